@@ -14,8 +14,11 @@ MADE = Path("build", "share")
 made: dict[str, list[str]] = {}
 if "bdist_wheel" in sys.argv:
     here = str(Path(__file__).parent.resolve())
+    paths = [here, os.environ.get("PYTHONPATH", "")]  # pip's has what the build needs
     command = [sys.executable, "-m", "slurm_elastic.cli.manual", str(MADE)]
-    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": here})
+    subprocess.run(
+        command, check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    )
     for path in sorted(MADE.rglob("*")):
         if path.is_file():
             place = Path("share", path.parent.relative_to(MADE))

@@ -26,7 +26,7 @@ from slurm_elastic.providers.aws.provider import AwsProvider
 from slurm_elastic.providers.aws.rate_limit import LAUNCHES, TERMINATIONS, Pace, Rate
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.sandbox.ec2_control import Ec2Control
-from slurm_elastic.sandbox.endpoints import isolated_env
+from slurm_elastic.sandbox.loopback_only import isolated_env
 
 ROUND = Timings().reconcile
 

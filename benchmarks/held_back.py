@@ -24,7 +24,7 @@ from benchmarks.traces import history
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.simulate import swf
 from slurm_elastic.simulate.boot import BootTimes
-from slurm_elastic.simulate.comparison import Interval, Pairs, Week, of_weeks, weeks
+from slurm_elastic.simulate.certainty import Interval, Pairs, Week, of_weeks, weeks
 from slurm_elastic.simulate.engine import simulate
 from slurm_elastic.simulate.outcome import Figures
 from slurm_elastic.simulate.scenario import PoolModel, Scenario

@@ -18,7 +18,7 @@ from benchmarks.report import Report, Row, compared, noted, report
 from benchmarks.traces import history
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.checkpoint.checkpoint import OnRequest, save_seconds
-from slurm_elastic.policies.checkpoint.threat import HORIZON, Answer, of_limit
+from slurm_elastic.policies.checkpoint.threat import HORIZON, Response, of_limit
 
 HISTORIES = {
     "DS": "SDSC-DS-2004-2.1-cln",
@@ -110,7 +110,7 @@ def replay(limit: float, work: float, saves: Saves) -> Lost:
         begins = saves.restart if renewed else 0.0
         near = max(job.start, job.start + limit - max(HORIZON, 3 * took))
         threat = of_limit(job, took, saves.times, renewed, near)
-        renews = threat is not None and threat.answer is Answer.MOVE
+        renews = threat is not None and threat.answer is Response.MOVE
         at = threat.begins(job, took, saves.slack) - job.start if threat and renews else limit
         if begins + left <= at:
             return Lost(seconds=spent + begins, finished=True, renewals=renewed)

@@ -33,11 +33,10 @@ from slurm_elastic.ckptman.sources import Told
 from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint
 from slurm_elastic.config.clouds import InstanceType
+from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.model.cluster import (
-    Image,
     Instance,
     InstanceState,
-    JobRun,
     LaunchSpec,
     Location,
     Market,
@@ -50,11 +49,12 @@ from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.providers.fake.settings import FakeCloud
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.control import interrupt
-from slurm_elastic.sandbox.rehearsal import parse_jobs
+from slurm_elastic.sandbox.quickstart_proof import parse_jobs
 from slurm_elastic.sandbox.spec import SandboxSpec
 from slurm_elastic.slurm.client.fake import FakeSlurm
-from slurm_elastic.state.ckptstate import FILE, CheckpointState
+from slurm_elastic.state.ckptstate import CheckpointState
 from slurm_elastic.state.ckptstate.facts import Migration, Step
+from slurm_elastic.state.ckptstate.schema import FILE
 from slurm_elastic.state.ledger import Ledger
 
 SAVE, COMMAND = 0.2, 0.002
@@ -252,7 +252,9 @@ def buy(ledger: Ledger, count: int) -> None:
     )  # fmt: skip
     now = time.time()
     launch = f"g{now * 1000:013.0f}-bench"  # the machines' age is counted from this time
-    ledger.intend(LaunchSpec(generation=launch, pool=pool, nodes=nodes, offer=offer), "r1", now)
+    ledger.launches.intend(
+        LaunchSpec(generation=launch, pool=pool, nodes=nodes, offer=offer), "r1", now
+    )
     machines = [
         Instance(
             id=f"i-{n}", cloud="pub", node=f"n{n}", generation=launch, instance_type="t", zone="z",
@@ -260,7 +262,7 @@ def buy(ledger: Ledger, count: int) -> None:
         )
         for n in range(count)
     ]  # fmt: skip
-    ledger.launched(launch, machines, now)
+    ledger.machines.launched(launch, machines, now)
 
 
 def jobs(count: int) -> list[SlurmJob]:

@@ -218,20 +218,20 @@ def fill(path: Path, machines: int) -> None:
     ]  # fmt: skip
     ledger = Ledger(path)
     spec = LaunchSpec(generation="g1", pool=pool, nodes=names, offer=offer)
-    ledger.intend(spec, "r1", now - 3600)
-    ledger.launched("g1", instances, now - 3590)
-    ledger.record(
+    ledger.launches.intend(spec, "r1", now - 3600)
+    ledger.machines.launched("g1", instances, now - 3590)
+    ledger.decisions.record(
         Decision(
             at=now - 3590, correlation="r1", kind="launched", subjects=(*names, "job:1"),
             reason=f"{machines} machines of pub/t/z/spot",
         )
     )  # fmt: skip
-    ledger.write_runs([
+    ledger.usage.write([
         Run(job=n, begin=now - 3500, label=str(n), user=f"u{n % 50}", account=f"a{n % 9}",
             partition="pub", shares=((name, 500_000),))
         for n, name in enumerate(names, 1)
     ])  # fmt: skip
-    ledger.beat("slurm-elasticd", now, os.getpid())
+    ledger.health.beat("slurm-elasticd", now, os.getpid())
     ledger.close()
 
 

@@ -27,7 +27,7 @@ from slurm_elastic.policies.growth.capacity import (
     Slurm,
     SteadyStream,
 )
-from slurm_elastic.policies.growth.release import AnyRelease, AtOnce, Delayed, Flagged, Order
+from slurm_elastic.policies.growth.release import AnyRelease, AtOnce, Delayed, Flagged, IdleOrder
 from slurm_elastic.policies.planning.portfolio import ReservedClass, allocate, breakeven
 from slurm_elastic.simulate import easy, swf
 from slurm_elastic.simulate.billing import Curve, Hourly
@@ -36,7 +36,7 @@ from slurm_elastic.simulate.checkpointed_run import Checkpoints
 from slurm_elastic.simulate.engine import simulate
 from slurm_elastic.simulate.jobs import Job, Jobs
 from slurm_elastic.simulate.market import SpotMarket
-from slurm_elastic.simulate.outcome import Outcome
+from slurm_elastic.simulate.outcome import RunResult
 from slurm_elastic.simulate.scenario import Clock, PoolModel, Scenario
 
 HOUR = 3600
@@ -142,7 +142,7 @@ def bill(hours: int, price: float) -> float:
     return simulate(serial(hours * HOUR - 10), Scenario(pools=(pool,))).figures.cost
 
 
-def long_job(hours: int, price: float) -> Outcome:
+def long_job(hours: int, price: float) -> RunResult:
     """A job that holds a spot machine for so many hours, with a checkpoint of 160 s in each."""
     pool = PoolModel(
         name="p",
@@ -217,10 +217,10 @@ def stand_ins() -> list[Row]:
     return rows
 
 
-def orders(jobs: Jobs, base: float, ours: Outcome) -> list[Row]:
+def orders(jobs: Jobs, base: float, ours: RunResult) -> list[Row]:
     """14: which idle machines jobs get."""
-    found = {Order.MAX_MARGIN: ours}
-    for order in Order:
+    found = {IdleOrder.MAX_MARGIN: ours}
+    for order in IdleOrder:
         found.setdefault(order, datastar(jobs, SemiElastic(), order=order))
     costs = {order: (one.figures.cost / base - 1) * 100 for order, one in found.items()}
     waits = {order: one.figures.mean_wait for order, one in found.items()}
@@ -229,40 +229,40 @@ def orders(jobs: Jobs, base: float, ours: Outcome) -> list[Row]:
     rows = [
         holds(
             "14 SEC max_margin is the cheapest order",
-            costs[Order.MAX_MARGIN],
+            costs[IdleOrder.MAX_MARGIN],
             "%",
-            ok=cheapest is Order.MAX_MARGIN,
+            ok=cheapest is IdleOrder.MAX_MARGIN,
             goal="lowest",
         ),
         holds(
             "14 SEC min_margin waits least",
-            waits[Order.MIN_MARGIN],
+            waits[IdleOrder.MIN_MARGIN],
             "s",
-            ok=quickest is Order.MIN_MARGIN,
+            ok=quickest is IdleOrder.MIN_MARGIN,
             goal="lowest",
         ),
         holds(
             "14 SEC min_margin is the dearest order",
-            costs[Order.MIN_MARGIN],
+            costs[IdleOrder.MIN_MARGIN],
             "%",
-            ok=max(costs, key=costs.__getitem__) is Order.MIN_MARGIN,
+            ok=max(costs, key=costs.__getitem__) is IdleOrder.MIN_MARGIN,
             goal="highest",
         ),
         holds(
             "14 SEC max_margin waits longest",
-            waits[Order.MAX_MARGIN],
+            waits[IdleOrder.MAX_MARGIN],
             "s",
-            ok=max(waits, key=waits.__getitem__) is Order.MAX_MARGIN,
+            ok=max(waits, key=waits.__getitem__) is IdleOrder.MAX_MARGIN,
             goal="highest",
         ),
     ]
-    for order in Order:
+    for order in IdleOrder:
         rows.append(noted(f"14 SEC {order}: cost to Individual", costs[order], "%"))
         rows.append(noted(f"14 SEC {order}: mean wait", waits[order], "s"))
     return rows
 
 
-def limits(jobs: Jobs, base: float, ours: Outcome) -> list[Row]:
+def limits(jobs: Jobs, base: float, ours: RunResult) -> list[Row]:
     """15: the wait limit, and what counts as a short job."""
     by_limit = [
         datastar(jobs, SemiElastic(wait_limit=0)),
@@ -297,10 +297,10 @@ def datastar(
     jobs: Jobs,
     growth: AnyGrowth,
     *,
-    order: Order = Order.MAX_MARGIN,
+    order: IdleOrder = IdleOrder.MAX_MARGIN,
     release: AnyRelease | None = None,
     reuse: bool = True,
-) -> Outcome:
+) -> RunResult:
     """SEC's cluster: hourly machines, boots by batch (its Table 2), released within the last minute
     of their hour, looked at each minute.
     """
@@ -320,7 +320,7 @@ def datastar(
     return simulate(jobs, Scenario(pools=(pool,), growth=growth, order=order, reuse=reuse))
 
 
-def reserved(run: Outcome) -> tuple[float, list[float], list[int]]:
+def reserved(run: RunResult) -> tuple[float, list[float], list[int]]:
     """Dollars with reserved machines, each class's share of the hours (%), machines of each class.
 
     With perfect foresight: the j-th machine gets the class that its share of busy hours is worth

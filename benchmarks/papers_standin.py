@@ -34,7 +34,7 @@ from slurm_elastic.simulate.checkpointed_run import Checkpoints
 from slurm_elastic.simulate.engine import simulate
 from slurm_elastic.simulate.jobs import Job, Jobs
 from slurm_elastic.simulate.market import SpotMarket
-from slurm_elastic.simulate.outcome import Outcome
+from slurm_elastic.simulate.outcome import RunResult
 from slurm_elastic.simulate.scenario import Clock, PoolModel, Scenario
 
 HOUR, MINUTE, DAY = 3600, 60, 86400
@@ -160,7 +160,7 @@ def ec3_figure(directory: Path) -> list[Row]:
     ]  # fmt: skip
 
 
-def _thirteen(curve: Curve | None, policy: AnyPolicy, *, blocking: bool = False) -> Outcome:
+def _thirteen(curve: Curve | None, policy: AnyPolicy, *, blocking: bool = False) -> RunResult:
     """Thirteen long jobs; checkpoints do not stop them, as the paper's 1.3 % can only mean: stopped
     for 160 s an hour, jobs take 4.4 % longer.
     """

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from slurm_elastic.sandbox import ec2_moto
-from slurm_elastic.sandbox.endpoints import isolated_env
+from slurm_elastic.sandbox.loopback_only import isolated_env
 
 REGION = "us-east-1"
 CLUSTER, QUEUE, RESOURCE = "bench", "q", "c"

@@ -28,7 +28,7 @@ from slurm_elastic.policies.planning.reserve import by_rank, trailing, usage_of_
 from slurm_elastic.simulate import swf
 from slurm_elastic.simulate.billing import Billing, Hourly, PerSecond
 from slurm_elastic.simulate.boot import BootTimes
-from slurm_elastic.simulate.comparison import LEAST
+from slurm_elastic.simulate.certainty import LEAST
 from slurm_elastic.simulate.engine import simulate
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.portfolio import outlook

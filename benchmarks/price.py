@@ -16,10 +16,10 @@ from msgspec import Struct
 
 from benchmarks.report import Report, Row, bounded, compared, holds, noted, report
 from benchmarks.traces import history
-from slurm_elastic.simulate import ahead, easy, swf
-from slurm_elastic.simulate.ahead import Present, Running, quantile
+from slurm_elastic.simulate import easy, start_forecast, swf
 from slurm_elastic.simulate.habits import Asked, Habits
 from slurm_elastic.simulate.jobs import Jobs
+from slurm_elastic.simulate.start_forecast import Present, Running, quantile
 
 MONTH = 30 * 86400
 NEAR, EXACT, BAND = 60, 0.65, (0.75, 0.85)
@@ -115,10 +115,10 @@ def forecasts(jobs: Jobs, month: Month) -> Iterator[Forecast]:
                 here = [one for one in here if ends[one] > now]
                 present = _present(here, starts, asked, now, number, month.machines)
                 wish = asked[number]
-                limits = ahead.by_limits(present, wish)
+                limits = start_forecast.by_limits(present, wish)
                 yield Forecast(
                     was=starts[number] - now,
-                    told=ahead.starts(present, wish, habits, seed=number),
+                    told=start_forecast.starts(present, wish, habits, seed=number),
                     limits=limits or 0,
                 )
         here.append(number)

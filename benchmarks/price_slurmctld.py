@@ -21,12 +21,12 @@ from slurm_elastic.config import SlurmSettings
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.spec import SandboxSpec
-from slurm_elastic.simulate import ahead
+from slurm_elastic.simulate import start_forecast
 from slurm_elastic.simulate.habits import Asked, Habits
 from slurm_elastic.simulate.jobs import Jobs
-from slurm_elastic.slurm.hooks.submission import ask_sbatch
-from slurm_elastic.watch.door.asks import PriceAsk
-from slurm_elastic.watch.door.pricing import Seen, present_of
+from slurm_elastic.slurm.client.sbatch_test_only import ask_sbatch
+from slurm_elastic.watch.door.pricing import Moment, present_of
+from slurm_elastic.watch.door.questions import PriceAsk
 
 NODES, CPUS = 3, 2
 LONGEST = 4
@@ -128,6 +128,6 @@ def _forecast(site: Sandbox, habits: Habits, case: Case, now: float) -> tuple[in
     )  # fmt: skip
     jobs = [replace(job, user=job.name.removeprefix("u")) for job in site.slurm.jobs()]
     nodes = [n for n in site.slurm.nodes().values() if PARTITION in n.partitions]
-    present = present_of(PriceAsk(job=wish), Seen(now=now, jobs=jobs, nodes={}, habits=habits),
+    present = present_of(PriceAsk(job=wish), Moment(now=now, jobs=jobs, nodes={}, habits=habits),
                          PARTITION, nodes)  # fmt: skip
-    return ahead.starts(present, case.asked, habits)
+    return start_forecast.starts(present, case.asked, habits)

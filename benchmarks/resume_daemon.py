@@ -49,13 +49,13 @@ class Watched(Daemon):
     def __init__(
         self, site: Site, spool: Spool, wake: WakeSocket, usage: Callable[[], Usage]
     ) -> None:
-        super().__init__(site, spool, wake, lambda: None)
+        super().__init__(site, spool, wake)
         self.served = threading.Event()
         self.request: Request | None = None
         self.finished = 0.0
         self.usage = usage
         self.used = usage()
-        for round_ in self._rounds.values():
+        for round_ in self.rounds.values():
             round_.serve = partial(self._clocked, round_.serve)  # type: ignore[method-assign]
 
     def warm_up(self) -> None:
@@ -112,7 +112,7 @@ def run(config_path: Path) -> None:
                 "megabytes": after.megabytes,
                 "calls": dict(after.calls - before.calls),
                 "slurm": dict(after.slurm - before.slurm),
-                "machines": len(ledger.machines()),
+                "machines": len(ledger.machines.live()),
             }
         )
     )

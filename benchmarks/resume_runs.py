@@ -20,7 +20,7 @@ from msgspec import Struct
 from benchmarks.stub_slurm import StubSlurm
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.sandbox.ec2_control import Ec2Control
-from slurm_elastic.sandbox.endpoints import isolated_env
+from slurm_elastic.sandbox.loopback_only import isolated_env
 from slurm_elastic.state.spool import Spool
 
 REPO = Path(__file__).resolve().parents[1]

@@ -2,8 +2,10 @@
 
 One resume of a node, one suspend, one quiet round and one notice up to its requeue are served by
 the services' own code over the shipped Slurm, cloud and checkpoint method in memory (the worlds of
-the tests). Comprehensions and lambdas count as part of the function that they are in. Quiet rounds
-are also counted with one, three and seven clouds, which Slurm and the ledger should not notice.
+the tests); how much of it is in these shipped fakes is told beside. Each is counted with all
+optional features off, which the goals are for, and with all on that need no other program.
+Comprehensions and lambdas count as part of the function that they are in. Quiet rounds are also
+counted with one, three and seven clouds, which Slurm and the journal should not notice.
 """
 
 from __future__ import annotations
@@ -22,10 +24,14 @@ from types import CodeType, FrameType
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 import slurm_elastic
 from benchmarks.report import Report, Row, bounded, noted, report
 from slurm_elastic.config.books import BooksSettings
+from slurm_elastic.config.policies import Budget, SitePolicies
+from slurm_elastic.config.telling import Notify
+from slurm_elastic.state.store.journal import Journal
 
 PACKAGE = Path(slurm_elastic.__file__).parent
 GOALS = {"resume": (110, 26), "notice": (150, None), "quiet round": (80, None)}
@@ -36,6 +42,8 @@ LONG = 450
 LINES = 80_000
 """Lines of the package, at most."""
 SERVICES = ("controller", "ckptman")
+FAKES = ("providers/fake/", "checkpointers/fake", "slurm/client/fake", "testing/")
+"""Files that stand for Slurm, a cloud and a checkpoint method."""
 _SQL = {"execute", "executemany", "executescript"}
 
 
@@ -47,6 +55,7 @@ def main(arguments: Sequence[str]) -> Report:
         for line in CASES[options.list]().lines:
             print(line)
     rows = [row for case, serve in CASES.items() for row in way_rows(case, serve())]
+    rows += [row for case, serve in CASES.items() for row in features_rows(case, serve(on=True))]
     return report("shape", [*rows, *cloud_rows(), *line_rows(), *module_rows(modules())])
 
 
@@ -59,7 +68,7 @@ class Way:
     def __init__(self) -> None:
         self.files: set[str] = set()
         self.functions: set[CodeType] = set()
-        self.calls = self.statements = self.readings = 0
+        self.calls = self.statements = self.readings = self.appended = self.syncs = 0
         self.lines: list[str] = []
 
     @contextlib.contextmanager
@@ -73,10 +82,20 @@ class Way:
             sys.setprofile(None)
             threading.setprofile(None)
 
+    @property
+    def fakes(self) -> int:
+        """Functions that a site has others of: those of its cloud, Slurm and checkpoint method."""
+        names = (code.co_filename.removeprefix(f"{PACKAGE}/") for code in self.functions)
+        return sum(name.startswith(FAKES) for name in names)
+
     def _event(self, frame: FrameType, event: str, argument: object) -> None:
         if event == "call":
             self._call(frame)
-        elif event == "c_call" and getattr(argument, "__name__", "") in _SQL:
+            return
+        name = getattr(argument, "__name__", "")
+        if event == "c_call" and name == "fsync" and frame.f_code is Journal.append.__code__:
+            self.syncs += 1
+        elif event == "c_call" and name in _SQL:
             owner = getattr(argument, "__self__", None)
             if isinstance(owner, sqlite3.Connection | sqlite3.Cursor):
                 self.statements += 1
@@ -86,6 +105,8 @@ class Way:
         code = frame.f_code
         if not ours(code) or code.co_name.startswith("<"):
             return
+        if code is Journal.append.__code__:
+            self.appended += len(frame.f_locals["batches"])
         self.calls += 1
         self.files.add(code.co_filename)
         self.functions.add(code)
@@ -101,61 +122,67 @@ def _place(code: CodeType) -> str:
     return f"{code.co_filename.removeprefix(f'{PACKAGE}/')}:{code.co_qualname}"
 
 
-def resume() -> Way:
-    """From the request of one node in the spool to its machine and address, without features."""
-    with world("tests.controller.world", "World", books=BooksSettings(tags=())) as site:
+def resume(*, on: bool = False) -> Way:
+    """From the request of one node in the spool to its machine and address."""
+    with world("tests.controller.world", "World", **features(on=on)) as site:
         site.advance(30)
         site.slurm.submit(1, ("pub1",))
         site.slurm.step()
-        way = Way()
+        way, before = Way(), site.slurm.calls.total()
         with way.seen():
             site.tick()
+        way.readings = site.slurm.calls.total() - before
         if not site.machines_of("pub1"):
             raise SystemExit("the resume was not served")
         return way
 
 
-def suspend() -> Way:
+def suspend(*, on: bool = False) -> Way:
     """From the request of one node in the spool to the end of its machine."""
-    with world("tests.controller.world", "World") as site:
+    with world("tests.controller.world", "World", **features(on=on)) as site:
         run(site)
         site.slurm.finish(1)
         while not any(kind == "suspend" for kind, *_ in site.requests):
             site.tick()  # a round that is due is not the suspend's
             site.now += 1.0
             site.live()
-        way = Way()
+        way, before = Way(), site.slurm.calls.total()
         with way.seen():
             site.tick()
+        way.readings = site.slurm.calls.total() - before
         if site.machines_of("pub1"):
             raise SystemExit("the suspend was not served")
         return way
 
 
-def quiet_round() -> Way:
+def quiet_round(*, on: bool = False) -> Way:
     """One round of all clouds in which nothing is to do; one machine runs a job. The usage record,
     a task of its own once a minute, is measured apart.
     """
-    return _quiet(usage=False)
+    return _quiet(usage=False, on=on)
 
 
-def usage() -> Way:
+def usage(*, on: bool = False) -> Way:
     """One look of the usage record and the counters, in that minute."""
-    return _quiet(usage=True)
+    return _quiet(usage=True, on=on)
 
 
-def _quiet(*, usage: bool) -> Way:
-    with world("tests.controller.world", "World") as site:
+def _quiet(*, usage: bool, on: bool) -> Way:
+    with world("tests.controller.world", "World", **features(on=on)) as site:
         run(site)
         site.advance(120)
         before = site.kinds("pub1")
         way, other = Way(), Way()
         site.now += site.config.timings.reconcile
         site.live()
+        calls = site.slurm.calls.total()
         with (way if usage else other).seen():
             site.daemon._usage.looks.tick()
+        way.readings, calls = site.slurm.calls.total() - calls, site.slurm.calls.total()
         with (other if usage else way).seen():
             site.tick()
+        if not usage:
+            way.readings = site.slurm.calls.total() - calls
         if site.kinds("pub1") != before or not site.machines_of("pub1"):
             raise SystemExit("the round was not quiet")
         return way
@@ -178,20 +205,38 @@ def clouds(count: int) -> Way:
         made.close()
 
 
-def notice() -> Way:
+def notice(*, on: bool = False) -> Way:
     """From a cloud's notice to the requeue of the job on that machine, saved on the way."""
-    with world("tests.ckptman.world", "CkptWorld") as site:
+    saves = {"policy": "first_of(on_notice, daly)", "probe": 60.0} if on else {}
+    with world("tests.ckptman.world", "CkptWorld", site=features(on=on), **saves) as site:
         site.runs(1)
         site.daemon = None  # the other service is not measured
         site.interrupt("pub1")
-        way = Way()
+        way, before = Way(), site.slurm.calls.total()
         for _ in range(60):
             site.now += 1.0
             with way.seen():
                 site.tick()
+            way.readings = site.slurm.calls.total() - before
             if "RUNNING" not in site.job(1).states:
                 return way
         raise SystemExit("the job was not requeued")
+
+
+def features(*, on: bool) -> dict[str, Any]:
+    """The configuration of the optional features: tags of owners, mails, budgets of accounts and
+    of the cluster, and pools that keep machines stopped.
+    """
+    if not on:
+        return {"books": BooksSettings(tags=())}
+    plain = importlib.import_module("tests.controller.world").make_config(Path("/nowhere"))
+    budget = Budget(per_day=100.0)
+    return {
+        "books": BooksSettings(),
+        "notify": Notify(mail=("ops@example.org",)),
+        "policies": SitePolicies(budget=budget, account_budgets={"physics": budget}),
+        "pools": tuple(replace(pool, stopped=1) for pool in plain.pools),
+    }
 
 
 def run(site: Any) -> None:  # noqa: ANN401 - a world of the tests
@@ -212,7 +257,7 @@ def world(module: str, name: str, **config: object) -> Iterator[Any]:
         made.close()
 
 
-CASES: Mapping[str, Callable[[], Way]] = {
+CASES: Mapping[str, Callable[..., Way]] = {
     "resume": resume,
     "suspend": suspend,
     "quiet round": quiet_round,
@@ -227,8 +272,29 @@ def way_rows(case: str, way: Way) -> list[Row]:
     return [
         _row(f"{label}: functions", len(way.functions), functions, "functions"),
         _row(f"{label}: files", len(way.files), files, "files"),
+        noted(f"{label}: functions of these in fakes", way.fakes, "functions"),
         noted(f"{label}: calls", way.calls, "calls"),
+        *effect_rows(label, way),
+    ]
+
+
+def features_rows(case: str, way: Way) -> list[Row]:
+    """The same with the optional features on."""
+    label = f"{'notice to requeue' if case == 'notice' else case}, features on"
+    return [
+        noted(f"{label}: functions", len(way.functions), "functions"),
+        noted(f"{label}: files", len(way.files), "files"),
+        *effect_rows(label, way),
+    ]
+
+
+def effect_rows(label: str, way: Way) -> list[Row]:
+    """The questions to Slurm, and what goes to the memory."""
+    return [
+        noted(f"{label}: commands of Slurm", way.readings, "commands"),
         noted(f"{label}: SQL statements", way.statements, "statements"),
+        noted(f"{label}: journal lines", way.appended, "lines"),
+        noted(f"{label}: journal syncs", way.syncs, "syncs"),
     ]
 
 
@@ -240,6 +306,8 @@ def cloud_rows() -> list[Row]:
         name = f"quiet round of {count} cloud{'s' if count > 1 else ''}"
         rows.append(bounded(f"{name}: readings of Slurm", way.readings, least, "readings"))
         rows.append(noted(f"{name}: SQL statements", way.statements, "statements"))
+        rows.append(noted(f"{name}: journal lines", way.appended, "lines"))
+        rows.append(noted(f"{name}: journal syncs", way.syncs, "syncs"))
     return rows
 
 

@@ -24,7 +24,7 @@ from slurm_elastic.image.build import build
 from slurm_elastic.image.check import NAMESPACES
 from slurm_elastic.image.commands import ENVIRONMENT, require
 from slurm_elastic.image.recipe import Recipe
-from slurm_elastic.image.trial import Order
+from slurm_elastic.image.trial import TrialOrder
 
 GOAL = 1 / 3
 """A share of a fresh boot's time."""
@@ -76,7 +76,7 @@ def _measured(work: Path, image: Path, starts: int) -> tuple[str, list[dict[str,
     about = label.read(image)
     accel = machine.accelerator(image, work)
     tree = head.tree_for(about.slurm, about.codename, _say)
-    order = Order(
+    order = TrialOrder(
         image=str(image.resolve()), cloud="ec2", accel=accel, tree=str(tree or ""),
         heartbeat=HEARTBEAT, timeout=PATIENCE, saves=False,
     )  # fmt: skip

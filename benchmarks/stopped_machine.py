@@ -27,8 +27,8 @@ from slurm_elastic.controller.ssh_file import (
     read_private_key,
 )
 from slurm_elastic.image import machine, network
-from slurm_elastic.image.identity import NODE
-from slurm_elastic.image.trial import Order, Trial
+from slurm_elastic.image.cloud_metadata import NODE
+from slurm_elastic.image.trial import BootTrial, TrialOrder
 
 PATIENCE = 120.0
 """Seconds for sshd's greeting; on a machine without KVM that shares its host it takes many."""
@@ -41,7 +41,7 @@ systemd-analyze critical-chain --no-pager; } >/dev/ttyS0 2>&1; systemctl powerof
 """
 
 
-class Life(Trial):
+class Life(BootTrial):
     """A trial's machine, only booted: ``fresh`` from the image, ``again`` from its own disk.
 
     Each boot's console is left as ``console.N``; ``tells``: with what took it so long.
@@ -127,7 +127,7 @@ def _answers() -> bool:
 
 def main() -> int:
     work = Path(sys.argv[1])
-    order = msgspec.json.decode((work / "order.json").read_bytes(), type=Order)
+    order = msgspec.json.decode((work / "order.json").read_bytes(), type=TrialOrder)
     life = Life(work, order)
     life.tells = (work / "tells").exists()
     print(json.dumps({"boot": "fresh", **life.fresh()}), flush=True)

@@ -105,21 +105,21 @@ class Year:
             )
             for i, name in enumerate(names)
         )  # fmt: skip
-        self.ledger.intend(spec, f"r{number}", now)
-        self.ledger.launched(spec.generation, found, now + 2)
-        self.ledger.registered("pub", [one.id for one in found], now + 90)
+        self.ledger.launches.intend(spec, f"r{number}", now)
+        self.ledger.machines.launched(spec.generation, found, now + 2)
+        self.ledger.machines.registered("pub", [one.id for one in found], now + 90)
         subjects = (*names, *(f"job:{job}" for job in jobs[:REQUEST]))
-        self.ledger.record(*told(self.offers, subjects, f"r{number}", now))
-        self.ledger.write_runs(list(runs(names, jobs, now)))
+        self.ledger.decisions.record(*told(self.offers, subjects, f"r{number}", now))
+        self.ledger.usage.write(list(runs(names, jobs, now)))
         self.live.append(found)
 
     def end(self, found: Sequence[Instance], now: float) -> None:
         """Slurm has suspended them."""
         ids, why = [one.id for one in found], "suspended by Slurm"
-        self.ledger.suspending("pub", ids, why, now)
-        self.ledger.ended("pub", ids, why, now + 5)
+        self.ledger.machines.suspending("pub", ids, why, now)
+        self.ledger.machines.ended("pub", ids, why, now + 5)
         nodes = tuple(one.node for one in found)
-        self.ledger.record(
+        self.ledger.decisions.record(
             Decision(at=now, correlation="s", kind="terminated", subjects=nodes, reason=why)
         )
 
@@ -178,12 +178,11 @@ def measured(place: Path, options: argparse.Namespace) -> Iterator[Row]:
     """Rows of sizes, then of readings at the end beside those of the first month."""
     file = operate.site(place, options.nodes, 1)
     path = place / "state" / "ledger.db"
-    for old in path.parent.glob("ledger.db*"):
+    for old in (*path.parent.glob("ledger.db*"), *path.parent.glob("journal/ledger[-.]*")):
         old.unlink()
     budget = Budget(per_month=1e9)
     config = replace(configfile.load(file), policies=SitePolicies(budget=budget))
     ledger = Ledger(path)
-    ledger._db.execute("pragma synchronous=off")  # the disk is not what is measured
     year = Year(ledger, options.nodes, options.machines, options.jobs, options.offers)
     began = time.process_time()
     month = min(MONTH, options.days)
@@ -194,11 +193,11 @@ def measured(place: Path, options: argparse.Namespace) -> Iterator[Row]:
     spent = time.process_time() - began
     yield noted("ledger after a month", size / 1e6, "MB")
     yield noted("ledger at the end", path.stat().st_size / 1e6, "MB")
-    kept = ledger._select("select min(at) from decisions")[0][0]
+    kept = ledger.store.select("select min(at) from decisions")[0][0]
     days = (START + options.days * DAY - kept) / DAY
     yield bounded("days of decisions at the end", days, KEEP_HISTORY / DAY + 1, "days")
     for table in ("machines", "launches", "decisions", "runs"):
-        rows = ledger._select(f"select count(*) from {table}")[0][0]
+        rows = ledger.store.select(f"select count(*) from {table}")[0][0]
         yield noted(f"rows of {table} at the end", rows, "rows")
     for what, seconds in last.items():
         yield compared(f"{what}, beside the first month", seconds, first[what], "s", at_most=FLAT)

@@ -1,10 +1,12 @@
-"""Lays slurm-elastic out below a directory, as a .deb or .rpm has it.
+"""Lays slurm-elastic out below a directory, as a .deb or .rpm has it, and what only the sandbox
+needs below another one, for a package of its own.
 
-    python packaging/tree.py ROOT WHEEL
+    python packaging/tree.py ROOT SANDBOX WHEEL
 
 /opt/slurm-elastic is a Python environment of its own. Its libraries are copies of those in the
 environment that runs this program, so a package has exactly what the tests ran with, and no index
-is asked. It needs the system's Python in the version that runs this program.
+is asked. It needs the system's Python in the version that runs this program. Byte code is made
+where the package is installed: it would be a third of all bytes.
 """
 
 from __future__ import annotations
@@ -12,12 +14,17 @@ from __future__ import annotations
 import argparse
 import gzip
 import shutil
-import subprocess
 import sys
 import sysconfig
 import zipfile
-from collections.abc import Iterable, Iterator
-from importlib.metadata import Distribution, PackageNotFoundError, PathDistribution, distribution
+from collections.abc import Iterable
+from importlib.metadata import (
+    Distribution,
+    PackageNotFoundError,
+    PackagePath,
+    PathDistribution,
+    distribution,
+)
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -34,14 +41,27 @@ EXTRAS = (
     "opennebula",
     "openstack",
     "redfish",
-    "sandbox",
     "ssh",
 )
+SANDBOX = "sandbox"
+"""The extra whose libraries nothing else needs."""
 UNUSED = frozenset(
     {"antlr4-python3-runtime", "aws-xray-sdk", "cfn-lint", "graphql-core", "joserfc", "jsonpath-ng"}
     | {"openapi-spec-validator", "py-partiql-parser", "pyparsing", "setuptools"}
+    | {"grpcio", "pygments"}
 )
-"""Libraries for services of moto's that the emulated EC2 has no part of: half of all bytes."""
+"""Libraries for services of moto's that the emulated EC2 has no part of, for pyone's other protocol
+and for rich's colours of source code.
+"""
+SERVICES = frozenset(
+    {"ec2", "pricing", "s3", "service-quotas", "sqs"}  # what we ask
+    | {"signin", "sso", "sso-oidc", "sts"}  # where credentials come from
+    | {"autoscaling", "elb", "elbv2", "iam"}  # what moto reads as it starts
+)
+"""The services of Amazon's whose descriptions come along, of some 450: 12 MB of 13."""
+_FOR_COMPILERS = frozenset({".c", ".h", ".pxd", ".pxi", ".pyi", ".pyx"})
+_NO_MODULES = frozenset({"RECORD", "INSTALLER", "examples-1.json", "dashboard.html"})
+"""Nobody looks at moto's dashboard, which would load scripts from elsewhere."""
 UNITS = (
     "slurm-elasticd.service",
     "slurm-elastic-ckptman.service",
@@ -72,31 +92,44 @@ def main() -> None:
     """Lay it out."""
     parser = argparse.ArgumentParser(description="Lay slurm-elastic out below a directory.")
     parser.add_argument("root", type=Path, metavar="ROOT", help="an empty directory")
+    parser.add_argument("sandbox", type=Path, metavar="SANDBOX", help="another one")
     parser.add_argument("wheel", type=Path, metavar="WHEEL", help="slurm-elastic's own")
     args = parser.parse_args()
     root: Path = args.root
-    packages = root / HOME / "lib" / _PYTHON / "site-packages"
-    packages.mkdir(parents=True)
+    packages = site_packages(root)
     with zipfile.ZipFile(args.wheel) as wheel:
         wheel.extractall(packages)
     (data,) = packages.glob("slurm_elastic-*.data")
     (info,) = packages.glob("slurm_elastic-*.dist-info")
     ours = PathDistribution(info)
-    for library in closure(ours):
+    needed = closure(ours, EXTRAS)
+    for library in needed.values():
         copy(library, packages)
+    apart = site_packages(args.sandbox)
+    for name, library in closure(ours, (SANDBOX,)).items():
+        if name not in needed:
+            copy(library, apart)
     environment(root)
     commands(root, ours)
     shared(root, data / "data" / "share")
     shutil.rmtree(data)
     system(root)
-    compiled(root)
+    for place in (root, args.sandbox):
+        executable(place / HOME / "lib")
 
 
-def closure(ours: Distribution) -> Iterator[Distribution]:
-    """All libraries that we need, each once."""
+def site_packages(root: Path) -> Path:
+    """The directory of the environment's libraries, made."""
+    packages = root / HOME / "lib" / _PYTHON / "site-packages"
+    packages.mkdir(parents=True)
+    return packages
+
+
+def closure(ours: Distribution, extras: Iterable[str]) -> dict[str, Distribution]:
+    """All libraries that we need with these extras, by name."""
     seen: set[tuple[str, str]] = set()
-    given: set[str] = set()
-    waiting = [(need, extra) for need in ours.requires or () for extra in ("", *EXTRAS)]
+    given: dict[str, Distribution] = {}
+    waiting = [(need, extra) for need in ours.requires or () for extra in ("", *extras)]
     while waiting:
         text, extra = waiting.pop()
         need = Requirement(text)
@@ -104,26 +137,39 @@ def closure(ours: Distribution) -> Iterator[Distribution]:
         if name in UNUSED or (need.marker and not need.marker.evaluate({"extra": extra})):
             continue
         try:
-            found = distribution(name)
+            found = given.setdefault(name, distribution(name))
         except PackageNotFoundError:
             sys.exit(f"{sys.prefix} lacks {need}, which a package of slurm-elastic needs")
-        if name not in given:
-            given.add(name)
-            yield found
         for wanted in {"", *need.extras}:
             if (name, wanted) not in seen:
                 seen.add((name, wanted))
                 waiting += [(other, wanted) for other in found.requires or ()]
+    return given
 
 
 def copy(library: Distribution, packages: Path) -> None:
-    """The modules of a library and what it says of itself, without its commands."""
-    for file in library.files or ():
-        if file.parts[0] == ".." or file.suffix == ".pyc" or file.name in ("RECORD", "INSTALLER"):
-            continue
-        place = packages / file
-        place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(str(library.locate_file(file)), place)
+    """The modules of a library and what it says of itself, without its commands and tests."""
+    files = library.files or []
+    newest: dict[str, str] = {}
+    for file in files:
+        if described(file):
+            newest[file.parts[2]] = max(newest.get(file.parts[2], ""), file.parts[3])
+    for file in files:
+        outside = file.parts[0] == ".." or not {"test", "tests"}.isdisjoint(file.parts[1:-1])
+        unread = file.suffix in {".pyc", *_FOR_COMPILERS} or file.name in _NO_MODULES
+        other = described(file) and (
+            file.parts[2] not in SERVICES or file.parts[3] != newest[file.parts[2]]
+        )
+        if not (outside or unread or other):
+            place = packages / file
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(str(library.locate_file(file)), place)
+
+
+def described(file: PackagePath) -> bool:
+    """Whether it describes one of Amazon's services: ``botocore/data/SERVICE/VERSION/...``."""
+    ours = file.parts[0] in {"boto3", "botocore"} and file.parts[1:2] == ("data",)
+    return ours and len(file.parts) > 4
 
 
 def environment(root: Path) -> None:
@@ -186,11 +232,11 @@ def put(directory: Path, files: Iterable[Path]) -> None:
         shutil.copyfile(file, directory / file.name)
 
 
-def compiled(root: Path) -> None:
-    """Byte code comes along: root's first run would write it, and no removal would take it out."""
-    command = [sys.executable, "-m", "compileall", "-q", "-j", "0"]
-    command += ["--invalidation-mode", "unchecked-hash", "-s", str(root), "-p", "/"]
-    subprocess.run([*command, str(root / HOME / "lib")], check=True)
+def executable(directory: Path) -> None:
+    """What names its interpreter can be run: neither a wheel nor our copies keep that."""
+    for path in directory.rglob("*"):
+        if path.is_file() and path.open("rb").read(2) == b"#!":
+            path.chmod(0o755)
 
 
 if __name__ == "__main__":

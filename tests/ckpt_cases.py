@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ledger_cases import T0
 
-from slurm_elastic.model.cluster import JobRun
+from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.state.ckptstate.facts import Migration, Step
 
 

@@ -7,8 +7,8 @@ import os
 import shutil
 import sys
 import tempfile
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,10 @@ from hypothesis import HealthCheck, settings
 from order import FromBothEnds, longest_first, mark_engines, real, shuffled, slowest
 
 from slurm_elastic.sandbox import botocore_data
-from slurm_elastic.sandbox.endpoints import isolated_env
+from slurm_elastic.sandbox.loopback_only import isolated_env
 
 # A contract's assertions explain themselves like those of a test module. Before anything imports it.
-pytest.register_assert_rewrite(
-    "slurm_elastic.testing", "tests.slurm.contract", "tests.checkpointers.contract"
-)
+pytest.register_assert_rewrite("slurm_elastic.testing", "tests.slurm.contract")
 pytest_plugins = ["needs", "realcloud.docker.fixtures", "realcloud.openstack.fixtures"]
 
 botocore_data.keep()
@@ -87,7 +85,9 @@ def guarded(monkeypatch: pytest.MonkeyPatch) -> None:
     guard_all(monkeypatch)
 
 
+_WORKED = pytest.StashKey[float]()
 _spent: defaultdict[str, float] = defaultdict(float)  # seconds by file
+_worked: defaultdict[str, float] = defaultdict(float)  # seconds of a processor by file
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -119,9 +119,21 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FromBothEnds
     return FromBothEnds(config, log) if config.getoption("dist") == "loadfile" else None
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
+    """What the processor did since the last report goes with this one, also from another process."""
+    report = yield
+    worked = sum(os.times()[:4])  # this process and its children that have ended
+    report.worked = worked - item.config.stash.get(_WORKED, 0.0)
+    item.config.stash[_WORKED] = worked
+    return report
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Say at once what fails: a whole run takes a while. Note how long each file takes."""
-    _spent[report.nodeid.partition("::")[0]] += report.duration
+    file = report.nodeid.partition("::")[0]
+    _spent[file] += report.duration
+    _worked[file] += getattr(report, "worked", 0.0)
     if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
         failed = f"\nfails: {report.nodeid} ({report.when})\n{_reason(report)}"
         print(failed, file=sys.__stderr__, flush=True)
@@ -141,9 +153,26 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         return
     cache = session.config.rootpath / ".pytest_cache"
     cache.mkdir(exist_ok=True)
-    slowest = sorted(_spent.items(), key=lambda spent: spent[1], reverse=True)
-    lines = [f"{seconds:8.1f} s  {file}\n" for file, seconds in slowest]
-    (cache / "slowest.txt").write_text("".join(lines))
+    (cache / "slowest.txt").write_text(_by_seconds(_spent))
+    (cache / "processor.txt").write_text(_by_seconds(_worked))
+
+
+def _by_seconds(spent: Mapping[str, float]) -> str:
+    slowest = sorted(spent.items(), key=lambda file: file[1], reverse=True)
+    return "".join(f"{seconds:8.1f} s  {file}\n" for file, seconds in slowest)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Where a long run's processor time went, by folder."""
+    if len(_worked) < 20:
+        return
+    folders: Counter[str] = Counter()
+    for file, seconds in _worked.items():
+        folders["/".join(file.split("/")[:2])] += round(seconds)
+    terminalreporter.section("processor time by folder")
+    for folder, total in folders.most_common():
+        terminalreporter.line(f"{total:6} s  {folder}")
+    terminalreporter.line(f"{folders.total():6} s  together")
 
 
 @pytest.fixture

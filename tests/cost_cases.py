@@ -59,13 +59,13 @@ def book(path: Path) -> Ledger:
     """
     ledger = Ledger(path)
     for node in ("pub1", "pub2", "pub3"):
-        ledger.adopt(machine(node, T, 0.36), "burst", T)
-        ledger.registered("aws", [f"i-{node}"], T + 60)
-        ledger.suspending("aws", [f"i-{node}"], "suspended by Slurm", T + 3500)
-        ledger.ended("aws", [f"i-{node}"], "suspended by Slurm", T + 3600)
-    ledger.adopt(machine("op1", T, 0.0, "own", Market.RESERVED), "rack", T)
-    ledger.registered("own", ["i-op1"], T + 1)
-    ledger.write_runs(
+        ledger.machines.adopt(machine(node, T, 0.36), "burst", T)
+        ledger.machines.registered("aws", [f"i-{node}"], T + 60)
+        ledger.machines.suspending("aws", [f"i-{node}"], "suspended by Slurm", T + 3500)
+        ledger.machines.ended("aws", [f"i-{node}"], "suspended by Slurm", T + 3600)
+    ledger.machines.adopt(machine("op1", T, 0.0, "own", Market.RESERVED), "rack", T)
+    ledger.machines.registered("own", ["i-op1"], T + 1)
+    ledger.usage.write(
         (
             Run(job=7, begin=T + 60, end=T + 1060, label="7", user="ann", uid=65534,
                 account="physics", partition="aws", shares=(("pub[1-2]", 1_000_000),)),

@@ -36,12 +36,8 @@ GUARDS = (
     Guard("controller.requeues:Requeues", "_lock", ("_expected",), free=("__bool__", "tick")),
     Guard("controller.usage_record:CallTimes", "_lock", ("_calls",)),
     Guard("watch.door.answers:Kept", "_reading", ("_value", "_until"), free=("last",)),
-    Guard("state.ledger.enduring:Enduring", "_lock", ("_refuge", "_read"),
-          free=("condition", "_select", "_read_whole")),
-    Guard("state.ledger.enduring:Followed", "_lock", ("_identity", "_again", "_reads_only")),
     Guard("machine.local.records:Register", "changing", ("_records",), free=("all", "get")),
     Guard("providers.base.prices.book:PriceBook", "_lock", ("_points",)),
-    Guard("providers.aws.catalog:Offers", "_lock", ("_told",)),
     Guard("providers.aws.client:Api", "_lock", ("_ec2",), free=("send",)),
     # The time is asked there, too: for a bucket it never goes back.
     Guard("providers.aws.rate_limit:Pace", "_lock", ("_requests", "_clock")),
@@ -54,7 +50,7 @@ GUARDS = (
     Guard("providers.base.unconfirmed:UnconfirmedOrders", "_lock", ("_since",)),
     Guard("providers.docker.provider:DockerProvider", "_lock", ("_killed",)),
     Guard("providers.fake.provider:FakeAccount", "lock", ("launches",)),
-    Guard("providers.opennebula.instances:Machines", "_lock", ("_leaving",)),
+    Guard("providers.opennebula.instances:OneMachines", "_lock", ("_leaving",)),
     Guard("providers.opennebula.scheduling:Placements", "_lock", ("_seen",)),
     Guard("providers.openstack.instances:Servers", "_lock", ("_taken",)),
     Guard("providers.openstack.provider:OpenStackProvider", "_lock", ("_failed", "_launching")),
@@ -65,7 +61,7 @@ GUARDS = (
     Guard("slurm.client.fake:FakeSlurm", "_lock", ("_nodes", "_jobs", "calls")),
     Guard("slurm.client.pyslurm_client:PyslurmClient", "_lock", ("_child",)),
     Guard("state.store.store:Store", "_gather", ("_tickets",)),
-    Guard("state.store.store:Store", "_lock", ("_db", "_memory", "_depth", "_version")),
+    Guard("state.store.store:Store", "lock", ("_db", "_memory", "_depth", "_version", "_facts")),
 )  # fmt: skip
 
 

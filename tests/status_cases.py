@@ -9,18 +9,8 @@ from ledger_cases import T0, instance, offer, spec
 from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.config.access import Who as Allowed
 from slurm_elastic.config.clouds import InstanceType
-from slurm_elastic.model.cluster import (
-    BREAKER,
-    CAPACITY,
-    COOL_DOWN,
-    Exclusion,
-    InstanceState,
-    Limits,
-    Location,
-    Market,
-    Offer,
-    Pool,
-)
+from slurm_elastic.model.cluster import InstanceState, Limits, Location, Market, Offer, Pool
+from slurm_elastic.model.exclusion import BREAKER, CAPACITY, COOL_DOWN, Exclusion
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.local.settings import LocalCloud
@@ -101,12 +91,12 @@ def general_pool() -> Pool:
 
 def buy(ledger: Ledger, generation: str, pool: Pool, bought: Offer, at: float, **ids: str) -> None:
     """Machines with these ids by node, launched at ``at``."""
-    ledger.intend(spec(generation, tuple(ids), pool, bought), f"req-{generation}", at)
+    ledger.launches.intend(spec(generation, tuple(ids), pool, bought), f"req-{generation}", at)
     machines = [
         instance(id_, node, generation, InstanceState.RUNNING, at, "10.0.0.9", bought)
         for node, id_ in ids.items()
     ]
-    ledger.launched(generation, machines, at + 1)
+    ledger.machines.launched(generation, machines, at + 1)
 
 
 def busy_ledger(path: Path) -> Ledger:
@@ -133,10 +123,10 @@ def busy_ledger(path: Path) -> Ledger:
         pub4="i-0cccccccccccccc04",
         pub5="i-0ccccccccccccccc5",
     )
-    ledger.suspending("aws", ["i-0cccccccccccccc04"], "suspended by Slurm", T0 + 3650)
-    ledger.ended("aws", ["i-0ccccccccccccccc5"], "suspended by Slurm", T0 + 2000)
-    ledger.intend(spec("g5", ("pub6",), general, spot, (46,)), "req-g5", NOW - 5)
-    ledger.exclude(
+    ledger.machines.suspending("aws", ["i-0cccccccccccccc04"], "suspended by Slurm", T0 + 3650)
+    ledger.machines.ended("aws", ["i-0ccccccccccccccc5"], "suspended by Slurm", T0 + 2000)
+    ledger.launches.intend(spec("g5", ("pub6",), general, spot, (46,)), "req-g5", NOW - 5)
+    ledger.exclusions.add(
         Exclusion(
             kind=COOL_DOWN,
             scope="aws/c6i.xlarge/eu-west-1b/spot",
@@ -146,7 +136,7 @@ def busy_ledger(path: Path) -> Ledger:
             count=2,
         )
     )
-    ledger.exclude(
+    ledger.exclusions.add(
         *[
             Exclusion(
                 kind=CAPACITY,
@@ -159,14 +149,14 @@ def busy_ledger(path: Path) -> Ledger:
             for n in ("pub7", "pub8")
         ]
     )
-    ledger.report_health(Health(name="onprem", checked=NOW - 3))
-    ledger.report_health(
+    ledger.health.report(Health(name="onprem", checked=NOW - 3))
+    ledger.health.report(
         Health(name="aws", checked=NOW - 8, error="aws: UnauthorizedOperation: no", code="auth")
     )
-    ledger.exclude(
+    ledger.exclusions.add(
         Exclusion(kind=BREAKER, scope="general", count=10, until=NOW + 3000, cause="10 in a row")
     )
-    ledger.exclude(Exclusion(kind=BREAKER, scope="rack", count=2))
+    ledger.exclusions.add(Exclusion(kind=BREAKER, scope="rack", count=2))
     decide(ledger)
     return ledger
 
@@ -192,7 +182,7 @@ def decide(ledger: Ledger) -> None:
         (900, "reconcile", "terminated", ("pub1",), "suspended by Slurm", None),
         (2000, "req-g9", "launched", ("pub1", "job:44"), "for another job", None),
     ]
-    ledger.record(
+    ledger.decisions.record(
         *(
             Decision(at=T0 + at, correlation=c, kind=k, subjects=s, reason=r, detail=d)
             for at, c, k, s, r, d in story

@@ -107,7 +107,7 @@ def test_a_job_of_a_former_machine_of_the_node_is_not_the_next_ones(tmp_path: Pa
     config = configfile.load(config_file(tmp_path))
     ledger = book(config.state / "ledger.db")
     again = machine("pub1", T + 4000, 0.36)
-    ledger.adopt(
+    ledger.machines.adopt(
         again.__class__(
             **{f: getattr(again, f) for f in again.__struct_fields__}
             | {"id": "i-2", "generation": "g-2"}
@@ -154,17 +154,17 @@ def test_whatever_ran_where_all_keys_sum_to_the_ledgers_charge(
                 **{f: getattr(base, f) for f in base.__struct_fields__}
                 | {"id": f"i-{number}", "generation": f"g-{number}"}
             )
-            ledger.adopt(one, "rack" if node == "op1" else "burst", T)
-            ledger.registered(cloud, [one.id], T + begin + up)
+            ledger.machines.adopt(one, "rack" if node == "op1" else "burst", T)
+            ledger.machines.registered(cloud, [one.id], T + begin + up)
             if over:
-                ledger.ended(cloud, [one.id], "over", T + begin + length)
-        ledger.write_runs([
+                ledger.machines.ended(cloud, [one.id], "over", T + begin + length)
+        ledger.usage.write([
             Run(job=n, begin=T + begin, end=None if length is None else T + begin + length,
                 label=str(n), user=who, uid=1, account=who, partition=who, shares=((nodes, part),))
             for n, (nodes, begin, length, part, who) in enumerate(ran)
         ])  # fmt: skip
         now = T + 30_000
-        expected = sum(ledger.dollars(cloud, T - 1, now, 1) for cloud in ("aws", "own"))
+        expected = sum(ledger.books.dollars(cloud, T - 1, now, 1) for cloud in ("aws", "own"))
         books = read_books(config, ledger, T - 1, None, now)
         ledger.close()
     sums = {by: report(books, by, share_unused=shared) for by in By}
@@ -363,3 +363,14 @@ def test_the_file_conforms_too(site: Path, capsys: pytest.CaptureFixture[str]) -
     code, out, _ = run(capsys, site, "--since", "12h", "--format", "focus")
     assert code == 0
     conform(list(csv.DictReader(io.StringIO(out))))
+
+
+def test_what_it_would_cost_on_demand_is_told_beside(books: Books) -> None:
+    """Half of the machines have an on-demand price of twice their own."""
+    dear = [replace(m, worst_price=2 * m.instance.price) for m in books.machines[:2]]
+    changed = books._replace(machines=[*dear, *books.machines[2:]])
+    for by in By:
+        found = report(changed, by)
+        own = sum(c.micro for c in charges(books._replace(machines=books.machines[:2])))
+        assert found.micro_on_demand == found.micro + own
+    assert report(books, By.USER, uid=99).micro_on_demand == 0, "of the own jobs alone"

@@ -26,8 +26,8 @@ from slurm_elastic.policies.money.cost_split import WHOLE
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.engine import simulate
 from slurm_elastic.simulate.jobs import Job, Jobs
-from slurm_elastic.simulate.machines import Machines
-from slurm_elastic.simulate.outcome import Outcome
+from slurm_elastic.simulate.machines import PoolMachines
+from slurm_elastic.simulate.outcome import RunResult
 from slurm_elastic.simulate.runs import Runs
 from slurm_elastic.simulate.scenario import PoolModel, Scenario
 from slurm_elastic.simulate.swf import load
@@ -52,10 +52,10 @@ class Named:
         self._follow(monkeypatch)
 
     def _follow(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        made, ended, begun = Machines._batch, Machines.end, Runs.begin
+        made, ended, begun = PoolMachines._batch, PoolMachines.end, Runs.begin
         finished = Runs.finish
 
-        def batch(this: Machines, start: int, count: int, offer: int, ready: int = -1) -> int:
+        def batch(this: PoolMachines, start: int, count: int, offer: int, ready: int = -1) -> int:
             number = made(this, start, count, offer, ready)
             for _ in range(count):
                 name = len(self.begun)
@@ -63,7 +63,7 @@ class Named:
                 self.free[number].append(name)
             return number
 
-        def end(this: Machines, number: int, count: int, now: int, **how: Any) -> None:
+        def end(this: PoolMachines, number: int, count: int, now: int, **how: Any) -> None:
             for _ in range(count):
                 self.ended[self.free[number].pop()] = now
             ended(this, number, count, now, **how)
@@ -80,8 +80,8 @@ class Named:
                 self.free[number].append(name)
             finished(this, run, now)
 
-        monkeypatch.setattr(Machines, "_batch", batch)
-        monkeypatch.setattr(Machines, "end", end)
+        monkeypatch.setattr(PoolMachines, "_batch", batch)
+        monkeypatch.setattr(PoolMachines, "end", end)
         monkeypatch.setattr(Runs, "begin", begin)
         monkeypatch.setattr(Runs, "finish", finish)
 
@@ -91,10 +91,10 @@ class Named:
             for name, begin in self.begun.items():
                 node, at = f"pub{name}", float(START + begin)
                 one = replace(machine(node, at, PRICE), id=f"i-{name}", generation=f"g-{name}")
-                ledger.adopt(one, "burst", at)
-                ledger.registered("aws", [one.id], at + 120)
-                ledger.ended("aws", [one.id], "idle", float(START + self.ended[name]))
-        ledger.write_runs([
+                ledger.machines.adopt(one, "burst", at)
+                ledger.machines.registered("aws", [one.id], at + 120)
+                ledger.machines.ended("aws", [one.id], "idle", float(START + self.ended[name]))
+        ledger.usage.write([
             Run(
                 job=job, begin=START + ready, end=START + end, label=str(job),
                 user=f"user{jobs.user[job]}", uid=jobs.user[job],
@@ -113,7 +113,7 @@ def month(path: Path) -> tuple[Jobs, int]:
     return Jobs(some), max(job.procs for job in some)
 
 
-def simulated(jobs: Jobs, nodes: int, named: Named, ledger: Ledger) -> Outcome:
+def simulated(jobs: Jobs, nodes: int, named: Named, ledger: Ledger) -> RunResult:
     pool = PoolModel(
         name="burst", machines=nodes, price=PRICE, boot=BootTimes(((1, 120),)), release=Idle(600)
     )
@@ -156,6 +156,6 @@ def _runs(directory: Path) -> list[tuple[int, int, int, list[str]]]:
     from slurm_elastic.base.hostlist import expand
 
     ledger = Ledger(directory / "state" / "ledger.db", read_only=True)
-    rows = ledger.runs(0, 3e9)
+    rows = ledger.usage.runs(0, 3e9)
     ledger.close()
     return [(r.job, int(r.begin), int(r.end or 0), expand(r.shares[0][0])) for r in rows]

@@ -5,26 +5,40 @@ from __future__ import annotations
 import itertools
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
+from pages import blocks, shown
 
 from slurm_elastic.cli.main import parsed
 from slurm_elastic.config import blocked_clouds, configfile
 
 ROOT = Path(__file__).parent.parent
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+PAGES = (
+    ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs" / "contributing").glob("*.md")),
+)
+DECISIONS = sorted((ROOT / "docs" / "design").glob("[0-9]*.md"))
 _OURS = re.compile(r"(?:^|[ /(])slurm-elastic (\w.*|--config .+)")
 _SYNOPSIS = re.compile(r"\[-|\.\.\.|COMMAND|\w\|\w")
 _PLACEHOLDERS = {"JOB": "42", "JOBID": "42"}
 """Other words in capitals are taken as they are."""
+_WORD = re.compile(r"\[.*?\]|\S+")
 _LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)")
 
 
-_PARTS = ("Start here", "Run it", "Understand it", "Reference")
-_LONGEST = 250
-"""Lines of a page."""
+_PARTS = ("Start here", "Run it", "Understand it", "Change it", "Reference")
+_WHAT_A_USER_DOES = (
+    "Burst", "Save jobs", "Watch and ask", "Spend", "Plan", "Install", "Extend",
+)  # fmt: skip
+_LONGEST, _WIDEST = 265, 120
+"""Lines of a page, and characters of a line."""
 
 
 def links(page: Path) -> set[Path]:
@@ -35,13 +49,14 @@ DOCS = ROOT / "docs"
 INDEX = DOCS / "README.md"
 
 
-def test_the_index_lists_every_page_once_in_four_parts() -> None:
+def test_the_index_lists_every_page_once_in_five_parts() -> None:
     parts = re.findall(
         r"^## ([^\n]*)\n(.*?)(?=^## |\Z)", INDEX.read_text(), re.MULTILINE | re.DOTALL
     )
     assert tuple(name for name, _ in parts) == _PARTS
     listed = [target for _, text in parts for target in _LINK.findall(text)]
-    assert sorted(listed) == sorted(page.name for page in DOCS.glob("*.md") if page != INDEX)
+    pages = [*DOCS.glob("*.md"), *DOCS.glob("*/README.md"), *DOCS.glob("contributing/*.md")]
+    assert sorted(listed) == sorted(str(p.relative_to(DOCS)) for p in pages if p != INDEX)
 
 
 @pytest.mark.parametrize("page", sorted(set(DOCS.glob("*.md")) - {INDEX}), ids=lambda p: p.name)
@@ -53,18 +68,22 @@ def test_a_page_is_short_and_begins_with_its_purpose_and_an_example(page: Path) 
     assert any(line.startswith(("```", "    ")) for line in lines[:25]), "no example"
 
 
-_OPENING = re.compile(r"(?:[.!?] |\*\* ?|\| |# |\(|^[0-9-]*\.? ?)(?:Those|What|Of) .*")
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_no_line_is_too_wide_but_of_tables_and_examples(page: Path) -> None:
+    text = re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    lines = [line for line in text.splitlines() if not line.startswith(("|", "    ", "<!--"))]
+    assert [line for line in lines if len(line) > _WIDEST] == []
 
 
-@pytest.mark.parametrize(
-    "page", [*PAGES, ROOT / "etc" / "slurm-elastic.yaml"], ids=lambda page: page.name
-)
-def test_no_sentence_opens_with_those_what_or_of(page: Path) -> None:
-    """Such a sentence has to be read twice. Headings are no sentences."""
-    heading = "#" if page.suffix == ".md" else "##"
-    lines = [line for line in page.read_text().splitlines() if not line.startswith(heading)]
-    found = [found[0] for line in lines if (found := _OPENING.search(line))]
-    assert found == []
+def test_the_changelog_says_of_the_first_release_what_a_user_gets() -> None:
+    """Until it is out, there is nothing of which somebody could be told that it has changed."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    text = (ROOT / "CHANGELOG.md").read_text()
+    assert re.findall(r"^##+ (.*)", text, re.MULTILINE) == [
+        f"[{version}] - Unreleased", "Added", *_WHAT_A_USER_DOES
+    ]  # fmt: skip
+    lines = re.findall(r"^- (.*?)(?=\n- |\n\n|\Z)", text.rstrip(), re.MULTILINE | re.DOTALL)
+    assert [line for line in lines if not line.endswith(").") or not _LINK.search(line)] == []
 
 
 _PATH = re.compile(r"`((?:slurm_elastic/)?(?:[a-z_]+/)+(?:[a-z_]+\.py)?|[a-z_]+\.py)`")
@@ -99,21 +118,69 @@ def test_code_and_units_name_pages_that_are_there() -> None:
     assert [f"{path}: {page}" for page, path in sorted(found) if not (DOCS / page).exists()] == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_decisions_are_numbered_in_turn_and_each_is_in_their_list() -> None:
+    numbers = [int(page.name[:2]) for page in DECISIONS]
+    assert numbers == list(range(1, len(numbers) + 1))
+    listed = _LINK.findall((DOCS / "design" / "README.md").read_text())
+    assert {page.name for page in DECISIONS} <= set(listed)
+
+
+_SECTIONS = [
+    "Context", "Decision", "What else was weighed", "Consequence", "Where it lives",
+    "What keeps it",
+]  # fmt: skip
+_PLACE = re.compile(r"`([a-z_]+/[^`\s]*|pyproject\.toml)`")
+
+
+@pytest.mark.parametrize("page", DECISIONS, ids=lambda page: page.stem)
+def test_a_decision_has_its_parts_and_what_it_names_is_there(page: Path) -> None:
+    text = page.read_text()
+    assert text.startswith(f"# {page.name[:2]}. ")
+    assert re.findall(r"^## (.*)", text, re.MULTILINE) == _SECTIONS
+    assert max(map(len, text.splitlines())) <= 120
+    tests = text[text.index("## What keeps it") :]
+    assert any(one.startswith("tests/") for one in _PLACE.findall(tests))
+    places = _PLACE.findall(text[text.index("## Where it lives") :])
+    assert [one for one in places if not (ROOT / one).exists()] == []
+
+
+@pytest.mark.parametrize(
+    "page", [*PAGES, *(DOCS / "design").glob("*.md")], ids=lambda page: page.name
+)
 def test_every_link_leads_somewhere(page: Path) -> None:
     assert [str(target) for target in links(page) if not target.exists()] == []
 
 
 def test_the_first_configurations_are_whole_and_short(tmp_path: Path) -> None:
     """Each is valid as it is, and no cloud in it is shut."""
-    page = (ROOT / "docs" / "first-burst.md").read_text()
-    texts = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    assert len(texts) == 4
+    page = "docs/first-burst.md"
+    texts = [
+        shown("docs/first-burst.md", "    provider: aws").text,
+        shown("docs/first-burst.md", "    provider: openstack").text,
+        shown("docs/first-burst.md", "    provider: opennebula").text,
+        shown("docs/first-burst.md", "    provider: libvirt").text,
+    ]
+    assert [one.text for one in blocks(page) if one.language == "yaml"] == texts
     for text in texts:
         (tmp_path / "slurm-elastic.yaml").write_text(text)
         made = configfile.load(tmp_path / "slurm-elastic.yaml")
         assert blocked_clouds(made) == {}
         assert len(text.splitlines()) <= 20, made.clouds[0].name
+
+
+def test_the_bounds_of_the_page_for_deciders_are_keys(tmp_path: Path) -> None:
+    site = yaml.safe_load(shown("docs/first-burst.md", "    provider: aws").text)
+    bounds = yaml.safe_load(shown("docs/decision.md", "who: {groups:").text)
+    (tmp_path / "slurm-elastic.yaml").write_text(yaml.safe_dump(site | bounds))
+    assert configfile.load(tmp_path / "slurm-elastic.yaml").policies.budget.per_month == 900
+
+
+def test_the_options_of_try_are_those_of_its_synopsis(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        parsed(["try", "--help"])
+    usage = capsys.readouterr().out.partition("\n\n")[0].removeprefix("usage: ")
+    told = shown("docs/first-light.md", "slurm-elastic try POOL").text
+    assert sorted(_WORD.findall(usage.replace("[-h]", ""))) == sorted(_WORD.findall(told))
 
 
 def command_lines(page: Path) -> Iterator[str]:

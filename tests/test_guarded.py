@@ -22,17 +22,16 @@ from slurm_elastic.ckptman.site import JobList
 from slurm_elastic.config.checkpoint import BlcrSettings
 from slurm_elastic.controller.requeues import PATIENCE, Requeues
 from slurm_elastic.controller.usage_counters import CALLS, CallTimes
-from slurm_elastic.model.cluster import JobRun, Notice, NoticeKind
+from slurm_elastic.model.checkpoint import JobRun
+from slurm_elastic.model.cluster import Notice, NoticeKind
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.providers.base.hosts import Hosts
 from slurm_elastic.providers.base.unconfirmed import UnconfirmedOrders
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.state.ckptstate import CheckpointState
-from slurm_elastic.state.ckptstate.enduring import EnduringState
 from slurm_elastic.state.ckptstate.facts import Migration, RecordedNotice, Step
 from slurm_elastic.state.ckptstate.orders import SaveOrder
 from slurm_elastic.state.ledger import Health, Ledger
-from slurm_elastic.state.ledger.enduring import Enduring, Followed
 
 NOTICE = RecordedNotice(
     key="k1", source="cloud", offer="spot",
@@ -52,23 +51,23 @@ PENDING = SlurmJob(id=7, states=frozenset({"PENDING"}), restarts=1, start=1e9)
 pytestmark = pytest.mark.usefixtures("guarded")
 
 
-@pytest.mark.parametrize("kind", [Ledger, Enduring])
-def test_the_ledger(tmp_path: Path, kind: type[Ledger]) -> None:
+@pytest.mark.parametrize("kind", [Ledger, Ledger.enduring])
+def test_the_ledger(tmp_path: Path, kind: Any) -> None:
     ledger = kind(tmp_path / "ledger.db")
     ledger.refresh()
-    ledger.read_whole("c", 4.0)
-    ledger.intend(spec(), "r1", 5.0)
+    ledger.machines.read_whole("c", 4.0)
+    ledger.launches.intend(spec(), "r1", 5.0)
     with ledger.together():
-        ledger.intend(spec(), "r1", 5.0)
+        ledger.launches.intend(spec(), "r1", 5.0)
     assert len(ledger.current()[1]) == 1
     assert len(ledger.state().launches) == 1
-    ledger.failed(spec().generation, "no", 6.0)
-    ledger.beat("somebody", 1.0, 1)
+    ledger.launches.failed(spec().generation, "no", 6.0)
+    ledger.health.beat("somebody", 1.0, 1)
     ledger.check()
     ledger.give_up(OSError("broken"))
     ledger.compact(7.0)
-    assert ledger.decisions("n1") == ()
-    ledger.report_health(Health(name="slurm", checked=1.0))
+    assert ledger.decisions.about("n1") == ()
+    ledger.health.report(Health(name="slurm", checked=1.0))
     ledger.close()
 
 
@@ -81,18 +80,18 @@ def test_what_is_written_together(tmp_path: Path) -> None:
 
 def test_the_ledger_of_the_other_service(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.db")
-    followed = Followed(tmp_path / "ledger.db")
-    assert followed.machines() == ()
-    followed.lift_requeue(8, 0, 1.0)
-    assert followed.lifted_requeues()
-    followed.settle(5.0, {})
-    assert followed.settled() == 5.0
+    followed = Ledger.followed(tmp_path / "ledger.db")
+    assert followed.machines.live() == ()
+    followed.requeues.lift(8, 0, 1.0)
+    assert followed.requeues.lifted()
+    followed.usage.settle(5.0, {})
+    assert followed.usage.settled() == 5.0
     followed.close()
     ledger.close()
 
 
-@pytest.mark.parametrize("kind", [CheckpointState, EnduringState])
-def test_the_state_of_checkpoints(tmp_path: Path, kind: type[CheckpointState]) -> None:
+@pytest.mark.parametrize("kind", [CheckpointState, CheckpointState.enduring])
+def test_the_state_of_checkpoints(tmp_path: Path, kind: Any) -> None:
     state = kind(tmp_path / "checkpoints.db")
     state.refresh()
     (warned,) = state.warn(NOTICE, now=1.0)
@@ -110,11 +109,11 @@ def test_the_state_of_checkpoints(tmp_path: Path, kind: type[CheckpointState]) -
 
 
 def test_a_state_that_goes_on_in_memory(tmp_path: Path) -> None:
-    state = EnduringState(tmp_path / "checkpoints.db")
+    state = CheckpointState.enduring(tmp_path / "checkpoints.db")
     state.check()
-    state._refuge.db.close()
+    state._home._found.db.close()
     assert state.counters() == {}
-    assert state.trouble[0]
+    assert state.told[0]
     state.close()
 
 
@@ -155,7 +154,7 @@ def test_times_of_calls() -> None:
 
 def test_requeues(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.db")
-    ledger.lift_requeue(8, 0, 1.0)
+    ledger.requeues.lift(8, 0, 1.0)
     requeues, slurm = Requeues(), FakeSlurm(jobs=[PENDING])
     requeues.expect(PENDING, 0.0, ["n1"])
     requeues.recall(ledger, 0.0)
@@ -235,7 +234,7 @@ def test_decisions_that_wait_for_the_ledger(tmp_path: Path) -> None:
     again = Ledger(tmp_path / "ledger.db")
     journal._ledger = again
     journal.flush()
-    assert [one.reason for one in again.decisions("job:7")] == ["why"]
+    assert [one.reason for one in again.decisions.about("job:7")] == ["why"]
     again.close()
 
 

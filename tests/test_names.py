@@ -27,6 +27,8 @@ OTHERS_PATHS = {"auth.token", "one.image.allocate", "slurm.command_timeout", "sl
                 "slurm_elastic.lua", "spec.generation"}  # fmt: skip
 """Dotted names whose first part is only by chance a module of ours."""
 OTHERS_FILES = {"compute/manager.py", "setup.py"}
+LONG = 450
+"""Lines of a module at most."""
 _QUOTED = re.compile(r"``([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?:\(\))?``")
 _FILE = re.compile(r"\b[a-z_]+(?:/[a-z_]+)*\.py\b")
 
@@ -147,3 +149,9 @@ def test_each_file_of_the_package_is_there(names: Names) -> None:
         and not f"slurm_elastic/{name}".endswith(tuple(f"/{one}" for one in paths))
     ]
     assert wrong == []
+
+
+def test_no_module_is_longer_than_a_concept_takes(names: Names) -> None:
+    """One that is longer has two concepts, as those had that were: they are to be told apart."""
+    lengths = {path: len(path.read_text().splitlines()) for path in names.of}
+    assert [f"{path.relative_to(PACKAGE)}: {n}" for path, n in lengths.items() if n > LONG] == []

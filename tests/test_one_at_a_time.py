@@ -17,7 +17,8 @@ from patience import patience
 from slurm_elastic.checkpointers import ssh
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.checkpoint import BlcrSettings
-from slurm_elastic.model.cluster import COOL_DOWN, Exclusion, Location
+from slurm_elastic.model.cluster import Location
+from slurm_elastic.model.exclusion import COOL_DOWN, Exclusion
 from slurm_elastic.providers.aws import rate_limit
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.docker.provider import DockerProvider
@@ -30,8 +31,8 @@ GENERATION = spec().generation
 @pytest.fixture
 def ledger(tmp_path: Path) -> Any:
     made: Any = Ledger(tmp_path / "ledger.db")
-    made._lock = Watched(threading.RLock)
-    made.intend(spec(), "r1", 5.0)
+    made.store.lock = Watched(threading.RLock)
+    made.launches.intend(spec(), "r1", 5.0)
     yield made
     made.close()
 
@@ -40,18 +41,20 @@ def test_a_pass_goes_by_a_ledger_of_one_moment(
     ledger: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cold = Exclusion(kind=COOL_DOWN, scope="c/t/z/spot", cause="none", since=5.0, until=9.0)
-    other = Meanwhile(ledger._lock, lambda: ledger.exclude(cold))
-    monkeypatch.setattr(ledger, "_select", other.before(ledger._select))
+    other = Meanwhile(ledger.store.lock, lambda: ledger.exclusions.add(cold))
+    monkeypatch.setattr(ledger.store, "select", other.before(ledger.store.select))
     state = ledger.state()
     other.end()
-    assert (state.exclusions, ledger.exclusions()) == ((), (cold,))
+    assert (state.exclusions, ledger.exclusions.all()) == ((), (cold,))
 
 
 def test_a_launch_that_is_answered_meanwhile_is_not_there_twice(
     ledger: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answer = Meanwhile(ledger._lock, lambda: ledger.launched(GENERATION, [instance()], 6.0))
-    monkeypatch.setattr(ledger, "machines", answer.before(ledger.machines))
+    answer = Meanwhile(
+        ledger.store.lock, lambda: ledger.machines.launched(GENERATION, [instance()], 6.0)
+    )
+    monkeypatch.setattr(ledger.machines, "live", answer.before(ledger.machines.live))
     machines, launches = ledger.current()
     answer.end()
     assert (machines, len(launches)) == ((), 1)

@@ -47,7 +47,7 @@ INTEND = """
 from ledger_cases import spec
 from pathlib import Path
 from slurm_elastic.state.ledger import Ledger
-Ledger(Path(sys.argv[1]) / "ledger.db").intend(spec(), "r1", 5.0)
+Ledger(Path(sys.argv[1]) / "ledger.db").launches.intend(spec(), "r1", 5.0)
 """
 
 
@@ -62,7 +62,7 @@ def test_a_launchs_intent_survives(tmp_path: Path, ledger: str, names: Names) ->
     disk = Disk(state, tmp_path / "cut")
     run(disk, INTEND, state)
     after = Ledger(disk.after_cut(tmp_path / "after", names) / "ledger.db")
-    (found,) = after.open_launches()
+    (found,) = after.launches.open()
     assert (found.generation, found.nodes) == ("g1", spec().nodes)
     after.close()
 

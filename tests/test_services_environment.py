@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_elastic.model.cluster import Level
+from slurm_elastic.model.finding import Level
 from slurm_elastic.watch.doctor import environment
 from slurm_elastic.watch.doctor.environment import of_the_services, parse
 

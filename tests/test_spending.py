@@ -18,7 +18,7 @@ from slurm_elastic.simulate.engine import simulate
 from slurm_elastic.simulate.jobs import Job, Jobs
 from slurm_elastic.simulate.scenario import PoolModel, Scenario
 from slurm_elastic.state.ledger import Ledger
-from slurm_elastic.state.ledger.marks import MINIMUM
+from slurm_elastic.state.ledger.books import MINIMUM
 
 T = 1_800_000_000.0
 Lease = tuple[float, float, float | None]
@@ -60,21 +60,21 @@ def test_the_sum_is_that_of_each_lease(
         for number, (price, begin, length) in enumerate(rows):
             end = None if length is None or begin + length > 0 else T + begin + length
             leases.append((price, T + begin, end))
-            ledger.adopt(machine(number, price, T + begin), "pool", T)
+            ledger.machines.adopt(machine(number, price, T + begin), "pool", T)
             if end is not None:
-                ledger.ended("aws", [f"i-{number}"], "over", end)
-        found = ledger.dollars("aws", T + since, T, unit)
+                ledger.machines.ended("aws", [f"i-{number}"], "over", end)
+        found = ledger.books.dollars("aws", T + since, T, unit)
         ledger.close()
     assert found == pytest.approx(sum(cost(one, T + since, T, unit) for one in leases))
 
 
 def test_each_cloud_is_asked_for_itself(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.db")
-    ledger.adopt(machine(1, 3.6, T - 600), "pool", T)
-    ledger.adopt(machine(2, 36.0, T - 600, "other"), "pool", T)
-    assert ledger.dollars("aws", T - 3600, T, 1) == pytest.approx(0.6)
-    assert ledger.dollars("aws", T - 3600, T, 3600) == pytest.approx(3.6)
-    assert ledger.dollars("none", T - 3600, T, 1) == 0.0
+    ledger.machines.adopt(machine(1, 3.6, T - 600), "pool", T)
+    ledger.machines.adopt(machine(2, 36.0, T - 600, "other"), "pool", T)
+    assert ledger.books.dollars("aws", T - 3600, T, 1) == pytest.approx(0.6)
+    assert ledger.books.dollars("aws", T - 3600, T, 3600) == pytest.approx(3.6)
+    assert ledger.books.dollars("none", T - 3600, T, 1) == 0.0
     ledger.close()
 
 
@@ -90,7 +90,7 @@ def test_the_simulator_bills_a_machine_from_its_launch_as_the_ledger_does(
     found = simulate(Jobs([Job(1, 0, 1800, 1800, 1)]), Scenario(pools=(pool,)))
     assert found.figures.cost == pytest.approx(dollars)
     ledger = Ledger(tmp_path / "ledger.db")
-    ledger.adopt(machine(1, 1.0, T), "pool", T)
-    ledger.ended("aws", ["i-1"], "idle", T + 3000)
-    assert ledger.dollars("aws", T, T + 9000, unit) == pytest.approx(dollars)
+    ledger.machines.adopt(machine(1, 1.0, T), "pool", T)
+    ledger.machines.ended("aws", ["i-1"], "idle", T + 3000)
+    assert ledger.books.dollars("aws", T, T + 9000, unit) == pytest.approx(dollars)
     ledger.close()

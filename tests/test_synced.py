@@ -29,9 +29,9 @@ from slurm_elastic.machine.programs import power
 from slurm_elastic.providers import catalogues
 from slurm_elastic.providers.catalogues import Catalogue
 from slurm_elastic.state.ckptstate.orders import SaveOrder, drop
-from slurm_elastic.state.ledger.enduring import Enduring
-from slurm_elastic.state.store import lately
-from slurm_elastic.state.store.refuge import set_aside
+from slurm_elastic.state.ledger import Ledger
+from slurm_elastic.state.store import disk
+from slurm_elastic.state.store.trouble import set_aside
 
 
 class Synced:
@@ -145,45 +145,33 @@ def test_the_name_is_synced(tmp_path: Path, synced: Synced, write: Callable[[Pat
 def test_that_a_damaged_file_is_aside_is_synced(tmp_path: Path, synced: Synced) -> None:
     (tmp_path / "ledger.db").write_text("damaged")
     aside = set_aside(tmp_path / "ledger.db", 5.0)
-    assert aside is not None
     assert synced.names[str(tmp_path)] == {aside.name}
 
 
-def test_what_has_come_since_a_copy_of_the_ledger_is_synced(tmp_path: Path, synced: Synced) -> None:
-    with closing(Enduring(tmp_path / "ledger.db")) as ledger:
-        ledger.intend(spec(), "r", 5.0)
-    file = tmp_path / "ledger.db.lately"
-    assert synced.files == [file.read_bytes()]
-    assert file.name in synced.names[str(tmp_path)]
+def test_a_line_of_the_journal_is_synced_before_the_view_has_it(
+    tmp_path: Path, synced: Synced
+) -> None:
+    with closing(Ledger(tmp_path / "ledger.db")) as ledger:
+        ledger.launches.intend(spec(), "r", 5.0)
+    journal = tmp_path / "journal" / "ledger-000001.jsonl"
+    assert synced.files[-1] == journal.read_bytes()
+    assert journal.name in synced.names[str(journal.parent)]
 
 
-def test_what_is_written_of_it_anew_is_synced_with_its_name(
+def test_a_new_segment_is_synced_with_its_name_before_an_old_one_goes(
     tmp_path: Path, synced: Synced, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lately, "LONG", 0)
-    with closing(Enduring(tmp_path / "ledger.db")) as ledger:
-        ledger.intend(spec(), "r", 5.0)
-    file = tmp_path / "ledger.db.lately"
-    assert synced.files[-1] == file.read_bytes()
-    assert synced.names[str(tmp_path)] >= {file.name}
-    assert f".{file.name}" not in synced.names[str(tmp_path)], "its draft"
-
-
-def test_a_copy_of_the_ledger_has_its_name_on_the_disk_before_what_came_before_it_is_forgotten(
-    tmp_path: Path, synced: Synced, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    known: list[set[str]] = []
-    whole = lately.Lately.forget
-
-    def forget(one: lately.Lately) -> None:
-        known.append(synced.names[str(tmp_path)])
-        whole(one)
-
-    monkeypatch.setattr(lately.Lately, "forget", forget)
-    with closing(Enduring(tmp_path / "ledger.db")) as ledger:
-        ledger.intend(spec(), "r", 5.0)
-        ledger.check()
-    assert ["ledger.db.kept" in names for names in known] == [True]
+    monkeypatch.setattr(disk, "LONG", 0)
+    monkeypatch.setattr(disk, "ROW", 0)
+    with closing(Ledger(tmp_path / "ledger.db")) as ledger:
+        for number in range(3):
+            ledger.requeues.lift(number, 0, 5.0)
+            ledger.store.shorten()
+    place = tmp_path / "journal"
+    segments = {one.name for one in place.glob("ledger-*")}
+    assert segments == {"ledger-000003.jsonl", "ledger-000004.jsonl"}
+    assert synced.files[-1] == (place / "ledger-000004.jsonl").read_bytes()
+    assert synced.names[str(place)] >= {f"ledger-{n:06d}.jsonl" for n in (2, 3, 4)}
 
 
 def test_images_are_synced_before_they_are_vouched_for(tmp_path: Path, synced: Synced) -> None:

@@ -6,6 +6,7 @@
       ConfigError            path into the YAML; exit 2; nothing touched
       SlurmError             command, exit code, stderr
       CheckpointError        the run goes on as it was; tried again later
+      GrowthError            nothing is started or ended by that growth policy; asked again later
       SandboxError           the sandbox cannot start or refuses an endpoint; exit 2
       PassingError           a service cannot go on now, and may soon; exit 75, systemd tries again
       EndOnlyError           nothing may be bought, as it could not be written down
@@ -39,6 +40,10 @@ class ConfigError(SlurmElasticError):
 
 class CheckpointError(SlurmElasticError):
     """A job could not be saved, or an image of it is not whole; the run itself goes on."""
+
+
+class GrowthError(SlurmElasticError):
+    """A growth policy of another package raised something, or its answer makes no sense."""
 
 
 class SandboxError(SlurmElasticError):
@@ -92,6 +97,16 @@ def bounded(text: str) -> str:
     """The text as the log and the ledger may have it."""
     more = len(text) - MOST
     return text if more <= 0 else f"{text[:MOST]}... ({more} more characters)"
+
+
+def of_stranger(value: object) -> str:
+    """An error or a value of another package's code, in one line, whatever its own text does."""
+    name, failed = type(value).__name__, isinstance(value, BaseException)
+    try:
+        text = " ".join((str(value) if failed else repr(value)).split())
+    except Exception:  # noqa: BLE001 - a stranger's code may raise anything
+        return name
+    return bounded(f"{name}: {text}" if failed and text else text or name)
 
 
 class ProviderError(SlurmElasticError):

@@ -44,7 +44,10 @@ def _expanded(text: str) -> tuple[str, ...]:
 
 def compress(names: Iterable[str]) -> str:
     """The shortest-by-prefix hostlist of ``names``: sorted, duplicates dropped."""
-    return ",".join(_runs(names))
+    found = set(names)
+    if len(found) == 1:  # most are one node's
+        return found.pop()
+    return ",".join(_runs(found))
 
 
 def chunks(names: Iterable[str], max_chars: int) -> list[str]:

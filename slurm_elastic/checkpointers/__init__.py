@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
-from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.base.errors import ConfigError, of_stranger
 from slurm_elastic.config import Config
+from slurm_elastic.config.method_kinds import Look, table
 from slurm_elastic.model.protocols import Checkpointer, Slurm
-from slurm_elastic.model.slurm import SlurmJob
-
-Look = Callable[[int], SlurmJob | None]
-"""A job as Slurm has it now (None: not any more); may raise SlurmError."""
 
 
 def open_checkpointer(method: str, config: Config, slurm: Slurm, look: Look) -> Checkpointer:
     """The method of that name. ``look`` shares one list of jobs among all who ask at a time.
 
-    ConfigError where the configuration lacks what the method needs, or this Python does.
+    Raises ConfigError if the configuration or this Python lacks what the method needs.
     """
+    if method not in table().own:
+        return _of_others(method, config, slurm, look)
     try:
         return _open(method, config, slurm, look)
     except ModuleNotFoundError as error:
@@ -36,14 +34,10 @@ def _open(method: str, config: Config, slurm: Slurm, look: Look) -> Checkpointer
             return SignalCheckpointer(
                 config.checkpoint.signal, config.state / "signal-saves", slurm, look
             )
-        case "criu":
-            from slurm_elastic.checkpointers.criu import CriuCheckpointer
+        case "criu" | "dmtcp":
+            from slurm_elastic.checkpointers.node_helper_client import LaunchedCheckpointer
 
-            return CriuCheckpointer(_directory(config), config.cluster.name)
-        case "dmtcp":
-            from slurm_elastic.checkpointers.dmtcp import DmtcpCheckpointer
-
-            return DmtcpCheckpointer(_directory(config), config.cluster.name)
+            return LaunchedCheckpointer(method, _directory(config) / config.cluster.name)
         case "blcr":
             from slurm_elastic.checkpointers.blcr import BlcrCheckpointer
 
@@ -57,6 +51,20 @@ def _open(method: str, config: Config, slurm: Slurm, look: Look) -> Checkpointer
 
             return FakeCheckpointer()
     raise ConfigError(f"checkpoint method {method!r} is not known")
+
+
+def _of_others(method: str, config: Config, slurm: Slurm, look: Look) -> Checkpointer:
+    from slurm_elastic.checkpointers.guarded import GuardedCheckpointer
+
+    try:
+        return GuardedCheckpointer(method, table().kind(method).open(config, slurm, look))
+    except KeyError:
+        raise ConfigError(f"checkpoint method {method!r} is not known") from None
+    except ConfigError as error:
+        raise ConfigError(f"checkpoint method {method!r}, {error}") from error
+    except (Exception, SystemExit) as error:
+        why = f"cannot be opened: {of_stranger(error)}"
+        raise ConfigError(f"checkpoint method {method!r} {why}") from error
 
 
 def _directory(config: Config) -> Path:

@@ -1,9 +1,9 @@
 """Method ``blcr``: Berkeley Lab Checkpoint/Restart, for sites that still run it.
 
-No current kernel does, so this is exercised with programs that stand in for cr_run(1),
-cr_checkpoint(1) and cr_restart(1), over a real sshd. The launcher starts the job's script by cr_run
-and, when it finds an image, by cr_restart. Here the head asks the job's node over SSH: as root, but
-cr_checkpoint itself runs as the job's user, as does what it restores.
+No current kernel does, so we test it with programs that stand in for cr_run(1), cr_checkpoint(1)
+and cr_restart(1), over a real sshd. The launcher starts the job's script by cr_run or, if it finds
+an image, by cr_restart. Here the head asks the job's node over SSH, as root; but cr_checkpoint
+itself, and what it restores, run as the job's user.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from slurm_elastic.base import writing
 from slurm_elastic.base.errors import CheckpointError, SlurmError
 from slurm_elastic.checkpointers.ssh import Shells
 from slurm_elastic.config.checkpoint import BlcrSettings
-from slurm_elastic.model.cluster import Image, JobRun, Origin
+from slurm_elastic.model.checkpoint import Image, JobRun, Origin
 from slurm_elastic.model.protocols import Slurm
-from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.nodes.node_state import Phase, is_down, phase
 from slurm_elastic.state import statedir
 
@@ -31,10 +30,10 @@ log = logging.getLogger(__name__)
 SIGNAL_PATIENCE = 60.0
 """Seconds that ``release`` and ``remove`` may take."""
 MOST_HOSTS = 3
-"""Nodes that are asked to delete one job's images before they are left for another time."""
+"""Nodes that are asked to delete one job's images before that is left for another time."""
 
-# As root: $1 the job's directory, $2 its owner, then the command. Who may write above it, as in a
-# directory like /tmp, could take the names of others' jobs: so root makes it, where root may.
+# As root: $1 is the job's directory, $2 its owner, then comes the command. In a directory like /tmp
+# a user could take the names of others' jobs, so root makes the directory if it can.
 _OWN = r"""
 d=$1 owner=$2; shift 2
 mkdir -m 755 "${d%/*}" 2>/dev/null
@@ -73,8 +72,8 @@ class BlcrCheckpointer:
     """``model.protocols.Checkpointer`` by BLCR.
 
     Images are the user's, in ``directory``/blcr/JOB on the shared file system, where the head may
-    see how long they are; which of them are good is kept in ``records``, of SlurmUser's. The
-    launcher compares the digest before it restarts one.
+    see their lengths. Which of them are good is noted in ``records``, which is SlurmUser's. The
+    launcher compares an image's digest before it restarts it.
     """
 
     name = "blcr"
@@ -142,8 +141,8 @@ class BlcrCheckpointer:
         return image
 
     def release(self, run: JobRun) -> None:
-        """Have all processes of the batch step go on: by their user, whose own are all that such a
-        number can have become another's of meanwhile.
+        """Have all processes of the batch step go on. Their user sends the signal, so that if one
+        of the pids was reused meanwhile, only a process of his own gets it.
         """
         deadline = time.time() + SIGNAL_PATIENCE
         host = run.nodes[0]
@@ -154,7 +153,7 @@ class BlcrCheckpointer:
             raise CheckpointError(f"job {run.label}: kill on {host}: {answer.err.strip()}")
 
     def images(self, run: JobRun) -> Sequence[Image]:
-        """The files on record that are there at full length."""
+        """The recorded images that exist at full length."""
         return tuple(image for image in self._read(run.job).images if _whole(image))
 
     def origin(self, run: JobRun) -> Origin | None:  # noqa: ARG002
@@ -166,14 +165,14 @@ class BlcrCheckpointer:
         return ""
 
     def verify(self, image: Image) -> None:
-        """The length, as seen from here; the content is the user's, whom alone it is for."""
+        """Check the length, as the head sees it; only the user may read the content."""
         if not _whole(image):
             raise CheckpointError(
                 f"{image.path}/{image.number}: not there, empty, or not {image.size} bytes long"
             )
 
     def remove(self, job: int) -> None:
-        """Delete them on a node that is up: the one that made the last is mostly gone by now."""
+        """Delete them on a node that is up; the one that made the last is mostly gone by now."""
         records = self._read(job)
         if records.images:
             deadline = time.time() + SIGNAL_PATIENCE
@@ -188,10 +187,14 @@ class BlcrCheckpointer:
             raise CheckpointError(f"job {job}: {error}") from error
         own = nodes.get(node)
         partitions = frozenset(own.partitions if own else ())
-        alike = (n for n in nodes.values() if n.name == node or partitions & set(n.partitions))
         found = sorted(
-            (n.name for n in alike if _answers(n)), key=lambda name: (name != node, name)
-        )
+            (
+                n.name for n in nodes.values()
+                if (n.name == node or partitions & set(n.partitions))
+                and phase(n) is Phase.UP and not is_down(n) and "NOT_RESPONDING" not in n.states
+            ),
+            key=lambda name: (name != node, name),
+        )  # fmt: skip
         if not found:
             raise CheckpointError(f"no node of {node}'s partitions is up to remove them")
         return found
@@ -205,7 +208,9 @@ class BlcrCheckpointer:
         raise failed
 
     def _delete(self, host: str, job: int, deadline: float) -> None:
-        """Only where the shared directory is. rm follows no link, and we alone name what goes."""
+        """Delete the job's images, if the node has the shared directory. rm follows no link, and
+        only we name what is removed.
+        """
         script = 'cd -- "$1" && rm -rf --one-file-system -- "./$2"'
         words = ("sh", "-c", script, "slurm-elastic", str(self._directory), str(job))
         answer = self._shells.run(host, words, deadline=deadline)
@@ -247,13 +252,8 @@ class BlcrCheckpointer:
             raise CheckpointError(f"{error.filename}: {error.strerror}") from error
 
 
-def _answers(node: SlurmNode) -> bool:
-    up = phase(node) is Phase.UP and not is_down(node)
-    return up and "NOT_RESPONDING" not in node.states
-
-
 def _whole(image: Image) -> bool:
-    """An empty one never is, whatever it was said to be."""
+    """Whether the file has its full length. An empty one never counts, whatever was noted."""
     try:
         return 0 < image.size == (Path(image.path) / str(image.number)).lstat().st_size
     except OSError:

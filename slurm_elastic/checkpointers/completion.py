@@ -1,7 +1,7 @@
 """The signs by which an application says that it has saved itself.
 
-A sign is read in the user's own directory, as SlurmUser: only regular files of the job's user
-count, nothing is followed that the user could point elsewhere, and nothing of them is repeated.
+We read a sign in the user's own directory, as SlurmUser. So only regular files of the job's user
+count, we follow nothing that the user could point elsewhere, and repeat nothing from the files.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import Protocol, TypeVar
 from msgspec import Struct
 
 from slurm_elastic.base.errors import CheckpointError, SlurmError
-from slurm_elastic.checkpointers.in_time import InTime
-from slurm_elastic.model.cluster import JobRun
+from slurm_elastic.checkpointers.hanging_directories import InTime
+from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.model.slurm import SlurmJob
 
 LOOK = 20.0
-"""Seconds for one look at what is a user's, which may be served by a process of theirs."""
+"""Seconds for one look at a user's files, which a process of the user's may serve."""
 TAIL = 1 << 20
-"""Bytes of an output's end in which the line is looked for."""
+"""Bytes at an output's end in which we look for the line."""
 _MATCHES = 1000
-"""Places in what one look reads that are looked at: the output is the user's, the time is ours."""
+"""Matches that one look goes through: the output is the user's, the time is ours."""
 _AROUND = 64
-"""White space on either side of the line's text."""
+"""Most white space on either side of the line's text."""
 _looks = InTime()
 _GOES_ON = frozenset({"RUNNING", "STOPPED", "COMPLETING", "SUSPENDED", "CONFIGURING"})
 
@@ -37,21 +37,21 @@ class Completion(Protocol):
     """One kind of sign."""
 
     def mark(self) -> str:
-        """How it stands before the application is asked."""
+        """The state of the sign before the application is asked."""
         ...
 
     def shows(self, mark: str, job: SlurmJob | None, run: JobRun) -> int | None:
-        """The size of what was saved, once the save is complete since ``mark``; else None."""
+        """The size of what was saved, once a save has completed since ``mark``; None before."""
         ...
 
     def fault(self, size: int) -> str | None:
-        """The mistake in a save of that size by now."""
+        """What is wrong with a save of that size by now."""
         ...
 
 
 class Ended(Struct, frozen=True):
-    """The batch script ends, with ``code`` if one is given. Without, a program that has finished
-    its work at that very moment cannot be told from one that has saved itself: it begins anew.
+    """The batch script ends, with ``code`` if one is given. Without a code, a program that has just
+    finished its work cannot be told from one that has saved itself, so it begins anew.
     """
 
     code: int | None = None
@@ -60,11 +60,11 @@ class Ended(Struct, frozen=True):
         return "end of its script" if self.code is None else f"exit with {self.code}"
 
     def mark(self) -> str:
-        """Nothing to compare with."""
+        """There is nothing to compare with."""
         return ""
 
     def shows(self, mark: str, job: SlurmJob | None, run: JobRun) -> int | None:  # noqa: ARG002
-        """Once Slurm has the same run ended by itself, not killed by a signal."""
+        """Once Slurm says that the same run has ended by itself, not by a signal."""
         if job is None or job.restarts != run.attempt or job.states & _GOES_ON:
             return None
         if job.killed_by or not job.states & {"COMPLETED", "FAILED"}:
@@ -72,7 +72,7 @@ class Ended(Struct, frozen=True):
         return 0 if self.code in (None, job.exit_code) else None
 
     def fault(self, size: int) -> str | None:  # noqa: ARG002
-        """The application keeps it where we cannot look."""
+        """The application keeps its state where we cannot look."""
         return None
 
 
@@ -86,19 +86,19 @@ class Changed(Struct, frozen=True):
         return f"change of {self.path}"
 
     def mark(self) -> str:
-        """Its inode, times and size; empty where there is none."""
+        """Its inode, time and size; empty if it does not exist."""
         found = self._stat()
         return "" if found is None else f"{found.st_ino} {found.st_mtime_ns} {found.st_size}"
 
     def shows(self, mark: str, job: SlurmJob | None, run: JobRun) -> int | None:  # noqa: ARG002
-        """Once it is another one and not empty."""
+        """Once it has changed and is not empty."""
         found = self._stat()
         if found is None or found.st_size == 0 or self.mark() == mark:
             return None
         return found.st_size
 
     def fault(self, size: int) -> str | None:
-        """It may have grown since, with a later save."""
+        """It may have grown since, by a later save."""
         found = self._stat()
         if found is None:
             return f"{self.path} is gone"
@@ -117,8 +117,8 @@ class Changed(Struct, frozen=True):
 
 
 class Said:
-    """A line appears in the job's output. Each byte of that is looked at once, so that a job that
-    writes much costs no more with each look.
+    """A line appears in the job's output. We read each byte of that once, so that a job that writes
+    much does not cost more with each look.
     """
 
     def __init__(self, path: str, uid: int, text: str) -> None:
@@ -129,20 +129,20 @@ class Said:
         return f"line {self.text!r} in {self.path}"
 
     def mark(self) -> str:
-        """How long the output is."""
+        """The length of the output."""
         _, size, _ = _asked(self.path, self.uid, lambda: self._tail(None))
         return str(size)
 
     def shows(self, mark: str, job: SlurmJob | None, run: JobRun) -> int | None:  # noqa: ARG002
-        """Once it stands in what was written since."""
+        """Once the line is in what was written since."""
         data, size, there = _asked(self.path, self.uid, lambda: self._tail(int(mark)))
         if there:
             self._seen = size
         return 0 if has_line(data, self.text.encode()) else None
 
     def _tail(self, mark: int | None) -> tuple[bytes, int, bool]:
-        """The output since ``mark`` (None: nothing of it) as far as it was not looked at, from the
-        byte before on; how long it is, and whether it is there.
+        """What the output has gained since ``mark`` (None: do not read) and we have not read yet,
+        from the byte before on; its length; and whether the output exists.
         """
         descriptor = self._open()
         if descriptor is None:
@@ -151,8 +151,8 @@ class Said:
             size = os.fstat(descriptor).st_size
             if mark is None:
                 return b"", size, True
-            seen = self._seen if size >= self._seen else 0  # somebody has cut it
-            # A line that was half written at the last look is read once more.
+            seen = self._seen if size >= self._seen else 0  # otherwise somebody has cut it
+            # We read a line again that may have been half written at the last look.
             overlap = len(self.text.encode()) + 2 * _AROUND
             begin = max(mark, seen - overlap, size - TAIL, 0)
             before = os.pread(descriptor, 1, begin - 1) if begin > mark else b"\n"
@@ -162,7 +162,7 @@ class Said:
             os.close(descriptor)
 
     def fault(self, size: int) -> str | None:  # noqa: ARG002
-        """Slurm truncates the output when the job starts again: that says nothing."""
+        """Slurm truncates the output when the job starts again, so the output tells nothing."""
         return None
 
     def _open(self) -> int | None:
@@ -181,7 +181,7 @@ class Said:
 
 
 def _asked(path: str, uid: int, look: Callable[[], T]) -> T:
-    """A look at what is that user's; CheckpointError where no answer comes."""
+    """Look at a user's file; CheckpointError if no answer comes."""
     try:
         return _looks.do(uid, look, LOOK)
     except TimeoutError as error:
@@ -189,8 +189,8 @@ def _asked(path: str, uid: int, look: Callable[[], T]) -> T:
 
 
 def has_line(data: bytes, wanted: bytes) -> bool:
-    """Whether a line of ``data`` is ``wanted``, with white space around it or none. The first byte
-    tells whether the second begins a line.
+    """Whether a line of ``data`` is ``wanted``, maybe with white space around it. The first byte of
+    ``data`` tells whether a line begins at the second.
     """
     at = -1
     for _ in range(_MATCHES):
@@ -208,8 +208,8 @@ def has_line(data: bytes, wanted: bytes) -> bool:
 def completion_of(text: str, run: JobRun, slurm: Slurm) -> Completion:
     """The sign that ``text`` names for that run: exit, exit:CODE, file:PATH or line:TEXT.
 
-    In a path ``%j`` is the job's number, ``%A`` its array's and ``%a`` its place in that, as sbatch
-    has them in names of files.
+    In a path, ``%j`` is the job's number, ``%A`` its array's and ``%a`` its place in the array, as
+    in sbatch's file names.
     """
     kind, _, rest = text.partition(":")
     if kind == "file" and run.directory:

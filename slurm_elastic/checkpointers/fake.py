@@ -1,4 +1,4 @@
-"""A method in memory: for tests, rehearsals and benchmarks."""
+"""A method that keeps everything in memory, for tests, rehearsals and benchmarks."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 
 from slurm_elastic.base.errors import CheckpointError
-from slurm_elastic.model.cluster import Image, JobRun, Origin
+from slurm_elastic.model.checkpoint import Image, JobRun, Origin
 
 
 class FakeCheckpointer:
     """``model.protocols.Checkpointer`` over values that a test sets. Thread-safe.
 
-    ``seconds`` is what a checkpoint takes by ``sleep``; ``fail_next`` errors are raised first to
-    last, ``broken`` until it is None again; the images in ``spoilt`` (job, number) do not verify.
-    ``origins`` is what launchers tell of jobs that do not go on from their newest image.
-    ``hindrances`` is why launchers say that a job could not be saved now.
-    ``held`` are the runs (job, attempt) that are stopped, ``calls`` what was asked of which job.
+    A checkpoint takes ``seconds`` by ``sleep``. The errors in ``fail_next`` are raised one after
+    the other, ``broken`` until it is None again; the images in ``spoilt`` (job, number) do not
+    verify. ``origins`` and ``hindrances`` are what launchers say of jobs that do not go on from
+    their newest image, or could not be saved now. ``held`` are the runs (job, attempt) that are
+    stopped; ``calls`` records what was asked about which job.
     """
 
     name = "fake"
@@ -45,7 +45,7 @@ class FakeCheckpointer:
         self.calls: list[tuple[str, int]] = []
 
     def checkpoint(self, run: JobRun, *, deadline: float, stop: bool) -> Image:
-        """An image after ``seconds``; CheckpointError where that is over the deadline."""
+        """An image after ``seconds``; CheckpointError if that is after the deadline."""
         began = self._clock()
         with self._lock:
             self.calls.append(("checkpoint", run.job))
@@ -75,36 +75,33 @@ class FakeCheckpointer:
             return image
 
     def release(self, run: JobRun) -> None:
-        """The run goes on."""
+        """Let the run go on."""
         with self._lock:
             self.calls.append(("release", run.job))
             self.held.discard((run.job, run.attempt))
 
     def images(self, run: JobRun) -> Sequence[Image]:
-        """Newest first."""
         with self._lock:
             return tuple(self._images[run.job])
 
     def origin(self, run: JobRun) -> Origin | None:
-        """The newest image, or what ``origins`` has."""
+        """What ``origins`` has, otherwise the newest image."""
         with self._lock:
             if run.job in self.origins:
                 return self.origins[run.job]
             return Origin(image=next((i.number for i in self._images[run.job]), 0))
 
     def hindered(self, run: JobRun) -> str:
-        """As ``hindrances`` has it."""
         return self.hindrances.get(run.job, "")
 
     def verify(self, image: Image) -> None:
-        """Whole, unless spoilt."""
+        """CheckpointError for spoilt and unknown images."""
         with self._lock:
             self.calls.append(("verify", image.job))
             if (image.job, image.number) in self.spoilt or image not in self._images[image.job]:
                 raise CheckpointError(f"image {image.number} of job {image.label} is not whole")
 
     def remove(self, job: int) -> None:
-        """No images any more."""
         with self._lock:
             self.calls.append(("remove", job))
             self._images.pop(job, None)

@@ -1,9 +1,11 @@
-"""The head's side of methods that the launcher serves: ``criu`` and ``dmtcp``.
+"""The head's side of the methods that the launcher serves, transparent saves of a job on one node:
+``criu`` (CRIU 4) and ``dmtcp`` (DMTCP, of which Debian has no package: exercised with programs that
+stand in for its commands).
 
 The launcher's session on the node makes the job's directory on the shared file system, with a file
-``request`` that is SlurmUser's: a request is written there in place, and answered in
-``status.json``. ``machine.ckptroot.store`` describes the directory. Images are root's; the
-head may read them, to verify them.
+``request`` that is SlurmUser's. We write a request into that file, and the session answers in
+``status.json``. ``machine.ckptroot.store`` describes the directory. Images are root's; the head may
+read them, to verify them.
 """
 
 from __future__ import annotations
@@ -25,20 +27,20 @@ from msgspec import Struct, field
 
 from slurm_elastic.base.bounded import Budget
 from slurm_elastic.base.errors import CheckpointError
-from slurm_elastic.checkpointers.in_time import InTime
-from slurm_elastic.model.cluster import Image, JobRun, Origin
+from slurm_elastic.checkpointers.hanging_directories import InTime
+from slurm_elastic.model.checkpoint import Image, JobRun, Origin
 from slurm_elastic.policies.checkpoint.unsavable import unfit
 
 MARGIN = 0.5
-"""Seconds before the deadline at which the node is to have answered."""
+"""Seconds before the deadline by which the node must have answered."""
 RELEASE_PATIENCE = 120.0
-"""Seconds that a held job may need to go on where it was stopped."""
+"""Seconds that a held job may take until it goes on where it was stopped."""
 ANSWER = 30.0
 """Seconds for a look at the shared directory."""
 VERIFY_LEAST = 120.0
 VERIFY_RATE = 16 << 20
-"""Seconds for any image, and bytes a second besides, in which it is to be verified: 21 minutes for
-20 GiB. A directory that is slower than that is none to restore from before a deadline either.
+"""An image has ``VERIFY_LEAST`` seconds plus one for each so many bytes to be verified: 21 minutes
+for 20 GiB. From a slower directory nobody could restore before a deadline either.
 """
 T = TypeVar("T")
 _STANDING = ("running", "held")
@@ -96,14 +98,14 @@ class _Manifest(Struct, frozen=True, kw_only=True):
 
 
 class _NoAnswerError(CheckpointError):
-    """The launcher said nothing in time; what it does with the request is not known."""
+    """The launcher said nothing in time; nobody knows what it does with the request."""
 
 
 class LaunchedCheckpointer:
     """``model.protocols.Checkpointer`` by requests to the job's launcher.
 
     ``directory`` is the cluster's on the shared file system (``checkpoint.directory``/cluster).
-    ``poll``: seconds between two looks at an answer.
+    ``poll``: seconds between two looks for an answer.
     """
 
     def __init__(
@@ -151,7 +153,7 @@ class LaunchedCheckpointer:
         self._ask(run, _Request(id=uuid.uuid4().hex, verb="release"), deadline)
 
     def images(self, run: JobRun) -> Sequence[Image]:
-        """The images with all their files at full length; contents are for ``verify``."""
+        """The images that have all their files at full length; ``verify`` checks contents."""
         status = self._status(run.job)
         if status is None or status.uid != run.uid or self._removed(run.job):
             return ()
@@ -160,22 +162,22 @@ class LaunchedCheckpointer:
         return tuple(image for image in found if self._whole(image))
 
     def origin(self, run: JobRun) -> Origin | None:
-        """As its launcher has put it into the job's status; an older one does not tell."""
+        """What its launcher wrote into the job's status."""
         status = self._status(run.job)
         if status is None or (status.attempt, status.uid) != (run.attempt, run.uid):
             return None
         return status.origin
 
     def hindered(self, run: JobRun) -> str:
-        """As its launcher finds it once a minute; an older one does not tell."""
+        """What its launcher finds once a minute."""
         status = self._status(run.job)
         if status is None or (status.attempt, status.uid) != (run.attempt, run.uid):
             return ""
         return status.hindered
 
     def verify(self, image: Image) -> None:
-        """Sizes and digests of all files, which SlurmUser may read; in a time that goes by the
-        image's size, however slowly the directory answers.
+        """Compare sizes and digests of all files, which SlurmUser may read. The time for that
+        depends on the image's size, however slowly the directory answers.
         """
         seconds = VERIFY_LEAST + image.size / VERIFY_RATE
         budget = Budget(sys.maxsize, seconds, self._monotonic)
@@ -199,12 +201,12 @@ class LaunchedCheckpointer:
                 raise CheckpointError(f"{path}: {error.strerror}") from error
 
     def remove(self, job: int) -> None:
-        """Give the job's directory to the sweeper, which is root and looks at Slurm first."""
+        """Leave the job's directory to the sweeper, which is root and asks Slurm first."""
         if (self._directory / str(job) / "request").exists():
             self._write(job, _Request(id=uuid.uuid4().hex, verb="remove"))
 
     def _standing(self, run: JobRun) -> None:
-        """That this very run is under the launcher, by this method."""
+        """CheckpointError unless this very run is under the launcher, by this method."""
         status = self._status(run.job)
         if status is None or status.state not in _STANDING or status.attempt != run.attempt:
             why = unfit(self.name, batch=True, nodes=len(run.nodes))
@@ -231,14 +233,14 @@ class LaunchedCheckpointer:
         return status.answer
 
     def _take_back(self, run: JobRun) -> None:
-        """A request that nobody answered: a launcher that sees it late must not stop the job for
-        it, nor leave it stopped, when nobody waits for that any more.
+        """Undo a request that nobody answered: if the launcher sees it late, it must not stop the
+        job for it, nor leave it stopped, as nobody waits for that any more.
         """
         with contextlib.suppress(CheckpointError):
             self._write(run.job, _Request(id=uuid.uuid4().hex, verb="release"))
 
     def _write(self, job: int, request: _Request) -> None:
-        """In place: the file is the node's, in a directory that is not ours."""
+        """Write in place: the file is the node's, in a directory that is not ours."""
         path = self._directory / str(job) / "request"
         content = msgspec.json.encode(request)
         try:
@@ -253,8 +255,8 @@ class LaunchedCheckpointer:
             raise CheckpointError(f"{path}: {error.strerror}") from error
 
     def _look(self, look: Callable[[], T]) -> T:
-        """The result; an OSError where no answer comes. Whoever waits for a directory that hangs
-        keeps the saves of other methods waiting.
+        """The result; an OSError if no answer comes. Waiting for a directory that hangs would hold
+        up the saves by other methods, too.
         """
         return self._in_time.do("", look, ANSWER)
 
@@ -287,7 +289,7 @@ class LaunchedCheckpointer:
         return found.files
 
     def _image(self, one: _Listed) -> Image:
-        """As seen from here: the directory may be mounted elsewhere than on the nodes."""
+        """With the path as the head sees it: nodes may have mounted the directory elsewhere."""
         return Image(
             job=one.job,
             label=one.label,
@@ -310,7 +312,7 @@ class LaunchedCheckpointer:
 
 
 def _open(path: Path) -> int:
-    """A regular file; never a link or a pipe that somebody put there."""
+    """Open a regular file, never a link or a pipe that somebody put there."""
     file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
@@ -319,13 +321,12 @@ def _open(path: Path) -> int:
 
 
 def _read(path: Path) -> bytes:
-    """A small one."""
     with open(_open(path), "rb") as opened:
         return opened.read(_MOST)
 
 
 def _digest(path: Path, size: int, budget: Budget) -> str:
-    """That of a file of ``size`` bytes; of what is longer, no more is read than shows that.
+    """The digest of a file of ``size`` bytes. If the file is longer we read just enough to notice.
     TimeoutError after the budget's time.
     """
     sha, left = hashlib.sha256(), size + 1

@@ -1,13 +1,13 @@
-"""Method ``signal``: the application saves itself when it is told to, and says when it is done.
+"""Method ``signal``: the application saves itself when it is told to, and shows when it is done.
 
-The sign that a save is complete is a file of the job's directory that appears or changes, a line of
-its output, or the end of its batch script. A job that ends on our signal has not finished: Slurm
-requeues ended batch jobs as well as running ones (measured on 22.05: ``scontrol requeue`` of a
-COMPLETED or FAILED job, while slurmctld knows it, for MinJobAge). So nothing has to be prevented:
-the requeue simply comes after the end and wins.
+The sign that a save is complete is a file in the job's directory that appears or changes, a line of
+its output, or the end of its batch script. A job that ends on our signal has not finished, and
+Slurm can requeue ended batch jobs as well as running ones (measured on 22.05: ``scontrol requeue``
+of a COMPLETED or FAILED job works as long as slurmctld knows the job, for MinJobAge). So we need
+not prevent the end: the requeue comes after it, and counts.
 
-One small file a job has all that was asked and saved, written before the signal: after a
-crash a save that was under way is found, not asked for twice.
+A small file for each job notes everything that was asked for and saved. It is written before the
+signal, so that after a crash we find a save that was under way and do not ask for it twice.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from slurm_elastic.base import writing
 from slurm_elastic.base.errors import CheckpointError, SlurmError
 from slurm_elastic.checkpointers.completion import Completion, Ended, completion_of
 from slurm_elastic.config.checkpoint import SignalSettings
-from slurm_elastic.model.cluster import Image, JobRun, Origin
+from slurm_elastic.model.checkpoint import Image, JobRun, Origin
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.state import statedir
@@ -37,20 +37,20 @@ log = logging.getLogger(__name__)
 POLL = 0.1
 """Seconds between two looks for the sign."""
 SETTLE = 5.0
-"""Seconds after a run's start before it is signalled: what is not there yet cannot catch it."""
+"""Seconds after a run's start before it is signalled, so that it has time to set its traps."""
 AGAIN = 30.0
-"""Seconds without the sign, or three times what the last save took, before it is asked once more:
-a signal that comes while a program begins may be lost.
+"""Seconds without the sign, or three times what the last save took, until we ask once more: a
+signal that comes while a program starts may be lost.
 """
 STOPPED = 5.0
-"""Seconds to wait for Slurm to have a job as stopped."""
+"""Seconds that Slurm may take to show a job as stopped."""
 _NOT_RUNNING = frozenset({"STOPPED", "SUSPENDED", "COMPLETED", "FAILED", "CANCELLED"})
 OPTIONS = frozenset({"signal", "stop_signal", "scope", "saved"})
-"""The options of a job for this method: ``--comment=ckpt=signal,saved=file:state``."""
+"""The options that a job may give this method: ``--comment=ckpt=signal,saved=file:state``."""
 
 
 def settings_of(site: SignalSettings, run: JobRun) -> SignalSettings:
-    """The site's settings, with what the job says itself."""
+    """The site's settings, changed by what the job says itself."""
     return replace(site, **{k: v for k, v in run.options.items() if k in OPTIONS})
 
 
@@ -62,7 +62,7 @@ def save_signals(site: SignalSettings, run: JobRun) -> frozenset[int]:
 
 
 class Save(Struct, frozen=True, kw_only=True):
-    """A save that was asked for at ``asked``: ``mark`` is how the sign stood before."""
+    """A save that was asked for at ``asked``; ``mark`` is the state of the sign before."""
 
     attempt: int
     asked: float
@@ -72,7 +72,7 @@ class Save(Struct, frozen=True, kw_only=True):
 
 
 class Book(Struct, frozen=True, kw_only=True):
-    """One job's file."""
+    """The contents of one job's file."""
 
     uid: int
     directory: str
@@ -83,7 +83,7 @@ class Book(Struct, frozen=True, kw_only=True):
 
 
 class SignalCheckpointer:
-    """``model.protocols.Checkpointer`` by ``scancel --signal``. ``look`` gives a job as Slurm
+    """``model.protocols.Checkpointer`` by ``scancel --signal``. ``look`` asks for a job as Slurm
     has it.
     """
 
@@ -102,12 +102,16 @@ class SignalCheckpointer:
         self._clock, self._sleep = clock, sleep
 
     def checkpoint(self, run: JobRun, *, deadline: float, stop: bool) -> Image:
-        """Ask, wait for the sign; with ``stop`` hold what still runs by SIGSTOP."""
+        """Ask for a save and wait for the sign; with ``stop``, then stop what still runs by
+        SIGSTOP.
+        """
         settings = settings_of(self._settings, run)
         book = self._read(run.job) or Book(uid=run.uid, directory=run.directory)
         pending = book.pending
         if pending is None or (pending.attempt, pending.stop) != (run.attempt, stop):
-            self._settle(run, deadline)
+            left = min(run.started + SETTLE, deadline - SETTLE) - self._clock()
+            if left > 0:
+                self._sleep(left)
             pending = self._ask(run, book, settings, stop=stop)
             book = replace(book, pending=pending)
         sign = completion_of(pending.sign, run, self._slurm)
@@ -125,8 +129,9 @@ class SignalCheckpointer:
         return image
 
     def _hold(self, run: JobRun, deadline: float) -> None:
-        """SIGSTOP, and wait until Slurm has it so: a requeue that overtakes it would meet processes
-        that are stopped only now and take no SIGTERM, until KillWait is over (measured on 22.05).
+        """Send SIGSTOP, and wait until Slurm shows that. A requeue that overtakes it would meet
+        processes that are stopped only then, and that take no SIGTERM until KillWait is over
+        (measured on 22.05).
         """
         self._send(run, "STOP", full=True)
         until = min(self._clock() + STOPPED, deadline)
@@ -138,8 +143,8 @@ class SignalCheckpointer:
         log.info("job is not seen as stopped job=%s", run.label)
 
     def _let_go(self, run: JobRun, save: Save, settings: SignalSettings) -> None:
-        """A program that was told that it would be moved may wait for that, or come to it later:
-        it goes on, as nobody moves it by this save.
+        """Let a program go on that was told that it would be moved: it may wait for that, or come
+        to it later, but nobody moves it by this save.
         """
         job = self._job(run)
         told = save.stop and settings.stop_signal not in (None, settings.signal)
@@ -160,13 +165,6 @@ class SignalCheckpointer:
         self._write(run.job, replace(book, pending=save))
         self._send_save(run, settings, stop=stop)
         return save
-
-    def _settle(self, run: JobRun, deadline: float) -> None:
-        """A job that has only just begun has not set its traps yet."""
-        now = self._clock()
-        left = min(run.started + SETTLE, deadline - SETTLE) - now
-        if left > 0:
-            self._sleep(left)
 
     def _send_save(self, run: JobRun, settings: SignalSettings, *, stop: bool) -> None:
         name = (settings.stop_signal or settings.signal) if stop else settings.signal
@@ -219,11 +217,11 @@ class SignalCheckpointer:
         raise CheckpointError(f"job {run.label} ended without having saved itself ({how})")
 
     def release(self, run: JobRun) -> None:
-        """SIGCONT to all of it."""
+        """Send SIGCONT to all of it."""
         self._send(run, "CONT", full=True)
 
     def images(self, run: JobRun) -> Sequence[Image]:
-        """The images whose sign still stands, newest first."""
+        """The images whose sign still holds, newest first."""
         book = self._read(run.job)
         if book is None:
             return ()
@@ -238,7 +236,9 @@ class SignalCheckpointer:
         return ""
 
     def verify(self, image: Image) -> None:
-        """The sign still stands: of a file, that it is there, of the user's, and not shorter."""
+        """Check that the sign still holds: that its file exists, is the user's, and
+        is not empty.
+        """
         book = self._read(image.job)
         if book is None or image not in book.images:
             raise CheckpointError(f"nothing is known of save {image.number} of job {image.label}")
@@ -246,7 +246,7 @@ class SignalCheckpointer:
             raise CheckpointError(f"save {image.number} of job {image.label}: {fault}")
 
     def remove(self, job: int) -> None:
-        """The files that the application saved are its user's; only our note of it goes."""
+        """Remove only our notes; the files that the application saved are its user's."""
         self._path(job).unlink(missing_ok=True)
 
     def _fault(self, book: Book, image: Image) -> str | None:
@@ -276,7 +276,7 @@ class SignalCheckpointer:
             raise CheckpointError(f"{self._path(job)} cannot be read: {error}") from error
 
     def _write(self, job: int, book: Book) -> None:
-        """Whole or not at all, and on the disk before the next step."""
+        """Write the file whole or not at all; it is on the disk before the next step."""
         path = self._path(job)
         try:
             self._place.mkdir(mode=statedir.DIRECTORY, exist_ok=True)

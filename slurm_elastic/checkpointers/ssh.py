@@ -1,4 +1,4 @@
-"""Commands on nodes over SSH: connections are kept, bounded, and only to hosts that are known."""
+"""Runs commands on nodes over SSH. Connections are kept and bounded, and go to known hosts only."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from slurm_elastic.config.checkpoint import BlcrSettings
 log = logging.getLogger(__name__)
 
 _MOST = 1 << 20
-"""Bytes of an answer that are read; ours are a few lines."""
+"""Bytes of an answer that we read; ours are a few lines."""
 _TRAFFIC = 4 * _MOST
-"""Bytes that a host may send for one command, and while it is idle: what is above that ends its
-connection.
+"""Bytes that a host may send for one command, and while it is idle. If it sends more, its
+connection is closed.
 """
 
 
-class Answer(Struct, frozen=True, kw_only=True):
+class CommandResult(Struct, frozen=True, kw_only=True):
     """The output of a command, and its exit code."""
 
     code: int
@@ -38,10 +38,10 @@ class Answer(Struct, frozen=True, kw_only=True):
 
 
 class Shells:
-    """Runs commands on hosts; safe for several threads, one command a host at a time.
+    """Runs commands on hosts, one at a time on each host; threads may share it.
 
-    A host whose key is not in ``known_hosts``, or is another one, is refused. At most
-    ``connections`` are open; the one that was not used for longest goes first.
+    A host whose key is not in ``known_hosts``, or differs, is refused. At most ``connections`` are
+    open; the one that was not used for longest is closed first.
     """
 
     def __init__(self, settings: BlcrSettings) -> None:
@@ -51,10 +51,10 @@ class Shells:
         self._hosts: dict[str, threading.Lock] = {}
         self._changing = threading.Lock()
 
-    def run(self, host: str, command: Sequence[str], *, deadline: float) -> Answer:
+    def run(self, host: str, command: Sequence[str], *, deadline: float) -> CommandResult:
         """Run a command, each word as it is; ``deadline`` is Unix time. Raises CheckpointError.
 
-        A connection that broke while it was idle is made anew, once. A command that may have run
+        If a connection broke while it was idle, it is made anew once. A command that may have run
         is never repeated.
         """
         with self._turn(host, deadline):
@@ -96,7 +96,7 @@ class Shells:
             turn.release()
 
     def _client(self, host: str, deadline: float) -> tuple[paramiko.SSHClient, bool]:
-        """A connection, and whether it was there already."""
+        """A connection, and whether it existed already."""
         with self._changing:
             client = self._open.get(host)
             if client is not None:
@@ -156,14 +156,14 @@ def _channel(client: paramiko.SSHClient, deadline: float) -> paramiko.Channel:
     return transport.open_session(timeout=_left(deadline))
 
 
-def _execute(channel: paramiko.Channel, command: Sequence[str], deadline: float) -> Answer:
-    """Every word is quoted, as sshd hands the line to the user's shell."""
+def _execute(channel: paramiko.Channel, command: Sequence[str], deadline: float) -> CommandResult:
+    """Run the command with every word quoted, as sshd hands the line to the user's shell."""
     channel.settimeout(_left(deadline))
     channel.exec_command(shlex.join(command))
     channel.shutdown_write()
     out, err = bytearray(), bytearray()
     while True:
-        # Before the looks: its last words may come just then, and its end right behind them.
+        # Asked before we read, as its last output and its end may come right after that.
         ready, over = False, channel.exit_status_ready() and channel.eof_received
         for more, read, into in (
             (channel.recv_ready, channel.recv, out),
@@ -178,7 +178,7 @@ def _execute(channel: paramiko.Channel, command: Sequence[str], deadline: float)
             raise TimeoutError("no answer by the deadline")
         if not ready:
             time.sleep(0.02)
-    return Answer(
+    return CommandResult(
         code=channel.recv_exit_status(),
         out=out.decode(errors="replace"),
         err=err.decode(errors="replace"),

@@ -10,8 +10,8 @@ from functools import partial
 
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.base.faults import reach
-from slurm_elastic.ckptman import after_requeue, migration, node_release, nodes, suspended
-from slurm_elastic.ckptman.decide import MOVE, NEVER, Plan
+from slurm_elastic.ckptman import after_requeue, migration, node_release, nodes, steps, suspended
+from slurm_elastic.ckptman.decide import MOVE, NEVER, JobPlan
 from slurm_elastic.ckptman.executor import KeyedExecutor, Kind, Order
 from slurm_elastic.ckptman.losses import Unannounced
 from slurm_elastic.ckptman.orders import Asked, Orders
@@ -20,32 +20,34 @@ from slurm_elastic.ckptman.saves import Saves
 from slurm_elastic.ckptman.see import Snapshot
 from slurm_elastic.ckptman.site import Site
 from slurm_elastic.model.slurm import SlurmJob
-from slurm_elastic.policies.checkpoint.threat import Answer
+from slurm_elastic.policies.checkpoint.threat import Response
 from slurm_elastic.state.ckptstate.facts import Migration, Step
 
 log = logging.getLogger(__name__)
 
 
 class Acts:
-    """The work is the crew's; ``woken`` is called when a job has come a step further."""
+    """The work is the crew's; ``woken`` is called when a job has come a step further. ``saves``
+    does those of jobs that stay.
+    """
 
     def __init__(
         self, site: Site, crew: KeyedExecutor, orders: Orders, woken: Callable[[], None]
     ) -> None:
         self._site, self.crew, self._woken = site, crew, woken
-        self._saves = Saves(site, orders)
+        self.saves = Saves(site, orders)
         self._releases = node_release.NodeReleases(site)
         self._stand_in = RequeueFailover(site)
         self._unannounced = Unannounced(site)
         self._refused: dict[int, str] = {}
         self._helped: dict[int, float] = {}
 
-    def apply(self, seen: Snapshot, plans: Sequence[Plan], asked: Sequence[Asked]) -> bool:
+    def apply(self, seen: Snapshot, plans: Sequence[JobPlan], asked: Sequence[Asked]) -> bool:
         """Whether a job is on its way, so that the next look is due soon. ``asked``: orders that
         wait.
         """
         if asked:
-            self._saves.now(asked, seen, self.crew)
+            self.saves.now(asked, seen, self.crew)
         self._refuse(seen)
         begun = self._begin(plans, seen)
         standing = [*seen.migrations.values(), *begun]
@@ -61,14 +63,17 @@ class Acts:
             self._unannounced.look(seen, self.crew)
             moving = frozenset(one.run.job for one in standing)
             suspended.settle(self._site, seen, self.crew)
-            self._saves.doubt(seen, moving, self.crew)
-            self._saves.clean(seen, moving, self.crew)
-        return not all(_put_off(one) for one in standing)
+            self.saves.doubt(seen, moving, self.crew)
+            self.saves.clean(seen, moving, self.crew)
+        # One that is held waits for what may last: nothing is gained by looking often.
+        return not all(m.held and m.step in (Step.SAVED, Step.REQUEUEING) for m in standing)
 
     def _refuse(self, seen: Snapshot) -> None:
         """Tell once of each job whose own word cannot be followed, or that ends at its limit."""
         for number, choice in seen.choices.items():
-            ends = [t.why for t in seen.threats.get(f"job:{number}", ()) if t.answer is Answer.END]
+            ends = [
+                t.why for t in seen.threats.get(f"job:{number}", ()) if t.answer is Response.END
+            ]
             said = choice.refused or next(iter(ends), "")
             if said and self._refused.get(number) != said:
                 self._refused[number] = said
@@ -76,7 +81,7 @@ class Acts:
                 label = seen.jobs[number].label
                 self._site.journal.note(f"ckpt-{label}", kind, (f"job:{number}",), said)
 
-    def _begin(self, plans: Sequence[Plan], seen: Snapshot) -> list[Migration]:
+    def _begin(self, plans: Sequence[JobPlan], seen: Snapshot) -> list[Migration]:
         """All moves are written down at once, then all nodes drained at once, then jobs saved."""
         site = self._site
         # A save that is under way for a job ends first; nothing else begins on its nodes meanwhile.
@@ -89,11 +94,11 @@ class Acts:
             site.state.put(*moves)
             reach("migration.planned")
             for one in moves:
-                migration.say(site, one, "ckpt-planned", one.reason)
+                steps.say(site, one, "ckpt-planned", one.reason)
             if seen.nodes is not None:
                 nodes.settle(site, seen, frozenset(n for one in moves for n in one.threatened))
             reach("migration.drained")
-        self._saves.begin([p for p in plans if p.kind != MOVE], self.crew)
+        self.saves.begin([p for p in plans if p.kind != MOVE], self.crew)
         return moves
 
     def advance(self, standing: Sequence[Migration], seen: Snapshot) -> None:
@@ -145,11 +150,6 @@ def _is_safe(site: Site, one: Migration, seen: Snapshot) -> bool:
 
 def _urgency(move: Migration) -> Order:
     return (NEVER if move.deadline is None else move.deadline, move.began)
-
-
-def _put_off(move: Migration) -> bool:
-    """Whether it waits for what may last: nothing is gained by looking often."""
-    return move.held is not None and move.step in (Step.SAVED, Step.REQUEUEING)
 
 
 def _due(move: Migration, now: float) -> bool:

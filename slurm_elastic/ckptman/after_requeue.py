@@ -10,9 +10,10 @@ from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.faults import reach
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.ckptman.losses import goes_on, is_costly, tell_user
-from slurm_elastic.ckptman.migration import ended_for_us, over, say, to
 from slurm_elastic.ckptman.origins import begun
+from slurm_elastic.ckptman.requeueing import ended_for_us
 from slurm_elastic.ckptman.site import Site
+from slurm_elastic.ckptman.steps import over, say, to
 from slurm_elastic.ckptman.verdicts import spot_nodes
 from slurm_elastic.model.slurm import ENDED, SlurmJob
 from slurm_elastic.policies.checkpoint.threat import OF_MACHINES, Cause

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from slurm_elastic.ckptman.job_settings import CheckpointPlan
 from slurm_elastic.ckptman.see import Snapshot
-from slurm_elastic.model.cluster import JobRun
+from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.actions import SaveJob
 from slurm_elastic.policies.checkpoint.checkpoint import (
@@ -21,8 +21,8 @@ from slurm_elastic.policies.checkpoint.checkpoint import (
 from slurm_elastic.policies.checkpoint.threat import (
     CERTAIN,
     PLANNED,
-    Answer,
     Cause,
+    Response,
     Threat,
     due,
     notices,
@@ -31,6 +31,7 @@ from slurm_elastic.policies.checkpoint.threat import (
 MOVE, SAVE = "move", "save"
 NEVER = float("inf")
 NO_POLICY = Never()
+_SLACK = OnNotice().slack
 PROBED = ("criu", "dmtcp", "fake")
 """Methods that save a program that knows nothing of it."""
 MOMENTS = 60.0
@@ -68,7 +69,7 @@ class JobFacts(Struct, frozen=True, kw_only=True):
         return max(now - since, 0.0) * len(self.run.nodes)
 
 
-class Plan(Struct, frozen=True, kw_only=True):
+class JobPlan(Struct, frozen=True, kw_only=True):
     """``move`` the job off its threatened nodes, saved first if ``saves``; ``save``: it goes on."""
 
     kind: str
@@ -83,18 +84,18 @@ class Plan(Struct, frozen=True, kw_only=True):
         return (NEVER if urgent is None else urgent, -self.facts.at_risk)
 
 
-def decide(snapshot: Snapshot, slack: float) -> tuple[Plan, ...]:
+def decide(snapshot: Snapshot, slack: float) -> tuple[JobPlan, ...]:
     """The plans for now, the most urgent first; ``slack`` seconds are kept before a deadline."""
     return plans(gather(snapshot), slack)
 
 
-def plans(jobs: Iterable[JobFacts], slack: float) -> tuple[Plan, ...]:
+def plans(jobs: Iterable[JobFacts], slack: float) -> tuple[JobPlan, ...]:
     """The plans for these jobs."""
     found = [plan for facts in jobs if (plan := _plan(facts, slack)) is not None]
     return tuple(sorted(found, key=lambda plan: (plan.kind != MOVE, plan.order)))
 
 
-def _plan(facts: JobFacts, slack: float) -> Plan | None:
+def _plan(facts: JobFacts, slack: float) -> JobPlan | None:
     action = _first_action(facts)
     if facts.cause is not None and facts.can_move:
         reason = facts.reason
@@ -104,14 +105,16 @@ def _plan(facts: JobFacts, slack: float) -> Plan | None:
         saves = (action is not None or facts.cause in CERTAIN) and all(
             fits(facts.deadline, s.now, s.dump, slack) for s in facts.situations
         )
-        return Plan(kind=MOVE, facts=facts, saves=saves, reason=reason)
+        return JobPlan(kind=MOVE, facts=facts, saves=saves, reason=reason)
     if facts.stays_suspended:
         return None
     if action is None and facts.probe:
-        return Plan(kind=SAVE, facts=facts, saves=True, reason="a first save tells whether it can")
+        return JobPlan(
+            kind=SAVE, facts=facts, saves=True, reason="a first save tells whether it can"
+        )
     if action is None:
         return None
-    return Plan(kind=SAVE, facts=facts, saves=True, reason=action.reason)
+    return JobPlan(kind=SAVE, facts=facts, saves=True, reason=action.reason)
 
 
 def _first_action(facts: JobFacts) -> SaveJob | None:
@@ -142,12 +145,12 @@ def gather(snapshot: Snapshot) -> list[JobFacts]:
 
 
 def _facts(snapshot: Snapshot, job: SlurmJob, choice: CheckpointPlan) -> JobFacts:
-    dump = dump_seconds(snapshot, job.id)
+    dump = snapshot.saves.get(job.id, snapshot.expected)
     standing = due(snapshot.threats, job, dump, snapshot.slack, snapshot.now)
     # What is planned moves only what can be saved: the rest loses nothing by staying to the end.
     leaving = [
         t for t in standing
-        if t.answer is Answer.MOVE and (t.cause not in PLANNED or choice.method != "none")
+        if t.answer is Response.MOVE and (t.cause not in PLANNED or choice.method != "none")
     ]  # fmt: skip
     left = {t.what for t in leaving}
     return JobFacts(
@@ -206,21 +209,16 @@ def run_of(job: SlurmJob, choice: CheckpointPlan) -> JobRun:
     )
 
 
-def dump_seconds(snapshot: Snapshot, job: int) -> float:
-    """The seconds that a save of this job may take."""
-    return snapshot.saves.get(job, snapshot.expected)
-
-
 def _dump(snapshot: Snapshot, job: int, threats: Sequence[Threat]) -> float:
     """A guess about a first save says when it is to begin, and not that it is of no use
     to try: a job that was never saved has nothing to go on from. So it is taken to fit as long as
     there are some seconds for it.
     """
-    dump = dump_seconds(snapshot, job)
+    dump = snapshot.saves.get(job, snapshot.expected)
     ends = [threat.until for threat in threats if threat.until is not None]
     if job in snapshot.saves or not ends:
         return dump
-    left = min(ends) - snapshot.now - max(snapshot.slack, OnNotice().slack)
+    left = min(ends) - snapshot.now - max(snapshot.slack, _SLACK)
     return min(dump, max(left, LEAST_TRIED))
 
 

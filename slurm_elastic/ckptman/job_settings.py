@@ -13,12 +13,11 @@ from slurm_elastic.config.checkpoint import (
     CLOSE,
     LAUNCHED,
     LIMIT,
-    METHODS,
-    OPTIONS,
     TCP,
     CheckpointSettings,
     PoolCheckpoint,
 )
+from slurm_elastic.config.method_kinds import options_of, table
 from slurm_elastic.config.validate_checkpoint import SIGN_FORM, SIGNAL_FORM, is_sign, is_signal
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.checkpoint.checkpoint import (
@@ -34,7 +33,7 @@ from slurm_elastic.policies.checkpoint.unsavable import Unsavable, unfit
 MOST = 4096
 """Characters of a comment that says how a job is saved: it is read again and again."""
 _WISH = re.compile(r"(?:^|[\s;])ckpt=([^\s;]*)")
-_FEATURE = re.compile(rf"(?<![\w.-])ckpt_({'|'.join(METHODS)})(?![\w.-])")
+_FEATURE = re.compile(r"(?<![\w.-])ckpt_([a-z]+)(?![\w.-])")
 _FORMS = {
     "signal": (is_signal, SIGNAL_FORM),
     "stop_signal": (is_signal, SIGNAL_FORM),
@@ -129,8 +128,8 @@ def parse_comment(comment: str) -> tuple[str, dict[str, str]] | None:
     if len(comment) > MOST:
         raise ValueError(f"a comment of {len(comment)} characters: expected at most {MOST}")
     method, *rest = found[1].split(",")
-    if method not in METHODS:
-        raise ValueError(f"ckpt={method}: expected one of {', '.join(METHODS)}")
+    if method not in table().names():
+        raise ValueError(f"ckpt={method}: expected one of {', '.join(table().names())}")
     options: dict[str, str] = {}
     for word in rest:
         key, equals, value = word.partition("=")
@@ -155,7 +154,7 @@ def parse_features(features: str) -> tuple[str, dict[str, str]] | None:
 
     ValueError where it names several, as in ``[ckpt_criu|ckpt_dmtcp]``.
     """
-    methods = sorted(set(_FEATURE.findall(features)))
+    methods = sorted(set(_FEATURE.findall(features)).intersection(table().names()))
     if len(methods) > 1:
         names = ", ".join(f"ckpt_{method}" for method in methods)
         raise ValueError(f"the constraint {features} names {names}: expected one of them")
@@ -164,9 +163,10 @@ def parse_features(features: str) -> tuple[str, dict[str, str]] | None:
 
 def _check_option(method: str, key: str, value: str) -> None:
     """The submit filter says the same (job_saving.lua), but for the forms."""
-    if key not in OPTIONS[method]:
-        raise ValueError(f"{key}: expected one of {', '.join(OPTIONS[method])}")
-    values = OPTIONS[method][key]
+    known = options_of(method)
+    if key not in known:
+        raise ValueError(f"{key}: expected one of {', '.join(known)}")
+    values = known[key]
     if values and value not in values:
         raise ValueError(f"{key}={value}: expected one of {', '.join(values)}")
     fits, form = _FORMS.get(key, (None, ""))

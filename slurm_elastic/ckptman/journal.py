@@ -10,7 +10,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
-from slurm_elastic.model.cluster import Image, JobRun
+from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.state.ckptstate import CheckpointState
 from slurm_elastic.state.ckptstate.facts import Migration, Step
 from slurm_elastic.state.ledger import Decision, Health, Ledger
@@ -60,7 +60,7 @@ class Journal:
         with self._lock:
             self._decisions.append(decision)
             del self._decisions[:-MOST_KEPT]
-        self.count("ckpt_decisions_total", kind=kind)
+            self._counts["ckpt_decisions_total", (("kind", kind),)] += 1
 
     def of_run(
         self, run: JobRun, kind: str, reason: str, *,
@@ -103,7 +103,7 @@ class Journal:
         if error:
             log.warning("%s fails: %s", name, error)
         try:
-            self._ledger.report_health(
+            self._ledger.health.report(
                 Health(name=name, checked=self._now(), error=error, code="ckpt" if error else None)
             )
         except sqlite3.Error as trouble:
@@ -123,7 +123,7 @@ class Journal:
                 self._counts, self._observed = defaultdict(float), []
         try:
             if decisions:
-                self._ledger.record(*decisions)
+                self._ledger.decisions.record(*decisions)
             self._trouble = ""
         except sqlite3.Error as error:
             self._say(error)

@@ -18,7 +18,7 @@ from slurm_elastic.ckptman.journal import lost_seconds
 from slurm_elastic.ckptman.origins import Begun, begun
 from slurm_elastic.ckptman.see import Snapshot
 from slurm_elastic.ckptman.site import Site, tell
-from slurm_elastic.model.cluster import JobRun
+from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.checkpoint.threat import Cause
 from slurm_elastic.state.ckptstate.facts import Migration, Step

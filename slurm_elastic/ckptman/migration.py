@@ -27,61 +27,27 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import CheckpointError, SlurmError
 from slurm_elastic.base.faults import reach
-from slurm_elastic.checkpointers.signal import save_signals
 from slurm_elastic.ckptman import suspended
-from slurm_elastic.ckptman.decide import LEAST_TRIED, Plan, fits
-from slurm_elastic.ckptman.origins import LAUNCHED
+from slurm_elastic.ckptman.decide import LEAST_TRIED, JobPlan, fits
+from slurm_elastic.ckptman.requeueing import ended_for_us, requeue, why_not_released
 from slurm_elastic.ckptman.site import Site
-from slurm_elastic.model.cluster import Image, JobRun
+from slurm_elastic.ckptman.steps import AGAIN, say, to
+from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.model.slurm import ENDED, SlurmJob
 from slurm_elastic.policies.checkpoint.threat import OF_JOBS, Cause, Threat
-from slurm_elastic.slurm.client import requeue_setting
-from slurm_elastic.state.ckptstate.facts import Held, Migration, Step
+from slurm_elastic.state.ckptstate.facts import Migration, Step
 
 NO_SAVE = "no save is wanted, or it was stopped in vain before"
 MOST_TRIES = 3
-AGAIN = 2.0
-"""Seconds after a save that failed, if there is time for another, or a requeue that did."""
-LATER = 10.0
-"""The same for a requeue that did not come for ``patience``."""
-HELD, LONGEST_HELD = 30.0, 300.0
-"""Seconds until a stopped run is let go on once more, first and at most: its node may have to read
-all of its images for that.
-"""
-PATIENCE = 600.0
-"""Seconds after which a job goes on that was stopped for a move which does not come. No key: Slurm
-requeues within seconds; longer is an outage, and a running job is worth more than a stopped one.
-"""
 POSTPONED = 30.0
 """Seconds by which a deadline has to move for that: clouds round theirs."""
 BEGINS = 30.0
 """Seconds in which a run may not be under its launcher yet: its first save is tried meanwhile."""
 UNBOUND = 600.0
 """Seconds for a save before a notice without a deadline."""
-_CUT_OFF = {Cause.LIMIT: "TIMEOUT", Cause.PREEMPTION: "PREEMPTED"}
-"""Slurm's state of a job that it has ended for the cause of which it was saved."""
 
 
-def to(
-    site: Site, move: Migration, step: Step, *, fresh: Image | None = None, **changes: object
-) -> Migration:
-    """The migration at its next step, with an image that is new; on the disk when this returns."""
-    moved = _at(move, step, site.now(), **changes)
-    site.state.put(moved, image=fresh)
-    return moved
-
-
-def _at(move: Migration, step: Step, now: float, **changes: object) -> Migration:
-    reached = {**move.reached, str(step): now}
-    return replace(move, step=step, changed=now, reached=reached, **changes)
-
-
-def say(site: Site, move: Migration, kind: str, reason: str, *, level: int = logging.INFO) -> None:
-    """One step of a migration, for the journal."""
-    site.journal.of_run(move.run, kind, reason, nodes=move.threatened, level=level)
-
-
-def planned(site: Site, plan: Plan) -> Migration:
+def planned(site: Site, plan: JobPlan) -> Migration:
     """A move at its first step; not on the disk yet."""
     facts, now = plan.facts, site.now()
     # A run that was stopped in vain is not stopped once more: it works until the last moment. That
@@ -162,11 +128,8 @@ def go_on(site: Site, move: Migration) -> Migration:
         case Step.WAITING if move.again:
             return _save(site, replace(move, again=False))
         case Step.WAITING | Step.SAVED | Step.REQUEUEING:
-            return _requeue(site, move)
+            return requeue(site, move)
     return move
-
-
-# saving
 
 
 def _find_or_save(site: Site, move: Migration) -> Migration:
@@ -196,7 +159,9 @@ def _why_no_save(site: Site, move: Migration) -> str:
 
 def _save(site: Site, move: Migration) -> Migration:
     settings = site.config.checkpoint
-    now = site.now()
+    now, method = site.now(), site.checkpointers.get(move.method)
+    if method is None:
+        return fall_back(site, move, f"method {move.method} cannot be used here any more")
     if not fits(move.deadline, now, 0.0, settings.slack):
         return fall_back(site, move, "the deadline is too near")
     if at := suspended.settled_at(site, move.run):
@@ -204,12 +169,12 @@ def _save(site: Site, move: Migration) -> Migration:
     until = now + UNBOUND if move.deadline is None else move.deadline - settings.slack
     known = (*_images(site, move), *site.state.images(move.run.job))
     newest = max((i.number for i in known), default=0)
-    if move.step is not Step.SAVING:
-        move = _at(move, Step.SAVING, now)
-    move = replace(move, newest=newest)
-    site.state.put(move)
+    if move.step is Step.SAVING:  # since its first try
+        move = replace(move, newest=newest)
+        site.state.put(move)
+    else:
+        move = to(site, move, Step.SAVING, newest=newest)
     reach("migration.before-save")
-    method = site.checkpointers[move.method]
     try:
         suspended.resume(site, move.run)
         image = method.checkpoint(move.run, deadline=until, stop=True)
@@ -232,14 +197,14 @@ def _saved(site: Site, move: Migration, image: Image) -> Migration:
     text = f"save {image.number} is whole: {image.size} bytes in {image.seconds:.1f} s"
     say(site, move, "ckpt-saved", text)
     site.journal.saved(image)
-    return _requeue(site, move)
+    return requeue(site, move)
 
 
 def _let_go(site: Site, move: Migration) -> None:
     """The run was stopped after a save that is not whole: it works until the next one, or until its
     node is lost.
     """
-    if why := _why_not_released(site, move):
+    if why := why_not_released(site, move):
         say(site, move, "ckpt-not-released", why, level=logging.ERROR)
 
 
@@ -327,150 +292,3 @@ def _verified(site: Site, move: Migration, image: Image) -> bool:
         say(site, move, "ckpt-bad-image", text, level=logging.WARNING)
         return False
     return True
-
-
-# requeueing
-
-
-def _requeue(site: Site, move: Migration) -> Migration:
-    """Have Slurm put it back into its queue, unless it has begun anew or ended by itself. By a list
-    that is no older than that question: a run that Slurm has begun since would be ended.
-    """
-    run = move.run
-    try:
-        job = site.jobs.anew(run.job)
-        if (elsewhere := _is_over(site, move, job)) is not None:
-            return elsewhere
-        if job is not None and not job.requeue:
-            if not _may_be_requeued(site, move):
-                return to(site, move, Step.WAITING, at=None, again=False)
-            # That took its time.
-            if (elsewhere := _is_over(site, move, site.jobs.anew(run.job))) is not None:
-                return elsewhere
-        if suspended.settled_at(site, run):
-            return _not_yet(site, move, "it was suspended just now")
-        suspended.resume(site, run)
-        reach("migration.before-requeue")
-        if _ends_in_grace(move, job):
-            name = "TERM" if move.method in LAUNCHED else "KILL"  # else it is stopped
-            site.slurm.signal(run.job, name, full=False)
-        else:
-            site.slurm.requeue(run.job)
-    except SlurmError as error:
-        return _not_yet(site, move, str(error))
-    reach("migration.after-requeue")
-    move = to(site, move, Step.REQUEUED)
-    reach("migration.requeued")
-    source = "its start" if move.image is None else f"save {move.image.number}"
-    say(site, move, "ckpt-requeued", f"it goes on from {source} on another node")
-    return move
-
-
-def _ends_in_grace(move: Migration, job: SlurmJob | None) -> bool:
-    """Whether its batch script is ended, so that Slurm requeues it itself: a run that it preempts,
-    and that ends within GraceTime. After ``scontrol requeue`` Slurm takes the end of the next run
-    for that of a preempted one, and begins the finished job once more (24.11, measured; mended in
-    a later 26.05). Where preempted jobs are cancelled, or nothing comes of it, the requeue follows.
-    """
-    if move.cause is not Cause.PREEMPTION or move.step is Step.REQUEUEING or job is None:
-        return False
-    return bool(job.preempted) and "RUNNING" in job.states
-
-
-def _is_over(site: Site, move: Migration, job: SlurmJob | None) -> Migration | None:
-    """The move at the step that its run has come to without us; None while it is to be requeued."""
-    if job is None:
-        return over(site, move, Step.ENDED, "Slurm does not know it any more")
-    if job.restarts > move.run.attempt:
-        return to(site, move, Step.REQUEUED)
-    if job.states & ENDED and not ended_for_us(site, move, job):
-        return over(site, move, Step.ENDED, f"it is {' '.join(sorted(job.states))}")
-    return None
-
-
-def ended_for_us(site: Site, move: Migration, job: SlurmJob) -> bool:
-    """It ended because it saved itself for this move, as it does not catch our signal, or at the
-    time limit that it was saved for, or was preempted then: it has not finished. That there is an
-    older image says nothing of how it ended.
-    """
-    if _CUT_OFF.get(move.cause) in job.states:
-        return move.image is not None
-    if move.method != "signal" or "CANCELLED" in job.states:
-        return False
-    if str(Step.SAVED) in move.reached:
-        return True
-    asked = move.newest is not None
-    return asked and job.died_of in save_signals(site.config.checkpoint.signal, move.run)
-
-
-def _may_be_requeued(site: Site, move: Migration) -> bool:
-    """A ``--no-requeue`` job with an image does not begin anew, it goes on; without one its user's
-    word stands.
-    """
-    if move.image is None:
-        text = "it must not be requeued (--no-requeue) and has no image: it ends with its node"
-        say(site, move, "ckpt-no-requeue", text, level=logging.WARNING)
-        return False
-    try:
-        requeue_setting.lift_for_good(site.slurm, move.run.job)
-    except SlurmError as error:
-        say(site, move, "ckpt-no-requeue", str(error), level=logging.WARNING)
-        return False
-    say(site, move, "ckpt-requeue-lifted", "--no-requeue is lifted: there is an image")
-    return True
-
-
-def _not_yet(site: Site, move: Migration, why: str) -> Migration:
-    """Slurm does not answer or refuses: again in a while, but nobody stays stopped for ever."""
-    now = site.now()
-    if move.note != why:
-        say(site, move, "ckpt-not-yet", why, level=logging.WARNING)
-    since = move.reached.get(str(Step.SAVED), now)
-    late = now - since > PATIENCE
-    move = replace(move, note=why, at=now + (LATER if late else AGAIN))
-    if late and (move.held is None or now >= move.held.until):
-        text = f"its requeue did not come in {now - since:.0f} s ({why}): it goes on where it is"
-        return _release(site, move, text)
-    site.state.put(move)
-    return move
-
-
-def over(
-    site: Site, move: Migration, end: Step, why: str, *, level: int = logging.INFO
-) -> Migration:
-    """The last step."""
-    done = to(site, move, end, note=why)
-    say(site, done, f"ckpt-{end}", why, level=level)
-    site.journal.moved(done)
-    return done
-
-
-def _release(site: Site, move: Migration, why: str) -> Migration:
-    """A run that was stopped for a move that does not come goes on where it is."""
-    if failed := _why_not_released(site, move):
-        return _hold(site, move, failed)
-    return over(site, move, Step.STAYED, why)
-
-
-def _why_not_released(site: Site, move: Migration) -> str:
-    """Empty once the stopped run goes on."""
-    method = site.checkpointers.get(move.method)
-    try:
-        if method is not None:
-            method.release(move.run)
-    except CheckpointError as error:
-        return str(error)
-    except Exception as error:  # noqa: BLE001 - a shared directory may fail in many ways
-        return f"{type(error).__name__}: {error}"
-    return ""
-
-
-def _hold(site: Site, move: Migration, why: str) -> Migration:
-    """Told once for each reason; its requeue is tried again sooner than this."""
-    last = move.held or Held()
-    pause = min(max(2 * last.pause, HELD), LONGEST_HELD)
-    held = replace(move, held=Held(why=why, pause=pause, until=site.now() + pause))
-    site.state.put(held)
-    if last.why != why:
-        say(site, held, "ckpt-not-released", why, level=logging.ERROR)
-    return held

@@ -14,9 +14,7 @@ from slurm_elastic.ckptman.see import told_of
 from slurm_elastic.ckptman.site import Site
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.checkpoint.threat import by_subject, moving
-from slurm_elastic.policies.nodes.node_state import (
-    is_drained,
-)
+from slurm_elastic.policies.nodes.node_state import is_drained
 from slurm_elastic.slurm.client import node_updates
 from slurm_elastic.state.ledger import Machine
 

@@ -16,7 +16,7 @@ from slurm_elastic.ckptman.see import Snapshot
 from slurm_elastic.ckptman.site import Site
 from slurm_elastic.model.cluster import Instance
 from slurm_elastic.model.slurm import NOWHERE, SlurmNode
-from slurm_elastic.policies.checkpoint.threat import Cause, Threat
+from slurm_elastic.policies.checkpoint.threat import Cause, Threat, is_false
 from slurm_elastic.policies.launch.exclusions import after_interruption
 from slurm_elastic.policies.nodes.node_reasons import NOTICE_MARK, OUR_MARK
 from slurm_elastic.policies.nodes.node_state import (
@@ -36,8 +36,6 @@ log = logging.getLogger(__name__)
 
 MARK = NOTICE_MARK
 LOST = f"{OUR_MARK}lost: taken away"
-FALSE_AFTER = 600.0
-"""Seconds after its deadline after which a machine that is still there was warned of wrongly."""
 FORGET_UNKNOWN = 3600.0
 """Seconds that a notice about a machine of nobody's is kept: ours may be known a little later."""
 CORRELATION = "notices"
@@ -61,16 +59,19 @@ def settle(site: Site, seen: Snapshot, moving: frozenset[str]) -> None:
     ``moving``: nodes that a job is still to be moved off.
     """
     view = seen.nodes or {}
+    now = site.now()
     leaving = {n: t for n in view if (t := _ours(seen.threats.get(n, ()), view[n], moving))}
-    empty = [n for n in leaving if n not in moving]
-    steps: tuple[Callable[[], None], ...] = (
-        lambda: _drain(site, view, leaving),
-        lambda: _give_up(site, view, leaving, [m.instance for m in seen.machines.values()]),
-        lambda: _power_down(site, view, empty),
+    late = [n for n, t in leaving.items() if t.until is not None and now > t.until]
+    left = [n for n in leaving if n not in moving]
+    steps: tuple[tuple[Collection[str], Callable[[], None]], ...] = (
+        (leaving, lambda: _drain(site, view, leaving)),
+        (late, lambda: _give_up(site, view, late, [m.instance for m in seen.machines.values()])),
+        (left, lambda: _power_down(site, view, left)),
     )
-    for step in steps:
+    for names, step in steps:
         try:
-            step()
+            if names:
+                step()
         except SlurmError as error:
             log.warning("nodes cannot be changed, again with the next look: %s", error)
 
@@ -99,7 +100,7 @@ def _drain(site: Site, view: Mapping[str, SlurmNode], leaving: Mapping[str, Thre
 def _give_up(
     site: Site,
     view: Mapping[str, SlurmNode],
-    leaving: Mapping[str, Threat],
+    late: Iterable[str],
     machines: Collection[Instance],
 ) -> None:
     """Its time is over and it does not answer: DOWN has Slurm requeue its jobs now, not when
@@ -108,13 +109,10 @@ def _give_up(
     A machine that does not answer may still run, as at a maintenance of its network, and has to
     hear that its job is killed; so it keeps its address, unless that is another machine's by now.
     """
-    now = site.now()
     gone = [
         name
-        for name, threat in leaving.items()
-        if threat.until is not None
-        and now > threat.until
-        and is_busy(view[name])
+        for name in late
+        if is_busy(view[name])
         and not is_down(view[name])
         and view[name].reason.startswith(OUR_MARK)
         and "NOT_RESPONDING" in view[name].states
@@ -152,9 +150,9 @@ def cool_down(site: Site, fresh: Sequence[RecordedNotice]) -> None:
     for one in {w.offer: w for w in fresh if w.takes}.values():
         cooling = after_interruption(one.offer, one.notice.instance, now, seconds)
         try:
-            standing = {c.scope: c.until for c in site.ledger.cool_downs(now)}
+            standing = {c.scope: c.until for c in site.ledger.exclusions.cool_downs(now)}
             if standing.get(one.offer, 0.0) < cooling.until:
-                site.ledger.exclude(cooling)
+                site.ledger.exclusions.add(cooling)
         except sqlite3.Error as error:
             log.warning("offer does not cool down key=%s error=%s", one.offer, error)
 
@@ -176,7 +174,7 @@ def _over(site: Site, one: RecordedNotice, seen: Snapshot) -> str | None:
         if machine is None:
             known = one.offer or now - notice.seen > FORGET_UNKNOWN
             return "its machine is gone" if known else None
-        late = notice.deadline is not None and now > notice.deadline + FALSE_AFTER
+        late = is_false(notice, now)
         return "its machine is still there long after the deadline" if late else None
     node = (seen.nodes or {}).get(notice.node)
     if node is not None and phase(node) is Phase.POWERED_DOWN:

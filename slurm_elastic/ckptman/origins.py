@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from slurm_elastic.ckptman.site import Site
-from slurm_elastic.model.cluster import Image, JobRun, Origin
+from slurm_elastic.model.checkpoint import Image, JobRun, Origin
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.state.ckptstate.facts import Migration
 

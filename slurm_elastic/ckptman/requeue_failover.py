@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from slurm_elastic.base.errors import SlurmError
@@ -53,7 +53,7 @@ class RequeueFailover:
         danger = self._in_danger(jobs.values(), away if stale else None)
         if not (stale or danger or self._mine):
             return
-        lifted = {job for job, _ in site.ledger.lifted_requeues()}
+        lifted = {job for job, _ in site.ledger.requeues.lifted()}
         self._mine &= lifted  # slurm-elasticd has put the others back
         for number in self._mine - jobs.keys():
             with self._spared(str(number)):
@@ -75,7 +75,7 @@ class RequeueFailover:
         mark = read_mark(site.config.state)
         if mark and site.now() - mark.at <= site.config.timings.heartbeat_stale:
             return site.now() - mark.at
-        beat = latest(site.ledger.heartbeat(DAEMON), mark.beat if mark else None)
+        beat = latest(site.ledger.health.heartbeat(DAEMON), mark.beat if mark else None)
         return 0.0 if beat is None else site.now() - beat[0]
 
     @contextmanager
@@ -90,16 +90,16 @@ class RequeueFailover:
                 log.warning("its requeue setting stays as it is job=%s error=%s", job, error)
             self._said.add(kind)
 
-    def _in_danger(self, jobs: Iterable[SlurmJob], away: float | None) -> dict[int, str]:
+    def _in_danger(self, jobs: Collection[SlurmJob], away: float | None) -> dict[int, str]:
         """Jobs that slurmctld would fail, and why nobody else prevents it; slurm-elasticd is away
         for ``away`` seconds, if so.
         """
-        waiting = [job for job in jobs if _boots(job)]
-        asked = _asked(waiting)
+        exposed = [job for job in jobs if not job.requeue and _boots(job)]
+        asked = _asked(filter(_boots, jobs)) if exposed else {}
         found = {}
-        for job in waiting:
+        for job in exposed:
             ours = [node for node in job.nodes if node in self._site.pool_of]
-            if not ours or job.requeue:
+            if not ours:
                 continue
             if away is not None:
                 found[job.id] = f"slurm-elasticd is away for {away:.0f} s"

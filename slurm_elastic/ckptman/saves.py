@@ -13,20 +13,13 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import CheckpointError, SlurmError
 from slurm_elastic.ckptman import suspended, verdicts
-from slurm_elastic.ckptman.decide import (
-    SAVE,
-    JobFacts,
-    Plan,
-    dump_seconds,
-    is_transparent,
-    run_of,
-)
+from slurm_elastic.ckptman.decide import SAVE, JobFacts, JobPlan, is_transparent, run_of
 from slurm_elastic.ckptman.executor import KeyedExecutor, Kind
 from slurm_elastic.ckptman.job_settings import CheckpointPlan
 from slurm_elastic.ckptman.orders import Asked, Orders
 from slurm_elastic.ckptman.see import Snapshot, at_work, choice_of
 from slurm_elastic.ckptman.site import Site
-from slurm_elastic.model.cluster import Image, JobRun
+from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.model.slurm import ENDED, SlurmJob
 from slurm_elastic.policies.checkpoint.unsavable import TRIES, clearer, obstacle
 from slurm_elastic.slurm.client import requeue_setting
@@ -69,7 +62,7 @@ class Saves:
         self._missing: dict[int, float] = {}
         self._staying: dict[int, _Stay] = {}
 
-    def begin(self, plans: Iterable[Plan], crew: KeyedExecutor) -> None:
+    def begin(self, plans: Iterable[JobPlan], crew: KeyedExecutor) -> None:
         """Have jobs saved that go on afterwards, but for those whose last save has just failed."""
         for plan in plans:
             run = plan.facts.run
@@ -91,11 +84,13 @@ class Saves:
             if seen.jobs[number].is_suspended:  # so is its launcher, which says nothing new
                 continue
             facts = JobFacts(run=run_of(seen.jobs[number], choice), choice=choice, situations=())
-            plan = Plan(kind=SAVE, facts=facts, saves=True, reason="it is seen whether it can be")
+            plan = JobPlan(
+                kind=SAVE, facts=facts, saves=True, reason="it is seen whether it can be"
+            )
             if crew.submit(number, NEVER, partial(self._try, plan), kind=Kind.PERIODIC):
                 self._doubted[number] = self._site.now()
 
-    def _try(self, plan: Plan) -> None:
+    def _try(self, plan: JobPlan) -> None:
         """A save, where its launcher says that it could not be made, and not for something that
         passes by itself, or where the last ones could not: it fails in the words for the user.
         """
@@ -125,8 +120,8 @@ class Saves:
             facts = JobFacts(run=run_of(job, choice), choice=choice, situations=())
             if suspended.settled_at(self._site, facts.run):
                 continue
-            plan = Plan(kind=SAVE, facts=facts, saves=True, reason="an operator asked for it")
-            self._expected[number] = dump_seconds(seen, number)
+            plan = JobPlan(kind=SAVE, facts=facts, saves=True, reason="an operator asked for it")
+            self._expected[number] = seen.saves.get(number, seen.expected)
             self.orders.begun(asked)
             crew.submit(
                 number, (0.0, 0.0), partial(self._asked, asked, plan), kind=Kind.PERIODIC,
@@ -139,20 +134,20 @@ class Saves:
         self._site.journal.note("ckpt-now", "ckpt-refused", (f"job:{number}",), why)
         self.orders.carried(asked)
 
-    def _asked(self, asked: Asked, plan: Plan) -> None:
+    def _asked(self, asked: Asked, plan: JobPlan) -> None:
         try:
             self._save(plan)
         finally:
             self.orders.carried(asked)
 
-    def _due(self, plan: Plan) -> None:
+    def _due(self, plan: JobPlan) -> None:
         late = self._late_image(plan)
         if late is None:
             self._save(plan)
         else:
             self._saved(plan, late)
 
-    def _late_image(self, plan: Plan) -> Image | None:
+    def _late_image(self, plan: JobPlan) -> Image | None:
         """The image of this run's last save, where that ended after nobody waited for it any more.
         It is whole all the same, and what it took tells how long the next one is to be waited for:
         a job of many GiB would else stand still for one save after the other, and none would count.
@@ -172,7 +167,7 @@ class Saves:
             return None
         return replace(newest, taken=min(newest.taken, site.now()))
 
-    def _save(self, plan: Plan) -> None:
+    def _save(self, plan: JobPlan) -> None:
         site, run = self._site, plan.facts.run
         method = site.checkpointers[plan.facts.choice.method]
         dump = self._expected.get(run.job, LEAST)
@@ -190,7 +185,7 @@ class Saves:
         else:
             self._saved(plan, replace(image, taken=taken))
 
-    def _saved(self, plan: Plan, image: Image) -> None:
+    def _saved(self, plan: JobPlan, image: Image) -> None:
         site, run = self._site, plan.facts.run
         site.state.saved(image)
         site.journal.saved(image)
@@ -200,7 +195,7 @@ class Saves:
         verdicts.acquit(site, run)
         self._lift_no_requeue(run)
 
-    def _failed(self, plan: Plan, why: str, dump: float) -> None:
+    def _failed(self, plan: JobPlan, why: str, dump: float) -> None:
         site, run, choice = self._site, plan.facts.run, plan.facts.choice
         site.journal.count("ckpt_saves_total", method=choice.method, outcome="failed")
         site.journal.of_run(run, "ckpt-failed", why)

@@ -13,7 +13,7 @@ from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.ckptman.job_settings import CheckpointPlan, asks_for_limit, plan_for
 from slurm_elastic.ckptman.site import Site
 from slurm_elastic.config.checkpoint import PoolCheckpoint
-from slurm_elastic.model.cluster import Image
+from slurm_elastic.model.checkpoint import Image
 from slurm_elastic.model.memory import Machine
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.checkpoint.checkpoint import observed_mtti, save_seconds
@@ -35,7 +35,7 @@ from slurm_elastic.policies.growth.stopped import born
 from slurm_elastic.policies.nodes.node_reasons import OUR_MARK
 from slurm_elastic.policies.repair.list_plausibility import sound
 from slurm_elastic.providers.base.prices.book import PriceBook
-from slurm_elastic.state.ckptstate.facts import Migration, RecordedNotice, Verdict
+from slurm_elastic.state.ckptstate.facts import Migration, RecordedNotice, UnsavableRun
 from slurm_elastic.state.heartbeat import CKPTMAN
 
 log = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     warned: Sequence[RecordedNotice] = ()
     nodes: Mapping[str, SlurmNode] | None = None
     migrations: Mapping[Run, Migration] = field(default_factory=dict)
-    unsavable: Mapping[int, Verdict] = field(default_factory=dict)
+    unsavable: Mapping[int, UnsavableRun] = field(default_factory=dict)
     prices: Prices = field(default_factory=dict)
     mtti: Mapping[str, float] = field(default_factory=dict)
     expected: float = 60.0
@@ -154,7 +154,10 @@ class Watch:
         of_nodes = [
             *told_of(warned, machines), *self._plans(), *self._ends(machines, prices, now)
         ]  # fmt: skip
-        choices = self._choices(known.values(), {one.what for one in of_nodes})
+        threatened = {one.what for one in of_nodes}
+        choices = {
+            job.id: choice_of(site, job) for job in known.values() if self._counts(job, threatened)
+        }
         saves = {n: save_seconds([i.seconds for i in some], settings.expected)
                  for n, some in images.items()}  # fmt: skip
         of_jobs = self._of_jobs(known, choices, saves, now)
@@ -191,8 +194,9 @@ class Watch:
             one = machine.instance
             if one.node:
                 age = self._site.max_ages.get(machine.pool)
-                # By this head's clock, as elasticd counts it: another one may differ by more.
-                found.append(of_age(one.node, born(machine), age, now))
+                if age is not None:
+                    # By this head's clock, as elasticd counts it: another one may differ by more.
+                    found.append(of_age(one.node, born(machine), age, now))
                 if bid is not None:
                     costs = prices.get((one.instance_type, one.zone), ())
                     found.append(of_price(one.node, costs, bid))
@@ -219,7 +223,7 @@ class Watch:
                 renewed = state.renewals(number, job.restarts)
                 save = saves.get(number, expected)
                 found.append(of_limit(job, save, choice.renewals, renewed, now))
-            if choice.method != "none" and job.batch:
+            if job.preempted and choice.method != "none" and job.batch:
                 found.append(of_preemption(job, now))
         return [one for one in found if one is not None]
 
@@ -232,7 +236,7 @@ class Watch:
             return last
         try:
             self._site.ledger.refresh()
-            self._machines = {m.instance.id: m for m in self._site.ledger.machines()}
+            self._machines = {m.instance.id: m for m in self._site.ledger.machines.live()}
             self._blind, self._from_ledger = "", bool(self._machines)
         except sqlite3.Error as error:
             if str(error) != self._blind:
@@ -287,15 +291,10 @@ class Watch:
             log.warning("nodes cannot be read: %s", error)
             return None
 
-    def _choices(
-        self, jobs: Iterable[SlurmJob], threatened: Collection[str]
-    ) -> Mapping[int, CheckpointPlan]:
-        """How jobs are saved that run, or are suspended, on nodes of ours, on threatened ones,
-        that ask to go on after their time limit, or are preempted.
-        """
-        return {j.id: choice_of(self._site, j) for j in jobs if self._counts(j, threatened)}
-
     def _counts(self, job: SlurmJob, threatened: Collection[str]) -> bool:
+        """Whether a job runs, or is suspended, on nodes of ours or on threatened ones, asks to go
+        on after its time limit, or is preempted.
+        """
         site = self._site
         if not at_work(job) and not job.is_suspended:
             return False
@@ -307,7 +306,7 @@ class Watch:
         """Count the interruptions since then (Unix time)."""
         site, now = self._site, self._site.now()
         try:
-            known = site.ledger.machines(ended_since=since)
+            known = site.ledger.machines.live(ended_since=since)
         except sqlite3.Error:
             return
         self._mtti = mean_times(known, site.state.interruptions(since), now)

@@ -6,11 +6,11 @@ import logging
 import os
 import sqlite3
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.ckptman.act import Acts
-from slurm_elastic.ckptman.decide import MOVE, Plan, decide
+from slurm_elastic.ckptman.decide import MOVE, JobPlan, decide
 from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.nodes import withdraw
 from slurm_elastic.ckptman.orders import Orders
@@ -18,7 +18,7 @@ from slurm_elastic.ckptman.see import SlurmPlans, Snapshot, Watch
 from slurm_elastic.ckptman.site import Site
 from slurm_elastic.policies.checkpoint.threat import OF_SLURM
 from slurm_elastic.providers.base.prices.book import PriceBook
-from slurm_elastic.state.ckptstate.enduring import MEANS
+from slurm_elastic.state.ckptstate import MEANS
 from slurm_elastic.state.ckptstate.orders import WithdrawOrder
 from slurm_elastic.state.heartbeat import CKPTMAN, CKPTMAN_MARK, Mark, leave_mark
 
@@ -81,7 +81,7 @@ class Service:
                 if site.stop.is_set():
                     break
                 began = site.monotonic()
-                self._guarded_tick()
+                self.guarded_tick()
                 # Whatever wakes us how often: the jobs' own work comes first.
                 rest = max(LEAST, site.monotonic() - began)
                 pace = QUICK_PACE if self._moving else PACE
@@ -96,7 +96,7 @@ class Service:
         while (left := end - self.site.monotonic()) > 0:
             if self._wake.wait(min(left, BEAT)):
                 return
-            self._beat()
+            self._guarded(self._beat)
 
     def _pause(self) -> float:
         """Seconds until the next look: few while a job is on its way or right after an event, then
@@ -113,9 +113,13 @@ class Service:
         self.site.stop.set()
         self._wake.set()
 
-    def _guarded_tick(self) -> None:
+    def guarded_tick(self) -> None:
+        """One look; one that fails is told in the log, and the next one starts anew."""
+        self._guarded(self.tick)
+
+    def _guarded(self, work: Callable[[], None]) -> None:
         try:
-            self.tick()
+            work()
         except (sqlite3.Error, OSError) as error:
             trouble = f"{type(error).__name__}: {error}"
             if trouble != self._trouble:
@@ -136,13 +140,13 @@ class Service:
                 withdraw(site, one.order.node, self.watch.machines())
                 self.orders.carried(one)
         seen, plans = self._decided()
-        if self.plans.old() and any(p.kind == MOVE and p.facts.cause in OF_SLURM for p in plans):
+        if any(p.kind == MOVE and p.facts.cause in OF_SLURM for p in plans) and self.plans.old():
             self._read_plans()
             seen, plans = self._decided()
         self._moving = self.acts.apply(seen, plans, asked)
         site.journal.flush()
 
-    def _decided(self) -> tuple[Snapshot, Sequence[Plan]]:
+    def _decided(self) -> tuple[Snapshot, Sequence[JobPlan]]:
         seen = self.watch.look()
         return seen, decide(seen, self.site.config.checkpoint.slack)
 
@@ -159,7 +163,7 @@ class Service:
             site.state.check()
             self._leave_mark()
             try:
-                site.ledger.beat(CKPTMAN, site.now(), os.getpid())
+                site.ledger.health.beat(CKPTMAN, site.now(), os.getpid())
             except sqlite3.Error as error:
                 log.warning("no sign of life can be left: %s", error)
             self._next_beat = clock + BEAT
@@ -170,7 +174,7 @@ class Service:
             site.state.prune(site.now() - HISTORY)
 
     def _leave_mark(self) -> None:
-        why, remedy, since = self.site.state.trouble
+        why, remedy, since = self.site.state.told
         mark = Mark(self.site.now(), os.getpid(), why, remedy, since, MEANS)
         try:
             leave_mark(self.site.config.state, mark, CKPTMAN_MARK)

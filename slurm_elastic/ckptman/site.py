@@ -27,28 +27,37 @@ FRESH = 0.3
 
 
 class JobList:
-    """The list of jobs, read once for all threads that ask within a moment; ``clock`` is monotonic
-    time.
+    """The list of jobs, read once for all threads that ask within ``fresh`` seconds by ``clock``,
+    which is monotonic.
     """
 
     def __init__(
         self, slurm: Slurm, clock: Callable[[], float] = time.monotonic, fresh: float = FRESH
     ) -> None:
         self._slurm = slurm
-        self._clock = clock
-        self._fresh = fresh
+        self.clock = clock
+        self.fresh = fresh
         self._lock = threading.Lock()
-        self._jobs: Mapping[int, SlurmJob] = {}
+        self.last: Mapping[int, SlurmJob] = {}
+        """The jobs of the last reading, however long ago."""
         self._begun = float("-inf")
         self.cost = 0.0
 
-    def read(self) -> Mapping[int, SlurmJob]:
-        """All jobs, by a list of this moment. SlurmError where it cannot be read."""
-        return self._since(self._clock() - self._fresh)
+    def read(self, *, anew: bool = False) -> Mapping[int, SlurmJob]:
+        """All jobs, by a list of this moment (``anew``: one that was asked for after this call
+        began). SlurmError where it cannot be read.
+        """
+        when = self.clock() - (0.0 if anew else self.fresh)
+        with self._lock:
+            if self._begun < when:
+                begun = self.clock()
+                self.last = {job.id: job for job in self._slurm.jobs(ended=True)}
+                self._begun, self.cost = begun, self.clock() - begun
+            return self.last
 
     def anew(self, job: int) -> SlurmJob | None:
         """The job by a list that was asked for after this call began."""
-        return self._since(self._clock()).get(job)
+        return self.read(anew=True).get(job)
 
     def look(self, job: int) -> SlurmJob | None:
         """The job by a list of this moment."""
@@ -56,24 +65,11 @@ class JobList:
 
     def mark(self) -> float:
         """The moment, for ``knows``."""
-        return self._clock()
+        return self.clock()
 
     def knows(self, mark: float) -> bool:
         """Whether the last list was asked for after that moment."""
         return self._begun >= mark
-
-    @property
-    def last(self) -> Mapping[int, SlurmJob]:
-        """The jobs of the last reading, however long ago."""
-        return self._jobs
-
-    def _since(self, when: float) -> Mapping[int, SlurmJob]:
-        with self._lock:
-            if self._begun < when:
-                begun = self._clock()
-                self._jobs = {job.id: job for job in self._slurm.jobs(ended=True)}
-                self._begun, self.cost = begun, self._clock() - begun
-            return self._jobs
 
 
 @dataclass(frozen=True)

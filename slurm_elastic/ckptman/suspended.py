@@ -24,7 +24,7 @@ from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.origins import has_begun
 from slurm_elastic.ckptman.see import Snapshot, at_work, choice_of
 from slurm_elastic.ckptman.site import Site
-from slurm_elastic.model.cluster import JobRun
+from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.state.ckptstate.facts import Step, Suspension
 

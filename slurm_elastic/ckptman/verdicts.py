@@ -10,10 +10,12 @@ from msgspec.structs import replace
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.ckptman.job_settings import CheckpointPlan
 from slurm_elastic.ckptman.site import Site, tell
-from slurm_elastic.model.cluster import NO_SPOT, Exclusion, JobRun, Market
+from slurm_elastic.model.checkpoint import JobRun
+from slurm_elastic.model.cluster import Market
+from slurm_elastic.model.exclusion import NO_SPOT, Exclusion
 from slurm_elastic.policies.checkpoint.threat import Cause
 from slurm_elastic.policies.checkpoint.unsavable import LITTLE, Unsavable, obstacle
-from slurm_elastic.state.ckptstate.facts import Migration, Step, Verdict
+from slurm_elastic.state.ckptstate.facts import Migration, Step, UnsavableRun
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +33,7 @@ def judge(site: Site, run: JobRun, choice: CheckpointPlan, message: str) -> bool
     known = site.state.unsavable().get(run.job)
     if known is not None and known.attempt == run.attempt:
         return True
-    verdict = Verdict(
+    verdict = UnsavableRun(
         job=run.job, label=run.label, attempt=run.attempt, method=choice.method, at=site.now(),
         why=found.why, remedy=found.remedy, moved=known is not None and known.moved,
     )  # fmt: skip
@@ -47,7 +49,7 @@ def judge(site: Site, run: JobRun, choice: CheckpointPlan, message: str) -> bool
     return True
 
 
-def _tell_user(site: Site, run: JobRun, verdict: Verdict, *, moves: bool) -> None:
+def _tell_user(site: Site, run: JobRun, verdict: UnsavableRun, *, moves: bool) -> None:
     then = (
         "it begins anew on a machine that is not taken away"
         if moves
@@ -65,7 +67,7 @@ def _tell_user(site: Site, run: JobRun, verdict: Verdict, *, moves: bool) -> Non
         site.journal.of_run(run, "ckpt-not-told", str(error), level=logging.WARNING)
 
 
-def _may_move(site: Site, run: JobRun, verdict: Verdict) -> bool:
+def _may_move(site: Site, run: JobRun, verdict: UnsavableRun) -> bool:
     """Whether it runs on spot machines, loses little, may be requeued and was not moved before."""
     job = site.jobs.last.get(run.job)
     if job is None or not (job.requeue and job.batch) or verdict.moved:
@@ -76,7 +78,7 @@ def _may_move(site: Site, run: JobRun, verdict: Verdict) -> bool:
 def spot_nodes(site: Site) -> list[str]:
     """The nodes whose machines may be taken away; none where the ledger cannot be read."""
     try:
-        machines = site.ledger.machines()
+        machines = site.ledger.machines.live()
     except sqlite3.Error as error:
         log.warning("the ledger cannot be read: %s", error)
         return []
@@ -84,7 +86,7 @@ def spot_nodes(site: Site) -> list[str]:
     return sorted({one.node for one in found if one.node})
 
 
-def _to_on_demand(site: Site, run: JobRun, verdict: Verdict) -> None:
+def _to_on_demand(site: Site, run: JobRun, verdict: UnsavableRun) -> None:
     """First no spot machine is bought for it any more, then it is requeued, as a move is."""
     now = site.now()
     rule = Exclusion(
@@ -92,7 +94,7 @@ def _to_on_demand(site: Site, run: JobRun, verdict: Verdict) -> None:
         cause=f"it cannot be saved: {verdict.why}",
     )  # fmt: skip
     try:
-        site.ledger.exclude(rule)
+        site.ledger.exclusions.add(rule)
     except sqlite3.Error as error:
         site.journal.of_run(run, "ckpt-no-move", f"the ledger cannot be written: {error}")
         return
@@ -124,6 +126,6 @@ def forget(site: Site, job: int) -> None:
     """The job is over, or can be saved."""
     site.state.acquit(job)
     try:
-        site.ledger.readmit(NO_SPOT, f"job:{job}")
+        site.ledger.exclusions.readmit(NO_SPOT, f"job:{job}")
     except sqlite3.Error as error:
         log.warning("the rule against spot machines stays job=%d error=%s", job, error)

@@ -21,17 +21,17 @@ from slurm_elastic.ckptman.service import Service
 from slurm_elastic.ckptman.site import JobList, Site, pools_by_node
 from slurm_elastic.ckptman.sources import CloudNotices, DropDirectory, NodeComments, Source
 from slurm_elastic.config import Config
-from slurm_elastic.config.checkpoint import METHODS
+from slurm_elastic.config.method_kinds import table
 from slurm_elastic.model.protocols import Checkpointer, Provider, Slurm
 from slurm_elastic.policies.checkpoint.checkpoint import watches_prices
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.base.prices.book import FileFeed, PriceBook, PriceFeed
 from slurm_elastic.providers.base.prices.ec2 import Ec2Feed
-from slurm_elastic.state.ckptstate import FILE
-from slurm_elastic.state.ckptstate.enduring import EnduringState
+from slurm_elastic.state.ckptstate import CheckpointState
 from slurm_elastic.state.ckptstate.orders import DROPS
-from slurm_elastic.state.ledger.enduring import Followed
+from slurm_elastic.state.ckptstate.schema import FILE
+from slurm_elastic.state.ledger import Ledger
 
 log = logging.getLogger(__name__)
 
@@ -40,9 +40,9 @@ def open_site(
     config: Config, slurm: Slurm, closing: contextlib.ExitStack, stop: threading.Event
 ) -> Site:
     """Both memories, all methods that can be used, and the clouds."""
-    ledger = Followed(config.state / "ledger.db")
+    ledger = Ledger.followed(config.state / "ledger.db")
     closing.callback(ledger.close)
-    state = EnduringState(config.state / FILE)
+    state = CheckpointState.enduring(config.state / FILE)
     closing.callback(state.close)
     jobs = JobList(slurm)
     return Site(
@@ -62,19 +62,21 @@ def open_site(
 
 def _methods(config: Config, slurm: Slurm, jobs: JobList) -> Mapping[str, Checkpointer]:
     """The methods that can be opened: a job may name any of them. One that the configuration itself
-    names has to be there.
+    names has to be there, unless it is another package's: its jobs are told then, and the others
+    saved.
     """
     wanted = {config.checkpoint.method, *(p.checkpoint.method for p in config.pools)}
     found: dict[str, Checkpointer] = {}
-    for method in METHODS:
+    for method in table().names():
         if method == "none":
             continue
         try:
             found[method] = open_checkpointer(method, config, slurm, jobs.look)
         except ConfigError as error:
-            if method in wanted:
+            if method in wanted and method in table().own:
                 raise
-            log.info("method %s cannot be used: %s", method, error)
+            level = logging.ERROR if method in wanted else logging.INFO
+            log.log(level, "method %s cannot be used: %s", method, error)
     return found
 
 

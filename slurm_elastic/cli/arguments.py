@@ -8,10 +8,8 @@ from pathlib import Path
 
 DEFAULT_CONFIG = "/etc/slurm-elastic/slurm-elastic.yaml"
 """The configuration that the services' units name, too."""
-CONFIG_VARIABLE = "SLURM_ELASTIC_CONFIG"
-"""The environment's word for another one."""
-MOST = 10**9
-"""No number of an option is larger: 31 years, where it is seconds."""
+CONFIG_VARIABLE = "SLURM_ELASTIC_CONFIG"  # the environment's word for another one
+MOST = 10**9  # no number of an option is larger: 31 years, where it is seconds
 _SHOWN = 24
 
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
-
-from msgspec import Struct
+from typing import NamedTuple
 
 from slurm_elastic.cli.arguments import MOST, count
-from slurm_elastic.policies.policy_text import parse_policy
-from slurm_elastic.simulate.billing import Billing, Hourly, PerSecond
+from slurm_elastic.simulate.billing import Billing, parse
 from slurm_elastic.simulate.boot import BootTimes
 
 
-class Reserved(Struct, frozen=True):
+class Reserved(NamedTuple):
     """Machines of a pool that are paid always, at $/h each."""
 
     pool: str
@@ -38,10 +36,9 @@ def boot(text: str) -> tuple[tuple[int, float], ...]:
 def billing(text: str) -> Billing:
     """``per_second(minimum=60)`` or ``hourly(refund=true, seconds=3600)``, for argparse."""
     try:
-        found: Billing = parse_policy(text, {"per_second": _per_second, "hourly": _hourly})
+        return parse(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-    return found
 
 
 def reserved(text: str) -> Reserved:
@@ -55,18 +52,3 @@ def reserved(text: str) -> Reserved:
     if not pool or not 1 <= found.machines <= MOST or not 0 <= found.price <= MOST:
         raise argparse.ArgumentTypeError(f"{text[:40]} is not POOL=MACHINES@PRICE")
     return found
-
-
-def _per_second(minimum: int = 60) -> PerSecond:
-    if not isinstance(minimum, int) or minimum < 0:
-        raise ValueError(f"minimum is {minimum!r}, expected whole seconds of 0 or more")
-    return PerSecond(minimum)
-
-
-def _hourly(refund: object = "true", seconds: int = 3600) -> Hourly:
-    word = str(refund).lower()
-    if word not in ("true", "false"):
-        raise ValueError(f"refund is {refund!r}, expected true or false")
-    if not isinstance(seconds, int) or seconds < 1:
-        raise ValueError(f"seconds is {seconds!r}, expected whole seconds over 0")
-    return Hourly(refund=word == "true", seconds=seconds)

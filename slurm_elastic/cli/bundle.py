@@ -31,13 +31,10 @@ from slurm_elastic.config.configfile import load
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.watch.door.records import may_read
 
-PATIENCE = 120.0
-"""Seconds for each command."""
+PATIENCE = 120.0  # seconds for each command
 DECISIONS = 1000
-LINES = 3000
-"""Lines of the log."""
-LARGEST = 8 << 20
-"""Bytes of one part; of what is longer the end is kept."""
+LINES = 3000  # lines of the log
+LARGEST = 8 << 20  # bytes of one part; of what is longer the end is kept
 _INCLUDE = re.compile(r"^[ \t]*include[ \t=]+([^\s#]+)", re.IGNORECASE | re.MULTILINE)
 OURS = ("msgspec", "PyYAML", "rich", "boto3", "botocore", "openstacksdk", "pyone", "docker",
         "paramiko", "pyslurm", "prometheus-client")  # fmt: skip
@@ -56,7 +53,7 @@ COMMANDS = {
 }
 
 
-class Part(NamedTuple):
+class BundledFile(NamedTuple):
     """A file of the archive; ``secrets`` were taken out of it."""
 
     name: str
@@ -65,7 +62,6 @@ class Part(NamedTuple):
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the sub-command."""
     parser = subparsers.add_parser(
         "bundle",
         description="Write an archive for who is asked for help: versions, configuration, status, "
@@ -132,14 +128,14 @@ def _collected(
         yield f"logs/{log.name}", lambda log=log: _tail(log, lines)  # type: ignore[misc]
 
 
-def _part(name: str, read: Callable[[], str], known: Collection[str]) -> Part:
+def _part(name: str, read: Callable[[], str], known: Collection[str]) -> BundledFile:
     """A part that cannot be had says why in its place."""
     try:
         text = read()
     except (OSError, SlurmElasticError, sqlite3.Error, subprocess.SubprocessError) as error:
         text = f"cannot be had: {error}\n"
     clean, secrets = redacted(text, known)
-    return Part(name, clean.encode("utf-8", "replace")[-LARGEST:], secrets)
+    return BundledFile(name, clean.encode("utf-8", "replace")[-LARGEST:], secrets)
 
 
 def _known(config: Config) -> Collection[str]:
@@ -180,7 +176,7 @@ def _said(program: str, *words: str) -> str:
 
 def _decisions(config: Config) -> str:
     with closing(Ledger(config.state / "ledger.db", read_only=True)) as ledger:
-        rows = ledger.last_decisions(DECISIONS)
+        rows = ledger.decisions.last(DECISIONS)
     return "".join(msgspec.json.encode(row).decode() + "\n" for row in rows)
 
 
@@ -206,7 +202,7 @@ def _tail(log: Path, lines: int) -> str:
     return "".join(text.splitlines(keepends=True)[-lines:])
 
 
-def _write(output: Path, folder: str, parts: list[Part]) -> None:
+def _write(output: Path, folder: str, parts: list[BundledFile]) -> None:
     """For its owner alone. ConfigError where there is such a file."""
     try:
         number = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

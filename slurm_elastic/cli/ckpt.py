@@ -15,10 +15,11 @@ from slurm_elastic.ckptman.job_settings import CheckpointPlan, plan_for
 from slurm_elastic.ckptman.site import pools_by_node
 from slurm_elastic.cli.ckpt_tables import checkpoint_blocks
 from slurm_elastic.cli.console import plain
-from slurm_elastic.cli.directing import require_trusted
 from slurm_elastic.cli.explain import explain, render
+from slurm_elastic.cli.giving_orders import require_trusted
 from slurm_elastic.cli.helptext import examples
-from slurm_elastic.cli.streams import visible, write_json
+from slurm_elastic.cli.machine_readable import write_json
+from slurm_elastic.cli.streams import visible
 from slurm_elastic.config import Config
 from slurm_elastic.config.checkpoint import PoolCheckpoint
 from slurm_elastic.config.configfile import load
@@ -38,14 +39,11 @@ from slurm_elastic.watch.door.client import facts_of
 from slurm_elastic.watch.view.attention import private_note
 from slurm_elastic.watch.view.checkpoints import CheckpointsView, checkpoints_view
 
-LONGEST = 366 * 86400.0
-"""Seconds that a notice may look ahead."""
-KIND = "ckpt-"
-"""The beginning of the kinds of our decisions."""
+LONGEST = 366 * 86400.0  # seconds that a notice may look ahead
+KIND = "ckpt-"  # the beginning of the kinds of our decisions
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the sub-command."""
     parser = subparsers.add_parser(
         "ckpt",
         description="List and explain what slurm-elastic-ckptman does for jobs, have it save one, "

@@ -1,6 +1,4 @@
-"""``slurm-elastic-ckptman``: saves jobs and moves them off machines that are taken away. Runs as
-SlurmUser.
-"""
+"""``slurm-elastic-ckptman``: saves jobs and moves them off machines that go. Runs as SlurmUser."""
 
 from __future__ import annotations
 
@@ -39,9 +37,7 @@ ABOUT = (
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run until SIGTERM or SIGINT. Exit 2: the configuration is wrong; 75: something that passes by
-    itself is in the way.
-    """
+    """Run until SIGTERM or SIGINT. Exit 2: wrong configuration; 75: try again, it passes."""
     return run_service(CKPTMAN, ABOUT, "ckptman.lock", _serve, argv)
 
 

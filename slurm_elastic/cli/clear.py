@@ -1,6 +1,4 @@
-"""``slurm-elastic clear``: end cool-downs and pauses at once, as what was wrong is put right; and
-have machines of clouds that left the configuration counted as gone.
-"""
+"""``slurm-elastic clear``: end cool-downs and pauses; forget machines of clouds that are gone."""
 
 from __future__ import annotations
 
@@ -16,18 +14,19 @@ from pathlib import Path
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.cli.clear_gone import gone
-from slurm_elastic.cli.directing import require_trusted
+from slurm_elastic.cli.giving_orders import require_trusted
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.config.configfile import load
-from slurm_elastic.model.cluster import BREAKER, COOL_DOWN, DOUBT, Pool
+from slurm_elastic.model.cluster import Pool
+from slurm_elastic.model.exclusion import BREAKER, COOL_DOWN, DOUBT
 from slurm_elastic.policies.launch.exclusions import touches
 from slurm_elastic.state.audit_trail import list_subject, pool_subject
 from slurm_elastic.state.ledger import Decision, Ledger
+from slurm_elastic.state.store.journal import is_there
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the sub-command."""
     parser = subparsers.add_parser(
         "clear",
         description="End cool-downs of offers and clouds, and pauses of pools, so that they are "
@@ -71,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
         print("--all does not go with --gone: name the machines or clouds", file=sys.stderr)
         return 2
     path = config.state / "ledger.db"
-    if not path.exists():
+    if not is_there(path):
         raise SlurmElasticError(f"there is no ledger at {path}: nothing is cooling down")
     try:
         with contextlib.closing(Ledger(path)) as ledger:
@@ -83,57 +82,52 @@ def run(args: argparse.Namespace) -> int:
         raise SlurmElasticError(f"the ledger {path} cannot be used: {error}") from error
     for line in cleared:
         print(line)
-    print("nothing was cooling down or paused" if not cleared else _later(config))
+    later = f"the daemon takes it up within {config.timings.reconcile:.0f} s"
+    print(later if cleared else "nothing was cooling down or paused")
     return 0
 
 
 def clear(
     config: Config, ledger: Ledger, subjects: Sequence[str] | None, now: float
 ) -> tuple[str, ...]:
-    """Clear these subjects (None: all) and say what that was, a line each.
-
-    Safe beside the daemon: each step is one transaction, and what the daemon does meanwhile is
-    decided anew in its next round.
+    """Clear these subjects (None: all) and say what that was, a line each. Safe beside the daemon:
+    each step is one transaction, and it decides anew in its next round.
     """
     pools = domain_pools(config, expand)
     clouds = [c.name for c in config.clouds if subjects is None or c.name in subjects]
-    doubted = [name for name in clouds if ledger.readmit(DOUBT, name)]
-    keys = [c.scope for c in ledger.cool_downs(now)]
-    paused = [b.scope for b in ledger.breakers()]
-    chosen = _chosen(subjects, pools, {c.name for c in config.clouds}, keys, paused)
+    doubted = [name for name in clouds if ledger.exclusions.readmit(DOUBT, name)]
+    keys = [c.scope for c in ledger.exclusions.cool_downs(now)]
+    paused = [b.scope for b in ledger.exclusions.breakers()]
+    chosen = {*keys, *paused, *(p.name for p in pools)}
+    if subjects is not None:
+        known = {c.name for c in config.clouds}
+        chosen = set().union(*(_meant(one, pools, known, keys, paused) for one in subjects))
     lines = [
-        f"cool-down of {key}" for key in keys if key in chosen and ledger.readmit(COOL_DOWN, key)
+        f"cool-down of {key}"
+        for key in keys
+        if key in chosen and ledger.exclusions.readmit(COOL_DOWN, key)
     ]
-    ended = [name for name in paused if name in chosen and ledger.readmit(BREAKER, name)]
+    ended = [name for name in paused if name in chosen and ledger.exclusions.readmit(BREAKER, name)]
     lines += [f"failed boots of pool {name}" for name in ended]
     lines += [f"doubt about the list of cloud {name}" for name in doubted]
     for pool in pools:
         if pool.name in chosen or any(touches(key, pool) for key in keys if key in chosen):
-            held = ledger.review_holds(pool.name, now)
+            held = ledger.exclusions.review_holds(pool.name, now)
             lines += [f"{held} held node(s) of pool {pool.name}: looked at anew"] if held else []
     if lines:
         why = f"by the operator (uid {os.getuid()}): {'; '.join(lines)}"
         names = {*paused, *(pool.name for pool in pools)}
         mine = (pool_subject(one) if one in names else one for one in sorted(chosen))
         lists = (list_subject(name) for name in doubted)
-        about = (*mine, *lists, *(row.scope for row in ledger.holds() if row.pool in chosen))
-        ledger.record(
+        about = (
+            *mine,
+            *lists,
+            *(row.scope for row in ledger.exclusions.holds() if row.pool in chosen),
+        )
+        ledger.decisions.record(
             Decision(at=now, correlation="clear", kind="cleared", subjects=about, reason=why)
         )
     return tuple(lines)
-
-
-def _chosen(
-    subjects: Sequence[str] | None,
-    pools: Sequence[Pool],
-    clouds: set[str],
-    keys: Sequence[str],
-    paused: Sequence[str],
-) -> set[str]:
-    """The cool-downs (by key) and pools meant. A pool means its own offers, a cloud all of its."""
-    if subjects is None:
-        return {*keys, *paused, *(p.name for p in pools)}
-    return set().union(*(_meant(one, pools, clouds, keys, paused) for one in subjects))
 
 
 def _meant(
@@ -143,6 +137,7 @@ def _meant(
     keys: Sequence[str],
     paused: Sequence[str],
 ) -> set[str]:
+    """The cool-downs (by key) and pools meant. A pool means its own offers, a cloud all of its."""
     by_name = {pool.name: pool for pool in pools}
     if subject in keys:
         return {subject}
@@ -157,7 +152,3 @@ def _meant(
     raise ConfigError(
         f"{subject!r} is no offer that cools down, no pool and no cloud; there are {known}"
     )
-
-
-def _later(config: Config) -> str:
-    return f"the daemon takes it up within {config.timings.reconcile:.0f} s"

@@ -12,15 +12,13 @@ from slurm_elastic.state.ledger import Decision, Launch, Ledger, Machine
 
 def gone(config: Config, ledger: Ledger, subjects: Sequence[str], now: float) -> tuple[str, ...]:
     """Count these machines and open launches (or all of these clouds) as gone; say which, a line
-    each. Raises ConfigError for what is not of a cloud that has left the configuration.
-
-    The daemon cannot look: it has no such cloud. Should the cloud come back and have one of them
-    yet, it is adopted.
+    each. Raises ConfigError for what is not of a cloud that has left the configuration. Should such
+    a cloud come back and have one of them yet, it is adopted.
     """
     clouds = {cloud.name for cloud in config.clouds}
-    live = ledger.machines()
+    live = ledger.machines.live()
     machines = [m for m in live if m.instance.cloud not in clouds]
-    launches = [row for row in ledger.open_launches() if row.cloud not in clouds]
+    launches = [row for row in ledger.launches.open() if row.cloud not in clouds]
     seen_by_daemon = clouds | {m.instance.id for m in live if m.instance.cloud in clouds}
     _check(subjects, _names(machines, launches), seen_by_daemon)
     meant = set(subjects)
@@ -28,14 +26,14 @@ def gone(config: Config, ledger: Ledger, subjects: Sequence[str], now: float) ->
     launches = [row for row in launches if meant & {row.generation, row.cloud}]
     why = f"gone, by the operator (uid {os.getuid()})"
     for machine in machines:
-        ledger.ended(machine.instance.cloud, [machine.instance.id], why, now)
+        ledger.machines.ended(machine.instance.cloud, [machine.instance.id], why, now)
     for row in launches:
-        ledger.failed(row.generation, why, now)
+        ledger.launches.failed(row.generation, why, now)
     lines = (*(_machine(m) for m in machines), *(_launch(row) for row in launches))
     nodes = [m.instance.node for m in machines] + [n for row in launches for n in row.nodes]
     about = tuple(dict.fromkeys(n for n in nodes if n))
     reason = f"{why}: {'; '.join(lines)}"
-    ledger.record(
+    ledger.decisions.record(
         Decision(at=now, correlation="clear", kind="cleared", subjects=about, reason=reason)
     )
     return lines

@@ -20,7 +20,7 @@ from slurm_elastic.providers.base.joining import program_of
 from slurm_elastic.slurm.client import controller
 from slurm_elastic.slurm.conf import check, conf_diff, install, plan
 from slurm_elastic.slurm.conf import uninstall as slurm_uninstall
-from slurm_elastic.slurm.conf.install import Outcome
+from slurm_elastic.slurm.conf.install import InstallResult
 from slurm_elastic.state.ledger import Ledger
 
 _ACTIONS: dict[str, str] = {
@@ -61,7 +61,6 @@ _RESTART_HELP = "restart slurmctld by this command, and wait until it answers"
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register ``conf`` and its actions."""
     parser = subparsers.add_parser(
         "conf",
         description="Show and check the configuration; put its part into the site's slurm.conf, "
@@ -138,7 +137,7 @@ def _directives(config: Config) -> Iterator[str]:
     with contextlib.suppress(SlurmElasticError, sqlite3.Error, OSError):
         path = config.state / "ledger.db"
         with contextlib.closing(Ledger(path, read_only=True)) as ledger:
-            yield from (told(one, now) for one in ledger.directives())
+            yield from (told(one, now) for one in ledger.directives.all())
 
 
 def join(args: argparse.Namespace) -> int:
@@ -152,7 +151,6 @@ def join(args: argparse.Namespace) -> int:
 
 
 def render(args: argparse.Namespace) -> int:
-    """Print the fragment."""
     print(plan.make(_load(args)).fragment, end="")
     return 0
 
@@ -197,7 +195,7 @@ def _require_joining(config: Config) -> None:
         program_of(config, cloud)
 
 
-def _end(outcome: Outcome) -> int:
+def _end(outcome: InstallResult) -> int:
     _say(outcome.lines)
     return 0
 

@@ -11,9 +11,7 @@ from slurm_elastic.cli.streams import visible
 
 
 class Output(Console):
-    """One that shows control characters instead of obeying them, and lets BrokenPipeError pass, as
-    ``print`` does: ``main`` knows what that means.
-    """
+    """Shows control characters instead of obeying them; lets BrokenPipeError pass to ``main``."""
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None

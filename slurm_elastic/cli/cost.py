@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import sqlite3
 import sys
 import time
 from datetime import UTC, datetime
@@ -18,22 +16,20 @@ from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.base.units import parse_duration
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.helptext import examples
-from slurm_elastic.cli.streams import in_a_line, write_csv, write_json
+from slurm_elastic.cli.machine_readable import write_csv, write_json
+from slurm_elastic.cli.streams import in_a_line
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
 from slurm_elastic.controller.books import By, Costs, Line, charges, read_books
-from slurm_elastic.state.ledger import Ledger
-from slurm_elastic.watch.door.asks import CostAsk
 from slurm_elastic.watch.door.client import costs_of
-from slurm_elastic.watch.door.records import may_read
+from slurm_elastic.watch.door.questions import CostAsk
+from slurm_elastic.watch.door.records import may_read, opened
 from slurm_elastic.watch.view import focus
 
-MOST_LINES = 50
-"""Lines of a table; the other formats have all."""
+MOST_LINES = 50  # lines of a table; the other formats have all
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the sub-command."""
     parser = subparsers.add_parser(
         "cost",
         description="Show what machines were charged and who used them. An hour of a machine is "
@@ -128,6 +124,7 @@ def document(costs: Costs) -> dict[str, object]:
         "own_jobs_only": costs.own,
         "unused_is_shared": costs.shared,
         "micro_dollars": costs.micro,
+        "on_demand_micro_dollars": costs.micro_on_demand,
         "machines": costs.machines,
         "machine_hours": round(costs.hours, 6),
         "pieces_checked": costs.pieces,
@@ -192,12 +189,8 @@ def _print_csv(costs: Costs) -> None:
 def _print_focus(config: Config, since: float, until: float | None, now: float) -> int:
     if not may_read(config):
         raise SlurmElasticError("--format focus has all jobs: it is for root and SlurmUser")
-    path = config.state / "ledger.db"
-    try:
-        with contextlib.closing(Ledger(path, read_only=True)) as ledger:
-            books = read_books(config, ledger, since, until, now)
-    except sqlite3.Error as error:
-        raise SlurmElasticError(f"the ledger {path} cannot be read: {error}") from error
+    with opened(config) as ledger:
+        books = read_books(config, ledger, since, until, now)
     rows = focus.rows(charges(books), books.runs, config.cluster.name)
     write_csv(chain([focus.COLUMNS], ([row[name] for name in focus.COLUMNS] for row in rows)))
     return 0

@@ -17,16 +17,17 @@ from slurm_elastic.config import Config, configfile
 from slurm_elastic.config.catalogue import from_state
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.daemon import Daemon
+from slurm_elastic.controller.features import FEATURES
 from slurm_elastic.controller.notify_socket import WakeSocket
 from slurm_elastic.controller.prolog import PrologServer
 from slurm_elastic.providers import open_providers
 from slurm_elastic.providers.catalogues import Keeper, tell_used
 from slurm_elastic.slurm.client.chosen import open_slurm
 from slurm_elastic.slurm.client.prompt import PromptCli
-from slurm_elastic.state.ledger.enduring import Enduring
+from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.state.spool import Spool
 from slurm_elastic.state.store.trouble import PASSING
-from slurm_elastic.watch.door.answers import Answers
+from slurm_elastic.watch.door.answers import DoorAnswers
 from slurm_elastic.watch.door.server import Door
 
 log = logging.getLogger("slurm_elastic.daemon")
@@ -39,9 +40,7 @@ ABOUT = (
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run until SIGTERM or SIGINT. Exit 2: the configuration is wrong; 75: something that passes by
-    itself is in the way.
-    """
+    """Run until SIGTERM or SIGINT. Exit 2: wrong configuration; 75: try again, it passes."""
     return run_service("slurm-elasticd", ABOUT, "daemon.lock", _serve, argv, configfile.read)
 
 
@@ -66,7 +65,7 @@ def _serve_as(plain: Config, config: Config, ended: threading.Event) -> None:
     with contextlib.ExitStack() as closing:
         closing.callback(log.info, "stopped")
         closing.callback(slurm.close)
-        ledger = Enduring(config.state / "ledger.db")
+        ledger = Ledger.enduring(config.state / "ledger.db")
         closing.callback(ledger.close)
         spool, wake = _open(config.state, closing)
         site = replace(Site.of(config, slurm, ledger, providers, time.time), wait=stop.wait)
@@ -76,21 +75,15 @@ def _serve_as(plain: Config, config: Config, ended: threading.Event) -> None:
             "serving cluster=%s pid=%d state=%s", config.cluster.name, os.getpid(), config.state
         )
         _start(waiter)
-        _keep_catalogues(plain, config, stop, closing)
-        tell_used(config, ledger, time.time())
+        if any(cloud.catalogued for cloud in plain.clouds):
+            keeper = Keeper(plain, config, stop.set)
+            keeper.start()
+            closing.callback(keeper.stop)
+        tell_used(config, ledger.decisions, time.time())
         _answer_users(config, closing)
-        Daemon(site, spool, wake, waiter.nudge).run(stop)
+        Daemon(site, spool, wake, features=(*FEATURES, waiter.join)).run(stop)
         if waiter.failed:
             raise SlurmElasticError("waiting prologs could not be served any more: see above")
-
-
-def _keep_catalogues(
-    plain: Config, config: Config, stop: threading.Event, closing: contextlib.ExitStack
-) -> None:
-    if any(cloud.catalogued for cloud in plain.clouds):
-        keeper = Keeper(plain, config, stop.set)
-        keeper.start()
-        closing.callback(keeper.stop)
 
 
 def _start(waiter: PrologServer) -> None:
@@ -104,10 +97,8 @@ def _start(waiter: PrologServer) -> None:
 
 
 def _answer_users(config: Config, closing: contextlib.ExitStack) -> None:
-    """Machines are more than answers: where the socket cannot be made, that is said and all else
-    goes on.
-    """
-    answers = Answers(config, PromptCli(config.slurm), time.time)
+    """Open the read door; without it machines still come and go, so a failure is only logged."""
+    answers = DoorAnswers(config, PromptCli(config.slurm), time.time)
     door = Door(config.read_socket, answers, answers.trusts)
     try:
         door.start()

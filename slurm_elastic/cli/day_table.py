@@ -12,12 +12,12 @@ from slurm_elastic.cli.status_tables import dollars
 from slurm_elastic.watch.view.attention import (
     private_note,
 )
-from slurm_elastic.watch.view.day import DayView, hours
+from slurm_elastic.watch.view.day import DayView, Span, hours
 
 
-def day_table(day: DayView) -> RenderableType:
-    """The last 24 hours, each from its full hour on, and what there is now."""
-    table = titled_table("The last 24 hours", "From")
+def day_table(day: DayView, span: Span = Span.DAY) -> RenderableType:
+    """The last hours or days, a row an hour or a day, and what there is now."""
+    table = titled_table(f"The last {span.told}", "From")
     for name in (*day.machines, "$/h", "Booting", "Running", "Still waiting"):
         table.add_column(name.capitalize(), justify="right")
     *past, last = hours(day)

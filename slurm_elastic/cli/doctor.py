@@ -18,23 +18,23 @@ from rich.text import Text
 from slurm_elastic.base.account import trusted
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.helptext import examples
+from slurm_elastic.cli.machine_readable import write_json
 from slurm_elastic.cli.service_environment import as_the_services
 from slurm_elastic.cli.shortened import words
-from slurm_elastic.cli.streams import write_json
 from slurm_elastic.config import Config, blocked_clouds
 from slurm_elastic.config.catalogue import from_state
 from slurm_elastic.config.configfile import read
-from slurm_elastic.model.cluster import Finding, Level
+from slurm_elastic.model.finding import Finding, Level
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.providers.catalogues import completed
+from slurm_elastic.slurm.client.doctor_commands import ProbingCli
 from slurm_elastic.slurm.conf import plan
-from slurm_elastic.slurm.hooks.submission_test import ProbingCli
 from slurm_elastic.watch.doctor import auth, bursting, clouds, head, network
 
 _STYLES = {Level.OK: "green", Level.NOTE: "yellow", Level.WRONG: "bold red"}
 
 
-class Part(Struct, frozen=True, kw_only=True):
+class FindingsPart(Struct, frozen=True, kw_only=True):
     """The findings on one cloud, or on the head node."""
 
     name: str
@@ -46,12 +46,11 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
 
     at: float
     wrong: int
-    parts: tuple[Part, ...]
+    parts: tuple[FindingsPart, ...]
     version: int = 1
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the sub-command."""
     parser = subparsers.add_parser(
         "doctor",
         description="Look at each cloud (credentials, machines, offers and their room, image, "
@@ -101,9 +100,7 @@ def diagnose(
     *,
     quick: bool = False,
 ) -> Diagnosis:
-    """Look at everything; the clouds at the same time, as each may take its time-out.
-    ``environment`` says whether the clouds are asked as the services ask them.
-    """
+    """Look at everything; the clouds at the same time, as each may take its time-out."""
     parts = look_at_clouds(config)
     findings = [
         *([environment] if environment else []),
@@ -115,10 +112,10 @@ def diagnose(
         *network.examine(config, slurm, now),
         *(() if quick else head.slurm_conf(config)),
     ]
-    parts.append(Part(name="head node", findings=tuple(findings)))
+    parts.append(FindingsPart(name="head node", findings=tuple(findings)))
     if isinstance(slurm, bursting.Probing) and _answers(findings):
         probes = tuple(bursting.probes(config, slurm))
-        parts.append(Part(name="a job of one node", findings=probes))
+        parts.append(FindingsPart(name="a job of one node", findings=probes))
     return _diagnosis(parts, now)
 
 
@@ -138,22 +135,22 @@ def before_install(
         *auth.examine(config, now),
         *(() if quick else head.slurm_conf(config)),
     ]
-    parts = [*look_at_clouds(config), Part(name="head node", findings=tuple(findings))]
+    parts = [*look_at_clouds(config), FindingsPart(name="head node", findings=tuple(findings))]
     return _diagnosis(parts, now)
 
 
-def _diagnosis(parts: Sequence[Part], now: float) -> Diagnosis:
+def _diagnosis(parts: Sequence[FindingsPart], now: float) -> Diagnosis:
     wrong = sum(f.level is Level.WRONG for part in parts for f in part.findings)
     return Diagnosis(at=now, wrong=wrong, parts=tuple(parts))
 
 
-def look_at_clouds(config: Config) -> list[Part]:
+def look_at_clouds(config: Config) -> list[FindingsPart]:
     """Each cloud, all at the same time; none that is closed to who asks."""
     blocked = blocked_clouds(config)
     if _is_closed(config):
         closed = clouds.not_looked_at(config)
         return [
-            Part(name=f"cloud {c.name}", findings=(*_blocked(blocked.get(c.name)), closed))
+            FindingsPart(name=f"cloud {c.name}", findings=(*_blocked(blocked.get(c.name)), closed))
             for c in config.clouds
         ]
     pools = plan.pools_of(config)
@@ -163,7 +160,9 @@ def look_at_clouds(config: Config) -> list[Part]:
             for c in config.clouds
         ]
     return [
-        Part(name=f"cloud {c.name}", findings=(*_blocked(blocked.get(c.name)), *look.result()))
+        FindingsPart(
+            name=f"cloud {c.name}", findings=(*_blocked(blocked.get(c.name)), *look.result())
+        )
         for c, look in zip(config.clouds, looks, strict=True)
     ]
 
@@ -179,7 +178,7 @@ def _answers(findings: Sequence[Finding]) -> bool:
 
 
 def _blocked(why: str | None) -> Sequence[Finding]:
-    return [Finding(what="not in use", level=Level.NOTE, found=why)] if why else []
+    return [Finding.note("not in use", why)] if why else []
 
 
 def render(diagnosis: Diagnosis, console: Console) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import functools
 
-from slurm_elastic.cli.departing import add_leaving, add_subject, leave
-from slurm_elastic.cli.directing import Subparsers, add_command, add_options
+from slurm_elastic.cli.departure_orders import add_leaving, add_subject, leave
+from slurm_elastic.cli.giving_orders import Subparsers, add_command, add_options
 
 
 def add(subparsers: Subparsers) -> None:
-    """Register the sub-command."""
     parser = add_command(
         subparsers,
         "drain",

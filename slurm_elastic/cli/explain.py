@@ -20,9 +20,9 @@ from slurm_elastic.base.hostlist import compress, expand
 from slurm_elastic.cli import why_not
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.helptext import examples
-from slurm_elastic.cli.shortened import hosts, words
+from slurm_elastic.cli.machine_readable import write_json
+from slurm_elastic.cli.shortened import hosts, offers, words
 from slurm_elastic.cli.status_machines import NARROW
-from slurm_elastic.cli.streams import write_json
 from slurm_elastic.cli.subjects import MOST, subjects
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.config.configfile import load
@@ -37,17 +37,16 @@ from slurm_elastic.slurm.client.prompt import PromptCli
 from slurm_elastic.state.audit_trail import jobs_of, nodes_of
 from slurm_elastic.state.heartbeat import Mark, alive, process_exists, read_mark, told
 from slurm_elastic.state.ledger import Decision, Machine
-from slurm_elastic.state.ledger.mark_rows import to_json
-from slurm_elastic.watch.door.asks import Chain, ChainAsk
+from slurm_elastic.state.store.view import to_json
 from slurm_elastic.watch.door.client import chain_of
+from slurm_elastic.watch.door.questions import Chain, ChainAsk
 from slurm_elastic.watch.view.attention import private_note
 from slurm_elastic.watch.view.next_action import brief
 
 OFFERS_SHOWN = 20
 MACHINES_SHOWN = 5
 DETAILS_SHOWN = 6
-LINES = 40
-"""Lines that are printed where not all are asked for."""
+LINES = 40  # lines that are printed where not all are asked for
 _KIND_WIDTH = 16
 _OFFERS = ("ranked", "behind", "refused", "rejected")
 _JOB_NUMBER = re.compile(r"[0-9]{1,10}")
@@ -73,7 +72,6 @@ class Explanation(Struct, frozen=True, kw_only=True):
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the sub-command."""
     parser = subparsers.add_parser(
         "explain",
         description="Print every decision about a node or a job in the order of time, with its "
@@ -136,9 +134,7 @@ def explanations(config: Config, slurm: Slurm, subject: str) -> Iterator[Explana
 
 
 def _silent(mark: Mark | None, now: float, stale: float) -> str:
-    """That nothing is decided now, as slurm-elasticd does not run; "" where it does, or who asks
-    may not see it.
-    """
+    """That the daemon does not run, so nothing is decided; "" where it does, or nobody can tell."""
     if mark is None or alive(mark.beat, process_exists(mark.pid), now, stale):
         return ""
     ago = brief(max(now - mark.at, 0.0))
@@ -312,9 +308,7 @@ def _head(explanation: Explanation, console: Console, machines: int | None = Non
 
 
 def _last_times(decisions: Sequence[Decision]) -> list[tuple[Decision, str]]:
-    """The last decision of each kind and cause, in the order of time, and how often it was taken
-    before.
-    """
+    """The last decision of each kind and cause, by time, and how often it was taken before."""
     found: dict[tuple[str, str], list[Decision]] = {}
     for decision in decisions:
         found.setdefault((decision.kind, generalised(decision.reason)), []).append(decision)
@@ -394,7 +388,7 @@ def _subjects(decision: Decision, *, whole: bool) -> str:
     jobs = jobs_of(decision)
     shown = ", ".join(str(j) for j in jobs[:6]) + (f" and {len(jobs) - 6} more" if jobs[6:] else "")
     nodes = compress(nodes_of(decision))
-    parts = [nodes if whole else hosts(nodes, 1, wide=True).plain] if nodes else []
+    parts = [nodes if whole else hosts(nodes, 1).plain] if nodes else []
     if jobs:
         parts.append(f"{'job' if len(jobs) == 1 else 'jobs'} {shown}")
     return ", ".join(parts)
@@ -417,16 +411,14 @@ def _offers(kind: str, rows: Sequence[object]) -> Iterable[Text]:
 
 
 def _offer(row: object) -> str:
-    """``[key, room, reason]``, ``[key, reason]``, ``[reason, how many, which]`` or one name of
-    offers; anything else as it is.
-    """
+    """``[key, room, reason]``, ``[key, reason]``, ``[reason, count, which]``, a name, or other."""
     if isinstance(row, str):
-        return row
+        return offers(row)
     if not isinstance(row, list) or not row:
         return to_json(row)
     key, *rest = row
     if len(rest) == 2 and isinstance(rest[1], list):
-        return f"{' '.join(str(name) for name in rest[1])}: {key}"
+        return f"{'; '.join(offers(str(name)) for name in rest[1])}: {key}"
     room = f" for {rest[0]} node(s)" if rest and isinstance(rest[0], int) else ""
     reason = " ".join(str(part) for part in (rest[1:] if room else rest))
     return f"{key}{room}: {reason}" if reason else f"{key}{room}"

@@ -3,89 +3,23 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-from msgspec import Struct
-from msgspec.structs import replace
 from rich.console import Console
 from rich.progress import Progress
 
-from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.cli import billed
 from slurm_elastic.cli.arguments import count, seconds
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load as load_config
-from slurm_elastic.config.policies import Budget
-from slurm_elastic.config.rules import bounds_of, rules_of
-from slurm_elastic.policies.checkpoint.checkpoint import parse as parse_checkpoint
-from slurm_elastic.policies.growth.capacity import Bounds
-from slurm_elastic.providers.base.prices.trace import PriceTrace, load_trace, series_of
 from slurm_elastic.simulate import sacct, swf
-from slurm_elastic.simulate.availability import Span, load_supply
-from slurm_elastic.simulate.checkpointed_run import Checkpoints
 from slurm_elastic.simulate.engine import Progress as Told
-from slurm_elastic.simulate.jobs import Jobs
-from slurm_elastic.simulate.scenario import Scenario
-from slurm_elastic.simulate.scenario_config import NAME as CONFIGURED
-from slurm_elastic.simulate.scenario_config import configured
-from slurm_elastic.simulate.site import World, bought_as, pools_of, scenario_of
+from slurm_elastic.simulate.setting import DEPTH, Options, Setting, setting_of
 from slurm_elastic.simulate.swf import History
 
 LONG = 20_000
-DEPTH = 500
-"""Jobs that one look at the queue considers; Slurm's bf_max_job_test."""
-
-
-NONE = "none"
-"""The policy that starts no machine of a public cloud: the site as it would be without."""
-
-
-class Setting(Struct, frozen=True, kw_only=True):
-    """A history, and the scenario that it runs in but for the policy; ``configured`` is the one of
-    the site itself. ``notes`` say what was assumed in any simulation, ``own_notes`` what was in
-    that of the site itself; ``source`` is the file of the history.
-    """
-
-    source: str
-    history: History
-    base: Scenario
-    configured: Scenario
-    prices: PriceTrace | None
-    notes: tuple[str, ...]
-    own_notes: tuple[str, ...]
-
-    @property
-    def jobs(self) -> Jobs:
-        """The jobs of the history."""
-        return self.history.jobs
-
-    def told(self, policies: Iterable[str]) -> tuple[str, ...]:
-        """The assumptions in simulations of these policies."""
-        return (*self.notes, *self.own_notes) if CONFIGURED in policies else self.notes
-
-    def scenario(self, policy: str) -> Scenario:
-        """The scenario of a policy's text; of CONFIGURED: the site as it is configured; of NONE:
-        the same without public machines. Raises ConfigError for any other text.
-        """
-        if policy == NONE:
-            return self._without_public()
-        if policy == CONFIGURED:
-            problems = self.configured.problems()
-            if problems:
-                raise ConfigError(*(f"policy {policy!r}: {problem}" for problem in problems))
-            return self.configured
-        return scenario_of(policy, self.base.pools, self.base)
-
-    def _without_public(self) -> Scenario:
-        pools = tuple(pool for pool in self.configured.pools if not pool.public)
-        if not any(pool.machines for pool in pools):
-            raise ConfigError(
-                f"policy {NONE!r}: without public clouds there are no machines; give the site's own"
-                " by --static NODESxCPUS"
-            )
-        return replace(self.configured, pools=pools)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -188,51 +122,19 @@ def _add_spot(group: argparse._ArgumentGroup) -> None:
 
 def read(args: argparse.Namespace) -> Setting:
     """Everything is read and checked here, before the first job is simulated."""
+    return setting_of(*asked(args))
+
+
+def asked(args: argparse.Namespace) -> tuple[History, Config, Options]:
+    """What the options of ``add_arguments`` name, as it was read."""
     config = load_config(Path(args.config))
-    history = (
+    found = (
         sacct.load(args.sacct, args.max_jobs)
         if args.sacct
         else swf.load(args.workload, args.max_jobs)
     )
-    jobs = history.jobs
-    last = max(s + r for s, r in zip(jobs.submit, jobs.run, strict=True))
-    prices = _prices(args.prices)
-    world = World(
-        span=Span(history.start, jobs.submit[0], last),
-        static=args.static,
-        boot=args.boot,
-        configure=args.configure,
-        billing=args.billing,
-        reserved=tuple((one.pool, one.machines, one.price) for one in args.reserved),
-        prices=prices,
-        availability=tuple(load_supply(text) for text in args.availability),
-        notice=args.notice,
-        rebalance=args.rebalance,
-        whole=args.whole_nodes,
-        gpus=any(jobs.gpus),
-    )
-    pools, notes = pools_of(config, world)
-    base = Scenario(
-        pools=pools,
-        bounds=_bounds(config, notes),
-        payers=_payers(config, history, notes),
-        checkpoints=_checkpoints(args),
-        reservations=args.reservations,
-        depth=args.depth,
-        requeue_delay=args.requeue_delay,
-        seed=args.seed,
-    )
-    base = bought_as(config, base)
-    own, more = configured(config, base, saves=args.checkpoint is None)
-    return Setting(
-        configured=own,
-        source=str(args.sacct or args.workload),
-        history=history,
-        base=base,
-        prices=prices,
-        notes=tuple(notes),
-        own_notes=tuple(more),
-    )
+    options = Options(**{name: getattr(args, name) for name in Options.__struct_fields__})
+    return found, config, options
 
 
 @contextmanager
@@ -247,48 +149,12 @@ def progress(total: int) -> Iterator[Told | None]:
         yield lambda jobs: bar.advance(task, jobs)
 
 
-def _bounds(config: Config, notes: list[str]) -> Bounds:
-    """The cluster's budget, and the times at which machines may be started."""
-    windows = {rules_of(config, pool).windows for pool in config.pools}
-    if len(windows) > 1:
-        notes.append("windows are not looked at: they are not the same in all pools")
-    if any(cloud.policies.budget != Budget() for cloud in config.clouds):
-        notes.append(
-            "budgets of clouds are not looked at, only the cluster's, accounts' and users'"
-        )
-    same = windows.pop() if len(windows) == 1 else ()
-    return replace(bounds_of(config.policies.budget), windows=same)
-
-
-def _payers(config: Config, history: History, notes: list[str]) -> dict[str, Bounds]:
-    """The budgets of those accounts and users that the history has jobs of, by its numbers."""
-    found = {}
-    for scope, budget in config.policies.payer_budgets.items():
-        kind, _, name = scope.partition(":")
-        number = history.account(name) if kind == "account" else history.user(name)
-        if number is None:
-            notes.append(f"the history has no job of {kind} {name}, which has a budget")
-        else:
-            found[f"{kind}:{number}"] = bounds_of(budget)
-    return found
-
-
-def _checkpoints(args: argparse.Namespace) -> Checkpoints:
-    try:
-        policy = parse_checkpoint(args.checkpoint or "none")
-    except ValueError as error:
-        raise ConfigError(f"--checkpoint: {error}") from None
-    return Checkpoints(policy=policy, dump=args.dump)
-
-
-def _prices(paths: Sequence[Path]) -> PriceTrace | None:
-    """The prices of all files; where two have the same offer, the points of both."""
-    points: dict[tuple[str, str], dict[float, float]] = {}
-    for path in paths:
-        for key, series in load_trace(path).series.items():
-            points.setdefault(key, {}).update(zip(series.times, series.prices, strict=True))
-    merged = {key: series_of(values) for key, values in points.items()}
-    return PriceTrace(merged) if merged else None
+@contextmanager
+def working(at: str) -> Iterator[None]:
+    """Tell on a terminal's error side what is being done, as long as it takes."""
+    console = Console(stderr=True)
+    with console.status(at) if console.is_terminal else nullcontext():
+        yield
 
 
 def _static(text: str) -> tuple[int, int]:

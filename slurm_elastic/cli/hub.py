@@ -42,7 +42,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Its options."""
     made = Command(
         prog="slurm-elastic-hub",
         description="Keep the head's end of join.network as root: the tunnel to machines, and the "

@@ -18,7 +18,6 @@ from slurm_elastic.config.grants import Holder, use_of
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register ``iam`` and its action."""
     parser = subparsers.add_parser(
         "iam",
         description="Write the rights of a cloud's account. See docs/rights.md.",

@@ -15,8 +15,7 @@ from slurm_elastic.cli.streams import visible
 from slurm_elastic.config.configfile import load_as
 from slurm_elastic.image import label
 from slurm_elastic.image.build import build
-from slurm_elastic.image.check import check
-from slurm_elastic.image.identity import KINDS
+from slurm_elastic.image.cloud_metadata import KINDS
 from slurm_elastic.image.recipe import Recipe, problems
 
 HEARTBEAT = 180
@@ -24,7 +23,6 @@ TIMEOUT = 900
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register ``image`` and its actions."""
     parser = subparsers.add_parser(
         "image",
         description="Make the image that machines start from, with the head's own release of "
@@ -114,7 +112,6 @@ def _add_check(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 
 
 def run_build(args: argparse.Namespace) -> int:
-    """Make the image."""
     recipe = Recipe()
     if args.recipe is not None:
         recipe = load_as(args.recipe, Recipe, "debian, slurm, packages, files, users or mounts")
@@ -129,6 +126,12 @@ def run_build(args: argparse.Namespace) -> int:
 
 def run_check(args: argparse.Namespace) -> int:
     """0 where the image is good, else 1."""
+    try:
+        from slurm_elastic.image.check import check
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"Python module {error.name!r} is missing; install slurm-elastic[ssh]"
+        ) from error
     with ended_like_ctrl_c():
         good = check(
             args.file, _say, cloud=args.cloud, heartbeat=args.heartbeat, timeout=args.timeout,

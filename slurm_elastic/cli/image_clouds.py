@@ -17,7 +17,7 @@ from slurm_elastic.config.configfile import load
 from slurm_elastic.config.grants import use_of
 from slurm_elastic.image import label
 from slurm_elastic.image.upload import image_file, upload
-from slurm_elastic.model.cluster import CloudImage
+from slurm_elastic.model.boot_image import CloudImage
 from slurm_elastic.model.protocols import ImageStore
 from slurm_elastic.providers import open_images
 
@@ -25,7 +25,6 @@ _COLUMNS = ("NAME", "ID", "SLURM", "SYSTEM", "SIZE", "AGE", "POOLS")
 
 
 def add_upload(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register ``image upload``."""
     sent = actions.add_parser(
         "upload",
         help="put a built image into a configured cloud, tagged so that pools find it",

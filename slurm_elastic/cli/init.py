@@ -15,29 +15,31 @@ from rich.table import Table
 from slurm_elastic.base import writing
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.cli import conf, doctor
+from slurm_elastic.cli.arguments import DEFAULT_CONFIG
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.streams import visible
 from slurm_elastic.config import configfile
 from slurm_elastic.config.cloud_kinds import table
-from slurm_elastic.config.found import Found, Place
+from slurm_elastic.config.found import Found, SearchPlace
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.setup import compose, merge, reach
-from slurm_elastic.setup.questions import Answers, Question, answers, questions
+from slurm_elastic.setup.questions import Answers, Earlier, Question, answers, questions
 from slurm_elastic.setup.site import Facts, facts
 
 SLURM_CONF = Path("/etc/slurm/slurm.conf")
+BY_HAND = "docs/configuration-clouds.md; for clouds of other packages their own pages"
 _MOST_BYTES = 65536
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the sub-command."""
     parser = subparsers.add_parser(
         "init",
-        description="Read slurm.conf, look for clouds that this host can reach, ask at most eight "
+        description="Read slurm.conf, look for clouds that this host can reach, ask at most nine "
         "questions, and write a configuration with comments. It is then checked as 'conf show', "
         "'conf check' and 'doctor' do. A configuration that is there keeps all that is in it; "
-        "clouds and pools that it lacks are added. Nothing else is changed, and nothing is bought.",
+        "clouds and pools that it lacks are added, and answers that are others than it has are "
+        "changed. Nothing else is changed, and nothing is bought.",
         epilog=examples("slurm-elastic init", "slurm-elastic init --yes --output /tmp/first.yaml"),
     )
     parser.add_argument(
@@ -62,33 +64,68 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 def run(args: argparse.Namespace) -> int:
     """Write the file; 1 where a check of it fails."""
     output = Path(args.output or args.config)
+    before = _text(output)
+    try:
+        text = _composed(args, output, before)
+        print()
+        if text == before:
+            print(f"{output} has all of it already; nothing is changed.")
+        else:
+            for made in _write(output, text):
+                print(f"made directory {made}")
+            print(f"{'changed' if before else 'wrote'} {output}")
+        return _checked(output)
+    except KeyboardInterrupt:
+        written = _text(output) != before
+        what = f"{output} is written, but not checked" if written else "nothing is written"
+        print(f"\nstopped; {what}", file=sys.stderr)
+        raise
+
+
+def _text(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8") if path.exists() else None
+
+
+def _composed(args: argparse.Namespace, output: Path, before: str | None) -> str:
+    """The text of the configuration, by the site, its clouds and the answers."""
     conf_file = args.slurm_conf or Path(os.environ.get("SLURM_CONF") or SLURM_CONF)
     site = facts(conf_file.resolve())
-    _show_site(site)
-    place = Place(home=Path.home(), environment=os.environ)
-    found = _renamed(reach.look(table(), place), site)
-    _show_found(found)
-    asked = questions(site, found)
-    given = _given(args, asked)
-    before = output.read_text(encoding="utf-8") if output.exists() else None
-    text = compose.compose(site, found, given)
-    if before is not None:
-        text = merge.added(before, str(output), compose.chosen(found, given), site, given)
-    configfile.parse(text, str(output))
-    if text == before:
-        print(f"\n{output} has all of it already; nothing is changed.")
-    else:
-        _write(output, text)
-        print(f"\n{'added to' if before else 'wrote'} {output}")
-    return _checked(output)
-
-
-def _show_site(site: Facts) -> None:
+    earlier = merge.earlier(configfile.parse(before, str(output))) if before is not None else None
     print(
         f"{site.conf}: cluster {site.cluster}, {site.nodes} nodes, most of {site.cpus} cpus and "
         f"{site.memory} MiB; partition {site.partition or '(none)'}; auth/{site.auth}; "
         f"{site.accounting}; SlurmUser {site.user}"
     )
+    kinds = table()
+    found = _renamed(reach.look(kinds, SearchPlace(home=Path.home(), environment=os.environ)), site)
+    _show_found(found)
+    if others := reach.not_found(kinds, found):
+        print(f"Not found here, to be written by hand: {', '.join(others)} ({BY_HAND})")
+    if before is None:
+        _expect_a_cloud(found)
+    else:
+        print(f"{output} is there: it keeps what it has, and defaults are as it has them.")
+    given = _given(args, questions(site, found, earlier), earlier)
+    if earlier is None or before is None:
+        text = compose.compose(site, found, given)
+    else:
+        text = merge.added(before, str(output), compose.chosen(found, given), site, given)
+        text = merge.answered(text, str(output), earlier.answers, given)
+    configfile.parse(text, str(output))
+    return text
+
+
+def _expect_a_cloud(found: Sequence[Found]) -> None:
+    """ConfigError where all that the site has lacks something: a rehearsal would hide that."""
+    if any(one.usable for one in found):
+        return
+    lacking = [f"{one.what}: {one.enable}" for one in found if one.lacking]
+    if lacking:
+        raise ConfigError(
+            f"no cloud can be used yet, and nothing is written: {'; '.join(lacking)}. Then run "
+            "this again"
+        )
+    print("No cloud can be used yet: the file gets one in memory, shut, to rehearse with.")
 
 
 def _renamed(found: Sequence[Found], site: Facts) -> tuple[Found, ...]:
@@ -112,20 +149,18 @@ def _show_found(found: Sequence[Found]) -> None:
         )  # fmt: skip
     print()
     plain().print(shown)
-    if not any(one.usable for one in found):
-        print("No cloud can be used yet: the file gets one in memory, shut, to rehearse with.")
 
 
-def _given(args: argparse.Namespace, asked: Sequence[Question]) -> Answers:
+def _given(args: argparse.Namespace, asked: Sequence[Question], earlier: Earlier | None) -> Answers:
     if args.yes or args.answers is not None:
         told = _read_answers(args.answers, asked) if args.answers is not None else {}
         try:
-            return answers(told, asked)
+            return answers(told, asked, earlier)
         except ValueError as error:
             raise ConfigError(f"{args.answers}: {error}") from None
     if not sys.stdin.isatty():
         raise ConfigError("nobody can be asked here: add --yes or --answers FILE")
-    return answers({question.key: _ask(question) for question in asked}, asked)
+    return answers({question.key: _ask(question) for question in asked}, asked, earlier)
 
 
 def _read_answers(path: Path, asked: Sequence[Question]) -> Mapping[str, str]:
@@ -141,15 +176,25 @@ def _read_answers(path: Path, asked: Sequence[Question]) -> Mapping[str, str]:
     if strange:
         expected = ", ".join(_KEYS)
         raise ConfigError(f"{path}: found {', '.join(strange)}, expected one of {expected}")
+    if "accounts" in told and "groups" in keys:
+        raise ConfigError(
+            f"{path}: accounts: found names of accounts, expected groups: at this site an account "
+            "is whatever anybody types"
+        )
     return {key: _as_typed(value) for key, value in told.items() if key in keys}
 
 
-_KEYS = ("clouds", "accounts", "cap", "shape", "spot", "max_time", "head", "checkpoints")
+_KEYS = (
+    "clouds", "hosts", "accounts", "groups", "cap", "shape", "spot", "max_time", "head",
+    "checkpoints",
+)  # fmt: skip
 
 
 def _as_typed(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, dict):
+        return " ".join(f"{node}={url}" for node, url in value.items())
     if isinstance(value, list):
         return " ".join(map(str, value))
     return "none" if value is None else str(value)
@@ -171,16 +216,20 @@ def _ask(question: Question) -> str:
             return text
 
 
-def _write(path: Path, text: str) -> None:
-    """Whole or not at all."""
+def _write(path: Path, text: str) -> list[Path]:
+    """Whole or not at all; the directories that were made for it."""
+    made = [one for one in reversed(path.absolute().parents) if not one.exists()]
     path.parent.mkdir(parents=True, exist_ok=True)
     writing.replace(path, text.encode(), 0o644)
+    return made
 
 
 def _checked(path: Path) -> int:
     """The checks, and the next two commands. ``conf show`` in a line: its pages would hide them."""
-    configfile.ensure_uuid(path)
-    option = "" if path == conf_default() else f" --config {path}"
+    if configfile.read_uuid(path) is None:
+        configfile.ensure_uuid(path)
+        print(f"wrote {path.parent / configfile.UUID_FILE}, which marks this cluster's machines")
+    option = "" if path == Path(DEFAULT_CONFIG) else f" --config {path}"
     config = configfile.load(path, whole=True)
     print(f"conf show: {len(config.clouds)} cloud(s), {len(config.pools)} pool(s)\nconf check:")
     sys.stdout.flush()
@@ -199,10 +248,3 @@ def _checked(path: Path) -> int:
     if not failed:
         print(f"  slurm-elastic{option} doctor           # once the services run (docs/install.md)")
     return 1 if failed or ill else 0
-
-
-def conf_default() -> Path:
-    """The configuration that commands take without ``--config``."""
-    from slurm_elastic.cli.arguments import DEFAULT_CONFIG
-
-    return Path(DEFAULT_CONFIG)

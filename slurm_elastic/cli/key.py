@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.cli import key_machines, key_slurm
-from slurm_elastic.cli.directing import duration
+from slurm_elastic.cli.giving_orders import duration
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
@@ -27,7 +27,6 @@ that."""
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register ``key`` and its actions."""
     parser = subparsers.add_parser(
         "key",
         description="Change the munge key, or the keys of auth/slurm. See docs/keys.md.",

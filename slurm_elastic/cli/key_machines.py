@@ -34,7 +34,7 @@ def living(config: Config, ssh: Ssh, restart: str, without: Sequence[Machine] = 
     keys = module()
     known = {(m.instance.cloud, m.instance.id) for m in without}
     with contextlib.closing(Ledger(config.state / "ledger.db", read_only=True)) as ledger:
-        found = ledger.machines()
+        found = ledger.machines.live()
     others = [m for m in found if (m.instance.cloud, m.instance.id) not in known]
     rotation: Rotation = keys.Rotation(config, ssh, others, restart=restart)
     return rotation

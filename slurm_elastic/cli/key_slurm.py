@@ -1,8 +1,6 @@
-"""``slurm-elastic key`` with auth/slurm: the head's slurm.jwks, and a cloud's part of it.
-
-Slurm's daemons know several keys at once, so nothing is refused at any moment: first all machines
-learn the new ones, then slurmctld signs with its new one, then the machines do; the old ones end
-by themselves, or at once with ``--revoke``.
+"""``slurm-elastic key`` with auth/slurm: the head's slurm.jwks, and a cloud's part of it. Nothing
+is refused at any moment: first all machines learn the new keys, then slurmctld signs with its new
+one, then the machines do; the old ones end by themselves, or at once with ``--revoke``.
 """
 
 from __future__ import annotations
@@ -37,12 +35,10 @@ RELOAD = "systemctl reload slurmd.service"
 HEAD = "systemctl reload slurmctld.service"
 EXPIRES = 90 * 86400.0
 OVERLAP = 86400.0
-SETTLE = 5.0
-"""Seconds that slurmd takes to read its keys anew once it has been told to."""
+SETTLE = 5.0  # seconds that slurmd takes to read its keys anew once it has been told to
 
 
 def add(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the actions that only auth/slurm has."""
     show = actions.add_parser(
         "show",
         help="auth/slurm: print the slurm.jwks of a cloud's machines, for an image",
@@ -64,18 +60,15 @@ def add(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def run_show(args: argparse.Namespace) -> int:
-    """Print a cloud's keys."""
     config = load(Path(args.config))
     names = [cloud.name for cloud in config.clouds]
     if args.cloud not in names:
         raise ConfigError(f"there is no cloud {args.cloud!r}, only {', '.join(names)}")
-    keys = _read(_file(config))
-    sys.stdout.write(keys.for_cloud(args.cloud, time.time()).encoded().decode())
+    sys.stdout.write(_read(_file(config)).for_cloud(args.cloud, time.time()).encoded().decode())
     return 0
 
 
 def run_convert(args: argparse.Namespace) -> int:
-    """Print a slurm.key as slurm.jwks."""
     try:
         text = Path(args.file).read_bytes()
     except OSError as error:
@@ -102,9 +95,15 @@ def rotate(
     fresh = KeySet(tuple(key for key in after.keys if key.kid not in old))
     head = args.head_command or HEAD
     lost = _teach(rotation, before, after, now, lose=args.without_unreachable)
-    _change_head(rotation, ssh, after, head)
+    try:
+        _put(ssh, after, head)
+    except SlurmElasticError as error:
+        rotation.back()
+        raise SlurmElasticError(f"the head keeps its keys, nothing is changed: {error}") from None
     left = _sign(rotation, fresh if args.revoke else after, now)
-    left += _late(config, ssh, rotation, args, fresh if args.revoke else after, now)
+    # A machine that came meanwhile may have got the keys of before.
+    late = living(config, ssh, args.restart or RELOAD, rotation.machines)
+    left += _sign(late, fresh if args.revoke else after, now)
     print(f"new: {', '.join(key.kid for key in fresh.keys)}, for {_span(ends - now)}")
     if left > lost:
         print(f"{left - lost} machine(s) sign with the old keys, for {_span(overlap)}; nothing is "
@@ -133,14 +132,6 @@ def _teach(rotation: Rotation, before: KeySet, after: KeySet, now: float, *, los
     return lost
 
 
-def _change_head(rotation: Rotation, ssh: Ssh, after: KeySet, head: str) -> None:
-    try:
-        _put(ssh, after, head)
-    except SlurmElasticError as error:
-        rotation.back()
-        raise SlurmElasticError(f"the head keeps its keys, nothing is changed: {error}") from None
-
-
 def _put(ssh: Ssh, keys: KeySet, head: str) -> None:
     """The head's file, and slurmctld with it; the file of before where that fails."""
     rotating = module()
@@ -161,14 +152,6 @@ def _sign(rotation: Rotation, keys: KeySet, now: float) -> int:
     if rotation.machines:
         time.sleep(SETTLE)
     return len(wrong)
-
-
-def _late(
-    config: Config, ssh: Ssh, rotation: Rotation, args: argparse.Namespace, keys: KeySet, now: float
-) -> int:
-    """A machine that came meanwhile may have got the keys of before."""
-    late = living(config, ssh, args.restart or RELOAD, rotation.machines)
-    return _sign(late, keys, now)
 
 
 def _file(config: Config) -> Path:

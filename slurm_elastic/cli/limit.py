@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator
 
 from slurm_elastic.base.errors import ConfigError
-from slurm_elastic.cli.directing import (
+from slurm_elastic.cli.giving_orders import (
     Subparsers,
     add_command,
     add_options,
@@ -14,17 +14,16 @@ from slurm_elastic.cli.directing import (
     give,
     opened,
 )
-from slurm_elastic.config.changed import DOLLARS, KEYS, checked, configured, scope_named
+from slurm_elastic.config.limit_changes import DOLLARS, KEYS, checked, configured, scope_named
 from slurm_elastic.model.directive import LimitChange, limit_changes, scope_in_words
 from slurm_elastic.policies.money.accounting import usage
-from slurm_elastic.watch.door.asks import EndAsk
+from slurm_elastic.watch.door.questions import EndAsk
 from slurm_elastic.watch.view import Facts
 
 RESET = "reset"
 
 
 def add(subparsers: Subparsers) -> None:
-    """Register the sub-command."""
     parser = add_command(
         subparsers,
         "limit",

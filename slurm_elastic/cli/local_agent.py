@@ -29,8 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         config = configfile.load(arguments.config)
         cloud = _cloud(config, arguments.cloud)
-        settings = _settings(config, cloud, arguments)
-        agent = Agent(settings)
+        agent = Agent(_settings(config, cloud, arguments))
     except (SlurmElasticError, OSError) as error:
         print(f"slurm-elastic-local: {visible(str(error))}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
@@ -42,7 +41,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Its options."""
     made = Command(
         prog="slurm-elastic-local",
         description="Start and end the slurmd's of a cloud with provider local, on this host and "

@@ -1,10 +1,8 @@
 """``slurm-elastic``: finds the sub-command's module, runs it, turns errors into exit codes.
 
-Exit codes: 0 done; 1 it failed; 2 wrong use, wrong configuration or a sandbox that refuses;
-130 interrupted; 141 the reader of the output went away.
-
-A sub-command is a module here with ``add(subparsers)``; it is imported only if it is the one that
-was asked for, so that a missing dependency of one leaves the others working.
+Exit codes: 0 done; 1 it failed; 2 wrong use, wrong configuration or a sandbox that refuses; 130
+interrupted; 141 the reader of the output went away. Only the sub-command that was asked for is
+imported, so that a missing dependency of one leaves the others working.
 """
 
 from __future__ import annotations
@@ -13,6 +11,7 @@ import argparse
 import importlib
 import logging
 import os
+import sqlite3
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -44,6 +43,7 @@ COMMANDS: Mapping[str, str] = {
     "metrics": "print metrics for Prometheus once, for node_exporter's textfile collector",
     "explain": "tell why a node or a job is where it is: every decision in order",
     "doctor": "find what is wrong with clouds, services or slurm.conf, and say what to do",
+    "journal": "back up what the services remember, put it back, read it through",
     "bundle": "write an archive for who is asked for help, without secrets",
     "ckpt": "list checkpoints and notices, save a job, warn of a node",
     "clear": "end cool-downs and pauses, as root or SlurmUser",
@@ -54,8 +54,7 @@ COMMANDS: Mapping[str, str] = {
     "replace": "have machines leave, and others start in their place",
     "migrate": "empty a cloud, its jobs go on in another one",
 }
-MODULES = {"try": "trial"}
-"""Modules of commands whose names are words of Python."""
+MODULES = {"try": "trial"}  # modules of commands whose names are words of Python
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "before anything is paid": ("quickstart", "sandbox", "simulate", "plan"),
     "set it up": ("init", "conf", "iam", "key", "image", "rootpart", "offers", "try"),
@@ -68,6 +67,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "ckpt",
         "web",
         "metrics",
+        "journal",
         "bundle",
         "clear",
     ),
@@ -113,6 +113,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         let_go()
         print(f"slurm-elastic: {visible(_os_sentence(error))}", file=sys.stderr)
         return 1
+    except sqlite3.Error as error:
+        text = f"what the services remember cannot be read or written: {error}"
+        print(f"slurm-elastic: {visible(text)}", file=sys.stderr)
+        return 1
     return code
 
 
@@ -126,10 +130,7 @@ def _run(argv: Sequence[str]) -> int:
 
 
 def parsed(argv: Sequence[str]) -> argparse.Namespace:
-    """The meaning of a command line (without the program's name); ``command`` is None without one.
-
-    Raises SystemExit after a message for wrong use, as argparse does.
-    """
+    """The meaning of a command line without the program's name. SystemExit for wrong use."""
     return _understood(argv)[1]
 
 

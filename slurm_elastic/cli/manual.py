@@ -1,7 +1,6 @@
-"""Man pages and completions of bash, zsh and fish, made from the commands' own definition.
-
-``python -m slurm_elastic.cli.manual DIRECTORY`` writes them as they belong below ``share``;
-setup.py does so for a wheel. Needs argparse-manpage and shtab, which no installation needs.
+"""Man pages and completions of bash, zsh and fish, made from the commands' own definition. ``python
+-m slurm_elastic.cli.manual DIRECTORY`` writes them as they belong below ``share``; setup.py does so
+for a wheel. Needs argparse-manpage and shtab.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import shtab
@@ -27,6 +26,17 @@ COMPLETIONS = {
 }
 FILES = frozenset({"FILE", "DIRECTORY", "DIR", "CSV", "[POOL=]JSON"})
 """Metavars of options that take a path."""
+_OURS = (
+    "slurm-elastic conf show 2>/dev/null | awk '/^[a-z]/ {{at = $1}} "
+    'at == "{}:" && /^[- ] name:/ {{print $NF}}\''
+)
+_NODES = "sinfo -h -N -o %N 2>/dev/null | sort -u"
+_JOBS = "squeue -h -o %A 2>/dev/null"
+NAMES = {
+    "CLOUD": _OURS.format("clouds"), "POOL": _OURS.format("pools"), "NODE": _NODES,
+    "NODES": _NODES, "JOB": _JOBS, "JOBID": _JOBS,
+}  # fmt: skip
+"""Commands of any shell that print the names that a metavar stands for."""
 SERVICES = {
     "slurm-elasticd": "start, end and repair machines for slurmctld",
     "slurm-elastic-ckptman": "save jobs and move them off machines that are taken away",
@@ -69,7 +79,7 @@ def pages() -> dict[str, str]:
 def completions() -> dict[str, str]:
     """Each shell's, by its place."""
     parser = main.whole_parser()
-    _complete_files(parser)
+    _complete_names(parser)
     return {path: shtab.complete(parser, shell=shell) for shell, path in COMPLETIONS.items()}
 
 
@@ -111,14 +121,28 @@ def _plain(text: str) -> str:
     return "\n".join(f"\\&{line}" if line[:1] in (".", "'") else line for line in lines)
 
 
-def _complete_files(parser: argparse.ArgumentParser) -> None:
+def _complete_names(parser: argparse.ArgumentParser) -> None:
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             action.help = "command"  # one that is hidden is not completed
             for child in action.choices.values():
-                _complete_files(child)
+                _complete_names(child)
         elif action.type is Path or action.metavar in FILES:
             action.complete = shtab.FILE  # type: ignore[attr-defined]
+        elif known := [one for one in str(action.metavar).split("|") if one in NAMES]:
+            action.complete = _names(known)  # type: ignore[attr-defined]
+
+
+def _names(metavars: Sequence[str]) -> dict[str, object]:
+    """What shtab puts into each shell's file: a function of our own, and its call."""
+    name = f"_slurm_elastic_{'_'.join(metavars).lower()}"
+    told = "; ".join(NAMES[one] for one in metavars)
+    preamble = {
+        "bash": f'{name}() {{ compgen -W "$({told})" -- "$1"; }}',
+        "zsh": f'{name}() {{ compadd -- ${{(f)"$({told})"}}; }}',
+        "fish": f"function {name}; {told}; end",
+    }
+    return {"bash": name, "zsh": name, "fish": f"({name})", "preamble": preamble}
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ from slurm_elastic.watch.door.records import may_read
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the sub-command."""
     parser = subparsers.add_parser(
         "metrics",
         description="Print machines, money, refusals, boots, checkpoints and migrations as metrics "

@@ -7,13 +7,12 @@ import argparse
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import ConfigError
-from slurm_elastic.cli.departing import add_leaving, departure, order, read
-from slurm_elastic.cli.directing import Subparsers, add_command, add_options, opened
+from slurm_elastic.cli.departure_orders import add_leaving, departure, order, read
+from slurm_elastic.cli.giving_orders import Subparsers, add_command, add_options, opened
 from slurm_elastic.model.directive import scope_of_cloud
 
 
 def add(subparsers: Subparsers) -> None:
-    """Register the sub-command."""
     parser = add_command(
         subparsers,
         "migrate",

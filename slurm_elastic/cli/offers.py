@@ -19,21 +19,22 @@ from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.cli.arguments import count
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.helptext import examples
+from slurm_elastic.cli.machine_readable import write_json
 from slurm_elastic.cli.service_environment import as_the_services
 from slurm_elastic.cli.shortened import words
 from slurm_elastic.cli.status_machines import NARROW
-from slurm_elastic.cli.streams import write_json
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import read
 from slurm_elastic.config.rules import types_of
 from slurm_elastic.controller.context import Site
-from slurm_elastic.model.cluster import Market, NodeRequest, Offer, Placement, Pool, Ranked
+from slurm_elastic.model.cluster import Market, NodeRequest, Offer, Pool
 from slurm_elastic.model.protocols import Provider, Slurm
 from slurm_elastic.policies.launch.ranking import Scope, rank, serving, unsold
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.catalogues import completed
 from slurm_elastic.slurm.client.prompt import PromptCli
 from slurm_elastic.state.ledger import Ledger
+from slurm_elastic.state.store.journal import is_there
 
 
 class OfferRow(Struct, frozen=True, kw_only=True):
@@ -51,9 +52,7 @@ class OfferRow(Struct, frozen=True, kw_only=True):
 
 
 class PoolOffers(Struct, frozen=True, kw_only=True):
-    """A pool's ranking for ``nodes`` nodes, best first, and what is rejected. ``error`` is set
-    where its cloud could not be asked.
-    """
+    """A pool's ranking for ``nodes`` nodes, best first; ``error``: why its cloud was not asked."""
 
     pool: str
     cloud: str
@@ -78,7 +77,6 @@ class Offers(Struct, frozen=True, kw_only=True):
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the sub-command."""
     parser = subparsers.add_parser(
         "offers",
         description="Ask the clouds what they sell and rank it as the daemon would now: limits, "
@@ -120,9 +118,7 @@ def gather(
     pool: str | None = None,
     nodes: int | None = None,
 ) -> Offers:
-    """Ask and rank. SlurmElasticError where the job is not there or the ledger cannot be read,
-    ConfigError where the pool is not.
-    """
+    """Ask and rank. SlurmElasticError without the job or a ledger, ConfigError without the pool."""
     path = config.state / "ledger.db"
     try:
         with _ledger(path) as (ledger, note):
@@ -141,10 +137,8 @@ def gather(
 
 @contextlib.contextmanager
 def _ledger(path: Path) -> Iterator[tuple[Ledger, str]]:
-    """The ledger, and what is to be said of it; before the first start an empty one, as whoever
-    sets a cloud up wants to know what it sells.
-    """
-    if path.exists():
+    """The ledger and a note; before the first start an empty one: clouds sell before it, too."""
+    if is_there(path):
         with contextlib.closing(Ledger(path, read_only=True)) as ledger:
             yield ledger, ""
         return
@@ -194,24 +188,17 @@ def _of_pool(config: Config, pool: Pool, scope: Scope, now: float, count: int | 
     missing = unsold(pool, offers, types_of(config.cloud(pool.cloud), pool))
     placement = rank(request, offers, scope, now, config.ranking)
     taken = serving(request, offers, scope, now, config.ranking)
-    return _told(placement, taken, missing)
-
-
-def _told(
-    placement: Placement, taken: Sequence[Ranked], missing: Sequence[tuple[str, Market]]
-) -> PoolOffers:
     take = {launch.offer.key: launch.room for launch in taken}
-    request = placement.request
     return PoolOffers(
-        pool=request.pool.name,
-        cloud=request.pool.cloud,
-        nodes=len(request.nodes),
+        pool=pool.name,
+        cloud=pool.cloud,
+        nodes=len(nodes),
         ranked=tuple(
             _row(r.offer, r.room, take.get(r.offer.key, 0), r.reason) for r in placement.ranked
         ),
         rejected=(
             *(_row(r.offer, 0, 0, r.reason) for r in placement.rejected),
-            *(_missing(request.pool, *one) for one in missing),
+            *(_missing(pool, *one) for one in missing),
         ),
     )
 
@@ -240,7 +227,6 @@ def _row(offer: Offer, room: int, take: int, reason: str) -> OfferRow:
 
 
 def render(found: Offers, console: Console) -> None:
-    """Print for people."""
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found.at))
     console.print(Text(f"Offers for {found.about}, {at}", style="bold"))
     for pool in found.pools:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 
-from slurm_elastic.cli.directing import (
+from slurm_elastic.cli.giving_orders import (
     Subparsers,
     add_command,
     add_options,
@@ -14,13 +14,12 @@ from slurm_elastic.cli.directing import (
     opened,
 )
 from slurm_elastic.config import Config
-from slurm_elastic.config.changed import pools_in, scope_named
+from slurm_elastic.config.limit_changes import pools_in, scope_named
 from slurm_elastic.model.directive import Pause
 from slurm_elastic.watch.view import Facts
 
 
 def add(subparsers: Subparsers) -> None:
-    """Register the sub-command."""
     parser = add_command(
         subparsers,
         "pause",

@@ -23,11 +23,10 @@ from slurm_elastic.config.numbers import Dollars, Seconds
 from slurm_elastic.policies.planning.portfolio import ReservedClass, heaviest_first
 from slurm_elastic.policies.planning.reserve import usage_of_steps
 from slurm_elastic.simulate.engine import simulate
-from slurm_elastic.simulate.outcome import Outcome
-from slurm_elastic.simulate.portfolio import Plan, plan_of
+from slurm_elastic.simulate.outcome import RunResult
+from slurm_elastic.simulate.portfolio import PurchasePlan, plan_of
 
-WEEKS = 8
-"""Less of a history says nothing of years to come."""
+WEEKS = 8  # less of a history says nothing of years to come
 
 
 class PricedClass(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -48,7 +47,6 @@ class Pricing(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the sub-command."""
     parser = subparsers.add_parser(
         "plan",
         description="Plan ahead by a job history, or by traces of spot machines. See "
@@ -135,8 +133,8 @@ def _pool(name: str | None, pools: Sequence[tuple[str, bool]]) -> int:
 
 
 def _plan(
-    outcome: Outcome, pool: int, classes: tuple[ReservedClass, ...], on_demand: float
-) -> Plan:
+    outcome: RunResult, pool: int, classes: tuple[ReservedClass, ...], on_demand: float
+) -> PurchasePlan:
     usage = usage_of_steps(outcome.paid_steps(pool))
     if len(usage) < WEEKS:
         raise ConfigError(

@@ -21,10 +21,11 @@ from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.simulate_tables import SCHEDULER, duration, tell_unbought, told
 from slurm_elastic.policies.checkpoint.checkpoint import AnyPolicy, parse
 from slurm_elastic.policies.policy_text import split, text_of
-from slurm_elastic.simulate.comparison import Comparison, compared
+from slurm_elastic.simulate.certainty import Comparison, compared
 from slurm_elastic.simulate.engine import simulate
-from slurm_elastic.simulate.outcome import Figures, Outcome
+from slurm_elastic.simulate.outcome import Figures, RunResult
 from slurm_elastic.simulate.scenario_config import NAME as CONFIGURED
+from slurm_elastic.simulate.setting import Setting
 
 POLICIES = (
     "none",
@@ -37,20 +38,18 @@ POLICIES = (
 """The policies that are tried beside the one of the site."""
 
 
-class Row(Struct, frozen=True, kw_only=True):
+class CheckpointRow(Struct, frozen=True, kw_only=True):
     """A checkpoint policy and what it did to the history."""
 
     policy: str
     figures: Figures
 
 
-class Found(Struct, frozen=True, kw_only=True):
-    """The document that ``--json`` writes: ``site`` is the policy of the site itself; ``beside``
-    compares the ``cheapest`` with it, None where that is not possible.
-    """
+class CheckpointPlan(Struct, frozen=True, kw_only=True):
+    """``--json``: ``site`` is the site's policy, ``beside`` compares the cheapest with it."""
 
     workload: str
-    tried: tuple[Row, ...]
+    tried: tuple[CheckpointRow, ...]
     site: str
     cheapest: str
     beside: Comparison | None = None
@@ -58,7 +57,6 @@ class Found(Struct, frozen=True, kw_only=True):
 
 
 def add(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register ``plan checkpoint``."""
     parser = kinds.add_parser(
         "checkpoint",
         help="tell which checkpoint policy is cheapest on the history",
@@ -82,11 +80,12 @@ def run(args: argparse.Namespace) -> int:
     """Simulate each policy and print."""
     setting = history.read(args)
     own = text_of(setting.configured.checkpoints.policy)
-    policies = _policies(args.policies, own)
-    outcomes = _simulated(setting, policies)
+    outcomes = _simulated(setting, _policies(args.policies, own))
     best = min(outcomes, key=lambda text: _order(outcomes[text].figures))
     beside = compared(outcomes[best], outcomes[own]) if best != own else None
-    rows = [Row(policy=text, figures=outcome.figures) for text, outcome in outcomes.items()]
+    rows = [
+        CheckpointRow(policy=text, figures=outcome.figures) for text, outcome in outcomes.items()
+    ]
     console = Output()
     tell_unbought({row.policy: row.figures for row in rows}, console)
     console.print(_table(rows, best, own))
@@ -95,8 +94,12 @@ def run(args: argparse.Namespace) -> int:
     for note in setting.told([CONFIGURED]):
         print(f"note: {note}", file=sys.stderr)
     if args.json:
-        found = Found(
-            workload=setting.source, tried=tuple(rows), site=own, cheapest=best, beside=beside
+        found = CheckpointPlan(
+            workload=setting.history.source,
+            tried=tuple(rows),
+            site=own,
+            cheapest=best,
+            beside=beside,
         )
         writing.as_told(
             args.json, msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n"
@@ -116,7 +119,7 @@ def _policies(given: str | None, own: str) -> dict[str, AnyPolicy]:
     return found
 
 
-def _simulated(setting: history.Setting, policies: dict[str, AnyPolicy]) -> dict[str, Outcome]:
+def _simulated(setting: Setting, policies: dict[str, AnyPolicy]) -> dict[str, RunResult]:
     outcomes = {}
     with history.progress(len(setting.jobs) * len(policies)) as advance:
         for text, policy in policies.items():
@@ -131,7 +134,7 @@ def _order(figures: Figures) -> tuple[float, float, int]:
     return round(figures.cost, 2), figures.mean_wait, figures.checkpoints
 
 
-def _table(rows: Sequence[Row], best: str, own: str) -> Table:
+def _table(rows: Sequence[CheckpointRow], best: str, own: str) -> Table:
     table = Table(box=box.SIMPLE)
     table.add_column("")
     table.add_column("policy", overflow="fold")
@@ -152,7 +155,7 @@ def _table(rows: Sequence[Row], best: str, own: str) -> Table:
     return table
 
 
-def _advice(rows: Sequence[Row], best: str, own: str, beside: Comparison | None) -> str:
+def _advice(rows: Sequence[CheckpointRow], best: str, own: str, beside: Comparison | None) -> str:
     if not any(row.figures.interruptions for row in rows):
         return (
             "No machine is taken from a job here, so no save pays. --prices and --availability say "

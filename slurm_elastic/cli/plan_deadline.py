@@ -36,7 +36,7 @@ POLICIES: Mapping[str, Callable[[Race], Choice]] = {
 }
 
 
-class Row(Struct, frozen=True, kw_only=True):
+class DeadlineRow(Struct, frozen=True, kw_only=True):
     """One policy on one trace; ``cost`` in dollars of one machine in the mean of all starts, and
     from what to what of nine in ten of them: None where no price is given.
     """
@@ -50,7 +50,6 @@ class Row(Struct, frozen=True, kw_only=True):
 
 
 def add(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the sub-command."""
     parser = kinds.add_parser(
         "deadline",
         help="tell whether a job with a deadline can use spot machines, and what that saves",
@@ -97,7 +96,13 @@ def run(args: argparse.Namespace) -> int:
     """Try every policy on every trace, print. Exit status 1: the deadline may be missed."""
     traces = {str(path): load_availability(path) for path in args.availability}
     for name, trace in traces.items():
-        _check(args, name, trace)
+        # Two restarts and a look are what the policy needs to be never late.
+        least = args.work + 2 * args.restart + trace.gap
+        if args.deadline < least:
+            raise ConfigError(
+                f"--deadline: found {args.deadline:g} s, expected at least {least:g} s: the work,"
+                f" two restarts and the {trace.gap} s between two looks of {name}"
+            )
     rows = [
         _row(args, name, trace, policy) for name, trace in traces.items() for policy in POLICIES
     ]
@@ -110,17 +115,7 @@ def run(args: argparse.Namespace) -> int:
     return int(any(row.odds.missed for row in rows if row.policy == ours))
 
 
-def _check(args: argparse.Namespace, name: str, trace: Availability) -> None:
-    """Two restarts and a look are what the policy needs to be never late."""
-    least = args.work + 2 * args.restart + trace.gap
-    if args.deadline < least:
-        raise ConfigError(
-            f"--deadline: found {args.deadline:g} s, expected at least {least:g} s: the work, two"
-            f" restarts and the {trace.gap} s between two looks of {name}"
-        )
-
-
-def _row(args: argparse.Namespace, name: str, trace: Availability, policy: str) -> Row:
+def _row(args: argparse.Namespace, name: str, trace: Availability, policy: str) -> DeadlineRow:
     odds = tried(
         trace.counts,
         trace.gap,
@@ -133,14 +128,14 @@ def _row(args: argparse.Namespace, name: str, trace: Availability, policy: str) 
         **({"price": args.prices[0] / args.prices[1]} if args.prices else {}),
     )
     if not args.prices:
-        return Row(trace=name, policy=policy, odds=odds, cost=None)
+        return DeadlineRow(trace=name, policy=policy, odds=odds, cost=None)
     spot, on_demand = args.prices
     cost = (odds.paid_spot * spot + odds.paid_on_demand * on_demand) / HOUR
     low, high = (seconds * on_demand / HOUR for seconds in (odds.low, odds.high))
-    return Row(trace=name, policy=policy, odds=odds, cost=cost, low=low, high=high)
+    return DeadlineRow(trace=name, policy=policy, odds=odds, cost=cost, low=low, high=high)
 
 
-def _table(trace: str, rows: Sequence[Row], work: float) -> Table:
+def _table(trace: str, rows: Sequence[DeadlineRow], work: float) -> Table:
     table = Table(box=box.SIMPLE, title=Path(trace).name, title_justify="left")
     table.add_column("policy", no_wrap=True)
     for name in ("spot", "machines", "done", "late", "cost", "9 in 10 pay"):

@@ -19,19 +19,19 @@ from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.cli import arguments, history
 from slurm_elastic.cli.console import Output
 from slurm_elastic.cli.helptext import examples
-from slurm_elastic.cli.simulate_tables import SCHEDULER, duration, tell_unbought, told, unserved
+from slurm_elastic.cli.simulate_tables import SCHEDULER, duration, tell_unbought, told
 from slurm_elastic.config.document import write
-from slurm_elastic.policies.growth.release import Order
+from slurm_elastic.policies.growth.release import IdleOrder
 from slurm_elastic.policies.policy_text import split
-from slurm_elastic.simulate.comparison import LEAST, Comparison, compared
+from slurm_elastic.simulate.certainty import LEAST, Comparison, compared
 from slurm_elastic.simulate.engine import Progress as Told
 from slurm_elastic.simulate.engine import simulate
-from slurm_elastic.simulate.outcome import Figures
+from slurm_elastic.simulate.outcome import Figures, unserved
 from slurm_elastic.simulate.scenario_config import NAME as CONFIGURED
 from slurm_elastic.simulate.search import NEAR, Tried, apart, front, grid, neighbours, within
+from slurm_elastic.simulate.setting import Setting
 
-WIDE = 100
-"""Columns of a terminal from which on the table has all of its own."""
+WIDE = 100  # columns of a terminal from which on the table has all of its own
 HELD = (
     "It was chosen for what it did to this very history, which flatters it: of such choices on "
     "public histories nine in ten savings and waits of the weeks that followed lay within, at one "
@@ -47,7 +47,7 @@ COLUMNS: Sequence[tuple[str, Callable[[Figures], str]]] = (
 )
 
 
-class Found(Struct, frozen=True, kw_only=True):
+class PolicyPlan(Struct, frozen=True, kw_only=True):
     """The document that ``--json`` writes. ``chosen`` is None where nothing keeps the limit;
     ``beside`` compares it with the site as it is configured, None where that is not possible.
     """
@@ -61,7 +61,6 @@ class Found(Struct, frozen=True, kw_only=True):
 
 
 def add(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register ``plan policy``."""
     parser = kinds.add_parser(
         "policy",
         help="tell which policy suits the history",
@@ -113,10 +112,10 @@ def run(args: argparse.Namespace) -> int:
     console.print(SCHEDULER, markup=False, highlight=False)
     _advise(chosen, console, lease=args.billing.lease if args.billing else 1)
     notes = setting.told(one.policy for one in tried)
-    for note in (*notes, *unserved([chosen] if chosen else [])):
+    for note in (*notes, *(unserved(chosen.policy, chosen.figures) if chosen else ())):
         print(f"note: {note}", file=sys.stderr)
-    found = Found(
-        workload=setting.source,
+    found = PolicyPlan(
+        workload=setting.history.source,
         tried=tuple(tried),
         front=tuple(one.policy for one in best),
         chosen=chosen.policy if chosen else None,
@@ -129,12 +128,11 @@ def run(args: argparse.Namespace) -> int:
     if args.plot:
         from slurm_elastic.cli.plots import front_page
 
-        page = front_page(tried, best, chosen, now, setting.source)
-        writing.as_told(args.plot, page)
+        writing.as_told(args.plot, front_page(tried, best, chosen, now, setting.history.source))
     return 0 if chosen else 1
 
 
-def search(setting: history.Setting, policies: str | None, rounds: int) -> list[Tried]:
+def search(setting: Setting, policies: str | None, rounds: int) -> list[Tried]:
     """All that was tried, in the order of trying: the site as it is configured first."""
     tried: list[Tried] = []
     names = [CONFIGURED, *(split(policies) if policies else grid())]
@@ -150,9 +148,7 @@ def search(setting: history.Setting, policies: str | None, rounds: int) -> list[
     return tried
 
 
-def _tried(
-    setting: history.Setting, policy: str, advance: Told | None, *, strict: bool
-) -> list[Tried]:
+def _tried(setting: Setting, policy: str, advance: Told | None, *, strict: bool) -> list[Tried]:
     """A policy of our own grid that makes no sense on this site is passed over."""
     try:
         scenario = setting.scenario(policy)
@@ -164,7 +160,7 @@ def _tried(
     return [Tried(policy=policy, figures=outcome.figures)]
 
 
-def _beside(setting: history.Setting, chosen: Tried | None, now: Tried | None) -> Comparison | None:
+def _beside(setting: Setting, chosen: Tried | None, now: Tried | None) -> Comparison | None:
     """Both are simulated once more: of what was tried only the figures are kept."""
     if chosen is None or now is None or chosen == now:
         return None
@@ -242,15 +238,13 @@ def _advise(chosen: Tried | None, console: Console, *, lease: int) -> None:
 
 
 def snippet(policy: str, *, lease: int = 1) -> str:
-    """The lines of the configuration that make the daemon follow the policy; ``lease``: seconds
-    that are paid at a time.
-    """
+    """Configuration that makes the daemon follow the policy; ``lease``: seconds paid at once."""
     if policy == CONFIGURED:
         return "# as it is\n"
     growth, *rest = split(policy, "+")
     keys = {"growth": growth}
     for part in rest:
-        keys["order" if part in tuple(Order) else "release"] = part
+        keys["order" if part in tuple(IdleOrder) else "release"] = part
     if lease > 1:
         keys["lease"] = "1h" if lease == 3600 else f"{lease}s"
     return write({"policies": keys})

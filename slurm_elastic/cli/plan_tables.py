@@ -10,13 +10,12 @@ from rich.console import Console
 from rich.table import Table
 
 from slurm_elastic.policies.planning.portfolio import WEEK, Bought, ReservedClass
-from slurm_elastic.simulate.portfolio import Plan
+from slurm_elastic.simulate.portfolio import PurchasePlan
 
-SHOWN = 12
-"""Purchases that are listed."""
+SHOWN = 12  # purchases that are listed
 
 
-def render(plan: Plan, pool: str, start: int, console: Console) -> None:
+def render(plan: PurchasePlan, pool: str, start: int, console: Console) -> None:
     """Print all of it; ``start``: Unix time of the history's beginning, 0 where not known."""
     console.print(f"pool {pool}: {plan.weeks} whole weeks of history")
     console.print(_classes(plan))
@@ -25,7 +24,7 @@ def render(plan: Plan, pool: str, start: int, console: Console) -> None:
     _advice(plan, console)
 
 
-def _classes(plan: Plan) -> Table:
+def _classes(plan: PurchasePlan) -> Table:
     table = Table(box=box.SIMPLE)
     for name in ("class", "term", "upfront", "per hour", "paid", "pays from use"):
         table.add_column(name, justify="left" if name == "class" else "right")
@@ -41,7 +40,7 @@ def _classes(plan: Plan) -> Table:
     return table
 
 
-def _choices(plan: Plan) -> Table:
+def _choices(plan: PurchasePlan) -> Table:
     table = Table(box=box.SIMPLE)
     table.add_column("bought")
     for name in ("cost", "saving", "regret", "upfront in all"):
@@ -58,7 +57,7 @@ def _choices(plan: Plan) -> Table:
     return table
 
 
-def _purchases(plan: Plan, start: int, console: Console) -> None:
+def _purchases(plan: PurchasePlan, start: int, console: Console) -> None:
     for choice in plan.choices:
         if not choice.bought:
             continue
@@ -69,7 +68,7 @@ def _purchases(plan: Plan, start: int, console: Console) -> None:
             console.print(f"  and {len(choice.bought) - SHOWN} more purchases")
 
 
-def _advice(plan: Plan, console: Console) -> None:
+def _advice(plan: PurchasePlan, console: Console) -> None:
     console.print(f"to buy now: {_what(plan.now, plan.classes) or 'nothing more'}")
     if plan.outlook:
         one = plan.outlook

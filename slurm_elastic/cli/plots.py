@@ -11,45 +11,56 @@ from typing import TYPE_CHECKING, Any
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.cli import report_text
-from slurm_elastic.cli.history import Setting
 from slurm_elastic.cli.simulate_tables import SCHEDULER, WORDS
 from slurm_elastic.model.cluster import Offer
 from slurm_elastic.policies.checkpoint.checkpoint import AnyPolicy
 from slurm_elastic.simulate import breakdown, series
 from slurm_elastic.simulate.market import SpotMarket
-from slurm_elastic.simulate.outcome import Outcome
+from slurm_elastic.simulate.outcome import RunResult
 from slurm_elastic.simulate.search import Tried
+from slurm_elastic.simulate.setting import Setting
+from slurm_elastic.watch.web.policy import STATIC
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-STYLE = """
-body { font-family: system-ui, sans-serif; margin: 2rem auto; max-width: 62rem; color: #222; }
-table { border-collapse: collapse; margin: 1rem 0; }
-td, th { padding: .25rem .7rem; border-bottom: 1px solid #ddd; text-align: right; }
-td:first-child, th:first-child { text-align: left; }
-svg { max-width: 100%; height: auto; } .note { color: #666; }
-"""
-SIZE = (9.5, 3.4)
-MOST_PRICES = 6
-"""Spot offers of a pool that are drawn."""
+SIZE = (6.4, 3.4)
+INK, QUIET, LINE, SHEET = "#1c2126", "#59636d", "#dcdfe2", "#ffffff"
+GREEN, BROWN, BLUE, VIOLET, RED = "#1d6f5c", "#9a5a00", "#1f6fb5", "#4a5a8c", "#b3261e"
+VARIABLES = {
+    INK: "ink", QUIET: "quiet", LINE: "line", SHEET: "sheet",
+    GREEN: "spot", BROWN: "on-demand", BLUE: "boot", VIOLET: "reserved", RED: "down",
+}  # fmt: skip
+"""The colours of pictures, which are the style's: so they are others on a dark page."""
+LOOK: dict[Any, Any] = {
+    "svg.hashsalt": "slurm-elastic",  # else ids differ from run to run
+    "figure.facecolor": "none", "axes.facecolor": "none", "legend.facecolor": SHEET,
+    "text.color": INK, "axes.labelcolor": QUIET, "xtick.color": QUIET, "ytick.color": QUIET,
+    "axes.edgecolor": LINE, "legend.edgecolor": LINE, "grid.color": LINE, "font.size": 11,
+}  # fmt: skip
+MOST_PRICES = 6  # spot offers of a pool that are drawn
 Rows = Sequence[Sequence[str]]
+Clock = tuple[int, int, int]
+"""When the history begins (Unix time; 0: unknown); the first and last second of all pictures."""
 
 
 def figure(title: str, x: str, y: str) -> tuple[Figure, Any]:
     """An empty picture with one pair of axes. ConfigError where matplotlib is missing."""
     try:
         import matplotlib as mpl
+        from cycler import cycler
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ConfigError(
             f"plots need matplotlib (pip install 'slurm-elastic[plots]'): {error}"
         ) from None
-    mpl.rcParams["svg.hashsalt"] = "slurm-elastic"  # else ids differ from run to run
+    mpl.rcParams.update(LOOK)
+    colours = cycler(color=[GREEN, BROWN, BLUE, VIOLET, RED])
     picture = Figure(figsize=SIZE, layout="constrained")
     axes = picture.subplots()
     axes.set(title=title, xlabel=x, ylabel=y)
-    axes.grid(alpha=0.3)
+    axes.set_prop_cycle(cycler(linestyle=["-", "--", ":"]) * colours)
+    axes.grid()
     axes.yaxis.set_major_formatter("{x:,.10g}")
     return picture, axes
 
@@ -59,40 +70,58 @@ def svg(picture: Figure) -> str:
     out = io.StringIO()
     picture.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
     text = out.getvalue()
-    return text[text.index("<svg") :]
+    for colour, name in VARIABLES.items():
+        text = text.replace(f": {colour}", f": var(--{name})")
+    return f"<figure>{text[text.index('<svg') :]}</figure>"
 
 
 def page(title: str, parts: Sequence[str]) -> str:
     """A whole document; ``parts`` are HTML."""
     name = html.escape(title)
-    head = f'<meta charset="utf-8"><title>{name}</title><style>{STYLE}</style>'
-    body = "\n".join([f"<h1>{name}</h1>", *parts])
+    style = (STATIC / "style.css").read_text()
+    screen = '<meta name="viewport" content="width=device-width, initial-scale=1">'
+    head = f'<meta charset="utf-8">{screen}<title>{name}</title><style>{style}</style>'
+    body = "\n".join(['<main class="report">', f"<h1>{name}</h1>", *parts, "</main>"])
     return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>{body}\n</body></html>\n'
 
 
 def table(head: Sequence[str], rows: Rows) -> str:
-    """An HTML table of texts."""
+    """As those of the page in the browser: on a phone each row is a card."""
 
-    def line(cells: Sequence[str], kind: str) -> str:
-        return "<tr>" + "".join(f"<{kind}>{html.escape(c)}</{kind}>" for c in cells) + "</tr>"
+    def line(row: Sequence[str]) -> str:
+        first, *others = map(html.escape, row)
+        named = zip(names, others, strict=True)
+        cells = (f'<td class="number" data-label="{name}">{cell}</td>' for name, cell in named)
+        begin = f'<th scope="row">{first}</th>' if first else "<td></td>"
+        return f"<tr>{begin}{''.join(cells)}</tr>"
 
-    return "<table>" + line(head, "th") + "".join(line(row, "td") for row in rows) + "</table>"
+    top, *names = map(html.escape, head)
+    tops = "".join([f"<th>{top}</th>", *(f'<th class="number">{name}</th>' for name in names)])
+    body = f"<thead><tr>{tops}</tr></thead><tbody>{''.join(map(line, rows))}</tbody>"
+    return f'<div class="wide"><table>{body}</table></div>'
 
 
 def report_page(
-    runs: Sequence[tuple[str, Outcome]],
+    runs: Sequence[tuple[str, RunResult]],
     setting: Setting,
     head: Sequence[str],
     rows: Rows,
     seed: int,
+    baseline: RunResult | None = None,
 ) -> str:
-    """A simulation's report: what comes of it, from what, and what happened over time."""
+    """A simulation's report: what comes of it, from what, and what happened over time; beside it
+    ``baseline``, the site without public clouds.
+    """
     start = setting.history.start
+    beside = [*runs, ("without clouds", baseline)] if baseline else runs
+    ends = [series.cost(run)[-1:] for _, run in runs] + [series.queue(run)[-1:] for _, run in runs]
+    last = max((when for steps in ends for when, _ in steps), default=1)
+    clock = (start, min(setting.jobs.submit, default=0), last)
     policies = [name for name, _ in runs]
     upright = list(zip(head, *rows, strict=True))
     pools = setting.base.pools
     parts = [
-        *map(_paragraph, report_text.conclusion(runs)),
+        *map(_paragraph, report_text.conclusion(runs, baseline)),
         table(upright[0], upright[1:]),
         _paragraph(" ".join(WORDS.split()), "note"),
         _paragraph(SCHEDULER),
@@ -102,19 +131,25 @@ def report_page(
         *_section("Prices"),
         table(*report_text.prices(pools)),
         *_section("Over time"),
-        _compared("Cost so far", "$", runs, series.cost, start),
-        _compared("Waiting jobs", "jobs", runs, series.queue, start),
-        *(_machines(policy, outcome, start) for policy, outcome in runs),
+        '<div class="charts">',
+        _compared("Cost so far", "$", runs, series.cost, clock),
+        _compared("Waiting jobs", "jobs", beside, series.queue, clock),
+        *(_machines(*run, clock) for run in runs),
+        "</div>",
         *_section("By month"),
         table(*report_text.months(runs, start)),
         *_section("How long jobs wait"),
-        _waits(runs),
+        '<div class="charts">',
+        _waits(beside),
+        "</div>",
         *_section("By account"),
         table(*report_text.accounts(runs, setting)),
         *_section("Spot prices"),
-        *_spot_prices(runs, setting),
+        '<div class="charts">',
+        *_spot_prices(runs, setting, clock),
+        "</div>",
     ]
-    return page(f"Simulation of {Path(setting.source).name}", parts)
+    return page(f"Simulation of {Path(setting.history.source).name}", parts)
 
 
 def _section(title: str) -> tuple[str]:
@@ -126,11 +161,13 @@ def _paragraph(text: str, kind: str = "") -> str:
     return f"<p{mark}>{html.escape(text)}</p>"
 
 
-def _spot_prices(runs: Sequence[tuple[str, Outcome]], setting: Setting) -> list[str]:
+def _spot_prices(
+    runs: Sequence[tuple[str, RunResult]], setting: Setting, clock: Clock
+) -> list[str]:
     scenarios = [setting.scenario(policy) for policy, _ in runs]
     policies = list(dict.fromkeys(scenario.checkpoints.policy for scenario in scenarios))
     found = [
-        _prices(pool.name, sold.offer, sold.market, policies, setting.history.start)
+        _prices(pool.name, sold.offer, sold.market, policies, clock)
         for pool in setting.base.pools
         for sold in pool.sold[:MOST_PRICES]
         if sold.market is not None
@@ -138,7 +175,7 @@ def _spot_prices(runs: Sequence[tuple[str, Outcome]], setting: Setting) -> list[
     return found or [_paragraph("No spot prices were given: machines are bought on demand.")]
 
 
-def _waits(runs: Sequence[tuple[str, Outcome]]) -> str:
+def _waits(runs: Sequence[tuple[str, RunResult]]) -> str:
     """The share of jobs by the longest that they wait, from none to all."""
     picture, axes = figure("Jobs that wait so long at most", "", "% of the jobs")
     for policy, outcome in runs:
@@ -149,54 +186,63 @@ def _waits(runs: Sequence[tuple[str, Outcome]]) -> str:
         )  # fmt: skip
     axes.set_xscale("symlog", linthresh=60)
     axes.set_xlabel("seconds")
-    axes.legend(fontsize="small")
+    _keyed(axes)
     return svg(picture)
 
 
 def _compared(
     title: str,
     unit: str,
-    runs: Sequence[tuple[str, Outcome]],
-    values: Callable[[Outcome], series.Steps],
-    start: int,
+    runs: Sequence[tuple[str, RunResult]],
+    values: Callable[[RunResult], series.Steps],
+    clock: Clock,
 ) -> str:
     picture, axes = figure(title, "", unit)
     for policy, outcome in runs:
-        _line(axes, values(outcome), start, policy, sloping=values is series.cost)
-    axes.legend(fontsize="small")
+        _line(axes, values(outcome), clock, policy, sloping=values is series.cost)
+    _keyed(axes)
     return svg(picture)
 
 
-def _machines(policy: str, outcome: Outcome, start: int) -> str:
-    picture, axes = figure(f"Machines: {policy}", "", "machines")
-    for pool in outcome.pools:
-        _line(axes, series.machines(pool), start, pool.pool.name)
-    axes.legend(fontsize="small")
+def _machines(policy: str, outcome: RunResult, clock: Clock) -> str:
+    """Without those that always stand: these are many, and would press the others flat."""
+    moving = [one for one in outcome.pools if one.pool.standing < one.pool.machines]
+    if not moving:
+        return ""
+    picture, axes = figure(f"Machines that come and go: {policy}", "", "machines")
+    for machines in moving:
+        _line(axes, series.machines(machines), clock, machines.pool.name)
+    _keyed(axes)
     return svg(picture)
+
+
+def _keyed(axes: Any) -> None:  # noqa: ANN401 - of matplotlib
+    """With its legend below, where it covers no line."""
+    axes.figure.legend(fontsize="small", loc="outside lower center", ncols=2)
 
 
 def _prices(
-    pool: str, offer: Offer, market: SpotMarket, policies: Sequence[AnyPolicy], start: int
+    pool: str, offer: Offer, market: SpotMarket, policies: Sequence[AnyPolicy], clock: Clock
 ) -> str:
     """A spot offer's price, with what takes its machines and what saves their jobs."""
     curve, bid = market.curve, market.bid
     title = f"Spot price: {pool}, {offer.instance_type} in {offer.zone}"
     picture, axes = figure(title, "", "$/h")
-    _line(axes, list(zip(curve.times, curve.prices, strict=True)), start, "spot")
-    axes.axhline(offer.on_demand_price or 0.0, color="#c30", linestyle="--", label="on demand")
+    _line(axes, list(zip(curve.times, curve.prices, strict=True)), clock, "spot")
+    axes.axhline(offer.on_demand_price or 0.0, color=RED, linestyle="--", label="on demand")
     if bid is not None:
-        axes.axhline(bid, color="#06c", linestyle=":", label="lost above (bid)")
+        axes.axhline(bid, color=BLUE, linestyle=":", label="lost above (bid)")
     limits = dict(found for one in policies for found in series.thresholds(one, market))
     for text, steps in limits.items():
-        _line(axes, steps, start, f"saved above ({text})")
-    axes.legend(fontsize="small")
+        _line(axes, steps, clock, f"saved above ({text})")
+    _keyed(axes)
     return svg(picture)
 
 
 def _line(
     axes: Any,  # noqa: ANN401 - of matplotlib
     steps: series.Steps,
-    start: int,
+    clock: Clock,
     label: str,
     *,
     sloping: bool = False,
@@ -205,16 +251,18 @@ def _line(
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
     points = series.thinned(steps)
-    times: list[Any] = [when / 3600 for when, _ in points]
+    start, *ends = clock
+    times: list[Any] = [when / 3600 for when in (*ends, *(when for when, _ in points))]
     if start:
-        times = [datetime.fromtimestamp(start + when, UTC) for when, _ in points]
+        times = [datetime.fromtimestamp(start + 3600 * hours, UTC) for hours in times]
         locator = AutoDateLocator()  # type: ignore[no-untyped-call]
         axes.xaxis.set_major_locator(locator)
         axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
     else:
         axes.set_xlabel("hours")
     style = "default" if sloping else "steps-post"
-    axes.plot(times, [v for _, v in points], drawstyle=style, label=label, linewidth=1)
+    axes.plot(times[2:], [v for _, v in points], drawstyle=style, label=label, linewidth=1.2)
+    axes.set_xlim(*times[:2])
 
 
 def front_page(
@@ -228,23 +276,23 @@ def front_page(
     picture, axes = figure("Policies on this history", "cost ($)", "mean wait (s)")
     axes.scatter(
         [t.figures.cost for t in tried], [t.figures.mean_wait for t in tried],
-        s=14, color="#999", label="tried",
+        s=14, color=QUIET, label="tried",
     )  # fmt: skip
     axes.plot(
         [t.figures.cost for t in best], [t.figures.mean_wait for t in best],
-        marker="o", color="#0a6", label="not beaten in both",
+        marker="o", color=GREEN, label="not beaten in both",
     )  # fmt: skip
     if chosen:
         axes.scatter(
             [chosen.figures.cost], [chosen.figures.mean_wait],
-            s=90, facecolors="none", edgecolors="#c30", linewidths=2, label=chosen.policy, zorder=3,
+            s=90, facecolors="none", edgecolors=RED, linewidths=2, label=chosen.policy, zorder=3,
         )  # fmt: skip
     if now:
         axes.scatter(
             [now.figures.cost], [now.figures.mean_wait],
-            s=60, marker="s", color="#06c", label="as it is configured", zorder=3,
+            s=60, marker="s", color=BLUE, label="as it is configured", zorder=3,
         )  # fmt: skip
-    axes.legend()
+    _keyed(axes)
     rows = [[t.policy, f"${t.figures.cost:,.2f}", f"{t.figures.mean_wait:,.0f} s"] for t in best]
     return page(
         f"Policies for {Path(source).name}",

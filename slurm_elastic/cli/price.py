@@ -16,17 +16,17 @@ from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.cli import why_not
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.helptext import examples
-from slurm_elastic.cli.streams import write_json
+from slurm_elastic.cli.machine_readable import write_json
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
 from slurm_elastic.model.slurm import SlurmJob
-from slurm_elastic.slurm.client import siteconf
+from slurm_elastic.slurm.client import sbatch_test_only, siteconf
 from slurm_elastic.slurm.client.prompt import PromptCli
-from slurm_elastic.slurm.hooks import submission, submit_filter
-from slurm_elastic.slurm.hooks.submission import Submission
-from slurm_elastic.watch.door.asks import Chain, PartitionPrice, PriceAsk
+from slurm_elastic.slurm.client.sbatch_test_only import Submission
+from slurm_elastic.slurm.hooks import submit_filter
 from slurm_elastic.watch.door.client import prices
 from slurm_elastic.watch.door.orders import name_of
+from slurm_elastic.watch.door.questions import Chain, PartitionPrice, PriceAsk
 
 BARS = frozenset(
     {"partition", "account", "qos", "group", "requeue", "time", "features", "gres", "cpus",
@@ -35,11 +35,10 @@ BARS = frozenset(
 """The predicates of ``policies.launch.verdict`` that keep a job away for good; others pass with
 time.
 """
-MOST_ASKED = 8
-"""Partitions for which slurmctld is asked, a command each."""
+MOST_ASKED = 8  # partitions for which slurmctld is asked, a command each
 
 
-class Row(Struct, frozen=True, kw_only=True):
+class PartitionRow(Struct, frozen=True, kw_only=True):
     """A forecast, and slurmctld's own estimate: seconds until the start; None: it has none."""
 
     forecast: PartitionPrice
@@ -54,13 +53,12 @@ class Priced(Struct, frozen=True, kw_only=True):
     at: float
     job: str
     limit: int | None
-    rows: tuple[Row, ...]
+    rows: tuple[PartitionRow, ...]
     options: Mapping[str, str]
     version: int = 1
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the sub-command."""
     parser = subparsers.add_parser(
         "price",
         description="Show for each partition when a job would start if it were submitted now, what "
@@ -98,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
 
 def gather(config: Config, script: str, options: Sequence[str], now: float) -> Priced:
     """All of it. Raises SlurmElasticError where sbatch takes no such job."""
-    asked = submission.ask_sbatch(config.slurm, script, options)
+    asked = sbatch_test_only.ask_sbatch(config.slurm, script, options)
     _require_partitions(config, asked)
     job = job_of(asked.options, _partitions(config, asked))
     slurm = PromptCli(config.slurm, excluded=False)
@@ -109,7 +107,7 @@ def gather(config: Config, script: str, options: Sequence[str], now: float) -> P
     told = {
         name: asked  # each question takes a job number
         if asked.options.get("partition") == name
-        else submission.ask_sbatch(config.slurm, script, options, partition=name)
+        else sbatch_test_only.ask_sbatch(config.slurm, script, options, partition=name)
         for name in names[:MOST_ASKED]
     }
     refused = {name: f"Slurm says: {one.refused}" for name, one in told.items() if one.refused}
@@ -118,7 +116,7 @@ def gather(config: Config, script: str, options: Sequence[str], now: float) -> P
         at=now,
         job=Path(script).name,
         limit=job.limit,
-        rows=tuple(Row(forecast=row, by_slurm=_ahead(told, row, now)) for row in rows),
+        rows=tuple(PartitionRow(forecast=row, by_slurm=_ahead(told, row, now)) for row in rows),
         options=asked.options,
     )
 
@@ -139,7 +137,7 @@ def job_of(options: Mapping[str, str], partitions: Sequence[str]) -> SlurmJob:
     """A pending job of this user, as Slurm would have it."""
 
     def number(name: str, default: int) -> int:
-        return submission.count(options.get(name, ""), default)
+        return sbatch_test_only.count(options.get(name, ""), default)
 
     each = number("cpus-per-task", 1)
     nodes = number("nodes", 1)
@@ -157,9 +155,9 @@ def job_of(options: Mapping[str, str], partitions: Sequence[str]) -> SlurmJob:
         node_count=nodes,
         cpus=max(tasks * each, nodes),
         node_cpus=max(each, number("mincpus", 1)),
-        node_memory=submission.mebibytes(options.get("mem", "")),
-        cpu_memory=submission.mebibytes(options.get("mem-per-cpu", "")),
-        limit=submission.seconds(options.get("time", "")),
+        node_memory=sbatch_test_only.mebibytes(options.get("mem", "")),
+        cpu_memory=sbatch_test_only.mebibytes(options.get("mem-per-cpu", "")),
+        limit=sbatch_test_only.seconds(options.get("time", "")),
         features=options.get("constraint", ""),
         gres=options.get("gres", options.get("gpus-per-node", "")),
         job_gres=f"gpu:{options['gpus']}" if "gpus" in options else "",
@@ -172,11 +170,7 @@ def _partitions(config: Config, asked: Submission) -> list[str]:
     """The partitions that it names; else the default one, and ours where the filter lists them."""
     if named := asked.options.get("partition"):
         return [name for name in named.split(",") if name]
-    try:
-        site = siteconf.read(config.slurm.conf)
-    except ConfigError:
-        site = None
-    default = why_not.default_partition(site)
+    default = why_not.default_partition(why_not.site_of(config))
     listed = not submit_filter.trouble(Path(config.slurm.conf))
     ours = [cloud.partition_name for cloud in config.clouds] if listed else []
     return list(dict.fromkeys([*([default] if default else []), *ours]))
@@ -247,7 +241,7 @@ def render(found: Priced, console: Console) -> None:
         )
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: PartitionRow) -> list[str]:
     one = row.forecast
     _, half, most = one.start
     slurm = "" if row.by_slurm is None else _span(row.by_slurm)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import shlex
 import signal
 import sys
@@ -19,7 +18,7 @@ from slurm_elastic.base.hostlist import expand
 from slurm_elastic.base.signals import ended_like_ctrl_c
 from slurm_elastic.cli.console import Output
 from slurm_elastic.cli.helptext import examples
-from slurm_elastic.cli.quickstart_migration import CHECKPOINT, MigrationAct
+from slurm_elastic.cli.quickstart_migration import CHECKPOINT, MigrationAct, ledger_of
 from slurm_elastic.cli.quickstart_view import Progress, cost_table, job_table
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.model.cluster import Location
@@ -27,21 +26,20 @@ from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
-from slurm_elastic.sandbox.rehearsal import (
-    Place,
-    Watch,
+from slurm_elastic.sandbox.quickstart_proof import (
+    JobWatch,
+    RehearsedPartition,
     costs,
     job_problems,
     market_problems,
     parse_jobs,
 )
 from slurm_elastic.sandbox.spec import DEFAULT_DIR, PARTITION, SandboxSpec, static_names
-from slurm_elastic.state.ledger import Decision, Ledger, Machine
+from slurm_elastic.state.ledger import Decision, Machine
 
 USER = "nobody"
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-SPOT_STOCK = 4
-"""Spot machines that the emulated EC2 has, so that on-demand ones are needed as well."""
+SPOT_STOCK = 4  # spot machines that the emulated EC2 has, so that on-demand ones are needed as well
 _RUN, _JOBS_DEADLINE, _SHRINK_DEADLINE, _TICK = 15, 300.0, 150.0, 0.5
 _ONE, _TWO = "sleep {seconds}", "srun --kill-on-bad-exit sh -c 'hostname; sleep {seconds}'"
 JOBS: Sequence[tuple[str, int, str]] = (
@@ -54,7 +52,6 @@ JOBS: Sequence[tuple[str, int, str]] = (
 
 
 def add(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type has no public name
-    """Register the sub-command."""
     parser = subparsers.add_parser(
         "quickstart",
         description="Bring a hybrid cluster up on this machine, submit ten jobs to it, show what "
@@ -149,7 +146,7 @@ class Story:
         self.console = console
         self.config: Config = configfile.load(sandbox.layout.config)
         self.began = time.time()
-        self.watch = Watch(self._places())
+        self.watch = JobWatch(self._places())
         self.progress = Progress(console)
 
     def tell(self) -> list[str]:
@@ -161,7 +158,8 @@ class Story:
         )
         with self.progress:
             self._until(self._jobs_over, _JOBS_DEADLINE)
-        self._heal()
+        self.sandbox.ec2.heal()
+        self.sandbox.ec2.stock("*/*/spot", None)
         act = MigrationAct(self.sandbox, self.console, self.config).tell()
         with self.progress:
             self.console.print("All jobs have ended; idle nodes are suspended after 10 s")
@@ -172,8 +170,8 @@ class Story:
         problems += market_problems(machines, self._decisions(machines))
         return problems + act
 
-    def _places(self) -> list[Place]:
-        static = Place(
+    def _places(self) -> list[RehearsedPartition]:
+        static = RehearsedPartition(
             partition=PARTITION,
             cloud="site",
             nodes=tuple(static_names(self.sandbox.spec)),
@@ -181,9 +179,9 @@ class Story:
         )
         return [static, *(self._place(cloud.name) for cloud in self.config.clouds)]
 
-    def _place(self, cloud: str) -> Place:
+    def _place(self, cloud: str) -> RehearsedPartition:
         settings = self.config.cloud(cloud)
-        return Place(
+        return RehearsedPartition(
             partition=settings.partition_name,
             cloud=cloud,
             nodes=tuple(n for p in self.config.pools if p.cloud == cloud for n in expand(p.nodes)),
@@ -198,10 +196,6 @@ class Story:
             f"The public cloud has {SPOT_STOCK} spot machines, and refuses the first request for"
             " one: no capacity"
         )
-
-    def _heal(self) -> None:
-        self.sandbox.ec2.heal()
-        self.sandbox.ec2.stock("*/*/spot", None)
 
     def _submit(self, name: str, nodes: int, command: str) -> int:
         script = (
@@ -245,18 +239,16 @@ class Story:
         return [f"node {name} is not powered down" for name in up]
 
     def _machines(self) -> Sequence[Machine]:
-        with self._ledger() as ledger:
-            return ledger.machines(ended_since=self.began - 1)
+        with ledger_of(self.config) as ledger:
+            return ledger.machines.live(ended_since=self.began - 1)
 
     def _decisions(self, machines: Sequence[Machine]) -> list[Decision]:
-        with self._ledger() as ledger:
+        with ledger_of(self.config) as ledger:
             return [
-                d for node in {m.instance.node for m in machines} for d in ledger.decisions(node)
+                d
+                for node in {m.instance.node for m in machines}
+                for d in ledger.decisions.about(node)
             ]
-
-    def _ledger(self) -> contextlib.closing[Ledger]:
-        path = self.config.state / "ledger.db"
-        return contextlib.closing(Ledger(path, read_only=True))
 
     def _tables(self, machines: Sequence[Machine]) -> None:
         prices = {

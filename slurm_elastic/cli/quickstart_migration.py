@@ -16,7 +16,7 @@ from slurm_elastic.model.cluster import Instance, Market
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.control import interrupt
-from slurm_elastic.sandbox.rehearsal import costs
+from slurm_elastic.sandbox.quickstart_proof import costs
 from slurm_elastic.state.ledger import Decision, Ledger, Machine
 
 USER = "nobody"
@@ -42,6 +42,11 @@ trap 'sleep 10 && held=' CONT  # the move does not come: go on here; else SIGTER
 echo "$n" >> {_NAME}.runs
 while [ "$n" -lt {STEPS} ]; do echo "$((++n))" >> {_NAME}.steps; sleep 0.2; done
 """
+
+
+def ledger_of(config: Config) -> contextlib.closing[Ledger]:
+    """What the daemon of the sandbox remembers."""
+    return contextlib.closing(Ledger(config.state / "ledger.db", read_only=True))
 
 
 class MigrationAct:
@@ -124,8 +129,8 @@ class MigrationAct:
 
     def _none_on_demand(self) -> bool:
         """The job would be given an idle one, which has no price that rises."""
-        with self._ledger() as ledger:
-            return all(m.instance.market is not Market.ON_DEMAND for m in ledger.machines())
+        with ledger_of(self.config) as ledger:
+            return all(m.instance.market is not Market.ON_DEMAND for m in ledger.machines.live())
 
     def _machine(self) -> Instance:
         """The machine that the job runs on."""
@@ -143,26 +148,21 @@ class MigrationAct:
         return path.read_text().split() if path.exists() else []
 
     def _machines(self) -> Sequence[Machine]:
-        with self._ledger() as ledger:
-            return ledger.machines(ended_since=self.began)
+        with ledger_of(self.config) as ledger:
+            return ledger.machines.live(ended_since=self.began)
 
     def _decisions(self) -> Sequence[Decision]:
-        with self._ledger() as ledger:
-            return ledger.decisions(f"job:{self.job}")
+        with ledger_of(self.config) as ledger:
+            return ledger.decisions.about(f"job:{self.job}")
 
     def _decision(self, kind: str, number: int = 0) -> Decision:
         """The job's decision of that kind, the first one (0), or a later one."""
 
         def found() -> list[Decision]:
-            mine = [d for d in self._decisions() if d.kind == kind]
-            return mine[number : number + 1]
+            return [d for d in self._decisions() if d.kind == kind][number : number + 1]
 
         self._until(lambda: bool(found()), f"{kind} of job {self.job}")
         return found()[0]
-
-    def _ledger(self) -> contextlib.closing[Ledger]:
-        path = self.config.state / "ledger.db"
-        return contextlib.closing(Ledger(path, read_only=True))
 
     def _until(self, done: Callable[[], bool], what: str) -> None:
         self.sandbox.wait_for(done, _DEADLINE, what, period=_TICK)

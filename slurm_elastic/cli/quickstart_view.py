@@ -12,7 +12,7 @@ from rich.status import Status
 from rich.table import Table
 
 from slurm_elastic.model.cluster import Market
-from slurm_elastic.sandbox.rehearsal import CostRow, Watch, markets
+from slurm_elastic.sandbox.quickstart_proof import CostRow, JobWatch, markets
 from slurm_elastic.state.ledger import Machine
 
 _JOBS = {"wait": "waiting", "start": "starting", "run": "running", "done": "completed"}
@@ -40,7 +40,7 @@ class Progress:
         if self._status:
             self._status.stop()
 
-    def show(self, watch: Watch, machines: Iterable[Market], seconds: float) -> None:
+    def show(self, watch: JobWatch, machines: Iterable[Market], seconds: float) -> None:
         """One look, ``seconds`` after the beginning."""
         if self._status:
             self._status.update(f"{seconds:.0f} s")
@@ -52,7 +52,7 @@ class Progress:
             self._last = row
 
 
-def heading(watch: Watch) -> str:
+def heading(watch: JobWatch) -> str:
     """The two lines above the rows of ``standing``."""
     jobs = "".join(f"{name:>6}" for name in _JOBS)
     clouds = "".join(f"{p.cloud:>7}" for p in watch.places.values())
@@ -61,7 +61,7 @@ def heading(watch: Watch) -> str:
     return f"{above}\n{'':6} {jobs} {clouds} {markets_}"
 
 
-def standing(watch: Watch, machines: Iterable[Market]) -> str:
+def standing(watch: JobWatch, machines: Iterable[Market]) -> str:
     """Jobs by state, taken nodes by cloud, machines by market, in one row."""
     states, busy, bought = watch.states(), watch.busy(), Counter(machines)
     jobs = "".join(f"{states[state] or '-':>6}" for state in _JOBS.values())
@@ -72,7 +72,7 @@ def standing(watch: Watch, machines: Iterable[Market]) -> str:
     return f"{jobs} {nodes} {paid}{odd}"
 
 
-def job_table(watch: Watch, machines: Sequence[Machine]) -> Table:
+def job_table(watch: JobWatch, machines: Sequence[Machine]) -> Table:
     """Each job: where it ran, and on what kind of machine."""
     table = Table("Job", "Name", "Nodes", "Partition", "Cloud", "Market", "State", box=box.SIMPLE)
     for job in sorted(watch.jobs.values(), key=lambda j: j.id):

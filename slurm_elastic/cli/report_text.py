@@ -1,6 +1,4 @@
-"""The words and tables of a simulation's report: what comes of it, what was assumed, and how it is
-spread over months and accounts. Texts alone; ``cli.plots`` makes the page.
-"""
+"""The words and tables of a simulation's report; ``cli.plots`` makes the page."""
 
 from __future__ import annotations
 
@@ -8,27 +6,29 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from slurm_elastic.cli.history import Setting
 from slurm_elastic.cli.simulate_tables import duration, told, unbought
 from slurm_elastic.policies.policy_text import text_of
 from slurm_elastic.simulate.boot import BootTimes
-from slurm_elastic.simulate.breakdown import Part, by_account, by_month
-from slurm_elastic.simulate.comparison import LEAST, compared
-from slurm_elastic.simulate.outcome import Figures, Outcome
+from slurm_elastic.simulate.breakdown import Share, by_account, by_month
+from slurm_elastic.simulate.certainty import LEAST, compared
+from slurm_elastic.simulate.outcome import Figures, RunResult
 from slurm_elastic.simulate.scenario import PoolModel, Sold
+from slurm_elastic.simulate.setting import Setting
 
-MOST = 20
-"""Accounts and offers in a table; the others are counted."""
-Runs = Sequence[tuple[str, Outcome]]
-Table = tuple[Sequence[str], Sequence[Sequence[str]]]
-"""A head and its rows."""
+MOST = 20  # accounts and offers in a table; the others are counted
+Runs = Sequence[tuple[str, RunResult]]
+Table = tuple[Sequence[str], Sequence[Sequence[str]]]  # a head and its rows
 
 
-def conclusion(runs: Runs) -> list[str]:
-    """The policies that never bought a machine; then the cheapest policy and the one whose jobs
-    wait least, each beside the first.
+def conclusion(runs: Runs, baseline: RunResult | None = None) -> list[str]:
+    """The site without clouds and the policies that never bought; then the cheapest and the
+    fastest, beside the first.
     """
     never = [f"{found}." for found in unbought({name: outcome.figures for name, outcome in runs})]
+    if baseline:
+        lacking = max(one.figures.jobs for _, one in runs) - baseline.figures.jobs
+        unrun = f"; {lacking:,} jobs would never run" if lacking > 0 else ""
+        never.insert(0, f"Without public clouds {_paid(baseline.figures)}{unrun}.")
     first_name, first = runs[0]
     if len(runs) == 1:
         return [*never, f"Under {first_name} {_paid(first.figures)}."]
@@ -67,7 +67,7 @@ def assumptions(setting: Setting, seed: int, policies: Sequence[str]) -> list[st
     cancelled = setting.history.cancelled
     left = f"; {cancelled:,} were cancelled before they ran and are left out" if cancelled else ""
     return [
-        f"The history is {Path(setting.source).name}: {len(jobs):,} jobs{when}{left}.",
+        f"The history is {Path(setting.history.source).name}: {len(jobs):,} jobs{when}{left}.",
         f"Random choices begin with seed {seed}: the same seed gives the same figures.",
         *setting.told(policies),
     ]
@@ -148,12 +148,12 @@ def accounts(runs: Runs, setting: Setting) -> Table:
     return ("account", "jobs", "core-hours", "policy", "mean wait"), rows
 
 
-def _common(part: Part, *, first: bool) -> list[str]:
+def _common(part: Share, *, first: bool) -> list[str]:
     """The cells that do not depend on the policy: in the first row of several."""
     return (
         [part.name or "(none)", f"{part.jobs:,}", f"{part.core_hours:,.0f}"] if first else [""] * 3
     )
 
 
-def _wait(part: Part) -> str:
+def _wait(part: Share) -> str:
     return duration(part.mean_wait)

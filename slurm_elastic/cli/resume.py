@@ -5,15 +5,14 @@ from __future__ import annotations
 import argparse
 
 from slurm_elastic.base.errors import ConfigError
-from slurm_elastic.cli.directing import Subparsers, add_command, give, opened
+from slurm_elastic.cli.giving_orders import Subparsers, add_command, give, opened
 from slurm_elastic.config import Config
-from slurm_elastic.config.changed import scope_named
+from slurm_elastic.config.limit_changes import scope_named
 from slurm_elastic.model.directive import Departure, Word
-from slurm_elastic.watch.door.asks import EndAsk
+from slurm_elastic.watch.door.questions import EndAsk
 
 
 def add(subparsers: Subparsers) -> None:
-    """Register the sub-command."""
     parser = add_command(
         subparsers,
         "resume",

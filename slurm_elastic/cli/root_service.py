@@ -1,6 +1,4 @@
-"""Services that run as root and do what SlurmUser asks of them at a unix socket: whom they answer,
-and until when.
-"""
+"""Services that run as root and do what SlurmUser asks of them at a unix socket."""
 
 from __future__ import annotations
 

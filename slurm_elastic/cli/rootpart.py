@@ -18,7 +18,6 @@ on the nodes (docs/checkpoint-criu.md): as {PROGRAM}, root's, mode 0755;
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the sub-command."""
     parser = subparsers.add_parser(
         "rootpart",
         description="Write the program that nodes run as root for checkpoints by criu and dmtcp: "
@@ -30,7 +29,6 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the file."""
     file: Path = args.file
     writing.as_told(file, build(), executable=True)
     print(f"wrote {file}: {file.stat().st_size} bytes\n{NEXT}")

@@ -23,7 +23,6 @@ Subparsers = Any  # argparse._SubParsersAction has no public name
 
 
 def add(subparsers: Subparsers) -> None:
-    """Register ``sandbox`` and what it can do."""
     parser = subparsers.add_parser(
         "sandbox",
         description="Run a whole hybrid cluster on this machine: a real slurmctld and slurmd's, an "

@@ -1,6 +1,4 @@
-"""The parts that our services share: options, log, configuration, one of each a state directory,
-SIGTERM.
-"""
+"""What our services share: options, log, configuration, one of each a state directory, SIGTERM."""
 
 from __future__ import annotations
 
@@ -52,9 +50,7 @@ def run_parsed(
     serve: Callable[[Config], None],
     load: Callable[[Path], Config] = configfile.load,
 ) -> int:
-    """As ``run_service``, with its options (``parser_of``) understood already. Without ``lock`` the
-    state directory is only read.
-    """
+    """As ``run_service``, for parsed options. Without ``lock`` the state is only read."""
     prepare()
     log_plainly(args.log_level.upper())
     logging.getLogger("botocore").setLevel(logging.WARNING)
@@ -113,9 +109,7 @@ def _require(config: Config) -> None:
 
 
 def _close_to_others(state: Path) -> None:
-    """An older release let everybody read the state directory; one that is not there is told by
-    ``_locked``.
-    """
+    """An older release let everybody read the state directory."""
     try:
         changed = statedir.close_to_others(state, os.geteuid())
     except FileNotFoundError:

@@ -8,15 +8,14 @@ from pathlib import Path
 
 from slurm_elastic.cli.arguments import DEFAULT_CONFIG
 from slurm_elastic.config import Config
-from slurm_elastic.model.cluster import Finding
+from slurm_elastic.model.finding import Finding
 from slurm_elastic.watch.doctor.environment import of_the_services
 
 
 @contextlib.contextmanager
 def as_the_services(file: Path, config: Config) -> Iterator[Finding | None]:
-    """Have the services' environment while this lasts, and the finding that tells of it.
-
-    Only with the configuration that the units name: a sandbox's services have another one.
+    """Have the services' environment meanwhile, and a finding about it; only with the configuration
+    that the units name: a sandbox's services have another one.
     """
     if Path(file) != Path(DEFAULT_CONFIG):
         yield None

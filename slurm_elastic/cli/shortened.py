@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
@@ -10,17 +11,34 @@ from rich.text import Text
 
 from slurm_elastic.cli.streams import visible
 
+_SET = r"(\{[^{}]*\}|[^{},/]+)"
+_PLACES = re.compile(f"{_SET}/{_SET}")
+_OFFERS = re.compile(rf"([^{{}}/]+)/{_SET}/(.+)")
 HOSTS, FEW_HOSTS = 72, 36
 """Characters of a hostlist that are shown where not all is; on a narrow screen."""
 
 
 def words(text: str, style: str | Style = "") -> Text:
-    """Text that a user or a cloud may have written, as one line of visible characters: a cell is
-    measured before the console sees to control characters.
-    """
+    """Text of a user or a cloud as one line of visible characters, before a cell is measured."""
     if not text.isprintable():
         text = visible(" ".join(text.split()))
     return Text(text, style=style)
+
+
+def offers(braced: str) -> str:
+    """Offers as ``braces`` writes them in words that lines may break between:
+    ``aws c5.large, m5.large in us-east-1a (on-demand, spot)``.
+    """
+
+    def names(group: str) -> str:
+        return group.strip("{}").replace(",", ", ")
+
+    found = _OFFERS.fullmatch(braced)
+    cloud, kinds, rest = found.groups() if found else ("", "", "")
+    if "{" not in braced or not found or _PLACES.sub("", rest).strip("{},"):
+        return braced.replace(",", ", ")
+    places = (f"{names(zone)} ({names(market)})" for zone, market in _PLACES.findall(rest))
+    return f"{cloud} {names(kinds)} in {', '.join(places)}"
 
 
 def more(rows: Sequence[object], top: int | None) -> str:

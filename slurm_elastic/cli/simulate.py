@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -15,24 +14,21 @@ from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.cli import history
 from slurm_elastic.cli.console import Output
 from slurm_elastic.cli.helptext import examples
-from slurm_elastic.cli.simulate_tables import cells, render, tell_unbought, unserved
+from slurm_elastic.cli.simulate_tables import cells, render, tell_unbought
 from slurm_elastic.policies.policy_text import split
-from slurm_elastic.simulate.engine import simulate
-from slurm_elastic.simulate.outcome import Figures, Outcome
+from slurm_elastic.simulate import Result, engine, simulate
+from slurm_elastic.simulate.outcome import Figures, RunResult
 from slurm_elastic.simulate.scenario_config import NAME as CONFIGURED
+from slurm_elastic.simulate.setting import NONE
 
 
-class Row(Struct, frozen=True, kw_only=True):
-    """One policy's result."""
-
+class PolicyRow(Struct, frozen=True, kw_only=True):
     policy: str
     figures: Figures
 
 
-class Result(Struct, frozen=True, kw_only=True):
-    """The document that ``--json`` writes. ``notes``: assumptions; ``complaints``: about the
-    history.
-    """
+class Document(Struct, frozen=True, kw_only=True):
+    """The document of ``--json``; ``notes``: assumptions, ``complaints``: about the history."""
 
     workload: str
     jobs: int
@@ -40,12 +36,11 @@ class Result(Struct, frozen=True, kw_only=True):
     seed: int
     notes: tuple[str, ...]
     complaints: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[PolicyRow, ...]
     version: int = 1
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the sub-command."""
     parser = subparsers.add_parser(
         "simulate",
         description="Replay a job history (Standard Workload Format, or sacct) on the pools of the "
@@ -76,60 +71,60 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 def run(args: argparse.Namespace) -> int:
     """Simulate every policy and print the table."""
-    setting = history.read(args)
-    runs = simulated(setting, args.compare)
-    result = _result(setting, runs, args.seed)
+    result = simulated(args)
+    shown = _document(result, args.seed)
     console = Output()
-    tell_unbought({row.policy: row.figures for row in result.rows}, console)
-    render(result.rows, console)
-    for note in (*result.notes, *result.complaints):
+    tell_unbought({row.policy: row.figures for row in shown.rows}, console)
+    render(shown.rows, console)
+    for note in (*shown.notes, *shown.complaints):
         print(f"note: {note}", file=sys.stderr)
     if args.json:
         writing.as_told(
-            args.json, msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n"
+            args.json, msgspec.json.format(msgspec.json.encode(shown), indent=1) + b"\n"
         )
     if args.html:
         from slurm_elastic.cli.plots import report_page
 
-        page = report_page(runs, setting, *cells(result.rows), args.seed)
+        with history.working("simulating the site without public clouds"):
+            baseline = _without_clouds(result)
+        with history.working("drawing the report, which takes some seconds"):
+            of = (*cells(shown.rows), args.seed, baseline)
+            page = report_page(result.runs, result.setting, *of)
         writing.as_told(args.html, page)
     return 0
 
 
-def simulated(setting: history.Setting, compare: str) -> list[tuple[str, Outcome]]:
+def simulated(args: argparse.Namespace) -> Result:
     """Each policy's run. All policies are checked before the first job is simulated."""
-    policies = split(compare)
-    scenarios = [setting.scenario(policy) for policy in policies]
-    if not scenarios:
-        raise ConfigError("--compare names no policy")
-    runs = []
-    with history.progress(len(setting.jobs) * len(scenarios)) as advance:
-        for policy, scenario in zip(policies, scenarios, strict=True):
-            outcome = simulate(setting.jobs, scenario, setting.history.start, advance)
-            runs.append((policy, outcome))
-    return runs
+    found, config, options = history.asked(args)
+    with history.progress(len(found.jobs) * len(split(args.compare))) as advance:
+        return simulate(found, config, args.compare, options, progress=advance)
 
 
-def _result(setting: history.Setting, runs: Sequence[tuple[str, Outcome]], seed: int) -> Result:
-    rows = tuple(Row(policy=policy, figures=outcome.figures) for policy, outcome in runs)
-    return Result(
-        workload=setting.source,
-        jobs=len(setting.jobs),
-        cancelled=setting.history.cancelled,
+def _without_clouds(result: Result) -> RunResult | None:
+    """None if that is among the runs, or if its own machines would never be done with the jobs."""
+    if NONE in dict(result.runs):
+        return None
+    try:
+        alone = result.setting.scenario(NONE)
+    except ConfigError:
+        return None
+    jobs = result.setting.jobs
+    work = sum(seconds * procs for seconds, procs in zip(jobs.run, jobs.procs, strict=True))
+    room = sum(pool.machines * pool.procs for pool in alone.pools)
+    if work > room * (jobs.submit[-1] - jobs.submit[0]):
+        return None
+    return engine.simulate(jobs, alone, result.setting.history.start)
+
+
+def _document(result: Result, seed: int) -> Document:
+    found = result.setting.history
+    return Document(
+        workload=found.source,
+        jobs=len(found.jobs),
+        cancelled=found.cancelled,
         seed=seed,
-        notes=(
-            *setting.told(row.policy for row in rows),
-            *_cancelled(setting.history.cancelled, len(setting.jobs)),
-            *unserved(rows),
-        ),
-        complaints=tuple(setting.history.complaints.sentences()),
-        rows=rows,
+        notes=result.notes,
+        complaints=result.complaints,
+        rows=tuple(PolicyRow(policy=policy, figures=run.figures) for policy, run in result.runs),
     )
-
-
-def _cancelled(cancelled: int, ran: int) -> Iterator[str]:
-    if cancelled:
-        yield (
-            f"{cancelled:,} of {cancelled + ran:,} jobs were cancelled before they ran, and are"
-            " left out"
-        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from rich import box
@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from slurm_elastic.simulate.comparison import Comparison, Interval
+from slurm_elastic.simulate.certainty import Comparison, Interval
 from slurm_elastic.simulate.outcome import Figures
 
 
@@ -123,9 +123,7 @@ def _percent(share: float) -> str:
 
 
 def unbought(figures: Mapping[str, Figures]) -> list[str]:
-    """The first that is to be read: the policies by which no machine was ever bought, and why, a
-    sentence for those of one reason. ``figures`` by policy.
-    """
+    """Which policies never bought a machine, and why: a sentence for those of one reason."""
     reasons = dict.fromkeys(one.unbought for one in figures.values() if one.unbought)
     return [
         f"{', '.join(policy for policy in figures if figures[policy].unbought == why)}: {why}"
@@ -137,15 +135,6 @@ def tell_unbought(figures: Mapping[str, Figures], console: Console) -> None:
     """Print these sentences."""
     for sentence in unbought(figures):
         console.print(Text(sentence, style="bold red"))
-
-
-def unserved(rows: Sequence[PolicyRow]) -> Iterator[str]:
-    """The jobs that a policy did not run, a sentence each."""
-    for row in rows:
-        if row.figures.too_large:
-            yield f"{row.policy}: {row.figures.too_large} jobs need more than any pool has"
-        if row.figures.unserved:
-            yield f"{row.policy}: {row.figures.unserved} jobs were never started"
 
 
 def _across(head: Sequence[str], lines: Sequence[Sequence[str]], console: Console) -> None:

@@ -19,26 +19,26 @@ from slurm_elastic.cli.arguments import count
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.day_table import day_table
 from slurm_elastic.cli.helptext import examples
+from slurm_elastic.cli.machine_readable import write_json
 from slurm_elastic.cli.status_machines import SORTS
 from slurm_elastic.cli.status_tables import SHORT, Screen, render
-from slurm_elastic.cli.streams import visible, write_json
+from slurm_elastic.cli.streams import visible
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
 from slurm_elastic.model.protocols import NO_NODE, Slurm
 from slurm_elastic.slurm.client.prompt import PromptCli
 from slurm_elastic.watch.door.client import day_of, facts_of
 from slurm_elastic.watch.view import Facts, StatusView, status_view
-from slurm_elastic.watch.view.day import DayView, still_waiting
+from slurm_elastic.watch.view.day import DayView, Span, still_waiting
 from slurm_elastic.watch.view.narrowing import narrowed
 
-Part = tuple[str | None, str | None]
-"""A cloud and a pool; None: all."""
+Part = tuple[str | None, str | None]  # a cloud and a pool; None: all
 WHOLE: Part = (None, None)
 PERIOD = 5.0
+LEAST = 2  # rows a table that a watched screen has, however low it is
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the sub-command."""
     parser = subparsers.add_parser(
         "status",
         description="Show clouds, pools, nodes and machines with price, cost, owner and next "
@@ -59,9 +59,13 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     )
     parser.add_argument(
         "--day",
-        action="store_true",
-        help="print the last 24 hours instead, hour by hour: machines, dollars an hour, jobs; with "
-        "--json a point each five minutes",
+        nargs="?",
+        type=Span,
+        choices=list(Span),
+        const=Span.DAY,
+        metavar="SPAN",
+        help="print the last 24 hours instead, hour by hour: machines, dollars an hour, jobs; or "
+        f"another of {', '.join(Span)}; with --json a point each five minutes (of 24 hours)",
     )
     parser.add_argument("--once", action="store_true", help="show once and end (the default)")
     parser.add_argument("--cloud", metavar="CLOUD", help="show only this cloud")
@@ -94,7 +98,7 @@ def _run(args: argparse.Namespace) -> int:
     slurm = PromptCli(config.slurm, excluded=False)
     part: Part = (args.cloud, args.pool)
     if args.day:
-        return show_day(config, slurm, as_json=args.json)
+        return show_day(config, slurm, args.day, as_json=args.json)
     screen = Screen(top=args.top, whole=args.all, sort=args.sort)
     if args.watch is None or args.once:
         return show(config, slurm, as_json=args.json, part=part, screen=screen)
@@ -139,28 +143,26 @@ def show(
     return 1 if view.ledger_error and view.slurm_error else 0
 
 
-def show_day(config: Config, slurm: Slurm, *, as_json: bool) -> int:
-    """Print the last 24 hours. SlurmElasticError where they cannot be read."""
-    day = gather_day(config, slurm, time.time())
+def show_day(config: Config, slurm: Slurm, span: Span = Span.DAY, *, as_json: bool) -> int:
+    """Print the last hours or days. SlurmElasticError where they cannot be read."""
+    day = gather_day(config, slurm, time.time(), span)
     if as_json:
         write_json(day)
     else:
-        plain().print(day_table(day))
+        plain().print(day_table(day, span))
     return 0
 
 
-def gather_day(config: Config, slurm: Slurm, now: float) -> DayView:
+def gather_day(config: Config, slurm: Slurm, now: float, span: Span = Span.DAY) -> DayView:
     """The ledger's part, and the jobs that wait by Slurm."""
-    day = day_of(config, now)
+    day = day_of(config, now, span)
     with contextlib.suppress(SlurmError):
-        return replace(day, waiting=still_waiting(slurm.jobs(), day.at))
+        return replace(day, waiting=still_waiting(slurm.jobs(), day.at, span))
     return day
 
 
 def gather(config: Config, slurm: Slurm, now: float) -> Facts:
-    """The records, and Slurm's part; what cannot be read is said in the facts.
-    SlurmElasticError for users whom the daemon does not answer.
-    """
+    """The records and Slurm's part. SlurmElasticError for users whom the daemon does not answer."""
     facts = facts_of(config, now)
     try:
         nodes, jobs = slurm.nodes(), slurm.jobs()
@@ -172,21 +174,31 @@ def gather(config: Config, slurm: Slurm, now: float) -> Facts:
 
 
 def _page(view: StatusView, console: Console, screen: Screen) -> None:
-    """Draw on a cleared screen; where the output is no terminal, below the last."""
+    """Draw on a cleared screen, in as many rows as fit; where the output is no terminal, below the
+    last.
+    """
     if not console.is_terminal:
         render(view, console, screen)
         console.print()
         return
-    with console.capture() as captured:
-        render(view, console, screen)
-    lines = captured.get().rstrip("\n").split("\n")
     room = max(console.height - 1, 2)  # the cursor has the last line
+    lines = _lines(view, console, screen)
+    fewer = screen.rows(console.width) if screen.top is None else None
+    while len(lines) > room and fewer and fewer > LEAST:
+        fewer -= 1
+        lines = _lines(view, console, replace(screen, top=fewer))
     if hidden := lines[room - 1 :] if len(lines) > room else []:
         more = f"{len(hidden)} more lines: a taller window, or without --watch"
         lines[room - 1 :] = [more]
     console.clear()
     for line in lines:
         console.print(Text.from_ansi(line), no_wrap=True, overflow="ignore", crop=False)
+
+
+def _lines(view: StatusView, console: Console, screen: Screen) -> list[str]:
+    with console.capture() as captured:
+        render(view, console, screen)
+    return captured.get().rstrip("\n").split("\n")
 
 
 def _ticks(period: float) -> Iterator[None]:

@@ -27,14 +27,16 @@ def machines(
     shown, rest = _chosen(instances, top, sort)
     if width >= WIDE:
         return with_rest(_instances(shown), rest)
-    return with_rest((_instances_narrow if width >= NARROW else _instances_small)(shown), rest)
+    if width >= NARROW:
+        return with_rest(_instances_narrow(shown, sort), rest)
+    return with_rest(_instances_small(shown), rest)
 
 
 def _instances(instances: Sequence[InstanceView]) -> RenderableType:
-    table = titled_table("Machines", "Node", "Id", "Type", "Zone", "Market")
+    table = titled_table("", "Node", "Id", "Type", "Zone", "Market")
     for name in ("$/h", "Age", "Cost $"):
         table.add_column(name, justify="right", no_wrap=True)
-    for name in ("Jobs", "State", "Next"):
+    for name in ("Jobs", "Next"):
         table.add_column(name)
     for i in instances:
         table.add_row(
@@ -47,33 +49,44 @@ def _instances(instances: Sequence[InstanceView]) -> RenderableType:
             Text(brief(i.age)),
             Text(f"{i.cost:.4f}"),
             _jobs(i.jobs),
-            Text(i.state),
             _next(i),
         )
     return table
 
 
-def _instances_narrow(instances: Sequence[InstanceView]) -> RenderableType:
-    table = titled_table("Machines", "Node, id", "Type, zone, market")
-    table.add_column("$/h, cost", justify="right", no_wrap=True)
-    table.add_column("Age", justify="right", no_wrap=True)
+def _instances_narrow(instances: Sequence[InstanceView], sort: str | None) -> RenderableType:
+    """A row each; ``explain NODE`` and a wider screen tell the rest."""
+    table = titled_table("", "Node", "Type", "Market")
+    for name in ("$/h" if sort == "price" else "Cost $", "Age"):
+        table.add_column(name, justify="right")
+    for column in table.columns:
+        column.no_wrap = True
     table.add_column("Jobs, next", ratio=1)
     table.expand = True
     for i in instances:
-        jobs = _jobs(i.jobs)
-        last = Group(jobs, _next(i)) if i.jobs else _next(i)
         table.add_row(
-            Group(Text(i.node, style="bold"), Text(i.id, overflow="fold")),
-            Group(Text(i.instance_type), Text(f"{i.zone} {i.market}", overflow="fold")),
-            Group(Text(f"{i.price:.4f}"), Text(f"{i.cost:.4f}")),
-            Group(Text(brief(i.age)), Text(i.state, style=_DIM)),
-            last,
+            Text(i.node or i.id, style="bold"),
+            Text(i.instance_type),
+            Text(i.market),
+            Text(f"{i.price if sort == 'price' else i.cost:.4f}"),
+            Text(brief(i.age)),
+            _jobs_next(i),
         )
     return table
 
 
+def _jobs_next(i: InstanceView) -> Text:
+    """Where all goes well, no more than fits beside the jobs."""
+    if not i.jobs:
+        return _next(i)
+    if i.calm and i.next == "in use":
+        return _jobs(i.jobs)
+    follows = words(i.next.partition(": times out")[0]) if i.calm else _next(i)
+    return _jobs(i.jobs).append(": ").append(follows)
+
+
 def _instances_small(instances: Sequence[InstanceView]) -> RenderableType:
-    lines: list[RenderableType] = [Text("Machines", style="bold")]
+    lines: list[RenderableType] = []
     for i in instances:
         lines.append(Text.assemble((i.node, "bold"), f" {i.id} {i.state}, {i.cost:.4f} $"))
         lines.append(

@@ -12,12 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 from rich.console import Console, Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.cli.ckpt_tables import life, saved, threatened, titled_table
-from slurm_elastic.cli.shortened import hosts, more, with_rest, words
+from slurm_elastic.cli.shortened import hosts, more, offers, with_rest, words
 from slurm_elastic.cli.status_machines import NARROW, WIDE, machines
 from slurm_elastic.policies.launch.grouping import braces
 from slurm_elastic.watch.view.attention import (
@@ -43,12 +42,14 @@ from slurm_elastic.watch.view.next_action import (
 )
 from slurm_elastic.watch.view.rows import (
     BudgetView,
+    CloudView,
     CoolDownView,
     HoldView,
     InstanceView,
     LaunchView,
     Level,
     NodesView,
+    PoolView,
     SiteView,
     StatusView,
     Told,
@@ -57,6 +58,7 @@ from slurm_elastic.watch.view.rows import (
 
 TOP_WIDE, TOP_NARROW, TOP_SMALL = 10, 8, 5
 _COLUMNS = (IN_USE, IDLE, BOOTING, HELD, POWERED_DOWN)
+_OTHER = "other"
 _LOUD = "bold white on red"
 _BAD, _WARN, _GOOD, _DIM = "bold red", "yellow", "green", "dim"
 _STYLES = {Level.LOUD: _LOUD, Level.BAD: _BAD, Level.WARN: _WARN, Level.NOTE: _DIM}
@@ -64,9 +66,7 @@ _CALM_STATES = (IN_USE, IDLE, BOOTING)
 
 
 class Screen(Struct, frozen=True, kw_only=True):
-    """How much of it: ``top`` rows a table (None: as many as fit), or the ``whole``; machines in
-    the order of ``sort`` (one of SORTS; None: by node).
-    """
+    """What is shown: ``top`` rows a table (None: as many as fit) or the ``whole``; by ``sort``."""
 
     top: int | None = None
     whole: bool = False
@@ -83,7 +83,8 @@ SHORT = Screen()
 
 def render(view: StatusView, console: Console, screen: Screen = SHORT) -> None:
     """Print everything, or the most important of it."""
-    console.print(_header(view))
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(view.at))
+    console.print(Text.assemble(("Cluster ", ""), (view.cluster, "bold"), (f"   {at}", _DIM)))
     for block in _blocks(view, console.width, screen):
         console.print()
         console.print(block)
@@ -94,18 +95,19 @@ def _blocks(view: StatusView, width: int, screen: Screen) -> Iterable[Renderable
     top = screen.rows(width)
     if view.directives:
         yield Group(*(_told(of_directive(d)) for d in view.directives))
-    yield _services(view)
+    services = _services(view)
     if view.site and not view.ledger_error:
-        yield _summary(view.site, view.instances)
+        services = Group(services, _summary(view.site, view.instances))
+    yield services
     yield from _alarms(view)
     if view.checkpoints:
         ckpt = view.checkpoints
         yield from threatened(replace(ckpt, moves=ckpt.moves[:top], unsavable=ckpt.unsavable[:top]))
     small = width < NARROW
-    yield _clouds_small(view) if small else _clouds(view, wide)
-    yield _pools_small(view) if small else _pools(view, wide, top)
-    if groups := _told_once(view):
-        yield _nodes(groups, top, wide=wide)
+    yield _clouds_small(view) if small else _clouds(view, top, wide=wide)
+    if groups := _told_once(view, top):
+        title = "Nodes not powered down" if view.ledger_error else "Nodes in other states"
+        yield _nodes(groups, title, top, wide=wide)
     if view.instances:
         yield machines(view.instances, width, top, screen.sort)
     elif not view.ledger_error:
@@ -157,11 +159,6 @@ def _told(one: Told) -> Text:
     return words(one.text, _STYLES[one.level])
 
 
-def _header(view: StatusView) -> Text:
-    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(view.at))
-    return Text.assemble(("Cluster ", ""), (view.cluster, "bold"), (f"   {at}", _DIM))
-
-
 def _services(view: StatusView) -> RenderableType:
     daemon = view.daemon
     lines = [_told(one) for one in silent_daemon(daemon, view.ledger_error)]
@@ -170,99 +167,94 @@ def _services(view: StatusView) -> RenderableType:
         lines.append(Text.assemble("Daemon: ", ("alive", _GOOD), beat))
     if waiting := daemon.pending_requests:
         noun = "request waits" if waiting == 1 else "requests wait"
-        style = "" if daemon.alive else _WARN
-        lines.append(Text(f"  {waiting} {noun} in the spool", style=style))
+        lines.append(Text(f"  {waiting} {noun} in the spool", style="" if daemon.alive else _WARN))
     lines += [words(f"  {one.text}", _BAD) for one in problems(view)]
     if view.checkpoints:
         lines.append(life(view.checkpoints))
     return Group(*lines)
 
 
-def _clouds(view: StatusView, wide: bool) -> RenderableType:
-    table = titled_table("Clouds", "Cloud", "Location")
-    if wide:
-        table.add_column("Partition")
-        table.add_column("Provider")
-    _state_columns(table)
-    table.add_column("Paid/max", justify="right")
-    table.add_column("$/h now", justify="right")
-    if wide:
-        table.add_column("$/h worst/max", justify="right")
-    known = view.ledger_error is None
+def _parts(view: StatusView) -> Iterable[tuple[CloudView | None, PoolView | None]]:
+    """A cloud with one pool is one row; another's row comes before those of its pools."""
     for cloud in view.clouds:
-        row = [Text(cloud.name), Text(cloud.location)]
+        pools = [pool for pool in view.pools if pool.cloud == cloud.name]
+        if len(pools) == 1:
+            yield cloud, pools[0]
+            continue
+        yield cloud, None
+        yield from ((None, pool) for pool in pools)
+
+
+def _clouds(view: StatusView, top: int | None, *, wide: bool) -> RenderableType:
+    names = ("Cloud", "Location", "Pool", "Nodes") if wide else ("Cloud", "Pool")
+    table = titled_table("", *names)
+    for column in table.columns:
+        column.no_wrap = True
+    states = _columns(view)
+    for name in (*states.values(), "Paid/max", "$/h now", *(("$/h worst/max",) if wide else ())):
+        table.add_column(name, justify="right", no_wrap=True)
+    known = view.ledger_error is None
+    for cloud, pool in _parts(view):
+        here = [cloud.name if cloud else "", pool.name if pool else ""]
         if wide:
-            row += [Text(cloud.partition), Text(cloud.provider)]
-        row += _state_cells(cloud.states, cloud.nodes)
-        row += [
-            _of(cloud.machines if known else None, cloud.limit),
-            Text(dollars(cloud.price_now) if known else "-"),
-        ]
-        if wide:
-            worst = f"{cloud.price_worst:.2f}" if known else "-"
+            here.insert(1, cloud.location if cloud else "")
+            here.append(hosts(pool.nodes, top).plain if pool else "")
+        money = [Text(dollars(cloud.price_now) if known else "-") if cloud else Text()]
+        if cloud and wide:
             limit = "-" if cloud.price_limit is None else f"{cloud.price_limit:.2f}"
-            row.append(Text(f"{worst}/{limit}"))
-        table.add_row(*row)
+            money.append(Text(f"{cloud.price_worst:.2f}/{limit}" if known else f"-/{limit}"))
+        cells = _state_cells((cloud or pool).states, states)  # type: ignore[union-attr]
+        table.add_row(*map(Text, here), *cells, _paid(cloud, pool, known=known), *money)
     return table
 
 
 def _clouds_small(view: StatusView) -> RenderableType:
-    lines = [Text("Clouds", style="bold")]
+    lines = []
     known = view.ledger_error is None
-    for c in view.clouds:
-        paid = _of(c.machines if known else None, c.limit)
-        now = dollars(c.price_now) if known else "-"
-        lines.append(
-            Text.assemble((c.name, "bold"), f" ({c.location}): {paid} paid, {now} $/h now")
-        )
-        lines.append(Text(f"  {_told_states(c.states)}"))
+    for cloud, pool in _parts(view):
+        line = Text.assemble((cloud.name, "bold"), f" ({cloud.location})") if cloud else Text(" ")
+        if pool:
+            line.append(f" {pool.name}, {pool.nodes}")
+        line.append(": ").append(_paid(cloud, pool, known=known)).append(" paid")
+        if cloud:
+            line.append(f", {dollars(cloud.price_now) if known else '-'} $/h now")
+        told = _told_states((cloud or pool).states)  # type: ignore[union-attr]
+        lines += [line, Text(f"  {told}")]
     return Group(*lines)
 
 
-def _pools_small(view: StatusView) -> RenderableType:
-    lines = [Text("Pools", style="bold")]
-    known = view.ledger_error is None
-    for p in view.pools:
-        paid = _of(p.machines if known else None, p.limit)
-        lines.append(Text.assemble((p.name, "bold"), f" of {p.cloud}, {p.nodes}: {paid} paid"))
-        lines.append(Text(f"  {_told_states(p.states)}"))
-    return Group(*lines)
+def _paid(cloud: CloudView | None, pool: PoolView | None, *, known: bool) -> Text:
+    """How many machines, of how many by the limit that binds first."""
+    both = [one for one in (cloud, pool) if one]
+    limit = min((one.limit for one in both if one.limit is not None), default=None)
+    text = _of(both[0].machines if known else None, limit)
+    return text.append(f" +{pool.stopped} stopped") if pool and pool.stopped else text
 
 
 def _told_states(states: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {state}" for state, count in states.items()) or "nodes not known"
 
 
-def _pools(view: StatusView, wide: bool, top: int | None) -> RenderableType:
-    table = titled_table("Pools", "Pool", "Cloud", "Nodes")
-    _state_columns(table)
-    table.add_column("Paid/max", justify="right")
-    if wide:
-        table.add_column("Markets")
-    for pool in view.pools:
-        row = [Text(pool.name), Text(pool.cloud), hosts(pool.nodes, top, wide=wide)]
-        machines = pool.machines if view.ledger_error is None else None
-        paid = _of(machines, pool.limit)
-        if pool.stopped:
-            paid = Text(f"{paid} +{pool.stopped} stopped")
-        row += [*_state_cells(pool.states, pool.count), paid]
-        if wide:
-            row.append(Text(" ".join(pool.markets)))
-        table.add_row(*row)
-    return table
-
-
-def _told_once(view: StatusView) -> Sequence[NodesView]:
-    """The nodes that are not powered down, but for those whose hold is told with its end."""
+def _told_once(view: StatusView, top: int | None) -> Sequence[NodesView]:
+    """The nodes that no machine's row tells of: no hold's either, as that is told with its end."""
     held = {name for hold in view.holds for name in expand(hold.nodes)}
-    return [
-        group for group in view.nodes
-        if group.state != HELD or not held.issuperset(expand(group.nodes))
-    ]  # fmt: skip
+    rows = view.instances if top is None or len(view.instances) <= top else ()
+    follows = {machine.node: machine.next for machine in rows}
+
+    def told(group: NodesView) -> bool:
+        names = expand(group.nodes)
+        if group.state in _CALM_STATES:
+            return not view.ledger_error
+        if group.state == HELD and held.issuperset(names):
+            return True
+        return bool(group.note) and all(group.note in follows.get(name, "") for name in names)
+
+    return [group for group in view.nodes if not told(group)]
 
 
-def _nodes(groups: Sequence[NodesView], top: int | None, *, wide: bool) -> RenderableType:
-    title = "Nodes not powered down"
+def _nodes(
+    groups: Sequence[NodesView], title: str, top: int | None, *, wide: bool
+) -> RenderableType:
     if top is not None and len(groups) > top:
         groups = sorted(groups, key=lambda group: group.state in _CALM_STATES)
     table = titled_table(title, "State", "Cloud", "Count", "Nodes", "Why")
@@ -306,20 +298,17 @@ def _by_reason(cool_downs: Sequence[CoolDownView]) -> list[list[CoolDownView]]:
     """Cool-downs of one cause that end at the same time, together."""
     groups: dict[tuple[object, ...], list[CoolDownView]] = {}
     for one in cool_downs:
-        groups.setdefault((one.code, one.reason, one.strikes, brief(one.left)), []).append(one)
+        groups.setdefault((one.code, one.reason, brief(one.left)), []).append(one)
     return list(groups.values())
 
 
 def _cool_downs(groups: Sequence[Sequence[CoolDownView]]) -> RenderableType:
-    table = titled_table("Cool-downs: not asked for now", "Offer", "Left", "Strikes", "Why")
-    table.columns[0].overflow = "fold"
+    table = titled_table("Cool-downs: not asked for now", "Offer", "Left", "Why")
     for group in groups:
         cool_down = group[0]
-        offers = " ".join(braces(one.key for one in group))
         table.add_row(
-            Text(offers),
+            Text("; ".join(map(offers, braces(one.key for one in group)))),
             Text(brief(cool_down.left)),
-            Text(str(cool_down.strikes)),
             words(f"{cool_down.code}: {cool_down.reason}"),
         )
     return table
@@ -393,18 +382,24 @@ def _total_cells(t: TotalView) -> list[Text]:
     ]
 
 
-def _state_columns(table: Table) -> None:
-    for name in ("In use", "Idle", "Boot", "Held", "Off", "Other"):
-        table.add_column(name, justify="right", no_wrap=True)
+def _columns(view: StatusView) -> dict[str, str]:
+    """States and the names of their columns; the rarer ones where there are such nodes."""
+    known = {IN_USE: "In use", IDLE: "Idle", BOOTING: "Boot", HELD: "Held", POWERED_DOWN: "Off"}
+    found = {state for cloud in view.clouds for state, count in cloud.states.items() if count}
+    if HELD not in found:
+        del known[HELD]
+    return known | ({_OTHER: "Other"} if found - known.keys() else {})
 
 
-def _state_cells(states: Mapping[str, int], nodes: int) -> list[Text]:
-    """Counts under the fixed columns; a dash everywhere when Slurm did not answer."""
-    if not states:
-        return [Text("-", style=_DIM)] * (len(_COLUMNS) + 1) if nodes else []
-    cells = [_count(states.get(state, 0), _state_style(state)) for state in _COLUMNS]
-    other = sum(count for state, count in states.items() if state not in _COLUMNS)
-    return [*cells, _count(other, _WARN)]
+def _state_cells(states: Mapping[str, int], columns: Iterable[str]) -> Iterable[Text]:
+    """Counts under those columns; a dash everywhere when Slurm did not answer."""
+    for state in columns:
+        if not states:
+            yield Text("-", style=_DIM)
+        elif state == _OTHER:
+            yield _count(sum(n for one, n in states.items() if one not in _COLUMNS), _WARN)
+        else:
+            yield _count(states.get(state, 0), _state_style(state))
 
 
 def _count(number: int, style: str) -> Text:

@@ -3,36 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import io
-import json
 import logging
 import os
 import re
 import sys
-from collections.abc import Iterable
 from textwrap import indent
 from typing import Any
 
-import msgspec
-
 TIME = "%(asctime)s "
-LINE = f"{TIME}%(levelname)s %(name)s %(message)s"
-"""A line of a service's log."""
-NO_READER = 141
-"""Exit code where the reader of stdout went away, as a shell has it for SIGPIPE."""
-LONGEST = 8192
-"""Characters of such a line: some SDKs put a whole answer into an error."""
+LINE = f"{TIME}%(levelname)s %(name)s %(message)s"  # a line of a service's log
+NO_READER = 141  # exit code where the reader of stdout went away, as a shell has it for SIGPIPE
+LONGEST = 8192  # characters of such a line: some SDKs put a whole answer into an error
 # And those that turn the direction of what follows, or end a line for some readers.
 _CONTROL = re.compile(
     "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f"
     "\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff]"
 )
-
-
-_FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-"""Beginnings of what spreadsheets calculate, as narrow and as wide characters."""
-_NUMBER = re.compile(r"[+-]?[\d.]+")
 
 
 def prepare() -> None:
@@ -60,9 +47,7 @@ def prepare() -> None:
 
 
 def let_go() -> None:
-    """Output that stdout does not take is lost: Python tries it once more at the end, where it
-    would fail with a traceback.
-    """
+    """Give up output that stdout does not take: Python would try again, and fail, at the end."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -75,9 +60,7 @@ def visible(text: str) -> str:
 
 
 def in_a_line(text: str) -> str:
-    """``visible``, and no line or column of its own either: whose words they are cannot look like a
-    row of ours.
-    """
+    """``visible`` without lines or columns of its own, so that no words look like a row of ours."""
     return visible(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
@@ -117,33 +100,3 @@ def log_plainly(level: int | str, form: str = LINE) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(PlainFormatter(form))
     logging.basicConfig(level=level, handlers=[handler])
-
-
-def as_json(document: object) -> str:
-    """One line, also of text that was no UTF-8 where it came from."""
-    try:
-        return msgspec.json.encode(document).decode()
-    except UnicodeEncodeError:
-        return json.dumps(msgspec.to_builtins(document))
-
-
-def write_csv(rows: Iterable[Iterable[object]]) -> None:
-    """Comma-separated values on stdout, of which none rules a terminal or a spreadsheet."""
-    csv.writer(sys.stdout, lineterminator="\n").writerows(map(_cell, row) for row in rows)
-
-
-def _cell(value: object) -> object:
-    """Text that a spreadsheet would take for a formula begins with an apostrophe, as its users have
-    it for text.
-    """
-    if not isinstance(value, str):
-        return value
-    text = in_a_line(value)
-    is_formula = text.lstrip().startswith(_FORMULA) and not _NUMBER.fullmatch(text)
-    return f"'{text}" if is_formula else text
-
-
-def write_json(document: object) -> None:
-    """The document in one line on stdout."""
-    sys.stdout.write(as_json(document) + "\n")
-    sys.stdout.flush()

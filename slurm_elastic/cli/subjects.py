@@ -10,8 +10,7 @@ from slurm_elastic.base.hostlist import HostlistError, expand
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.model.protocols import Slurm
 
-MOST = 16
-"""Nodes that are explained at once."""
+MOST = 16  # nodes that are explained at once
 _STEP = re.compile(r"(?P<job>[0-9]{1,10}(_[0-9]{1,10})?)\.(batch|extern|interactive|[0-9]{1,10})")
 _TASK = re.compile(r"(?P<array>[0-9]{1,10})_(?P<task>[0-9]{1,10})")
 _LIST = re.compile(r"[A-Za-z0-9_.,\[\]-]*[,\[][A-Za-z0-9_.,\[\]-]*")

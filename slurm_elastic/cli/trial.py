@@ -19,13 +19,13 @@ from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.cli import offers
 from slurm_elastic.cli.arguments import count
-from slurm_elastic.cli.directing import is_alive, require_trusted
+from slurm_elastic.cli.giving_orders import is_alive, require_trusted
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.service_environment import as_the_services
 from slurm_elastic.cli.trial_run import StoppedError, Trial, tell
 from slurm_elastic.config import Config, domain_pools
-from slurm_elastic.config.changed import pools_in, scope_named
 from slurm_elastic.config.configfile import load
+from slurm_elastic.config.limit_changes import pools_in, scope_named
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.policies.launch.trial import (
     Step,
@@ -34,12 +34,10 @@ from slurm_elastic.policies.launch.trial import (
 from slurm_elastic.slurm.client.prompt import PromptCli
 from slurm_elastic.watch.door.records import read_facts
 
-LOOKED_FOR = 600.0
-"""Seconds of paid time that the estimate counts."""
+LOOKED_FOR = 600.0  # seconds of paid time that the estimate counts
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the sub-command."""
     parser = subparsers.add_parser(
         "try",
         description="Start one machine of a cloud or a pool as a job would, follow it through "
@@ -98,9 +96,7 @@ def _agreed() -> bool:
 
 
 def _offered(config: Config, slurm: PromptCli, names: Sequence[str]) -> Pool:
-    """The first pool with an offer, having said what it is and costs. StoppedError where there is
-    none.
-    """
+    """The first pool with an offer, told with its price. StoppedError where there is none."""
     reasons: list[str] = []
     for name in names:
         (found,) = offers.gather(config, slurm, time.time(), pool=name, nodes=1).pools

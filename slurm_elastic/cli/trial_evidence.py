@@ -16,7 +16,7 @@ from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.launch.trial import (
     HEADLESS,
     NAMELESS,
-    Seen,
+    Look,
     Step,
     log_evidence,
     reason_set,
@@ -24,8 +24,7 @@ from slurm_elastic.policies.launch.trial import (
 from slurm_elastic.providers import open_provider
 from slurm_elastic.slurm.client import siteconf
 
-PROBE = 3.0
-"""Seconds for a connection."""
+PROBE = 3.0  # seconds for a connection
 CONSOLE_LINES = 12
 SLURMCTLD_PORT = 6817
 HEAD_VARIABLE = "SLURM_ELASTIC_HEAD"
@@ -45,9 +44,7 @@ class Evidence:
                 self._from = self._log.stat().st_size
 
     def answers(self, machine: Machine, node: SlurmNode | None) -> bool:
-        """Whether slurmd's port where slurmctld looks for it (with join.ssh: SSH's) takes a
-        connection.
-        """
+        """Whether slurmd's port (with join.ssh: SSH's) takes a connection where slurmctld looks."""
         ssh, address, port = self._config.join.ssh, machine.instance.address or "", 6818
         if ssh:
             port = ssh.port
@@ -57,7 +54,7 @@ class Evidence:
         self._probed = _probe(address, port)
         return not self._probed
 
-    def why(self, made: tuple[Step, ...], seen: Seen, node: str, cloud: str) -> Iterator[str]:
+    def why(self, made: tuple[Step, ...], seen: Look, node: str, cloud: str) -> Iterator[str]:
         """The best first."""
         if Step.LAUNCHED not in made:
             yield seen.refused
@@ -109,9 +106,7 @@ class Evidence:
         return [line for line in text.splitlines() if line.strip()][-CONSOLE_LINES:]
 
     def _head_of(self, cloud: str) -> str:
-        """The address that machines of the cloud are told; empty: none. An ``environment`` of their
-        own, as containers have, comes before join.head.
-        """
+        """The head's address as machines are told (empty: none); ``environment`` comes first."""
         own: Mapping[str, str] = getattr(self._config.cloud(cloud), "environment", {})
         return own.get(HEAD_VARIABLE) or self._config.join.head or ""
 

@@ -22,8 +22,8 @@ from slurm_elastic.policies.launch.trial import (
     MEANING,
     SLURMCTLD,
     Diagnosis,
+    Look,
     Rest,
-    Seen,
     Step,
     diagnosis,
     is_over,
@@ -42,10 +42,7 @@ PERIOD = 1.0
 SILENCE = 60.0
 """Seconds for which slurmctld may answer nothing, as a busy one does, before it is told."""
 COMMAND = 60.0
-NO_USER = 67
-"""The exit code of the job whose user the machine does not know (EX_NOUSER of sysexits.h): Slurm
-starts it all the same, as slurmctld tells slurmd the name (measured on 22.05).
-"""
+NO_USER = 67  # EX_NOUSER of sysexits.h: Slurm starts jobs of unknown users, too (22.05, measured)
 JOB_TIME = 180.0
 END_TIME = 300.0
 CORRELATION = "try"
@@ -70,8 +67,7 @@ class Trial:
         timeout: float | None,
     ) -> None:  # fmt: skip
         self.config, self.slurm, self.pool, self.user = config, slurm, pool, user
-        cloud = config.cloud(pool.cloud)
-        self.timeout = timeout or config.resume_timeout(cloud)
+        self.timeout = timeout or config.resume_timeout(config.cloud(pool.cloud))
         self.began = time.time()
         self.node = ""
         self.made: tuple[Step, ...] = ()
@@ -179,7 +175,7 @@ class Trial:
         node = self.slurm.nodes([self.node]).get(self.node)
         waiting = [r for r in Spool(self.config.state).pending() if self.node in r.nodes]
         with self._ledger() as ledger:
-            launches = ledger.open_launches()
+            launches = ledger.launches.open()
             machines = self._machines(ledger)
         return Rest(
             node=node,
@@ -190,9 +186,7 @@ class Trial:
         )
 
     def _order_end(self, node: SlurmNode | None) -> None:
-        """As often as Slurm has it on its way up, or up: an order may have come too early, or be
-        lost.
-        """
+        """As often as Slurm has it up or coming: an order may come too early, or be lost."""
         if node is not None and phase(node) is Phase.POWERING_UP:
             reason = "slurm-elastic:hold:tried by an operator"
             node_updates.power_down_by_force(self.slurm, [self.node], reason)
@@ -215,37 +209,37 @@ class Trial:
     def _silent(self, error: SlurmError) -> StoppedError:
         return StoppedError(diagnosis(self._next(), [f"{SLURMCTLD}{error}"]))
 
-    def _look(self) -> Seen:
+    def _look(self) -> Look:
         node = self.slurm.nodes([self.node]).get(self.node)
         with self._ledger() as ledger:
             self.last = max(self._machines(ledger), key=lambda m: m.instance.launched, default=None)
         machine, refused = self.last, self._refused()
         addressed = machine is not None and bool(machine.instance.address)
         answers = self._evidence.answers(machine, node) if machine and addressed else None
-        return Seen(node=node, machine=machine, refused=refused, answers=answers)
+        return Look(node=node, machine=machine, refused=refused, answers=answers)
 
     def _machines(self, ledger: Ledger) -> tuple[Machine, ...]:
         """The machines of this node since the start, by the head's clock; the ended ones, too."""
         return tuple(
             m
-            for m in ledger.machines(ended_since=self.began, nodes=[self.node])
+            for m in ledger.machines.live(ended_since=self.began, nodes=[self.node])
             if decided_at(m.instance) >= int(self.began)
         )
 
     def _refused(self) -> str:
         with self._ledger() as ledger:
-            told = ledger.decisions(self.node)
+            told = ledger.decisions.about(self.node)
         mine = [d for d in told if d.at >= self.began and d.kind in REFUSED]
         return mine[0].reason if mine else ""
 
-    def _is_given_up(self, seen: Seen) -> bool:
+    def _is_given_up(self, seen: Look) -> bool:
         """Slurm does not wait for the node any more."""
         node = seen.node
         if node is None or time.time() - self.began < 5 * PERIOD:
             return False
         return is_down(node) or phase(node) in (Phase.POWERED_DOWN, Phase.POWERING_DOWN)
 
-    def _why(self, seen: Seen, *, late: bool) -> Iterator[str]:
+    def _why(self, seen: Look, *, late: bool) -> Iterator[str]:
         """The best first."""
         yield from self._evidence.why(self.made, seen, self.node, self.pool.cloud)
         if late:
@@ -305,8 +299,7 @@ class Trial:
                 group=self.user.pw_gid if other else None, extra_groups=groups,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            silent = f"no answer in {COMMAND:.0f} s"
-            return subprocess.CompletedProcess(command, 124, "", silent)
+            return subprocess.CompletedProcess(command, 124, "", f"no answer in {COMMAND:.0f} s")
 
     # telling
 
@@ -338,7 +331,7 @@ class Trial:
     def _record(self, kind: str, reason: str) -> None:
         subjects = (self.node, pool_subject(self.pool.name))
         with contextlib.closing(Ledger(self.config.state / "ledger.db")) as ledger:
-            ledger.record(
+            ledger.decisions.record(
                 Decision(at=time.time(), correlation=CORRELATION, kind=kind, subjects=subjects,
                          reason=reason)
             )  # fmt: skip

@@ -35,15 +35,12 @@ ABOUT = (
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run until SIGTERM or SIGINT. Exit 2: the configuration is wrong; 75: something that passes by
-    itself is in the way.
-    """
+    """Run until SIGTERM or SIGINT. Exit 2: wrong configuration; 75: try again, it passes."""
     args = parser().parse_args(argv)
     return run_parsed(NAME, args, None, partial(_serve, args))
 
 
 def parser() -> argparse.ArgumentParser:
-    """Its options."""
     made = parser_of(NAME, ABOUT)
     made.epilog = examples(f"{NAME} --dry-run")
     made.add_argument(

@@ -20,23 +20,24 @@ from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.cli import cost, explain
 from slurm_elastic.cli.arguments import CONFIG_VARIABLE, DEFAULT_CONFIG
 from slurm_elastic.cli.helptext import examples
+from slurm_elastic.cli.machine_readable import as_json
 from slurm_elastic.cli.status import PERIOD, gather, gather_day
-from slurm_elastic.cli.streams import as_json
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
 from slurm_elastic.controller.books import By
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.slurm.client.prompt import PromptCli
-from slurm_elastic.watch.door.asks import CostAsk
 from slurm_elastic.watch.door.client import costs_of
 from slurm_elastic.watch.door.orders import name_of
+from slurm_elastic.watch.door.questions import CostAsk
 from slurm_elastic.watch.view import status_view
+from slurm_elastic.watch.view.day import Span
 from slurm_elastic.watch.web.documents import Documents, Query, Source, word
 
 if TYPE_CHECKING:
     from wsgiref.types import WSGIApplication
 
-    from slurm_elastic.watch.web.listening import Place
+    from slurm_elastic.watch.web.listening import ListenAddress
 
 PORT = 8411
 """A port of loopback where nothing else is told; on a desk, and here where one is asked for."""
@@ -46,7 +47,6 @@ _NAME = re.compile(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the sub-command."""
     parser = subparsers.add_parser(
         "web",
         description="Serve a page with the cluster now, its day, decisions, costs, checkpoints and "
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
         raise SlurmElasticError(
             f"Python module {error.name!r} is missing; install slurm-elastic[dashboard]"
         ) from error
-    where: Place | None = args.listen
+    where: ListenAddress | None = args.listen
     if args.group and (where is None or where.path is None):
         raise SlurmElasticError("--group is for a unix socket: give --listen a path")
     made = Documents(sources(config, PromptCli(config.slurm), Path(args.config)))
@@ -112,7 +112,7 @@ def sources(config: Config, slurm: Slurm, file: Path) -> Mapping[str, Source]:
     partial = functools.partial
     return {
         "status": Source(make=partial(_status, config, slurm), fresh=PERIOD),
-        "day": Source(make=partial(_day, config, slurm), fresh=60.0),
+        "day": Source(make=partial(_day, config, slurm), fresh=60.0, takes=("span",)),
         "explain": Source(make=partial(_explain, config, slurm), fresh=2.0, takes=("subject",)),
         "cost": Source(make=partial(_cost, config), fresh=30.0, takes=("by", "since")),
         "doctor": Source(make=partial(_doctor, file), fresh=DOCTOR),
@@ -123,8 +123,11 @@ def _status(config: Config, slurm: Slurm, _: Query) -> str:
     return as_json(status_view(config, gather(config, slurm, time.time())))
 
 
-def _day(config: Config, slurm: Slurm, _: Query) -> str:
-    return as_json(gather_day(config, slurm, time.time()))
+def _day(config: Config, slurm: Slurm, query: Query) -> str:
+    span = word(query, "span", Span.DAY)
+    if span not in set(Span):
+        raise SlurmElasticError(f"day of {span!r}: expected one of {', '.join(Span)}")
+    return as_json(gather_day(config, slurm, time.time(), Span(span)))
 
 
 def _explain(config: Config, slurm: Slurm, query: Query) -> str:
@@ -160,7 +163,7 @@ def _doctor(file: Path, _: Query) -> str:
     return done.stdout.decode()
 
 
-def _place(text: str) -> Place:
+def _place(text: str) -> ListenAddress:
     """For argparse."""
     from slurm_elastic.watch.web.listening import place
 
@@ -179,7 +182,7 @@ def _host(text: str) -> str:
     return text.lower()
 
 
-def _told(where: Place, port: int, key: str, group: str) -> str:
+def _told(where: ListenAddress, port: int, key: str, group: str) -> str:
     if where.path is not None:
         path = where.path.absolute()
         head = os.uname().nodename

@@ -23,14 +23,12 @@ from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.launch.verdict import Asker, PoolCase, Verdict, grouped, verdicts
 from slurm_elastic.slurm.client import siteconf
-from slurm_elastic.slurm.client.siteconf import Site
+from slurm_elastic.slurm.client.siteconf import SiteConf
 from slurm_elastic.slurm.hooks import submit_filter
-from slurm_elastic.watch.door.asks import Chain
+from slurm_elastic.watch.door.questions import Chain
 
-ROWS = 8
-"""Reasons that are shown where not all lines are asked for."""
-LONGEST = 170
-"""Characters of a reason then."""
+ROWS = 8  # reasons that are shown where not all lines are asked for
+LONGEST = 170  # characters of a reason then
 _NARROW = 20
 
 
@@ -38,7 +36,7 @@ def judge(
     config: Config, slurm: Slurm, job: SlurmJob, chain: Chain, now: float
 ) -> tuple[Verdict, ...]:
     """By what Slurm, slurm.conf and the ledger tell; what cannot be read speaks against nothing."""
-    site = _site(config)
+    site = site_of(config)
     asker = Asker(
         job=job,
         now=now,
@@ -51,7 +49,7 @@ def judge(
 
 
 def _cases(
-    config: Config, site: Site | None, nodes: Mapping[str, SlurmNode], chain: Chain
+    config: Config, site: SiteConf | None, nodes: Mapping[str, SlurmNode], chain: Chain
 ) -> Iterator[PoolCase]:
     bars = {bar.pool: bar.reason for bar in chain.bars}
     patience = submit_filter.client_patience(site)
@@ -77,13 +75,14 @@ def _cases(
         )
 
 
-def _site(config: Config) -> Site | None:
+def site_of(config: Config) -> SiteConf | None:
+    """The site's slurm.conf; None where it cannot be read."""
     with contextlib.suppress(ConfigError):
         return siteconf.read(config.slurm.conf)
     return None
 
 
-def default_partition(site: Site | None) -> str:
+def default_partition(site: SiteConf | None) -> str:
     """The name of the partition that slurm.conf has as the default; empty without one."""
     records = site.partitions if site else ()
     named = (r.names[0] for r in records if r.names and r.get("default").lower() == "yes")

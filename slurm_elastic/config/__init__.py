@@ -1,9 +1,9 @@
-"""The configuration as frozen values; defaults live here, in the modules of its sections (clouds,
-checkpoint, joining, who, ...) and nowhere else.
+"""The configuration as frozen values. Every default stands here or in the module of its section
+(``clouds``, ``checkpoint``, ``joining``, ``access``, ...).
 
-The file's form is described, key by key, in ``etc/slurm-elastic.yaml``. ``configfile.load`` reads
-it and is the only place that raises ConfigError for it. Durations are seconds (the file also takes
-``90s 15m 2h 7d`` and Slurm's ``D-HH:MM:SS``), sizes are MiB (the file also takes ``4G``).
+``etc/slurm-elastic.yaml`` describes the file key by key; ``configfile.load`` reads it. Durations
+are seconds here (the file also takes ``90s 15m 2h 7d`` and Slurm's ``D-HH:MM:SS``), sizes are MiB
+(the file also takes ``4G``).
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from slurm_elastic.config.numbers import (
 from slurm_elastic.config.policies import PoolPolicies, SitePolicies
 from slurm_elastic.config.requirements import Requirements
 from slurm_elastic.config.telling import Notify
-from slurm_elastic.model.cluster import ImageChoice, Limits, Location, Market, Pool
+from slurm_elastic.model.boot_image import ImageChoice
+from slurm_elastic.model.cluster import Limits, Location, Market, Pool
 
-PUBLIC_MAX_AGE = 7 * 86400.0
-"""Seconds that a machine of a public cloud may live where its pool sets no ``max_age``."""
+PUBLIC_MAX_AGE = 7 * 86400.0  # the `max_age` (s) of a pool in a public cloud that sets none
 
 
 class Cluster(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Whose machines these are; the UUID is on the tags of each."""
+    """The cluster that the machines belong to; each machine's tags have its UUID."""
 
     name: str
     """Change it when slurm.conf's ClusterName changes; end all machines first."""
@@ -56,7 +56,7 @@ class Cluster(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Client(StrEnum):
-    """How the daemon talks to Slurm: its commands, or pyslurm where that is for this release."""
+    """How the daemon talks to Slurm: AUTO is pyslurm where it fits this Slurm, else commands."""
 
     CLI = "cli"
     PYSLURM = "pyslurm"
@@ -64,9 +64,7 @@ class Client(StrEnum):
 
 
 class SlurmSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where Slurm is, and how it is asked. ``epilog_hook`` is off: on 22.05 any EpilogSlurmctld
-    delays the next job on a static node to the next ``sched_interval`` (measured).
-    """
+    """Where Slurm is installed, and how we talk to it."""
 
     conf: str = "/etc/slurm/slurm.conf"
     """Change it when slurm.conf is in another place."""
@@ -84,6 +82,8 @@ class SlurmSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Change it when the commands of a round take too long in a large cluster, and pyslurm of the
     very release of Slurm is there.
     """
+    # Off: on 22.05 any EpilogSlurmctld makes the next job on a static node wait for the next
+    # sched_interval (measured).
     epilog_hook: bool = False
     """Change it when waiting jobs should hear a little sooner that another has ended, and Slurm is
     newer than 22.05.
@@ -91,7 +91,7 @@ class SlurmSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Timings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Seconds, all of them but ``boot_failures``."""
+    """All of these are seconds, except ``boot_failures``."""
 
     gone: ClassVar[Gone] = {
         "misses": "a machine is gone after 3 lists in a row without it",
@@ -138,16 +138,12 @@ class Timings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 DEFAULT_STATE = "/var/lib/slurm-elastic"
-"""The state directory of a site that names none."""
 DEFAULT_SOCKET = Path("/run/slurm-elasticd/read.sock")
-"""Where its users ask; the service's RuntimeDirectory."""
+"""In the service's RuntimeDirectory, which users can enter."""
 
 
 class PoolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Equal nodes of one cloud. All of ``nodes`` are rendered once. ``memory`` is what a machine
-    has (MiB); Slurm is told ``slurm_memory``. ``max_age`` None is PUBLIC_MAX_AGE in a public
-    cloud.
-    """
+    """Nodes of one cloud, all alike. ``memory`` (MiB) is a machine's, ``slurm_memory`` Slurm's."""
 
     name: str
     """Change it when the pool means something else to people; it is in messages, in `cost` and in
@@ -210,14 +206,14 @@ class PoolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def type_names(self) -> tuple[str, ...]:
-        """``instance_types`` as names; none while requirements are not resolved yet."""
+        """The names in ``instance_types``; none for requirements not yet met by a catalogue."""
         names = self.instance_types
         return () if isinstance(names, Requirements) else names
 
     @property
     def slurm_memory(self) -> int:
-        """RealMemory for slurm.conf: less 5 % and at least 256 MiB, so that a slurmd that reports
-        a little less than the data sheet is not drained for low memory.
+        """RealMemory for slurm.conf. It is 5 % and at least 256 MiB below ``memory``: slurmd
+        reports a little less than the data sheet says, and Slurm drains a node with too little.
         """
         if self.real_memory is not None:
             return self.real_memory
@@ -225,7 +221,9 @@ class PoolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The whole file. The order of ``clouds`` and ``pools`` is the site's rank among equals."""
+    """The whole file. Of equally good clouds or pools, the one that stands first is taken first."""
+
+    gone: ClassVar[Gone] = {"metrics": "slurm-elastic-metrics.timer writes them to a file"}
 
     cluster: Cluster
     clouds: Annotated[tuple[CloudSettings, ...], Meta(min_length=1)]
@@ -255,22 +253,22 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
 
     def cloud(self, name: str) -> CloudSettings:
-        """The cloud of that name (KeyError where there is none)."""
+        """The cloud of that name. Raises KeyError if there is none."""
         for cloud in self.clouds:
             if cloud.name == name:
                 return cloud
         raise KeyError(name)
 
     def suspend_time(self, cloud: CloudSettings) -> float:
-        """Seconds a machine of that cloud may be idle: the cloud's own timing, else the general."""
+        """Seconds that a machine of that cloud may be idle."""
         return _own_or(cloud.suspend_time, self.timings.suspend_time)
 
     def resume_timeout(self, cloud: CloudSettings) -> float:
-        """Seconds a machine of that cloud may take to boot; by the same rule."""
+        """Seconds that a machine of that cloud may take to boot."""
         return _own_or(cloud.resume_timeout, self.timings.resume_timeout)
 
     def suspend_timeout(self, cloud: CloudSettings) -> float:
-        """Seconds from giving a machine of that cloud back to using its node; by the same rule."""
+        """Seconds after which a node of that cloud can be used again when its machine was ended."""
         return _own_or(cloud.suspend_timeout, self.timings.suspend_timeout)
 
     @property
@@ -279,18 +277,18 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return max(self.resume_timeout(cloud) for cloud in self.clouds)
 
     def who_of(self, cloud: CloudSettings) -> Who:
-        """Who may use that cloud: see ``effective_who``."""
+        """Who may use that cloud."""
         return effective_who(cloud.who, self.who)
 
     @property
     def state(self) -> Path:
-        """The state directory; owned by SlurmUser."""
+        """The state directory, which SlurmUser owns."""
         return Path(self.state_dir)
 
     @property
     def read_socket(self) -> Path:
-        """Where users ask slurm-elasticd: outside of the state directory, which they cannot enter;
-        beside one that is not the usual one.
+        """The socket on which users ask slurm-elasticd. They cannot enter the state directory, so
+        it lies elsewhere: in /run, or beside a state directory that is not the usual one.
         """
         if self.users.socket is not None:
             return Path(self.users.socket)
@@ -302,20 +300,20 @@ def _own_or(own: float | None, general: float) -> float:
 
 
 def settled(config: Config) -> Config:
-    """With the defaults that depend on other values, too. Pure."""
+    """Fill in the defaults that depend on other values."""
 
     def whole(cloud: CloudSettings) -> CloudSettings:
         if getattr(cloud, "listing_lag", 0.0) is not None:
-            return cloud  # it has none, or the site has set it
+            return cloud  # this kind has no listing_lag, or the site has set it
         return replace(cloud, listing_lag=default_listing_lag(config.resume_timeout(cloud)))
 
     return replace(config, clouds=tuple(whole(cloud) for cloud in config.clouds))
 
 
 def blocked_clouds(config: Config) -> dict[str, str]:
-    """By cloud name, why nothing may be started there yet: a public cloud spends money, so it
-    needs an allow list and an hourly cap, its own or the cluster's; one of a kind that cannot be
-    used is shut, too. Pure; a cloud that may be used has no entry.
+    """By name, the clouds in which nothing may be started, and why. A public cloud spends money:
+    it needs an allow list and an hourly cap, its own or the cluster's. A cloud whose kind cannot
+    be used is blocked, too.
     """
     costly = {
         cloud.name: f"cloud {cloud.name} costs money: {' and '.join(missing)}"
@@ -336,10 +334,7 @@ def _missing_consents(config: Config, cloud: CloudSettings) -> list[str]:
 
 
 def domain_pools(config: Config, expand: Callable[[str], Sequence[str]]) -> tuple[Pool, ...]:
-    """The pools as values for policies and providers; ``expand`` turns a hostlist into names.
-
-    Weight is Slurm's node Weight: lower is taken first; 10 apart so that a site can go between.
-    """
+    """The pools as policies and providers want them; ``expand`` turns a hostlist into names."""
     return tuple(
         Pool(
             name=p.name,
@@ -359,6 +354,8 @@ def domain_pools(config: Config, expand: Callable[[str], Sequence[str]]) -> tupl
             partial_jobs=p.partial_jobs,
             max_booting=p.max_booting,
             image=p.image,
+            # Slurm takes the lowest weight first. The weights are 10 apart, so that a site can
+            # put nodes of its own in between.
             weight=1000 + 10 * rank,
             stopped=p.stopped,
             stopped_price=p.stopped_price,
@@ -368,14 +365,14 @@ def domain_pools(config: Config, expand: Callable[[str], Sequence[str]]) -> tupl
 
 
 def max_age(config: Config, pool: PoolSettings) -> float | None:
-    """A machine of a public cloud costs money as long as it is there, so none is there for ever."""
+    """Seconds that a machine of the pool may live; never without end where it costs money."""
     if pool.max_age is None and config.cloud(pool.cloud).location is Location.PUBLIC:
         return PUBLIC_MAX_AGE
     return pool.max_age
 
 
 def _markets(config: Config, pool: PoolSettings) -> tuple[Market, ...]:
-    """A site's own machines are paid already: they count as reserved, not as on-demand."""
+    """A site has paid for its own machines already: they count as reserved."""
     if config.cloud(pool.cloud).location is Location.ON_PREMISES:
         return (Market.RESERVED,)
     return pool.markets

@@ -1,4 +1,4 @@
-"""Who may use a cloud, and for how long: the sections ``who``, as frozen values."""
+"""The sections ``who`` and ``users``: who may use a cloud, and whom the daemon answers."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from slurm_elastic.config.numbers import SlurmTime
 
 
 class Who(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Who may burst, and for how long (Slurm partition limits). Empty everywhere: nobody, to a
-    cloud that costs money.
-    """
+    """Who may run jobs in a cloud, and for how long; nobody where it costs and lists are empty."""
 
     accounts: tuple[str, ...] = ()
     """Change it when other Slurm accounts may spend money, or no longer may."""
@@ -32,7 +30,7 @@ class Who(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Users(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Whom slurm-elasticd answers what ``status`` and ``explain`` ask, and who may act."""
+    """Whose ``status`` and ``explain`` slurm-elasticd answers in full, and who may give orders."""
 
     operators: tuple[str, ...] = ()
     """Change it when others than root and SlurmUser should pause, limit, drain and replace."""
@@ -45,9 +43,8 @@ class Users(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def effective_who(own: Who | None, everywhere: Who) -> Who:
-    """A cloud's own allow list if it has one, else the cluster's; each time limit by the same rule.
-
-    So a cloud that only sets its own ``max_time`` lets nobody else in.
+    """A cloud's own allow list if it has one, else the cluster's; and so for each time limit. A
+    cloud that sets nothing but its own ``max_time`` thus lets nobody else in.
     """
     own = own or Who()
     allowed = own if own.anybody else everywhere

@@ -1,4 +1,4 @@
-"""The section ``books`` of the configuration: where else than in the ledger costs are written."""
+"""The section ``books``: where costs are written besides the ledger."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 
 
 class Owner(StrEnum):
-    """The facts that a machine's tags may tell about the jobs that it was launched for."""
+    """What a machine's tags may tell of the jobs that it was launched for."""
 
     ACCOUNT = "account"
     USER = "user"

@@ -1,8 +1,9 @@
-"""Catalogues of clouds: types and prices that a configuration leaves out (``catalogue: true``).
+"""Fills types and prices that a configuration leaves out (``catalogue: true``) from the catalogues
+of its clouds.
 
-slurm-elasticd asks the clouds and keeps their answers in the state directory (``catalogues``); here
-they are put into the configuration as it is read. A typed type goes over the catalogue's. Prices of
-public clouds that are older than OLDEST are no prices.
+slurm-elasticd asks the clouds and keeps their answers in the state directory
+(``providers.catalogues``). A type that the file describes wins over the catalogue's. Nothing is
+bought by a public cloud's price that is older than OLDEST.
 """
 
 from __future__ import annotations
@@ -22,8 +23,7 @@ from slurm_elastic.config.clouds import CloudSettings, InstanceType, typed
 from slurm_elastic.config.requirements import KnownType, Requirements, Shape, lacks
 from slurm_elastic.model.cluster import Location
 
-FRESH = 86400.0
-"""Seconds after which a cloud is asked again."""
+FRESH = 86400.0  # seconds after which a cloud is asked again
 OLDEST = 30 * 86400.0
 MOST_TYPES = 5000
 _MOST_BYTES = 8 << 20
@@ -32,7 +32,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
 
 class Catalogue(Struct, frozen=True, kw_only=True):
-    """The answer of a cloud ``at`` a Unix time."""
+    """A cloud's answer, and the Unix time ``at`` which it gave it."""
 
     cloud: str
     at: float
@@ -46,7 +46,7 @@ def path_of(config: Config, cloud: CloudSettings) -> Path:
 
 
 def sound(types: Iterable[KnownType]) -> tuple[KnownType, ...]:
-    """The ones whose values make sense, whoever told them; each name once."""
+    """The types whose values make sense, each name once. A cloud's answer is not trusted."""
     found: dict[str, KnownType] = {}
     for one in types:
         price = one.price is None or (math.isfinite(one.price) and 0 <= one.price <= _DEAREST)
@@ -57,7 +57,7 @@ def sound(types: Iterable[KnownType]) -> tuple[KnownType, ...]:
 
 
 def kept(path: Path) -> Catalogue | None:
-    """The catalogue in a file; None where there is none, or none that we may read."""
+    """The catalogue in a file; None if there is none that can be read."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         with open(descriptor, "rb") as file:
@@ -69,7 +69,7 @@ def kept(path: Path) -> Catalogue | None:
 
 
 def filled(config: Config, found: Mapping[str, Catalogue], now: float) -> Config:
-    """With the types of catalogues by cloud name, and requirements as lists of types. Pure."""
+    """The configuration with these catalogues' types, and those that meet pools' requirements."""
     known = {c.name: known_of(c, found.get(c.name), now) for c in config.clouds}
     pools = tuple(_resolved(pool, known[pool.cloud]) for pool in config.pools)
     clouds = tuple(_with_types(c, known[c.name], pools) for c in config.clouds)
@@ -77,7 +77,7 @@ def filled(config: Config, found: Mapping[str, Catalogue], now: float) -> Config
 
 
 def from_state(config: Config, now: float) -> Config:
-    """The same, with what the state directory keeps."""
+    """The configuration, filled from the catalogues that the state directory keeps."""
     asked = [cloud for cloud in config.clouds if cloud.catalogued]
     flexible = any(isinstance(pool.instance_types, Requirements) for pool in config.pools)
     if not asked and not flexible:
@@ -87,7 +87,7 @@ def from_state(config: Config, now: float) -> Config:
 
 
 def matching(pool: PoolSettings, known: Mapping[str, KnownType]) -> tuple[str, ...]:
-    """The types that meet a pool's requirements, cheapest first, the ``most`` of them."""
+    """The types that meet a pool's requirements: the cheapest ones, ``most`` of them."""
     wanted = pool.instance_types
     if not isinstance(wanted, Requirements):
         return wanted
@@ -98,7 +98,7 @@ def matching(pool: PoolSettings, known: Mapping[str, KnownType]) -> tuple[str, .
 
 
 def known_of(cloud: CloudSettings, catalogue: Catalogue | None, now: float) -> dict[str, KnownType]:
-    """All types of a cloud, those of the file as it has them. Pure."""
+    """All types of a cloud, from the catalogue and from the file."""
     found: dict[str, KnownType] = {}
     for one in catalogue.types if catalogue is not None and cloud.catalogued else ():
         stale = now - (catalogue.at if catalogue else 0.0) > OLDEST
@@ -121,7 +121,7 @@ def _resolved(pool: PoolSettings, known: Mapping[str, KnownType]) -> PoolSetting
 def _with_types(
     cloud: CloudSettings, known: Mapping[str, KnownType], pools: Iterable[PoolSettings]
 ) -> CloudSettings:
-    """With those that its pools name; a type without a price is not sold."""
+    """The cloud with the types that its pools name. A type without a price cannot be bought."""
     if not cloud.catalogued:
         return cloud
     wanted = {name for pool in pools if pool.cloud == cloud.name for name in pool.type_names}

@@ -1,7 +1,7 @@
-"""Whether names, paths and references of a configuration make sense. Pure; collects everything.
+"""Checks the names, paths and references of a configuration, and runs all other checks. Pure.
 
-Words that Slurm and the shell will read (partitions, nodes, features, allow lists, paths) are held
-to safe characters here, so that nothing in the file can add a second option to slurm.conf.
+Words that Slurm and the shell will read (partitions, nodes, features, allow lists, paths) may only
+have safe characters, so that nothing in the file can add a second option to slurm.conf.
 """
 
 from __future__ import annotations
@@ -43,11 +43,12 @@ _WORD_FORM = "a name of letters, digits and _ . : @ + / - without blanks"
 
 
 def check(draft: Draft) -> None:
-    """Add every complaint about the whole parts of a file to its problems."""
-    fits = (_clouds, *FITS, *LIMIT_FITS, *POLICIES_FIT)
+    """Complain of everything that is wrong in the parts of a file that could be read."""
     for one in (
         *_CHECKS,
-        *fits,
+        *FITS,
+        *LIMIT_FITS,
+        *POLICIES_FIT,
         check_join,
         check_network,
         check_stopped,
@@ -58,7 +59,7 @@ def check(draft: Draft) -> None:
 
 
 def _clouds(draft: Draft) -> None:
-    """The mistakes that each kind of cloud finds in its own settings."""
+    """Each kind of cloud checks its own settings."""
     for i, cloud in draft.clouds.items():
         if not cloud.unusable:
             table().kind(cloud.provider).check(draft, i, cloud)
@@ -79,7 +80,7 @@ UUID_FORM = "a UUID in lower case, 8-4-4-4-12 hexadecimal digits"
 
 
 def is_uuid(text: str) -> bool:
-    """Whether ``text`` is a UUID in the one form that machines' tags are compared in."""
+    """Whether ``text`` is a UUID in the form that tags have it; they are compared as text."""
     try:
         return str(uuid.UUID(text)) == text
     except ValueError:
@@ -107,8 +108,7 @@ def _words(draft: Draft) -> None:
     for at, gres in _all_gres(draft):
         for name in gres:
             if not _GRES.fullmatch(name):
-                expected = "a gres name such as gpu or gpu:a100"
-                draft.problems.add((*at, name), shown(name), expected)
+                draft.problems.add((*at, name), shown(name), "a gres name such as gpu or gpu:a100")
     user = draft.value(("slurm", "user"), str)
     if user is not None and not _NAME.fullmatch(user):
         draft.problems.add(("slurm", "user"), shown(user), "a user name")
@@ -124,7 +124,7 @@ def _all_words(draft: Draft) -> Iterable[tuple[KeyPath, tuple[str, ...]]]:
 
 
 def _offer_names(draft: Draft) -> None:
-    """Types and zones are parts of ``Offer.key``, which is cut at slashes."""
+    """Types and zones may have no slash: ``Offer.key`` is cut at slashes."""
     for section, key in (("pools", "instance_types"), ("pools", "zones"), ("clouds", "zones")):
         for i, words in draft.each(section, key, tuple).items():
             for n, word in enumerate(words):
@@ -146,8 +146,7 @@ def _all_gres(draft: Draft) -> Iterable[tuple[KeyPath, Iterable[str]]]:
 def _duplicates(draft: Draft) -> None:
     names = draft.each("clouds", "name", str)
     _once(draft, "clouds", "name", names, "a name that no other cloud has")
-    pools = draft.each("pools", "name", str)
-    _once(draft, "pools", "name", pools, "a name that no other pool has")
+    _once(draft, "pools", "name", draft.each("pools", "name", str), "a name that no other pool has")
     own = draft.each("clouds", "partition", str)
     unique = {i: name for i, name in names.items() if list(names.values()).count(name) == 1}
     partitions = dict(sorted((unique | own).items()))
@@ -180,8 +179,7 @@ def _node_names(draft: Draft) -> None:
             continue
         names = draft.nodes[i]
         if not all(map(_NAME.fullmatch, names)) or not _NO_NODES.isdisjoint(map(str.lower, names)):
-            expected = f"names of {_NAME_FORM}, no keyword of Slurm"
-            draft.problems.add(at, shown(hostlist), expected)
+            draft.problems.add(at, shown(hostlist), f"names of {_NAME_FORM}, no keyword of Slurm")
         if len(set(names)) < len(names):
             twice = [name for name, count in Counter(names).items() if count > 1]
             draft.problems.add(at, f"{compress(twice)} twice", "each node name once")
@@ -190,7 +188,7 @@ def _node_names(draft: Draft) -> None:
 
 
 def _node_count(draft: Draft) -> None:
-    """Complain at the pool that goes over what slurmctld takes."""
+    """Complain at the pool with which there are more nodes than slurmctld takes."""
     counts = {i: len(names) for i, names in draft.nodes.items()}
     for i, total in zip(counts, accumulate(counts.values()), strict=True):
         if total > _MOST_NODES:
@@ -200,7 +198,7 @@ def _node_count(draft: Draft) -> None:
 
 
 def _overlaps(draft: Draft, i: int, names: list[str], owner: dict[str, int]) -> None:
-    """Complain once for each earlier pool that has some of ``names``."""
+    """Complain once of each earlier pool that has some of ``names``."""
     if owner.keys().isdisjoint(names):
         owner.update(dict.fromkeys(names, i))
         return
@@ -219,58 +217,41 @@ def _hostlist_form(text: str) -> str:
     try:
         expand(text)
     except HostlistError as error:
-        why = str(error).removeprefix(f"hostlist {text!r}").lstrip(": ")  # said already
+        # The complaint has the hostlist already.
+        why = str(error).removeprefix(f"hostlist {text!r}").lstrip(": ")
         return f"a hostlist such as pub[1-8] ({why})"
     return "a hostlist such as pub[1-8]"
 
 
 def _paths(draft: Draft) -> None:
     for key in ("conf", "bin_dir", "sbin_dir", "programs_dir"):
-        _path(draft, ("slurm", key), draft.value(("slurm", key), str))
-    _path(draft, ("state_dir",), draft.value(("state_dir",), str), _LONGEST_SOCKET - _SOCKET_NAME)
-    _path(draft, ("users", "socket"), draft.value(("users", "socket"), str), _LONGEST_SOCKET)
+        draft.path(("slurm", key))
+    draft.path(("state_dir",), _LONGEST_SOCKET - _SOCKET_NAME)
+    draft.path(("users", "socket"), _LONGEST_SOCKET)
     for i in draft.indices("clouds"):
         at = ("clouds", i)
-        _path(draft, (*at, "socket"), draft.value((*at, "socket"), str), _LONGEST_SOCKET)
+        draft.path((*at, "socket"), _LONGEST_SOCKET)
         for key in ("user_data", "auth", "ca_file", "clouds_file"):
-            _path(draft, (*at, key), draft.value((*at, key), str))
+            draft.path((*at, key))
         for host in draft.value((*at, "hosts"), dict) or ():
             for key in ("ca_file", "cert_file", "key_file"):
-                place = (*at, "hosts", host, key)
-                _path(draft, place, draft.value(place, str))
-    _path(draft, ("join", "template"), draft.value(("join", "template"), str))
+                draft.path((*at, "hosts", host, key))
+    draft.path(("join", "template"))
     for key in ("key", "munge_key", "slurm_keys", "target"):
-        _path(draft, ("join", "ssh", key), draft.value(("join", "ssh", key), str))
-    for key, longest in (("public_key", 1000), ("socket", _LONGEST_SOCKET)):
-        where = ("join", "network", key)
-        _path(draft, where, draft.value(where, str), longest)
-
-
-def _path(draft: Draft, at: KeyPath, path: str | None, longest: int = 1000) -> None:
-    if path is None:
-        return
-    if not re.fullmatch(r"/[^\s\"'#=,;$`\\]*", path):
-        expected = "an absolute path without blanks, quotes and shell characters"
-        draft.problems.add(at, shown(path), expected)
-    elif len(path.encode()) > longest:
-        expected = f"at most {longest} bytes (a unix socket's address is short)"
-        draft.problems.add(at, f"a path of {len(path.encode())} bytes", expected)
+        draft.path(("join", "ssh", key))
+    draft.path(("join", "network", "public_key"))
+    draft.path(("join", "network", "socket"), _LONGEST_SOCKET)
+    draft.path(("notify", "mail_program"))
 
 
 def _choices(draft: Draft) -> None:
-    for i, word in draft.each("clouds", "node_address", str).items():
-        if word not in NODE_ADDRESSES:
-            expected = f"one of {', '.join(NODE_ADDRESSES)}"
-            at = ("clouds", i, "node_address")
-            draft.problems.add(at, shown(word), expected, nearest(word, NODE_ADDRESSES))
-    for i, key in enumerate(draft.value(("ranking",), tuple) or ()):
-        if key not in KEYS:
-            expected = f"one of {', '.join(KEYS)}"
-            draft.problems.add(("ranking", i), shown(key), expected, nearest(key, KEYS))
+    for i in draft.indices("clouds"):
+        draft.choice(("clouds", i, "node_address"), NODE_ADDRESSES)
+    for i, _ in enumerate(draft.value(("ranking",), tuple) or ()):
+        draft.choice(("ranking", i), KEYS)
 
 
 def _notify(draft: Draft) -> None:
-    _path(draft, ("notify", "mail_program"), draft.value(("notify", "mail_program"), str))
     command = draft.value(("notify", "command"), tuple) or ()
     if command and not str(command[0]).startswith("/"):
         expected = "the absolute path of a program, then its arguments"
@@ -285,6 +266,7 @@ def _notify(draft: Draft) -> None:
 
 
 _CHECKS: tuple[Callable[[Draft], None], ...] = (
+    _clouds,
     _cluster,
     _names,
     _words,

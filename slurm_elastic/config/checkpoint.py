@@ -1,4 +1,4 @@
-"""The ``checkpoint`` section of the configuration, and what a pool may say of it."""
+"""The section ``checkpoint``, of the site and of a pool."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from slurm_elastic.config.numbers import Count, Dollars, Port, Seconds
 from slurm_elastic.policies.checkpoint.unsavable import Unsavable
 
 METHODS = ("none", "signal", "criu", "dmtcp", "blcr", "fake")
-"""Ways to save a job's progress; ``fake`` is for rehearsals."""
+"""The ways to save a job's progress; ``fake`` is for rehearsals."""
 LAUNCHED = ("criu", "dmtcp", "blcr")
-"""The methods that save a job by a launcher before its batch script, on one node."""
+"""Methods whose jobs start under a launcher and run on one node."""
 SCOPES = ("batch", "full")
 UNSAVABLE = tuple(Unsavable)
 KEEP, CLOSE = CONNECTIONS = ("keep", "close")
-"""The fate of TCP connections, by method ``criu``: a job that has one is not saved, or goes on
+"""Method ``criu`` and TCP connections: either a job that has one is not saved, or it goes on
 elsewhere with its connections closed.
 """
 LIMIT, TCP = "limit", "tcp"
@@ -31,8 +31,9 @@ _OF_METHOD: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 OPTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     method: {**_OF_METHOD.get(method, {}), LIMIT: ()} for method in METHODS
 }
-"""The words of a job about its method (``--comment=ckpt=METHOD,KEY=VALUE``): each key's values;
-none: any that has its form (``validate_checkpoint``). ``limit`` may stand without a value.
+"""The keys that a job may set for its method (``--comment=ckpt=METHOD,KEY=VALUE``) with their
+values. A key without values takes any text of its form, which ``validate_checkpoint`` knows.
+``limit`` needs no value.
 """
 PRICE_SOURCES = ("none", "ec2", "file")
 
@@ -53,9 +54,7 @@ class SignalSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class NoticeSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where warnings come from, besides the command ``ckpt notice``. Files of ``directory`` count
-    that root or SlurmUser owns.
-    """
+    """Where notices come from besides ``ckpt notice``: also files of root or SlurmUser."""
 
     queue: str | None = None
     """Change it when EventBridge fills a queue, which is sooner than asking EC2."""
@@ -72,9 +71,7 @@ class NoticeSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class PriceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Spot prices, for the policies that look at them. Without ``bid`` prices take nobody's
-    machine, as on EC2 since 2017.
-    """
+    """Spot prices for policies. Without a ``bid`` no price takes a machine, as on EC2 now."""
 
     source: str = "none"
     """Change it when the checkpoint policy looks at spot prices."""
@@ -87,16 +84,16 @@ class PriceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class BlcrSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Method ``blcr``: how its nodes are reached, by SSH as root or who may use setpriv(1)."""
+    """Method ``blcr`` reaches its nodes by SSH, as root or as a user who may call setpriv(1)."""
 
     gone: ClassVar[Gone] = {
         "timeout": "10 s to connect",
         "connections": "32 connections are kept open at most",
     }
     timeout: ClassVar[float] = 10.0
-    """Seconds to connect: nodes are near, and a save has no time to wait for one that is not."""
+    """Seconds to connect. Nodes are near, and a save has no time to wait for one that is not."""
     connections: ClassVar[int] = 32
-    """Kept open at most; more nodes are connected to anew, which costs a tenth of a second."""
+    """So many stay open; to connect to another node anew costs a tenth of a second."""
 
     user: str = "root"
     """Change it when root is not let in on the nodes."""
@@ -113,13 +110,11 @@ class BlcrSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 OrNone = Annotated[str, Meta(extra={"none": True})]
-"""Text of which ``none`` is one: no policy, no method."""
+"""Text that may be the word ``none``: no policy, no method."""
 
 
 class CheckpointSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How jobs are saved and moved off machines that are taken away. ``policy`` and ``at_limit``
-    are texts of ``policies.checkpoint.checkpoint``.
-    """
+    """How jobs are saved, and moved off machines that are taken away."""
 
     gone: ClassVar[Gone] = {
         "patience": "a job that was stopped for a move that does not come goes on after 10 minutes"
@@ -160,7 +155,7 @@ class CheckpointSettings(Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class PoolCheckpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A pool's own words; None: those of the section ``checkpoint``."""
+    """What a pool does in another way than the section ``checkpoint`` says."""
 
     policy: OrNone | None = None
     """Change it when jobs of this pool are interrupted more often or less often than others."""

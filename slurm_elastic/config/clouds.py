@@ -1,6 +1,6 @@
-"""The section ``clouds`` of the configuration: what each provider is told, as frozen values.
+"""The section ``clouds``: what all clouds have in common.
 
-Units are those of ``config``. No credentials are in here: each provider has its own place for them.
+The file has no credentials: each provider finds them in a place of its own.
 """
 
 from __future__ import annotations
@@ -24,16 +24,14 @@ from slurm_elastic.config.requirements import KnownType
 from slurm_elastic.model.cluster import Limits, Location, Market
 from slurm_elastic.policies.launch.boots import given_up_after
 
-ONE_ZONE = "default"
-"""The one zone of a cloud whose scheduler chooses by itself."""
+ONE_ZONE = "default"  # the one zone of a cloud whose scheduler chooses by itself
 
 
 class CloudSettings(
     Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="provider"
 ):
-    """The settings of every cloud. ``partition`` defaults to ``name``; ``node_address`` says who
-    tells slurmctld a node's address: slurmd's own registration, or the provider (NAT, 22.05 w/o
-    DNS). ``max_booting``: so many machines at most boot at once, the others wait for their turn.
+    """The settings of every cloud. ``node_address``: whether slurmd or the provider tells slurmctld
+    a node's address. At most ``max_booting`` machines boot at a time.
     """
 
     name: str
@@ -67,31 +65,31 @@ class CloudSettings(
     has_images: ClassVar[bool] = False
     """Whether its pools may choose an image."""
     shows_console: ClassVar[bool] = True
-    """Whether it shows what its machines print."""
+    """Whether it shows what its machines print on their console."""
     by_user_data: ClassVar[bool] = False
-    """Whether its machines are told how to join by user data; others share a host or an image."""
+    """Whether user data tells its machines how to join; others share a host, or an image tells."""
     unusable: ClassVar[str] = ""
-    """Why nothing can be done with it, where its kind cannot be used; for after its name."""
+    """Why its kind cannot be used; reads on from the cloud's name. Empty if it can be."""
     can_stop: ClassVar[bool] = False
     """Whether its machines can be stopped, and started again."""
     tells_launch: ClassVar[bool] = True
-    """Whether machines are told facts of their launch that no other launch's machines are told."""
+    """Whether each launch can tell its machines facts of its own."""
     reach_advice: ClassVar[str] = "look at the endpoint, the network and the cloud's own state"
-    """Doctor's advice where it does not answer."""
+    """What ``doctor`` advises when the cloud does not answer."""
 
     @property
     def catalogued(self) -> bool:
-        """Whether types and prices that the file leaves out are asked of the cloud."""
+        """Whether we ask the cloud for types and prices that the file leaves out."""
         return bool(getattr(self, "catalogue", False))
 
     @property
     def type_class(self) -> type[InstanceType]:
-        """The class of its types."""
+        """The class that describes one of its types."""
         return InstanceType
 
     @property
     def provider(self) -> str:
-        """The name of its kind, as the key ``provider`` has it."""
+        """The name of its kind, the value of the key ``provider``."""
         return str(self.__struct_config__.tag)
 
     @property
@@ -101,13 +99,13 @@ class CloudSettings(
 
     @property
     def shapes(self) -> Mapping[str, InstanceType]:
-        """Its types of machine by name; none where a machine is whatever its pool says."""
+        """Its types of machines by name; none if a machine has the size that its pool asks for."""
         types: Mapping[str, InstanceType] = getattr(self, "types", {})
         return types
 
     @property
     def flat_price(self) -> float | None:
-        """The price of every machine ($/h), where types have no prices of their own."""
+        """The price of every machine ($/h), if types have no prices of their own."""
         return None
 
     @property
@@ -119,55 +117,53 @@ class CloudSettings(
 
     @property
     def known_zones(self) -> tuple[str, ...]:
-        """All that it has; none where the cloud itself tells."""
+        """All its zones; none if only the cloud itself knows them."""
         return (ONE_ZONE,)
 
     @property
     def room(self) -> int | None:
-        """How many machines it can have by its own settings."""
+        """How many machines it can have by its settings; None if these do not tell."""
         return None
 
     @property
     def metadata(self) -> str:
-        """The URL of the service that tells a machine of its notices; empty without one."""
+        """The URL at which a machine finds its notices; empty if there is none."""
         return ""
 
     @property
     def clock_url(self) -> str | None:
-        """A URL of it whose answers have a date, by which doctor compares the clocks."""
+        """A URL of the cloud that answers with a date, so that ``doctor`` can compare clocks."""
         return None
 
     def shares_place(self, other: CloudSettings) -> bool:
-        """Whether that cloud may see machines of this one: one account, front end or host."""
+        """Whether that cloud may see this one's machines: same account, front end or host."""
         return other.name == self.name
 
     def wrong_image_id(self, text: str) -> str | None:
-        """The expected form, where the value cannot be an id of its images."""
+        """The form that ids of its images have, if ``text`` does not have it."""
         del text
         return None
 
 
 class UnusableCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A cloud whose kind cannot be used, as far as all clouds are alike: its pools and limits stay,
-    the other clouds go on. Its own keys are not looked at.
-    """
+    """A cloud whose kind cannot be used; its pools and limits stay, and other clouds go on."""
 
     any_keys: ClassVar[bool] = True
 
     @property
     def known_zones(self) -> tuple[str, ...]:
-        """Nobody knows."""
+        """Nobody knows them."""
         return ()
 
 
 def without_spot(location: Location) -> frozenset[Market]:
-    """The markets of a cloud whose machines nobody takes back."""
+    """The markets of a cloud that never takes machines back."""
     on_premises = {Market.RESERVED} if location is Location.ON_PREMISES else set()
     return frozenset({Market.ON_DEMAND} | on_premises)
 
 
 class InstanceType(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The size of a machine of this type where no provider tells it; ``price``: on-demand."""
+    """The size of a type of machine, and its price on demand ($/h)."""
 
     cpus: Cpus
     """Change it when the type has another number of CPUs, as slurmd counts them."""
@@ -180,22 +176,19 @@ class InstanceType(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 def typed(name: str, kind: InstanceType) -> KnownType:
-    """A type of the file, as catalogues have types."""
+    """A type of the file in the form of a catalogue's."""
     gres = dict(kind.gres)
     return KnownType(name=name, cpus=kind.cpus, memory=kind.memory, price=kind.price, gres=gres)
 
 
 LISTING_LAG = 60.0
-"""Seconds for which a fresh machine may be missing from the lists of a cloud that takes no token
-with an order. nova and oned list what their database holds, whose replicas lag for seconds at most.
-But an order that we have given up may be on its way for as long as what is in between waits for an
-answer: 60 s by default in oslo.messaging (``rpc_response_timeout``) and nginx
-(``proxy_read_timeout``).
+"""Seconds for which a fresh machine may be missing from the lists of a cloud whose orders take no
+token. nova and oned list what their databases hold, and replicas lag by seconds at most. But an
+order that we gave up may be on its way for as long as somebody in between waits for an answer: by
+default 60 s in oslo.messaging (``rpc_response_timeout``) and nginx (``proxy_read_timeout``).
 """
 
 
 def default_listing_lag(resume_timeout: float) -> float:
-    """The default of ``listing_lag`` (s): at most half of the time after which a
-    node is given up, so that an order that was lost is repeated before.
-    """
+    """Seconds, at most half of what a node is waited for: a lost order is repeated before."""
     return round(min(LISTING_LAG, given_up_after(resume_timeout) / 2), 2)

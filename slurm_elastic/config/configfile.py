@@ -1,8 +1,7 @@
-"""The configuration file: read, checked as a whole, written out again.
+"""Reads the configuration file, checks it as a whole, and writes it out again.
 
-``load`` is the only place that raises ConfigError for it, with every complaint at once:
-``FILE:LINE: PATH: found ..., expected ...[; did you mean ...?]``. The keys and defaults are those
-of ``config``; ``etc/slurm-elastic.yaml`` describes them.
+ConfigError has every complaint at once, each a line
+``FILE:LINE: PATH: found ..., expected ...[; did you mean ...?]``.
 """
 
 from __future__ import annotations
@@ -41,16 +40,16 @@ T = TypeVar("T")
 
 
 def load(path: Path, *, whole: bool = False) -> Config:
-    """As ``read``, with the types that catalogues in the state directory add."""
+    """``read`` it, and add the types of the catalogues in the state directory."""
     return from_state(read(path, whole=whole), time.time())
 
 
 def read(path: Path, *, whole: bool = False) -> Config:
     """The configuration in ``path``, with the UUID from ``cluster-uuid`` beside it if that exists.
 
-    Raises ConfigError for anything that is wrong with either file, where root reads them also if
-    another could have written them. That a kind of cloud cannot be
-    used is wrong with its clouds alone (``UnusableCloud``), unless all has to be ``whole``.
+    Raises ConfigError for anything that is wrong with either file; for root, that includes that
+    somebody else could have written it. If a kind of cloud cannot be used, its clouds become
+    ``UnusableCloud``; with ``whole``, that is an error, too.
     """
     is_root = os.geteuid() == 0
     if is_root:
@@ -72,30 +71,25 @@ def read(path: Path, *, whole: bool = False) -> Config:
 
 
 def require_ours(path: Path) -> None:
-    """ConfigError unless nobody but root and who we are could have written the configuration and
-    the UUID beside it: whoever goes by it runs what it names.
-    """
+    """ConfigError if others than root and we could have written the file or the UUID beside it."""
     for file in (path, _uuid_file(path)):
         try:
             wrong = trust.flaw(file, trust.roots())
         except OSError:
-            continue  # who reads it tells that
+            continue  # reading it will fail, and say why
         if wrong:
             raise ConfigError(f"{file}: others may have written it: {wrong}")
 
 
 def parse(text: str, source: str, *, whole: bool = True) -> Config:
-    """The configuration in ``text``; ``source`` names it in the complaints of ConfigError.
-    ``whole`` as of ``read``.
-    """
+    """The configuration in ``text``; complaints call it ``source``. ``whole`` as for ``read``."""
     keys = "cluster, clouds and pools"
     return settled(_converted(text, source, Config, keys, check, whole=whole))
 
 
 def load_as(path: Path, kind: type[T], keys: str) -> T:
-    """Another YAML file, as a Struct of its own; ``keys`` says what is expected in it.
-
-    Raises ConfigError with every complaint at once, in the same form.
+    """Another YAML file as a Struct; ``keys``: what an empty file should have had. ConfigError with
+    every complaint at once, in the same form.
     """
     return _converted(_text(path), str(path), kind, keys)
 
@@ -111,25 +105,22 @@ def _converted(
     shape = Shape(problems, {CloudSettings: table() if whole else Tolerant(table())})
     value = shape.convert(_schema(cast(Hashable, kind)), document.value, ())
     if also:
-        also(Draft(problems, shape))
+        also(Draft(problems, shape, strict=whole))
+    for note in problems.notes:
+        log.warning(note)
     sentences = problems.sentences()
     if sentences or not isinstance(value, kind):
         raise ConfigError(*sentences)
-    for note in problems.notes:
-        log.warning(note)
     return value
 
 
 def dump(config: Config) -> str:
-    """The configuration as YAML, defaults included; ``parse`` gives ``config`` back."""
+    """The configuration as YAML with all defaults; ``parse`` reads it back."""
     return yaml_document.write(render(_schema(Config), config))
 
 
 def read_uuid(path: Path) -> str | None:
-    """The UUID kept beside the configuration ``path``; None if there is none.
-
-    Raises ConfigError if it cannot be read or is no UUID.
-    """
+    """The UUID in the file beside ``path``, None without one; ConfigError if it is none."""
     file = _uuid_file(path)
     try:
         found = file.read_bytes()[:100].decode("utf-8", "replace").strip()
@@ -143,9 +134,9 @@ def read_uuid(path: Path) -> str | None:
 
 
 def ensure_uuid(path: Path) -> str:
-    """The UUID kept beside the configuration ``path``; made now (mode 0644) if there is none.
+    """The UUID in the file beside the configuration ``path``, which is made now if there is none.
 
-    Whoever comes first makes it, also of several at once. Raises ConfigError if it can be neither
+    Of several that try at once, the first makes it. Raises ConfigError if the file can be neither
     read nor written.
     """
     kept = read_uuid(path)

@@ -1,9 +1,9 @@
-"""Plain values to the frozen types of ``config``, collecting every complaint instead of the first.
+"""Turns plain values into the frozen types of ``config``, and collects all complaints.
 
-The types are the schema (read through ``msgspec.inspect``): fields, defaults, bounds, and in
-``Meta(extra={"unit": ...})`` what a number counts, in ``{"none": True}`` that this is a word of
-its own. Nothing is raised here; what does not fit is
-``BAD``, and so is all that contains it.
+The types are the schema (read through ``msgspec.inspect``): they have the fields, defaults and
+bounds; ``Meta(extra={"unit": ...})`` says what a number counts, and ``{"none": True}`` that the
+word ``none`` is a value. Nothing raises here: a value that does not fit becomes ``BAD``, and so
+does everything that contains it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from slurm_elastic.base.units import (
 from slurm_elastic.config.document import Document, KeyPath, shown
 from slurm_elastic.config.gone import Gone, farewell
 
-MOST = 10**12
-"""No number of ours is greater; keeps arithmetic and the ledger's integers safe."""
+MOST = 10**12  # no number may be greater, so that sums and the ledger's integers cannot overflow
 
 _UNITS: Mapping[str, tuple[Callable[[str], float], str]] = {
     "duration": (parse_duration, DURATION_FORMS),
@@ -51,17 +50,17 @@ class Problems:
         self.document = document
         self._found: list[tuple[int, str]] = []
         self.notes: list[str] = []
-        """Sentences about what is no mistake, in the order in which they were found."""
+        """Sentences about keys that are no mistake, such as those that are gone."""
         for line, at, text in document.repeated:
             self._add(line, self._placed(at, text))
 
     def add(self, at: KeyPath, found: str, expected: str, hint: str | None = None) -> None:
-        """``FILE:LINE: PATH: found ..., expected ...[; did you mean ...?]``."""
+        """Add ``FILE:LINE: PATH: found ..., expected ...[; did you mean ...?]``."""
         text = self._placed(at, f"found {found}, expected {expected}")
         self._add(self.document.line(at), f"{text}; did you mean {hint}?" if hint else text)
 
     def note(self, at: KeyPath, text: str) -> None:
-        """``FILE:LINE: PATH: TEXT``."""
+        """Add ``FILE:LINE: PATH: TEXT``, which is no complaint."""
         line = self.document.line(at)
         self.notes.append(f"{self.document.source}:{line}: {self._placed(at, text)}")
 
@@ -73,7 +72,7 @@ class Problems:
         self._found.append((line, f"{self.document.source}:{line}: {text}"))
 
     def sentences(self) -> tuple[str, ...]:
-        """All of them in the order of the file, each once."""
+        """The complaints in the order of the file, each once."""
         ordered = [text for _, text in sorted(self._found, key=lambda item: item[0])]
         return tuple(dict.fromkeys(ordered))
 
@@ -87,7 +86,7 @@ def nearest(word: str, words: Iterable[str]) -> str | None:
 
 
 def describe(value: object) -> str:
-    """A value as the file's author knows it, for the words after "found"."""
+    """A value as the author of the file would call it, to stand after "found"."""
     if value is None:
         return "nothing (null)"
     if isinstance(value, bool):
@@ -101,19 +100,17 @@ def describe(value: object) -> str:
 
 
 class Family(Protocol):
-    """Structs with one base, told apart by its tag field, which are known only at run time."""
+    """Structs with a common base that are told apart by a tag, and known only at run time."""
 
     def names(self) -> Sequence[str]:
         """The values that the tag may have."""
 
     def member(self, name: str) -> mi.StructType:
-        """The one with that tag. ConfigError: what keeps it from being used, for after its name."""
+        """The Struct with that tag. ConfigError, which reads on from the tag, if unusable."""
 
 
 class Shape:
-    """One conversion. ``built`` has every value that is whole, by its path; ``families`` are by
-    their base.
-    """
+    """One conversion. ``built``: all that fits, by path; ``families`` go by their base."""
 
     def __init__(self, problems: Problems, families: Mapping[type, Family] | None = None) -> None:
         self.built: dict[KeyPath, object] = {}
@@ -121,7 +118,7 @@ class Shape:
         self._families = families or {}
 
     def convert(self, kind: mi.Type, raw: object, at: KeyPath) -> object:
-        """``raw`` as ``kind``, or BAD."""
+        """``raw`` as a value of ``kind``, or BAD."""
         value = self._convert(kind, raw, at)
         if value is not BAD:
             self.built[at] = value
@@ -178,7 +175,7 @@ class Shape:
         return kind.cls(**values) if whole else BAD
 
     def _value(self, field: mi.Field, raw: object, at: KeyPath) -> object:
-        """As ``convert``; the word ``none`` is no value of a key that may be left out."""
+        """Convert it; tell who writes ``none`` to leave the key out instead."""
         advice = "" if field.required else _left_out(field.type)
         if advice and isinstance(raw, str) and raw.lower() == "none":
             return self._wrong(at, raw, f"{expectation(field.type)}; for none {advice}")
@@ -187,7 +184,7 @@ class Shape:
     def _unknown_keys(
         self, kind: mi.StructType, raw: Mapping[str, object], at: KeyPath
     ) -> tuple[bool, set[str]]:
-        """Complain of keys that ``kind`` does not have; also the keys that were probably meant."""
+        """Complain of unknown keys; whether there are none, and which keys were meant."""
         if getattr(kind.cls, "any_keys", False):
             return True, set()
         known = _keys(kind)
@@ -205,7 +202,7 @@ class Shape:
         return not unknown, meant
 
     def _union(self, kind: mi.UnionType, raw: object, at: KeyPath) -> object:
-        """``X | None``, structs told apart by their tag field, or a list or a mapping."""
+        """``X | None``, structs with tags, or a list or a mapping."""
         if any(isinstance(option, mi.NoneType) for option in kind.types):
             return None if raw is None else self.convert(_options(kind)[0], raw, at)
         tags = _tags(kind)
@@ -228,7 +225,7 @@ class Shape:
         return self._struct(member, raw, at)
 
     def _tag(self, tag_field: str, tags: Sequence[str], raw: object, at: KeyPath) -> str | None:
-        """The value of the tag field, if it is one of those."""
+        """The value of the tag field, if it is one of ``tags``."""
         if not isinstance(raw, dict):
             self._wrong(at, raw, f"a mapping with the key {tag_field!r}")
             return None
@@ -275,8 +272,7 @@ class Shape:
             word = str(raw).lower() if isinstance(raw, bool) else str(raw)
             return self._wrong(at, raw, "text", f"'{word}' in quotes" if scalar else None)
         if not raw or not raw.isprintable() or raw != raw.strip():
-            expected = "text on one line, not empty, without blanks around it"
-            return self._wrong(at, raw, expected)
+            return self._wrong(at, raw, "text on one line, not empty, without blanks around it")
         return raw
 
     def _number(
@@ -302,7 +298,7 @@ class Shape:
 
 
 def expectation(kind: mi.Type, unit: str = "") -> str:
-    """The values that ``kind`` takes, for the words after "expected"."""
+    """The values that ``kind`` takes, to stand after "expected"."""
     unit, kind = unit or _unit(kind), _bare(kind)
     match kind:
         case mi.IntType() | mi.FloatType():
@@ -343,7 +339,7 @@ def _expected_number(kind: mi.IntType | mi.FloatType, unit: str) -> str:
 
 
 def _within(kind: mi.IntType | mi.FloatType, value: float) -> bool:
-    """Bounds of the type; without one, not negative. NaN and infinity are never within."""
+    """Whether it is within the type's bounds; without any, not negative; never NaN or infinite."""
     if not -MOST <= value <= MOST:
         return False
     above = value > kind.gt if kind.gt is not None else value >= (kind.ge or 0)
@@ -351,7 +347,7 @@ def _within(kind: mi.IntType | mi.FloatType, value: float) -> bool:
 
 
 def _as_list(item: mi.Type, raw: object) -> str | None:
-    """A lone text as the list that it was probably meant to be."""
+    """A list with the lone text: it was probably meant to be one."""
     if not isinstance(raw, str) or not raw.isprintable():
         return None
     words = [member.value for member in item.cls] if isinstance(item, mi.EnumType) else [raw]
@@ -368,7 +364,7 @@ def _unquoted(raw: object) -> str | None:
 
 
 def _left_out(kind: mi.Type) -> str:
-    """How to say that there is none, where that can be said; not where ``none`` is a value."""
+    """How the file says that there is none; empty if it cannot, or says it by ``none``."""
     match _bare(kind):
         case mi.UnionType(types=types) if any(isinstance(one, mi.NoneType) for one in types):
             word = any(_extra(one).get("none") for one in types)
@@ -395,7 +391,7 @@ def _options(kind: mi.UnionType) -> list[mi.Type]:
 
 
 def _by_form(kind: mi.UnionType, value: object) -> mi.Type:
-    """The option for a mapping or Struct; for all else the first."""
+    """The option for a mapping or Struct; for any other value the first."""
     structs = [o for o in _options(kind) if isinstance(o, mi.StructType)]
     return structs[0] if isinstance(value, dict | Struct) and structs else _options(kind)[0]
 
@@ -415,7 +411,7 @@ def _one_of(words: Iterable[str]) -> str:
 
 
 def render(kind: mi.Type, value: object) -> object:
-    """A value of ``kind`` as plain values: what ``Shape.convert`` takes back to the same value."""
+    """A value of ``kind`` as plain values, which ``Shape.convert`` turns into the same value."""
     unit, kind = _unit(kind), _bare(kind)
     if value is None:
         return None
@@ -428,8 +424,7 @@ def render(kind: mi.Type, value: object) -> object:
             return render(mi.type_info(type(value)), value)  # one of a family
         case mi.StructType():
             tag = {kind.tag_field: kind.tag} if kind.tag_field else {}
-            fields = {f.name: render(f.type, getattr(value, f.name)) for f in kind.fields}
-            return tag | fields
+            return tag | {f.name: render(f.type, getattr(value, f.name)) for f in kind.fields}
         case mi.VarTupleType() if isinstance(value, tuple):
             return [render(kind.item_type, item) for item in value]
         case mi.DictType() if isinstance(value, dict):

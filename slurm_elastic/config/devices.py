@@ -1,7 +1,7 @@
-"""Device files of a pool's gres, as gres.conf names them. Pure.
+"""The device files of a pool's gres, as gres.conf names them. Pure.
 
-An entry is ``/dev/nvidia[0-3]``, a device for each file; or, with a comma between its files, one
-device such as an instance of a GPU (MIG): ``/dev/nvidia0,/dev/nvidia-caps/nvidia-cap[21-22]``.
+An entry such as ``/dev/nvidia[0-3]`` is a device for each file. With commas, all its files are one
+device, such as a part of a GPU (MIG): ``/dev/nvidia0,/dev/nvidia-caps/nvidia-cap[21-22]``.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ FORM = (
     " as /dev/nvidia0,/dev/nvidia-caps/nvidia-cap[21-22]"
 )
 MIG = re.compile(r"(?:^|[_.-])(?P<profile>\d+g\.\d+gb)")
-"""The end of a gres' type that is a part of a GPU, as ``a100_3g.20gb``."""
+"""How the type of a part of a GPU ends, such as ``a100_3g.20gb``."""
 _PATH = re.compile(r"/[A-Za-z0-9_./-]*(?:\[[0-9,-]+\])?")
 _BETWEEN = re.compile(r",(?![^\[]*\])")
 _GPU = "gpu"
 
 
 class Device(Struct, frozen=True, kw_only=True):
-    """Devices of one gres: ``files`` as gres.conf has them; ``several`` of them are one device."""
+    """A line of gres.conf; with ``several``, its files are one device."""
 
     gres: str
     files: str
@@ -33,7 +33,7 @@ class Device(Struct, frozen=True, kw_only=True):
 
 
 def counted(entry: str) -> int:
-    """How many devices an entry names; ValueError where it is none."""
+    """How many devices an entry names. Raises ValueError if it is no entry."""
     paths = _BETWEEN.split(entry)
     if not all(_PATH.fullmatch(path) for path in paths):
         raise ValueError(entry)
@@ -45,9 +45,9 @@ def counted(entry: str) -> int:
 
 
 def devices(gres: Mapping[str, int], named: Mapping[str, Sequence[str]]) -> Iterator[Device]:
-    """All devices that gres.conf has to name: those of ``named``, and NVIDIA's usual files for
-    GPUs, which count for nothing without. ValueError with the name of a gres that is a part of a
-    GPU and has none.
+    """All devices for gres.conf: those of ``named``, and NVIDIA's usual files for other GPUs, which
+    Slurm would not count without files. Raises ValueError with the name of a gres that is a part
+    of a GPU and has no files named: nobody can guess them.
     """
     first = 0
     for name, count in gres.items():

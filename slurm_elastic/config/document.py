@@ -1,8 +1,8 @@
-"""YAML text to plain values that remember their lines, and back. Nothing here knows our keys.
+"""Reads YAML text into plain values and remembers their lines; writes values as YAML.
 
-Stricter than PyYAML's safe load: only ``true`` and ``false`` are booleans (a zone may be called
-``no``), numbers are decimal (``010`` and ``1:30:00`` stay text), a key may stand once in a mapping,
-and aliases cannot make the document endless. Raises ConfigError with line and column.
+It is stricter than PyYAML's safe load: only ``true`` and ``false`` are booleans (a zone may be
+called ``no``), numbers are decimal (``010`` and ``1:30:00`` stay text), a key may stand once in a
+mapping, and aliases cannot make the document endless. ConfigError has line and column.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from msgspec import Struct
 
 from slurm_elastic.base.errors import ConfigError
 
-KeyPath = tuple[str | int, ...]
-"""Where a value stands: keys and list indices, outermost first."""
+KeyPath = tuple[str | int, ...]  # where a value stands: keys and list indices, outermost first
 
 MAX_VALUES = 100_000
 _CORE = "tag:yaml.org,2002:"
@@ -23,10 +22,10 @@ _SCALARS = {f"{_CORE}{kind}" for kind in ("str", "int", "float", "bool", "null")
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader with our own idea of what an unquoted scalar is."""
+    """A SafeLoader that has our rules for unquoted scalars."""
 
 
-_Loader.yaml_implicit_resolvers = {}  # our own, not the base class's
+_Loader.yaml_implicit_resolvers = {}  # else we would change those of the base class
 _RESOLVERS = (
     ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
     ("int", r"[-+]?(?:0|[1-9][0-9]*)", "-+0123456789"),
@@ -40,10 +39,8 @@ for _kind, _regexp, _first in _RESOLVERS:
 
 
 class Document(Struct, frozen=True, kw_only=True):
-    """A file's values and, for each path in them, the line (from 1) it starts on.
-
-    ``repeated`` has line, path and a sentence for each key that stands twice in one mapping; the
-    last one counts in ``value``.
+    """A file's values, and by path the line (from 1) on which each starts. ``repeated``: line, path
+    and sentence of each key that a mapping has twice; the last one counts.
     """
 
     source: str
@@ -52,13 +49,13 @@ class Document(Struct, frozen=True, kw_only=True):
     repeated: tuple[tuple[int, KeyPath, str], ...] = ()
 
     def line(self, path: KeyPath) -> int:
-        """The line of ``path``, or of the nearest thing around it that is in the file."""
+        """The line of ``path``, or of the innermost value around it that the file has."""
         while path and path not in self.lines:
             path = path[:-1]
         return self.lines.get(path, 1)
 
     def locate(self, path: KeyPath) -> str:
-        """``path`` as people read it: ``pools[0] (std).nodes``."""
+        """``path`` for people: ``pools[0] (std).nodes``."""
         text, here = "", self.value
         for step in path:
             here = _step(here, step)
@@ -70,7 +67,7 @@ class Document(Struct, frozen=True, kw_only=True):
 
 
 def read(text: str, source: str) -> Document:
-    """Parse one YAML document. Raises ConfigError naming ``source``."""
+    """Parse one YAML document. Raises ConfigError, which names ``source``."""
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
@@ -86,7 +83,7 @@ def read(text: str, source: str) -> Document:
 
 
 def write(value: object) -> str:
-    """YAML that ``read`` gives back as ``value``: mappings in their order, block style."""
+    """``value`` as YAML in block style, which ``read`` turns back into it."""
     return yaml.dump(value, Dumper=yaml.SafeDumper, sort_keys=False, allow_unicode=True, width=100)
 
 
@@ -114,13 +111,13 @@ def _code(character: str | int) -> str:
 
 
 def shown(text: str, most: int = 60) -> str:
-    """``text`` in quotes for a message, cut where it is long."""
+    """``text`` in quotes for a message; long text is cut."""
     text = str(text)  # an enum's member shows its value
     return repr(text if len(text) <= most else text[: most - 3] + "...")
 
 
 class _Walk:
-    """One pass over the nodes: their values, their lines, their repeated keys."""
+    """One pass over a document's nodes, which collects values, lines and repeated keys."""
 
     def __init__(self, loader: _Loader, source: str) -> None:
         self.lines: dict[KeyPath, int] = {}
@@ -130,7 +127,7 @@ class _Walk:
         self._left = MAX_VALUES
 
     def value(self, node: yaml.Node, path: KeyPath, inside: tuple[yaml.Node, ...]) -> object:
-        """The plain value of ``node``, which stands at ``path`` inside those nodes."""
+        """The plain value of ``node`` at ``path``; ``inside`` are the nodes around it."""
         self.lines.setdefault(path, node.start_mark.line + 1)
         self._left -= 1
         if self._left < 0:
@@ -165,7 +162,7 @@ class _Walk:
     def _merge(
         self, node: yaml.Node, path: KeyPath, inside: tuple[yaml.Node, ...]
     ) -> dict[str, object]:
-        """The keys of ``<<``: a mapping, or several of which the first has precedence."""
+        """The keys of ``<<``, which has a mapping or a list of them; the first one wins."""
         merged: dict[str, object] = {}
         for item in node.value if isinstance(node, yaml.SequenceNode) else [node]:
             value = self.value(item, path, inside)

@@ -1,6 +1,4 @@
-"""Clouds that a host can reach, as ``init`` finds them: each kind looks for its own
-(``CloudKind.found``).
-"""
+"""The clouds that ``init`` finds on a host; each kind looks for its own (``CloudKind.found``)."""
 
 from __future__ import annotations
 
@@ -13,17 +11,20 @@ from slurm_elastic.config.requirements import KnownType
 from slurm_elastic.model.cluster import Location
 
 
-class Place(Struct, frozen=True, kw_only=True):
-    """Where to look: SlurmUser's home and environment, or those of whoever asks."""
+class SearchPlace(Struct, frozen=True, kw_only=True):
+    """Where to look: the home and environment of SlurmUser, or of whoever runs ``init``."""
 
     home: Path
     environment: Mapping[str, str]
 
 
 class Found(Struct, frozen=True, kw_only=True):
-    """A cloud that is there. ``what`` says where it was found; ``keys`` are its settings beside
-    name, provider and location. It is ``usable`` as it stands, or ``enable`` says what would
-    make it so.
+    """A cloud that was found; ``keys``: further settings, ``enable``: what makes it ``usable``;
+    ``lacking``: the site has an account or engine of it, to which only that is missing.
+
+    ``narrowed`` are requirements of a pool that keep out what is not for batch work. ``sized``: it
+    has no sizes of its own, so its file names one, a node's; ``by_node``: its hosts are to be told.
+    ``joins``: its machines learn from the file where the head is.
     """
 
     name: str
@@ -35,11 +36,16 @@ class Found(Struct, frozen=True, kw_only=True):
     keys: dict[str, object] = {}
     types: tuple[KnownType, ...] = ()
     spot: bool = False
+    lacking: bool = False
+    narrowed: dict[str, object] = {}
+    sized: bool = False
+    by_node: bool = False
+    joins: bool = False
 
 
 def unusable(found: Found, why: str) -> Found:
-    """The same, which cannot be used for that reason."""
+    """The same cloud, which lacks that."""
     return Found(
         name=found.name, provider=found.provider, location=found.location, what=found.what,
-        usable=False, enable=why,
+        usable=False, enable=why, lacking=True,
     )  # fmt: skip

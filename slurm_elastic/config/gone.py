@@ -1,7 +1,8 @@
-"""Keys that a release has taken out of the configuration: a file that has one goes on as before.
+"""Keys that a release has taken out of the configuration. A file that still has one works as
+before, with a warning.
 
-A struct names its own in ``gone``: what holds in the key's place, for the warning to those who
-still have it. CHANGELOG.md has all of them, each with its reason.
+A struct's ``gone`` says for each of its former keys what holds now. Why each key went stands in
+docs/design/21-a-key-says-when-to-change-it.md.
 """
 
 from __future__ import annotations
@@ -9,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 Gone = Mapping[str, str]
-SINCE = "0.1.0"
-"""The release that took all of them out."""
+SINCE = "0.1.0"  # the release that took all of them out
 
 
 def farewell(key: str, now: str) -> str:

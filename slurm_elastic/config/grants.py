@@ -1,5 +1,5 @@
-"""The least rights that a cloud's account needs for a configuration, as its administrator gives
-them: each kind of cloud writes its own (``CloudKind.grant``).
+"""The least rights that a cloud's account needs for a configuration. Each kind of cloud writes them
+in the form in which its administrator grants them (``CloudKind.grant``).
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ from slurm_elastic.model.cluster import Pool
 
 
 class Holder(StrEnum):
-    """Who holds the rights: the services that buy, the watchdog, which lists and ends, or the
-    administrator who uploads images.
-    """
+    """Who holds rights: the services, which buy; the watchdog, which ends; an image's uploader."""
 
     SERVICES = "services"
     WATCHDOG = "watchdog"
@@ -26,9 +24,7 @@ class Holder(StrEnum):
 
 
 class Use(Struct, frozen=True, kw_only=True):
-    """The parts of a configuration that rights depend on, beside the cloud's settings: its
-    ``pools``, and whether machines' host keys are read from their consoles.
-    """
+    """What rights depend on, too: the cloud's ``pools``, and whether we read consoles' keys."""
 
     cluster: Cluster
     pools: tuple[Pool, ...]
@@ -36,16 +32,14 @@ class Use(Struct, frozen=True, kw_only=True):
 
 
 class Grant(Struct, frozen=True, kw_only=True):
-    """``text`` is the document, ready for the cloud's own tool. ``notes`` say in a sentence each
-    how it is applied, and what it cannot hold.
-    """
+    """A document for the cloud's own tool, and ``notes``: how to apply it, and its limits."""
 
     text: str
     notes: tuple[str, ...] = ()
 
 
 def use_of(config: Config, cloud: CloudSettings, expand: Callable[[str], Sequence[str]]) -> Use:
-    """How a configuration uses one of its clouds. Pure."""
+    """How a configuration uses one of its clouds."""
     ssh = config.join.ssh
     return Use(
         cluster=config.cluster,

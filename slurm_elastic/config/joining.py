@@ -1,4 +1,4 @@
-"""How fresh machines become nodes: the section ``join`` of the configuration, as frozen values."""
+"""The section ``join``: how fresh machines become nodes."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ from slurm_elastic.config.gone import Gone
 from slurm_elastic.config.numbers import Port, Seconds
 
 CONSOLE = "console"
-"""``Ssh.host_key`` where each machine's own keys are read from its console output."""
+"""The ``Ssh.host_key`` with which we read each machine's host keys from its console."""
 
 
 class Ssh(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Slurm's secret is brought to each machine by SSH: a copy of the munge key, or each cloud's
-    part of the slurm.jwks of auth/slurm.
-    """
+    """The head brings Slurm's secret (munge key, or a cloud's slurm.jwks) to machines by SSH."""
 
     gone: ClassVar[Gone] = {
         "timeout": "one try at one machine may take 20 s",
@@ -28,7 +26,7 @@ class Ssh(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     comes anyway, until the node's ``resume_timeout``.
     """
     at_once: ClassVar[int] = 10
-    """Machines served at a time: each takes about a second, so a hundred are served within ten."""
+    """So many machines are served at a time. Each takes about a second, a hundred take ten."""
 
     key: str
     """Change it when the key of SlurmUser for machines is in another file."""
@@ -47,51 +45,47 @@ class Ssh(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def secret(self) -> str:
-        """The file that is brought, or that what is brought is taken from."""
+        """The file on the head with the secret."""
         return self.slurm_keys or self.munge_key or ""
 
     @property
     def place(self) -> str:
-        """Where it goes on the machine."""
+        """The file on the machine that gets it."""
         usual = "/etc/slurm/slurm.jwks" if self.slurm_keys else "/etc/munge/munge.key"
         return self.target or usual
 
 
 class NetworkKind(StrEnum):
-    """How machines reach the head: as they are, or by a tunnel that they open to it."""
+    """How machines reach the head: by themselves, or by a tunnel that they open to it."""
 
     NONE = "none"
     WIREGUARD = "wireguard"
 
 
 class CloudInit(StrEnum):
-    """Whether cloud-init runs when a machine that was stopped boots again: only at its first boot,
-    where nothing in cloud-init's settings is for each; or at all.
-    """
+    """Whether cloud-init runs at each boot of a stopped machine; an image may not need it."""
 
     ONCE = "once"
     EACH_BOOT = "each-boot"
 
 
 class Enrol(StrEnum):
-    """How a machine's public key comes to the head: by its console, or by a key that is good for
-    that alone, once, for ten minutes.
-    """
+    """How the head learns a machine's key: by console, or sent with a key valid once, 10 min."""
 
     CONSOLE = "console"
     ONCE = "once"
 
 
 class Firewall(StrEnum):
-    """By which program the head's ports are closed to all but live machines."""
+    """The program that closes the head's ports to all but live machines."""
 
     NFTABLES = "nftables"
 
 
 class Network(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The network between machines and the head (``slurm_elastic.machine.hub`` is its end on the
-    head). The first address of ``subnet`` is the head's; root alone reads its private key, which is
-    beside ``public_key``.
+    """The network between machines and the head, whose end of it is ``slurm_elastic.machine.hub``.
+    The head has the first address of ``subnet``. Its private key lies beside ``public_key``, and
+    root alone can read it.
     """
 
     kind: NetworkKind = NetworkKind.WIREGUARD
@@ -140,9 +134,7 @@ class Network(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Join(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The facts that machines are told besides their node's name. Without ``head`` nothing: their
-    image or the cloud's ``user_data`` starts slurmd.
-    """
+    """What machines are told besides a name; without ``head`` nothing, and images start slurmd."""
 
     head: str | None = None
     """Change it when machines should be told where the head is, instead of by your image."""

@@ -1,6 +1,4 @@
-"""The meaning and bounds of the configuration's numbers; ``shape`` reads these, nothing else
-checks them.
-"""
+"""What the configuration's numbers count, and their bounds; ``decode`` checks values by these."""
 
 from __future__ import annotations
 
@@ -9,7 +7,8 @@ from typing import Annotated
 from msgspec import Meta
 
 Seconds = Annotated[float, Meta(gt=0, extra={"unit": "duration"})]
-SlurmSeconds = Annotated[float, Meta(ge=1, le=65533, extra={"unit": "duration"})]  # 16 bits there
+# Slurm keeps these in 16 bits.
+SlurmSeconds = Annotated[float, Meta(ge=1, le=65533, extra={"unit": "duration"})]
 SuspendSeconds = Annotated[float, Meta(ge=1, extra={"unit": "duration"})]
 SlurmTime = Annotated[float, Meta(ge=60, extra={"unit": "duration"})]  # Slurm counts minutes
 Mebibytes = Annotated[int, Meta(ge=1, extra={"unit": "size"})]

@@ -1,8 +1,5 @@
-"""The ``policies`` sections of the configuration: of the cluster, of a cloud, of a pool.
-
-A pool goes by its own value, else its cloud's, else the cluster's, key by key; ``rules`` says
-what that comes to. The texts' meaning is in ``policies.growth.capacity`` and
-``policies.growth.release``.
+"""The sections ``policies`` of the cluster, of a cloud and of a pool; the nearest counts
+(``rules``). ``policies.growth.capacity`` and ``policies.growth.release`` read the texts.
 """
 
 from __future__ import annotations
@@ -11,7 +8,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
-from slurm_elastic.policies.growth.release import Order
+from slurm_elastic.policies.growth.release import IdleOrder
 
 Billed = Annotated[float, Meta(ge=1, extra={"unit": "duration"})]
 Look = Annotated[float, Meta(ge=1, le=3600, extra={"unit": "duration"})]
@@ -19,7 +16,7 @@ Money = Annotated[float, Meta(gt=0)]
 
 
 class Budget(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Dollars after which no machine is started any more, in a day and a month (of UTC)."""
+    """Once so many dollars are spent in a day or a month (UTC), no machine starts any more."""
 
     per_day: Money | None = None
     """Change it when a day may cost at most so much, for instance a runaway job on a weekend."""
@@ -28,7 +25,7 @@ class Budget(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Policies(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How machines come and go. None: what the next wider section says."""
+    """How machines come and go. None leaves it to the next wider section."""
 
     growth: str | None = None
     """Change it when simulations of your job history show a policy that waits less or costs less
@@ -38,7 +35,7 @@ class Policies(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Change it when idle machines should end by another rule than `suspend_time`, such as at the
     end of a paid hour.
     """
-    order: Order | None = None
+    order: IdleOrder | None = None
     """Change it when jobs should fill machines so that others become idle sooner."""
     lease: Billed | None = None
     """Change it when the cloud bills by the hour or the minute instead of the second."""
@@ -51,21 +48,15 @@ class Policies(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class PoolPolicies(Policies, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A pool's own."""
-
     min_idle: Annotated[int, Meta(ge=0)] = 0
     """Change it when jobs must start at once, and a machine kept for them is worth its price."""
 
 
 class CloudPolicies(Policies, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A cloud's own."""
-
     budget: Budget = field(default_factory=Budget)
 
 
 class SitePolicies(CloudPolicies, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The cluster's."""
-
     look: Look = 15.0
     """Change it when leases are so short that a look every 15 s would miss their ends, or the
     queue is so long that looks cost too much.
@@ -77,7 +68,7 @@ class SitePolicies(CloudPolicies, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @property
     def payer_budgets(self) -> dict[str, Budget]:
-        """Both, by scope (``account:physics``, ``user:alice``)."""
+        """The budgets of accounts and users by scope (``account:physics``, ``user:alice``)."""
         return {
             **{f"account:{name}": budget for name, budget in self.account_budgets.items()},
             **{f"user:{name}": budget for name, budget in self.user_budgets.items()},

@@ -1,7 +1,7 @@
-"""All keys of the configuration: place, default, and when one would change it.
+"""Lists all keys of the configuration with their places, defaults, and when one would change them,
+for ``slurm-elastic conf keys`` and the pages that are made from it.
 
-A key's sentence ("Change it when ...") stands below it in its struct, and nowhere else: it is read
-from the source, for ``slurm-elastic conf keys`` and for the pages that are made of it.
+The sentence "Change it when ..." stands below the key in its struct; we read it from the source.
 """
 
 from __future__ import annotations
@@ -20,14 +20,11 @@ from slurm_elastic.config import Config
 from slurm_elastic.config.cloud_kinds import table
 from slurm_elastic.config.decode import render
 
-CLOUDS = ("clouds", "pools")
-"""The sections that most keys are of; they come after all others."""
+CLOUDS = ("clouds", "pools")  # the sections that have most keys; they come after all others
 
 
 class Key(Struct, frozen=True, kw_only=True):
-    """``place`` as ``timings.grace``; ``default`` as the file has it, empty where it is required.
-    ``when`` is the sentence, empty where it is missing.
-    """
+    """A key at a ``place`` (``timings.grace``); ``default`` as in the file (empty: required)."""
 
     place: str
     default: str
@@ -35,7 +32,7 @@ class Key(Struct, frozen=True, kw_only=True):
 
 
 def keys() -> tuple[Key, ...]:
-    """Each key once, at the first place that has it; sections and types of clouds are no keys."""
+    """Each key once, at the first place that has it. Sections are no keys."""
     seen: set[tuple[type, str]] = set()
     general = [f for f in _fields(Config) if f.name not in CLOUDS]
     large = [f for f in _fields(Config) if f.name in CLOUDS]
@@ -70,7 +67,7 @@ def _fields(kind: type) -> list[mi.Field]:
 
 
 def _structs(kind: mi.Type) -> Iterator[type]:
-    """The structs that a value of this type is made of."""
+    """The structs in a value of this type."""
     match kind:
         case mi.StructType():
             yield kind.cls
@@ -86,7 +83,7 @@ def _structs(kind: mi.Type) -> Iterator[type]:
 
 
 def _is_value(kind: mi.Type) -> bool:
-    """Whether it may be said without the keys of a struct, or under names of the site's own."""
+    """Whether the file may give a plain value, or names of the site's own, instead of a struct."""
     kind = kind.type if isinstance(kind, mi.Metadata) else kind
     if isinstance(kind, mi.UnionType):
         return any(_is_value(one) for one in kind.types if not isinstance(one, mi.NoneType))
@@ -106,7 +103,7 @@ def _default(field: mi.Field) -> str:
 
 
 def _sentence(kind: type, name: str) -> str:
-    """Of the class itself or the nearest of its bases that says one."""
+    """The sentence of the class, or of its nearest base that has one."""
     return next((s for base in kind.__mro__ if (s := _sentences(base).get(name))), "")
 
 

@@ -1,6 +1,6 @@
-"""Types of machines by what they have instead of by name: ``instance_types`` as requirements.
+"""Lets a pool say what its types of machines must have, instead of naming them.
 
-A range is ``4``, ``4..8``, ``4..``, ``..8``, ``>=4`` or ``<=8``, both ends included.
+A range is ``4``, ``4..8``, ``4..``, ``..8``, ``>=4`` or ``<=8``; both ends belong to it.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from slurm_elastic.base.units import parse_size
 from slurm_elastic.config.numbers import Count
 
 RangeText = Annotated[str, Meta(extra={"number": True})]
-"""A range as the file has it; a lone number is one, too."""
+"""A range as the file has it; a number alone is one, too."""
 RANGE_FORM = "a range such as 4, 4..8, '>=4' or '<=8'"
 
 
 class Range(Struct, frozen=True):
-    """From ``low`` to ``high``, both included."""
+    """The numbers from ``low`` to ``high``; both belong to it."""
 
     low: float = 0.0
     high: float = float("inf")
@@ -30,9 +30,7 @@ class Range(Struct, frozen=True):
 
 
 class KnownType(Struct, frozen=True, kw_only=True):
-    """A type of machine as a cloud's catalogue has it: ``memory`` in MiB, ``price`` on demand in
-    $/h (None: the catalogue tells none). ``own`` are keys that only its kind of cloud has.
-    """
+    """A type in a catalogue: ``memory`` in MiB, ``price`` on demand in $/h; ``own``: more keys."""
 
     name: str
     cpus: int
@@ -45,9 +43,7 @@ class KnownType(Struct, frozen=True, kw_only=True):
 
 
 class Requirements(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Each key narrows; at least what the pool's nodes have is asked in any case. The ``most``
-    cheapest are taken.
-    """
+    """Each key narrows the choice to types that fit the nodes; the ``most`` cheapest are taken."""
 
     cpus: RangeText | None = None
     """Change it when types with more CPUs than the nodes have would be a waste, or are welcome."""
@@ -66,7 +62,7 @@ class Requirements(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 def parse_range(text: str, number: Callable[[str], float] = float) -> Range:
-    """ValueError where it is none, or where nothing is in it."""
+    """Read a range. Raises ValueError if it is none, or if it is empty."""
     text = text.replace(" ", "")
     if text.startswith(">="):
         found = Range(low=number(text[2:]))
@@ -85,11 +81,11 @@ def parse_range(text: str, number: Callable[[str], float] = float) -> Range:
 RANGES: dict[str, Callable[[str], float]] = {
     "cpus": float, "memory": parse_size, "gpu": float, "generation": float,
 }  # fmt: skip
-"""The keys that are ranges, and how their numbers are read."""
+"""The keys that are ranges, and the functions that read their numbers."""
 
 
 class Shape(Struct, frozen=True, kw_only=True):
-    """The least that a pool's nodes need: ``memory`` in MiB as Slurm is told."""
+    """What a machine must have at least to be a node of a pool; ``memory`` in MiB."""
 
     cpus: int
     memory: int
@@ -97,7 +93,7 @@ class Shape(Struct, frozen=True, kw_only=True):
 
 
 def lacks(known: KnownType, wanted: Requirements, node: Shape) -> str:
-    """Why the type is not taken; empty where it is."""
+    """Why the pool does not take the type; empty if it takes it."""
     typed = sum(n for name, n in known.gres.items() if name.startswith("gpu:"))
     gpus = known.gres.get("gpu", typed)
     if known.cpus < node.cpus or known.memory < node.memory:

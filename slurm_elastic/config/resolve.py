@@ -1,6 +1,4 @@
-"""The settings that each cloud and pool goes by, once the wider sections have said what it leaves
-open.
-"""
+"""Writes out what clouds and pools leave to the wider sections and to defaults."""
 
 from __future__ import annotations
 
@@ -16,11 +14,11 @@ from slurm_elastic.config.rules import BOOT
 T = TypeVar("T", bound=Policies)
 
 _LEAST = Policies(growth="slurm", lease=1.0, boot=float(BOOT))
-"""Where no section says anything; without ``release`` Slurm's SuspendTime decides."""
+"""What holds if no section says anything. Without ``release``, Slurm's SuspendTime decides."""
 
 
 def effective(config: Config) -> Config:
-    """The same configuration with every value of a cloud or a pool written out. Pure."""
+    """The same configuration with every value of each cloud and pool written out."""
     site = _filled(config.policies, _LEAST)
     clouds = tuple(_cloud(config, cloud, site) for cloud in config.clouds)
     whole = replace(config, policies=site, clouds=clouds)
@@ -49,6 +47,6 @@ def _pool(config: Config, pool: PoolSettings) -> PoolSettings:
 
 
 def _filled(own: T, wider: Policies) -> T:
-    """The keys that all sections have, from the wider one where this one is silent."""
+    """Take the keys that this section leaves out from the wider one."""
     silent = [name for name in Policies.__struct_fields__ if getattr(own, name) in (None, ())]
     return replace(own, **{k: v for k, v in asdict(wider).items() if k in silent})

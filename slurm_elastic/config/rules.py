@@ -1,6 +1,6 @@
-"""The result of the ``policies`` sections, pool by pool; what parts of them have in common.
+"""What the sections ``policies`` come to for each pool.
 
-The texts are checked when the file is read (``growth``), so nothing raises here after that.
+``validate_policies`` has checked the texts when the file was read; after that, nothing raises here.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from slurm_elastic.config import Config, PoolSettings
 from slurm_elastic.config.clouds import CloudSettings, InstanceType
+from slurm_elastic.config.growth_kinds import growth_of
 from slurm_elastic.config.policies import (
     Budget,
     CloudPolicies,
@@ -23,23 +24,19 @@ from slurm_elastic.policies.growth.capacity import (
     Slurm,
     SteadyStream,
     Window,
-    parse_growth,
 )
-from slurm_elastic.policies.growth.release import Delayed, Idle, Order, parse_release
+from slurm_elastic.policies.growth.release import Delayed, Idle, IdleOrder, parse_release
 from slurm_elastic.policies.growth.scaling import PoolRules
 
-BOOT = 120
-"""Seconds that a machine takes to be ready, where no section says."""
-MARGIN = 300.0
-"""Seconds by which Slurm's SuspendTime, the fail-safe, is later than the daemon."""
-WARM = 86400.0
-"""Seconds after which Slurm suspends a machine that is kept up without work."""
+BOOT = 120  # seconds that a machine takes to be ready, if no section says how long
+MARGIN = 300.0  # Slurm's SuspendTime is the fail-safe: it comes so many seconds after the daemon
+WARM = 86400.0  # seconds after which Slurm suspends a machine that the daemon keeps up without work
 _WINDOW = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)", re.ASCII)
 WINDOW_FORM = "HH:MM-HH:MM in UTC, such as 20:00-06:00, of two different times"
 
 
 def parse_window(text: str) -> Window:
-    """``20:00-06:00``; ValueError for anything else, and where both times are the same."""
+    """Read ``20:00-06:00``. Raises ValueError if it is no such window, or an empty one."""
     match = _WINDOW.fullmatch(text)
     if match is None or match[0][:5] == match[0][6:]:
         raise ValueError(f"{text!r} is not {WINDOW_FORM}")
@@ -53,14 +50,14 @@ def rules_of(config: Config, pool: PoolSettings) -> PoolRules:
 
 
 def rules(site: SitePolicies, cloud: CloudSettings, pool: PoolSettings) -> PoolRules:
-    """The same, of parts. ValueError where a policy's text means nothing."""
+    """The same from the sections themselves. Raises ValueError for a text that is no policy."""
     sections: tuple[Policies, ...] = (pool.policies, cloud.policies, site)
     growth = next((s.growth for s in sections if s.growth is not None), None)
     release = next((s.release for s in sections if s.release is not None), None)
     windows = next((s.windows for s in sections if s.windows), ())
-    order: Order | None = next((s.order for s in sections if s.order is not None), None)
+    order: IdleOrder | None = next((s.order for s in sections if s.order is not None), None)
     return PoolRules(
-        growth=Slurm() if growth is None else parse_growth(growth),
+        growth=Slurm() if growth is None else growth_of(growth),
         release=None if release is None else parse_release(release),
         order=order,
         lease=round(_first((s.lease for s in sections), 1)),
@@ -72,7 +69,7 @@ def rules(site: SitePolicies, cloud: CloudSettings, pool: PoolSettings) -> PoolR
 
 
 def inert(config: Config) -> bool:
-    """Whether no section says anything: all is left to Slurm, and nothing needs to be looked at."""
+    """Whether no section says anything: then Slurm does it all, and we need not look."""
     plain = (Policies(), PoolPolicies(), CloudPolicies(), SitePolicies(look=config.policies.look))
     sections: tuple[Policies, ...] = (
         config.policies,
@@ -83,24 +80,24 @@ def inert(config: Config) -> bool:
 
 
 def bounds_of(budget: Budget) -> Bounds:
-    """A budget as the bound that policies know."""
+    """A budget as policies know it."""
     return Bounds(per_day=budget.per_day, per_month=budget.per_month)
 
 
 def lease_of(config: Config, cloud: CloudSettings) -> int:
-    """Seconds that the cloud bills at a time."""
+    """The cloud bills by so many seconds."""
     return round(_first((cloud.policies.lease, config.policies.lease), 1))
 
 
 def fail_safe(config: Config, cloud: CloudSettings) -> float:
-    """Slurm's own SuspendTime (s) for the cloud's partition: later than what the daemon does."""
+    """Slurm's SuspendTime (s) for the cloud's partition, which comes later than the daemon."""
     times = [config.suspend_time(cloud)]
     times += [_latest(rules_of(config, p)) for p in config.pools if p.cloud == cloud.name]
     return max(times)
 
 
 def _latest(own: PoolRules) -> float:
-    """After so many idle seconds even the last machine of the pool should have been let go."""
+    """After so many idle seconds, the daemon has let go even the last machine of the pool."""
     if own.min_idle or isinstance(own.growth, SteadyStream):
         return WARM
     release = own.release
@@ -117,7 +114,7 @@ def _first(values: Iterable[float | None], default: float) -> float:
 
 
 def types_of(cloud: CloudSettings, pool: Pool) -> dict[str, InstanceType]:
-    """The instance types that can be the pool's machines."""
+    """The cloud's instance types that the pool can use."""
     return {
         name: kind
         for name, kind in cloud.shapes.items()
@@ -128,7 +125,7 @@ def types_of(cloud: CloudSettings, pool: Pool) -> dict[str, InstanceType]:
 
 
 def cheapest(cloud: CloudSettings, pool: Pool) -> float:
-    """The lowest price of the pool's types on demand, $/h; 0 where nothing is paid."""
+    """The lowest price on demand ($/h) of the pool's types; 0 if it has none."""
     if cloud.flat_price is not None:
         return cloud.flat_price
     return min((kind.price for kind in types_of(cloud, pool).values()), default=0.0)

@@ -1,7 +1,8 @@
-"""The guard of ``join.wipe``: which directories root never empties of a user's files.
+"""The guard of ``join.wipe``: it says which directories root never empties of users' files.
 
-The configuration is judged by it, and on each machine the place where a directory really is: this
-text is part of programs/slurm-elastic-wipe. So: the standard library alone, any Python from 3.6 on.
+The configuration is checked by it, and so is, on each machine, the place where a directory really
+is: this text becomes part of programs/slurm-elastic-wipe. So it uses the standard library alone,
+and runs on any Python from 3.6 on.
 """
 
 import posixpath
@@ -11,13 +12,13 @@ NEVER = (
     "sbin", "sys", "usr", "var/backups", "var/cache", "var/lib", "var/lock", "var/log", "var/mail",
     "var/run", "var/spool",
 )  # fmt: skip
-"""With all that is below them."""
+"""Neither these nor anything below them."""
 NOT_ITSELF = ("", "opt", "srv", "var")
 EXCEPT = ("dev/shm",)
 
 
 def never_wiped(path: str) -> str:
-    """The reason why root does not empty this directory; empty for what may be scratch. Pure."""
+    """Why root does not empty this directory; empty if it may be scratch."""
     if not path.startswith("/") or not path.isprintable() or ".." in path.split("/"):
         return "no whole path of a directory"
     if any(sign in path for sign in "*?["):

@@ -1,4 +1,4 @@
-"""Who is told what: the section ``notify``, as frozen values."""
+"""The section ``notify``: whom the daemon tells of what."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from slurm_elastic.config.numbers import Seconds
 
 
 class Event(StrEnum):
-    """An occasion on which somebody is told."""
+    """What the daemon tells people of."""
 
     BUDGET = "budget"
     RATE = "rate"
@@ -21,7 +21,7 @@ class Event(StrEnum):
 
 
 class Notify(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Whom slurm-elasticd tells of what, by mail, by POST to a webhook and by a command."""
+    """slurm-elasticd tells people by mail, by a POST to a webhook, and by a command."""
 
     events: tuple[Event, ...] = tuple(Event)
     """Change it when some of these occasions are told elsewhere already or interest nobody."""

@@ -1,6 +1,4 @@
-"""The part of a configuration that the tunnel to machines goes by: whose machines have one, and
-which address each node has in it.
-"""
+"""Which clouds' machines open a tunnel to the head, and the address of each node in it."""
 
 from __future__ import annotations
 
@@ -18,28 +16,29 @@ def clouds_with_tunnel(config: Config) -> frozenset[str]:
     network = config.join.network
     if network is None or not network.tunnels:
         return frozenset()
-    return frozenset(
-        c.name
-        for c in config.clouds
-        if c.by_user_data and (not network.clouds or c.name in network.clouds)
-    )
+    return frozenset(c.name for c in config.clouds if uses(network, c))
+
+
+def uses(network: Network, cloud: CloudSettings) -> bool:
+    """Whether the network is for machines of that cloud."""
+    return cloud.by_user_data and (not network.clouds or cloud.name in network.clouds)
 
 
 def enrols(network: Network, cloud: CloudSettings) -> Enrol:
-    """How its machines' keys come to the head: by the console, where it shows that."""
+    """How the head learns the keys of that cloud's machines: by console, if it shows one."""
     if network.enrol is not None:
         return network.enrol
     return Enrol.CONSOLE if cloud.shows_console else Enrol.ONCE
 
 
 def nodes_by_pool(config: Config) -> Mapping[str, Sequence[str]]:
-    """The nodes of all pools with a tunnel, in the order that machines can find out."""
+    """The nodes of all pools with a tunnel, in an order that machines can work out, too."""
     clouds = clouds_with_tunnel(config)
     return {p.name: expand(compress(expand(p.nodes))) for p in config.pools if p.cloud in clouds}
 
 
 def node_addresses(config: Config) -> Mapping[str, str]:
-    """By node, its address in the tunnel; empty without one."""
+    """Each node's address in the tunnel; empty if there is no tunnel."""
     network = config.join.network
     if network is None or not network.tunnels:
         return {}

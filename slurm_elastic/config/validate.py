@@ -1,7 +1,7 @@
-"""Whether the parts of a configuration fit each other: pools and their clouds, hosts, times.
+"""Checks that the parts of a configuration fit each other: pools, their clouds, times. Pure.
 
-Pure; each check adds what it finds to the draft's problems. A setting that merely keeps a public
-cloud from being used (no allow list, no spending cap) is no mistake: see ``config.blocked_clouds``.
+A setting that merely keeps a public cloud from being used (no allow list, no spending cap) is no
+mistake: see ``config.blocked_clouds``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from slurm_elastic.config.requirements import (
 )
 from slurm_elastic.model.cluster import Market
 
-_MARGIN = 256  # MiB that PoolSettings.slurm_memory keeps back at least
+_MARGIN = 256  # PoolSettings.slurm_memory keeps back at least so many MiB
 
 
 def _pool_size(draft: Draft) -> None:
@@ -107,12 +107,11 @@ def _type_fits(
     for what, count in need.items():
         if have.get(what, 0) < count:
             found = f"{shown(name)} with {have.get(what, 0)} {what}"
-            expected = f"at least the {count} {what} of the pool's nodes"
-            draft.problems.add(at, found, expected)
+            draft.problems.add(at, found, f"at least the {count} {what} of the pool's nodes")
 
 
 def _pool_devices(draft: Draft) -> None:
-    """The files that gres.conf gets are as many devices as Slurm is told of."""
+    """gres.conf must name as many devices as the nodes have."""
     for i, pool in draft.pools.items():
         for name, entries in pool.devices.items():
             at: KeyPath = ("pools", i, "devices", name)
@@ -120,12 +119,11 @@ def _pool_devices(draft: Draft) -> None:
                 expected = f"a name of the pool's gres: one of {', '.join(pool.gres) or 'none'}"
                 draft.problems.add(at, shown(name), expected, nearest(name, pool.gres))
             elif (found := _devices_of(draft, at, entries)) not in (None, pool.gres[name]):
-                expected = f"{pool.gres[name]}, as its gres says"
-                draft.problems.add(at, f"{found} devices", expected)
+                draft.problems.add(at, f"{found} devices", f"{pool.gres[name]}, as its gres says")
 
 
 def _devices_of(draft: Draft, at: KeyPath, entries: Sequence[str]) -> int | None:
-    """How many they are; None where that cannot be told."""
+    """How many devices the entries name; None if one of them cannot be read."""
     counts: list[int] = []
     for n, entry in enumerate(entries):
         try:
@@ -146,7 +144,7 @@ def _pool_zones(draft: Draft) -> None:
 
 
 def _ports(draft: Draft) -> None:
-    """Pools with own ports may share a host, so no port may serve two nodes."""
+    """Pools with ports of their own may share a host, so no two nodes may have the same port."""
     taken: list[tuple[int, range]] = []
     for i, pool in draft.pools.items():
         count = len(draft.nodes.get(i, ()))
@@ -220,4 +218,3 @@ FITS: tuple[Callable[[Draft], None], ...] = (
     _booting,
     _who_times,
 )
-"""Every check of this module, in the order of the file."""

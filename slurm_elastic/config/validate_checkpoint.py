@@ -1,41 +1,39 @@
-"""Whether the ``checkpoint`` section makes sense, alone and with clouds and pools. Pure."""
+"""Checks the section ``checkpoint``, alone and beside clouds and pools. Pure."""
 
 from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import PurePath
 
+from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import DEFAULT_STATE
 from slurm_elastic.config.checkpoint import (
     CONNECTIONS,
-    METHODS,
     PRICE_SOURCES,
     SCOPES,
     UNSAVABLE,
     CheckpointSettings,
 )
-from slurm_elastic.config.decode import nearest
 from slurm_elastic.config.document import KeyPath, shown
+from slurm_elastic.config.method_kinds import table
 from slurm_elastic.config.partial import Draft
 from slurm_elastic.policies.checkpoint import checkpoint
 
 SECTION = "checkpoint"
-SHARED = ("criu", "dmtcp", "blcr")
-"""Methods that keep their images in ``checkpoint.directory``."""
+SHARED = ("criu", "dmtcp", "blcr")  # methods that keep their images in `checkpoint.directory`
 _DEADLY = ("KILL", "STOP", "CONT")
-_PATH = re.compile(r"/[^\s\"'#=,;$`\\]*")
 _SAVED = re.compile(r"exit(:([01]?\d?\d|2[0-4]\d|25[0-5]))?|file:[^\s/][^\s]*|line:.+")
 
 
 def is_signal(name: str) -> bool:
-    """Whether a program can be asked by this signal to save itself."""
+    """Whether this signal can ask a program to save itself."""
     return name not in _DEADLY and f"SIG{name}" in signal.Signals.__members__
 
 
 def is_sign(text: str) -> bool:
-    """Whether ``text`` is a sign that a save is complete, as ``checkpoint.signal.saved`` has it."""
+    """Whether ``text`` says how the end of a save shows, as in ``checkpoint.signal.saved``."""
     return bool(_SAVED.fullmatch(text)) and ".." not in text.removeprefix("file:").split("/")
 
 
@@ -44,14 +42,13 @@ SIGN_FORM = "exit, exit:CODE (0 to 255), file:PATH (in the job's directory) or l
 
 
 def _words(draft: Draft) -> None:
-    for at, method in _each(draft, "method"):
-        _choice(draft, at, method, METHODS)
-    for at, word in _each(draft, "unsavable"):
-        _choice(draft, at, word, UNSAVABLE)
-    for at, word in _each(draft, "tcp"):
-        _choice(draft, at, word, CONNECTIONS)
-    _choice(draft, (SECTION, "signal", "scope"), _text(draft, "signal", "scope"), SCOPES)
-    _choice(draft, (SECTION, "prices", "source"), _text(draft, "prices", "source"), PRICE_SOURCES)
+    choices = {"method": table().names(), "unsavable": UNSAVABLE, "tcp": CONNECTIONS}
+    for key, words in choices.items():
+        for at, _ in _each(draft, key):
+            draft.choice(at, words)
+    _of_others(draft)
+    draft.choice((SECTION, "signal", "scope"), SCOPES)
+    draft.choice((SECTION, "prices", "source"), PRICE_SOURCES)
     for key in ("signal", "stop_signal"):
         name = _text(draft, "signal", key)
         if name is not None and not is_signal(name):
@@ -61,10 +58,15 @@ def _words(draft: Draft) -> None:
         draft.problems.add((SECTION, "signal", "saved"), shown(saved), SIGN_FORM)
 
 
-def _choice(draft: Draft, at: KeyPath, word: str | None, words: Iterable[str]) -> None:
-    if word is not None and word not in words:
-        expected = f"one of {', '.join(words)}"
-        draft.problems.add(at, shown(word), expected, nearest(word, words))
+def _of_others(draft: Draft) -> None:
+    """A method of another package must be one that can be used."""
+    for at, method in _each(draft, "method") if draft.strict else ():
+        if method in table().others:
+            try:
+                table().kind(method)
+            except ConfigError as error:
+                found, expected = f"{shown(method)}, {error}", "a method that can be used"
+                draft.problems.add(at, found, expected)
 
 
 def _paths(draft: Draft) -> None:
@@ -73,27 +75,20 @@ def _paths(draft: Draft) -> None:
         ("blcr", "known_hosts"), ("blcr", "bin_dir"), ("blcr", "scontrol"),
     )  # fmt: skip
     for place in places:
-        path = _text(draft, *place)
-        if path is not None and not _PATH.fullmatch(path):
-            expected = "an absolute path without blanks, quotes and shell characters"
-            draft.problems.add((SECTION, *place), shown(path), expected)
+        draft.path((SECTION, *place))
 
 
 def _policies(draft: Draft) -> None:
-    for at, text in _each(draft, "policy"):
-        try:
-            checkpoint.parse(text)
-        except ValueError as error:
-            expected = f"a policy such as first_of(on_notice, daly) ({error})"
-            draft.problems.add(at, shown(text), expected)
-
-
-def _at_limits(draft: Draft) -> None:
-    for at, text in _each(draft, "at_limit"):
-        try:
-            checkpoint.parse_at_limit(text)
-        except ValueError as error:
-            draft.problems.add(at, shown(text), f"a rule such as on_request(times=5) ({error})")
+    forms: dict[str, tuple[Callable[[str], object], str]] = {
+        "policy": (checkpoint.parse, "a policy such as first_of(on_notice, daly)"),
+        "at_limit": (checkpoint.parse_at_limit, "a rule such as on_request(times=5)"),
+    }
+    for key, (parse, expected) in forms.items():
+        for at, text in _each(draft, key):
+            try:
+                parse(text)
+            except ValueError as error:
+                draft.problems.add(at, shown(text), f"{expected} ({error})")
 
 
 def _directory(draft: Draft) -> None:
@@ -113,7 +108,7 @@ def _directory(draft: Draft) -> None:
 
 
 def _accounts(draft: Draft) -> None:
-    """The queue and the price history are asked with the account of a cloud of provider aws."""
+    """We ask the queue and the price history with the account of a cloud of provider aws."""
     settings = _settings(draft)
     if settings is None or not draft.all_whole:
         return
@@ -138,8 +133,7 @@ def _prices(draft: Draft) -> None:
         return
     prices = settings.prices
     if prices.source == "file" and prices.file is None:
-        expected = "prices.file, too"
-        draft.problems.add((SECTION, "prices", "source"), shown("file"), expected)
+        draft.problems.add((SECTION, "prices", "source"), shown("file"), "prices.file, too")
     if prices.file is not None and prices.source != "file":
         expected = "no file: prices.source is not file"
         draft.problems.add((SECTION, "prices", "file"), shown(prices.file), expected)
@@ -155,11 +149,11 @@ def _watches(text: str) -> bool:
     try:
         return checkpoint.watches_prices(checkpoint.parse(text))
     except ValueError:
-        return False  # told already
+        return False  # _policies complains of it
 
 
 def _each(draft: Draft, key: str) -> list[tuple[KeyPath, str]]:
-    """That key of the section and of every pool's own, where it is in the file."""
+    """The places that have that key in the section and in pools' own sections, and its values."""
     places: list[KeyPath] = [(SECTION, key)]
     places += [("pools", i, SECTION, key) for i in draft.indices("pools")]
     return [(at, text) for at in places if (text := draft.value(at, str)) is not None]
@@ -174,6 +168,5 @@ def _settings(draft: Draft) -> CheckpointSettings | None:
 
 
 CHECKPOINT_FITS: tuple[Callable[[Draft], None], ...] = (
-    _words, _paths, _policies, _at_limits, _directory, _accounts, _prices,
+    _words, _paths, _policies, _directory, _accounts, _prices,
 )  # fmt: skip
-"""Every check of this module."""

@@ -1,4 +1,4 @@
-"""Whether ``join`` and the images of the pools make sense, alone and beside the clouds. Pure."""
+"""Checks ``join`` and the pools' images, alone and beside the clouds. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 
 
 def check_join(draft: Draft) -> None:
-    """All complaints about ``join``."""
+    """Check ``join``, but for ``join.network``."""
     join = draft.section("join", Join, Join())
     if join is None:
         return
@@ -33,7 +33,7 @@ def check_join(draft: Draft) -> None:
 
 
 def check_images(draft: Draft) -> None:
-    """One way to name an image, in a cloud that has images to look up."""
+    """A pool names its image in one way, and in a cloud that has images."""
     for i, pool in draft.pools.items():
         choice, cloud = pool.image, draft.cloud_of(pool)
         if choice is None:
@@ -81,7 +81,7 @@ def _stop_command(draft: Draft, join: Join) -> None:
 
 
 def _gate(draft: Draft, join: Join) -> None:
-    """Root empties these directories: not one that a machine needs."""
+    """Root will empty the directories of ``wipe``: none may be one that a machine needs."""
     if join.check is not None and not join.check.strip():
         draft.problems.add(("join", "check"), shown(join.check), "a command")
     for number, text in enumerate(join.wipe):
@@ -92,7 +92,7 @@ def _gate(draft: Draft, join: Join) -> None:
 
 
 def _heartbeat(draft: Draft, join: Join) -> None:
-    """A machine that boots reaches slurmctld late: that must not look like the head's death."""
+    """While a machine boots it cannot reach slurmctld; that must not look like the head's death."""
     boots = [draft.timing("resume_timeout"), *(c.resume_timeout for c in draft.clouds.values())]
     longest = max((boot for boot in boots if boot is not None), default=None)
     if join.head and longest is not None and join.heartbeat_timeout <= longest:
@@ -105,8 +105,7 @@ def _ssh(draft: Draft, ssh: Ssh) -> None:
     at: KeyPath = ("join", "ssh")
     if (ssh.munge_key is None) == (ssh.slurm_keys is None):
         found = "neither munge_key nor slurm_keys" if ssh.munge_key is None else "both"
-        expected = "munge_key, or with auth/slurm slurm_keys"
-        draft.problems.add(at, found, expected)
+        draft.problems.add(at, found, "munge_key, or with auth/slurm slurm_keys")
     if not _USER.fullmatch(ssh.user):
         draft.problems.add((*at, "user"), shown(ssh.user), "a user name")
     if ssh.host_key != CONSOLE and not _HOST_KEY.fullmatch(ssh.host_key):

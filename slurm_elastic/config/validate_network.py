@@ -1,15 +1,15 @@
-"""Whether ``join.network`` makes sense, alone and beside ``join.head`` and the clouds. Pure."""
+"""Checks ``join.network``, alone and beside ``join.head`` and the clouds. Pure."""
 
 from __future__ import annotations
 
 import re
 from ipaddress import IPv4Address, IPv4Network, ip_address, ip_network
 
-from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.decode import nearest
 from slurm_elastic.config.document import KeyPath, shown
 from slurm_elastic.config.joining import Enrol, Join, Network
 from slurm_elastic.config.partial import Draft
+from slurm_elastic.config.tunnel import uses
 from slurm_elastic.policies.repair.peers import room_for
 
 AT: KeyPath = ("join", "network")
@@ -19,7 +19,6 @@ _MOST_PORT = 65535
 
 
 def check_network(draft: Draft) -> None:
-    """All complaints about ``join.network``."""
     join = draft.section("join", Join, Join())
     if join is None or join.network is None:
         return
@@ -63,7 +62,7 @@ def _tunnel(draft: Draft, join: Join, network: Network) -> None:
 def _through(
     draft: Draft, join: Join, network: Network, subnet: IPv4Network, endpoint: str
 ) -> None:
-    """The head is reached inside the tunnel, its end is not."""
+    """Machines reach the head inside the tunnel, and the tunnel's end outside of it."""
     inside = [subnet, *filter(None, map(_network, network.routes))]
     head = _address((join.head or "").partition(":")[0])
     if head is not None and not any(head in one for one in inside):
@@ -83,29 +82,22 @@ def _its_clouds(draft: Draft, network: Network) -> None:
                 f"one of {', '.join(known)}" if known else "there is none"
             )
             draft.problems.add((*AT, "clouds", n), shown(name), expected, nearest(name, known))
-    silent = [c.name for c in known.values() if _uses(network, c) and not c.shows_console]
+    silent = [c.name for c in known.values() if uses(network, c) and not c.shows_console]
     if network.enrol is Enrol.CONSOLE and silent:
         expected = f"once: {', '.join(silent)} shows no console output"
         draft.problems.add((*AT, "enrol"), shown(network.enrol), expected)
-    alike = [c.name for c in known.values() if _uses(network, c) and not c.tells_launch]
+    alike = [c.name for c in known.values() if uses(network, c) and not c.tells_launch]
     if network.enrol is Enrol.ONCE and alike:
         expected = f"console: machines of {', '.join(alike)} get the same user data in all launches"
         draft.problems.add((*AT, "enrol"), shown(network.enrol), expected)
 
 
 def _room(draft: Draft, network: Network, subnet: IPv4Network) -> None:
-    counts = [
-        len(draft.nodes.get(i, ()))
-        for i, _, cloud in draft.pools_with_clouds
-        if _uses(network, cloud)
-    ]
+    pools = [i for i, _, cloud in draft.pools_with_clouds if uses(network, cloud)]
+    counts = [len(draft.nodes.get(i, ())) for i in pools]
     if not room_for(str(subnet), counts):
         expected = f"a larger network: {sum(counts)} nodes do not fit, each pool with its own block"
         draft.problems.add((*AT, "subnet"), shown(network.subnet), expected)
-
-
-def _uses(network: Network, cloud: CloudSettings) -> bool:
-    return cloud.by_user_data and (not network.clouds or cloud.name in network.clouds)
 
 
 def _networks(draft: Draft, key: str, values: tuple[str, ...]) -> None:

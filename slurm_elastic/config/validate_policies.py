@@ -1,4 +1,4 @@
-"""Whether the ``policies`` sections mean something, alone and together. Pure; see ``fit``."""
+"""Checks the sections ``policies``, alone and together. Pure."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 
 from slurm_elastic.base.units import format_duration
 from slurm_elastic.config.document import KeyPath, shown
+from slurm_elastic.config.growth_kinds import checked_growth, growth_of
 from slurm_elastic.config.partial import Draft
 from slurm_elastic.config.policies import Budget, CloudPolicies, Policies, SitePolicies
 from slurm_elastic.config.rules import WINDOW_FORM, parse_window, rules
 from slurm_elastic.model.cluster import Location
-from slurm_elastic.policies.growth.capacity import AnyGrowth, misfits, parse_growth
+from slurm_elastic.policies.growth.capacity import AnyGrowth, misfits
 from slurm_elastic.policies.growth.release import Delayed, parse_release
 from slurm_elastic.policies.growth.scaling import PoolRules
 
@@ -26,9 +27,9 @@ def _sections(draft: Draft) -> Iterator[tuple[KeyPath, Policies]]:
 
 
 def _texts(draft: Draft) -> None:
-    """Each text by itself, where it stands."""
+    """Each text must be a policy or a window."""
     for at, section in _sections(draft):
-        _text(draft, (*at, "growth"), section.growth, parse_growth)
+        _text(draft, (*at, "growth"), section.growth, checked_growth if draft.strict else growth_of)
         _text(draft, (*at, "release"), section.release, parse_release)
         for i, window in enumerate(section.windows):
             try:
@@ -47,7 +48,7 @@ def _text(draft: Draft, at: KeyPath, text: str | None, parse: Callable[[str], ob
 
 
 def _budgets(draft: Draft) -> None:
-    """A day's is no more than its month's."""
+    """A day's budget is at most its month's."""
     found: list[tuple[KeyPath, Budget]] = []
     for at, section in _sections(draft):
         if isinstance(section, CloudPolicies):
@@ -61,7 +62,7 @@ def _budgets(draft: Draft) -> None:
 
 
 def _of_payers(site: SitePolicies) -> Iterator[tuple[str, str, Budget]]:
-    """The section's key, whose budget it is, and the budget."""
+    """Budgets of accounts and users: the key in the section, the name, and the budget."""
     yield from (("account_budgets", name, own) for name, own in site.account_budgets.items())
     yield from (("user_budgets", name, own) for name, own in site.user_budgets.items())
 
@@ -78,11 +79,11 @@ _PAYERS = {
         "a user's name, without spaces, commas and slashes",
     ),
 }
-"""The names of such budgets: those that Slurm takes, and in words."""
+"""What these budgets are, the form of their names, and that form in words."""
 
 
 def _payer_budgets(draft: Draft) -> None:
-    """Each by itself, and against the cluster's, which would always come first."""
+    """A budget of an account or user is at most the cluster's, which would always run out first."""
     site = draft.section("policies", SitePolicies, SitePolicies())
     if site is None:
         return
@@ -105,9 +106,7 @@ def _payer_budgets(draft: Draft) -> None:
 
 
 def _together(draft: Draft) -> None:
-    """Policies that make no sense in one pool, told at the pool; ``rules`` as the daemon will have
-    them.
-    """
+    """The policies of a pool, as the daemon will have them, must make sense together."""
     site = draft.section("policies", SitePolicies, SitePolicies())
     if site is None:
         return
@@ -118,11 +117,12 @@ def _together(draft: Draft) -> None:
         try:
             own = rules(site, cloud, pool)
         except ValueError:
-            continue  # said by _texts
+            continue  # _texts complains of it
         at = ("pools", i)
         odd = misfits(own.growth, own.release, own.lease, own.boot, own.min_idle)
         for why in (*odd, *_odd(own, site.look)):
-            draft.problems.add(at, _policies(own), f"policies that go together: {why}")
+            found = f"growth {_name(own.growth)} with release {_name(own.release)}"
+            draft.problems.add(at, found, f"policies that go together: {why}")
         count = len(draft.nodes.get(i, ()))
         if count and own.min_idle > (pool.max_nodes or count):
             expected = f"at most {pool.max_nodes or count}, the machines that the pool may have"
@@ -130,7 +130,7 @@ def _together(draft: Draft) -> None:
 
 
 def _odd(own: PoolRules, look: float) -> Iterator[str]:
-    """Why these rules make no sense in a daemon that looks every ``look`` seconds."""
+    """Why these rules make no sense for a daemon that looks every ``look`` seconds."""
     release = own.release
     if isinstance(release, Delayed) and own.public and own.lease > 1 and look >= release.before_end:
         yield (
@@ -139,14 +139,9 @@ def _odd(own: PoolRules, look: float) -> Iterator[str]:
         )
 
 
-def _policies(own: PoolRules) -> str:
-    return f"growth {_name(own.growth)} with release {_name(own.release)}"
-
-
 def _name(policy: AnyGrowth | object) -> str:
     config = getattr(policy, "__struct_config__", None)
     return str(config.tag) if config is not None else "by Slurm"
 
 
 POLICIES_FIT: tuple[Callable[[Draft], None], ...] = (_texts, _budgets, _payer_budgets, _together)
-"""Every check of this module, in the order of the file."""

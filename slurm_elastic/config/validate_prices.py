@@ -1,4 +1,4 @@
-"""Whether prices and limits of types, pools, clouds and the cluster let anything start. Pure."""
+"""Checks that prices and limits let machines start at all. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slurm_elastic.model.cluster import Limits, Location, Market
 
 
 def _type_prices(draft: Draft) -> None:
-    """A machine of a public cloud that costs nothing would pass under any spending cap."""
+    """A type of a public cloud without a price would pass below any spending cap."""
     for i, cloud in draft.clouds.items():
         if cloud.location is not Location.PUBLIC:
             continue
@@ -45,16 +45,12 @@ def _limits(draft: Draft) -> None:
         own = [(p, c) for p, c in pools if c is cloud]
         scopes.append((("clouds", i, "limits"), cloud.limits, own))
     for at, limits, bound in scopes:
-        _zero_limits(draft, at, limits)
+        if limits.dollars_per_hour == 0:
+            expected = "more than 0: without the key, public clouds stay shut"
+            draft.problems.add((*at, "dollars_per_hour"), "0", expected)
         if draft.all_whole and bound:
             _market_limits(draft, at, limits, bound)
             _spending_limit(draft, at, limits, bound)
-
-
-def _zero_limits(draft: Draft, at: KeyPath, limits: Limits) -> None:
-    if limits.dollars_per_hour == 0:
-        expected = "more than 0: without the key, public clouds stay shut"
-        draft.problems.add((*at, "dollars_per_hour"), "0", expected)
 
 
 def _market_limits(
@@ -91,7 +87,7 @@ def _spending_limit(
 
 
 def _cheapest(pool: PoolSettings, cloud: CloudSettings) -> tuple[float, str] | None:
-    """The pool's cheapest machine at its full price ($/h) and its name; None if not known."""
+    """The full price ($/h) and name of the pool's cheapest machine; None if nobody knows."""
     if cloud.flat_price is not None:
         return cloud.flat_price, "machine"
     names, types = pool.type_names or tuple(cloud.shapes), cloud.shapes
@@ -100,11 +96,10 @@ def _cheapest(pool: PoolSettings, cloud: CloudSettings) -> tuple[float, str] | N
 
 
 def markets_used(pool: PoolSettings, cloud: CloudSettings) -> frozenset[Market]:
-    """On-premises machines count as reserved, whatever the pool says."""
+    """The markets that the pool buys on; machines on-premises count as reserved."""
     if cloud.location is Location.ON_PREMISES:
         return frozenset({Market.RESERVED})
     return frozenset(pool.markets)
 
 
 LIMIT_FITS: tuple[Callable[[Draft], None], ...] = (_type_prices, _pool_price, _limits)
-"""Every check of this module."""

@@ -1,4 +1,4 @@
-"""Whether pools that keep stopped machines can: their cloud and markets. Pure."""
+"""Checks that pools with ``stopped`` can keep stopped machines. Pure."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from slurm_elastic.model.cluster import Market
 
 
 def check_stopped(draft: Draft) -> None:
-    """All complaints about ``stopped``."""
+    """Check ``stopped`` of all pools."""
     for i, pool, cloud in draft.pools_with_clouds:
         if pool.stopped and (expected := _expected(pool, cloud, draft.nodes.get(i, ()))):
             draft.problems.add(("pools", i, "stopped"), describe(pool.stopped), expected)
 
 
 def _expected(pool: PoolSettings, cloud: CloudSettings, nodes: Sequence[str]) -> str:
-    """In place of a ``stopped`` that cannot be; "" where it can."""
+    """The ``stopped`` that the pool could have instead; empty if it can have its own."""
     if not cloud.can_stop:
         return f"0: machines of provider {cloud.provider} cannot be stopped and started"
     if not markets_used(pool, cloud) - {Market.SPOT}:

@@ -30,9 +30,9 @@ def in_tunnel(site: Site, cloud: str, machines: Iterable[Instance]) -> tuple[Ins
     """
     if cloud not in site.tunnelled:
         return tuple(machines)
-    known = {(t.generation, t.node): t.address for t in site.ledger.tunnels()}
+    known = {(t.generation, t.node): t.address for t in site.ledger.tunnels.all()}
     # One that was stopped and started is told by its cloud with the generation of its first boot.
-    latest = {m.instance.id: m.instance.generation for m in site.ledger.machines()}
+    latest = {m.instance.id: m.instance.generation for m in site.ledger.machines.live()}
     return tuple(
         replace(i, address=known.get((latest.get(i.id, i.generation), i.node))) for i in machines
     )

@@ -76,6 +76,6 @@ def _write_down(
 ) -> None:
     """Nodes that no job waits for were started ahead, for whom was said then; or for nobody."""
     known = {n: of for n, of in shares(nodes, jobs, payer_of).items() if of}
-    site.ledger.want(known, site.now())
+    site.ledger.books.want(known, site.now())
     stale = site.now() - site.config.resume_timeout(site.clouds[cloud])
-    site.ledger.want_for_nobody([node for node in nodes if node not in known], stale)
+    site.ledger.books.want_for_nobody([node for node in nodes if node not in known], stale)

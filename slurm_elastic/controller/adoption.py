@@ -13,10 +13,7 @@ from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.snapshot import CORRELATION
 from slurm_elastic.model.cluster import Instance
-from slurm_elastic.policies.actions import (
-    Adopt,
-    AdoptStopped,
-)
+from slurm_elastic.policies.actions import Adopt, AdoptStopped
 from slurm_elastic.state.ledger import Machine
 
 log = logging.getLogger(__name__)
@@ -74,11 +71,11 @@ def account_for_gone(site: Site, cloud: str, seen: Sequence[Instance]) -> None:
 
 def _write_down_gone(site: Site, instance: Instance) -> None:
     """Unless the ledger has it by now, from a copy: then it ends as others do."""
-    known = site.ledger.machines(ended_since=0.0)
+    known = site.ledger.machines.live(ended_since=0.0)
     if any((m.instance.cloud, m.instance.id) == (instance.cloud, instance.id) for m in known):
         return
     _take_in(site, instance, 0.0)
-    site.ledger.ended(instance.cloud, [instance.id], UNADOPTED, site.now())
+    site.ledger.machines.ended(instance.cloud, [instance.id], UNADOPTED, site.now())
     site.record(CORRELATION, "ended", [instance.node], UNADOPTED)
 
 
@@ -87,7 +84,7 @@ def _take_in(site: Site, instance: Instance, worst: float) -> Machine | None:
     name = pool.name if pool else ""
     # A tag that says too little must not make room for more: the configuration's price counts, too.
     worst = max(worst, _typed_price(site, instance), instance.price)
-    return site.ledger.adopt(instance, name, site.now(), worst, site.providers.keys())
+    return site.ledger.machines.adopt(instance, name, site.now(), worst, site.providers.keys())
 
 
 def _typed_price(site: Site, instance: Instance) -> float:

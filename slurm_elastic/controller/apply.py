@@ -22,7 +22,7 @@ from slurm_elastic.controller.boots import record_boot_failures, register, reope
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.ending import terminate
 from slurm_elastic.controller.giving_back import power_down_and_requeue
-from slurm_elastic.controller.launch import Outcome, assign_addresses, launch, spec_of
+from slurm_elastic.controller.launch import LaunchOutcome, assign_addresses, launch, spec_of
 from slurm_elastic.controller.provision import provision
 from slurm_elastic.controller.recycling import recycle
 from slurm_elastic.controller.snapshot import CORRELATION, all_nodes, capacity_holds, machines_of
@@ -33,11 +33,7 @@ from slurm_elastic.model.memory import generation_order
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.model.slurm import NOWHERE, SlurmNode
 from slurm_elastic.policies import actions
-from slurm_elastic.policies.actions import (
-    Action,
-    NoteEnd,
-    NoteMissing,
-)
+from slurm_elastic.policies.actions import Action, NoteEnd, NoteMissing
 from slurm_elastic.policies.nodes.node_reasons import OUR_MARK
 from slurm_elastic.policies.nodes.node_state import (
     Phase,
@@ -90,18 +86,14 @@ class _Apply:
         self, site: Site, cloud: str, snapshot: ClusterSnapshot, doubts: Mapping[str, str]
     ) -> None:
         self._site, self._cloud = site, cloud
-        self._snapshot, self._doubts = snapshot, doubts
+        self._snapshot = snapshot
         self._request = snapshot.request
         self._correlation = self._request.id if self._request is not None else CORRELATION
         self.waits = False
-        self._doers = self._table(snapshot.listed or ())
-
-    def _table(self, seen: Sequence[Instance]) -> Mapping[type[Action], Do]:
-        """The function that carries out each kind of action."""
-        site, cloud = self._site, self._cloud
-        return {
-            actions.Adopt: lambda some: adopt(site, some, seen, self._doubts),
-            actions.AdoptStopped: lambda some: adopt(site, some, seen, self._doubts),
+        seen = snapshot.listed or ()
+        self._doers: Mapping[type[Action], Do] = {
+            actions.Adopt: lambda some: adopt(site, some, seen, doubts),
+            actions.AdoptStopped: lambda some: adopt(site, some, seen, doubts),
             actions.NoteEnd: self._note_end,
             actions.NoteMissing: self._note_end,
             actions.Confirm: lambda some: _confirm(site, some, seen),
@@ -116,7 +108,9 @@ class _Apply:
             actions.TerminateOrphan: self._terminate,
             actions.TerminateDouble: self._terminate,
             actions.TerminateStopped: self._terminate,
-            actions.NoteStopped: self._note_stopped,
+            actions.NoteStopped: lambda some: stopping.has_stopped(
+                site, cloud, self._machines(some), CORRELATION
+            ),
             actions.StopAgain: self._stop,
             actions.StartAgain: lambda some: starting.start_again(site, cloud, some),
             actions.RunsAgain: lambda some: starting.runs_again(site, some, seen),
@@ -130,11 +124,13 @@ class _Apply:
             actions.PowerDownWhenIdle: lambda some: self._change(
                 some, node_updates.power_down_when_idle
             ),
-            actions.NoteRead: lambda _: site.ledger.read_whole(cloud, site.now()),
+            actions.NoteRead: lambda _: site.ledger.machines.read_whole(cloud, site.now()),
             actions.Register: lambda some: register(site, cloud, some),
             actions.ReopenPool: lambda some: reopen_pools(site, some),
-            actions.NoteDrain: lambda some: site.ledger.write_runs((), [a.span for a in some]),
-            actions.SetAddress: self._set_addresses,
+            actions.NoteDrain: lambda some: site.ledger.usage.write((), [a.span for a in some]),
+            actions.SetAddress: lambda some: assign_addresses(
+                site, {a.node: a.address for a in some}
+            ),
             actions.Release: self._release,
             actions.Hold: self._hold,
             actions.Restore: lambda some: self._change(some, node_updates.return_to_service),
@@ -170,12 +166,12 @@ class _Apply:
         nodes = self._nodes_of(some)
         for reason in {a.reason for a in some}:
             ids = [a.machine for a in some if a.reason == reason]
-            self._site.ledger.ended(self._cloud, ids, reason, self._site.now())
+            self._site.ledger.machines.ended(self._cloud, ids, reason, self._site.now())
             self._site.record(CORRELATION, "ended", [nodes[i] for i in ids], reason)
 
     def _abandon(self, some: Sequence[actions.Abandon]) -> None:
         for action in some:
-            self._site.ledger.failed(action.generation, action.reason, self._site.now())
+            self._site.ledger.launches.failed(action.generation, action.reason, self._site.now())
 
     def _terminate(self, some: Sequence[actions.OnMachine]) -> None:
         """The ones that are live: another worker may have ended some since the round read them."""
@@ -183,14 +179,11 @@ class _Apply:
             doomed = self._machines([a for a in some if a.reason == reason])
             terminate(self._site, self._cloud, doomed, reason, CORRELATION)
 
-    def _note_stopped(self, some: Sequence[actions.NoteStopped]) -> None:
-        stopping.has_stopped(self._site, self._cloud, self._machines(some), CORRELATION)
-
     def _stop(self, some: Sequence[actions.StopAgain]) -> None:
         """Where nothing can be written down that was decided before, they end."""
         site, cloud, machines = self._site, self._cloud, self._machines(some)
         if why := site.ledger.end_only:
-            site.ledger.not_stopped(cloud, [m.instance.id for m in machines], why)
+            site.ledger.stops.failed(cloud, [m.instance.id for m in machines], why)
             refused = machines
         else:
             refused = stopping.stop_again(site, cloud, machines, CORRELATION)
@@ -210,7 +203,7 @@ class _Apply:
     def _launch(self, some: Sequence[actions.Launch]) -> None:
         """End the machines of the past, and give the nodes others, unless something serves them."""
         site, cloud, request = self._site, self._cloud, self._request
-        unread = site.unlearnt(cloud, site.ledger.clouds_read())
+        unread = site.unlearnt(cloud, site.ledger.machines.clouds_read())
         trouble = site.unreadable.get(unread, "")
         # What is there is in no limit yet.
         if unread and request is None:
@@ -230,7 +223,8 @@ class _Apply:
             jobs: Jobs = _jobs_of(site, wanted) if wanted else {}
         else:
             jobs = request.jobs
-            self._drop([actions.Drop(node=n, reason=SERVED) for n in mine if n in served])
+            if served:
+                self._drop([actions.Drop(node=n, reason=SERVED) for n in mine if n in served])
         if wanted:
             asked = request.received if request is not None else None
             waiting = provision(
@@ -245,15 +239,15 @@ class _Apply:
         past = {id_ for a in some for id_ in a.past}
         # A machine may be left of a pool that another cloud had: only that cloud can end it, and
         # none is bought where jobs run on it, as slurmctld may forget that its node was up.
-        theirs = [m for m in site.ledger.machines() if m.instance.node in nodes]
+        theirs = [m for m in site.ledger.machines.live() if m.instance.node in nodes]
         old = [m for m in theirs if m.instance.cloud != cloud or m.instance.id in past]
-        stale = stale_instances(site, old)
-        terminate(
-            site, cloud, [m for m in stale if m.instance.cloud == cloud], POWERED_UP_AGAIN,
-            self._correlation,
-        )  # fmt: skip
+        stale: Sequence[Machine] = ()
+        if old:
+            stale = stale_instances(site, old)
+            ending = [m for m in stale if m.instance.cloud == cloud]
+            terminate(site, cloud, ending, POWERED_UP_AGAIN, self._correlation)
         serve = [m for m in theirs if m not in stale and m.suspending is None]
-        opened = site.ledger.open_launches() if past else ()
+        opened = site.ledger.launches.open() if past else ()
         return {
             m.instance.node for m in serve if m.instance.cloud == cloud or m.registered is not None
         } | {n for row in opened if row.cloud == cloud for n in row.nodes}
@@ -303,12 +297,9 @@ class _Apply:
         self._site.record(CORRELATION, some[0].kind, nodes, some[0].reason)
 
     def _nodes_of(self, some: Sequence[actions.OnMachine]) -> dict[str, str]:
-        there = (*self._site.ledger.stopped(), *machines_of(self._site, self._cloud))
+        there = (*self._site.ledger.stops.machines(), *machines_of(self._site, self._cloud))
         machines = {m.instance.id: m.instance.node for m in there}
         return {a.machine: machines.get(a.machine, a.machine) for a in some}
-
-    def _set_addresses(self, some: Sequence[actions.SetAddress]) -> None:
-        assign_addresses(self._site, {a.node: a.address for a in some})
 
     def _release(self, some: Sequence[actions.Release]) -> None:
         for kind, why in dict.fromkeys((a.hold, a.reason) for a in some):
@@ -326,14 +317,14 @@ def _confirm(
 ) -> None:
     for action in some:
         found = [i for i in seen if i.generation == action.generation]
-        site.ledger.launched(action.generation, found, site.now())
+        site.ledger.machines.launched(action.generation, found, site.now())
         site.record(CORRELATION, "confirmed", [i.node for i in found], action.reason)
 
 
 def _retry(site: Site, some: Sequence[actions.Retry], seen: Sequence[Instance]) -> None:
     """The same call under the same token; where it is refused now, the nodes are placed anew."""
     for action in some:
-        row = site.ledger.launch(action.generation)
+        row = site.ledger.launches.get(action.generation)
         if row is None or site.ledger.end_only:  # the call might buy what it did not buy before
             continue
         if _is_suspended(site, row):  # it would be ended at once: Slurm may want it again since
@@ -341,12 +332,15 @@ def _retry(site: Site, some: Sequence[actions.Retry], seen: Sequence[Instance]) 
         if row.pool not in site.pools:  # the configuration has lost it: what is there is there
             _confirm(site, [action], seen)
             continue
-        result = launch(site, spec_of(site, row), row.request, again=True)
+        spec = spec_of(site, row)
+        for tell_repeated in site.steps.repeated:
+            tell_repeated(spec)
+        result = launch(site, spec, row.request, again=True)
         why = f"{action.reason}: {result.why}" if result.why else action.reason
         kind = f"retry-{result.outcome.value}"
         if news := site.news(row.nodes, kind, why):
             site.record(CORRELATION, kind, (*news, *(f"job:{j}" for j in row.jobs)), why)
-        if result.outcome is Outcome.IN_DOUBT:
+        if result.outcome is LaunchOutcome.IN_DOUBT:
             continue
         started = {i.node for i in result.instances}
         left = [n for n in row.nodes if n not in started]
@@ -370,7 +364,7 @@ def _fail_nodes(site: Site, some: Sequence[actions.OnNode], *, told: bool = Fals
     the cloud's word that it has ended.
     """
     view = site.slurm.nodes()
-    machines = [machine.instance for machine in site.ledger.machines()]
+    machines = [machine.instance for machine in site.ledger.machines.live()]
     lost: dict[tuple[str, str | None], list[str]] = {}
     for name in (a.node for a in some):
         node = view.get(name)

@@ -24,7 +24,7 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.covered_jobs import CoveredJobs, counted_id
 from slurm_elastic.controller.observe import Observation, PoolGroup, observe, pool_groups
 from slurm_elastic.controller.periodic import PeriodicTask
-from slurm_elastic.model.cluster import POLICY
+from slurm_elastic.model.exclusion import POLICY
 from slurm_elastic.policies.growth.dealing import split_demand
 from slurm_elastic.policies.growth.scaling import (
     GroupSnapshot,
@@ -37,11 +37,13 @@ from slurm_elastic.policies.money.account_budgets import parts, payer
 from slurm_elastic.slurm.client import node_updates
 from slurm_elastic.slurm.conf.fragment import slurm_weights
 from slurm_elastic.state.audit_trail import pool_subject
+from slurm_elastic.state.ledger import Health
 
 log = logging.getLogger(__name__)
 
 CORRELATION = "policy"
 KIND = "policy"
+HEALTH = "growth policies"
 PACE = 20.0
 """A look at most takes one part in so many and one of the time."""
 LEVELS = 9
@@ -68,29 +70,41 @@ class Autoscaler:
         """The configuration has no policies any more: what they held is let go, once; jobs that are
         set aside, when they can be.
         """
-        rows = [row.scope for row in self._site.ledger.holds() if row.kind == POLICY]
+        self._tell()
+        rows = [row.scope for row in self._site.ledger.exclusions.holds() if row.kind == POLICY]
         if rows:
             holds.release(self._site, rows, "there are no policies any more", POLICY)
-        if self._site.ledger.asides():
+        if self._site.ledger.books.asides():
             budget_enforcement.enforce(self._site, self._site.slurm.jobs(), {}, self._site.now())
-        if not self._site.ledger.asides():
+        if not self._site.ledger.books.asides():
             self.looks.end()
 
     def look(self) -> None:
         """One look at all groups."""
         site = self._site
         if not self._counted:
-            self._counted = {name: _recalled(site, name) for name in site.pools}
+            self._counted = {name: recalled(site, name) for name in site.pools}
         view = observe(site)
         budget_enforcement.enforce(site, view.jobs, view.over, view.at)
-        for group in pool_groups(site, view, self._counted):
-            self._serve(group, view)
+        groups = pool_groups(site, view, self._counted)
+        self._tell([why for group in groups if (why := self._serve(group, view))])
 
-    def _serve(self, group: PoolGroup, view: Observation) -> None:
-        """All that is decided is journalled before anything of it is done."""
+    def _tell(self, failures: Sequence[str] = ()) -> None:
+        """What ``status`` and ``doctor`` say of the growth policies."""
+        error = "; ".join(dict.fromkeys(failures)) or None
+        known = {row.name: row.error for row in self._site.ledger.health.all()}
+        if error or known.get(HEALTH):
+            health = Health(name=HEALTH, checked=self._site.now(), error=error, code="growth")
+            self._site.ledger.health.report(health)
+
+    def _serve(self, group: PoolGroup, view: Observation) -> str:
+        """All that is decided is journalled before anything of it is done. Returns how the growth
+        policy fails, if it does.
+        """
         dealt = split_demand(group.now)
         plans = [plan for _, plan in dealt]
-        nodes = self._journal(group, dealt, _payers(view))
+        payers = {counted_id(job): payer(job.account, job.user) for job in view.jobs}
+        nodes = self._journal(group, dealt, payers)
         covered = {job for plan in plans for job in plan.covered}
         self._counted[group.name].add(covered, nodes, view.jobs)
         self._let_go(group)
@@ -98,6 +112,7 @@ class Autoscaler:
         self._start(nodes)
         self._leave(group, [leave.node for plan in plans for leave in plan.leaves])
         self._weigh(group, view)
+        return next((plan.unserved or "" for plan in plans if plan.failed), "")
 
     def _journal(
         self,
@@ -116,32 +131,33 @@ class Autoscaler:
             self._told[group.name] = set()
         taken: list[str] = []
         for now, plan in dealt:
-            reason = "; ".join(_reasons(now, plan))
+            reason = "; ".join(reasons(now, plan))
             nodes = _chosen(group, plan, taken)
             taken += nodes
-            self._charge(now, nodes, payer_of)
+            self.charge(now, nodes, payer_of)
             if plan.starts or plan.leaves or (news and plan.unserved):
                 nodes += [leave.node for leave in plan.leaves]
                 names = (group.name, *(pool.name for pool in now.pools))
                 pools = dict.fromkeys(pool_subject(name) for name in names)
                 detail = {"now": msgspec.to_builtins(now), "plan": msgspec.to_builtins(plan)}
                 self._site.record(CORRELATION, KIND, (*pools, *nodes), reason, detail)
-                log.info("policy group=%s nodes=%s reason=%s", group.name, compress(nodes), reason)
-            self._tell_jobs(group.name, now.queue, reason, anew=bool(plan.starts))
+                level = logging.WARNING if plan.failed else logging.INFO
+                log.log(
+                    level, "policy group=%s nodes=%s reason=%s", group.name, compress(nodes), reason
+                )
+            self.tell_jobs(group.name, now.queue, reason, anew=bool(plan.starts))
         return taken
 
-    def _charge(
-        self, now: GroupSnapshot, nodes: Sequence[str], payer_of: Mapping[int, str]
-    ) -> None:
+    def charge(self, now: GroupSnapshot, nodes: Sequence[str], payer_of: Mapping[int, str]) -> None:
         """Write down who pays machines that are started ahead: those who wait for them."""
         if not nodes or not self._site.config.policies.payer_budgets:
             return
         known = frozenset(now.covered)
         fresh = [job for job in now.queue if job.id not in known] or now.queue
         of = parts((payer_of.get(j.id, ""), j.nodes * max(j.times, 1)) for j in fresh)
-        self._site.ledger.want(dict.fromkeys(nodes, of), self._site.now())
+        self._site.ledger.books.want(dict.fromkeys(nodes, of), self._site.now())
 
-    def _tell_jobs(
+    def tell_jobs(
         self, group: str, queue: Sequence[PendingJob], reason: str, *, anew: bool
     ) -> None:
         """Each waiting job hears once why it waits, and of each start."""
@@ -179,7 +195,7 @@ class Autoscaler:
         """Let go of them by what slurmctld says now: one that is powered up drained stays so."""
         if not nodes:
             return
-        back = {row.scope for row in self._site.ledger.holds() if row.kind == POLICY}
+        back = {row.scope for row in self._site.ledger.exclusions.holds() if row.kind == POLICY}
         held = [node for node in nodes if node in back]
         if held:
             holds.release(self._site, held, "the policies start it", POLICY)
@@ -211,10 +227,6 @@ class Autoscaler:
             node_updates.set_weights(self._site.slurm, changed)
 
 
-def _payers(view: Observation) -> dict[int, str]:
-    return {counted_id(job): payer(job.account, job.user) for job in view.jobs}
-
-
 def _chosen(group: PoolGroup, plan: ScalingPlan, taken: Sequence[str]) -> list[str]:
     """The nodes to start, the first ones of each pool that are not ``taken``."""
     nodes: list[str] = []
@@ -225,7 +237,8 @@ def _chosen(group: PoolGroup, plan: ScalingPlan, taken: Sequence[str]) -> list[s
     return nodes
 
 
-def _reasons(now: GroupSnapshot, plan: ScalingPlan) -> Iterator[str]:
+def reasons(now: GroupSnapshot, plan: ScalingPlan) -> Iterator[str]:
+    """What is done, in words; where nothing is, why nothing is started."""
     yield from (f"{s.machines} more in pool {s.pool}: {s.reason}" for s in plan.starts)
     if plan.leaves:
         yield f"{len(plan.leaves)} may go: {plan.leaves[0].reason}"
@@ -239,13 +252,13 @@ def _reasons(now: GroupSnapshot, plan: ScalingPlan) -> Iterator[str]:
         )
 
 
-def _recalled(site: Site, group: str) -> CoveredJobs:
+def recalled(site: Site, group: str) -> CoveredJobs:
     """The jobs that were counted before this daemon started, by the journal: jobs that are gone
     since do no harm.
     """
     jobs: set[int] = set()
     nodes: set[str] = set()
-    for decision in site.ledger.decisions(pool_subject(group), RECALLED):
+    for decision in site.ledger.decisions.about(pool_subject(group), RECALLED):
         plan = (decision.detail or {}).get("plan")
         if isinstance(plan, dict):
             was = msgspec.convert(plan, ScalingPlan)

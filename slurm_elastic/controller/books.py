@@ -33,7 +33,7 @@ from slurm_elastic.policies.money.cost_split import (
     split,
 )
 from slurm_elastic.state.ledger import Ledger, Machine
-from slurm_elastic.state.ledger.marks import MINIMUM
+from slurm_elastic.state.ledger.books import MINIMUM
 from slurm_elastic.state.ledger.retention import MACHINES_KEPT
 
 MOST_PROBLEMS = 20
@@ -76,7 +76,9 @@ class Costs(Struct, frozen=True, kw_only=True):
 
     ``micro`` is what machines were charged in that time, and ``hours`` how long they were paid; of
     it the lines are all, or those of one user (``own``). ``pieces`` of it were checked, each within
-    one clock hour of a machine; ``problems`` are sums that do not add up.
+    one clock hour of a machine; ``problems`` are sums that do not add up. ``micro_on_demand`` is
+    what the same would have cost at on-demand prices, as far as the cloud told them (None: an
+    answer of a release that does not know).
     """
 
     by: By
@@ -84,6 +86,7 @@ class Costs(Struct, frozen=True, kw_only=True):
     until: float
     lines: tuple[Line, ...] = ()
     micro: int = 0
+    micro_on_demand: int | None = None
     machines: int = 0
     hours: float = 0.0
     pieces: int = 0
@@ -124,12 +127,18 @@ def read_books(
     until = now + longest + MINIMUM if until is None else until
     machines = [
         machine
-        for machine in ledger.machines(ended_since=since - longest - MINIMUM, stopped=True)
+        for machine in ledger.machines.live(ended_since=since - longest - MINIMUM, stopped=True)
         if machine.instance.launched < until
     ]
     begin = min([since, *(m.instance.launched for m in machines)])
     return Books(
-        since, until, now, machines, ledger.runs(begin, until), ledger.drains(begin, until), leases
+        since,
+        until,
+        now,
+        machines,
+        ledger.usage.runs(begin, until),
+        ledger.usage.drains(begin, until),
+        leases,
     )
 
 
@@ -167,7 +176,7 @@ def report(books: Books, by: By, *, share_unused: bool = False, uid: int | None 
     in proportion; where a pool had no job, it stays unused.
     """
     if uid is not None:
-        books = _of_user(books, uid)
+        books = of_jobs(books, {run.job for run in books.runs if run.uid == uid})
     sums = _Sums(by, books.runs, uid)
     for charge in charges(books):
         sums.add(charge)
@@ -181,6 +190,7 @@ def report(books: Books, by: By, *, share_unused: bool = False, uid: int | None 
         until=min(books.until, books.now),
         lines=tuple(lines),
         micro=total,
+        micro_on_demand=round(sums.on_demand),
         machines=sums.machines,
         hours=sums.hours,
         pieces=sums.pieces,
@@ -188,11 +198,6 @@ def report(books: Books, by: By, *, share_unused: bool = False, uid: int | None 
         shared=share_unused and uid is None,
         problems=tuple(problems[:MOST_PROBLEMS]),
     )
-
-
-def _of_user(books: Books, uid: int) -> Books:
-    """The machines that one user's jobs may have used."""
-    return of_jobs(books, {run.job for run in books.runs if run.uid == uid})
 
 
 def of_jobs(books: Books, jobs: Collection[int]) -> Books:
@@ -214,6 +219,7 @@ class _Sums:
         self._unused: defaultdict[tuple[str, Unused, str], int] = defaultdict(int)
         self._times: defaultdict[tuple[bool, str], int] = defaultdict(int)
         self.micro = self.pieces = 0
+        self.on_demand = 0.0
         self._machines: set[tuple[str, str]] = set()
         self.problems: list[str] = []
 
@@ -298,13 +304,21 @@ class _Sums:
             if self._uid is None:
                 name = _of_machine(self._by, machine, hour)
                 self._unused[machine.pool, key, name] += micro
+                self.on_demand += micro * _dearness(machine)
                 self._times[not name, name or str(key)] += hour.weights[key]
             return
         run = self._runs[key]
         if self._uid is None or run.uid == self._uid:
             name = _of_run(self._by, run) or _of_machine(self._by, machine, hour)
             self._used[machine.pool, name] += micro
+            self.on_demand += micro * _dearness(machine)
             self._times[False, name] += hour.weights[key]
+
+
+def _dearness(machine: Machine) -> float:
+    """Its on-demand price by its own; 1 while it is stopped, as only its disk is paid then."""
+    price = machine.instance.price
+    return 1.0 if machine.stopped or not price else max(machine.worst_price / price, 1.0)
 
 
 def _spread(used: dict[tuple[str, str], int], unused: dict[tuple[str, Unused], int]) -> None:

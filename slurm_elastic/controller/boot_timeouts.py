@@ -82,7 +82,7 @@ class BootTimeouts:
         # The ledger once more after the spool: what is no longer in that is done in this.
         requests = list(self._spool.pending())
         for some in self._late(dict(seen)):
-            still = _not_asked_again(self._site, some, requests)
+            still = not_asked_again(self._site, some, requests)
             if still.nodes:
                 self._give_up(still)
 
@@ -91,7 +91,9 @@ class BootTimeouts:
         found = []
         boots = under_way(state.machines, state.launches, self._clouds, site.pool_of)
         for cloud, some in boots.items():
-            asked = {m.instance.generation: partial(_asked, site, m.instance) for m in some.boots}
+            asked = {
+                m.instance.generation: partial(when_asked, site, m.instance) for m in some.boots
+            }
             asked |= {row.generation: partial(_asked_of, site, row) for row in some.opened}
             waited = {one: self._waited(seen, one, when) for one, when in asked.items()}
             late = {one for one, seconds in waited.items() if self._due(cloud, seconds)}
@@ -129,7 +131,7 @@ class BootTimeouts:
         if not late.nodes:
             return
         jobs = [j for j in site.slurm.jobs() if not set(late.nodes).isdisjoint(j.nodes)]
-        mates = _job_peers(site, jobs, late.nodes)
+        mates = job_peers(site, jobs, late.nodes)
         self._note(late, jobs, mates)
         nodes = (*late.nodes, *mates)
         given = power_down_and_requeue(
@@ -152,25 +154,27 @@ class BootTimeouts:
         """The intent at once: nothing takes these for machines that boot any more."""
         site = self._site
         overdue = {m.instance.id for m in late.machines}
-        boots = booting(site.ledger.machines(), late.cloud, site.pool_of)
+        boots = booting(site.ledger.machines.live(), late.cloud, site.pool_of)
         doomed = [m for m in boots if m.instance.node in given]
         for why, some in (
             (NOT_REGISTERED, [m for m in doomed if m.instance.id in overdue]),
             (NOT_WHOLE, [m for m in doomed if m.instance.id not in overdue]),
         ):
-            site.ledger.suspending(late.cloud, [m.instance.id for m in some], why, site.now())
+            site.ledger.machines.suspending(
+                late.cloud, [m.instance.id for m in some], why, site.now()
+            )
             self._clouds[late.cloud].submit(terminate, site, late.cloud, some, why, CORRELATION)
 
 
-def _not_asked_again(site: Site, late: TimedOut, requests: Sequence[Request]) -> TimedOut:
+def not_asked_again(site: Site, late: TimedOut, requests: Sequence[Request]) -> TimedOut:
     """Without nodes that Slurm has asked something else for since their launch, which their cloud's
     worker has not come to: as when the daemon was away, and the node up and powered down meanwhile.
     """
-    opened = site.ledger.open_launches()
+    opened = site.ledger.launches.open()
     decided = {n: generation_order(row.generation) for row in opened for n in row.nodes}
     causes = {row.request for row in opened}
     for m in late.machines:
-        row = site.ledger.launch(m.instance.generation)
+        row = site.ledger.launches.get(m.instance.generation)
         decided[m.instance.node] = generation_order(m.instance.generation) or m.instance.launched
         causes |= {row.request} if row is not None else set()
     again = {
@@ -186,9 +190,9 @@ def _resume_timeout(site: Site, cloud: str) -> float:
     return site.config.resume_timeout(site.clouds[cloud])
 
 
-def _asked(site: Site, one: Instance) -> float:
+def when_asked(site: Site, one: Instance) -> float:
     """When Slurm asked for the machine's node, as far as it is known."""
-    row = site.ledger.launch(one.generation)
+    row = site.ledger.launches.get(one.generation)
     if row is None:
         return generation_time(one.generation) or one.launched
     return _asked_of(site, row)
@@ -203,7 +207,7 @@ def _asked_of(site: Site, row: Launch) -> float:
     return min(max(asked, earliest), row.created)
 
 
-def _job_peers(site: Site, jobs: Iterable[SlurmJob], late: Sequence[str]) -> tuple[str, ...]:
+def job_peers(site: Site, jobs: Iterable[SlurmJob], late: Sequence[str]) -> tuple[str, ...]:
     """The other nodes of these jobs that are still to come up: a job is had whole."""
     others = dict.fromkeys(n for j in jobs for n in j.nodes if n not in late)
     ours = [n for n in others if n in site.pool_of and not site.pool_of[n].partial_jobs]
@@ -223,7 +227,7 @@ def expect_requeued(site: Site, machines: Sequence[Machine]) -> list[int]:
     """The jobs that slurmctld itself has requeued, at ResumeTimeout, because these machines did not
     register: they need not wait out their hold either.
     """
-    rows = [site.ledger.launch(g) for g in {m.instance.generation for m in machines}]
+    rows = [site.ledger.launches.get(g) for g in {m.instance.generation for m in machines}]
     wanted = {job for row in rows if row is not None for job in row.jobs}
     if not wanted:
         return []

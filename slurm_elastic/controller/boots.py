@@ -13,7 +13,8 @@ from slurm_elastic.controller.giving_back import quarantine_pool
 from slurm_elastic.controller.join_secret import name_of
 from slurm_elastic.controller.launch import grown
 from slurm_elastic.controller.snapshot import see, terms_of
-from slurm_elastic.model.cluster import BREAKER, COOL_DOWN, Exclusion, Pool
+from slurm_elastic.model.cluster import Pool
+from slurm_elastic.model.exclusion import BREAKER, COOL_DOWN, Exclusion
 from slurm_elastic.model.memory import OUT_OF_SERVICE, decided_at, generation_time
 from slurm_elastic.policies.actions import Register, ReopenPool
 from slurm_elastic.policies.launch.exclusions import (
@@ -45,7 +46,7 @@ LOOKED_AT = 16
 
 def record_registrations(site: Site, cloud: str) -> None:
     """Take in which booting machines' nodes are up; one that is proves that its pool works."""
-    booting = [m for m in site.ledger.machines() if m.instance.cloud == cloud and m.boots]
+    booting = [m for m in site.ledger.machines.live() if m.instance.cloud == cloud and m.boots]
     if not booting:
         return
     nodes = site.slurm.nodes(list(dict.fromkeys(m.instance.node for m in booting)))
@@ -57,23 +58,23 @@ def record_registrations(site: Site, cloud: str) -> None:
 def register(site: Site, cloud: str, some: Sequence[Register]) -> None:
     """Write down that the nodes of these machines came up."""
     if some:
-        site.ledger.registered(cloud, [a.machine for a in some], site.now())
+        site.ledger.machines.registered(cloud, [a.machine for a in some], site.now())
 
 
 def reopen_pools(site: Site, some: Sequence[ReopenPool]) -> None:
     """The pools' cool-downs and pauses for failed machines are over."""
     for one in some:
-        breaker = next((b for b in site.ledger.breakers() if b.scope == one.pool), None)
-        site.ledger.readmit(BREAKER, one.pool)
+        breaker = next((b for b in site.ledger.exclusions.breakers() if b.scope == one.pool), None)
+        site.ledger.exclusions.readmit(BREAKER, one.pool)
         pool = site.pools.get(one.pool)
-        cooled = pool is not None and site.ledger.readmit(COOL_DOWN, pool_key(pool))
+        cooled = pool is not None and site.ledger.exclusions.readmit(COOL_DOWN, pool_key(pool))
         paused = breaker is not None and bool(breaker.until)
         if paused:
             log.warning("breaker closed pool=%s nodes=%s", one.pool, compress(one.nodes))
             subjects = [*one.nodes, pool_subject(one.pool)]
             site.record("boots", "breaker-closed", subjects, one.reason)
         if cooled or paused:
-            site.ledger.review_holds(one.pool, site.now())
+            site.ledger.exclusions.review_holds(one.pool, site.now())
 
 
 def record_boot_failures(
@@ -105,7 +106,7 @@ def record_boot_failures(
     for name, why in whys.items():
         pool = site.pools[name]
         nodes = _nodes_of(by_pool[name])
-        spare = 0 if _is_cooling(site, pool) else len(pool.nodes)
+        spare = 0 if is_cooling(site, pool) else len(pool.nodes)
         of_pool = (n for n in mates if site.pool_of[n] is pool and n not in nodes)
         quarantine_pool(site, pool, [*nodes, *of_pool], site.slurm.nodes(pool.nodes), why, spare)
 
@@ -124,7 +125,7 @@ def _count(
 ) -> str:
     """The breaker and the cool-down of one pool; why its nodes are kept from Slurm."""
     subjects = [*_nodes_of(failed), pool_subject(pool.name), *about]
-    known = {b.scope: b for b in site.ledger.breakers()}
+    known = {b.scope: b for b in site.ledger.exclusions.breakers()}
     before, now = known.get(pool.name, Exclusion(kind=BREAKER, scope=pool.name)), site.now()
     timings = site.config.timings
     after = after_failures(
@@ -135,10 +136,10 @@ def _count(
         cool_down=timings.boot_cooldown,
         words=f"{TAKEN_OUT}{taken_out}" if taken_out else NEVER_REGISTERED,
     )
-    site.ledger.exclude(after)
+    site.ledger.exclusions.add(after)
     row = f"{after.count} in a row in pool {pool.name}"
     how = f"{OUT_OF_SERVICE}{taken_out}" if taken_out else "booted but not registered in time"
-    why = f"{how}; {row}{_cause(site, failed)}"
+    why = f"{how}; {row}{cause_of(site, failed)}"
     log.warning(
         "boot failed pool=%s nodes=%s", pool.name, compress(m.instance.node for m in failed)
     )
@@ -165,14 +166,14 @@ def _cool_down(site: Site, pool: Pool, failed: Sequence[Machine], taken_out: str
     ids = {m.instance.id for m in failed}
     others = [
         m
-        for m in site.ledger.machines(ended_since=since)
+        for m in site.ledger.machines.live(ended_since=since)
         if m.pool == pool.name and m.instance.id not in ids
     ]
     keys = to_cool_down([_boot(m) for m in failed], [_boot(m) for m in others], pool_key(pool))
     now, told = site.now(), []
-    standing = {c.scope: c for c in site.ledger.cool_downs(now)}
+    standing = {c.scope: c for c in site.ledger.exclusions.cool_downs(now)}
     nodes = compress(m.instance.node for m in failed)
-    reason = f"the machine of {nodes} did not register{_cause(site, failed)}"
+    reason = f"the machine of {nodes} did not register{cause_of(site, failed)}"
     if taken_out:
         reason = f"Slurm took {nodes} out of service: {taken_out}"
     for key in keys:
@@ -180,18 +181,18 @@ def _cool_down(site: Site, pool: Pool, failed: Sequence[Machine], taken_out: str
             cooling = standing[key]
         else:
             cooling = grown(site, key, site.config.timings.capacity_cooldown, CODE, reason)
-            site.ledger.exclude(cooling)
+            site.ledger.exclusions.add(cooling)
         what = f"pool {pool.name}" if key == pool_key(pool) else key
         told.append(f"{what} cools down for {cooling.until - now:.0f} s: {cooling.cause}")
     return "; ".join(told) or None
 
 
-def _cause(site: Site, failed: Sequence[Machine]) -> str:
+def cause_of(site: Site, failed: Sequence[Machine]) -> str:
     """The cause as far as it is known, as the end of a sentence: the first of them that got no
     secret.
     """
     for one in (m.instance for m in failed[:LOOKED_AT]):
-        for made in reversed(site.ledger.decisions(one.node)):
+        for made in reversed(site.ledger.decisions.about(one.node)):
             ours, _, why = made.reason.partition(": ")
             if made.kind in (KEY_REFUSED, KEY_FAILED) and ours == one.id:
                 return f"; {name_of(site.config.join.ssh)} not brought: {why}"
@@ -223,11 +224,11 @@ def _boot(machine: Machine) -> Boot:
     return Boot(offer=one.offer_key, launched=decided_at(one), registered=machine.registered)
 
 
-def _is_cooling(site: Site, pool: Pool) -> bool:
+def is_cooling(site: Site, pool: Pool) -> bool:
     """Whether nothing is bought for the pool now, because its machines did not register."""
     now = site.now()
-    breaker = next((b for b in site.ledger.breakers() if b.scope == pool.name), None)
+    breaker = next((b for b in site.ledger.exclusions.breakers() if b.scope == pool.name), None)
     key = pool_key(pool)
     return paused(breaker, now) is not None or any(
-        c.scope == key for c in site.ledger.cool_downs(now)
+        c.scope == key for c in site.ledger.exclusions.cool_downs(now)
     )

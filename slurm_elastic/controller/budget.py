@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from msgspec.structs import replace
 
 from slurm_elastic.config import Config
-from slurm_elastic.config.changed import with_limits
 from slurm_elastic.config.clouds import CloudSettings
+from slurm_elastic.config.limit_changes import with_limits
 from slurm_elastic.config.policies import Budget
 from slurm_elastic.config.rules import bounds_of, lease_of
 from slurm_elastic.model.cluster import Location, Pool
@@ -41,7 +41,7 @@ def stop_of(
     """
     if ledger.end_only:
         return dict.fromkeys((pool.name for pool in config.pools), ledger.end_only)
-    directives = ledger.directives()
+    directives = ledger.directives.all()
     config = with_directives(config, directives, now)
     spent = spending(config, ledger, now)
     found = {
@@ -61,7 +61,7 @@ def stopped_by_operators(
 
 def limits_now(config: Config, ledger: Ledger, now: float) -> Config:
     """The configuration with the limits that operators have changed."""
-    return with_directives(config, ledger.directives(), now)
+    return with_directives(config, ledger.directives.all(), now)
 
 
 def with_directives(config: Config, directives: Sequence[Directive], now: float) -> Config:
@@ -118,16 +118,15 @@ def scope_of_pool(
 ) -> Scope:
     """All bounds of a launch for that pool, from one reading of the ledger, ``state``."""
     state = state or ledger.state()
-    config = with_directives(config, state.directives, now)
+    stop = None if state.writable else ledger.end_only
+    if words := state.directives:
+        config = with_directives(config, words, now)
+        stop = stop or stopped_pools(words, {pool.name: pool.cloud}, now).get(pool.name)
     found = scope_of(config, state, blocked, dearest)
-    if not state.writable:
-        stop: str | None = ledger.end_only
-    else:
-        cloud = next(c for c in config.clouds if c.name == pool.cloud)
-        closed = stopped_pools(state.directives, {pool.name: pool.cloud}, now)
-        spent = spending(config, ledger, now)
-        stop = closed.get(pool.name) or _bought_out(config, rules[pool.name], cloud, spent, now)
-    return of_pool(found, pool, {pool.name: stop} if stop else {})
+    own, spent = rules[pool.name], {} if stop else spending(config, ledger, now)
+    if spent or own.windows:
+        stop = stop or _bought_out(config, own, config.cloud(pool.cloud), spent, now)
+    return of_pool(found, pool, {pool.name: stop}) if stop else found
 
 
 def of_pool(scope: Scope, pool: Pool, stops: Mapping[str, str]) -> Scope:
@@ -144,22 +143,22 @@ def spending(config: Config, ledger: Ledger, now: float) -> dict[str, Spent]:
     wanted = [c for c in config.clouds if of_all or c.policies.budget != NO_BUDGET]
     if not wanted:
         return {}
-    day, month = _begins(now)
+    day, month = begins(now)
     by_cloud: dict[str, Spent] = {}
     for cloud in wanted:
         lease = lease_of(config, cloud)
         by_cloud[cloud.name] = Spent(
-            day=ledger.dollars(cloud.name, day, now, lease),
-            month=ledger.dollars(cloud.name, month, now, lease),
+            day=ledger.books.dollars(cloud.name, day, now, lease),
+            month=ledger.books.dollars(cloud.name, month, now, lease),
         )
     found = {c.name: by_cloud[c.name] for c in wanted if c.policies.budget != NO_BUDGET}
     if of_all:
         former = _former(config, ledger, month)
         found[""] = Spent(
             day=sum(spent.day for spent in by_cloud.values())
-            + sum(ledger.dollars(name, day, now, UNKNOWN_LEASE) for name in former),
+            + sum(ledger.books.dollars(name, day, now, UNKNOWN_LEASE) for name in former),
             month=sum(spent.month for spent in by_cloud.values())
-            + sum(ledger.dollars(name, month, now, UNKNOWN_LEASE) for name in former),
+            + sum(ledger.books.dollars(name, month, now, UNKNOWN_LEASE) for name in former),
         )
     return found
 
@@ -172,12 +171,14 @@ def spending_of_payers(config: Config, ledger: Ledger, now: float) -> dict[str, 
     if not payers:
         return {}
     leases = {cloud.name: lease_of(config, cloud) for cloud in config.clouds}
-    leases |= dict.fromkeys(_former(config, ledger, _begins(now)[1]), UNKNOWN_LEASE)
+    leases |= dict.fromkeys(_former(config, ledger, begins(now)[1]), UNKNOWN_LEASE)
     day, month = (
         charged(
-            paid for name, lease in leases.items() for paid in ledger.paid(name, since, now, lease)
+            paid
+            for name, lease in leases.items()
+            for paid in ledger.books.paid(name, since, now, lease)
         )
-        for since in _begins(now)
+        for since in begins(now)
     )
     return {name: Spent(day=day.get(name, 0.0), month=month.get(name, 0.0)) for name in payers}
 
@@ -195,10 +196,10 @@ def barred(config: Config, ledger: Ledger, now: float) -> dict[str, Overdrawn]:
 def _former(config: Config, ledger: Ledger, since: float) -> list[str]:
     """Clouds that the configuration has no more and whose machines were paid since then."""
     names = {cloud.name for cloud in config.clouds}
-    return [name for name in ledger.clouds(since) if name not in names]
+    return [name for name in ledger.machines.clouds(since) if name not in names]
 
 
-def _begins(now: float) -> tuple[float, float]:
+def begins(now: float) -> tuple[float, float]:
     """When this day and this month began, in UTC."""
     today = datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     return today.timestamp(), today.replace(day=1).timestamp()

@@ -39,16 +39,16 @@ def enforce(
     site: Site, jobs: Sequence[SlurmJob], over: Mapping[str, Overdrawn], now: float
 ) -> None:
     """Let back whose payers may spend again, set aside whose may not. ``over``: by scope."""
-    rows = {row.job: row for row in site.ledger.asides()}
+    rows = {row.job: row for row in site.ledger.books.asides()}
     queue = {job.id: job for job in jobs}
     gone = [job for job in rows if job not in queue]
     if gone:
-        site.ledger.let_back(gone)
+        site.ledger.books.let_back(gone)
     found = [(row, queue[row.job]) for row in rows.values() if row.job in queue]
     # By the account that it has now: its user may have changed it.
     bars = {job.id: barring(over, job.account, job.user) for job in jobs}
     _restore(site, [(row, job) for row, job in found if bars[job.id] is None], now)
-    public = _public_partitions(site)
+    public = {c.partition_name for c in site.config.clouds if c.location is Location.PUBLIC}
     for why in over.values():
         mine = [j for j in jobs if bars[j.id] == why and _is_to_go(j, public, why, now)]
         if mine:
@@ -77,7 +77,7 @@ def _defer(
         rest = tuple(p for p in job.partitions if p not in public)
         by_list.setdefault(rest if ours.isdisjoint(job.required) else (), []).append(job)
     for rest, some in by_list.items():
-        site.ledger.set_aside([_deferral(rows.get(j.id), j, rest, why, now) for j in some])
+        site.ledger.books.set_aside([_deferral(rows.get(j.id), j, rest, why, now) for j in some])
         words = f"it may start in {', '.join(rest)}" if rest else "it begins then"
         subjects = [job_subject(job.id) for job in some]
         site.record(CORRELATION, "set-aside", subjects, f"{why.reason}; {words}")
@@ -117,7 +117,7 @@ def _narrow(
     for job in jobs:
         if job.id in refused:
             _change(site, [job], begin_in=why.until - now)
-            site.ledger.set_aside([_deferral(rows.get(job.id), job, (), why, now)])
+            site.ledger.books.set_aside([_deferral(rows.get(job.id), job, (), why, now)])
     held = [job for job in jobs if job.is_requeue_hold(now) and job.id not in refused]
     if held:
         _change(site, held, begin_in=0.0)
@@ -130,7 +130,7 @@ def _restore(site: Site, found: Sequence[tuple[Aside, SlurmJob]], now: float) ->
     """
     started = [row.job for row, job in found if "PENDING" not in job.states and not row.partitions]
     if started:
-        site.ledger.let_back(started)
+        site.ledger.books.let_back(started)
     pending = [(row, job) for row, job in found if "PENDING" in job.states]
     lists: dict[tuple[str, ...], list[SlurmJob]] = {}
     begins: dict[float, list[SlurmJob]] = {}
@@ -146,7 +146,7 @@ def _restore(site: Site, found: Sequence[tuple[Aside, SlurmJob]], now: float) ->
         refused |= _change(site, some, begin_in=seconds)
     jobs = [job for _, job in pending if job.id not in refused]
     if jobs:
-        site.ledger.let_back([job.id for job in jobs])
+        site.ledger.books.let_back([job.id for job in jobs])
         why = "its account and user may start new machines again"
         site.record(CORRELATION, "let-back", [job_subject(job.id) for job in jobs], why)
         log.info("let back jobs=%s reason=%s", [job.label for job in jobs], why)
@@ -174,8 +174,3 @@ def _change(
         log.warning("job not changed job=%s error=%s", jobs[0].label, error)
         return set(ids)
     return set()
-
-
-def _public_partitions(site: Site) -> set[str]:
-    clouds = site.config.clouds
-    return {c.partition_name for c in clouds if c.location is Location.PUBLIC}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import threading
 import time
@@ -53,7 +54,8 @@ class Site:
     read yet is not in it. ``unadopted``: machines, by cloud and id, that the ledger could not take
     in yet. ``suspends``: by id, suspend requests that have come and are not carried out yet.
     ``tunnelled``: the clouds whose machines are Slurm's nodes under addresses in a tunnel;
-    ``steps``: what optional features do (``features``).
+    ``steps``: what optional features do (``features``). ``shortest_boot``: seconds that machines of
+    the quickest cloud may take.
     """
 
     config: Config
@@ -78,6 +80,7 @@ class Site:
     unadopted: dict[tuple[str, str], Instance] = field(default_factory=dict)
     suspends: dict[str, Request] = field(default_factory=dict)
     steps: Steps = field(default_factory=Steps)
+    shortest_boot: float = math.inf
 
     @classmethod
     def of(
@@ -99,6 +102,7 @@ class Site:
             tunnelled=clouds_with_tunnel(config),
             rules=rules,
             blocked=blocked_clouds(config),
+            shortest_boot=min((config.resume_timeout(c) for c in config.clouds), default=math.inf),
         )  # fmt: skip
 
     def rules_of(self, node: str) -> PoolRules:
@@ -123,18 +127,18 @@ class Site:
         paid, and counts in all bounds, but serves nobody.
         """
         clouds = self.providers
-        live = self.ledger.machines() if live is None else live
+        live = self.ledger.machines.live() if live is None else live
         return [m for m in live if m.suspending is None and m.instance.cloud in clouds]
 
     def launching(self) -> set[str]:
         """Nodes of open launches, but of clouds that have left the configuration."""
-        rows = self.ledger.open_launches()
+        rows = self.ledger.launches.open()
         return {n for row in rows if row.cloud in self.providers for n in row.nodes}
 
     def usage(self) -> Usage:
         """The usage that is paid for now, by the ledger."""
         machines, launches = self.ledger.current()
-        return usage((*machines, *self.ledger.stopped()), launches, self.dearest)
+        return usage((*machines, *self.ledger.stops.machines()), launches, self.dearest)
 
     def unlearnt(self, cloud: str, read: Collection[str]) -> str:
         """A cloud that the ledger has yet to learn of before it buys from ``cloud``; "" for none:
@@ -178,7 +182,7 @@ class Site:
         detail: dict[str, object] | None = None,
     ) -> None:
         """Keep one decision for ``explain``."""
-        self.ledger.record(
+        self.ledger.decisions.record(
             Decision(
                 at=self.now(),
                 correlation=correlation,
@@ -197,7 +201,7 @@ class Site:
         """
 
         def is_news(node: str) -> bool:
-            for last in self.ledger.decisions(node, 1):
+            for last in self.ledger.decisions.about(node, 1):
                 same = (last.kind, last.reason) == (kind, reason)
                 return not same or correlation not in (None, last.correlation)
             return True

@@ -39,7 +39,7 @@ def note_costs(site: Site, runs: Iterable[Run], jobs: Iterable[SlurmJob]) -> Non
 def costs_of(site: Site, jobs: Collection[int]) -> dict[int, tuple[int, set[str]]]:
     """By job, micro-dollars of all its runs and the markets of their machines."""
     now = site.now()
-    begin = min((r.begin for r in site.ledger.runs(0.0, now) if r.job in jobs), default=now)
+    begin = min((r.begin for r in site.ledger.usage.runs(0.0, now) if r.job in jobs), default=now)
     books = of_jobs(read_books(site.config, site.ledger, begin, None, now), jobs)
     micro: defaultdict[int, int] = defaultdict(int)
     markets: defaultdict[int, set[str]] = defaultdict(set)

@@ -60,7 +60,8 @@ def one_thread(cloud: str) -> Executor:
 class Daemon:
     """slurm-elasticd's state: what is in flight. All else is in spool, ledger and clouds.
 
-    ``worker`` makes a cloud's worker, which must do one thing after the other.
+    ``worker`` makes a cloud's worker, which must do one thing after the other. What works beside
+    the tick: ``rounds``, each cloud's; ``settler`` and ``overdue``, whose looks are tasks.
     """
 
     def __init__(
@@ -68,7 +69,6 @@ class Daemon:
         site: Site,
         spool: Spool,
         wake: WakeSocket,
-        job_ended: Callable[[], None],
         worker: Callable[[str], Executor] = one_thread,
         features: Sequence[Feature] = FEATURES,
     ) -> None:
@@ -76,26 +76,25 @@ class Daemon:
         self._state_dir = site.config.state
         join(site, features)
         self._wake = wake
-        self._job_ended = job_ended
         self._workers = {name: worker(name) for name in site.providers}
-        self._rounds = {name: Round(site, name) for name in site.providers}
+        self.rounds = {name: Round(site, name) for name in site.providers}
         self._repairing: dict[str, Future[bool]] = {}
         self._serving: dict[str, Future[None]] = {}
         self._requests = Requests(site, spool)
         # The one that hands work to the clouds' workers ends first.
         own = {name: worker(name) for name in (*OWN, *(name for name, _ in site.steps.parts))}
         self._all_workers = (*own.values(), *self._workers.values())
-        self._settler = DeferredUpdates(site, own["settle"])
-        self._overdue = BootTimeouts(
-            site, own["overdue"], self._workers, spool, lambda c: self._rounds[c].is_over
+        self.settler = DeferredUpdates(site, own["settle"])
+        self.overdue = BootTimeouts(
+            site, own["overdue"], self._workers, spool, lambda c: self.rounds[c].is_over
         )
         self._parts = [make(own[name]) for name, make in site.steps.parts]
         self._usage = UsageRecord(site, own["usage"])
         self._tasks: tuple[PeriodicTask, ...] = (
-            self._overdue.looks,
+            self.overdue.looks,
             Directives(site, own["operators"]).looks,
             Autoscaler(site, own["policies"]).looks,
-            self._settler.looks,
+            self.settler.looks,
             self._usage.looks,
             CredentialsEnd(site, own["credentials"]).looks,
             *(part.looks for part in self._parts),
@@ -105,16 +104,17 @@ class Daemon:
         self._next_pruning = float("-inf")
         self._trouble = ""
         self._markless = ""
-        self._strays = Strays(site, self._rounds.values())
+        self._strays = Strays(site, self.rounds.values())
 
     def run(self, stop: threading.Event) -> None:
         """Until ``stop`` is set; then wait for what is in flight."""
         try:
             while not stop.is_set():
-                self._guarded_tick()
-                woken = self._wake.wait(SETTLING_TICK if self._settler.busy else TICK)
+                self.guarded_tick()
+                woken = self._wake.wait(SETTLING_TICK if self.settler.busy else TICK)
                 if any(b"job-end" in event for event in woken):
-                    self._job_ended()
+                    for hear in self._site.steps.job_ended:
+                        hear()
         finally:
             self._requests.close()
             for worker in self._all_workers:
@@ -122,8 +122,8 @@ class Daemon:
             for part in self._parts:
                 part.close()
 
-    def _guarded_tick(self) -> None:
-        """A full disk or a locked ledger passes: nothing is bought meanwhile, and nothing lost."""
+    def guarded_tick(self) -> None:
+        """One pass. A full disk or a locked ledger passes: nothing is bought, and nothing lost."""
         try:
             self.tick()
         except (sqlite3.Error, OSError) as error:
@@ -155,7 +155,7 @@ class Daemon:
         if clock < self._next_beat:
             return
         self._leave_mark(site.ledger.check())
-        site.ledger.beat(DAEMON, site.now(), os.getpid())
+        site.ledger.health.beat(DAEMON, site.now(), os.getpid())
         self._next_beat = clock + BEAT
 
     def _leave_mark(self, ledger: Condition) -> None:
@@ -173,9 +173,9 @@ class Daemon:
     def _wake_rounds(self) -> None:
         """A cloud's requests are served one after the other, behind a round of it that runs."""
         self._requests.take_in()
-        for name, round_ in self._rounds.items():
+        for name, round_ in self.rounds.items():
             running = self._serving.get(name)
-            if (running is None or running.done()) and self._requests.wait_for(name):
+            if (running is None or running.done()) and self._requests.due(name):
                 work = self._workers[name].submit(self._requests.serve, name, round_.serve)
                 # At once: jobs of nodes that were refused have to be hurried.
                 work.add_done_callback(lambda _: self._wake.ring())
@@ -186,9 +186,9 @@ class Daemon:
         if clock < self._next_repair:
             return
         self._next_repair = clock + self._site.config.timings.reconcile
-        self._settler.anew = True
+        self.settler.anew = True
         reading = TickReading(self._site)
-        for name, round_ in self._rounds.items():
+        for name, round_ in self.rounds.items():
             running = self._repairing.get(name)
             if running is None or running.done():
                 self._repairing[name] = self._workers[name].submit(

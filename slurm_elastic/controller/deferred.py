@@ -9,7 +9,7 @@ from slurm_elastic.controller import holds
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.oversized import keep_out
 from slurm_elastic.controller.periodic import PeriodicTask
-from slurm_elastic.model.cluster import HOLDS
+from slurm_elastic.model.exclusion import HOLDS
 from slurm_elastic.state.ledger import LedgerState
 
 log = logging.getLogger(__name__)

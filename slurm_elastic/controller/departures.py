@@ -24,10 +24,12 @@ from slurm_elastic.policies.growth.stopped import born
 from slurm_elastic.policies.repair.departure import NextStep, jobs_on, next_step, redirected
 from slurm_elastic.slurm.client import node_updates
 from slurm_elastic.state.audit_trail import job_subject
-from slurm_elastic.state.ckptstate import FILE, CheckpointState
+from slurm_elastic.state.ckptstate import CheckpointState
 from slurm_elastic.state.ckptstate.facts import Migration, Step
 from slurm_elastic.state.ckptstate.orders import DROPS, NoticeOrder, drop
+from slurm_elastic.state.ckptstate.schema import FILE
 from slurm_elastic.state.ledger import Machine
+from slurm_elastic.state.store.journal import is_there
 
 log = logging.getLogger(__name__)
 
@@ -46,13 +48,13 @@ class Departures:
     def look(self) -> None:
         """The next step of each departure that is in force."""
         now = self._site.now()
-        for one in self._site.ledger.directives():
+        for one in self._site.ledger.directives.all():
             if isinstance(one.word, Departure) and one.holds(now):
                 self._go_on(one, one.word)
 
     def _go_on(self, one: Directive, word: Departure) -> None:
         site = self._site
-        there = (*site.serving(), *site.ledger.stopped())  # these the repair ends
+        there = (*site.serving(), *site.ledger.stops.machines())  # these the repair ends
         machines = concerned(there, word, one.starts)
         if word.to:
             self._redirect(one, word)
@@ -75,7 +77,7 @@ class Departures:
 
     def _over(self, one: Directive, word: Departure) -> None:
         if not word.closes:
-            self._site.ledger.end_directive(one.number)
+            self._site.ledger.directives.end(one.number)
         self._tell(one, "departed", word.nodes, f"all have left: {told(one, self._site.now())}")
 
     def _tell(self, one: Directive, kind: str, subjects: Sequence[str], why: str) -> None:
@@ -140,7 +142,7 @@ class Departures:
         cannot be read, nobody is requeued.
         """
         path = self._site.config.state / FILE
-        if not path.exists():
+        if not is_there(path):
             return None
         try:
             with contextlib.closing(CheckpointState(path, read_only=True)) as state:

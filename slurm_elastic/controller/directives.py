@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from concurrent.futures import Executor
 
 from slurm_elastic.config import Config
-from slurm_elastic.config.changed import pools_in
+from slurm_elastic.config.limit_changes import pools_in
 from slurm_elastic.controller import holds
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.departures import Departures
 from slurm_elastic.controller.periodic import PeriodicTask
-from slurm_elastic.model.cluster import OPERATOR
 from slurm_elastic.model.directive import Directive, stopped_nodes, stopped_pools, told
+from slurm_elastic.model.exclusion import OPERATOR
 from slurm_elastic.policies.money.account_budgets import ACCOUNT
 from slurm_elastic.state.audit_trail import pool_subject
 from slurm_elastic.state.ledger import LedgerState
@@ -46,8 +46,12 @@ class Directives:
 
     def _end_what_is_over(self) -> None:
         site, now = self._site, self._site.now()
-        for one in site.ledger.directives():
-            if one.until is not None and one.until <= now and site.ledger.end_directive(one.number):
+        for one in site.ledger.directives.all():
+            if (
+                one.until is not None
+                and one.until <= now
+                and site.ledger.directives.end(one.number)
+            ):
                 why = f"its time is over: {told(one, now)}"
                 subjects = subjects_of(site.config, one)
                 site.record(one.correlation, "directive-over", subjects, why)
@@ -56,7 +60,7 @@ class Directives:
     def _keep(self, closed: Mapping[str, str]) -> None:
         """Hold these nodes, by their reasons, and no others, for operators."""
         site = self._site
-        rows = {row.scope: row for row in site.ledger.holds() if row.kind == OPERATOR}
+        rows = {row.scope: row for row in site.ledger.exclusions.holds() if row.kind == OPERATOR}
         over = [node for node in rows if node not in closed]
         if over:
             holds.release(site, over, "no operator keeps it any more", OPERATOR)
@@ -74,7 +78,7 @@ def is_idle(state: LedgerState) -> bool:
 
 def closed_nodes(site: Site) -> dict[str, str]:
     """By node of ours, why operators let nothing start on it."""
-    directives, now = site.ledger.directives(), site.now()
+    directives, now = site.ledger.directives.all(), site.now()
     pools = stopped_pools(directives, {p.name: p.cloud for p in site.pools.values()}, now)
     single = stopped_nodes(directives, now)
     found = {node: why for node, why in single.items() if node in site.pool_of}

@@ -12,7 +12,8 @@ from math import inf
 
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.snapshot import CORRELATION
-from slurm_elastic.model.cluster import DOUBT, Exclusion, Instance
+from slurm_elastic.model.cluster import Instance
+from slurm_elastic.model.exclusion import DOUBT, Exclusion
 from slurm_elastic.model.memory import generation_time
 from slurm_elastic.policies.repair.cluster_snapshot import ClusterSnapshot
 from slurm_elastic.policies.repair.inventory import InventoryReport
@@ -34,7 +35,7 @@ def keep_doubt(site: Site, snapshot: ClusterSnapshot, listing: InventoryReport) 
         return
     lacked, nodes = sorted(listing.lacked)[:SAMPLE], sorted(listing.unserved)[:SAMPLE]
     about = (*lacked, *(f"{NODE}{name}" for name in nodes))
-    site.ledger.exclude(
+    site.ledger.exclusions.add(
         Exclusion(kind=DOUBT, scope=cloud, until=inf, cause=listing.doubt, since=site.now(),
                   about=about)
     )  # fmt: skip
@@ -57,7 +58,7 @@ def lasting_doubt(site: Site, snapshot: ClusterSnapshot) -> str | None:
     if back is None:
         return f"{doubt.cause} It has shown none of them since; `clear {cloud}` if they are gone"
     log.info("list is right again cloud=%s id=%s", cloud, back)
-    site.ledger.readmit(DOUBT, cloud)
+    site.ledger.exclusions.readmit(DOUBT, cloud)
     why = f"the list has {back} again"
     site.record(CORRELATION, "list-right-again", (list_subject(cloud),), why)
     return None

@@ -30,7 +30,7 @@ def terminate(
     ids = [m.instance.id for m in machines]
     nodes = [m.instance.node for m in machines]
     reach("suspend.before-intent")
-    site.ledger.suspending(cloud, ids, why, site.now())
+    site.ledger.machines.suspending(cloud, ids, why, site.now())
     reach("suspend.after-intent")
     try:
         site.providers[cloud].terminate(ids)
@@ -43,14 +43,11 @@ def terminate(
         _tell(site, correlation, "terminate-failed", machines, str(error))
         return
     reach("suspend.after-call")
-    site.ledger.ended(cloud, [m.instance.id for m in machines if _ends_at_once(m)], why, site.now())
+    at_once = [m for m in machines if m.suspending is None and m.instance.state not in OFF]
+    site.ledger.machines.ended(cloud, [m.instance.id for m in at_once], why, site.now())
     reach("suspend.after-result")
     log.info("terminated request=%s nodes=%s reason=%s", correlation, compress(nodes), why)
     _tell(site, correlation, "terminated", machines, why)
-
-
-def _ends_at_once(machine: Machine) -> bool:
-    return machine.suspending is None and machine.instance.state not in OFF
 
 
 def _tell(

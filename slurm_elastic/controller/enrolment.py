@@ -32,6 +32,8 @@ LONGEST = 64
 LINE = 5.0
 """Seconds in which it comes, whole."""
 CLIENTS, THREADS = 256, 16
+PUBLIC_PARTS = 100_000
+"""Public parts of keys that are kept, about."""
 _KEY = re.compile(r"[A-Za-z0-9+/]{43}=")
 Take = Callable[[str, str], str]
 """From an address, a key; "" or why it is not taken."""
@@ -53,11 +55,12 @@ def _secret(path: Path) -> bytes:
 
 class Desk:
     """Where machines hand in their keys: at the head's address in the tunnel. Who asks is known by
-    the address, as WireGuard lets nobody use another's.
+    the address, as WireGuard lets nobody use another's. ``place`` is what it listens on: with port
+    0, on any that is free.
     """
 
     def __init__(self, state: Path, address: str, take: Take, port: int = ENROL_PORT) -> None:
-        self._state, self._place, self._take = state, (address, port), take
+        self._state, self.place, self._take = state, (address, port), take
         self._server: Handing | None = None
         self._public: dict[tuple[str, str], str] = {}
         self._trouble = ""
@@ -66,7 +69,7 @@ class Desk:
         """The public part of the key by which that machine enrols. HubError without wg(8)."""
         name = (generation, node)
         if name not in self._public:
-            if len(self._public) > 100_000:
+            if len(self._public) > PUBLIC_PARTS:
                 self._public.clear()
             private = enrolment_key(word_of(self._state, generation), node)
             self._public[name] = run("wg", "pubkey", text=private).strip()
@@ -81,12 +84,12 @@ class Desk:
         """Listen, unless it does; what is in the way is told, and tried again."""
         if self._server is not None:
             return
-        server = Handing(self._place, self._take)
+        server = Handing(self.place, self._take)
         try:
             server.start()
         except OSError as error:
             if str(error) != self._trouble:
-                log.warning("machines cannot enrol yet: %s: %s", self._place, error)
+                log.warning("machines cannot enrol yet: %s: %s", self.place, error)
             self._trouble = str(error)
         else:
             self._server = server

@@ -37,6 +37,6 @@ class CredentialsEnd:
             except Exception:
                 log.exception("credentials' end is not known cloud=%s", name)
                 continue
-            known = any(h.name == health_of(name, ends, 0.0).name for h in site.ledger.health())
+            known = any(h.name == health_of(name, ends, 0.0).name for h in site.ledger.health.all())
             if known or ends is not None:
-                site.ledger.report_health(health_of(name, ends, site.now()))
+                site.ledger.health.report(health_of(name, ends, site.now()))

@@ -15,7 +15,8 @@ from slurm_elastic.base.faults import reach
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.holds import can_drain, hold, hold_reason
-from slurm_elastic.model.cluster import POLICY, NodeRequest, Pool
+from slurm_elastic.model.cluster import NodeRequest, Pool
+from slurm_elastic.model.exclusion import POLICY
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.nodes.node_reasons import OUR_MARK
 from slurm_elastic.policies.nodes.node_state import Phase, is_drained, phase
@@ -56,7 +57,7 @@ def quarantine_pool(
     siblings = [n for n in pool.nodes if n not in refused and n in view and can_drain(view[n])]
     siblings = siblings[spare:]
     # Nodes that a policy keeps back are drained already; none of them can be had either.
-    back = {row.scope for row in site.ledger.holds() if row.kind == POLICY} - refused
+    back = {row.scope for row in site.ledger.exclusions.holds() if row.kind == POLICY} - refused
     drained = [] if spare else [n for n in pool.nodes if n in back]
     hold(site, pool, [*nodes, *siblings, *drained], why)
     reach("refuse.after-hold")

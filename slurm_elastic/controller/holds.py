@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from slurm_elastic.base.faults import reach
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.context import Site
-from slurm_elastic.model.cluster import CAPACITY, POLICY, Exclusion, Pool
+from slurm_elastic.model.cluster import Pool
+from slurm_elastic.model.exclusion import CAPACITY, POLICY, Exclusion
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.growth.scaling import holds_back
 from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
@@ -39,7 +40,7 @@ def hold(site: Site, pool: Pool, nodes: Sequence[str], why: str) -> None:
     now = site.now()
     until = ends_at(site, pool)
     words = hold_reason(why).removeprefix(HOLD_MARK)  # each node's row repeats it
-    site.ledger.exclude(
+    site.ledger.exclusions.add(
         *(
             Exclusion(kind=CAPACITY, scope=n, pool=pool.name, cause=words, since=now, until=until)
             for n in nodes
@@ -52,7 +53,7 @@ def hold_back(site: Site, nodes: Sequence[str], why: str, kind: str = POLICY) ->
     ``settle`` carries it out.
     """
     now = site.now()
-    site.ledger.exclude(
+    site.ledger.exclusions.add(
         *(
             Exclusion(
                 kind=kind, scope=n, pool=site.pool_of[n].name, cause=why, since=now, until=now
@@ -67,11 +68,13 @@ def ends_at(site: Site, pool: Pool) -> float:
     the pool is waited out.
     """
     now = site.now()
-    for breaker in site.ledger.breakers():
+    for breaker in site.ledger.exclusions.breakers():
         if breaker.scope == pool.name and breaker.until > now:
             return breaker.until
     cooling = [
-        c.until for c in site.ledger.cool_downs(now) if c.scope.split("/")[0] in (pool.cloud, "*")
+        c.until
+        for c in site.ledger.exclusions.cool_downs(now)
+        if c.scope.split("/")[0] in (pool.cloud, "*")
     ]
     return min(cooling, default=now + site.config.timings.capacity_cooldown)
 
@@ -94,7 +97,7 @@ def _settle(site: Site, view: Mapping[str, SlurmNode]) -> bool:
     due: dict[str, list[str]] = {}
     renamed: dict[str, list[str]] = {}
     waiting = False
-    reasons = {row.scope: hold_reason(row.cause) for row in site.ledger.holds()}
+    reasons = {row.scope: hold_reason(row.cause) for row in site.ledger.exclusions.holds()}
     for name, reason in reasons.items():
         node = view.get(name)
         if node is None:
@@ -128,7 +131,7 @@ def release(site: Site, nodes: Sequence[str], why: str, kind: str = CAPACITY) ->
 def _release(site: Site, nodes: Sequence[str], why: str, kind: str) -> None:
     if kind != POLICY:
         _keep_back(site, nodes)
-    still = {row.scope for row in site.ledger.holds() if row.kind != kind}
+    still = {row.scope for row in site.ledger.exclusions.holds() if row.kind != kind}
     free = [n for n in nodes if n not in still]
     view = site.slurm.nodes(free) if free else {}
     ours = [n for n in free if n in view and is_held(view[n])]
@@ -136,7 +139,7 @@ def _release(site: Site, nodes: Sequence[str], why: str, kind: str) -> None:
     if ours:
         node_updates.return_to_service(site.slurm, ours)
     reach("release.after-resume")
-    site.ledger.readmit(kind, *nodes)
+    site.ledger.exclusions.readmit(kind, *nodes)
     reach("release.after-forget")
     log.info("released nodes=%s reason=%s", compress(nodes), why)
     site.record(CORRELATION, "released", nodes, why)
@@ -145,7 +148,11 @@ def _release(site: Site, nodes: Sequence[str], why: str, kind: str) -> None:
 def _keep_back(site: Site, nodes: Sequence[str]) -> None:
     """Nodes that a growth policy starts are not for Slurm to start, also when they can be had."""
     back = [n for n in nodes if n in site.pool_of and holds_back(site.rules_of(n).growth)]
-    known = {row.scope for row in site.ledger.holds() if row.kind == POLICY} if back else set()
+    known = (
+        {row.scope for row in site.ledger.exclusions.holds() if row.kind == POLICY}
+        if back
+        else set()
+    )
     if set(back) - known:
         hold_back(site, [n for n in back if n not in known], BY_POLICY)
 

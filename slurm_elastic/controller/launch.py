@@ -23,13 +23,15 @@ from slurm_elastic.base.errors import (
 )
 from slurm_elastic.base.faults import reach
 from slurm_elastic.controller.context import Site
-from slurm_elastic.model.cluster import COOL_DOWN, TIMED, Exclusion, Instance, LaunchSpec, Offer
+from slurm_elastic.model.cluster import Instance, LaunchSpec, Offer
+from slurm_elastic.model.exclusion import COOL_DOWN, TIMED, Exclusion
 from slurm_elastic.model.protocols import Chooser
 from slurm_elastic.policies.launch.exclusions import (
-    DENIED,
+    AUTH_COOLDOWN,
     after_partial,
     after_refusal,
     keys_of,
+    of_refusal,
     strikes_of,
 )
 from slurm_elastic.policies.repair.list_plausibility import sound
@@ -38,8 +40,6 @@ from slurm_elastic.state.ledger import Health, Launch
 
 log = logging.getLogger(__name__)
 
-AUTH_COOLDOWN = 60.0
-"""Seconds before a cloud that refused our credentials is asked again."""
 RETRIED = 60.0
 """Seconds for which a call is repeated. No key: a throttle passes within them, a cloud that is down
 does not, and others' calls wait meanwhile. Half of a boot is left to the machine in any case.
@@ -51,7 +51,7 @@ SLACK = 60.0
 Answer = TypeVar("Answer")
 
 
-class Outcome(Enum):
+class LaunchOutcome(Enum):
     """How a launch ended. IN_DOUBT: the call may have taken effect; its intent stays open."""
 
     STARTED = "started"
@@ -62,7 +62,7 @@ class Outcome(Enum):
 class Launched(Struct, frozen=True, kw_only=True):
     """The answer to one launch: ``instances`` may be fewer than asked; ``why`` where it lacks."""
 
-    outcome: Outcome
+    outcome: LaunchOutcome
     instances: tuple[Instance, ...] = ()
     why: str = ""
 
@@ -92,17 +92,17 @@ def launch(
         log.warning(
             "launch in doubt generation=%s cloud=%s error=%s", spec.generation, error.cloud, error
         )
-        return Launched(outcome=Outcome.IN_DOUBT, why=str(error))
+        return Launched(outcome=LaunchOutcome.IN_DOUBT, why=str(error))
     except ProviderError as error:
         return _refused(site, spec, error, in_doubt=call.in_doubt)
     except Exception as error:
         log.exception("launch failed in an unknown way generation=%s", spec.generation)
         why = bounded(f"{type(error).__name__}: {error}")
-        return Launched(outcome=Outcome.IN_DOUBT, why=why)
+        return Launched(outcome=LaunchOutcome.IN_DOUBT, why=why)
     reach("launch.after-call")
     instances = _believed(site, spec, answered)
     with site.ledger.together():
-        site.ledger.launched(spec.generation, instances, site.now())
+        site.ledger.machines.launched(spec.generation, instances, site.now())
         if tell is not None:
             tell(instances)
     reach("launch.after-result")
@@ -113,7 +113,7 @@ def launch(
     if site.clouds[spec.offer.cloud].node_address == "provider":
         assign_addresses(site, {i.node: i.address for i in instances if i.address})
     reach("launch.after-slurm")
-    return Launched(outcome=Outcome.STARTED, instances=instances)
+    return Launched(outcome=LaunchOutcome.STARTED, instances=instances)
 
 
 def _believed(site: Site, spec: LaunchSpec, answered: Sequence[Instance]) -> tuple[Instance, ...]:
@@ -123,13 +123,9 @@ def _believed(site: Site, spec: LaunchSpec, answered: Sequence[Instance]) -> tup
     for id_, why in (found.doubts | found.unusable).items():
         log.warning("launch's answer not believed cloud=%s id=%s reason=%s",
                     spec.offer.cloud, id_, why)  # fmt: skip
-    return as_kept(site, spec.offer.cloud, found.machines)
-
-
-def as_kept(site: Site, cloud: str, machines: tuple[Instance, ...]) -> tuple[Instance, ...]:
-    """A cloud's machines as the ledger is to have them."""
+    machines = found.machines
     for keep in site.steps.listed:
-        machines = keep(cloud, machines)
+        machines = keep(spec.offer.cloud, machines)
     return machines
 
 
@@ -155,33 +151,27 @@ def spec_of(site: Site, launch_row: Launch) -> LaunchSpec:
         again=True,
         owner=launch_row.owner,
     )
-    return described(site, spec)
-
-
-def described(site: Site, spec: LaunchSpec) -> LaunchSpec:
-    """The launch with all that its machines are to know."""
     for describe in site.steps.described:
         spec = describe(spec)
     return spec
 
 
-class _Call:
+class _Call(Struct):
     """The cloud call of one launch, and whether one that went wrong may have taken effect."""
 
-    def __init__(self, site: Site, spec: LaunchSpec, *, in_doubt: bool) -> None:
-        self._ledger = site.ledger
-        self._provider = site.providers[spec.offer.cloud]
-        self._spec = spec
-        self._is_repeated = False
-        self.in_doubt = in_doubt
+    site: Site
+    spec: LaunchSpec
+    in_doubt: bool
+    is_repeated: bool = False
 
     def __call__(self) -> Sequence[Instance]:
-        if self._is_repeated and (why := self._ledger.end_only):
+        cloud = self.spec.offer.cloud
+        if self.is_repeated and (why := self.site.ledger.end_only):
             # It might buy what it did not buy before: a round repeats it, once all is known again.
-            raise UnsettledError(self._spec.offer.cloud, "EndOnly", why)
-        self._is_repeated = True
+            raise UnsettledError(cloud, "EndOnly", why)
+        self.is_repeated = True
         try:
-            return self._provider.launch(self._spec)
+            return self.site.providers[cloud].launch(self.spec)
         except TransientError:
             self.in_doubt = True
             raise
@@ -192,8 +182,7 @@ def with_retries(site: Site, call: Callable[[], Answer]) -> Answer:
 
     Answers that only time can give are left to a later round: others' calls wait behind this one.
     """
-    boot = min(site.config.resume_timeout(cloud) for cloud in site.config.clouds)
-    deadline = site.monotonic() + min(RETRIED, boot / 2)
+    deadline = site.monotonic() + min(RETRIED, site.shortest_boot / 2)
     pause = FIRST_PAUSE
     while True:
         try:
@@ -212,15 +201,15 @@ def with_retries(site: Site, call: Callable[[], Answer]) -> Answer:
 
 def _refused(site: Site, spec: LaunchSpec, error: ProviderError, *, in_doubt: bool) -> Launched:
     for offer, why in _refused_offers(site, spec, error):
-        site.ledger.exclude(cool_down_for(site, offer, why))
+        site.ledger.exclusions.add(cool_down_for(site, offer, why))
     if isinstance(error, DeniedError):
         log.error("cloud denies a launch, grant the right offer=%s error=%s", spec.offer.key, error)
     elif isinstance(error, AuthError):
         report_auth(site, error)
     if in_doubt and not isinstance(error, CapacityError | QuotaError):
-        return Launched(outcome=Outcome.IN_DOUBT, why=str(error))
-    site.ledger.failed(spec.generation, str(error), site.now())
-    return Launched(outcome=Outcome.REFUSED, why=str(error))
+        return Launched(outcome=LaunchOutcome.IN_DOUBT, why=str(error))
+    site.ledger.launches.failed(spec.generation, str(error), site.now())
+    return Launched(outcome=LaunchOutcome.REFUSED, why=str(error))
 
 
 def _refused_offers(
@@ -238,7 +227,7 @@ def _refused_offers(
 def report_auth(site: Site, error: AuthError) -> None:
     """Somebody has to renew our credentials."""
     log.error("cloud refuses our credentials cloud=%s error=%s", error.cloud, error)
-    site.ledger.report_health(
+    site.ledger.health.report(
         Health(name=error.cloud, checked=site.now(), error=str(error), code="auth")
     )
 
@@ -253,31 +242,21 @@ def end_far(site: Site, exclusions: Iterable[Exclusion]) -> None:
     far = site.now() + longest
     if not any(one.until > far and one.kind in TIMED for one in exclusions):
         return
-    if ended := site.ledger.end_far(site.now(), longest):
+    if ended := site.ledger.exclusions.end_far(site.now(), longest):
         log.warning("the clock was set back: cool-downs and holds over count=%d", ended)
 
 
 def cool_down_for(site: Site, offer: Offer, error: ProviderError) -> Exclusion:
     """The offers not to ask again, and for how long: it doubles with each refusal in a row."""
     timings = site.config.timings
-    of_offer, of_market, of_cloud = keys_of(offer)
-    if isinstance(error, DeniedError):
-        key, seconds = of_market if error.of_market else of_offer, timings.capacity_cooldown
-        return grown(site, key, seconds, DENIED, f"{error.code}: {error.message}")
-    if isinstance(error, AuthError):
-        key, seconds = of_cloud, AUTH_COOLDOWN
-    elif isinstance(error, QuotaError):
-        key, seconds = of_market, timings.quota_cooldown
-    else:
-        key, seconds = of_offer, timings.capacity_cooldown
-    return grown(site, key, seconds, error.code, error.message)
+    return grown(site, *of_refusal(offer, error, timings.capacity_cooldown, timings.quota_cooldown))
 
 
 def grown(site: Site, key: str, seconds: float, code: str, reason: str) -> Exclusion:
     """The cool-down of ``key``: ``seconds``, doubled with each one in a row."""
     now = site.now()
     strikes, longest = (
-        strikes_of(site.ledger.exclusions(), key, now),
+        strikes_of(site.ledger.exclusions.all(), key, now),
         site.config.timings.cooldown_max,
     )
     return after_refusal(key, strikes, now, seconds, longest, code, reason)
@@ -296,19 +275,21 @@ def cool_partial(site: Site, spec: LaunchSpec, started: int) -> None:
     """
     refused = refusals(site, spec)
     for offer, error in refused:
-        site.ledger.exclude(cool_down_for(site, offer, error))
+        site.ledger.exclusions.add(cool_down_for(site, offer, error))
     seconds = site.config.timings.capacity_cooldown
     for offer in () if refused else spec.offers:
-        site.ledger.exclude(after_partial(offer.key, started, len(spec.nodes), site.now(), seconds))
+        site.ledger.exclusions.add(
+            after_partial(offer.key, started, len(spec.nodes), site.now(), seconds)
+        )
 
 
 def forgive(site: Site, spec: LaunchSpec, instances: Sequence[Instance]) -> None:
     """All that was asked for was given: earlier refusals of what gave it count no more."""
-    refused = {one.scope for one in site.ledger.exclusions() if one.kind == COOL_DOWN}
+    refused = {one.scope for one in site.ledger.exclusions.all() if one.kind == COOL_DOWN}
     if not refused:
         return
     gave = {i.offer_key for i in instances}
     for offer in spec.offers:
         for key in keys_of(offer) if offer.key in gave or not spec.alternatives else ():
-            if key in refused and strikes_of(site.ledger.exclusions(), key, site.now()):
-                site.ledger.readmit(COOL_DOWN, key)
+            if key in refused and strikes_of(site.ledger.exclusions.all(), key, site.now()):
+                site.ledger.exclusions.readmit(COOL_DOWN, key)

@@ -45,7 +45,7 @@ CORRELATION = "join"
 
 class MungeKeys:
     """``looks`` is the daemon's task, in the thread of ``own``, and starts what is due; the work is
-    in threads of its own.
+    in threads of its own. ``complaints`` is why the last try at a machine failed, by its id.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class MungeKeys:
         self._running: dict[str, Future[bool]] = {}
         self._again: dict[str, float] = {}
         self._done: set[str] = set()
-        self._complaints: dict[str, str] = {}
+        self.complaints: dict[str, str] = {}
         self._next = float("-inf")
 
     def tick(self) -> None:
@@ -75,12 +75,12 @@ class MungeKeys:
             return
         self._next = clock + PERIOD
         self._collect(clock)
-        machines = self._site.ledger.machines()
+        machines = self._site.ledger.machines.live()
         alive = {m.instance.id for m in machines}
         with self._lock:  # one that is stopped comes back with the keys that it had
-            self._known.keep(alive | {m.instance.id for m in self._site.ledger.stopped()})
+            self._known.keep(alive | {m.instance.id for m in self._site.ledger.stops.machines()})
         self._done &= alive
-        for known in (self._again, self._complaints):
+        for known in (self._again, self.complaints):
             for gone in known.keys() - alive:
                 del known[gone]
         for machine in machines:
@@ -111,7 +111,7 @@ class MungeKeys:
         if self._site.now() - born <= given_up_after(timeout) - PERIOD:  # it is gone after that
             return True
         self._done.add(one.id)
-        why = self._complaints.get(one.id, "it was never tried")
+        why = self.complaints.get(one.id, "it was never tried")
         log.error(
             "%s not brought, too late id=%s node=%s reason=%s", self._what, one.id, one.node, why
         )
@@ -120,7 +120,7 @@ class MungeKeys:
 
     def _note_joined(self, machine: Machine) -> None:
         """The key has come with a try whose answer did not: a slow machine goes on without us."""
-        one, last = machine.instance, self._complaints.get(machine.instance.id)
+        one, last = machine.instance, self.complaints.get(machine.instance.id)
         if last is None or one.id in self._done or one.id in self._running:
             return
         self._done.add(one.id)
@@ -194,9 +194,9 @@ class MungeKeys:
     def _complain(self, machine: Machine, why: str, *, loud: bool) -> None:
         """Each complaint about a machine once: most only mean that it boots."""
         one = machine.instance
-        if self._complaints.get(one.id) == why:
+        if self.complaints.get(one.id) == why:
             return
-        self._complaints[one.id] = why
+        self.complaints[one.id] = why
         level = logging.ERROR if loud else logging.INFO
         log.log(
             level, "%s not brought yet id=%s node=%s reason=%s", self._what, one.id, one.node, why

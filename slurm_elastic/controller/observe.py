@@ -11,9 +11,10 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.covered_jobs import CoveredJobs, counted_id
 from slurm_elastic.controller.holds import is_held
 from slurm_elastic.controller.snapshot import all_nodes
-from slurm_elastic.model.cluster import CAPACITY, POLICY, Exclusion, Pool
+from slurm_elastic.model.cluster import Pool
+from slurm_elastic.model.exclusion import CAPACITY, POLICY, Exclusion
 from slurm_elastic.model.slurm import ON_NODES, SlurmJob, SlurmNode
-from slurm_elastic.policies.growth.capacity import AnyGrowth, SemiElastic
+from slurm_elastic.policies.growth.capacity import AnyGrowth, OwnGrowth, SemiElastic
 from slurm_elastic.policies.growth.release import Flagged
 from slurm_elastic.policies.growth.scaling import (
     GroupSnapshot,
@@ -118,7 +119,7 @@ def _pool_group(
     pools: Sequence[Pool],
     covered: Sequence[int],
 ) -> PoolGroup:
-    found = [_Pool(site, view, pool) for pool in pools]
+    found = [PoolNodes(site, view, pool) for pool in pools]
     idle = {one.pool.name: one.idle for one in found}
     mine = {node for pool in pools for node in pool.nodes}
     left = _waiting(_pending(site, view, pools), found, view.at)
@@ -146,7 +147,7 @@ def _pool_group(
     )
 
 
-class _Pool:
+class PoolNodes:
     """One pool's nodes, each in the class that it is in."""
 
     def __init__(self, site: Site, view: Observation, pool: Pool) -> None:
@@ -155,7 +156,7 @@ class _Pool:
         self.unheld: list[str] = []
         self.held: dict[str, str] = {}
         self.loose: list[str] = []
-        self._booting: list[str] = []
+        self.booting: list[str] = []
         self.taken: list[str] = []
         self._idle: list[IdleInstance] = []
         self._starting = 0
@@ -169,7 +170,7 @@ class _Pool:
         stop = self._view.stops.get(self.pool.name)
         mine = set(self.pool.nodes)
         here = sum(not mine.isdisjoint(job.nodes) for job in running) + self._starting
-        asks = isinstance(self._rules.growth, SemiElastic)
+        asks = isinstance(self._rules.growth, SemiElastic | OwnGrowth)
         flags = isinstance(self._rules.release, Flagged)
         return PoolSnapshot(
             name=self.pool.name,
@@ -180,7 +181,7 @@ class _Pool:
             # The journal names no more nodes than a policy could ask for.
             taken=tuple(self.taken) if flags else (),
             promised=0 if flags else len(self.taken),
-            booting=len(self._booting),
+            booting=len(self.booting),
             # A node that is still completing has no job any more, but it is no rest either.
             running=max(here, int(bool(self.taken))),
             free=tuple(sorted(self.free(running))) if asks else (),
@@ -195,7 +196,7 @@ class _Pool:
         """When each machine is expected to be free, by its jobs' limits."""
         now, machines = self._view.at, self._view.machines
         yield from (now for _ in self._idle)
-        for name in self._booting:
+        for name in self.booting:
             launched = machines[name].instance.launched if name in machines else now
             yield int(launched) + self._rules.boot
         ends = dict.fromkeys(self.taken, now)
@@ -225,10 +226,10 @@ class _Pool:
 
     def _room(self) -> int:
         most = self._view.pool_nodes.get(self.pool.name, self.pool.max_nodes)
-        there = len(self._idle) + len(self.taken) + len(self._booting)
+        there = len(self._idle) + len(self.taken) + len(self.booting)
         left = len(self.off) if most is None else min(len(self.off), most - there)
         at_once = self.pool.max_booting
-        return max(left if at_once is None else min(left, at_once - len(self._booting)), 0)
+        return max(left if at_once is None else min(left, at_once - len(self.booting)), 0)
 
     def _sort(self, node: SlurmNode) -> None:
         name, where = node.name, phase(node)
@@ -251,7 +252,7 @@ class _Pool:
 
     def _sort_up(self, node: SlurmNode, where: Phase) -> None:
         if where is Phase.POWERING_UP:
-            self._booting.append(node.name)
+            self.booting.append(node.name)
         elif is_busy(node):
             self.taken.append(node.name)
         else:
@@ -300,7 +301,7 @@ def _in_order(jobs: Sequence[SlurmJob]) -> list[SlurmJob]:
     return sorted(jobs, key=lambda j: (-j.priority, j.submit, j.id))
 
 
-def _waiting(queue: Sequence[PendingJob], pools: Sequence[_Pool], at: int) -> list[PendingJob]:
+def _waiting(queue: Sequence[PendingJob], pools: Sequence[PoolNodes], at: int) -> list[PendingJob]:
     """The jobs for which there is no machine yet, without those that slurmctld is about to start:
     it looks at its queue a moment after a machine or a job has come.
     """

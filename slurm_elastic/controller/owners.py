@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from functools import partial
-
-from msgspec.structs import replace
 
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.steps import Steps
-from slurm_elastic.model.cluster import NodeRequest
+from slurm_elastic.controller.steps import Jobs, Owners, Steps
 
 log = logging.getLogger(__name__)
 
 
 def join(site: Site) -> Steps | None:
     """Where machines get such tags."""
-    return Steps(asked=[partial(with_owners, site)]) if site.config.books.tags else None
+    return Steps(owned=[partial(owners_of, site)]) if site.config.books.tags else None
 
 
-def with_owners(site: Site, request: NodeRequest) -> NodeRequest:
-    """For tags alone: none where Slurm does not tell."""
-    if not request.jobs:
-        return request
+def owners_of(site: Site, nodes: Sequence[str], jobs: Jobs) -> Owners:
+    """Of the jobs that want these nodes. For tags alone: none where Slurm does not tell."""
+    wanted = frozenset(nodes)
+    theirs = sorted(job for job, of in jobs.items() if not wanted.isdisjoint(of))
+    if not theirs:
+        return {}
     try:
-        return replace(request, owners=site.slurm.owners(sorted(request.jobs)))
+        return site.slurm.owners(theirs)
     except SlurmError as error:
         log.info("machines get no tags of their owner: %s", error)
-        return request
+        return {}

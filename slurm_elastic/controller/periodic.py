@@ -97,4 +97,4 @@ def slurm_fails(site: Site, error: SlurmError) -> None:
     log.warning("slurm cannot be read or changed: %s", error)
     health = Health(name="slurm", checked=site.now(), error=str(error), code="slurm")
     with contextlib.suppress(sqlite3.Error):  # the heartbeat fails, too, and says so
-        site.ledger.report_health(health)
+        site.ledger.health.report(health)

@@ -24,6 +24,8 @@ from msgspec import Struct
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.hostlist import HostlistError, expand
 from slurm_elastic.base.server import Bounds, Client, Server
+from slurm_elastic.controller.context import Site
+from slurm_elastic.controller.steps import Steps
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.repair.prolog_release import ready_reason
@@ -37,7 +39,7 @@ _TICK = 1.0
 _DESCRIPTORS = 16384
 
 
-class Patience(Struct, frozen=True, kw_only=True):
+class PrologTimes(Struct, frozen=True, kw_only=True):
     """Seconds, all of them.
 
     ``poll`` to ``slow_poll`` is the time between two readings of Slurm, ``sign`` between two signs
@@ -67,10 +69,10 @@ class _Hello(Struct, frozen=True, kw_only=True):
     partition: str = ""
 
 
-class Watch:
+class QueueWatch:
     """Reads Slurm for all waiters at once, and says who may go. Not for two threads."""
 
-    def __init__(self, slurm: Slurm, patience: Patience) -> None:
+    def __init__(self, slurm: Slurm, patience: PrologTimes) -> None:
         self._slurm = slurm
         self._patience = patience
         self._jobs: dict[int, SlurmJob] = {}
@@ -133,13 +135,13 @@ class PrologServer(Server):
     parting = f"go {_END}\n".encode()
 
     def __init__(
-        self, path: Path, slurm: Slurm, stop: threading.Event, patience: Patience | None = None
+        self, path: Path, slurm: Slurm, stop: threading.Event, patience: PrologTimes | None = None
     ) -> None:
         bounds = Bounds(clients=_DESCRIPTORS, line=MAX_LINE, backlog=4096)
         super().__init__("prolog", path, bounds)
         self._stop = stop
-        self._patience = patience or Patience()
-        self._watch = Watch(slurm, self._patience)
+        self._patience = patience or PrologTimes()
+        self._watch = QueueWatch(slurm, self._patience)
         self._count = itertools.count(1)
         self._waiting: dict[int, tuple[Waiter, asyncio.Future[str]]] = {}
         self._news = asyncio.Event()
@@ -154,6 +156,10 @@ class PrologServer(Server):
     def waiting(self) -> tuple[int, ...]:
         """The jobs that wait now."""
         return tuple(sorted(waiter.job for waiter, _ in list(self._waiting.values())))
+
+    def join(self, _: Site) -> Steps:
+        """Hear of the ends of jobs."""
+        return Steps(job_ended=[self.nudge])
 
     def nudge(self) -> None:
         """Read Slurm's job queue soon: something happened to a job (an epilog said so)."""
@@ -250,7 +256,7 @@ class PrologServer(Server):
 
 
 def unreadable(
-    waiters: Iterable[Waiter], read: float, patience: Patience, now: float
+    waiters: Iterable[Waiter], read: float, patience: PrologTimes, now: float
 ) -> list[tuple[Waiter, str]]:
     """Whom nothing is gained by waiting for longer, where Slurm was ``read`` too long ago."""
     if now - read <= patience.unreadable:

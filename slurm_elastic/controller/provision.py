@@ -17,24 +17,17 @@ from slurm_elastic.base.faults import reach
 from slurm_elastic.controller.boots import record_registrations
 from slurm_elastic.controller.context import Site, new_generation
 from slurm_elastic.controller.launch import (
-    Outcome,
+    LaunchOutcome,
     cool_partial,
-    described,
     forgive,
     launch,
     report_auth,
     with_retries,
 )
-from slurm_elastic.controller.launch_records import Refusals, note, record_ranking
+from slurm_elastic.controller.launch_decisions import Refusals, note, record_ranking
 from slurm_elastic.controller.shortfall import Shortfall, refuse
-from slurm_elastic.controller.steps import Caps, Jobs
-from slurm_elastic.model.cluster import (
-    Instance,
-    LaunchSpec,
-    NodeRequest,
-    Offer,
-    worst_prices,
-)
+from slurm_elastic.controller.steps import Caps, Jobs, Owners
+from slurm_elastic.model.cluster import Instance, LaunchSpec, NodeRequest, Offer
 from slurm_elastic.model.protocols import Chooser, Limited
 from slurm_elastic.policies.launch.boots import may_wait
 from slurm_elastic.policies.launch.gang import Gang, gangs, request_for
@@ -72,6 +65,9 @@ def provision(
     trouble = trouble or condition.end_only
     for admit in site.steps.admitted:
         nodes, jobs = admit(cloud, correlation, nodes, jobs)
+    owners: Owners = {}
+    for tell in site.steps.owned if not trouble else ():
+        owners = {**owners, **tell(nodes, jobs)}
     by_pool: dict[str, list[str]] = {}
     for node in nodes:
         by_pool.setdefault(site.pool_of[node].name, []).append(node)
@@ -82,7 +78,7 @@ def provision(
     if of_cloud is not None or any(site.pools[name].max_booting is not None for name in by_pool):
         record_registrations(site, cloud)
     for name, mine in by_pool.items():
-        request = request_for(correlation, site.pools[name], mine, jobs)
+        request = request_for(correlation, site.pools[name], mine, jobs, owners)
         of_pool = request.pool.max_booting
         scopes = ((f"cloud:{cloud}", of_cloud), (f"pool:{name}", of_pool))
         caps = [(scope, most) for scope, most in scopes if most is not None]
@@ -111,7 +107,7 @@ def _provision_pool(
     ``caps``: how many machines may boot at once, by scope. Returns what cannot be had, and what
     waits for its turn.
     """
-    offers, trouble = ((), trouble) if trouble else _offers(site, request)
+    offers, trouble = ((), trouble) if trouble else offers_of(site, request)
     alone = frozenset(request.nodes if request.pool.partial_jobs else ())
     todo = tuple(
         gang
@@ -120,8 +116,6 @@ def _provision_pool(
     )
     had: set[str] = set()
     if not trouble:
-        for add in site.steps.asked:
-            request = add(request)
         for serve in site.steps.served:
             had.update(serve(request, todo, offers, caps))
     decided: NextLaunch | None = None
@@ -133,9 +127,12 @@ def _provision_pool(
             break
         taken = _launch(site, request, spec, tried)
         had |= taken
-        offers = _without(offers, spec.offer, len(taken))
+        offers = without(offers, spec.offer, len(taken))
     tried.tell()
-    waiting, why = _waiting(site, request, decided, asked) if decided else ((), "")
+    waiting: tuple[str, ...] = ()
+    why = ""
+    if decided and decided.waiting:
+        waiting, why = _waiting(site, request, decided, asked)
     coming = had.union(waiting)
     left = tuple(n for n in request.nodes if n not in coming)
     if not left:
@@ -149,8 +146,6 @@ def _waiting(
     site: Site, request: NodeRequest, decided: NextLaunch, asked: float | None
 ) -> tuple[tuple[str, ...], str]:
     """The nodes that go on waiting for their turn; or none, and why they may not any longer."""
-    if not decided.waiting:
-        return (), ""
     now = site.now()
     longest = site.config.resume_timeout(site.clouds[request.pool.cloud])
     if may_wait(asked, now, longest):
@@ -204,11 +199,12 @@ def _decide(
         if request.owners:
             owner = agreed(decided.jobs, request.owners, site.config.books.tags)
             spec = replace(spec, owner=owner)
-        spec = described(site, spec)
+        for describe in site.steps.described:
+            spec = describe(spec)
         reach("launch.before-intent")
         if keep:
             record_ranking(site, decided.placement, enough=True)
-        site.ledger.intend(spec, request.id, now)
+        site.ledger.launches.intend(spec, request.id, now)
     return decided, spec
 
 
@@ -218,18 +214,18 @@ def _launch(site: Site, request: NodeRequest, spec: LaunchSpec, tried: Refusals)
     def tell(instances: Sequence[Instance]) -> None:
         tried.tell()
         if nodes := tuple({i.node for i in instances}):
-            note(site, request, nodes, "launched", _bought(spec, instances))
+            note(site, request, nodes, "launched", bought(spec, instances))
 
     for tell_intent in site.steps.intended:
         tell_intent(spec)
     result = launch(site, spec, request.id, tell=tell)
-    if result.outcome is Outcome.IN_DOUBT:
+    if result.outcome is LaunchOutcome.IN_DOUBT:
         # These may have machines: no other offer for them. Reconcile repeats the same call.
         tried.tell()
         note(site, request, spec.nodes, "launch-in-doubt", result.why)
         return set(spec.nodes)
     started = {i.node for i in result.instances}
-    if result.outcome is Outcome.REFUSED:
+    if result.outcome is LaunchOutcome.REFUSED:
         tried.add(spec, result.why)
     elif len(started) < len(spec.nodes):
         cool_partial(site, spec, len(started))
@@ -238,7 +234,7 @@ def _launch(site: Site, request: NodeRequest, spec: LaunchSpec, tried: Refusals)
     return started
 
 
-def _without(offers: Sequence[Offer], one: Offer, taken: int) -> Sequence[Offer]:
+def without(offers: Sequence[Offer], one: Offer, taken: int) -> Sequence[Offer]:
     """The offers after a launch: what a cloud said is free was so before it. Asked for more than
     that it would refuse, and what it has would cool down although it did nothing wrong.
     """
@@ -262,7 +258,7 @@ def _why(request: NodeRequest, left: Sequence[str], decided: NextLaunch) -> str:
     return "; ".join(cause for cause in causes if cause)
 
 
-def _offers(site: Site, request: NodeRequest) -> tuple[Sequence[Offer], str]:
+def offers_of(site: Site, request: NodeRequest) -> tuple[Sequence[Offer], str]:
     """The cloud's offers; or none and why it could not be asked."""
     provider = site.providers[request.pool.cloud]
     try:
@@ -275,13 +271,13 @@ def _offers(site: Site, request: NodeRequest) -> tuple[Sequence[Offer], str]:
         log.exception("offers failed in an unknown way cloud=%s", provider.name)
         why = bounded(f"{provider.name}: {type(error).__name__}: {error}")
     else:
-        site.dearest.update(worst_prices(offers))
+        site.dearest.update({offer.key: offer.worst_price for offer in offers})
         return offers, ""
     note(site, request, request.nodes, "no-offers", why)
     return (), why
 
 
-def _bought(spec: LaunchSpec, instances: Sequence[Instance]) -> str:
+def bought(spec: LaunchSpec, instances: Sequence[Instance]) -> str:
     """The machines of a launch, in words for people."""
     counts = Counter((i.instance_type, i.zone, i.market, i.price) for i in instances)
     parts = [

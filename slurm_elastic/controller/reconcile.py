@@ -1,6 +1,5 @@
 """The rounds of one cloud, by its list and the clock or for a request of slurmctld: see
-(``snapshot``), decide (``policies.repair.cluster``), act in bulk (``apply``); and what a person
-is told.
+(``snapshot``), decide (``policies.repair``), act in bulk (``apply``); and what a person is told.
 """
 
 from __future__ import annotations
@@ -18,9 +17,11 @@ from slurm_elastic.controller.tick_reading import TickReading
 from slurm_elastic.model.slurm import Request
 from slurm_elastic.policies.actions import DoubtList, Drop
 from slurm_elastic.policies.nodes.pings import is_lasting
-from slurm_elastic.policies.repair.cluster import cloud_view, decide, decide_repairs
-from slurm_elastic.policies.repair.cluster_snapshot import BOOKS, ClusterSnapshot, Rule
+from slurm_elastic.policies.repair.cluster import cloud_view, decide
+from slurm_elastic.policies.repair.cluster_snapshot import BOOKS, ClusterSnapshot
 from slurm_elastic.policies.repair.inventory import assess_inventory
+from slurm_elastic.policies.repair.repair_pace import due_repairs
+from slurm_elastic.policies.repair.request_rules import requested
 from slurm_elastic.state.ledger import Health
 
 log = logging.getLogger(__name__)
@@ -58,9 +59,8 @@ class Round:
         site = self._site
         try:
             snapshot = see_request(site, self.reader.terms, request)
-            due = decide(snapshot, (Rule.REQUEST,))
             # Those were told of, or are those that had their turn before.
-            due = tuple(a for a in due if not (again and isinstance(a, Drop)))
+            due = [a for a in requested(snapshot) if not (again and isinstance(a, Drop))]
             return apply(site, self._cloud, due, snapshot)
         finally:
             self.served = site.monotonic()
@@ -70,7 +70,8 @@ class Round:
         snapshot = reader.read(partial(reading.nodes, self.served))
         if snapshot.listed is not None and site.unadopted:
             account_for_gone(site, cloud, snapshot.listed)
-        due = decide_repairs(snapshot, self._standing, site.monotonic())
+        view, patience = cloud_view(snapshot), snapshot.terms.patience
+        due = due_repairs(view, patience, self._standing, site.monotonic())
         self._standing = due.standing
         if due.waiting:
             log.error("deletions capped cloud=%s waiting=%d", cloud, due.waiting)
@@ -94,7 +95,7 @@ class Round:
             doubt = self._doubt_of_list(doubts, snapshot)
             code = "unlisted" if doubt else None
             health = Health(name=cloud, checked=site.now(), error=doubt, code=code)
-        site.ledger.report_health(health, Health(name="slurm", checked=site.now()))
+        site.ledger.health.report(health, Health(name="slurm", checked=site.now()))
 
     def _doubt_of_list(self, doubts: Sequence[DoubtList], snapshot: ClusterSnapshot) -> str | None:
         site, cloud, patience = self._site, self._cloud, snapshot.terms.patience

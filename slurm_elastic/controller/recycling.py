@@ -75,5 +75,5 @@ def _count_ill(site: Site, machines: Sequence[Machine], ails: Ill, correlation: 
 def _is_told(site: Site, machine: Machine) -> bool:
     return any(
         made.kind == NODE_FAILED and made.reason.startswith(f"{machine.instance.id}: ")
-        for made in site.ledger.decisions(machine.instance.node)
+        for made in site.ledger.decisions.about(machine.instance.node)
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
@@ -83,16 +83,12 @@ class Requests:
             for cloud in clouds:
                 self._parts[cloud].append(_Part(request))
 
-    def wait_for(self, cloud: str) -> bool:
-        """Whether the cloud's round is to serve some now."""
-        return bool(self._due(cloud))
-
     def serve(self, cloud: str, act: Callable[[Request, bool], bool]) -> None:
         """Those that are due by now, each once, the oldest first: what comes due meanwhile stands
         behind whatever else the cloud's worker has to do. ``act`` says whether nodes of one wait
         for their turn; it is told whether they do already.
         """
-        for part in self._due(cloud):
+        for part in self.due(cloud):
             if self._closed:
                 return
             try:
@@ -106,14 +102,15 @@ class Requests:
                 else:
                     self._finish(cloud, part)
 
-    def close(self) -> None:
-        """No other one is begun: the spool keeps them for the next start."""
-        self._closed = True
-
-    def _due(self, cloud: str) -> list[_Part]:
+    def due(self, cloud: str) -> Sequence[_Part]:
+        """Those that the cloud's round is to serve now."""
         clock = self._site.monotonic()
         with self._lock:
             return [part for part in self._parts[cloud] if part.again <= clock]
+
+    def close(self) -> None:
+        """No other one is begun: the spool keeps them for the next start."""
+        self._closed = True
 
     def _failed(self, cloud: str, part: _Part, error: Exception) -> None:
         """It stays and is tried again after a while: as long as Slurm or the ledger cannot be

@@ -62,7 +62,7 @@ class Requeues:
         their nodes itself, and tries for a while to tell these to kill the job. A machine that
         comes up under the same name meanwhile obeys, and the job with it ends (22.05, measured).
         """
-        for number, restarts in ledger.lifted_requeues():
+        for number, restarts in ledger.requeues.lifted():
             new = _recalled(number, restarts, clock)
             with self._lock:
                 known = self._expected.get(number, new)
@@ -74,7 +74,7 @@ class Requeues:
         this daemon hung, and was restarted since. A job for which the daemon lifts it itself is
         expected first.
         """
-        for number, restarts in ledger.lifted_requeues(now - PATIENCE):
+        for number, restarts in ledger.requeues.lifted(now - PATIENCE):
             with self._lock:
                 self._expected.setdefault(number, _recalled(number, restarts, clock))
 

@@ -15,9 +15,7 @@ from slurm_elastic.controller.ending import terminate
 from slurm_elastic.controller.giving_back import power_down_and_requeue, reject_nodes
 from slurm_elastic.controller.oversized import bar, too_large
 from slurm_elastic.controller.steps import Jobs
-from slurm_elastic.model.cluster import (
-    NodeRequest,
-)
+from slurm_elastic.model.cluster import NodeRequest
 from slurm_elastic.policies.launch.gang import GangResult, gangs, request_for, resolve
 
 NOT_WHOLE = "its job cannot be had whole"
@@ -38,7 +36,7 @@ def refuse(
     site: Site, cloud: str, shortfalls: Sequence[Shortfall], nodes: Sequence[str], jobs: Jobs
 ) -> None:
     """Refuse whole jobs; their machines serve others of the round, or end."""
-    result = _gang_result(site, cloud, shortfalls, nodes, jobs)
+    result = gang_result(site, cloud, shortfalls, nodes, jobs)
     shortfall_of = {shortfall.request.pool.name: shortfall for shortfall in shortfalls}
     never = too_large(site, cloud, result.failed, jobs)
     alone = _only_of(never, jobs)
@@ -48,14 +46,14 @@ def refuse(
             refused.setdefault(site.pool_of[node].name, []).append(node)
     idle = set(result.ended)
     machines = [
-        m for m in site.ledger.machines()
+        m for m in site.ledger.machines.live()
         if m.instance.node in idle and m.instance.cloud == cloud and m.suspending is None
     ]  # fmt: skip
     why = "; ".join(dict.fromkeys(shortfall.why for shortfall in shortfalls))
     correlation = shortfalls[0].request.id
     if result.reassigned:
         site.record(correlation, "reassigned", result.reassigned, f"{NOT_WHOLE} ({why})")
-    forced = _turn_away(site, cloud, correlation, never, jobs, alone.intersection(result.refused))
+    forced = turn_away(site, cloud, correlation, never, jobs, alone.intersection(result.refused))
     for name, some in refused.items():
         request = request_for(correlation, site.pools[name], some, jobs)
         if name in shortfall_of:
@@ -74,7 +72,7 @@ def _only_of(some: Collection[int], jobs: Jobs) -> set[str]:
     return {n for job in some for n in jobs[job]} - others
 
 
-def _turn_away(
+def turn_away(
     site: Site,
     cloud: str,
     correlation: str,
@@ -96,7 +94,7 @@ def _turn_away(
     return forced
 
 
-def _gang_result(
+def gang_result(
     site: Site, cloud: str, shortfalls: Sequence[Shortfall], nodes: Sequence[str], jobs: Jobs
 ) -> GangResult:
     """All nodes of these jobs that are at stake: those of this round, and those that have a

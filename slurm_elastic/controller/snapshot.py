@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import AuthError, ProviderError, SlurmError, bounded
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.launch import as_kept
 from slurm_elastic.controller.stopping import recipes_of
-from slurm_elastic.model.cluster import BREAKER, CAPACITY, Exclusion, Instance, Offer, Pool
+from slurm_elastic.model.cluster import Instance, Offer, Pool
+from slurm_elastic.model.exclusion import BREAKER, CAPACITY, Exclusion
 from slurm_elastic.model.memory import Machine
 from slurm_elastic.model.protocols import NO_NODE
 from slurm_elastic.model.slurm import Request, SlurmNode
@@ -46,12 +46,12 @@ def all_nodes(site: Site) -> Mapping[str, SlurmNode]:
 
 def machines_of(site: Site, cloud: str) -> list[Machine]:
     """The live machines of one cloud, by the ledger."""
-    return [m for m in site.ledger.machines() if m.instance.cloud == cloud]
+    return [m for m in site.ledger.machines.live() if m.instance.cloud == cloud]
 
 
 def capacity_holds(site: Site) -> list[Exclusion]:
     """Holds of nodes for which no offer was left."""
-    return [row for row in site.ledger.holds() if row.kind == CAPACITY]
+    return [row for row in site.ledger.exclusions.holds() if row.kind == CAPACITY]
 
 
 def terms_of(site: Site, cloud: str) -> Terms:
@@ -106,10 +106,10 @@ class CloudReader:
         """Facts of a list may be gone by the next one: where the file fails, memory keeps them."""
         ledger = self._site.ledger
         try:
-            ledger.observe(self._cloud, listed, began, self._site.pool_of)
+            ledger.machines.observe(self._cloud, listed, began, self._site.pool_of)
         except sqlite3.Error as error:
             ledger.give_up(error)
-            ledger.observe(self._cloud, listed, began, self._site.pool_of)
+            ledger.machines.observe(self._cloud, listed, began, self._site.pool_of)
 
     def _list(self) -> tuple[Instance, ...] | None:
         """The cloud's machines as they may be kept; None where it cannot be read, whatever it
@@ -118,7 +118,7 @@ class CloudReader:
         cloud = self._cloud
         try:
             found = sound(
-                self._site.providers[cloud].instances(), self._listed_price, self._site.now()
+                self._site.providers[cloud].instances(), self.listed_price, self._site.now()
             )
         except ProviderError as error:
             self._unreadable(str(error), "auth" if isinstance(error, AuthError) else "unreadable")
@@ -137,13 +137,16 @@ class CloudReader:
         self.trouble = self.code = None
         self._site.unreadable.pop(cloud, None)
         self.doubts, self.unusable = found.doubts, found.unusable
-        return as_kept(self._site, cloud, found.machines)
+        machines = found.machines
+        for keep in self._site.steps.listed:
+            machines = keep(cloud, machines)
+        return machines
 
     def _unreadable(self, trouble: str, code: str) -> None:
         self.trouble, self.code = trouble, code
         self._site.unreadable[self._cloud] = trouble
 
-    def _listed_price(self, one: Instance) -> float:
+    def listed_price(self, one: Instance) -> float:
         """The price of a machine by the configuration ($/h)."""
         if self._settings.flat_price is not None:
             return self._settings.flat_price
@@ -176,8 +179,8 @@ def see(
         read_whole=terms.cloud in state.read_whole,
         writable=state.writable,
         slurmd_timeout=site.slurm.slurmd_timeout(),
-        answered=ledger.finished(missing) if missing else {},
-        recent=ledger.machines(ended_since=now - DAY) if sick else (),
+        answered=ledger.launches.finished(missing) if missing else {},
+        recent=ledger.machines.live(ended_since=now - DAY) if sick else (),
         drains=state.drains,
         stopped=state.stopped,
         directives=state.directives,

@@ -123,7 +123,7 @@ def ordered(
             allow_agent=False,
             look_for_keys=False,
         )
-        _run(client, target, script, text)
+        run(client, target, script, text)
     except PushError:
         if link is not None and link.why:
             raise PushError(f"{target.address}: {link.why}") from None
@@ -144,7 +144,10 @@ def ordered(
             link.close()
 
 
-def _run(client: paramiko.SSHClient, target: Target, script: str, text: bytes) -> None:
+def run(client: paramiko.SSHClient, target: Target, script: str, text: bytes) -> None:
+    """Have the machine at the other end of ``client`` run ``script`` as root; PushError where that
+    fails or does not end.
+    """
     command = f"sh -c {shlex.quote(script)}"
     if target.user != "root":
         command = f"sudo -n {command}"

@@ -25,7 +25,7 @@ from slurm_elastic.controller.context import Site, new_generation
 from slurm_elastic.controller.ending import terminate
 from slurm_elastic.controller.launch import assign_addresses, with_retries
 from slurm_elastic.controller.steps import Caps, Steps
-from slurm_elastic.controller.stopping import note_recipe, recipes_of, spare
+from slurm_elastic.controller.stopping import doubt_recipe, note_recipe, recipes_of, spare
 from slurm_elastic.model.cluster import Instance, NodeRequest, Offer
 from slurm_elastic.model.memory import INTENT
 from slurm_elastic.model.protocols import Stops
@@ -45,6 +45,7 @@ def join(site: Site) -> Steps | None:
     return Steps(
         served=[partial(start_stopped, site)],
         intended=[partial(note_recipe, site)],
+        repeated=[partial(doubt_recipe, site)],
         spared=[partial(spare, site)],
     )
 
@@ -56,7 +57,7 @@ def start_stopped(
     that need no other machine.
     """
     cloud = request.pool.cloud
-    stopped = [m for m in site.ledger.stopped() if m.instance.cloud == cloud]
+    stopped = [m for m in site.ledger.stops.machines() if m.instance.cloud == cloud]
     nodes = {node for gang in todo for node in gang.nodes}
     mine = [m for m in stopped if m.instance.node in nodes]
     if not mine:
@@ -123,11 +124,11 @@ def _intend(
             offer=offer,
             state=INTENT,
             created=now,
-            recipe=site.ledger.recipes([machine.instance.generation]).get(
+            recipe=site.ledger.launches.recipes([machine.instance.generation]).get(
                 machine.instance.generation, ""
             ),
         )
-        return site.ledger.start(row, machine, now)
+        return site.ledger.stops.start(row, machine, now)
 
 
 class _Answer(NamedTuple):
@@ -178,7 +179,7 @@ def _give_up(site: Site, machine: Machine, disk: float, answer: _Answer, correla
     one, reason = machine.instance, f"it could not be started: {answer.why}"
     log.warning("start refused node=%s id=%s error=%s", one.node, one.id, answer.why)
     price = one.price if answer.ran else disk
-    site.ledger.start_refused(one.cloud, one.id, price, reason, site.now())
+    site.ledger.stops.start_refused(one.cloud, one.id, price, reason, site.now())
     terminate(site, one.cloud, [machine], reason, correlation)
 
 
@@ -190,7 +191,7 @@ def start_again(site: Site, cloud: str, some: Sequence[actions.StartAgain]) -> N
     if site.ledger.end_only:
         return
     wanted = {a.machine: a.reason for a in some}
-    for machine in site.ledger.machines():
+    for machine in site.ledger.machines.live():
         one = machine.instance
         if one.cloud != cloud or one.id not in wanted or machine.suspending is not None:
             continue
@@ -209,7 +210,7 @@ def runs_again(site: Site, some: Sequence[actions.RunsAgain], seen: Sequence[Ins
     wanted = {a.machine: a.reason for a in some}
     for instance in seen:
         if instance.id in wanted:
-            site.ledger.runs_again(instance, site.now())
+            site.ledger.stops.runs_again(instance, site.now())
             site.record("reconcile", "runs-again", (instance.node,), wanted[instance.id])
 
 
@@ -217,9 +218,9 @@ def end_stopped(
     site: Site, cloud: str, some: Sequence[actions.EndStopped], correlation: str
 ) -> None:
     """End them, the intent first."""
-    machines = {m.instance.id: m for m in site.ledger.stopped() if m.instance.cloud == cloud}
+    machines = {m.instance.id: m for m in site.ledger.stops.machines() if m.instance.cloud == cloud}
     for reason in {a.reason for a in some}:
         doomed = [machines[a.machine] for a in some if a.reason == reason if a.machine in machines]
         ids = [m.instance.id for m in doomed]
-        site.ledger.end_stopped(cloud, ids, reason, site.now())
+        site.ledger.stops.end(cloud, ids, reason, site.now())
         terminate(site, cloud, doomed, reason, correlation)

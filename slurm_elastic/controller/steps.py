@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 Jobs = Mapping[int, Sequence[str]]
 """Jobs with all of their nodes."""
+Owners = Mapping[int, Mapping[str, str]]
+"""By job, its ``account`` and ``user``, as far as they are known."""
 Caps = Sequence[tuple[str, int]]
 """How many machines may boot at once, by scope."""
 
@@ -50,8 +52,8 @@ class Steps(Struct, kw_only=True):
         default_factory=list
     )
     """Of a cloud, a correlation, nodes that are wanted and jobs: those for which is bought."""
-    asked: list[Callable[[NodeRequest], NodeRequest]] = field(default_factory=list)
-    """A request for nodes of one pool, before its first launch: the same, knowing more."""
+    owned: list[Callable[[Sequence[str], Jobs], Owners]] = field(default_factory=list)
+    """Of nodes that are wanted and jobs, once a request: whose these jobs are."""
     served: list[
         Callable[[NodeRequest, Sequence[Gang], Sequence[Offer], Caps], Collection[str]]
     ] = field(default_factory=list)
@@ -60,10 +62,14 @@ class Steps(Struct, kw_only=True):
     """A launch that is decided: the same with more for its machines to know."""
     intended: list[Callable[[LaunchSpec], None]] = field(default_factory=list)
     """A launch whose intent is in the ledger, before its call."""
+    repeated: list[Callable[[LaunchSpec], None]] = field(default_factory=list)
+    """The same before its call is made again, as nobody knows what came of it."""
     spared: list[
         Callable[[str, Sequence[Machine], Mapping[str, SlurmNode], str], Collection[Machine]]
     ] = field(default_factory=list)
     """Machines of a cloud that Slurm does not need, its nodes, a correlation: those that stay."""
+    job_ended: list[Callable[[], None]] = field(default_factory=list)
+    """The epilog of a job has said that it is over."""
 
     def join(self, found: Sequence[Steps]) -> None:
         """These instead of what has joined before."""

@@ -30,7 +30,9 @@ def recipes_of(site: Site, cloud: str, machines: Collection[Machine]) -> Recipes
         return NO_RECIPES
     pools = {m.pool: site.pools[m.pool] for m in mine}
     fresh = {name: word for name, pool in pools.items() if (word := recipe(site, pool))}
-    return Recipes(made_of=site.ledger.recipes({m.instance.generation for m in mine}), fresh=fresh)
+    return Recipes(
+        made_of=site.ledger.launches.recipes({m.instance.generation for m in mine}), fresh=fresh
+    )
 
 
 def recipe(site: Site, pool: Pool) -> str:
@@ -61,7 +63,16 @@ def _secret(site: Site) -> str:
 def note_recipe(site: Site, spec: LaunchSpec) -> None:
     """Write down what the machines of a launch are made of."""
     if spec.pool.stopped and (word := recipe(site, spec.pool)):
-        site.ledger.note_recipe(spec.generation, word)
+        site.ledger.launches.note_recipe(spec.generation, word)
+
+
+def doubt_recipe(site: Site, spec: LaunchSpec) -> None:
+    """Forget what the machines of a launch are made of where it is called for again and a fresh one
+    would be another by now: which of the calls makes them is not known.
+    """
+    noted = site.ledger.launches.recipes([spec.generation]).get(spec.generation)
+    if noted is not None and noted != recipe(site, spec.pool):
+        site.ledger.launches.note_recipe(spec.generation, "")
 
 
 def spare(
@@ -107,7 +118,7 @@ def stop(site: Site, cloud: str, machines: Sequence[Machine], correlation: str) 
         return []
     ids = [m.instance.id for m in machines]
     reach("stop.before-intent")
-    site.ledger.stopping(cloud, ids, WHY, site.now())
+    site.ledger.stops.stopping(cloud, ids, WHY, site.now())
     reach("stop.after-intent")
     return stop_again(site, cloud, machines, correlation)
 
@@ -125,7 +136,7 @@ def stop_again(
     except ProviderError as error:
         why = f"it cannot be stopped: {error}"
         log.warning("not stopped nodes=%s error=%s", compress(nodes), error)
-        site.ledger.not_stopped(cloud, ids, why)
+        site.ledger.stops.failed(cloud, ids, why)
         site.record(correlation, "stop-refused", nodes, why)
         return list(machines)
     except Exception:
@@ -152,6 +163,6 @@ def has_stopped(site: Site, cloud: str, machines: Sequence[Machine], correlation
     prices = {id_: pool.stopped_price if pool else 0.0 for id_, pool in pools.items()}
     nodes = [m.instance.node for m in machines]
     with site.ledger.together():
-        site.ledger.has_stopped(cloud, prices, site.now())
+        site.ledger.stops.done(cloud, prices, site.now())
         site.record(correlation, "stopped", nodes, WHY)
     log.info("stopped request=%s nodes=%s reason=%s", correlation, compress(nodes), WHY)

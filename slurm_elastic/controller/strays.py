@@ -47,10 +47,10 @@ class Strays:
                     "machine is paid but not served cloud=%s id=%s reason=%s", cloud, id_, why
                 )
         self._told = found
-        site.ledger.report_health(_health_of(found, site.now()))
+        site.ledger.health.report(health_of(found, site.now()))
 
 
-def _health_of(strays: Mapping[tuple[str, str], str], now: float) -> Health:
+def health_of(strays: Mapping[tuple[str, str], str], now: float) -> Health:
     """The sentence of ``status`` about machines that are paid and serve nobody."""
     if not strays:
         return Health(name=NAME, checked=now)

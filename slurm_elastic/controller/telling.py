@@ -26,7 +26,7 @@ from slurm_elastic.config import Config
 from slurm_elastic.config.telling import Notify
 from slurm_elastic.controller.budget import limits_now, spending, spending_of_payers
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.occasions import (
+from slurm_elastic.controller.notify_occasions import (
     Occasion,
     of_breakers,
     of_budget,
@@ -40,7 +40,8 @@ from slurm_elastic.controller.periodic import PeriodicTask
 from slurm_elastic.controller.steps import Steps
 from slurm_elastic.model.directive import scope_in_words
 from slurm_elastic.slurm.client import siteconf
-from slurm_elastic.state.ckptstate import FILE, CheckpointState
+from slurm_elastic.state.ckptstate import CheckpointState
+from slurm_elastic.state.ckptstate.schema import FILE
 
 log = logging.getLogger(__name__)
 
@@ -84,12 +85,13 @@ class Teller:
         site = self._site
         now = site.now()
         found = [one for one in all_occasions(site) if one.event in self._notify.events]
-        for one in site.ledger.newly_told(
+        for one in site.ledger.decisions.newly_told(
             [one.key for one in found], now, self._notify.again, MOST, HOUR
         ):
-            self._hand_over(next(o for o in found if o.key == one))
+            self.hand_over(next(o for o in found if o.key == one))
 
-    def _hand_over(self, one: Occasion) -> None:
+    def hand_over(self, one: Occasion) -> None:
+        """Have it told in its turn; where too many wait, it is in the log alone."""
         try:
             self._queue.put_nowait(one)
         except queue.Full:
@@ -117,10 +119,10 @@ def all_occasions(site: Site) -> Iterator[Occasion]:
         budget = config.policies.payer_budgets[scope]
         yield from of_budget(scope_in_words(scope), budget, spent)
     yield from of_rate(config, site.usage())
-    yield from of_breakers(ledger.breakers(), now)
-    yield from of_denials(ledger.cool_downs(now))
-    yield from of_health(ledger.health())
-    yield from of_credentials(ledger.health(), now)
+    yield from of_breakers(ledger.exclusions.breakers(), now)
+    yield from of_denials(ledger.exclusions.cool_downs(now))
+    yield from of_health(ledger.health.all())
+    yield from of_credentials(ledger.health.all(), now)
     with (
         contextlib.suppress(sqlite3.Error, OSError, SlurmElasticError),
         contextlib.closing(CheckpointState(config.state / FILE, read_only=True)) as state,

@@ -36,14 +36,11 @@ class TickReading:
             clock = self._site.monotonic()
             if clock - self._began > FRESH or self._began <= since:
                 self._began = clock
-                self._found = self._read()
+                try:
+                    self._found = all_nodes(self._site)
+                except SlurmError as error:
+                    self._found = error
             found = self._found
         if isinstance(found, SlurmError):
             raise found
         return found
-
-    def _read(self) -> Mapping[str, SlurmNode] | SlurmError:
-        try:
-            return all_nodes(self._site)
-        except SlurmError as error:
-            return error

@@ -23,7 +23,7 @@ from slurm_elastic.controller.enrolment import Desk
 from slurm_elastic.controller.periodic import PeriodicTask
 from slurm_elastic.controller.steps import Steps
 from slurm_elastic.machine.hub.link import by_address
-from slurm_elastic.machine.hub.wire import Answer, Apply, HubError, Message, Show, ask
+from slurm_elastic.machine.hub.wire import Apply, HubAnswer, HubError, Message, Show, ask
 from slurm_elastic.model.cluster import Instance
 from slurm_elastic.model.memory import Tunnel
 from slurm_elastic.model.protocols import Console
@@ -55,7 +55,7 @@ CORRELATION = "tunnel"
 HEALTH = "the network"
 """The name under which the hub's health is kept; no cloud's name, which has no space."""
 _PRINTED = re.compile(r"slurm-elastic-tunnel-key (\S{1,80}) (\S{1,80}) ([A-Za-z0-9+/]{43}=)")
-Ask = Callable[[Message], Answer]
+Ask = Callable[[Message], HubAnswer]
 
 
 def printed_key(console: str, one: Instance) -> str:
@@ -76,7 +76,9 @@ def join(site: Site) -> Steps | None:
 
 
 class Tunnels:
-    """``looks`` is the daemon's task; consoles are read in threads of their own."""
+    """``looks`` is the daemon's task; consoles are read in threads of their own, the ``readers``.
+    ``desk`` is where keys are handed in, if anywhere.
+    """
 
     def __init__(
         self,
@@ -86,6 +88,7 @@ class Tunnels:
         *,
         hub: Ask | None = None,
         desk: Desk | None = None,
+        readers: Executor | None = None,
         pause: float = PAUSE,
     ) -> None:
         self._site, self._network, self._pause = site, network, pause
@@ -94,10 +97,10 @@ class Tunnels:
         self._addresses = node_addresses(site.config)
         once = [c for c in site.config.clouds if c.name in self._clouds]
         self._once = {c.name for c in once if enrols(network, c) is Enrol.ONCE}
-        self._desk = desk
+        self.desk = desk
         if self._once and desk is None:
-            self._desk = Desk(site.config.state, head_address(network.subnet), self._handed_in)
-        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="console")
+            self.desk = Desk(site.config.state, head_address(network.subnet), self.handed_in)
+        self._readers = readers or ThreadPoolExecutor(READERS, thread_name_prefix="console")
         self._reading: dict[str, Future[None]] = {}
         self._again: dict[str, float] = {}
         self._applying = threading.Lock()
@@ -111,15 +114,15 @@ class Tunnels:
     def close(self) -> None:
         """Wait for the consoles that are being read."""
         self._readers.shutdown(wait=True, cancel_futures=True)
-        if self._desk is not None:
-            self._desk.close()
+        if self.desk is not None:
+            self.desk.close()
 
     def look(self) -> None:
         """Have the hub let in who may come; then look for the keys of the others."""
         if not self._recovered and self._clouds <= self._site.ledger.state().read_whole:
             self._recovered = self._guarded(self._recover)
-        if self._desk is not None:
-            self._desk.open()
+        if self.desk is not None:
+            self.desk.open()
         self._remember()
         self.apply()
         machines = {(m.instance.generation, m.instance.node): m for m in self._live()}
@@ -136,7 +139,7 @@ class Tunnels:
     def _apply(self) -> None:
         with self._applying:
             # Before the machines: one that is adopted in between must not be shut out.
-            unlearnt = self._site.providers.keys() - self._site.ledger.clouds_read()
+            unlearnt = self._site.providers.keys() - self._site.ledger.machines.clouds_read()
             seen, clock = self._seen(), self._site.monotonic()
             known = (*seen.peers, *self._enrolling(seen))
             peers = (*known, *(self._staying(unlearnt, known, seen.over) if unlearnt else ()))
@@ -148,11 +151,11 @@ class Tunnels:
             self._due = clock + self._site.config.timings.reconcile
             # Not before the hub has let go of them: a row that is gone is a machine shut out.
             if seen.over:
-                self._site.ledger.end_tunnels(seen.over)
+                self._site.ledger.tunnels.end(seen.over)
 
     def _seen(self) -> Admission:
         state = self._site.ledger.state()
-        tunnels = self._site.ledger.tunnels()
+        tunnels = self._site.ledger.tunnels.all()
         subnet = self._network.subnet if self._network.tunnels else None
         return admission(
             state.machines, state.launches, tunnels, self._addresses, self._clouds, subnet
@@ -163,14 +166,14 @@ class Tunnels:
 
     def _enrolling(self, seen: Admission) -> list[Peer]:
         """The machines that may hand in their keys, by the keys that are good for that."""
-        if self._desk is None:
+        if self.desk is None:
             return []
         now, cloud_of = self._site.now(), self._cloud_of
         once = [
             e for e in newest(seen.enrolling, (p.address for p in seen.peers))
             if cloud_of(e.node) in self._once and may_enrol_once(e, now)
         ]  # fmt: skip
-        keys = [self._desk.public_key(e.generation, e.node) for e in once]
+        keys = [self.desk.public_key(e.generation, e.node) for e in once]
         return [
             Peer(address=e.address, key=key, live=False) for e, key in zip(once, keys, strict=True)
         ]
@@ -200,7 +203,7 @@ class Tunnels:
     def _ending(self) -> set[str]:
         """The addresses of machines that end, or have ended lately."""
         lately = self._site.now() - ENDED_LATELY
-        known = self._site.ledger.machines(ended_since=lately)
+        known = self._site.ledger.machines.live(ended_since=lately)
         over = [m for m in known if m.suspending is not None or m.ended is not None]
         return {m.instance.address for m in over if m.instance.address}
 
@@ -209,9 +212,10 @@ class Tunnels:
         any row is another machine's.
         """
         ledger, now = self._site.ledger, self._site.now()
-        known = {t.key for t in ledger.tunnels()}
+        known = {t.key for t in ledger.tunnels.all()}
         lost = {(e.generation, e.node): e for e in self._seen().enrolling}
-        lost = {k: e for k, e in lost.items() if k in {_name(m.instance) for m in self._live()}}
+        live = {(m.instance.generation, m.instance.node) for m in self._live()}
+        lost = {key: one for key, one in lost.items() if key in live}
         if not lost:
             return
         there = by_address(self._hub(Show()).peers)
@@ -271,7 +275,7 @@ class Tunnels:
             if self._believe(enrolling, key, f"{one.id} has printed it on its console"):
                 self.apply()
 
-    def _handed_in(self, address: str, key: str) -> str:
+    def handed_in(self, address: str, key: str) -> str:
         """A machine's own key came from that address in the tunnel; "" or why it is not taken."""
         now = self._site.now()
         for one in self._seen().enrolling:
@@ -287,7 +291,7 @@ class Tunnels:
             generation=one.generation, node=one.node, address=one.address, key=key,
             since=self._site.now(),
         )  # fmt: skip
-        wrong = self._site.ledger.enrol(tunnel)
+        wrong = self._site.ledger.tunnels.enrol(tunnel)
         if wrong:
             self._tell(one.node, f"its key is not believed: {wrong}", loud=True)
             return False
@@ -324,8 +328,4 @@ class Tunnels:
     def _report(self, trouble: str) -> None:
         code = "network" if trouble else None
         health = Health(name=HEALTH, checked=self._site.now(), error=trouble or None, code=code)
-        self._site.ledger.report_health(health)
-
-
-def _name(one: Instance) -> tuple[str, str]:
-    return one.generation, one.node
+        self._site.ledger.health.report(health)

@@ -38,12 +38,15 @@ R = TypeVar("R")
 
 
 def settle(config: Config, ledger: Ledger, now: float) -> None:
-    """Count what has become known; the first call only says from when on."""
-    until, since = now - LAG, ledger.settled()
+    """Count what has become known; the first call only says from when on. That waits for files in
+    use: in theirs it may have been said already.
+    """
+    until, since = now - LAG, ledger.usage.settled()
     if since is None or since > now:
-        ledger.settle(until, {})
+        if not ledger.end_only:
+            ledger.usage.settle(until, {})
     elif until - since >= STEP:
-        ledger.settle(until, counted(config, ledger, max(since, until - LONGEST), until, now))
+        ledger.usage.settle(until, counted(config, ledger, max(since, until - LONGEST), until, now))
 
 
 def counted(config: Config, ledger: Ledger, since: float, until: float, now: float) -> Counts:

@@ -47,20 +47,16 @@ class UsageRecord:
         """
         site, now = self._site, self._site.now()
         settle(site.config, site.ledger, now)
-        self._count_calls()
-        before = site.ledger.open_runs()
-        if not before and not site.ledger.machines(ended_since=now - 3 * PERIOD):
+        if calls := self._calls.take():
+            site.ledger.usage.count(calls)
+        before = site.ledger.usage.open_runs()
+        if not before and not site.ledger.machines.live(ended_since=now - 3 * PERIOD):
             return
         jobs = site.slurm.jobs(ended=True)
         fresh = news(site, before, jobs, now)
-        site.ledger.write_runs(fresh)
+        site.ledger.usage.write(fresh)
         if site.config.books.admin_comment:
             note_costs(site, fresh, jobs)
-
-    def _count_calls(self) -> None:
-        counts = self._calls.take()
-        if counts:
-            self._site.ledger.count(counts)
 
 
 def news(site: Site, before: Sequence[Run], jobs: Iterable[SlurmJob], now: float) -> list[Run]:
@@ -68,7 +64,7 @@ def news(site: Site, before: Sequence[Run], jobs: Iterable[SlurmJob], now: float
     told = [run for job in jobs if (run := run_of(site, job)) is not None]
     since = min((run.end for run in told if run.end is not None), default=now)
     opened = {(run.job, run.begin): run for run in before}
-    known = {(run.job, run.begin): run for run in site.ledger.runs(since - 1, now)} | opened
+    known = {(run.job, run.begin): run for run in site.ledger.usage.runs(since - 1, now)} | opened
     for run in told:
         opened.pop((run.job, run.begin), None)
     found = [run for run in told if known.get((run.job, run.begin)) != run]

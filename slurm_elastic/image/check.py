@@ -18,7 +18,7 @@ from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.image import disk, head, label, machine, network
 from slurm_elastic.image.commands import ENVIRONMENT, remove, require
 from slurm_elastic.image.label import Label
-from slurm_elastic.image.trial import FAILED, PRIVATE_KEY, Order
+from slurm_elastic.image.trial import FAILED, PRIVATE_KEY, TrialOrder
 
 _WANTS = "/etc/systemd/system/multi-user.target.wants"
 _ABSENT = (
@@ -74,7 +74,7 @@ def check(
             say(("FAILED: " if complaints else "") + text)
         accel = machine.accelerator(image, work)
         tree = head.tree_for(about.slurm, about.codename, say)
-        order = Order(
+        order = TrialOrder(
             image=str(image.resolve()), cloud=cloud, accel=accel, tree=str(tree or ""),
             heartbeat=heartbeat, timeout=timeout, saves="criu-" in about.software,
         )  # fmt: skip
@@ -119,7 +119,7 @@ def _is_there(raw: Path, path: str) -> bool:
     return "Inode:" in disk.inside(raw, f"stat {path}")
 
 
-def _boot(work: Path, order: Order, say: Callable[[str], None]) -> bool:
+def _boot(work: Path, order: TrialOrder, say: Callable[[str], None]) -> bool:
     (work / "order.json").write_bytes(msgspec.json.encode(order))
     words = [*NAMESPACES, sys.executable, "-P", "-m", "slurm_elastic.image.trial", str(work)]
     kept = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}

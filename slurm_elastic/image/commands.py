@@ -42,6 +42,14 @@ def run(words: Sequence[str | Path], text: str = "", **environment: str) -> str:
     return done.stdout
 
 
+def started(words: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+    """A command that goes on beside us; ``log`` gets what it says."""
+    with log.open("ab") as file:
+        return subprocess.Popen(
+            list(words), stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=ENVIRONMENT
+        )
+
+
 def remove(place: Path) -> None:
     """The directory with all that is in it; what was killed a moment ago may yet write there."""
     until = time.monotonic() + _SETTLES

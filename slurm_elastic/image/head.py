@@ -17,8 +17,8 @@ from pathlib import Path
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.image import apt
 from slurm_elastic.image.build import head_release
-from slurm_elastic.image.commands import ENVIRONMENT, remove, run
-from slurm_elastic.image.network import HEAD, serve
+from slurm_elastic.image.commands import ENVIRONMENT, remove, run, started
+from slurm_elastic.image.network import HEAD
 
 KEPT = Path("/var/cache/slurm-elastic")
 _PACKAGES = ("slurmctld", "slurm-client", "slurm-wlm-basic-plugins", "munge")
@@ -159,4 +159,4 @@ class Head:
         )  # fmt: skip
 
     def _start(self, words: Sequence[str], name: str) -> None:
-        self._running.append(serve([*self._before, *words], self._work / f"{name}.out"))
+        self._running.append(started([*self._before, *words], self._work / f"{name}.out"))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from slurm_elastic.image.commands import ENVIRONMENT, run
+from slurm_elastic.image.commands import run, started
 
 PROGRAMS = {"qemu-system-x86_64": "qemu-system-x86", "qemu-img": "qemu-utils"}
 MEMORY = 768
@@ -65,10 +65,7 @@ def command(spec: Spec) -> list[str]:
 
 def start(spec: Spec, log: Path) -> subprocess.Popen[bytes]:
     """The machine's process, which ends when the machine powers itself off."""
-    with log.open("ab") as file:
-        return subprocess.Popen(
-            command(spec), stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=ENVIRONMENT
-        )
+    return started(command(spec), log)
 
 
 def accelerator(image: Path, work: Path, shows: str = "Linux version") -> str:

@@ -5,11 +5,10 @@ It is made in a network namespace of its own, which nothing leaves, and goes wit
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from slurm_elastic.image.commands import ENVIRONMENT, run
+from slurm_elastic.image.commands import run
 from slurm_elastic.image.imds import ADDRESS as METADATA
 
 PROGRAMS = {"dnsmasq": "dnsmasq-base", "ip": "iproute2", "unshare": "util-linux"}
@@ -59,11 +58,3 @@ def dhcp(machines: int, names: Mapping[str, str], work: Path) -> Sequence[str]:
     ]  # fmt: skip
     words += [f"--dhcp-host={mac(n)},{address(n)}" for n in range(machines)]
     return [*words, *(f"--host-record={name},{where}" for name, where in names.items())]
-
-
-def serve(words: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
-    """A server in this namespace."""
-    with log.open("ab") as file:
-        return subprocess.Popen(
-            list(words), stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=ENVIRONMENT
-        )

@@ -1,6 +1,7 @@
 """The tree of an image: Debian with Slurm's part for nodes, the site's additions, and no secret.
 
-Nothing in it is of one machine: host keys, machine id and host name are made at the first boot.
+Nothing in it is of one machine (``cleaning``): host keys, machine id and host name are made at the
+first boot.
 slurmd and munged are not enabled: they would start without a configuration and without a key, and
 the boot would wait for them. Joining (programs/join.sh) starts both.
 """
@@ -11,23 +12,17 @@ import grp
 import os
 import pwd
 import shlex
-import shutil
 from pathlib import Path, PurePosixPath
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.image import apt, rooted
+from slurm_elastic.image.cleaning import clean
 from slurm_elastic.image.commands import require, run
 from slurm_elastic.image.recipe import LOGIN, Recipe, packages
 from slurm_elastic.machine.ckptroot.bundle import build as build_root_part
 from slurm_elastic.slurm.hooks.launcher import PROGRAM as ROOT_PART
 
 _SYSTEMD = PurePosixPath("etc/systemd")
-_WANTS = "etc/systemd/system/multi-user.target.wants"
-_OF_ONE_MACHINE = (
-    "etc/ssh/ssh_host_*", "etc/munge/munge.key", "var/lib/dbus/machine-id",
-    "var/lib/systemd/random-seed", "var/lib/cloud/*", "var/cache/apt/*.bin",
-    "var/log/*.log", "var/log/apt/*", "var/lib/apt/lists/*_*", "root/.ansible",
-)  # fmt: skip
 # Jobs may start the program that saves them; see etc/sudoers.d-slurm-elastic.
 _SYSCTLS = b"""\
 kernel.yama.ptrace_scope = 0
@@ -126,7 +121,11 @@ def make(recipe: Recipe, tree: Path, debian: str, slurm: str | None, *, booted: 
         add_login(tree)
     if recipe.criu:
         _add_root_part(tree)
-    _run_additions(recipe, tree)
+    for command in recipe.run:
+        apt.in_tree(tree, command)
+    if recipe.ansible:
+        words = ["ansible-playbook", "-c", "community.general.chroot", "-i", f"{tree},"]
+        run([*words, recipe.ansible], HOME="/root")
     if booted:
         settle(tree)
     clean(recipe, tree)
@@ -269,14 +268,6 @@ def _add_root_part(tree: Path) -> None:
         rooted.write(tree, place, text, mode)
 
 
-def _run_additions(recipe: Recipe, tree: Path) -> None:
-    for command in recipe.run:
-        apt.in_tree(tree, command)
-    if recipe.ansible:
-        words = ["ansible-playbook", "-c", "community.general.chroot", "-i", f"{tree},"]
-        run([*words, recipe.ansible], HOME="/root")
-
-
 def name_once(tree: Path) -> None:
     """Its host name is told by cloud-init and by joining; DHCP's has a service start at each boot.
     The network is as cloud-init has netplan write it.
@@ -294,30 +285,3 @@ def settle(tree: Path) -> None:
     apt.in_tree(tree, "systemd-sysusers")
     for place in ("etc", "var"):  # later than /usr: see ConditionNeedsUpdate in systemd.unit(5)
         rooted.write(tree, f"{place}/.updated", "")
-
-
-def clean(recipe: Recipe, tree: Path) -> None:
-    for unit in ("slurmd.service", "munge.service"):
-        rooted.entry(tree, f"{_WANTS}/{unit}").unlink(missing_ok=True)
-    if not any(_is_there(tree, f"{place}/lvm") for place in ("usr/sbin", "sbin")):
-        # It looks for LVM's snapshots at each boot, for seconds; without LVM there are none.
-        for link in rooted.matching(tree, "etc/systemd/system/*.wants/e2scrub_reap.service"):
-            link.unlink()
-    for pattern in _OF_ONE_MACHINE:
-        for path in rooted.matching(tree, pattern):
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-    rooted.write(tree, "etc/machine-id", "")
-    for name in ("vmlinuz.old", "initrd.img.old"):
-        rooted.entry(tree, name).unlink(missing_ok=True)
-    if any(_is_there(tree, f"{place}/systemd/systemd-resolved") for place in ("usr/lib", "lib")):
-        link = rooted.entry(tree, "etc/resolv.conf")
-        link.unlink(missing_ok=True)
-        link.symlink_to("../run/systemd/resolve/stub-resolv.conf")
-    if recipe.munge_key:
-        rooted.write(tree, "etc/munge/munge.key", Path(recipe.munge_key).read_bytes(), 0o400)
-        own = "chown munge:munge /etc/munge/munge.key"
-        apt.in_tree(tree, f"{own} && systemctl enable munge.service")
-
-
-def _is_there(tree: Path, name: str) -> bool:
-    return rooted.target(tree, name).exists()

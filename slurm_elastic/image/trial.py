@@ -22,7 +22,6 @@ import msgspec
 from msgspec import Struct
 
 from slurm_elastic.base.errors import SlurmElasticError
-from slurm_elastic.config import Config
 from slurm_elastic.controller.host_keys import HostKey, printed_keys
 from slurm_elastic.controller.ssh_file import (
     PushError,
@@ -33,9 +32,9 @@ from slurm_elastic.controller.ssh_file import (
     read_private_key,
 )
 from slurm_elastic.image import machine, network
-from slurm_elastic.image.commands import run
+from slurm_elastic.image.cloud_metadata import KINDS, NODE, Card, Identity, configuration
+from slurm_elastic.image.commands import run, started
 from slurm_elastic.image.head import Head
-from slurm_elastic.image.identity import KINDS, NODE, Card, Identity, configuration
 from slurm_elastic.image.imds import ADDRESS as METADATA
 from slurm_elastic.image.recipe import LOGIN
 from slurm_elastic.providers.base.joining import KEY_MARK
@@ -64,7 +63,7 @@ if journalctl -b -u slurmd.service | grep -q 'Failed to start'; then exit 1; fi
 _SAVES = "criu check >&2\n"
 
 
-class Order(Struct, frozen=True, kw_only=True):
+class TrialOrder(Struct, frozen=True, kw_only=True):
     """The image, by which accelerator it runs, and the tree of the head (empty: this host's own).
 
     ``cloud`` is among identity's ``KINDS``; ``heartbeat`` and ``timeout`` are seconds; ``saves``:
@@ -80,10 +79,10 @@ class Order(Struct, frozen=True, kw_only=True):
     saves: bool
 
 
-class Trial:
+class BootTrial:
     """One machine and its head; ``work`` has their files."""
 
-    def __init__(self, work: Path, order: Order) -> None:
+    def __init__(self, work: Path, order: TrialOrder) -> None:
         self._work, self._order = work, order
         self._began = time.monotonic()
         self._console = work / "console"
@@ -116,19 +115,20 @@ class Trial:
         work, order = self._work, self._order
         key = work / "login"
         run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "check", "-f", key])
-        config = self._configuration(key)
+        head = f"{network.HEAD}:6817"
+        config = configuration(order.cloud, head, order.heartbeat, key, self._head.key)
         public = key.with_suffix(".pub").read_text(encoding="utf-8").strip()
         card = Card(
             address=network.address(0), gateway=network.HEAD, bits=network.BITS, mac=network.mac(0)
         )
         identity = KINDS[order.cloud](config, card, public)
         network.up(1)
-        network.serve(network.dhcp(1, {"head": network.HEAD}, work), work / "dnsmasq.out")
+        started(network.dhcp(1, {"head": network.HEAD}, work), work / "dnsmasq.out")
         self._head.start()
         answers = work / "answers.json"
         answers.write_bytes(msgspec.json.encode(identity.answers))
         imds = Path(__file__).with_name("imds.py")
-        network.serve([sys.executable, "-I", str(imds), str(answers)], work / "imds.out")
+        started([sys.executable, "-I", str(imds), str(answers)], work / "imds.out")
         self._until(self._head.node_state, "slurmctld")
         disk = work / "disk.qcow2"
         machine.overlay(Path(order.image), disk)
@@ -138,11 +138,6 @@ class Trial:
         )  # fmt: skip
         self._machine = machine.start(self._spec, work / "qemu.out")
         return identity
-
-    def _configuration(self, key: Path) -> Config:
-        head = f"{network.HEAD}:6817"
-        order = self._order
-        return configuration(order.cloud, head, order.heartbeat, key, self._head.key)
 
     def _drives(self, identity: Identity) -> tuple[str, ...]:
         """The drive by which some clouds tell a machine who it is."""
@@ -200,9 +195,6 @@ class Trial:
         ours = read_private_key(str(self._work / "login"))
         ordered(self._target(self._order.timeout), ours, keys, script, b"")
 
-    def _is_off(self) -> bool:
-        return self._machine is not None and self._machine.poll() is not None
-
     def _find_secrets(self, identity: Identity) -> None:
         key = self._head.key.read_bytes()
         login = (self._work / "login").read_bytes()
@@ -228,7 +220,7 @@ class Trial:
         self._last = ""
         until = time.monotonic() + self._order.timeout
         while not (found := look()):
-            if self._is_off():
+            if self._machine is not None and self._machine.poll() is not None:
                 raise SlurmElasticError(f"it went off before this was seen: {what}")
             if time.monotonic() > until:
                 shown = [x.strip() for x in machine.printed(self._console).splitlines()[-5:]]
@@ -269,9 +261,9 @@ def unpacked(data: bytes) -> bytes:
 def main() -> int:
     """Run one trial."""
     work = Path(sys.argv[1])
-    order = msgspec.json.decode((work / "order.json").read_bytes(), type=Order)
+    order = msgspec.json.decode((work / "order.json").read_bytes(), type=TrialOrder)
     try:
-        Trial(work, order).run()
+        BootTrial(work, order).run()
     except SlurmElasticError as error:
         sys.stdout.write(f"FAILED: {error}\n")
         return FAILED

@@ -8,10 +8,9 @@ from pathlib import Path
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.image import label
-from slurm_elastic.model.cluster import CloudImage, ImageFile
+from slurm_elastic.model.boot_image import CloudImage, ImageFile
 from slurm_elastic.model.protocols import ImageStore
 
-_CHUNK = 1 << 20
 Say = Callable[[str], None]
 
 
@@ -20,7 +19,8 @@ def image_file(path: Path, name: str | None, seen_as: str | None) -> ImageFile:
     try:
         about = label.read(path)
         size = path.stat().st_size
-        digest = _digest(path)
+        with path.open("rb") as data:
+            digest = hashlib.file_digest(data, "sha256").hexdigest()
     except (SlurmElasticError, OSError) as error:
         raise ConfigError(str(error) if path.is_file() else f"{path} is no file") from None
     if not size:
@@ -51,7 +51,8 @@ def upload(
     for place in store.places:
         tell = _at(place, say)
         here = [one for one in there if one.place == place]
-        if whole := _whole(here, file):
+        same = (one for one in here if one.digest == file.digest and not one.unfinished)
+        if whole := next(same, None):
             tell(f"there already: {whole.name} ({whole.id})")
             continue
         _left_over(store, here, file, again and not dry_run, tell)
@@ -66,11 +67,6 @@ def upload(
 def _at(place: str, say: Say) -> Say:
     """``say`` with the place's name, where it has one."""
     return lambda text: say(f"{place}: {text}" if place else text)
-
-
-def _whole(here: Sequence[CloudImage], file: ImageFile) -> CloudImage | None:
-    same = (one for one in here if one.digest == file.digest and not one.unfinished)
-    return next(same, None)
 
 
 def _left_over(
@@ -90,11 +86,3 @@ def _left_over(
             raise SlurmElasticError(
                 f"the cloud has another image called {one.name} ({one.id}): name yours by --name"
             )
-
-
-def _digest(path: Path) -> str:
-    found = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            found.update(chunk)
-    return found.hexdigest()

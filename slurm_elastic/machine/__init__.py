@@ -1,1 +1,3 @@
-"""What runs on machines, or as root beside the services, each behind a narrow door of its own."""
+"""Programs that run on machines, or as root beside the services; each of them does only what it
+must.
+"""

@@ -1,4 +1,4 @@
-"""The values that all parts share: frozen, typed, without I/O.
+"""The cluster's values: pools, offers, limits, launches, machines, and what clouds say of them.
 
 Units: money in US dollars, prices in dollars per machine-hour, memory in MiB, time in seconds
 (points in time as Unix time), time limits in minutes where Slurm has them so.
@@ -6,11 +6,13 @@ Units: money in US dollars, prices in dollars per machine-hour, memory in MiB, t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from functools import cached_property
 
 from msgspec import Struct, field
+
+from slurm_elastic.model.boot_image import ImageChoice
 
 
 class Location(StrEnum):
@@ -26,66 +28,6 @@ class Market(StrEnum):
     RESERVED = "reserved"
     SPOT = "spot"
     ON_DEMAND = "on-demand"
-
-
-class ImageChoice(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The image that a pool's machines start from: an ``id``; or the newest whose ``name`` fits a
-    pattern (``*``, ``?``, ``[...]``); or the newest of that ``os``, ``version`` (``12`` is also
-    12.5) and ``software``, by the tags that its maker gave it.
-    """
-
-    id: str | None = None
-    """Change it when the pool should start from exactly this image until somebody names another."""
-    name: str | None = None
-    """Change it when the pool should start from the newest image of a name, as builds make."""
-    os: str | None = None
-    """Change it when images are chosen by their tags and the pool needs this system."""
-    version: str | None = None
-    """Change it when images are chosen by their tags and the pool needs this version of it."""
-    software: tuple[str, ...] = ()
-    """Change it when images are chosen by their tags and the pool's jobs need this software."""
-
-
-class ImageFile(Struct, frozen=True, kw_only=True):
-    """An image to upload as ``name``: the file at ``path`` of ``size`` bytes, its ``form`` (qcow2,
-    raw, tar) and SHA-256; ``os``, ``version`` and ``software`` as of ImageChoice, ``built`` is Unix
-    time. ``seen_as``: the path or URL by which the cloud itself finds the file, if it reads it.
-    """
-
-    path: str
-    name: str
-    form: str
-    size: int
-    digest: str
-    os: str
-    version: str
-    software: tuple[str, ...]
-    built: float
-    seen_as: str | None = None
-
-
-class CloudImage(Struct, frozen=True, kw_only=True):
-    """An image that a cloud has; on each host where it is several (``place``). ``created`` is Unix
-    time, ``size`` bytes (None: the cloud does not say), ``digest`` of the file that was uploaded.
-    ``unfinished`` says why no machine may start from it; ``own``: the account owns it.
-    """
-
-    id: str
-    name: str
-    place: str = ""
-    os: str = ""
-    version: str = ""
-    software: frozenset[str] = frozenset()
-    created: float = 0.0
-    size: int | None = None
-    digest: str = ""
-    unfinished: str = ""
-    own: bool = True
-
-    @property
-    def tagged(self) -> bool:
-        """Whether its maker said what is in it."""
-        return bool(self.digest or self.software)
 
 
 class Pool(Struct, frozen=True, kw_only=True):
@@ -162,11 +104,6 @@ class Offer(Struct, frozen=True, kw_only=True, dict=True):
         return max(self.price, self.on_demand_price or 0.0, self.reference_price or 0.0)
 
 
-def worst_prices(offers: Iterable[Offer]) -> dict[str, float]:
-    """By key, the most that a machine of each offer could cost."""
-    return {offer.key: offer.worst_price for offer in offers}
-
-
 def worst_price(instance: Instance, offers: Sequence[Offer]) -> float:
     """The highest price ($/h) that a machine of a launch on these offers may come to."""
     bought = [o for o in offers if o.key == instance.offer_key] or offers
@@ -234,45 +171,6 @@ class Usage(Struct, frozen=True, kw_only=True):
 
     nodes: Mapping[str, int] = field(default_factory=dict)
     dollars_per_hour: Mapping[str, float] = field(default_factory=dict)
-
-
-COOL_DOWN, BREAKER, DOUBT = "cool-down", "breaker", "doubt"
-NO_SPOT = "no-spot"
-CAPACITY, POLICY, OPERATOR = "capacity", "policy", "by-operator"
-HOLDS = frozenset({CAPACITY, POLICY, OPERATOR})
-"""The kinds that keep nodes from Slurm."""
-"""Why a node is held: no offer is left for it; the site's policies start none now; an operator
-wants nothing new there.
-"""
-TIMED = frozenset({COOL_DOWN, BREAKER, CAPACITY})
-"""The kinds that are set for a time, and over after it."""
-
-
-class Exclusion(Struct, frozen=True, kw_only=True):
-    """Something that is not to be used now: ``scope``, until ``until`` (Unix time), for ``cause``.
-
-    ``kind`` says what the scope is: of COOL_DOWN an offer (``Offer.key``) or, with stars in it, a
-    cloud's market or a cloud, with one part more, a pool's name, for that pool only; of BREAKER a
-    pool, of which so many machines in a row (``count``) did not come up (``until`` 0: it is not
-    paused yet; over: one machine is tried); of CAPACITY a node for which no offer has room; of
-    POLICY and OPERATOR a node, for other reasons (``until`` says nothing then); of DOUBT a cloud
-    whose list of machines was wrong for long (endless: a person or the list ends it), ``about`` has
-    what that lacked: ids, and nodes as ``node:NAME``; of NO_SPOT a job (``job:NUMBER``) that gets
-    no spot machine, as it cannot be saved.
-
-    ``count`` refusals in a row have the next cool-down grow. ``code`` is the cause in a word of the
-    cloud's, ``since`` when it began, ``pool`` the node's.
-    """
-
-    kind: str
-    scope: str
-    until: float = 0.0
-    cause: str = ""
-    code: str = ""
-    count: int = 0
-    since: float = 0.0
-    pool: str = ""
-    about: tuple[str, ...] = ()
 
 
 class LaunchSpec(Struct, frozen=True, kw_only=True):
@@ -378,85 +276,3 @@ class Notice(Struct, frozen=True, kw_only=True):
     deadline: float | None = None
     node: str = ""
     reason: str = ""
-
-
-class Level(StrEnum):
-    """How good a finding is. ``note``: nothing is wrong, but somebody may want to know."""
-
-    OK = "ok"
-    NOTE = "note"
-    WRONG = "wrong"
-
-
-class Finding(Struct, frozen=True, kw_only=True):
-    """One thing that ``doctor`` looked at: what was found of it, what was expected where that
-    differs, and what to do then.
-    """
-
-    what: str
-    level: Level
-    found: str
-    expected: str = ""
-    advice: str = ""
-
-    @staticmethod
-    def ok(what: str, found: str) -> Finding:
-        """As it should be."""
-        return Finding(what=what, level=Level.OK, found=found)
-
-    @staticmethod
-    def note(what: str, found: str, expected: str = "", advice: str = "") -> Finding:
-        """Worth a look."""
-        return Finding(what=what, level=Level.NOTE, found=found, expected=expected, advice=advice)
-
-    @staticmethod
-    def wrong(what: str, found: str, expected: str = "", advice: str = "") -> Finding:
-        """To be put right."""
-        return Finding(what=what, level=Level.WRONG, found=found, expected=expected, advice=advice)
-
-
-class JobRun(Struct, frozen=True, kw_only=True):
-    """One run of a batch job: from a start on its nodes to its end or requeue.
-
-    ``job`` is Slurm's job id, ``label`` what users call it (``12`` or ``12_3`` of an array);
-    ``attempt`` is the number of Slurm's restarts before it. Times are Unix time. ``options`` are
-    what its user says of the method; ``directory`` is the job's working directory.
-    """
-
-    job: int
-    label: str
-    attempt: int
-    user: str
-    uid: int
-    gid: int
-    nodes: tuple[str, ...]
-    partition: str
-    started: float
-    options: dict[str, str] = field(default_factory=dict)
-    directory: str = ""
-
-
-class Image(Struct, frozen=True, kw_only=True):
-    """A checkpoint of a job's run that was found complete. ``path`` is its directory ("" where the
-    application keeps it itself), ``size`` bytes, ``seconds`` what taking it took.
-    """
-
-    job: int
-    label: str
-    attempt: int
-    number: int
-    method: str
-    node: str
-    taken: float
-    seconds: float
-    size: int = 0
-    path: str = ""
-
-
-class Origin(Struct, frozen=True, kw_only=True):
-    """Where a run of a job began: the number of the image that it goes on from, 0 for the start of
-    its script (None: not told), and ``why`` not from the newest image.
-    """
-
-    image: int | None = None
-    why: str = ""

@@ -65,7 +65,7 @@ class Machine(Struct, frozen=True, kw_only=True):
     under ids of their own (``part_id``). For one to be stopped ``stopping`` is set (time) with
     ``suspending`` until that is known to be done; ``stopped`` is since when it is, in a part at the
     price of that; ``born`` when it was first launched, where that was an earlier part. If it
-    was to be stopped ``tunnel_key`` is the public key by which it reached the head (model_ledger's
+    was to be stopped ``tunnel_key`` is the public key by which it reached the head (the ledger's
     Tunnel), as its own disk has that still.
     """
 

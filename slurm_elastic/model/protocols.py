@@ -6,20 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from slurm_elastic.base.errors import ProviderError
-from slurm_elastic.model.cluster import (
-    CloudImage,
-    Finding,
-    Image,
-    ImageFile,
-    Instance,
-    JobRun,
-    LaunchSpec,
-    NodeRequest,
-    Notice,
-    Offer,
-    Origin,
-    Pool,
-)
+from slurm_elastic.model.boot_image import CloudImage, ImageFile
+from slurm_elastic.model.checkpoint import Image, JobRun, Origin
+from slurm_elastic.model.cluster import Instance, LaunchSpec, NodeRequest, Notice, Offer, Pool
+from slurm_elastic.model.finding import Finding
 from slurm_elastic.model.slurm import Reservation, SlurmJob, SlurmNode
 
 RankingKey = Callable[[NodeRequest, Offer], float]

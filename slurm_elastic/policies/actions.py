@@ -302,7 +302,7 @@ class SetAddress(OnNode, frozen=True, kw_only=True):
 
 class Release(OnNode, frozen=True, kw_only=True):
     """Let go of a node that is held for a cause (``hold``: a kind of
-    ``model.cluster.Exclusion``).
+    ``model.exclusion.Exclusion``).
     """
 
     kind: ClassVar[str] = "release"

@@ -133,12 +133,12 @@ KIND = "catalogue"
 class Decisions(Protocol):
     """The part of the ledger that keeps decisions."""
 
-    def decisions(self, subject: str) -> Sequence[Decision]: ...
+    def about(self, subject: str) -> Sequence[Decision]: ...
 
     def record(self, *decisions: Decision) -> None: ...
 
 
-def tell_used(config: Config, ledger: Decisions, now: float) -> None:
+def tell_used(config: Config, decisions: Decisions, now: float) -> None:
     """For ``explain``: the types and prices of catalogued clouds' pools, where they are new."""
     for cloud in (c for c in config.clouds if c.catalogued):
         catalogue = kept(path_of(config, cloud))
@@ -147,13 +147,13 @@ def tell_used(config: Config, ledger: Decisions, now: float) -> None:
                 "; ".join(_told(cloud, name) for name in pool.type_names) or "none fits"
             )
             subject = pool_subject(pool.name)
-            told = reversed(ledger.decisions(subject))
+            told = reversed(decisions.about(subject))
             before = (d for d in told if d.kind == KIND)
             if reason != next((d.reason for d in before), None):
                 one = Decision(
                     at=now, correlation=KIND, kind=KIND, subjects=(subject,), reason=reason
                 )
-                ledger.record(one)
+                decisions.record(one)
 
 
 def _dated(catalogue: Catalogue | None) -> str:

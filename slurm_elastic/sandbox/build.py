@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +22,14 @@ import yaml
 
 from slurm_elastic.base.errors import SandboxError
 from slurm_elastic.config.cloud_kinds import table
-from slurm_elastic.config.clouds import CloudSettings
-from slurm_elastic.machine import nodeproc
-from slurm_elastic.sandbox.endpoints import require_emulated
+from slurm_elastic.machine.local import local_processes
 from slurm_elastic.sandbox.layout import MARKER, Layout
+from slurm_elastic.sandbox.loopback_only import require_emulated
 from slurm_elastic.sandbox.one_world import ELASTIC, sandbox_world
 from slurm_elastic.sandbox.spec import (
     Ports,
     SandboxSpec,
+    cloud_of,
     elastic,
     machine_part,
     ports_from,
@@ -39,6 +40,9 @@ from slurm_elastic.state import statedir
 
 USER = "slurm"
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "scontrol", "sbatch", "setpriv")
+_EMULATOR = ("moto", "flask")
+"""Modules that the emulated EC2 needs, and nothing else: a package of their own brings them."""
+_SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _FIRST_PORT, _LAST_PORT = 20000, 32000
 LAST_PORTS = Path("/run/slurm-elastic-sandbox-ports")
 """Where the block of ports that was given last ended. Only root may write beside it."""
@@ -47,9 +51,14 @@ _MAX_PATH = 60
 
 def require_host(spec: SandboxSpec, layout: Layout) -> None:
     """SandboxError, in one sentence, for what this host or directory lacks."""
+    if cloud_of(spec, "aws") and not all(map(find_spec, _EMULATOR)):
+        raise SandboxError(
+            "the sandbox's emulated EC2 is a package of its own: install slurm-elastic-sandbox"
+            " (with pip: slurm-elastic[sandbox])"
+        )
     if os.getuid() != 0:
         raise SandboxError("the sandbox starts slurmd's and munged, which needs root")
-    if missing := [p for p in _PROGRAMS if not shutil.which(p, path=_search_path())]:
+    if missing := [p for p in _PROGRAMS if not shutil.which(p, path=_SEARCH_PATH)]:
         raise SandboxError(
             f"not installed: {', '.join(missing)} (Debian: slurmctld slurmd slurm-client"
             " slurm-wlm-basic-plugins munge)"
@@ -126,7 +135,7 @@ def _last_ports() -> Iterator[tuple[int, Callable[[int], None]]]:
 def _ports_of_others() -> set[int]:
     """The nodes of sandboxes that are up: most of their nodes are off and do not listen now."""
     ports: set[int] = set()
-    for directory in nodeproc.values(MARKER):
+    for directory in local_processes.values(MARKER):
         with contextlib.suppress(SandboxError):
             saved = Layout(dir=Path(directory)).read()
             first = saved.ports.slurmctld
@@ -161,7 +170,10 @@ def write_files(spec: SandboxSpec, ports: Ports, layout: Layout) -> None:
         # Newer slurmd's want a cgroup plugin or a word that there is none; 22.05 knows no such key.
         (etc / "cgroup.conf").write_text("CgroupPlugin=disabled\n")
     config = elastic(spec, ports)
-    require_emulated(_clouds(config))
+    require_emulated(
+        msgspec.convert(cloud, type=table().kind(cloud["provider"]).settings)
+        for cloud in config["clouds"]
+    )
     write_one(config, layout)
     if not spec.bare:
         layout.config.write_text(yaml.safe_dump(config, sort_keys=False))
@@ -177,7 +189,7 @@ def _write_login(etc: Path, munge_key: bytes) -> None:
     """The keys by which slurm-elasticd brings the munge key to virtual machines: SlurmUser's."""
     login, copy = etc / "login", etc / "login-munge.key"
     words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "sandbox", "-f", str(login)]
-    subprocess.run(words, check=True, env={"PATH": _search_path()}, stdin=subprocess.DEVNULL)
+    subprocess.run(words, check=True, env={"PATH": _SEARCH_PATH}, stdin=subprocess.DEVNULL)
     copy.touch(mode=0o400)
     copy.write_bytes(munge_key)
     slurm = pwd.getpwnam(USER)
@@ -213,7 +225,7 @@ def slurm_version() -> tuple[int, int]:
     """The release of the slurmctld that is installed."""
     done = subprocess.run(
         ["slurmctld", "-V"],
-        env={"PATH": _search_path()},
+        env={"PATH": _SEARCH_PATH},
         capture_output=True,
         text=True,
         check=False,
@@ -234,17 +246,6 @@ def require_several_slurmds(config: str, version: tuple[int, int]) -> None:
             "this Slurm was built without --enable-multiple-slurmd, and all machines of a sandbox"
             " are slurmd's of one host; Debian's is built with it"
         )
-
-
-def _clouds(config: dict[str, Any]) -> list[CloudSettings]:
-    return [
-        msgspec.convert(cloud, type=table().kind(cloud["provider"]).settings)
-        for cloud in config["clouds"]
-    ]
-
-
-def _search_path() -> str:
-    return "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def _directory(path: Path, mode: int) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from slurm_elastic.base.errors import SandboxError, SlurmError
 from slurm_elastic.config import configfile
-from slurm_elastic.machine import nodeproc
+from slurm_elastic.machine.local import local_processes
 from slurm_elastic.machine.local import records as local_records
 from slurm_elastic.sandbox import build
 from slurm_elastic.sandbox.control import control, one_control
@@ -32,7 +32,7 @@ from slurm_elastic.sandbox.ec2_control import Ec2Control
 from slurm_elastic.sandbox.hypervisor import Network
 from slurm_elastic.sandbox.layout import MARKER, Layout, Saved
 from slurm_elastic.sandbox.one_control import OneControl
-from slurm_elastic.sandbox.processes import Machines, Processes
+from slurm_elastic.sandbox.processes import Processes, SlurmdMachines
 from slurm_elastic.sandbox.shell import Shell
 from slurm_elastic.sandbox.spec import SandboxSpec, cloud_of, static_names
 from slurm_elastic.slurm.conf import install
@@ -50,7 +50,7 @@ class Sandbox(Shell):
         super().__init__(Layout(dir=spec.dir.resolve()))
         self.spec = spec
         self.processes = Processes(self.layout.dir)
-        self.machines = Machines(self.layout.machines)
+        self.machines = SlurmdMachines(self.layout.machines)
         self._daemons = Daemons(self.layout, self.processes)
 
     @classmethod
@@ -143,26 +143,23 @@ class Sandbox(Shell):
         self.processes.stop(SLURMCTLD, 10.0)
         for name in self.machines.ids():
             self.machines.power_off(name)
-        self._power_off_local()
+        for record in local_records.read_records(self.layout.local_machines):
+            directory = local_records.workdir(self.layout.local_machines, record)
+            local_processes.power_off(directory, slurmd=record.process)
         self.processes.stop(MUNGED, 5.0)
         self._sweep()
         if self.layout.read().spec.image:
             Network(self.layout.dir).down()
         shutil.rmtree(self.layout.dir)
 
-    def _power_off_local(self) -> None:
-        for record in local_records.read_records(self.layout.local_machines):
-            directory = local_records.workdir(self.layout.local_machines, record)
-            nodeproc.power_off(directory, slurmd=record.process)
-
     def _sweep(self) -> None:
         """Processes that were started without being recorded: children, or just before a crash."""
         mark, uids = str(self.layout.dir), {0, pwd.getpwnam(build.USER).pw_uid}
         until = time.monotonic() + 10.0
-        while (left := nodeproc.carrying(MARKER, mark, uids)) and time.monotonic() < until:
+        while (left := local_processes.carrying(MARKER, mark, uids)) and time.monotonic() < until:
             for process in left:
-                nodeproc.send(process, signal.SIGKILL)
-            nodeproc.wait_gone(left, 1.0)
+                local_processes.send(process, signal.SIGKILL)
+            local_processes.wait_gone(left, 1.0)
 
     def _clear_way(self, progress: Progress) -> None:
         if not self.layout.dir.exists():
@@ -190,8 +187,10 @@ class Sandbox(Shell):
         return True
 
     def is_up(self) -> bool:
-        """Whether all daemons run."""
-        return self.layout.marker.exists() and all(self.status().values())
+        """Whether all daemons run of the one that is there, as whatever it was made."""
+        return self.layout.marker.exists() and all(
+            Sandbox.attach(self.layout.dir).status().values()
+        )
 
     def status(self) -> dict[str, bool]:
         """Each daemon that belongs to this sandbox: does it run?"""

@@ -11,7 +11,7 @@ from slurm_elastic.sandbox.ec2_control import Ec2Control
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 from slurm_elastic.sandbox.layout import Layout, Saved
 from slurm_elastic.sandbox.one_control import OneControl
-from slurm_elastic.sandbox.seen import ALIVE, Seen
+from slurm_elastic.sandbox.seen import ALIVE, CloudMachine
 
 ONE_PREFIX = "one-"
 ONE_RUNNING = (3, 3)
@@ -27,10 +27,10 @@ def one_control(saved: Saved) -> OneControl:
     return OneControl(f"http://127.0.0.1:{saved.ports.one}")
 
 
-def one_seen(one: OneControl) -> Sequence[Seen]:
+def one_seen(one: OneControl) -> Sequence[CloudMachine]:
     """All its machines, as the runner wants to know them: on only while their LCM says RUNNING."""
     return tuple(
-        Seen(
+        CloudMachine(
             id=f"{ONE_PREFIX}{m.id}",
             node=m.node,
             state="running" if (m.state, m.lcm) == ONE_RUNNING else "off",
@@ -45,10 +45,10 @@ def attached(directory: Path) -> Ec2Control:
     return control(Layout(dir=directory.resolve()).read())
 
 
-def seen(ec2: Ec2Control) -> Sequence[Seen]:
+def seen(ec2: Ec2Control) -> Sequence[CloudMachine]:
     """All machines, as the runner wants to know them."""
     return tuple(
-        Seen(
+        CloudMachine(
             id=m.id,
             node=m.node,
             state=m.state,

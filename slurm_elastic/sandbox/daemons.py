@@ -123,21 +123,18 @@ class Daemons:
 
     def elasticd(self, extra: Mapping[str, str]) -> None:
         """slurm-elasticd as SlurmUser; ``extra`` goes into its environment (fault points)."""
-        argv = [
-            *(sys.executable, "-m", "slurm_elastic.cli.daemon"),
-            *("--config", str(self._layout.config)),
-        ]
-        self._processes.start(ELASTICD, argv, self._layout.daemon_env() | dict(extra), user=USER)
+        self._service(ELASTICD, "daemon", extra)
         self._wait(ELASTICD, lambda: listens(self._layout.dir / "state" / "prolog.sock"))
 
     def ckptman(self, extra: Mapping[str, str]) -> None:
         """slurm-elastic-ckptman as SlurmUser."""
-        argv = [
-            *(sys.executable, "-m", "slurm_elastic.cli.ckptman"),
-            *("--config", str(self._layout.config)),
-        ]
-        self._processes.start(CKPTMAN, argv, self._layout.daemon_env() | dict(extra), user=USER)
+        self._service(CKPTMAN, "ckptman", extra)
         self._wait(CKPTMAN, (self._layout.dir / "state" / "notices").is_dir)
+
+    def _service(self, name: str, module: str, extra: Mapping[str, str]) -> None:
+        argv = [sys.executable, "-m", f"slurm_elastic.cli.{module}"]
+        argv += ["--config", str(self._layout.config)]
+        self._processes.start(name, argv, self._layout.daemon_env() | dict(extra), user=USER)
 
     def _wait(self, name: str, ready: Callable[[], bool]) -> None:
         until = time.monotonic() + READY

@@ -20,13 +20,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slurm_elastic.base.errors import SandboxError, SlurmElasticError
-from slurm_elastic.base.signals import on_end
 from slurm_elastic.providers.base.prices.trace import load_trace
 from slurm_elastic.sandbox import ec2_moto
 from slurm_elastic.sandbox.ec2_cloud import EmulatedCloud
 from slurm_elastic.sandbox.ec2_front import Front
-from slurm_elastic.sandbox.endpoints import isolated_env
-from slurm_elastic.sandbox.steering import HOST, announce
+from slurm_elastic.sandbox.loopback_only import isolated_env
+from slurm_elastic.sandbox.steering import HOST, serve_until_ended
 
 if TYPE_CHECKING:
     from werkzeug.serving import WSGIRequestHandler
@@ -54,14 +53,7 @@ def serve(directory: Path, port: int, prices: Path | None, speed: float) -> None
     except (OSError, SystemExit) as error:
         raise SandboxError(f"port {port} on {HOST} cannot be had: {error}") from error
     threading.Thread(target=front.reap_until_stopped, daemon=True).start()
-    # shutdown waits for the loop that this very thread runs, so another one has to call it.
-    on_end(lambda: threading.Thread(target=server.shutdown).start())
-    announce(directory / "ec2", server.server_port)
-    try:
-        server.serve_forever()
-    finally:
-        front.stop()
-        server.server_close()
+    serve_until_ended(server, directory / "ec2", front.stop)
 
 
 def _handler() -> type[WSGIRequestHandler]:

@@ -80,7 +80,7 @@ class View(Struct, frozen=True, kw_only=True):
 
 
 @dataclass
-class Machine:
+class EmulatedInstance:
     """A machine of moto's and what we hold about it."""
 
     instance: Any
@@ -156,7 +156,7 @@ class EmulatedCloud:
             backends.reset()
         self.queue.reset()
         self._backends: Any = ec2_backends[ACCOUNT]
-        self.machines: dict[str, Machine] = {}
+        self.machines: dict[str, EmulatedInstance] = {}
         self.faults = Faults()
         self.stock = Stock()
         self.prices = shipped(self.speed, now)
@@ -199,7 +199,7 @@ class EmulatedCloud:
         names, spot_tags = FleetNodeNames(), call.spot_tags()
         for instance in instances:
             tags = {tag["key"]: tag["value"] for tag in instance.get_tags()}
-            machine = Machine(
+            machine = EmulatedInstance(
                 instance=instance,
                 target=target,
                 launched=now,
@@ -220,7 +220,7 @@ class EmulatedCloud:
             return set()
         return {m.id for m in self.machines.values() if m.visible_from > now}
 
-    def spot_machines(self) -> Iterator[Machine]:
+    def spot_machines(self) -> Iterator[EmulatedInstance]:
         """All machines with a spot request, gone ones included."""
         return (m for m in self.machines.values() if m.spot_request)
 
@@ -263,7 +263,11 @@ class EmulatedCloud:
         for machine in self.machines.values():
             due = machine.interruption is not None and machine.interruption.deadline <= now
             if due and machine.alive:
-                self._take(machine)
+                log.info("spot machine taken id=%s node=%s", machine.id, machine.node)
+                machine.instance.terminate()
+                reason = machine.instance.state_reason
+                reason.code = _INTERRUPTED
+                reason.message = f"{_INTERRUPTED}: Spot instance termination"
 
     def view(self, now: float) -> View:
         """All there is to see."""
@@ -279,16 +283,10 @@ class EmulatedCloud:
             throttled=self.buckets.rejected,
         )
 
-    def _spot(self, instance_id: str) -> Machine:
+    def _spot(self, instance_id: str) -> EmulatedInstance:
         machine = self.machines.get(instance_id)
         if machine is None or not machine.alive:
             raise SandboxError(f"there is no running machine {instance_id!r}")
         if machine.spot_request is None:
             raise SandboxError(f"machine {instance_id!r} is not a spot machine")
         return machine
-
-    def _take(self, machine: Machine) -> None:
-        log.info("spot machine taken id=%s node=%s", machine.id, machine.node)
-        machine.instance.terminate()
-        reason = machine.instance.state_reason
-        reason.code, reason.message = _INTERRUPTED, f"{_INTERRUPTED}: Spot instance termination"

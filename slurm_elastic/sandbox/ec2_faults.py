@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from threading import Lock
+from threading import Event, Lock
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import SandboxError
+
+log = logging.getLogger(__name__)
 
 
 class FaultKind(StrEnum):
@@ -161,6 +164,18 @@ class Faults:
                     self._count_down(index, fault)
                     return fault
         return None
+
+    def strike(self, target: Target, stage: Stage, stopped: Event) -> Fault | None:
+        """The same, told of, and waited for until the cloud is ``stopped``; None where there is
+        nothing else to it.
+        """
+        fault = self.take(target, stage)
+        if fault is None:
+            return None
+        log.info("fault action=%s kind=%s", target.action, fault.kind)
+        if fault.kind in DELAYED:
+            stopped.wait(fault.seconds)
+        return None if fault.kind is FaultKind.SLOW else fault
 
     def _count_down(self, index: int, fault: Fault) -> None:
         if fault.count is None:

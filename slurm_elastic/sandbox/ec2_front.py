@@ -36,18 +36,10 @@ from slurm_elastic.sandbox.ec2_api import (
     without_instances,
 )
 from slurm_elastic.sandbox.ec2_cloud import EmulatedCloud
-from slurm_elastic.sandbox.ec2_faults import (
-    DELAYED,
-    PAGE,
-    Ec2Error,
-    Fault,
-    FaultKind,
-    Stage,
-    Target,
-)
+from slurm_elastic.sandbox.ec2_faults import PAGE, Ec2Error, Fault, FaultKind, Stage, Target
 from slurm_elastic.sandbox.ec2_spot import told_xml
 from slurm_elastic.sandbox.spec import IMAGE
-from slurm_elastic.sandbox.steering import PREFIX, Answer, steered
+from slurm_elastic.sandbox.steering import PREFIX, ControlAnswer, steered
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +51,7 @@ _RESERVATION = re.compile(rb"<reservationId>(r-[0-9a-f]+)</reservationId>")
 
 Environ = dict[str, Any]
 StartResponse = Callable[..., Any]
-Service = Callable[[str, Environ, bytes], Answer]
+Service = Callable[[str, Environ, bytes], ControlAnswer]
 """What serves the actions of one service, each with its request and its body."""
 
 
@@ -76,7 +68,7 @@ class _Launch(Struct, frozen=True):
     """An answered launch, kept under its client token."""
 
     digest: bytes
-    answer: Answer
+    answer: ControlAnswer
     ids: tuple[str, ...]
 
 
@@ -131,7 +123,10 @@ class Front:
         elif _S3 in environ.get("HTTP_AUTHORIZATION", ""):
             return self._bucket(environ, body, start_response)
         else:
-            answer = self._served(environ, body)
+            # By the service that the request names; EC2's have no name there.
+            service, dot, action = environ.get("HTTP_X_AMZ_TARGET", "").rpartition(".")
+            named = self._services.get(service + dot)
+            answer = named(action, environ, body) if named else self._api(environ, body)
         headers = [("Content-Type", answer.type), ("Content-Length", str(len(answer.body)))]
         start_response(f"{answer.status} {'OK' if answer.status == 200 else 'Refused'}", headers)
         return [answer.body]
@@ -146,7 +141,7 @@ class Front:
         """End what waits."""
         self._stopped.set()
 
-    def _control(self, method: str, path: str, body: bytes) -> Answer:
+    def _control(self, method: str, path: str, body: bytes) -> ControlAnswer:
         name, now = path.removeprefix(PREFIX), self._clock()
         with self._lock:
             if name == "reset":
@@ -158,18 +153,14 @@ class Front:
                 ec2_control.ORDERS, self.cloud, request, now, lambda: self.cloud.view(now)
             )
 
-    def _served(self, environ: Environ, body: bytes) -> Answer:
-        """By the service that the request names; EC2's have no name there."""
-        service, dot, action = environ.get("HTTP_X_AMZ_TARGET", "").rpartition(".")
-        named = self._services.get(service + dot)
-        return named(action, environ, body) if named else self._api(environ, body)
-
-    def _api(self, environ: Environ, body: bytes) -> Answer:
+    def _api(self, environ: Environ, body: bytes) -> ControlAnswer:
         call = parse(body, environ.get("HTTP_AUTHORIZATION", ""))
         with self._lock:
             self.cloud.calls[call.action] += 1
             self.cloud.access_keys.add(call.key)
-            target = self._target(call)
+            target = call.target
+            if call.action == "RunInstances":
+                target = replace(target, zone=self.cloud.zone_of(call))
             too_fast = self.cloud.buckets.refuse(call)
         if too_fast:
             return _error(too_fast)
@@ -185,19 +176,19 @@ class Front:
     def _json(self, told: Callable[[bytes], bytes | Ec2Error]) -> Service:
         """Another service of Amazon's, whose errors have another form."""
 
-        def serve(action: str, _environ: Environ, body: bytes) -> Answer:
+        def serve(action: str, _environ: Environ, body: bytes) -> ControlAnswer:
             with self._lock:
                 self.cloud.calls[action] += 1
                 answer = told(body)
             fault = self.cloud.faults.take(Target(action=action), Stage.ENTRY)
             answer = (fault.error("") if fault else None) or answer
             if isinstance(answer, Ec2Error):
-                return Answer(answer.status, ec2_quotas.error_json(answer), ec2_quotas.JSON)
-            return Answer(200, answer, ec2_quotas.JSON)
+                return ControlAnswer(answer.status, ec2_quotas.error_json(answer), ec2_quotas.JSON)
+            return ControlAnswer(200, answer, ec2_quotas.JSON)
 
         return serve
 
-    def _queues(self, action: str, environ: Environ, body: bytes) -> Answer:
+    def _queues(self, action: str, environ: Environ, body: bytes) -> ControlAnswer:
         """SQS, of which no fault and no limit of EC2's is."""
         region = parse(b"", environ.get("HTTP_AUTHORIZATION", "")).region
         with self._lock:
@@ -217,27 +208,16 @@ class Front:
         with self._lock:
             return [*self._moto(environ | {"wsgi.input": io.BytesIO(body)}, start_response)]
 
-    def _target(self, call: Call) -> Target:
-        target = call.target
-        if call.action == "RunInstances":
-            return replace(target, zone=self.cloud.zone_of(call))
-        return target
-
-    def _strike(self, target: Target, stage: Stage) -> Answer | None:
+    def _strike(self, target: Target, stage: Stage) -> ControlAnswer | None:
         """The error that a fault makes of this call; ConnectionError drops the connection."""
-        fault = self.cloud.faults.take(target, stage)
+        fault = self.cloud.faults.strike(target, stage, self._stopped)
         if fault is None:
             return None
-        log.info("fault action=%s kind=%s", target.action, fault.kind)
-        if fault.kind in DELAYED:
-            self._stopped.wait(fault.seconds)
-        if fault.kind is FaultKind.SLOW:
-            return None
         if fault.kind is FaultKind.GARBAGE:
-            return Answer(200, PAGE, "text/html")
+            return ControlAnswer(200, PAGE, "text/html")
         return _refusal(fault, target)
 
-    def _serve(self, call: Call, target: Target, environ: Environ) -> Answer:
+    def _serve(self, call: Call, target: Target, environ: Environ) -> ControlAnswer:
         now = self._clock()
         match call.action:
             case "RunInstances":
@@ -252,26 +232,26 @@ class Front:
                 return self._seen(call, environ, now)
             case "ImportSnapshot" | "DescribeImportSnapshotTasks":
                 told = self._imports.told(call)
-                return _error(told) if isinstance(told, Ec2Error) else Answer(200, told)
+                return _error(told) if isinstance(told, Ec2Error) else ControlAnswer(200, told)
             case "RegisterImage":
                 return self._register(call, environ)
             case "DescribeImages" if call.listed("ImageId") == [IMAGE]:
-                return Answer(200, answer_xml(call.action, _IMAGE_XML))
+                return ControlAnswer(200, answer_xml(call.action, _IMAGE_XML))
         body = told_xml(self.cloud, call, now)
-        return Answer(200, body) if body else self._forward(environ, call.body({}))
+        return ControlAnswer(200, body) if body else self._forward(environ, call.body({}))
 
-    def _described(self, wanted: Sequence[str]) -> Answer:
+    def _described(self, wanted: Sequence[str]) -> ControlAnswer:
         found = [f for f in self._fleets.values() if not wanted or f.id in wanted]
-        return Answer(200, ec2_fleet.described_xml(found))
+        return ControlAnswer(200, ec2_fleet.described_xml(found))
 
-    def _seen(self, call: Call, environ: Environ, now: float) -> Answer:
+    def _seen(self, call: Call, environ: Environ, now: float) -> ControlAnswer:
         answer = self._forward(environ, call.body({}))
         hidden = self.cloud.hidden(now)
         if answer.status == 200 and hidden:
             return replace(answer, body=without_instances(answer.body, hidden))
         return answer
 
-    def _run(self, call: Call, target: Target, environ: Environ) -> Answer:
+    def _run(self, call: Call, target: Target, environ: Environ) -> ControlAnswer:
         before = self._before(call)
         if before:
             return before
@@ -291,7 +271,7 @@ class Front:
             self._remember(call, answer, ids)
         return answer
 
-    def _register(self, call: Call, environ: Environ) -> Answer:
+    def _register(self, call: Call, environ: Environ) -> ControlAnswer:
         """The image has the disk that it was given, other than moto's."""
         if refusal := ec2_images.refused(call):
             return _error(refusal)
@@ -300,7 +280,7 @@ class Front:
             ec2_images.registered(call)
         return answer
 
-    def _start_stopped(self, call: Call, environ: Environ) -> Answer:
+    def _start_stopped(self, call: Call, environ: Environ) -> ControlAnswer:
         """A stopped machine has no host any more, and needs one as a fresh machine does."""
         for target in self.cloud.stopped(call.listed("InstanceId")):
             refusal = self._strike(replace(target, action=call.action), Stage.STOCK)
@@ -310,7 +290,7 @@ class Front:
                 return _refusal(Fault(kind=FaultKind.CAPACITY), target)
         return self._forward(environ, call.body({}))
 
-    def _fleet(self, call: Call, environ: Environ) -> Answer:
+    def _fleet(self, call: Call, environ: Environ) -> ControlAnswer:
         before = self._before(call)
         if before:
             return before
@@ -320,13 +300,13 @@ class Front:
             return _error(unknown)
         fleet = ec2_fleet.create(shop, call, self._clock())
         self._fleets[fleet.id] = fleet
-        answer = Answer(200, ec2_fleet.created_xml(fleet))
+        answer = ControlAnswer(200, ec2_fleet.created_xml(fleet))
         self._remember(call, answer, fleet.ids)
         return answer
 
     def start(
         self, call: Call, target: Target, count: int, environ: Environ
-    ) -> tuple[Answer, Sequence[str]]:
+    ) -> tuple[ControlAnswer, Sequence[str]]:
         """Have moto start so many machines, and take note of them."""
         answer = self._forward(environ, call.body({"MinCount": str(count), "MaxCount": str(count)}))
         found = _RESERVATION.search(answer.body)
@@ -334,17 +314,17 @@ class Front:
             return answer, ()
         return answer, self.cloud.launched(call, found[1].decode(), target, self._clock())
 
-    def _before(self, call: Call) -> Answer | None:
+    def _before(self, call: Call) -> ControlAnswer | None:
         """The answer that the call's client token had already."""
         before = self._tokens.get(call.params.get("ClientToken", ""))
         return self._again(before, _digest(call)) if before else None
 
-    def _remember(self, call: Call, answer: Answer, ids: Sequence[str]) -> None:
+    def _remember(self, call: Call, answer: ControlAnswer, ids: Sequence[str]) -> None:
         token = call.params.get("ClientToken", "")
         if token:
             self._tokens[token] = _Launch(_digest(call), answer, tuple(ids))
 
-    def _again(self, before: _Launch, digest: bytes) -> Answer:
+    def _again(self, before: _Launch, digest: bytes) -> ControlAnswer:
         if before.digest != digest:
             return _error(
                 Ec2Error(
@@ -367,8 +347,8 @@ class Front:
         text = f"Your Spot request price of {most} is lower than the minimum required {quote.price}"
         return Ec2Error("SpotMaxPriceTooLow", 400, text)
 
-    def _forward(self, environ: Environ, body: bytes) -> Answer:
-        return Answer(*ec2_moto.ask(self._moto, environ, body))
+    def _forward(self, environ: Environ, body: bytes) -> ControlAnswer:
+        return ControlAnswer(*ec2_moto.ask(self._moto, environ, body))
 
 
 def _digest(call: Call) -> bytes:
@@ -376,12 +356,12 @@ def _digest(call: Call) -> bytes:
     return hashlib.sha256(repr(sorted(call.params.items())).encode()).digest()
 
 
-def _refusal(fault: Fault, target: Target) -> Answer:
+def _refusal(fault: Fault, target: Target) -> ControlAnswer:
     error = fault.error(target.market)
     if error is None:
         raise ConnectionAbortedError(f"fault {fault.kind}")
     return _error(error)
 
 
-def _error(error: Ec2Error) -> Answer:
-    return Answer(error.status, error_xml(error))
+def _error(error: Ec2Error) -> ControlAnswer:
+    return ControlAnswer(error.status, error_xml(error))

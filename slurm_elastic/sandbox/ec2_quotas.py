@@ -11,7 +11,6 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import Struct
 
-from slurm_elastic.providers.aws.capacity import CODES
 from slurm_elastic.sandbox.ec2_faults import Ec2Error
 
 TARGET = "ServiceQuotasV20190624."
@@ -29,6 +28,8 @@ class _Asked(Struct, frozen=True, rename="pascal"):
 
 def shipped() -> dict[str, float]:
     """The quotas of a fresh account, by their codes."""
+    from slurm_elastic.providers.aws.capacity import CODES  # with boto3, which commands go without
+
     return dict.fromkeys(CODES.values(), VCPUS)
 
 

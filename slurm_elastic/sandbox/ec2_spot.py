@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from slurm_elastic.sandbox.ec2_api import Call, answer_xml, elements, tag_set, timestamp
-from slurm_elastic.sandbox.ec2_cloud import EmulatedCloud, Machine
+from slurm_elastic.sandbox.ec2_cloud import EmulatedCloud, EmulatedInstance
 
 _LINUX = "Linux/UNIX"
 LICENCES = {_LINUX: 0.0, "Red Hat Enterprise Linux": 0.026, "SUSE Linux": 0.05}
@@ -104,7 +104,7 @@ def spot_requests_xml(cloud: EmulatedCloud, call: Call) -> bytes:
     return answer_xml(call.action, f"<spotInstanceRequestSet>{items}</spotInstanceRequestSet>")
 
 
-def _request_xml(machine: Machine) -> str:
+def _request_xml(machine: EmulatedInstance) -> str:
     state, code = _state(machine)
     since = machine.interruption.announced if machine.interruption else machine.launched
     return (
@@ -123,7 +123,7 @@ def _request_xml(machine: Machine) -> str:
     )
 
 
-def _state(machine: Machine) -> tuple[str, str]:
+def _state(machine: EmulatedInstance) -> tuple[str, str]:
     """State and status code, as in "Spot request status" of the EC2 user guide."""
     if machine.alive:
         marked = machine.interruption is not None
@@ -133,16 +133,13 @@ def _state(machine: Machine) -> tuple[str, str]:
     return "closed", "instance-terminated-by-user"
 
 
-def _values(machine: Machine) -> dict[str, str]:
+def _values(machine: EmulatedInstance) -> dict[str, str]:
     state, code = _state(machine)
     values = {"state": state, "status-code": code, "instance-id": machine.id}
     return values | {f"tag:{key}": value for key, value in (machine.spot_tags or {}).items()}
 
 
 def _allowed(filters: Mapping[str, Sequence[str]], values: Mapping[str, str]) -> bool:
-    return all(values.get(name) in allowed for name, allowed in _known(filters))
-
-
-def _known(filters: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, Sequence[str]]]:
-    """Without the product filter, which is no quote's."""
-    return ((k, v) for k, v in filters.items() if k != "product-description")
+    # Without the product filter, which is no quote's.
+    wanted = ((k, v) for k, v in filters.items() if k != "product-description")
+    return all(values.get(name) in allowed for name, allowed in wanted)

@@ -16,7 +16,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import boto3
 import msgspec
 from msgspec import Struct
 
@@ -24,17 +23,17 @@ from slurm_elastic.base import writing
 from slurm_elastic.base.errors import SandboxError
 from slurm_elastic.image import imds, label, machine
 from slurm_elastic.image.build import head_release
+from slurm_elastic.image.cloud_metadata import identity_document
 from slurm_elastic.image.commands import run
-from slurm_elastic.image.identity import identity_document
 from slurm_elastic.image.imds import ADDRESS as METADATA
 from slurm_elastic.image.network import BRIDGE
-from slurm_elastic.machine import nodeproc
-from slurm_elastic.machine.nodeproc import Process
+from slurm_elastic.machine.local import local_processes
+from slurm_elastic.machine.local.local_processes import Process
 from slurm_elastic.sandbox.ec2_cloud import MachineView
 from slurm_elastic.sandbox.ec2_control import Ec2Control
-from slurm_elastic.sandbox.endpoints import EMULATOR_KEY, EMULATOR_SECRET
 from slurm_elastic.sandbox.layout import Layout
-from slurm_elastic.sandbox.seen import Seen
+from slurm_elastic.sandbox.loopback_only import EMULATOR_KEY, EMULATOR_SECRET
+from slurm_elastic.sandbox.seen import CloudMachine
 from slurm_elastic.sandbox.spec import VIRTUAL_HEAD as HEAD
 
 log = logging.getLogger(__name__)
@@ -125,6 +124,8 @@ class Hypervisor:
     """One step at a time, as ``Runner``."""
 
     def __init__(self, layout: Layout, image: Path, ec2: Ec2Control, endpoint: str) -> None:
+        import boto3  # commands are described without the libraries of any cloud
+
         self._layout, self._image, self._ec2 = layout, image, ec2
         self._place = layout.dir / "machines"
         self._network = Network(layout.dir)
@@ -133,13 +134,14 @@ class Hypervisor:
         self._consoles: dict[str, int] = {}
         self._answers: dict[str, bytes] = {}
         self._accel = ""
+
         self._api = boto3.client(
             "ec2", region_name="us-east-1", endpoint_url=endpoint,
             aws_access_key_id=EMULATOR_KEY, aws_secret_access_key=EMULATOR_SECRET,
         )  # fmt: skip
         self._serve()
 
-    def step(self, seen: Iterable[Seen], _now: float) -> None:
+    def step(self, seen: Iterable[CloudMachine], _now: float) -> None:
         """Power off what is gone, boot what is new, pass on what machines print and are told."""
         alive = {m.id for m in seen if m.state in _ALIVE and m.node}
         views = {m.id: m for m in self._ec2.state().machines}
@@ -148,7 +150,7 @@ class Hypervisor:
         for name, one in list(self._running.items()):
             self._tell(views[name])
             self._show(name)
-            if not nodeproc.alive(one.process):
+            if not local_processes.alive(one.process):
                 log.info("powered itself off machine=%s", name)
                 self._over.add(name)
                 self._ec2.shut_down([name])
@@ -172,7 +174,7 @@ class Hypervisor:
     def _start(self, words: list[str], name: str) -> Process:
         environment = self._layout.daemon_env()
         log_file = str(self._layout.log / f"{name}.out")
-        return nodeproc.spawn([*self._network.inside(), *words], environment, log=log_file)
+        return local_processes.spawn([*self._network.inside(), *words], environment, log=log_file)
 
     def _boot(self, view: MachineView) -> None:
         if not self._accel:
@@ -197,7 +199,7 @@ class Hypervisor:
 
     def _power_off(self, name: str) -> None:
         one = self._running.pop(name)
-        nodeproc.stop(one.process, 0.0)
+        local_processes.stop(one.process, 0.0)
         self._network.remove(one.number, one.address)
         (self._place / f"{name}.qcow2").unlink(missing_ok=True)
         (self._place / "hosts" / name).unlink(missing_ok=True)

@@ -13,8 +13,8 @@ from msgspec import Struct
 
 from slurm_elastic.base import writing
 from slurm_elastic.base.errors import SandboxError
-from slurm_elastic.machine.nodeproc import Machine
-from slurm_elastic.sandbox.endpoints import isolated_env
+from slurm_elastic.machine.local.local_processes import SlurmdSettings
+from slurm_elastic.sandbox.loopback_only import isolated_env
 from slurm_elastic.sandbox.spec import Ports, SandboxSpec
 
 MARKER = "SLURM_ELASTIC_SANDBOX_DIR"
@@ -65,9 +65,9 @@ class Layout(Struct, frozen=True, kw_only=True):
         """All logs."""
         return self.dir / "log"
 
-    def machine(self, name: str, node: str) -> Machine:
+    def machine(self, name: str, node: str) -> SlurmdSettings:
         """A slurmd of this sandbox as a machine."""
-        return Machine(
+        return SlurmdSettings(
             id=name,
             node=node,
             directory=str(self.machines / name),

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import slurm_elastic
-from slurm_elastic.machine import nodeproc
+from slurm_elastic.machine.local import local_processes
 from slurm_elastic.sandbox import control
 from slurm_elastic.sandbox.layout import Layout
 from slurm_elastic.sandbox.spec import cloud_of
@@ -20,7 +20,11 @@ _PROGRAM = Path(slurm_elastic.__file__).parent / "machine" / "programs" / "agent
 
 
 def prepare(
-    layout: Layout, machine: nodeproc.Machine, heartbeat_timeout: float, check: str, launch: str
+    layout: Layout,
+    machine: local_processes.SlurmdSettings,
+    heartbeat_timeout: float,
+    check: str,
+    launch: str,
 ) -> bool:
     """Write the agent's settings, and run the gate's check; whether slurmd may start."""
     settings = Path(machine.directory) / "agent"
@@ -39,12 +43,12 @@ def prepare(
     return subprocess.run(command, env=layout.daemon_env(), check=False).returncode == 0
 
 
-def start(layout: Layout, machine: nodeproc.Machine) -> None:
+def start(layout: Layout, machine: local_processes.SlurmdSettings) -> None:
     """Start the agent beside the machine's slurmd; it is powered off with the machine."""
     settings = Path(machine.directory) / "agent"
-    nodeproc.spawn(
+    local_processes.spawn(
         [sys.executable, "-I", str(_PROGRAM), str(settings)],
-        layout.daemon_env() | {nodeproc.MARKER: machine.directory},
+        layout.daemon_env() | {local_processes.MARKER: machine.directory},
         log=str(layout.log / f"agent-{machine.node}.out"),
         directory=machine.directory,
     )

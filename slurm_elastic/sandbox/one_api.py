@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import xmlrpc.client
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -20,13 +21,13 @@ from slurm_elastic.sandbox.one_cloud import (
     PENDING,
     STATES,
     Cloud,
-    Order,
+    MachineWish,
     Refusal,
     Vm,
     order_from,
 )
 from slurm_elastic.sandbox.one_template import ParseError, Template, parse, scalars, vectors
-from slurm_elastic.sandbox.one_world import Image, User, VmTemplate
+from slurm_elastic.sandbox.one_world import EmulatedImage, User, VmTemplate
 
 Result = int | str
 _INT, _STR, _BOOL = "integer", "string", "boolean"
@@ -50,7 +51,7 @@ _RECOVER_DELETE = 3
 _MINE = -3
 
 
-class Request(Struct, frozen=True):
+class OneCall(Struct, frozen=True):
     """One call of one account, its arguments checked."""
 
     user: User
@@ -61,7 +62,7 @@ class Request(Struct, frozen=True):
 class Method(Struct, frozen=True):
     """``required`` of the argument ``types`` must be there; further ones are passed over."""
 
-    do: Callable[[Cloud, Request], Result]
+    do: Callable[[Cloud, OneCall], Result]
     types: tuple[str, ...] = ()
     required: int = 0
 
@@ -82,16 +83,14 @@ def call(cloud: Cloud, name: str, params: Sequence[Any], now: float) -> Result:
         if type(value) is not _TYPES[kind]:
             raise xmlrpc.client.Fault(-501, f"Parameter that is supposed to be {kind} is not")
     try:
-        return method.do(cloud, Request(user, args, now))
+        return method.do(cloud, OneCall(user, args, now))
     except ParseError as error:
         raise Refusal(0x2000, f"Parse error: {error}") from None
 
 
-def _instantiate(cloud: Cloud, request: Request) -> Result:
-    number, name, hold, text = (*request.args, *(False, "")[len(request.args) - 2 :])[:4]
-    template = _template(cloud, number)
-    if not (request.user.id in (0, template.uid) or template.everybody):
-        raise _unauthorized(request.user, f"USE TEMPLATE [{number}]")
+def _instantiate(cloud: Cloud, request: OneCall) -> Result:
+    _, name, hold, text = (*request.args, *(False, "")[len(request.args) - 2 :])[:4]
+    template = _template(cloud, request)
     extra = parse(text)
     _refuse_restricted(request.user, extra)
     return cloud.start(request.user, order_from(template, name, hold, extra), request.now).id
@@ -104,38 +103,31 @@ def _refuse_restricted(user: User, extra: Template) -> None:
         raise Refusal(0x0200, f"User [{user.id}] : {words}")
 
 
-def _allocate(cloud: Cloud, request: Request) -> Result:
+def _allocate(cloud: Cloud, request: OneCall) -> Result:
     text, hold = (*request.args, False)[:2]
     base = parse(text)
     name = scalars(base).get("NAME", "")
-    return cloud.start(request.user, Order(name=name, hold=hold, base=base), request.now).id
+    return cloud.start(request.user, MachineWish(name=name, hold=hold, base=base), request.now).id
 
 
-def _template_info(cloud: Cloud, request: Request) -> Result:
-    template = _template(cloud, request.args[0])
-    if not (request.user.id in (0, template.uid) or template.everybody):
-        raise _unauthorized(request.user, f"USE TEMPLATE [{template.id}]")
+def _template_info(cloud: Cloud, request: OneCall) -> Result:
+    template = _template(cloud, request)
     return xml.template(template, _owner(cloud, template.uid))
 
 
-def _templates(cloud: Cloud, request: Request) -> Result:
+def _templates(cloud: Cloud, request: OneCall) -> Result:
     seen = [t for t in cloud.world.templates if request.user.id in (0, t.uid) or t.everybody]
     seen.sort(key=lambda t: -t.id)
     return xml.pool("VMTEMPLATE_POOL", (xml.template(t, _owner(cloud, t.uid)) for t in seen))
 
 
-def _image_info(cloud: Cloud, request: Request) -> Result:
-    number = request.args[0]
+def _image_info(cloud: Cloud, request: OneCall) -> Result:
     one_images.advance(cloud.world, request.now)
-    found = cloud.image(str(number))
-    if found is None:
-        raise Refusal(0x0400, f"Error getting image [{number}].", number)
-    if not (request.user.id in (0, found.uid) or found.everybody):
-        raise _unauthorized(request.user, f"USE IMAGE [{number}]")
+    found = _image(cloud, request, "USE")
     return xml.image(found, _owner(cloud, found.uid))
 
 
-def _images(cloud: Cloud, request: Request) -> Result:
+def _images(cloud: Cloud, request: OneCall) -> Result:
     """Newest first."""
     one_images.advance(cloud.world, request.now)
     seen = [i for i in cloud.world.images if _shown(i, request.user, request.args[0])]
@@ -143,36 +135,36 @@ def _images(cloud: Cloud, request: Request) -> Result:
     return xml.pool("IMAGE_POOL", (xml.image(i, _owner(cloud, i.uid)) for i in seen))
 
 
-def _image_allocate(cloud: Cloud, request: Request) -> Result:
+def _image_allocate(cloud: Cloud, request: OneCall) -> Result:
     text, store = request.args[:2]
     return one_images.allocate(cloud.world, request.user, scalars(parse(text)), store, request.now)
 
 
-def _image_update(cloud: Cloud, request: Request) -> Result:
+def _image_update(cloud: Cloud, request: OneCall) -> Result:
     number, text, append = request.args[:3]
-    image = _own_image(cloud, request)
+    image = _image(cloud, request, "MANAGE")
     new = scalars(parse(text))
     image.template = image.template | new if append else new
     return int(number)
 
 
-def _image_delete(cloud: Cloud, request: Request) -> Result:
-    image = _own_image(cloud, request)
+def _image_delete(cloud: Cloud, request: OneCall) -> Result:
+    image = _image(cloud, request, "MANAGE")
     cloud.world.images.remove(image)
     return image.id
 
 
-def _own_image(cloud: Cloud, request: Request) -> Image:
-    number = request.args[0]
+def _image(cloud: Cloud, request: OneCall, right: str) -> EmulatedImage:
+    number, user = request.args[0], request.user
     found = cloud.image(str(number))
     if found is None:
         raise Refusal(0x0400, f"Error getting image [{number}].", number)
-    if request.user.id not in (0, found.uid):
-        raise _unauthorized(request.user, f"MANAGE IMAGE [{number}]")
+    if not (user.id in (0, found.uid) or (right == "USE" and found.everybody)):
+        raise _unauthorized(user, f"{right} IMAGE [{number}]")
     return found
 
 
-def _shown(image: Image, user: User, owner: int) -> bool:
+def _shown(image: EmulatedImage, user: User, owner: int) -> bool:
     """Whether a list has it: with the filter for one account, or for all that may be used."""
     wanted = {_MINE: user.id}.get(owner, owner)
     if wanted >= 0 and image.uid != wanted:
@@ -180,19 +172,15 @@ def _shown(image: Image, user: User, owner: int) -> bool:
     return user.id in (0, image.uid) or image.everybody
 
 
-def _vm_info(cloud: Cloud, request: Request) -> Result:
+def _vm_info(cloud: Cloud, request: OneCall) -> Result:
     return xml.vm_full(_vm(cloud, request, "USE"))
 
 
-def _vms(cloud: Cloud, request: Request) -> Result:
-    return xml.pool("VM_POOL", map(xml.vm_short, _listed(cloud, request)))
+def _vms(shown: Callable[[Vm], str], cloud: Cloud, request: OneCall) -> Result:
+    return xml.pool("VM_POOL", map(shown, _listed(cloud, request)))
 
 
-def _vms_extended(cloud: Cloud, request: Request) -> Result:
-    return xml.pool("VM_POOL", map(xml.vm_full, _listed(cloud, request)))
-
-
-def _listed(cloud: Cloud, request: Request) -> list[Vm]:
+def _listed(cloud: Cloud, request: OneCall) -> list[Vm]:
     """Newest first. ``start, end``: a range of ids, or with a negative end a page."""
     owner, start, end, state = request.args[:4]
     if owner < -4:
@@ -228,7 +216,7 @@ def _in_state(vm: Vm, state: int) -> bool:
     return state == -2 or (vm.state != DONE if state == -1 else vm.state == state)
 
 
-def _vm_set(cloud: Cloud, request: Request) -> Result:
+def _vm_set(cloud: Cloud, request: OneCall) -> Result:
     wanted = {int(part) for part in request.args[0].split(",") if part.strip().isdigit()}
     render = xml.vm_full if request.args[1] else xml.vm_short
     seen = [
@@ -239,7 +227,7 @@ def _vm_set(cloud: Cloud, request: Request) -> Result:
     return xml.pool("VM_POOL", map(render, seen))
 
 
-def _action(cloud: Cloud, request: Request) -> Result:
+def _action(cloud: Cloud, request: OneCall) -> Result:
     action, number = request.args[:2]
     if not (action in _ACTIONS or action in ("terminate", "terminate-hard")):
         raise Refusal(0x0800, f'Action "{action}" is not supported')
@@ -263,7 +251,7 @@ def _require_state(vm: Vm, action: str, allowed: bool) -> None:
         raise Refusal(0x0800, f'Error performing action "{action}": {words}')
 
 
-def _update(cloud: Cloud, request: Request) -> Result:
+def _update(cloud: Cloud, request: OneCall) -> Result:
     number, text, append = request.args[:3]
     vm = _vm(cloud, request, "MANAGE")
     new = scalars(parse(text))
@@ -271,7 +259,7 @@ def _update(cloud: Cloud, request: Request) -> Result:
     return int(number)
 
 
-def _recover(cloud: Cloud, request: Request) -> Result:
+def _recover(cloud: Cloud, request: OneCall) -> Result:
     number, operation = request.args[:2]
     vm = _vm(cloud, request, "ADMIN")
     if operation not in range(6):
@@ -286,7 +274,7 @@ def _recover(cloud: Cloud, request: Request) -> Result:
     raise Refusal(0x0800, f"Could not perform a {what} on VM {number}, wrong state {state}.")
 
 
-def _deploy(cloud: Cloud, request: Request) -> Result:
+def _deploy(cloud: Cloud, request: OneCall) -> Result:
     number, host = request.args[:2]
     vm = _vm(cloud, request, "ADMIN")
     vm.host = next((h for h in cloud.world.hosts if h.id == host), None)
@@ -295,24 +283,18 @@ def _deploy(cloud: Cloud, request: Request) -> Result:
     return int(number)
 
 
-def _rename(cloud: Cloud, request: Request) -> Result:
+def _rename(cloud: Cloud, request: OneCall) -> Result:
     _vm(cloud, request, "MANAGE").name = request.args[1]
     return int(request.args[0])
 
 
-def _lock(cloud: Cloud, request: Request) -> Result:
+def _lock(cloud: Cloud, request: OneCall, *, locked: bool) -> Result:
     vm = _vm(cloud, request, "USE")
-    vm.locked = True
+    vm.locked = locked
     return vm.id
 
 
-def _unlock(cloud: Cloud, request: Request) -> Result:
-    vm = _vm(cloud, request, "USE")
-    vm.locked = False
-    return vm.id
-
-
-def _user_info(cloud: Cloud, request: Request) -> Result:
+def _user_info(cloud: Cloud, request: OneCall) -> Result:
     number = request.args[0]
     own = number in (-1, request.user.id)
     if not own and request.user.id != 0:
@@ -321,7 +303,7 @@ def _user_info(cloud: Cloud, request: Request) -> Result:
     return xml.user(found, cloud)
 
 
-def _group_info(cloud: Cloud, request: Request) -> Result:
+def _group_info(cloud: Cloud, request: OneCall) -> Result:
     number = request.user.gid if request.args[0] == -1 else request.args[0]
     own = number == request.user.gid and number not in cloud.world.hidden_groups
     if not own and request.user.id != 0:
@@ -332,7 +314,7 @@ def _group_info(cloud: Cloud, request: Request) -> Result:
     return xml.group(number, name, cloud)
 
 
-def _user_quota(cloud: Cloud, request: Request) -> Result:
+def _user_quota(cloud: Cloud, request: OneCall) -> Result:
     number, text = request.args[:2]
     if request.user.id != 0:
         raise _unauthorized(request.user, f"ADMIN USER [{number}]")
@@ -346,24 +328,23 @@ def _user_quota(cloud: Cloud, request: Request) -> Result:
     return int(number)
 
 
-def _hosts(cloud: Cloud, request: Request) -> Result:
+def _hosts(cloud: Cloud, request: OneCall) -> Result:
     seen = cloud.world.hosts if request.user.id == 0 else []
     return xml.pool("HOST_POOL", (xml.host(h, cloud) for h in sorted(seen, key=lambda h: -h.id)))
 
 
-def _users(cloud: Cloud, request: Request) -> Result:
+def _users(cloud: Cloud, request: OneCall) -> Result:
     return xml.users((u for u in cloud.world.users if request.user.id in (0, u.id)), cloud)
 
 
-def _version(cloud: Cloud, _request: Request) -> Result:
-    return cloud.world.version
-
-
-def _template(cloud: Cloud, number: int) -> VmTemplate:
-    for template in cloud.world.templates:
-        if template.id == number:
-            return template
-    raise Refusal(0x0400, f"Error getting virtual machine template [{number}].", number)
+def _template(cloud: Cloud, request: OneCall) -> VmTemplate:
+    number, user = request.args[0], request.user
+    found = next((one for one in cloud.world.templates if one.id == number), None)
+    if found is None:
+        raise Refusal(0x0400, f"Error getting virtual machine template [{number}].", number)
+    if not (user.id in (0, found.uid) or found.everybody):
+        raise _unauthorized(user, f"USE TEMPLATE [{number}]")
+    return found
 
 
 def _owner(cloud: Cloud, number: int) -> User:
@@ -373,7 +354,7 @@ def _owner(cloud: Cloud, number: int) -> User:
     raise Refusal(0x0400, f"Error getting user [{number}].", number)
 
 
-def _vm(cloud: Cloud, request: Request, right: str, about: int = 0) -> Vm:
+def _vm(cloud: Cloud, request: OneCall, right: str, about: int = 0) -> Vm:
     number = request.args[about]
     vm = cloud.vms.get(number)
     if vm is None:
@@ -391,7 +372,7 @@ def _unauthorized(user: User, what: str) -> Refusal:
 
 _LIST = (_INT, _INT, _INT, _INT, _STR)
 METHODS: Mapping[str, Method] = {
-    "one.system.version": Method(_version),
+    "one.system.version": Method(lambda cloud, _: cloud.world.version),
     "one.template.instantiate": Method(_instantiate, (_INT, _STR, _BOOL, _STR, _BOOL), 2),
     "one.template.info": Method(_template_info, (_INT,), 1),
     "one.templatepool.info": Method(_templates, (_INT, _INT, _INT), 3),
@@ -407,10 +388,10 @@ METHODS: Mapping[str, Method] = {
     "one.vm.recover": Method(_recover, (_INT, _INT), 2),
     "one.vm.deploy": Method(_deploy, (_INT, _INT, _BOOL, _INT, _STR), 5),
     "one.vm.rename": Method(_rename, (_INT, _STR), 2),
-    "one.vm.lock": Method(_lock, (_INT, _INT), 2),
-    "one.vm.unlock": Method(_unlock, (_INT,), 1),
-    "one.vmpool.info": Method(_vms, _LIST, 4),
-    "one.vmpool.infoextended": Method(_vms_extended, _LIST, 4),
+    "one.vm.lock": Method(partial(_lock, locked=True), (_INT, _INT), 2),
+    "one.vm.unlock": Method(partial(_lock, locked=False), (_INT,), 1),
+    "one.vmpool.info": Method(partial(_vms, xml.vm_short), _LIST, 4),
+    "one.vmpool.infoextended": Method(partial(_vms, xml.vm_full), _LIST, 4),
     "one.vmpool.infoset": Method(_vm_set, (_STR, _BOOL), 2),
     "one.group.info": Method(_group_info, (_INT,), 1),
     "one.user.info": Method(_user_info, (_INT,), 1),

@@ -18,7 +18,7 @@ from msgspec import Struct, field
 
 from slurm_elastic.sandbox.one_parts import disk, filled_context, nic, security_rules
 from slurm_elastic.sandbox.one_template import Template, scalars, vectors
-from slurm_elastic.sandbox.one_world import Host, Image, Net, User, VmTemplate, World
+from slurm_elastic.sandbox.one_world import EmulatedImage, Host, Net, User, VmTemplate, World
 
 PENDING, HOLD, ACTIVE, STOPPED, SUSPENDED, DONE, POWEROFF = 1, 2, 3, 4, 5, 6, 8
 PROLOG, BOOT, RUNNING, EPILOG, SHUTDOWN, BOOT_FAILURE = 1, 2, 3, 11, 12, 36
@@ -110,7 +110,7 @@ class Vm(Struct, kw_only=True):
         return [nic["IP"] for nic in vectors(self.template, "NIC") if "IP" in nic]
 
 
-class Order(Struct, frozen=True, kw_only=True):
+class MachineWish(Struct, frozen=True, kw_only=True):
     """The wish of an instantiate or allocate call, its texts parsed."""
 
     name: str
@@ -137,7 +137,7 @@ class Cloud:
                 return user
         raise Refusal(0x0100, "User couldn't be authenticated, aborting call.")
 
-    def image(self, number: str) -> Image | None:
+    def image(self, number: str) -> EmulatedImage | None:
         """The image that a text names by its id."""
         wanted = int(number) if number.isdecimal() else -1
         return next((i for i in self.world.images if i.id == wanted), None)
@@ -148,7 +148,7 @@ class Cloud:
 
     # starting
 
-    def start(self, user: User, order: Order, now: float) -> Vm:
+    def start(self, user: User, order: MachineWish, now: float) -> Vm:
         """A new machine, PENDING or on HOLD; its addresses are leased already."""
         template = deepcopy(order.base)
         template.update(deepcopy(order.extra))
@@ -378,9 +378,11 @@ def dated(now: float) -> str:
     return strftime("%a %b %d %H:%M:%S %Y", gmtime(now))
 
 
-def order_from(template: VmTemplate, name: str, hold: bool, extra: Template) -> Order:
+def order_from(template: VmTemplate, name: str, hold: bool, extra: Template) -> MachineWish:
     """An order by a stored template."""
-    return Order(name=name, hold=hold, base=template.values, extra=extra, template_id=template.id)
+    return MachineWish(
+        name=name, hold=hold, base=template.values, extra=extra, template_id=template.id
+    )
 
 
 def _unallocated(why: str) -> Refusal:
@@ -388,8 +390,8 @@ def _unallocated(why: str) -> Refusal:
 
 
 def _require_name(name: str) -> None:
-    for char in "<>&\"/\\%'`":
-        if char in name and char not in "%":
+    for char in "<>&\"/\\'`":
+        if char in name:
             raise _unallocated(f"Invalid NAME, char '{char}' is not allowed")
     if len(name) > 128:
         raise _unallocated("Invalid NAME, max length is 128 chars")
@@ -409,7 +411,7 @@ def _complete(
     template: Template,
     number: int,
     leases: Sequence[tuple[Net, Mapping[str, str], str]],
-    order: Order,
+    order: MachineWish,
 ) -> None:
     """The attributes that oned adds by itself."""
     template["NIC"] = [nic(number, n, *lease) for n, lease in enumerate(leases)]

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from slurm_elastic.sandbox.ec2_faults import Fault, Faults
 from slurm_elastic.sandbox.one_cloud import Cloud
 from slurm_elastic.sandbox.one_place import Place, place
-from slurm_elastic.sandbox.one_world import Host, Image, Net, Pace, World
+from slurm_elastic.sandbox.one_world import EmulatedImage, Host, Net, Pace, World
 from slurm_elastic.sandbox.steering import Order, Steering
 
 NODE_TAG = "SLURM_ELASTIC_NODE"
@@ -96,7 +96,7 @@ def _nets(front: Steered, _now: float, nets: list[Net]) -> None:
     front.cloud.world.nets = nets
 
 
-def _images(front: Steered, _now: float, images: list[Image]) -> None:
+def _images(front: Steered, _now: float, images: list[EmulatedImage]) -> None:
     front.cloud.world.images = images
 
 
@@ -176,7 +176,7 @@ class OneControl(Steering):
         """Have these networks and no others."""
         self.order("nets", nets=list(nets))
 
-    def images(self, images: Sequence[Image]) -> None:
+    def images(self, images: Sequence[EmulatedImage]) -> None:
         """Have these images and no others."""
         self.order("images", images=list(images))
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from slurm_elastic.sandbox.one_cloud import Refusal, dated
-from slurm_elastic.sandbox.one_world import Image, User, World
+from slurm_elastic.sandbox.one_world import EmulatedImage, User, World
 
 LOCKED, READY, ERROR = 4, 1, 5
 _KNOWN = frozenset({"NAME", "TYPE", "PERSISTENT", "PATH"})
@@ -28,7 +28,7 @@ def allocate(world: World, user: User, asked: Mapping[str, str], store: int, now
         if (one.name, one.uid) == (name, user.id):
             text = f"Error allocating a new image. NAME is already taken by IMAGE {one.id}."
             raise Refusal(0x4000, text)
-    made = Image(
+    made = EmulatedImage(
         id=max((one.id for one in world.images), default=-1) + 1, name=name, uid=user.id,
         everybody=False, type=_TYPES.get(asked.get("TYPE", "OS"), 0), state=LOCKED,
         persistent=asked.get("PERSISTENT") == "YES", created=int(now), size=0, path=path,
@@ -45,7 +45,7 @@ def advance(world: World, now: float) -> None:
             _read(one, now)
 
 
-def _read(one: Image, now: float) -> None:
+def _read(one: EmulatedImage, now: float) -> None:
     try:
         head = Path(one.path).read_bytes()
     except OSError:

@@ -5,14 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from slurm_elastic.base.errors import SandboxError
-from slurm_elastic.sandbox.one_cloud import (
-    DONE,
-    Cloud,
-    Order,
-    Refusal,
-    Vm,
-    order_from,
-)
+from slurm_elastic.sandbox.one_cloud import DONE, Cloud, MachineWish, Refusal, Vm, order_from
 from slurm_elastic.sandbox.one_template import ParseError, parse
 
 
@@ -49,7 +42,7 @@ def place(cloud: Cloud, wanted: Place, now: float) -> Vm:
         order = (
             order_from(template, wanted.name, wanted.held, extra)
             if template
-            else Order(name=wanted.name, hold=wanted.held, base=extra)
+            else MachineWish(name=wanted.name, hold=wanted.held, base=extra)
         )
         vm = cloud.start(owner, order, now if wanted.began is None else wanted.began)
     except (ParseError, Refusal) as error:

@@ -65,7 +65,7 @@ class VmTemplate(Struct, kw_only=True):
         return {key: list[Value](values) for key, values in self.template.items()}
 
 
-class Image(Struct, kw_only=True):
+class EmulatedImage(Struct, kw_only=True):
     """An image; ``created`` is Unix time, ``state`` and ``type`` as oned counts them (1 is READY, 0
     is OS). ``everybody`` may use it, or its owner only. ``size`` is MiB; one that is LOCKED (4) is
     read from ``path`` until ``due`` (Unix time).
@@ -114,7 +114,9 @@ class World(Struct, kw_only=True):
     nets: list[Net] = field(default_factory=lambda: [Net(id=0, name="lan")])
     groups: dict[int, dict[str, float]] = field(default_factory=dict)
     hidden_groups: set[int] = field(default_factory=set)
-    images: list[Image] = field(default_factory=lambda: [Image(id=0, name="debian12")])
+    images: list[EmulatedImage] = field(
+        default_factory=lambda: [EmulatedImage(id=0, name="debian12")]
+    )
     datastores: set[int] = field(default_factory=lambda: {1, 100})
     pace: Pace = field(default_factory=Pace)
     version: str = "6.10.5"

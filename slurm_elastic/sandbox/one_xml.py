@@ -7,7 +7,7 @@ from xml.sax.saxutils import escape
 
 from slurm_elastic.sandbox.one_cloud import DONE, Cloud, Vm, runs_of, used
 from slurm_elastic.sandbox.one_template import Template, scalars, vectors
-from slurm_elastic.sandbox.one_world import Host, Image, User, VmTemplate
+from slurm_elastic.sandbox.one_world import EmulatedImage, Host, User, VmTemplate
 
 _PERMISSIONS = tuple(f"{who}_{what}" for who in ("OWNER", "GROUP", "OTHER") for what in "UMA")
 _NIC_SHORT = ("IP", "MAC", "NETWORK", "NETWORK_ID", "NIC_ID", "SECURITY_GROUPS")
@@ -32,7 +32,7 @@ def vm_full(vm: Vm) -> str:
     parts = [
         *_identity(vm.id, vm.owner, vm.name),
         _permissions(everybody=False),
-        *_life(vm),
+        _life(vm),
         f"<PREV_STATE>{vm.state}</PREV_STATE><PREV_LCM_STATE>{vm.lcm}</PREV_LCM_STATE>",
         *_times(vm),
         "<MONITORING></MONITORING><SCHED_ACTIONS></SCHED_ACTIONS>",
@@ -50,62 +50,50 @@ def vm_short(vm: Vm) -> str:
     sizes = "".join(f"<{k}>{escape(plain.get(k, ''))}</{k}>" for k in ("CPU", "MEMORY", "VCPU"))
     parts = [_some("DISK", d, _DISK_SHORT) for d in vectors(vm.template, "DISK")]
     parts += [_some("NIC", n, _NIC_SHORT) for n in vectors(vm.template, "NIC")]
-    known = {
-        k: v for k, v in vm.user_template.items() if k in _TAGS_SHORT or k.startswith("SCHED_")
-    }
-    tags = {k: v for k, v in known.items() if v}
-    inner = "".join(leaf(k, v) for k, v in sorted(tags.items()))
-    return "".join(
-        [
-            "<VM>",
-            *_identity(vm.id, vm.owner, vm.name),
-            *_life(vm),
-            *_times(vm),
-            f"<TEMPLATE>{sizes}{''.join(parts)}</TEMPLATE><MONITORING/>",
-            f"<USER_TEMPLATE>{inner}</USER_TEMPLATE>" if inner else "<USER_TEMPLATE/>",
-            f"<HISTORY_RECORDS>{_history_short(vm)}</HISTORY_RECORDS>"
-            if vm.host
-            else "<HISTORY_RECORDS/>",
-            "</VM>",
-        ]
-    )
+    tags = sorted((k, v) for k, v in vm.user_template.items() if v)
+    known = ((k, v) for k, v in tags if k in _TAGS_SHORT or k.startswith("SCHED_"))
+    inner = "".join(leaf(k, v) for k, v in known)
+    history = f"<HISTORY_RECORDS>{_history_short(vm)}</HISTORY_RECORDS>"
+    told = [
+        *_identity(vm.id, vm.owner, vm.name),
+        _life(vm),
+        *_times(vm),
+        f"<TEMPLATE>{sizes}{''.join(parts)}</TEMPLATE><MONITORING/>",
+        f"<USER_TEMPLATE>{inner}</USER_TEMPLATE>" if inner else "<USER_TEMPLATE/>",
+        history if vm.host else "<HISTORY_RECORDS/>",
+    ]
+    return f"<VM>{''.join(told)}</VM>"
 
 
 def template(one: VmTemplate, owner: User) -> str:
     """A VM template."""
-    return "".join(
-        [
-            "<VMTEMPLATE>",
-            *_identity(one.id, owner, one.name),
-            _permissions(everybody=one.everybody),
-            "<REGTIME>1795145306</REGTIME>",
-            _template("TEMPLATE", one.values),
-            "</VMTEMPLATE>",
-        ]
-    )
+    parts = [
+        *_identity(one.id, owner, one.name),
+        _permissions(everybody=one.everybody),
+        "<REGTIME>1795145306</REGTIME>",
+        _template("TEMPLATE", one.values),
+    ]
+    return f"<VMTEMPLATE>{''.join(parts)}</VMTEMPLATE>"
 
 
-def image(one: Image, owner: User) -> str:
+def image(one: EmulatedImage, owner: User) -> str:
     """An image; by the schema (image.xsd), as no recording has one."""
-    source = f"dummy_path_{one.id}"
-    return "".join(
-        [
-            "<IMAGE>",
-            *_identity(one.id, owner, one.name),
-            _permissions(everybody=one.everybody),
-            f"<TYPE>{one.type}</TYPE><DISK_TYPE>0</DISK_TYPE>",
-            f"<PERSISTENT>{int(one.persistent)}</PERSISTENT><REGTIME>{one.created}</REGTIME>",
-            f"{leaf('SOURCE', source)}{leaf('PATH', one.path)}",
-            f"{leaf('FORMAT', 'dummy_format')}<FS></FS><SIZE>{one.size}</SIZE>",
-            f"<STATE>{one.state}</STATE><PREV_STATE>{one.state}</PREV_STATE>",
-            "<RUNNING_VMS>0</RUNNING_VMS><CLONING_OPS>0</CLONING_OPS><CLONING_ID>-1</CLONING_ID>",
-            "<TARGET_SNAPSHOT>-1</TARGET_SNAPSHOT>",
-            "<DATASTORE_ID>100</DATASTORE_ID><DATASTORE>dummyimg</DATASTORE>",
-            "<VMS></VMS><CLONES></CLONES><APP_CLONES></APP_CLONES>",
-            f"<TEMPLATE>{''.join(leaf(k, v) for k, v in sorted(one.template.items()))}</TEMPLATE>",
-            "<SNAPSHOTS></SNAPSHOTS></IMAGE>",
-        ]
-    )
+    inner = "".join(leaf(k, v) for k, v in sorted(one.template.items()))
+    parts = [
+        *_identity(one.id, owner, one.name),
+        _permissions(everybody=one.everybody),
+        f"<TYPE>{one.type}</TYPE><DISK_TYPE>0</DISK_TYPE>",
+        f"<PERSISTENT>{int(one.persistent)}</PERSISTENT><REGTIME>{one.created}</REGTIME>",
+        leaf("SOURCE", f"dummy_path_{one.id}") + leaf("PATH", one.path),
+        f"{leaf('FORMAT', 'dummy_format')}<FS></FS><SIZE>{one.size}</SIZE>",
+        f"<STATE>{one.state}</STATE><PREV_STATE>{one.state}</PREV_STATE>",
+        "<RUNNING_VMS>0</RUNNING_VMS><CLONING_OPS>0</CLONING_OPS><CLONING_ID>-1</CLONING_ID>",
+        "<TARGET_SNAPSHOT>-1</TARGET_SNAPSHOT>",
+        "<DATASTORE_ID>100</DATASTORE_ID><DATASTORE>dummyimg</DATASTORE>",
+        "<VMS></VMS><CLONES></CLONES><APP_CLONES></APP_CLONES>",
+        f"<TEMPLATE>{inner}</TEMPLATE><SNAPSHOTS></SNAPSHOTS>",
+    ]
+    return f"<IMAGE>{''.join(parts)}</IMAGE>"
 
 
 def host(one: Host, cloud: Cloud) -> str:
@@ -153,15 +141,11 @@ def leaf(name: str, value: str) -> str:
 
 
 def _account(one: User) -> str:
-    return "".join(
-        [
-            f"<ID>{one.id}</ID><GID>{one.gid}</GID><GROUPS><ID>{one.gid}</ID></GROUPS>",
-            f"<GNAME>{escape(one.group)}</GNAME><NAME>{escape(one.name)}</NAME>",
-            leaf("PASSWORD", "0" * 64),
-            leaf("AUTH_DRIVER", "core"),
-            "<ENABLED>1</ENABLED>",
-            "<TEMPLATE>" + leaf("TOKEN_PASSWORD", "0" * 64) + "</TEMPLATE>",
-        ]
+    return (
+        f"<ID>{one.id}</ID><GID>{one.gid}</GID><GROUPS><ID>{one.gid}</ID></GROUPS>"
+        f"<GNAME>{escape(one.group)}</GNAME><NAME>{escape(one.name)}</NAME>"
+        f"{leaf('PASSWORD', '0' * 64)}{leaf('AUTH_DRIVER', 'core')}<ENABLED>1</ENABLED>"
+        f"<TEMPLATE>{leaf('TOKEN_PASSWORD', '0' * 64)}</TEMPLATE>"
     )
 
 
@@ -220,8 +204,8 @@ def _permissions(*, everybody: bool) -> str:
     return f"<PERMISSIONS>{inner}</PERMISSIONS>"
 
 
-def _life(vm: Vm) -> list[str]:
-    return [f"<LAST_POLL>0</LAST_POLL><STATE>{vm.state}</STATE><LCM_STATE>{vm.lcm}</LCM_STATE>"]
+def _life(vm: Vm) -> str:
+    return f"<LAST_POLL>0</LAST_POLL><STATE>{vm.state}</STATE><LCM_STATE>{vm.lcm}</LCM_STATE>"
 
 
 def _times(vm: Vm) -> list[str]:
@@ -251,17 +235,14 @@ def _history(vm: Vm) -> str:
     start, end = int(vm.deployed), int(vm.ended)
     ended = end if vm.state == DONE else 0
     actor = vm.owner.id if vm.state == DONE else -1
-    return "".join(
-        [
-            f"<HISTORY><OID>{vm.id}</OID><SEQ>0</SEQ>{_place(vm)}",
-            f"<STIME>{start}</STIME><ETIME>{ended}</ETIME>",
-            leaf("VM_MAD", "dummy"),
-            leaf("TM_MAD", "dummy"),
-            f"<DS_ID>101</DS_ID><PSTIME>{start}</PSTIME><PETIME>{start}</PETIME>",
-            f"<RSTIME>{start}</RSTIME><RETIME>{ended}</RETIME>",
-            f"<ESTIME>{ended}</ESTIME><EETIME>{ended}</EETIME><ACTION>{vm.action}</ACTION>",
-            f"<UID>{actor}</UID><GID>{actor}</GID><REQUEST_ID>{actor}</REQUEST_ID></HISTORY>",
-        ]
+    return (
+        f"<HISTORY><OID>{vm.id}</OID><SEQ>0</SEQ>{_place(vm)}"
+        f"<STIME>{start}</STIME><ETIME>{ended}</ETIME>"
+        f"{leaf('VM_MAD', 'dummy')}{leaf('TM_MAD', 'dummy')}"
+        f"<DS_ID>101</DS_ID><PSTIME>{start}</PSTIME><PETIME>{start}</PETIME>"
+        f"<RSTIME>{start}</RSTIME><RETIME>{ended}</RETIME>"
+        f"<ESTIME>{ended}</ESTIME><EETIME>{ended}</EETIME><ACTION>{vm.action}</ACTION>"
+        f"<UID>{actor}</UID><GID>{actor}</GID><REQUEST_ID>{actor}</REQUEST_ID></HISTORY>"
     )
 
 

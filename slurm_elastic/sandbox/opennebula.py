@@ -23,12 +23,11 @@ from xml.sax.saxutils import escape
 import msgspec
 
 from slurm_elastic.base.errors import SandboxError, SlurmElasticError
-from slurm_elastic.base.signals import on_end
 from slurm_elastic.sandbox import one_api, one_control
-from slurm_elastic.sandbox.ec2_faults import DELAYED, PAGE, Fault, FaultKind, Faults, Stage, Target
+from slurm_elastic.sandbox.ec2_faults import PAGE, Fault, FaultKind, Faults, Stage, Target
 from slurm_elastic.sandbox.one_cloud import Cloud, Refusal
 from slurm_elastic.sandbox.one_world import World, sandbox_world
-from slurm_elastic.sandbox.steering import HOST, PREFIX, Answer, announce, steered
+from slurm_elastic.sandbox.steering import HOST, PREFIX, ControlAnswer, serve_until_ended, steered
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +63,7 @@ class Front:
         """End what waits."""
         self._stopped.set()
 
-    def control(self, method: str, name: str, body: bytes) -> Answer:
+    def control(self, method: str, name: str, body: bytes) -> ControlAnswer:
         """One order of ``one_control``."""
         with self._lock:
             now = self._clock()
@@ -72,12 +71,12 @@ class Front:
             request = (method, name, body)
             return steered(one_control.ORDERS, self, request, now, lambda: one_control.view(self))
 
-    def rpc(self, body: bytes) -> Answer:
+    def rpc(self, body: bytes) -> ControlAnswer:
         """One XML-RPC call. ConnectionError where a fault drops the connection."""
         try:
             params, name = xmlrpc.client.loads(body)
         except (ExpatError, xmlrpc.client.ResponseError):
-            return Answer(200, _fault(-503, "Call is not valid XML."))
+            return ControlAnswer(200, _fault(-503, "Call is not valid XML."))
         method = name or ""
         with self._lock:
             self.calls[method] += 1
@@ -89,38 +88,33 @@ class Front:
             struck = self._strike(method, Stage.ANSWER) or answer
         return struck
 
-    def _serve(self, method: str, params: Sequence[object]) -> Answer:
+    def _serve(self, method: str, params: Sequence[object]) -> ControlAnswer:
         try:
             with self._lock:
                 result = one_api.call(self.cloud, method, params, self._clock())
         except Refusal as error:
-            return Answer(200, refusal(method, error))
+            return ControlAnswer(200, refusal(method, error))
         except xmlrpc.client.Fault as error:
-            return Answer(200, _fault(error.faultCode, error.faultString))
-        return Answer(200, success(result))
+            return ControlAnswer(200, _fault(error.faultCode, error.faultString))
+        return ControlAnswer(200, success(result))
 
-    def _strike(self, method: str, stage: Stage) -> Answer | None:
-        fault = self.faults.take(Target(action=method), stage)
+    def _strike(self, method: str, stage: Stage) -> ControlAnswer | None:
+        fault = self.faults.strike(Target(action=method), stage, self._stopped)
         if fault is None:
             return None
-        log.info("fault method=%s kind=%s", method, fault.kind)
-        if fault.kind in DELAYED:
-            self._stopped.wait(fault.seconds)
-        if fault.kind is FaultKind.SLOW:
-            return None
         if fault.kind is FaultKind.GARBAGE:
-            return Answer(200, PAGE, "text/html")
+            return ControlAnswer(200, PAGE, "text/html")
         return _struck(fault, method)
 
 
-def _struck(fault: Fault, method: str) -> Answer:
+def _struck(fault: Fault, method: str) -> ControlAnswer:
     """A throttle is a proxy's: oned has none."""
     if fault.kind is FaultKind.THROTTLE:
-        return Answer(503, b"Service Unavailable", "text/plain")
+        return ControlAnswer(503, b"Service Unavailable", "text/plain")
     error = _ERRORS.get(fault.kind)
     if error is None:
         raise ConnectionAbortedError(f"fault {fault.kind}")
-    return Answer(200, refusal(method, error))
+    return ControlAnswer(200, refusal(method, error))
 
 
 def success(result: int | str) -> bytes:
@@ -180,13 +174,13 @@ def _handler(front: Front) -> type[BaseHTTPRequestHandler]:
             elif self.path == PATH:
                 self._rpc(body)
             else:
-                self._answer(Answer(404, b"", "text/plain"))
+                self._answer(ControlAnswer(404, b"", "text/plain"))
 
         def do_GET(self) -> None:
             if self.path.startswith(PREFIX):
                 self._answer(front.control("GET", self.path[len(PREFIX) :], b""))
             else:
-                self._answer(Answer(404, b"", "text/plain"))
+                self._answer(ControlAnswer(404, b"", "text/plain"))
 
         def _rpc(self, body: bytes) -> None:
             try:
@@ -196,7 +190,7 @@ def _handler(front: Front) -> type[BaseHTTPRequestHandler]:
                 return
             self._answer(answer)
 
-        def _answer(self, answer: Answer) -> None:
+        def _answer(self, answer: ControlAnswer) -> None:
             self.send_response(answer.status)
             self.send_header("Content-Type", answer.type)
             self.send_header("Content-Length", str(len(answer.body)))
@@ -217,14 +211,7 @@ def serve(directory: Path, port: int, world: World) -> None:
         server = _Server((HOST, port), _handler(front))
     except OSError as error:
         raise SandboxError(f"port {port} on {HOST} cannot be had: {error}") from error
-    # shutdown waits for the loop that this very thread runs, so another one has to call it.
-    on_end(lambda: threading.Thread(target=server.shutdown).start())
-    announce(directory / "one", server.server_port)
-    try:
-        server.serve_forever(poll_interval=0.1)
-    finally:
-        front.stop()
-        server.server_close()
+    serve_until_ended(server, directory / "one", front.stop)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

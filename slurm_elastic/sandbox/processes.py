@@ -13,8 +13,8 @@ import msgspec
 from msgspec import Struct
 
 from slurm_elastic.base import writing
-from slurm_elastic.machine import nodeproc
-from slurm_elastic.machine.nodeproc import Machine, Process
+from slurm_elastic.machine.local import local_processes
+from slurm_elastic.machine.local.local_processes import Process, SlurmdSettings
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class Processes:
         user: str | None = None,
     ) -> Process:
         """Start a daemon that is not running yet."""
-        process = nodeproc.spawn(argv, environment, log=str(self.log(name)), user=user)
+        process = local_processes.spawn(argv, environment, log=str(self.log(name)), user=user)
         writing.replace(self._run / f"{name}.json", msgspec.json.encode(process), 0o644)
         return process
 
@@ -57,38 +57,38 @@ class Processes:
     def alive(self, name: str) -> bool:
         """Whether the daemon runs."""
         process = self.get(name)
-        return process is not None and nodeproc.alive(process)
+        return process is not None and local_processes.alive(process)
 
     def stop(self, name: str, deadline: float = 20.0) -> None:
         """SIGTERM, then SIGKILL after ``deadline`` seconds."""
         if process := self.get(name):
-            nodeproc.stop(process, deadline)
+            local_processes.stop(process, deadline)
 
     def kill(self, name: str) -> None:
         """SIGKILL, as a crash; returns when the process is gone."""
         if process := self.get(name):
-            nodeproc.send(process, signal.SIGKILL)
-            nodeproc.wait_gone([process], 10.0)
+            local_processes.send(process, signal.SIGKILL)
+            local_processes.wait_gone([process], 10.0)
 
 
 class Started(Struct, frozen=True, kw_only=True):
     """A machine and its slurmd (None: not started yet)."""
 
-    machine: Machine
+    machine: SlurmdSettings
     process: Process | None = None
 
 
-class Machines:
+class SlurmdMachines:
     """slurmd's as machines, by id; files in ``directory``, kept until the power-off is done."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    def start(self, machine: Machine) -> Process:
+    def start(self, machine: SlurmdSettings) -> Process:
         """Start a machine; its file is there before its slurmd is."""
         self._directory.mkdir(parents=True, exist_ok=True)
         self._save(Started(machine=machine))
-        process = nodeproc.start(machine)
+        process = local_processes.start(machine)
         self._save(Started(machine=machine, process=process))
         log.info("started machine=%s node=%s pid=%d", machine.id, machine.node, process.pid)
         return process
@@ -99,14 +99,14 @@ class Machines:
         started = _read(path)
         if started is None:
             return
-        nodeproc.power_off(started.machine.directory, slurmd=started.process)
+        local_processes.power_off(started.machine.directory, slurmd=started.process)
         path.unlink(missing_ok=True)
         log.info("powered off machine=%s node=%s", name, started.machine.node)
 
     def alive(self, name: str) -> bool:
         """Whether the machine's slurmd runs."""
         started = self.get(name)
-        return bool(started and started.process and nodeproc.alive(started.process))
+        return bool(started and started.process and local_processes.alive(started.process))
 
     def get(self, name: str) -> Started | None:
         """The machine of that id."""

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.base.signals import on_end
-from slurm_elastic.machine.nodeproc import Machine
+from slurm_elastic.machine.local.local_processes import SlurmdSettings
 from slurm_elastic.sandbox import control, machine_agent
 from slurm_elastic.sandbox.layout import Layout, Saved
-from slurm_elastic.sandbox.processes import Machines
-from slurm_elastic.sandbox.seen import ALIVE, Seen
+from slurm_elastic.sandbox.processes import SlurmdMachines
+from slurm_elastic.sandbox.seen import ALIVE, CloudMachine
 from slurm_elastic.sandbox.spec import cloud_of
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Runner:
         check: str = "",
     ) -> None:
         self._layout = layout
-        self._machines = Machines(layout.machines)
+        self._machines = SlurmdMachines(layout.machines)
         self._boot = boot_seconds
         self._never = frozenset(never_boot)
         self._prefix = prefix
@@ -65,7 +65,7 @@ class Runner:
                 # We were killed between the record and the start: begin this machine anew.
                 self._machines.power_off(name)
 
-    def step(self, seen: Iterable[Seen], now: float) -> None:
+    def step(self, seen: Iterable[CloudMachine], now: float) -> None:
         """Power off what is gone, start what has booted."""
         alive = {m.id: m for m in seen if m.state in ALIVE}
         known = set(self._machines.ids())
@@ -73,9 +73,10 @@ class Runner:
             self._machines.power_off(gone)
         for machine in alive.values():
             if machine.id not in known and self._booted(machine, now):
-                self._boot_up(self._machine(machine), machine.generation)
+                settings = self._layout.machine(machine.id, machine.node)
+                self._boot_up(settings, machine.generation)
 
-    def _boot_up(self, machine: Machine, launch: str) -> None:
+    def _boot_up(self, machine: SlurmdSettings, launch: str) -> None:
         if self._dead_man is None:
             self._machines.start(machine)
             return
@@ -87,13 +88,10 @@ class Runner:
         self._machines.start(machine)
         machine_agent.start(self._layout, machine)
 
-    def _booted(self, machine: Seen, now: float) -> bool:
+    def _booted(self, machine: CloudMachine, now: float) -> bool:
         if not machine.node or machine.node in self._never:
             return False
         return now >= machine.launched + self._boot
-
-    def _machine(self, machine: Seen) -> Machine:
-        return self._layout.machine(machine.id, machine.node)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -132,7 +130,9 @@ def _powered(
     return Runner(layout, spec.boot_seconds, never, prefix, spec.dead_man, spec.check)
 
 
-def _clouds(layout: Layout, saved: Saved) -> Iterable[tuple[str, Callable[[], Iterable[Seen]]]]:
+def _clouds(
+    layout: Layout, saved: Saved
+) -> Iterable[tuple[str, Callable[[], Iterable[CloudMachine]]]]:
     """The clouds of a sandbox: how their machines' ids begin, and how to look at them."""
     if cloud_of(saved.spec, "aws"):
         ec2 = control.control(saved)

@@ -8,7 +8,7 @@ ALIVE = frozenset({"pending", "running"})
 """The states of a machine that is on, or about to be."""
 
 
-class Seen(Struct, frozen=True, kw_only=True):
+class CloudMachine(Struct, frozen=True, kw_only=True):
     """A machine as the cloud has it; ``launched`` is Unix time, ``generation`` its launch's tag."""
 
     id: str

@@ -123,7 +123,8 @@ class Shell:
         for path in sorted(self.layout.log.glob("*")):
             text = path.read_text(errors="replace").splitlines()[-lines:]
             # Slurm's daemons in the foreground say everything twice, once they can write their log.
-            twice = path.suffix == ".out" and _has_text(path.with_suffix(".log"))
+            own = path.with_suffix(".log")
+            twice = path.suffix == ".out" and own.exists() and own.stat().st_size > 0
             if text and not twice:
                 parts.append("\n".join([f"--- {path.name}", *text]))
         return "\n".join(parts)
@@ -147,10 +148,6 @@ def _answered(read: Callable[[], T]) -> T:
             if not late or time.monotonic() >= until:
                 raise
         time.sleep(0.5)
-
-
-def _has_text(path: Path) -> bool:
-    return path.exists() and path.stat().st_size > 0
 
 
 def _as(user: str | None) -> list[str]:

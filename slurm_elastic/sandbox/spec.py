@@ -261,11 +261,9 @@ def elastic(spec: SandboxSpec, ports: Ports) -> dict[str, Any]:
 def merged(base: Mapping[str, Any], spec: SandboxSpec) -> dict[str, Any]:
     """``spec.elastic`` over ``base``, and what ``spec.drop`` names left out."""
     config: dict[str, Any] = _over(base, spec.elastic)
-    config["clouds"] = [c for c in config["clouds"] if c["name"] not in spec.drop]
     gone = {*spec.drop}
-    config["pools"] = [
-        p for p in config["pools"] if p["name"] not in gone and p["cloud"] not in gone
-    ]
+    config["clouds"] = [c for c in config["clouds"] if c["name"] not in gone]
+    config["pools"] = [p for p in config["pools"] if gone.isdisjoint((p["name"], p["cloud"]))]
     return config
 
 

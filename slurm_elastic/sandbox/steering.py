@@ -9,9 +9,11 @@ from __future__ import annotations
 import http.client
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import cache
+from http.server import HTTPServer
 from inspect import signature
 from pathlib import Path
 from typing import Any, ClassVar, get_type_hints
@@ -22,8 +24,9 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from slurm_elastic.base.errors import ConfigError, SandboxError
+from slurm_elastic.base.signals import on_end
 from slurm_elastic.sandbox.ec2_faults import Fault
-from slurm_elastic.sandbox.endpoints import require_loopback
+from slurm_elastic.sandbox.loopback_only import require_loopback
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +34,7 @@ PREFIX = "/_sandbox/"
 HOST = "127.0.0.1"
 
 
-class Answer(Struct, frozen=True):
+class ControlAnswer(Struct, frozen=True):
     """What an emulated cloud answers to a request."""
 
     status: int
@@ -60,7 +63,7 @@ def steered(
     request: tuple[str, str, bytes],
     now: float,
     state: Callable[[], object],
-) -> Answer:
+) -> ControlAnswer:
     """The answer to a ``request`` (method, name, body); 400 where it is wrong."""
     method, name, body = request
     if (method, name) == ("GET", "state"):
@@ -88,21 +91,30 @@ def _form(order: Order) -> type[Struct]:
     return msgspec.defstruct("Form", fields, kw_only=True, forbid_unknown_fields=True)
 
 
-def _shown(told: object) -> Answer:
-    return Answer(200, msgspec.json.encode(told), "application/json")
+def _shown(told: object) -> ControlAnswer:
+    return ControlAnswer(200, msgspec.json.encode(told), "application/json")
 
 
-def _refused(why: str) -> Answer:
-    return Answer(400, msgspec.json.encode({"error": why}), "application/json")
+def _refused(why: str) -> ControlAnswer:
+    return ControlAnswer(400, msgspec.json.encode({"error": why}), "application/json")
 
 
-def announce(place: Path, port: int) -> None:
-    """Say that the cloud answers, and where, to whoever waits for the file ``ready``."""
+def serve_until_ended(server: HTTPServer, place: Path, stop: Callable[[], None]) -> None:
+    """Serve until SIGTERM or SIGINT; ``stop`` ends what waits. That the cloud answers, and where,
+    is said to whoever waits for the file ``ready``.
+    """
+    # shutdown waits for the loop that this very thread runs, so another one has to call it.
+    on_end(lambda: threading.Thread(target=server.shutdown).start())
     place.mkdir(parents=True, exist_ok=True)
-    draft = place / "ready.new"
+    draft, port = place / "ready.new", server.server_port
     draft.write_bytes(msgspec.json.encode({"port": port, "pid": os.getpid()}))
     draft.replace(place / "ready")
     log.info("emulated cloud ready name=%s url=http://%s:%d", place.name, HOST, port)
+    try:
+        server.serve_forever(poll_interval=0.1)
+    finally:
+        stop()
+        server.server_close()
 
 
 class Steering:

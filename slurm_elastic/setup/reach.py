@@ -8,18 +8,24 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config.cloud_kinds import CloudTable
-from slurm_elastic.config.found import Found, Place
+from slurm_elastic.config.found import Found, SearchPlace
 from slurm_elastic.model.cluster import Location
 
 
-def look(kinds: CloudTable, place: Place) -> tuple[Found, ...]:
+def look(kinds: CloudTable, place: SearchPlace) -> tuple[Found, ...]:
     """All kinds, whatever one of them raises; names once, on-premises first."""
     found = [one for name in kinds.names() for one in _of_kind(kinds, name, place)]
     found.sort(key=lambda one: (one.location is Location.PUBLIC, not one.usable))
     return tuple(_named_once(found))
 
 
-def _of_kind(kinds: CloudTable, name: str, place: Place) -> Iterator[Found]:
+def not_found(kinds: CloudTable, found: Iterable[Found]) -> list[str]:
+    """Kinds of clouds, others' packages' ones too, that only an administrator can tell of."""
+    seen = {one.provider for one in found}
+    return [name for name in kinds.names() if name not in {*seen, "fake"}]
+
+
+def _of_kind(kinds: CloudTable, name: str, place: SearchPlace) -> Iterator[Found]:
     try:
         finder = kinds.kind(name).found
         yield from finder(place) if finder is not None else ()

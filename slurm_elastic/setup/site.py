@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from slurm_elastic.slurm.client import siteconf
-from slurm_elastic.slurm.client.siteconf import Site
+from slurm_elastic.slurm.client.siteconf import SiteConf
 from slurm_elastic.slurm.hooks.submit_filter import accounts_enforced
 
 _NUMBER = re.compile(r"\d+")
@@ -34,6 +34,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     default_time: float | None
     auth: str
     accounting: str
+    accounts_checked: bool
     taken: frozenset[str]
 
 
@@ -59,6 +60,7 @@ def facts(path: Path) -> Facts:
         default_time=_seconds(default.get("defaulttime")) if default else None,
         auth=_text(site, "AuthType", "auth/munge").removeprefix("auth/"),
         accounting=_accounting(site),
+        accounts_checked=_has_slurmdbd(site) and accounts_enforced(site),
         taken=frozenset({*site.node_names, *partitions}),
     )
 
@@ -79,12 +81,12 @@ def _whole(text: str) -> int:
     return int(found[0]) if found else 0
 
 
-def _text(site: Site, option: str, default: str) -> str:
+def _text(site: SiteConf, option: str, default: str) -> str:
     entry = site.option(option)
     return entry.value if entry is not None else default
 
 
-def _head(site: Site) -> str:
+def _head(site: SiteConf) -> str:
     """The address of the first SlurmctldHost, else its name."""
     entries = site.options("SlurmctldHost") or site.options("ControlMachine")
     if not entries:
@@ -93,9 +95,12 @@ def _head(site: Site) -> str:
     return address.rstrip(")") or name
 
 
-def _accounting(site: Site) -> str:
-    kind = _text(site, "AccountingStorageType", "none").rpartition("/")[2]
-    if kind != "slurmdbd":
+def _has_slurmdbd(site: SiteConf) -> bool:
+    return _text(site, "AccountingStorageType", "none").rpartition("/")[2] == "slurmdbd"
+
+
+def _accounting(site: SiteConf) -> str:
+    if not _has_slurmdbd(site):
         return "no slurmdbd"
     return "slurmdbd, accounts checked" if accounts_enforced(site) else "slurmdbd, -A not checked"
 

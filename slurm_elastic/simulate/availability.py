@@ -1,10 +1,11 @@
-"""When spot machines were to be had: traces from files, and which pool goes by which of them.
+"""When spot machines were available: reads traces from files, and says which pool goes by which
+trace.
 
-Two forms are read, also packed by gzip: that of the "Can't Be Late" paper (NSDI 2024),
-``metadata.gap_seconds`` and ``data``, how many machines there were tick by tick (of 0 and 1 alone:
-whether there were any); and lifetimes of machines, ``{NAME: {"time_in_sec": ...}, ...}``. A
-lifetime follows the one before, with a minute between: so each machine is as likely to be lost in
-an hour as those of the file were, though all of a pool are lost together.
+Two formats are read, plain or packed by gzip. That of the "Can't Be Late" paper (NSDI 2024) has
+``metadata.gap_seconds`` and ``data``: how many machines there were at each tick (if it has only 0
+and 1: whether there were any). The other one has lifetimes of machines, ``{NAME: {"time_in_sec":
+...}, ...}``. We let the lifetimes follow one another with a minute in between. So a machine is as
+likely to be lost within an hour as those of the file were, though all of a pool are lost together.
 """
 
 from __future__ import annotations
@@ -21,14 +22,13 @@ from msgspec import Meta, Struct
 
 from slurm_elastic.base.errors import ConfigError
 
-MOST_POINTS = 10_000_000
-"""The note on a trace that is repeated over the history."""
+MOST_POINTS = 10_000_000  # most points of a trace that is repeated over the history
 _MINUTE = 60
 _ZONE = re.compile(r"(?<![a-z])[a-z]{2}(?:-[a-z]+)+-\d[a-z](?![a-z0-9])")
 
 
 class Span(Struct, frozen=True):
-    """The history's time: Unix time of its second 0, its first and last second."""
+    """The time of the history: the Unix time of its second 0, and its first and last second."""
 
     origin: int
     begin: int
@@ -36,16 +36,14 @@ class Span(Struct, frozen=True):
 
 
 class Availability(Struct, frozen=True):
-    """How many spot machines there were, tick by tick."""
+    """How many spot machines there were at each tick, ``gap`` seconds apart."""
 
     gap: int
     counts: tuple[int, ...]
 
 
 class Supply(Struct, frozen=True):
-    """One trace as it was given. ``pool``: the only one that it is for; ``zone``: that its file's
-    name has.
-    """
+    """One trace. ``pool``: the only one that it is for, if any; ``zone``: as its file says."""
 
     name: str
     trace: Availability
@@ -67,7 +65,7 @@ class _Life(Struct):
 
 
 def load_supply(text: str) -> Supply:
-    """``FILE`` or ``POOL=FILE``; ConfigError where there is none or it cannot be read."""
+    """Reads ``FILE`` or ``POOL=FILE``; ConfigError if the file is missing or cannot be read."""
     pool, equals, file = text.partition("=")
     if not equals or not pool or Path(text).exists():
         pool, file = "", text
@@ -76,7 +74,7 @@ def load_supply(text: str) -> Supply:
 
 
 def load_availability(path: Path) -> Availability:
-    """The trace in ``path``, of either form."""
+    """The trace in ``path``, in either format."""
     try:
         raw = path.read_bytes()
         if path.suffix == ".gz":
@@ -90,8 +88,7 @@ def _decoded(raw: bytes, path: Path) -> Availability:
     try:
         document = msgspec.json.decode(raw, type=_Trace)
     except msgspec.ValidationError as error:
-        lives = _lives(raw, error)
-        return Availability(_MINUTE, _one_by_one(lives, path))
+        return Availability(_MINUTE, _one_by_one(_lives(raw, error), path))
     gap = round(document.metadata.gap_seconds)
     if gap < 1 or not document.data:
         raise ConfigError(f"availability trace {path} holds no tick")
@@ -99,7 +96,7 @@ def _decoded(raw: bytes, path: Path) -> Availability:
 
 
 def _lives(raw: bytes, error: msgspec.ValidationError) -> list[float]:
-    """Seconds; the ``error`` of the other form where this is not the file's, either."""
+    """Lifetimes in seconds; the message also has ``error``, that of the other format."""
     try:
         document = msgspec.json.decode(raw, type=dict[str, _Life])
     except msgspec.ValidationError as other:
@@ -112,7 +109,7 @@ def _lives(raw: bytes, error: msgspec.ValidationError) -> list[float]:
 
 
 def _one_by_one(lives: Sequence[float], path: Path) -> tuple[int, ...]:
-    """Machines minute by minute: any as long as each lives, then none for a minute."""
+    """Machines minute by minute: plenty while each lifetime lasts, then none for a minute."""
     minutes = [max(round(seconds / _MINUTE), 1) for seconds in lives]
     if sum(minutes) + len(minutes) > MOST_POINTS:
         raise ConfigError(
@@ -126,18 +123,14 @@ def _one_by_one(lives: Sequence[float], path: Path) -> tuple[int, ...]:
 
 
 def supplies_of(pool: str, zone: str, supplies: Sequence[Supply]) -> list[Supply]:
-    """The traces that a pool goes by: given for it alone; else of the zone of its spot price; else
-    all that are for no other pool.
-    """
+    """The traces of a pool: its own, else those of its spot price's zone, else those for any."""
     own = [one for one in supplies if one.pool == pool]
     common = [one for one in supplies if one.pool is None]
     return own or [one for one in common if one.zone == zone] or common
 
 
 def available(supplies: Sequence[Supply], span: Span) -> list[tuple[int, int]]:
-    """(second, machines to be had from then on) on the history's clock, each trace again and
-    again; what several traces have is added up.
-    """
+    """(second, machines from then on) on the history's clock; traces repeat and add up."""
     changes: dict[int, int] = {}
     for supply in supplies:
         level = 0
@@ -152,7 +145,7 @@ def available(supplies: Sequence[Supply], span: Span) -> list[tuple[int, int]]:
 
 
 def bearable(points: int, what: str, length: int, span: Span) -> None:
-    """ConfigError where a short trace would be repeated all too often; ``length``: its seconds."""
+    """ConfigError if a short trace of ``length`` seconds would have to be repeated too often."""
     if points > MOST_POINTS:
         days = (span.end - span.begin) / 86400
         raise ConfigError(

@@ -1,8 +1,6 @@
-"""The cost of a machine: the ways in which clouds count time, and the prices they count it at.
-
-A lease runs from ``start`` to ``end`` (integer seconds). Prices are dollars per machine-hour; where
-they move, each hour of a machine is charged at the price at that hour's beginning, as EC2's spot
-market does it.
+"""What machines cost: how clouds count time, and at which prices. A lease runs from ``start`` to
+``end`` (whole seconds); prices are dollars per machine-hour. Where prices move, each hour of a
+machine costs the price at its beginning, as on EC2's spot market.
 """
 
 from __future__ import annotations
@@ -11,13 +9,13 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 
-from msgspec import Struct
+from slurm_elastic.policies.policy_text import Policy, Whole, WholeOver, parse_policy
 
 HOUR = 3600
 
 
 class Curve:
-    """A price over time: ``prices[i]`` holds from ``times[i]`` on, the first one also before."""
+    """A price over time: ``prices[i]`` from ``times[i]`` on, the first one also before that."""
 
     def __init__(self, times: Sequence[int], prices: Sequence[float]) -> None:
         if not times or len(times) != len(prices):
@@ -37,56 +35,64 @@ class Curve:
         return self.prices[max(bisect_right(self.times, when) - 1, 0)]
 
     def next_change(self, when: int) -> int | None:
-        """The first change after ``when``."""
+        """When the price changes next after ``when``."""
         index = bisect_right(self.times, when)
         return self.times[index] if index < len(self.times) else None
 
 
-class Hourly(Struct, frozen=True, tag="hourly"):
-    """Each hour begun is paid; with ``refund`` not the last one if the provider took the machine
-    (EC2's spot market until 2017-10). ``seconds``: of a cloud whose hour is another.
+class Hourly(Policy, frozen=True, tag="hourly"):
+    """Each hour that has begun is paid. With ``refund`` the last one is not, if the cloud took the
+    machine (EC2's spot market until 2017-10). ``seconds``: the length of the cloud's hour.
     """
 
     refund: bool = False
-    seconds: int = HOUR
+    seconds: WholeOver = HOUR
 
     @property
     def lease(self) -> int:
-        """Seconds paid at a time."""
+        """Seconds that are paid at a time."""
         return self.seconds
 
     def billed(self, start: int, end: int, *, reclaimed: bool = False) -> int:
-        """Seconds that are paid."""
+        """How many seconds are paid."""
         if self.refund and reclaimed:
             return (end - start) // self.seconds * self.seconds
         return max(-(-(end - start) // self.seconds), 1) * self.seconds
 
 
-class PerSecond(Struct, frozen=True, tag="per_second"):
+class PerSecond(Policy, frozen=True, tag="per_second"):
     """Each second is paid, but at least ``minimum`` (EC2's Linux machines since 2017-10)."""
 
-    minimum: int = 60
+    minimum: Whole = 60
 
     @property
     def lease(self) -> int:
-        """Seconds paid at a time."""
+        """Seconds that are paid at a time."""
         return 1
 
     def billed(self, start: int, end: int, *, reclaimed: bool = False) -> int:  # noqa: ARG002
-        """Seconds that are paid."""
+        """How many seconds are paid."""
         return max(end - start, self.minimum)
 
 
 Billing = Hourly | PerSecond
 
 
-def charge(billing: Billing, curve: Curve, start: int, end: int, *, reclaimed: bool) -> float:
-    """Dollars for one machine's lease."""
-    return dollars(curve, start, billing.billed(start, end, reclaimed=reclaimed))
+def parse(text: str) -> Billing:
+    """``per_second(minimum=60)`` or ``hourly(refund=true, seconds=3600)``; ValueError for other."""
+    found: Billing = parse_policy(text, {"per_second": PerSecond, "hourly": _hourly})
+    return found
+
+
+def _hourly(refund: object = "true", seconds: int = HOUR) -> Hourly:
+    word = str(refund).lower()
+    if word not in ("true", "false"):
+        raise ValueError(f"refund is {refund!r}, expected true or false")
+    return Hourly(refund=word == "true", seconds=seconds)
 
 
 def dollars(curve: Curve, start: int, seconds: int) -> float:
-    """``seconds`` that are paid from ``start`` on, each hour at the price at its beginning."""
+    """The cost of ``seconds`` from ``start`` on, each hour at the price at its beginning."""
     if len(curve.times) == 1:
         return seconds / HOUR * curve.prices[0]
     total, at = 0.0, start

@@ -1,4 +1,4 @@
-"""How long machines take to boot, by how many boot together."""
+"""How long machines take to boot, depending on how many boot together."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from msgspec import Struct
 
 
 class BootTimes(Struct, frozen=True):
-    """Seconds by batch size: between the sizes given, by the logarithm of the size; beyond the
-    largest, as for it. ``configure``: seconds from booted to usable.
+    """Boot times in seconds by batch size. Between two given sizes we interpolate by the logarithm
+    of the size; above the largest we use its time. ``configure``: seconds from booted to usable.
     """
 
     points: tuple[tuple[int, float], ...] = ((1, 120.0),)
@@ -22,7 +22,7 @@ class BootTimes(Struct, frozen=True):
             raise ValueError("boot times need ascending batch sizes from 1 on")
 
     def seconds(self, batch: int) -> int:
-        """From the launch of ``batch`` machines to their readiness."""
+        """How long it takes from the launch of ``batch`` machines until they are ready."""
         sizes = [size for size, _ in self.points]
         index = bisect_left(sizes, batch)
         if index == len(sizes):

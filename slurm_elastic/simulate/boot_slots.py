@@ -1,8 +1,8 @@
-"""Machines that may boot at a time (``max_booting``): the others wait for their turn.
+"""A limit on how many machines boot at a time (``max_booting``): the others wait for their turn.
 
-Machines that are started together boot in waves. When each wave begins is known at once, since
-boots take a known time: whoever asked first comes first, and nobody gives up waiting, as a node of
-the daemon's does after half of ResumeTimeout, to be asked for again by its requeued job.
+Machines that are started together boot in waves. As boots take a known time, we know at once when
+each wave begins. Whoever asked first comes first. Nobody gives up waiting, while a daemon's node
+does so after half of ResumeTimeout, and is asked for again by its requeued job.
 """
 
 from __future__ import annotations
@@ -13,28 +13,26 @@ from slurm_elastic.policies.launch.boots import turn
 
 
 class Turns:
-    """One cap. ``booked``: (from, until, machines) of boots that are not over yet."""
+    """One limit. ``booked``: (from, until, machines) of the boots that are not over yet."""
 
     def __init__(self, cap: int) -> None:
         self.cap = cap
         self.booked: list[tuple[int, int, int]] = []
 
     def left(self, begin: int, end: int) -> int:
-        """How many more may boot all the time from ``begin`` to ``end``."""
+        """How many more may boot during the whole time from ``begin`` to ``end``."""
         times = {begin, *(start for start, _, _ in self.booked if begin < start < end)}
-        most = max(self._booting(when) for when in times)
+        most = max(
+            sum(count for start, end, count in self.booked if start <= when < end) for when in times
+        )
         return turn([("", self.cap)], {"": most})[0]
-
-    def _booting(self, when: int) -> int:
-        return sum(count for start, end, count in self.booked if start <= when < end)
 
 
 def waves(
     caps: Sequence[Turns], count: int, now: int, seconds: Callable[[int], int]
 ) -> list[tuple[int, int]]:
     """Book ``count`` machines under all of ``caps`` from ``now`` on: (when they start, how many).
-
-    ``seconds``: how long so many take together.
+    ``seconds`` says how long so many take together.
     """
     for cap in caps:
         cap.booked = [boot for boot in cap.booked if boot[1] > now]
@@ -53,7 +51,7 @@ def waves(
 
 
 def last_ready(caps: Sequence[Turns], count: int, now: int, seconds: Callable[[int], int]) -> int:
-    """When ``count`` machines would all be ready; nothing is booked."""
+    """When ``count`` machines would all be ready, without booking anything."""
     copies = []
     for cap in caps:
         copies.append(Turns(cap.cap))
@@ -62,7 +60,7 @@ def last_ready(caps: Sequence[Turns], count: int, now: int, seconds: Callable[[i
 
 
 def _fitting(caps: Sequence[Turns], count: int, when: int, seconds: Callable[[int], int]) -> int:
-    """The most, up to ``count``, that may start then: fewer may take less time."""
+    """The most machines, up to ``count``, that may start then. (Fewer may boot faster.)"""
     while count > 0:
         left = min(cap.left(when, when + seconds(count)) for cap in caps)
         if left >= count:

@@ -1,4 +1,4 @@
-"""A simulation's result by month, by account and by wait. Pure."""
+"""A simulation's result by month, by account and by wait. Pure functions."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from itertools import pairwise
 from msgspec import Struct
 
 from slurm_elastic.simulate import series
-from slurm_elastic.simulate.outcome import Outcome
+from slurm_elastic.simulate.outcome import RunResult
 
-MONTH = 30 * 86400
-"""Seconds of a month where the history does not say when it began."""
+MONTH = 30 * 86400  # seconds of a month if the history does not say when it began
 
 
-class Part(Struct, frozen=True, kw_only=True):
-    """The jobs of a month or an account: ``core_hours`` of those that ran, ``mean_wait`` in seconds
-    until their first start. ``cost``: dollars paid in that time; None where it is of no time.
+class Share(Struct, frozen=True, kw_only=True):
+    """The jobs of a month or an account: ``core_hours`` of those that ran, and their ``mean_wait``
+    in seconds until the first start. ``cost``: dollars that were paid in that month; None for an
+    account.
     """
 
     name: str
@@ -30,9 +30,9 @@ class Part(Struct, frozen=True, kw_only=True):
     cost: float | None = None
 
 
-def by_month(outcome: Outcome, start: int) -> list[Part]:
-    """By the calendar month (UTC) in which jobs were submitted, or by 30 days where ``start`` (the
-    history's first second, Unix time) is 0. The last month has what was paid after it, too.
+def by_month(outcome: RunResult, start: int) -> list[Share]:
+    """By the calendar month (UTC) in which jobs were submitted, or by 30 days if ``start`` (the
+    Unix time of the history's first second) is 0. What was paid after the last month counts as its.
     """
     jobs = outcome.jobs
     if not len(jobs):
@@ -48,20 +48,22 @@ def by_month(outcome: Outcome, start: int) -> list[Part]:
     ]
 
 
-def by_account(outcome: Outcome, names: Mapping[int, str]) -> list[Part]:
-    """By account, most core-hours first; ``names`` of the accounts' numbers, where there are."""
+def by_account(outcome: RunResult, names: Mapping[int, str]) -> list[Share]:
+    """By account, most core-hours first; ``names`` has the names of the accounts' numbers."""
     among: defaultdict[int, list[int]] = defaultdict(list)
     for job, account in enumerate(outcome.jobs.account):
         among[account].append(job)
     found = [
-        _part(names.get(account, _number(account)), of, outcome, None)
-        for account, of in among.items()
+        _part(
+            names.get(account, "unknown" if account < 0 else str(account)), among_it, outcome, None
+        )
+        for account, among_it in among.items()
     ]
     return sorted(found, key=lambda part: (-part.core_hours, part.name))
 
 
-def waits(outcome: Outcome) -> series.Steps:
-    """The share of the jobs that ran (0 to 1) that waited so many seconds at most."""
+def waits(outcome: RunResult) -> series.Steps:
+    """For each wait in seconds, the share of the jobs that ran (0 to 1) that waited no longer."""
     found = sorted(
         began - submitted
         for submitted, began in zip(outcome.jobs.submit, outcome.starts, strict=True)
@@ -76,15 +78,13 @@ def waits(outcome: Outcome) -> series.Steps:
 
 
 def spent(steps: series.Steps, edges: Iterable[int | None]) -> list[float]:
-    """Dollars from one edge to the next by the course of the cost (``series.cost``); the first part
-    begins with it, and one up to None ends with it.
-    """
+    """Dollars paid by ``series.cost`` before each edge (since the one before); None is the end."""
     sums = [0.0, *(_until(steps, edge) for edge in edges)]
     return [after - before for before, after in pairwise(sums)]
 
 
 def _until(steps: series.Steps, when: int | None) -> float:
-    """Dollars until then: the cost rises evenly between two steps."""
+    """Dollars paid until then; between two steps the cost rises evenly."""
     if not steps:
         return 0.0
     if when is None or when >= steps[-1][0]:
@@ -97,7 +97,7 @@ def _until(steps: series.Steps, when: int | None) -> float:
 
 
 def _edges(first: int, last: int, start: int) -> list[tuple[int, str]]:
-    """The seconds of the run at which months begin, up to ``last``, with their names."""
+    """The seconds of the run at which months begin, up to ``last``, each with the month's name."""
     if not start:
         count = (last - first) // MONTH + 1
         return [(first + n * MONTH, f"days {30 * n + 1} to {30 * n + 30}") for n in range(count)]
@@ -111,15 +111,11 @@ def _edges(first: int, last: int, start: int) -> list[tuple[int, str]]:
     return found
 
 
-def _number(account: int) -> str:
-    return "unknown" if account < 0 else str(account)
-
-
-def _part(name: str, among: Sequence[int], outcome: Outcome, cost: float | None) -> Part:
+def _part(name: str, among: Sequence[int], outcome: RunResult, cost: float | None) -> Share:
     jobs, starts = outcome.jobs, outcome.starts
     ran = [job for job in among if starts[job] >= 0]
     waited = sum(starts[job] - jobs.submit[job] for job in ran)
-    return Part(
+    return Share(
         name=name,
         jobs=len(among),
         core_hours=sum(jobs.procs[job] * jobs.run[job] for job in ran) / 3600,

@@ -1,9 +1,6 @@
-"""The queue of a site whose accounts or users have budgets, as ``controller.budget_enforcement``
-keeps it.
-
-A job whose account or user is over its budget is looked at for the site's own machines alone. One
-that could never run on those is taken out of the queue, and comes back when the day or month is
-over.
+"""The queue of a site whose accounts or users have budgets. A job whose account or user is over its
+budget may start only on the site's own machines. If it could never run there, it leaves the queue
+and comes back when the day or month is over (``controller.budget_enforcement``).
 """
 
 from __future__ import annotations
@@ -24,16 +21,14 @@ from slurm_elastic.simulate.shared_machines import Host
 from slurm_elastic.simulate.spending import Purses
 
 Later = Callable[[int, int | None], None]
-"""Told at which second a job is to arrive again; with None: when the queue is to be looked at."""
+"""Called with the second at which a job arrives again, or (None) the queue is looked at."""
 
 
 class ApartQueue(Queue):
     """Call ``by`` before the first job arrives."""
 
     def by(self, purses: Purses, later: Later) -> ApartQueue:
-        """Go by these purses; ``later`` is the engine's clock. Machines that a job gets are paid by
-        its payer.
-        """
+        """Use these purses and the engine's clock. A job pays for machines launched for it."""
         self.purses, self.later = purses, later
         self._by_user = any(scope.startswith(USER) for scope in purses.bounds)
         self._bounded: dict[str, tuple[str, ...]] = {}
@@ -53,13 +48,13 @@ class ApartQueue(Queue):
         return self
 
     def payer(self, job: int) -> str:
-        """As the purses go by it; the user only where one has a budget."""
+        """The job's payer as the purses name it; users count only if one of them has a budget."""
         account, user = self.jobs.account[job], self.jobs.user[job] if self._by_user else -1
         return payer(str(account) if account >= 0 else "", str(user) if user >= 0 else "")
 
     def classes(self, now: int) -> Iterator[tuple[Sequence[int], bool]]:
-        """Jobs that may have any machine, then the ones that may have own ones only; what is
-        started in between is paid by the former.
+        """First the jobs that may have any machine, then those that may have own ones only.
+        Machines that are started in between are paid by the jobs just yielded.
         """
         over = {job for job in self.waiting if self._over(job, now)}
         for own in (False, True) if over else (False,):
@@ -69,19 +64,17 @@ class ApartQueue(Queue):
             self.purses.pay(shares)
 
     def paid_by_nobody(self) -> None:
-        """As an admin's or a warm pool's machines."""
+        """Nobody pays for the machines that were started last, as for a warm pool."""
         self.purses.pay({})
 
     def _shares(self, jobs: Sequence[int]) -> Shares:
-        """Who pays machines that are started ahead for these: those that no growth was decided for
-        before, if any.
-        """
+        """Who pays for machines started ahead: jobs for which no growth was decided yet."""
         covered = self.grower.covered
         fresh = [job for job in jobs if job not in covered] or jobs
         return parts((self.payer(job), self.grower.need[job]) for job in fresh)
 
     def arrive(self, job: int, now: int) -> None:
-        """In its place, or not before its payer may spend again."""
+        """Put the job into the queue, or have it come back when its payer may spend again."""
         why = self._over(job, now)
         if why is not None and not self._fits_own(job):
             self.later(self._second(why), job)
@@ -89,7 +82,7 @@ class ApartQueue(Queue):
         super().arrive(job, now)
 
     def schedule(self, now: int) -> None:
-        """Without those whose payer has run out of money since."""
+        """First remove jobs whose payer has run out of money since."""
         over = {name: why for name in self.purses.bounds if (why := self.purses.over(name, now))}
         if over.keys() - self._known:
             for why in over.values():

@@ -1,7 +1,6 @@
-"""One run of a job on machines that may be taken away: when it writes checkpoints, what it keeps.
-
-The policy is asked as the daemon would ask it: on a grid of ``look`` seconds from the start, and
-only when it may have changed its mind. It never sees the interruption itself, only the notices.
+"""One run of a job on machines that may be taken away: when it is saved, and what it keeps. We ask
+the policy as the daemon would: every ``look`` seconds, but only when it may have changed its mind.
+It knows of notices, never of the interruption itself.
 """
 
 from __future__ import annotations
@@ -26,8 +25,9 @@ PRICE_MEMORY = 660
 
 
 class Checkpoints(Struct, frozen=True, kw_only=True):
-    """How jobs are saved: the policy, what a checkpoint and a restart take (s), and how often the
-    policy is asked (s). ``blocking``: the job stands still during a checkpoint.
+    """How jobs are saved: the policy, the seconds that a checkpoint and a restart take, and the
+    seconds between two questions to the policy. ``blocking``: the job stands still during a
+    checkpoint.
     """
 
     policy: AnyPolicy = Never()
@@ -38,9 +38,9 @@ class Checkpoints(Struct, frozen=True, kw_only=True):
 
 
 class Ride(Struct, frozen=True, kw_only=True):
-    """The result of a run: until ``end``, with ``saved`` seconds of work kept by ``checkpoints``
-    that cost ``dumping`` seconds. ``done``: the job's work was finished, not cut off; ``moves``:
-    when it was saved after the cloud's warning, and is moved (None: never).
+    """What became of a run: it lasted until ``end``, and ``checkpoints`` kept ``saved`` seconds of
+    work and took ``dumping`` seconds. ``done``: the job finished its work. ``moves``: when it was
+    saved after the cloud's warning and is moved (None: never).
     """
 
     end: int
@@ -52,9 +52,10 @@ class Ride(Struct, frozen=True, kw_only=True):
 
 
 class Trip(Struct, frozen=True, kw_only=True):
-    """A run to be made: ``work`` seconds from ``start`` on machines launched at ``launched``.
+    """A run to be made: ``work`` seconds from ``start`` on machines that were launched at
+    ``launched``.
 
-    ``until``: they are lost then (None: never); ``notices``: the warnings, as they will be seen.
+    ``until``: when they are lost (None: never); ``notices``: the warnings, as they will be seen.
     ``lease``: seconds that the machines are paid at a time.
     """
 
@@ -70,19 +71,19 @@ class Trip(Struct, frozen=True, kw_only=True):
 
 
 def quiet(how: Checkpoints) -> bool:
-    """Whether nothing is written unless a notice comes."""
+    """Whether the policy saves nothing unless a notice comes."""
     return isinstance(how.policy, Never | OnNotice)
 
 
 def answers_notices(policy: AnyPolicy) -> bool:
-    """Whether jobs are saved, and moved then, because the cloud warns."""
+    """Whether jobs are saved and moved when the cloud warns."""
     return isinstance(policy, OnNotice) or (
         isinstance(policy, FirstOf) and any(map(answers_notices, policy.policies))
     )
 
 
 def ride(how: Checkpoints, trip: Trip) -> Ride:
-    """The run from start to its end or its interruption."""
+    """Simulate the run from its start to its end or interruption."""
     now, work, saved, written, dumping = trip.start, 0, 0, 0, 0
     situation = _situation(how, trip)
     while True:
@@ -99,7 +100,7 @@ def ride(how: Checkpoints, trip: Trip) -> Ride:
             continue
         over, end = now + how.dump, now + trip.work - work
         if not how.blocking and end < over and (trip.until is None or end <= trip.until):
-            dumping += end - now  # the job's end stops the save
+            dumping += end - now  # the save ends with the job
             return Ride(end=end, saved=saved, checkpoints=written, dumping=dumping, done=True)
         if trip.until is not None and over > trip.until:
             return Ride(
@@ -137,7 +138,7 @@ def _situation(how: Checkpoints, trip: Trip) -> Situation:
 
 
 def _at(situation: Situation, trip: Trip, now: int) -> Situation:
-    """The same later, with what is known then of prices and notices."""
+    """The situation at a later time, with the prices and notices that are known then."""
     notices = tuple(notice for notice in trip.notices if notice.seen <= now)
     prices: tuple[tuple[float, float], ...] = ()
     if trip.market is not None and trip.market.bid is not None:
@@ -146,7 +147,7 @@ def _at(situation: Situation, trip: Trip, now: int) -> Situation:
 
 
 def _next_look(how: Checkpoints, trip: Trip, situation: Situation, now: int) -> int | None:
-    """The next time on the grid at which the policy may act; None: never."""
+    """The next look at which the policy may act; None: never."""
     times = [how.policy.wake(situation)]
     times += [notice.seen for notice in trip.notices if notice.seen > now]
     if trip.market is not None and trip.market.bid is not None and watches_prices(how.policy):

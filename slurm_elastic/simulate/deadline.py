@@ -1,4 +1,4 @@
-"""One job with a deadline on a trace of available spot machines."""
+"""One job with a deadline, on a trace of when spot machines were available."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ from msgspec import Struct
 from slurm_elastic.policies.checkpoint.deadline import Choice, Race, Where
 from slurm_elastic.policies.checkpoint.market_spells import NOTHING, Past
 
-OUTSIDE = 0.05
-"""The part of the starts on either side of what is told of them."""
+OUTSIDE = 0.05  # the share of the starts on either side that `low` and `high` leave out
 
 
 class Finish(Struct, frozen=True, kw_only=True):
-    """When the job was done (seconds after its begin), and the seconds of its work that were done
-    on each market; ``restarts``: how often it got a machine; ``paid``: the seconds for which it had
-    one of each market.
+    """When the job was done, and its seconds of work on each market. ``restarts``: how often it got
+    a machine; ``paid``: seconds for which it had one of each.
     """
 
     end: float
@@ -28,9 +26,9 @@ class Finish(Struct, frozen=True, kw_only=True):
 
 
 class Odds(Struct, frozen=True, kw_only=True):
-    """Means of many starts on one trace: when the job was done, seconds of its work on spot
-    machines, seconds paid of each market, machines had; ``missed``: starts that were late. Nine of
-    ten starts pay between ``low`` and ``high``, as seconds of a machine on demand.
+    """Means over many starts on one trace: when the job was done, seconds of its work on spot
+    machines, seconds paid on each market, machines used. ``missed``: starts that were late. Nine of
+    ten starts pay between ``low`` and ``high``, in seconds of an on-demand machine.
     """
 
     starts: int
@@ -56,9 +54,8 @@ def tried(
     seed: int = 0,
     price: float = 0.5,
 ) -> Odds:
-    """The job from ``starts`` random ticks of a trace on, which repeats where it is too short. The
-    choice knows the trace up to where it stands, but nothing from before the start where the trace
-    repeats, as it would then know what comes.
+    """Run the job from ``starts`` random ticks of a trace, which repeats. ``choose`` knows the
+    trace up to the present, but if it repeats, nothing before the start: that would be the future.
     """
     chance = random.Random(seed)  # noqa: S311 - repeatable, not secret
     ticks = int(deadline // look) + 2
@@ -96,7 +93,7 @@ def tried(
 
 
 def seen(available: Iterable[bool], look: float) -> list[Past]:
-    """The past before each tick of a trace, and in the end the past after all of it."""
+    """What was seen of spot machines before each tick of a trace, and after all of it."""
     pasts = [NOTHING]
     for spot in available:
         pasts.append(pasts[-1].then(look, spot=spot))
@@ -115,11 +112,8 @@ def race(
     past: Past = NOTHING,
 ) -> Finish:
     """Run the job, asking ``choose`` at each tick of ``look`` seconds. The trace repeats.
-
-    ``price``: of spot machines, as a share of the on-demand price. ``past``: what was seen of them
-    before the job began.
-
-    A machine that is lost loses no work done, as if each interruption were announced.
+    ``price``: of spot machines, as a share of on-demand; ``past``: what was seen of them before. A
+    lost machine loses no work, as if each interruption were announced.
     """
     now, left, where, starting, restarts = 0.0, work, Where.WAITING, 0.0, 0
     done, paid = dict.fromkeys(Where, 0.0), dict.fromkeys(Where, 0.0)

@@ -1,10 +1,10 @@
-"""First come, first served with EASY backfill on a fixed number of nodes: the fast path.
+"""The fast path: first come, first served with EASY backfill on a fixed number of nodes.
 
-The head of the queue gets a reservation at the earliest time at which, by the running jobs' limits,
-it fits (``shadow``); what is left of the nodes then is ``extra``. Another job may start before it
-if it fits now and either ends by its own limit before the shadow or takes no more than the extra.
-A job beyond its limit is expected to end at any moment. Ends come before arrivals of the same
-second. ``engine`` does the same for machines that come and go, and is tested to agree.
+The first waiting job gets a reservation at the earliest time at which it fits if the running jobs
+run to their limits (``shadow``); ``extra`` is how many nodes are left then. A later job may start
+before it if it fits now and either ends by its own limit before the shadow, or needs no more than
+the extra nodes. A job beyond its limit may end at any moment. At the same second, ends come before
+arrivals. ``engine`` does the same for machines that come and go; a test proves that they agree.
 """
 
 from __future__ import annotations
@@ -20,19 +20,16 @@ NOT_YET = -FAR
 
 
 def starts(jobs: Jobs, nodes: int, sizes: array[int] | None = None) -> array[int]:
-    """When each job starts on ``nodes`` nodes; ``sizes``: nodes a job needs (else processors).
-
-    Every job must fit: none may need more than ``nodes``.
-    """
+    """When each job starts on ``nodes`` nodes, none needing more; ``sizes``: if not processors."""
     return _Easy(jobs, nodes, jobs.procs if sizes is None else sizes).run()
 
 
 class _Easy:
-    """The state between two passes. Keys in ``ends`` and ``expected``: time x jobs + job.
+    """The state between two passes. Keys in ``ends`` and ``expected`` are time x jobs + job.
 
-    ``held``: the nodes of each in ``expected``; ``sized``: the waiting jobs of each size in their
-    order, so that backfill passes over all that are too large in one step; ``ascending``: these
-    sizes; ``shortest``: no waiting job of that size has a smaller limit.
+    ``held``: the nodes of each job in ``expected``. ``sized``: the waiting jobs of each size, in
+    order, so that backfill skips all that are too large in one step; ``ascending``: these sizes.
+    ``shortest``: no waiting job of that size has a smaller limit.
     """
 
     def __init__(self, jobs: Jobs, nodes: int, sizes: array[int]) -> None:
@@ -97,7 +94,7 @@ class _Easy:
         self.held.insert(place, size)
 
     def _may_pass(self, job: int, now: int) -> bool:
-        """Whether a job that fits does not delay the head."""
+        """Whether a job that fits now does not delay the first one."""
         if now + self.limit[job] > self.shadow:
             if self.sizes[job] > self.extra:
                 return False
@@ -117,7 +114,7 @@ class _Easy:
                 self.shortest[size] = limit
 
     def _leave(self, job: int, now: int) -> None:
-        """The job waits no more; in ``queue`` it stays until it would be the head."""
+        """The job no longer waits; ``queue`` keeps it until it would be the first."""
         self._begin(job, now)
         size = self.sizes[job]
         same = self.sized[size]
@@ -128,7 +125,7 @@ class _Easy:
             same.remove(job)  # mostly the first
 
     def _schedule(self, now: int) -> None:
-        """Start from the head while it fits, reserve for the next, backfill the rest."""
+        """Start jobs in order while they fit, reserve for the next one, backfill the rest."""
         queue, start = self.queue, self.start
         while self.sized:
             job = queue[0]
@@ -146,7 +143,7 @@ class _Easy:
             self._backfill(now)
 
     def _reserve(self, now: int) -> None:
-        """When the head fits by the running jobs' limits, and what is left then."""
+        """When the first job fits by the running jobs' limits, and how many nodes are left then."""
         expected, held = self.expected, self.held
         missing, at = self.sizes[self.queue[0]] - self.free, 0
         for at, nodes in enumerate(held):  # noqa: B007 - used below
@@ -155,7 +152,7 @@ class _Easy:
                 break
         shadow = expected[at] // self.count
         self.shadow = shadow = shadow if shadow > now else now
-        beyond = (shadow + 1) * self.count  # all that is free at the shadow counts
+        beyond = (shadow + 1) * self.count  # all nodes that are free at the shadow count
         at += 1
         while at < len(held) and expected[at] < beyond:
             missing -= held[at]
@@ -163,7 +160,7 @@ class _Easy:
         self.extra = -missing
 
     def _backfill(self, now: int) -> None:
-        """Start the jobs that fit and do not delay the head; the first of them first."""
+        """Start the jobs that fit and do not delay the first one, in their order."""
         sizes, limit, sized, shortest = self.sizes, self.limit, self.sized, self.shortest
         ascending, room, free, extra = self.ascending, self.shadow - now, self.free, self.extra
         while True:
@@ -187,7 +184,7 @@ class _Easy:
             self._leave(first, now)
 
     def _first_short(self, size: int, room: int) -> int:
-        """The first waiting job of a size whose limit is within ``room``."""
+        """The first waiting job of that size whose limit is within ``room``."""
         limit, same = self.limit, self.sized[size]
         for job in same:
             if limit[job] <= room:

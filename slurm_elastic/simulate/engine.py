@@ -1,12 +1,12 @@
-"""The simulation: jobs arrive, start, end and are interrupted; machines boot, idle and go.
+"""The simulation's loop: jobs arrive, start, end and are interrupted; machines boot, idle and go.
 
-Time is whole seconds. At equal times, ends and losses of machines come before arrivals, these
-before machines that become ready; then waiting jobs are looked at, then growth, then release.
+Time is whole seconds. At the same second, ends and losses of machines come first, then arrivals,
+then machines that become ready. After that come the waiting jobs, then growth, then release.
 
-With ``Slurm`` growth a job also gets machines that do not run yet, and starts when they are ready;
-with the others machines boot on their own and jobs start on idle ones. That a job's machines are
-ready changes nothing for anybody else, unless bounds count what boots: there is no event for it,
-only a time at which a waiting queue is looked at.
+With ``Slurm`` growth a job may also get machines that do not run yet, and starts when they are
+ready. With the other policies machines boot by themselves, and jobs start on idle ones. When a
+job's own machines are ready, nothing changes for anybody else, unless bounds count booting
+machines. So that is no event, only a time at which a waiting queue is looked at.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.simulate.events import ARRIVE, BOOT, CHECK, POOLS, WARN, Moves
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.market import NEVER
-from slurm_elastic.simulate.outcome import Outcome
+from slurm_elastic.simulate.outcome import RunResult
 from slurm_elastic.simulate.queueing import too_large
 from slurm_elastic.simulate.scenario import Scenario
 from slurm_elastic.simulate.standing import on_standing_machines
@@ -30,17 +30,16 @@ TELL = 1000
 _ARRIVE, _BOOT, _CHECK, _WARN = ARRIVE << 32, BOOT << 32, CHECK << 32, WARN << 32
 _PAYLOAD = (1 << 32) - 1
 _KIND, _LAST = 7 << 32, 4 << 32
-"""The bits of an event: its kind; set where it is a check or a look."""
+"""Bits of an event: its kind; and the bit that is set in checks and looks."""
 
-Progress = Callable[[int], object]
-"""Told from time to time how many more jobs have arrived."""
+Progress = Callable[[int], object]  # called from time to time with how many more jobs have arrived
 
 
 def simulate(
     jobs: Jobs, scenario: Scenario, origin: int = 0, progress: Progress | None = None
-) -> Outcome:
-    """Replay ``jobs``; ``origin`` is the Unix time of their second 0, ``progress`` is told of jobs
-    that have arrived. SlurmElasticError if that makes no sense or the books do not add up.
+) -> RunResult:
+    """Replay ``jobs``; ``origin`` is the Unix time of their second 0, ``progress`` hears of jobs
+    that have arrived. SlurmElasticError if the scenario makes no sense or the books do not add up.
     """
     problems = scenario.problems()
     if problems:
@@ -55,7 +54,7 @@ def simulate(
 
 
 class Engine(Moves):
-    """One run: in which order things happen."""
+    """One run: decides in which order things happen."""
 
     def __init__(
         self, jobs: Jobs, scenario: Scenario, origin: int = 0, progress: Progress | None = None
@@ -67,8 +66,8 @@ class Engine(Moves):
         self.count = len(jobs)
         self.postponed = False
 
-    def run(self) -> Outcome:
-        """All of it."""
+    def run(self) -> RunResult:
+        """Run it all."""
         begin = self.jobs.submit[0] if self.count else 0
         for machines in self.pools:
             machines.stand(begin)
@@ -77,7 +76,7 @@ class Engine(Moves):
         return self._finish(self._loop(begin))
 
     def _loop(self, now: int) -> int:  # noqa: C901 - one function on purpose: calls cost
-        """From one moment at which something happens to the next; the last one."""
+        """Go from one moment at which something happens to the next; returns the last one."""
         events, submit, queue, count = self.events, self.jobs.submit, self.queue, self.count
         waiting, readies, arrive = queue.waiting, queue.readies, queue.arrive
         pools, running, misfits, grower = self.pools, self.runs.now, self.misfits, self.grower
@@ -88,7 +87,7 @@ class Engine(Moves):
             top = events[0]
             when = now = top >> 35
             if when < soon:
-                if not waiting and top & _KIND == _CHECK and not warmed:  # no concern of jobs
+                if not waiting and top & _KIND == _CHECK and not warmed:  # concerns no job
                     pools[heappop(events) & _PAYLOAD].release_due(now)
                     self.now = now
                     if running or soon < NEVER:
@@ -102,7 +101,7 @@ class Engine(Moves):
             if ready < now:
                 now = ready
             self.now = now
-            # That machines may go, or that something is over already, is no reason to look again.
+            # If machines may go, or something is over already, the queue need not be looked at.
             queue.full, self.asked = now > queue.shadow and now in (soon, ready), False
             if when == now and top & _KIND < _BOOT:
                 self._ends(now)
@@ -131,9 +130,7 @@ class Engine(Moves):
                 waiting.clear()
 
     def _ends(self, now: int) -> None:
-        """Jobs that end, machines that are taken away; jobs that come back, which were submitted
-        before those that come now.
-        """
+        """Jobs that end, machines taken away, and jobs that come back, which go before new ones."""
         events, running, beyond = self.events, self.runs.now, (now << 35) + _BOOT
         while events[0] < beyond:
             event = heappop(events)
@@ -147,9 +144,7 @@ class Engine(Moves):
                 self.queue.full = self.asked = True
 
     def _back(self, job: int, now: int) -> None:
-        """It goes before the first job that waits, and what was kept for that one, where it was
-        submitted before it.
-        """
+        """A job comes back; it takes the reservation of the first that waits, if it is older."""
         queue = self.queue
         first = bool(queue.waiting) and job < queue.waiting[0]
         queue.full = queue.full or first or now > queue.shadow
@@ -157,7 +152,7 @@ class Engine(Moves):
         self.asked = True
 
     def _boots(self, now: int) -> None:
-        """Machines that are ready, jobs that come back in the second in which they were stopped."""
+        """Machines are ready; and jobs come back in the second in which they were stopped."""
         events, first, beyond = self.events, (now << 35) + _ARRIVE, (now << 35) + _CHECK
         while events[0] < beyond and events[0] >= first:
             event = heappop(events)
@@ -182,14 +177,14 @@ class Engine(Moves):
         self._look_again(now)
 
     def _look_again(self, now: int) -> None:
-        """Machines that were due while jobs waited may go as soon as none does."""
+        """Machines that were due while jobs waited may go once none waits."""
         if self.postponed and not self.queue.waiting:
             self.postponed = False
             for pool in range(len(self.pools)):
                 self.look_again(pool, now)
 
     def _launch(self, now: int) -> None:
-        """Start what the policy asks for; what is kept for the first job may be of these then."""
+        """Start what the policy asks for; the first job's reservation may use these machines."""
         queue, running, launched = self.queue, len(self.runs.now), False
         for jobs, own in queue.classes(now):
             for pool, count in self.grower.wanted(jobs, queue.head, running, now, own=own):
@@ -202,7 +197,7 @@ class Engine(Moves):
             self._look_again(now)
 
     def _look(self, event: int, now: int) -> None:
-        """Release what is due, or let a growth policy look that does so at intervals."""
+        """Release what is due, or ask a growth policy that looks at intervals."""
         if (event >> 32) & 7 == CHECK:
             machines = self.pools[event & 0xFFFFFFFF]
             if machines.yields or not self.queue.waiting:
@@ -229,10 +224,8 @@ class Engine(Moves):
         if self.queue.waiting and not self.grower.free_of_bounds:
             self.look_later(now)
 
-    def _finish(self, now: int) -> Outcome:
-        """Give the rest back, and close the books: standing machines are paid until the last job
-        has ended and the last other machine has gone.
-        """
+    def _finish(self, now: int) -> RunResult:
+        """Release all machines and close the books; standing ones are paid to the very end."""
         last = max(now, self.last_ready)
         if self.count and all(one.up == one.pool.standing for one in self.pools):
             gone = [max(one.leases.end, default=0) for one in self.pools]
@@ -240,6 +233,6 @@ class Engine(Moves):
         for machines in self.pools:
             machines.close(last)
         unserved = self.unserved + self.queue.waiting
-        outcome = Outcome.of(self.jobs, self.pools, self.runs, unserved, self.misfits)
+        outcome = RunResult.of(self.jobs, self.pools, self.runs, unserved, self.misfits)
         outcome.refusals = self.purchases.refusals
         return outcome

@@ -1,6 +1,5 @@
-"""The events of jobs and machines: they start, boot, end and are lost.
-
-An event is (time, kind, payload) in one integer; payload: job, batch or pool.
+"""What jobs and machines do: they start, boot, end and are lost. An event is (time, kind, payload)
+in one integer; the payload is a job, batch or pool.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from slurm_elastic.policies.growth.capacity import Slurm
 from slurm_elastic.simulate.budget_queue import ApartQueue
 from slurm_elastic.simulate.idle_set import Pieces
 from slurm_elastic.simulate.jobs import Jobs
-from slurm_elastic.simulate.machines import Machines, Sales
+from slurm_elastic.simulate.machines import PoolMachines, Sales
 from slurm_elastic.simulate.market import NEVER
 from slurm_elastic.simulate.pools import machines_of
 from slurm_elastic.simulate.purchases import Purchases
@@ -25,18 +24,17 @@ from slurm_elastic.simulate.spending import Purses
 from slurm_elastic.simulate.warm_pool import Warm
 
 END, FALL, ARRIVE, BOOT, CHECK, LOOK, WARN, MOVE = range(8)
-POOLS = 1 << 8
-"""A batch's payload: batch x this + pool."""
+POOLS = 1 << 8  # a batch's payload is batch x this + pool
 _CHECK = CHECK << 32
 
 
 class Moves:
-    """The state of a run, and all that changes it. ``events``: a heap of those to come; ``asked``:
-    something happened that the growth policy is to be asked about; ``looks``: when a growth
-    policy that is asked at intervals is asked next, or was last; ``opens``: the same of bounds that
-    time opens; ``due_looks``: all times at which a look is due.
+    """The state of a run, and everything that changes it. ``events``: a heap of events to come.
+    ``asked``: something has happened that the growth policy must be asked about. ``looks``: when a
+    growth policy that is asked at intervals is asked next, or was last; ``opens``: the same for
+    bounds that open with time. ``due_looks``: all times at which a look is due.
 
-    ``origin``: Unix time of the history's second 0, for budgets and windows.
+    ``origin``: the Unix time of the history's second 0, for budgets and windows.
     """
 
     def __init__(self, jobs: Jobs, scenario: Scenario, origin: int) -> None:
@@ -64,7 +62,7 @@ class Moves:
         self.moving: dict[int, tuple[Run, int, int]] = {}
 
     def _give_back(self, run: Run, now: int) -> bool:
-        """A job's machines, to whoever is next; False if it does not end now."""
+        """A job ends, and its machines are for whoever comes next; False if it does not end now."""
         job, pool, machines, pieces, need, _, ready, _, end, expected, _, _, _ = run
         if end != now:
             return False
@@ -90,21 +88,21 @@ class Moves:
                 heappush(self.events, look << 35 | _CHECK | pool)
         return True
 
-    def _leave(self, machines: Machines, shared: SharedMachines, run: Run, now: int) -> Host:
-        """A job leaves the machine that it shared, of which is expected what its others are."""
+    def _leave(self, machines: PoolMachines, shared: SharedMachines, run: Run, now: int) -> Host:
+        """A job leaves a machine that it shared, and the others' ends now say when that is free."""
         machines.expected.drop(shared.of[run.job].expected)
         host = shared.leave(run.job, run.expected, run.ready, now)
         if host.ends:
             machines.expected.add(host.expected)
         return host
 
-    def _boots_first(self, machines: Machines, pool: int, pieces: Pieces, now: int) -> None:
-        """A job of no length ends as its machines are ready."""
+    def _boots_first(self, machines: PoolMachines, pool: int, pieces: Pieces, now: int) -> None:
+        """A job of no length ends as soon as its machines are ready."""
         for batch, _ in pieces:
             if batch in machines.booked:
                 self._booted(pool, batch, now)
 
-    def _free(self, machines: Machines, pool: int, batch: int, count: int, now: int) -> None:
+    def _free(self, machines: PoolMachines, pool: int, batch: int, count: int, now: int) -> None:
         if (machines.draining or not self.reuse) and machines.batch_due[batch] != NEVER:
             count -= self._let_go(machines, batch, count, now)
         if count:
@@ -112,8 +110,8 @@ class Moves:
             if look is not None:
                 self._push(look, CHECK, pool)
 
-    def _let_go(self, machines: Machines, batch: int, count: int, now: int) -> int:
-        """Flagged machines go when their job ends, and those that serve one job only."""
+    def _let_go(self, machines: PoolMachines, batch: int, count: int, now: int) -> int:
+        """Flagged machines go when their job ends, and so do those that serve one job only."""
         gone = count
         if self.reuse:
             gone = min(machines.draining, count)
@@ -123,7 +121,7 @@ class Moves:
         return gone
 
     def _booted(self, pool: int, batch: int, now: int) -> None:
-        """Ready, for the job that it was launched for or for any; or lost while it booted."""
+        """Machines are ready, for a job of their own or for any; or were lost while they booted."""
         machines = self.pools[pool]
         if batch in machines.booked:
             machines.booked.remove(batch)
@@ -134,17 +132,17 @@ class Moves:
             self.queue.full = True
             self.asked = self.asked or self._asks_again(machines)
 
-    def _asks_again(self, machines: Machines) -> bool:
-        """Whether growth is looked at when machines of the pool are ready: also under a policy that
-        is asked when jobs come and go, where it may not have got what the first job needs.
+    def _asks_again(self, machines: PoolMachines) -> bool:
+        """Whether to ask for growth when machines of the pool are ready. A policy that is asked
+        only when jobs come and go is asked, too, if it may not have got what the first job needs.
         """
         grower = self.grower
         stands_still = len(grower.growing) > 1 and not self.runs.now
         return grower.period is not None or bool(machines.turns) or stands_still
 
     def _start(self, job: int, pool: int, need: int, now: int, beside: Host | None = None) -> bool:
-        """On idle machines first; the others are bought for it. False where they are not to be had:
-        Slurm requeues the job then. ``beside``: a machine in use that has room for it.
+        """Start a job on idle machines first; more are bought for it. False if these cannot be had:
+        Slurm then requeues the job. ``beside``: a machine in use that has room for it.
         """
         machines = self.pools[pool]
         shared = machines.shared if need == 1 else None
@@ -157,7 +155,7 @@ class Moves:
         else:
             sales = self.purchases.buy(pool, need - idle, now, whole=True)
             if not sales:
-                self.queue.full = self.queue.stale = True  # the pool is held: fewer may be launched
+                self.queue.full = self.queue.stale = True  # fewer may be launched in the held pool
                 return False
             pieces = machines.take(idle, now) if idle else []
             ready = self._boot_for(machines, pool, sales, pieces, now)
@@ -170,7 +168,7 @@ class Moves:
         return True
 
     def _join(self, job: int, pool: int, shared: SharedMachines, host: Host, now: int) -> None:
-        """A job that leaves some of a machine to others goes where others are."""
+        """Start a job that leaves part of a machine to others beside those that run there."""
         machines, before, ready = self.pools[pool], host.expected, max(now, host.ready)
         end, expected = self.runs.begin(job, pool, host.pieces, 1, now, ready, 0)
         shared.join(job, host, expected)
@@ -179,7 +177,7 @@ class Moves:
         heappush(self.events, end << 35 | job)
 
     def _boot_for(
-        self, machines: Machines, pool: int, sales: Sales, pieces: Pieces, now: int
+        self, machines: PoolMachines, pool: int, sales: Sales, pieces: Pieces, now: int
     ) -> int:
         """Launch what was bought for a job; when it is ready."""
         if machines.turns:
@@ -206,7 +204,7 @@ class Moves:
         return ready
 
     def boot_ahead(self, pool: int, count: int, now: int) -> None:
-        """Machines that boot for whoever comes first, as many as can be had."""
+        """Boot machines for whoever comes first, as many as can be had."""
         machines = self.pools[pool]
         sales = self.purchases.buy(pool, count, now, whole=False)
         if not sales:
@@ -216,21 +214,21 @@ class Moves:
                 machines.expect_boot(batch, part, ready)
                 self._push(ready, BOOT, batch * POOLS + pool)
         self._watch(pool, now)
-        self.queue.shadow = min(self.queue.shadow, now)  # it may bring the head forward
+        self.queue.shadow = min(self.queue.shadow, now)  # the first job may start sooner now
 
     def look_again(self, pool: int, now: int) -> None:
-        """No job needs what was due in a pool and stayed: it may go when it is due again."""
+        """No job needs the machines that were due and stayed: they may go when due again."""
         for when in self.pools[pool].look_again(now):
             self._push(when, CHECK, pool)
 
     def look_later(self, now: int) -> None:
-        """Bounds open with time alone; but one such look is to come, whoever asks for it."""
+        """Bounds open with time. Whoever asks, only one such look is planned at a time."""
         if self.opens <= now:
             self.opens = now + max(self.grower.period or 1, WINDOW_LOOK)
             self._look_at(self.opens)
 
     def _watch(self, pool: int, now: int) -> None:
-        """Learn when the next spot machines of a pool are lost."""
+        """Find out when the next spot machines of a pool are lost."""
         machines = self.pools[pool]
         for offer in machines.spots:
             when = machines.watch(now, offer)
@@ -241,7 +239,7 @@ class Moves:
                     self._push(max(when - market.notice, now), WARN, offer * POOLS + pool)
 
     def _warn(self, payload: int, now: int) -> None:
-        """The cloud says which machines it takes: their jobs are saved, and moved then."""
+        """The cloud says which machines it will take: their jobs are saved, and then moved."""
         pool, offer = payload % POOLS, payload // POOLS
         machines = self.pools[pool]
         loss, market = machines.falls[offer], machines.sold[offer].market
@@ -263,7 +261,7 @@ class Moves:
                 over -= sum([n for of, n in self.runs.now[job].pieces if of == batch])
 
     def _move(self, job: int, now: int) -> None:
-        """A saved job leaves the machines that are to be lost, which end with it."""
+        """A saved job leaves the machines that will be lost; these end now."""
         run, batch, loss = self.moving.pop(job, (None, 0, 0))
         if run is None or self.runs.now.get(job) is not run:
             return
@@ -272,7 +270,7 @@ class Moves:
         self._look_at(now)
 
     def _fall(self, payload: int, now: int) -> None:
-        """Spot machines are taken back, the youngest first; their jobs go back into the queue."""
+        """The cloud takes spot machines, the youngest first; their jobs go back into the queue."""
         pool, offer = payload % POOLS, payload // POOLS
         machines = self.pools[pool]
         if machines.falls[offer] != now:
@@ -308,8 +306,8 @@ class Moves:
     def _interrupt(
         self, job: int, pool: int, batch: int, most: int, now: int, loss: int | None = None
     ) -> int:
-        """A job loses up to ``most`` machines of ``batch``; its others become idle. ``loss``: the
-        cloud takes them then, and they are given back now.
+        """A job loses up to ``most`` machines of ``batch``; its others become idle. ``loss``: when
+        the cloud would take them; they are given back now.
         """
         machines = self.pools[pool]
         run = self.runs.interrupt(job, now, loss)
@@ -337,11 +335,9 @@ class Moves:
         return lost
 
     def _empty(
-        self, machines: Machines, shared: SharedMachines, run: Run, now: int, loss: int | None
+        self, machines: PoolMachines, shared: SharedMachines, run: Run, now: int, loss: int | None
     ) -> Run:
-        """The other jobs of a run's machine are interrupted with it; the run as if it had had the
-        machine alone.
-        """
+        """Interrupt a machine's other jobs; returns the run as if it had been alone there."""
         host = shared.of[run.job]
         for job in sorted(set(host.jobs) - {run.job}):
             self._leave(machines, shared, self.runs.interrupt(job, now, loss), now)
@@ -351,8 +347,8 @@ class Moves:
         return run._replace(ready=host.ready, idle=host.idle)
 
     def _stop_boot(self, run: Run, batch: int, count: int, most: int, now: int) -> int:
-        """The machines that boot for a job: up to ``most`` are lost, the others boot for whoever
-        comes first, or are up and waited for the last of the job's; how many are lost.
+        """Stop the boot of machines for a job: up to ``most`` are lost; the others boot for whoever
+        comes first, or were up already and waited for the job's last one. How many are lost.
         """
         machines = run.machines
         machines.busy_area += count * run.ready
@@ -369,14 +365,14 @@ class Moves:
         return lost
 
     def _later(self, when: int, job: int | None) -> None:
-        """A job comes back then, or the queue is looked at."""
+        """Have a job come back then, or the queue looked at."""
         if job is None:
             self._look_at(when)
         else:
             self._push(when, ARRIVE, job)
 
     def _look_at(self, when: int) -> None:
-        """At that second, once."""
+        """Plan a look at that second, once."""
         if when not in self.due_looks:
             self.due_looks.add(when)
             self._push(when, LOOK, 0)

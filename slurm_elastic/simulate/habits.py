@@ -1,9 +1,10 @@
-"""How long jobs really run: the used part of their time limits, by who asked for what before.
+"""How long jobs really run: the share of their time limit that they use, by who asked for what
+before.
 
-Users ask for more than they need, by a factor that is their own and changes little (Tsafrir,
-Etsion, Feitelson: "Backfilling using system-generated predictions", IEEE TPDS 2007), and send the
-same job again and again. So a job's run is drawn from the last ones of the same user, limit and
-size, where there are such; else of the user and limit, of the user, of the account, of all.
+Users ask for more time than they need, by a factor that is their own and changes little (Tsafrir,
+Etsion, Feitelson: "Backfilling using system-generated predictions", IEEE TPDS 2007), and submit the
+same job again and again. So we draw a job's run from the last ones of the same user, limit and
+size, if there are some; else of the user and limit, of the user, of the account, of all.
 """
 
 from __future__ import annotations
@@ -15,22 +16,20 @@ from functools import partial
 
 from msgspec import Struct
 
-KEPT, KEPT_OF_ALL = 64, 2000
-"""Jobs that are remembered of each kind, and of all."""
-LEAST = (2, 4, 4, 20)
-"""Jobs that make a kind worth going by: user with limit and size, with limit, user, account."""
+KEPT, KEPT_OF_ALL = 64, 2000  # how many jobs are remembered of each kind, and of all
+LEAST = (2, 4, 4, 20)  # jobs that we go by: of user, limit and size; user, limit; user; account
 _ANY = ("any",)
 PRIOR = (
     0.001, 0.006, 0.018, 0.032, 0.05, 0.075, 0.11, 0.15, 0.2, 0.257, 0.333, 0.418, 0.51, 0.6,
     0.683, 0.785, 0.878, 0.958, 0.999, 1.0,
 )  # fmt: skip
-"""The mean quantiles of three public histories (SDSC SP2, KTH SP2, SDSC DataStar), for a site of
-which nothing is known.
+"""The mean quantiles of three public histories (SDSC SP2, KTH SP2, SDSC DataStar), used for a site
+that we know nothing about.
 """
 
 
 class Asked(Struct, frozen=True, kw_only=True):
-    """A job as it was asked for: ``limit`` in seconds, ``size`` in the unit of its machines."""
+    """A job as it was asked for: ``limit`` in seconds, ``size`` in machines or processors."""
 
     size: int
     limit: int
@@ -39,7 +38,7 @@ class Asked(Struct, frozen=True, kw_only=True):
 
 
 class Habits:
-    """Ratios of run time to limit, the last ones of each kind of job."""
+    """The ratios of run time to limit of the last jobs of each kind."""
 
     def __init__(self) -> None:
         self._of: defaultdict[Hashable, deque[float]] = defaultdict(partial(deque, maxlen=KEPT))
@@ -48,7 +47,7 @@ class Habits:
         self.jobs = 0
 
     def add(self, job: Asked, run: int) -> None:
-        """A job has ended after ``run`` seconds."""
+        """Note that a job has ended after ``run`` seconds."""
         ratio = min(run / job.limit, 1.0) if job.limit > 0 else 1.0
         for kind in (*_kinds(job), _ANY):
             self._sorted.pop(kind, None)
@@ -56,8 +55,8 @@ class Habits:
         self.jobs += 1
 
     def remaining(self, job: Asked, elapsed: int, place: float) -> int:
-        """Seconds that the job runs on after ``elapsed``: at ``place`` (from 0 to 1) of what jobs
-        like it came to that ran for longer than that. One that is beyond its limit ends now.
+        """How many seconds the job still runs after ``elapsed``: the value at ``place`` (0 to 1)
+        among jobs like it that ran longer than that. A job beyond its limit ends now.
         """
         least = elapsed / job.limit if job.limit > 0 else 1.0
         for longer in self._like(job):
@@ -68,7 +67,7 @@ class Habits:
         return max(job.limit - elapsed, 1)
 
     def _like(self, job: Asked) -> Iterator[Sequence[float]]:
-        """Ascending, of the nearest kind first."""
+        """The ascending ratios of jobs like this, the nearest kind first."""
         for kind, least in zip(_kinds(job), LEAST, strict=True):
             found = self._of.get(kind)
             if found is not None and len(found) >= least:
@@ -76,7 +75,7 @@ class Habits:
         yield self._ascending(_ANY, self._all) if len(self._all) >= LEAST[-1] else PRIOR
 
     def _ascending(self, kind: Hashable, ratios: deque[float]) -> Sequence[float]:
-        """Sorted once for all who ask: a forecast asks sixty thousand times."""
+        """Sort once for all who ask: a forecast asks sixty thousand times."""
         found = self._sorted.get(kind)
         if found is None:
             found = self._sorted[kind] = sorted(ratios)

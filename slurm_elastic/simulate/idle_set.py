@@ -1,7 +1,6 @@
-"""Idle machines in the order in which jobs get them.
-
-Machines launched together are alike and only counted: a batch. An idle entry is (batch, since):
-``since`` is 0 where nobody asks how long a machine has been idle, so that there is little to sort.
+"""Idle machines, in the order in which jobs get them. Machines launched together are alike: a
+batch, of which we keep only a count. An entry is (batch, since); ``since`` is 0 if nobody asks for
+it, so that there is less to sort.
 """
 
 from __future__ import annotations
@@ -12,28 +11,27 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Protocol
 
-from slurm_elastic.policies.growth.release import Order
+from slurm_elastic.policies.growth.release import IdleOrder
 
-Pieces = list[tuple[int, int]]
-"""(batch, machines): what a job holds."""
+Pieces = list[tuple[int, int]]  # (batch, machines) that a job holds
 
 _BATCHES = 1 << 24
 _TIMES = 1 << 40
 
 
 class IdleMachines(Protocol):
-    """The interface of all orders."""
+    """What every order can do."""
 
     def put(self, batch: int, count: int, since: int) -> None:
         """Machines of a batch become idle."""
         ...
 
     def take(self, count: int, now: int) -> Pieces:
-        """``count`` machines for a job; there must be so many."""
+        """Take ``count`` machines for a job; there must be that many."""
         ...
 
     def remove(self, batch: int, since: int, most: int) -> int:
-        """Up to ``most`` of those idle since then; how many. The others stay in their place."""
+        """Remove up to ``most`` that are idle since then; how many. The others keep their place."""
         ...
 
     def left(self) -> list[tuple[int, int, int]]:
@@ -42,24 +40,22 @@ class IdleMachines(Protocol):
 
 
 def idle_machines(
-    order: Order, starts: Sequence[int], lease: int, seed: int, *, sinces: bool
+    order: IdleOrder, starts: Sequence[int], lease: int, seed: int, *, sinces: bool
 ) -> IdleMachines:
-    """None idle yet, to be given out in ``order``; ``starts``: each batch's start of billing;
-    ``sinces``: whether it matters since when a machine is idle.
-    """
-    if order is Order.RANDOM:
+    """An empty set that gives out machines in ``order``. ``starts``: when a batch's bill begins."""
+    if order is IdleOrder.RANDOM:
         return _AtRandom(random.Random(seed))  # noqa: S311 - repeatable, not secret
-    if order in (Order.MAX_IDLE, Order.MIN_IDLE):
-        return _ByIdleTime(oldest=order is Order.MAX_IDLE)
-    return _ByMargin(starts, lease, largest=order is Order.MAX_MARGIN, sinces=sinces)
+    if order in (IdleOrder.MAX_IDLE, IdleOrder.MIN_IDLE):
+        return _ByIdleTime(oldest=order is IdleOrder.MAX_IDLE)
+    return _ByMargin(starts, lease, largest=order is IdleOrder.MAX_MARGIN, sinces=sinces)
 
 
 class _ByMargin:
-    """Sorted by the phase of the lease: at any time the margins are this order, rotated."""
+    """Sorted by the phase of the lease. The order by margin is this one, rotated, at any time."""
 
     def __init__(self, starts: Sequence[int], lease: int, *, largest: bool, sinces: bool) -> None:
         self.starts, self.lease, self.largest = starts, lease, largest
-        # Without since there is one slot of time a phase, and the keys stay small.
+        # Without since, each phase needs only one slot of time, and the keys stay small.
         self.times = _TIMES if sinces else 1
         self.phase = self.times * _BATCHES
         self.keys: list[int] = []
@@ -76,7 +72,8 @@ class _ByMargin:
 
     def take(self, count: int, now: int) -> Pieces:
         keys, counts, largest = self.keys, self.counts, self.largest
-        # Phases at or below this one renewed last and have most left; the next above, least.
+        # Leases with a phase up to this one were renewed last and have most time left; the one
+        # after it has least.
         index = bisect_left(keys, (now % self.lease + 1) * self.phase)
         pieces = []
         while True:
@@ -147,7 +144,7 @@ class _ByIdleTime:
 
 
 class _AtRandom:
-    """Any of them, each as likely."""
+    """Any of them, each equally likely."""
 
     def __init__(self, source: random.Random) -> None:
         self.source = source

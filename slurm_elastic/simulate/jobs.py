@@ -1,4 +1,4 @@
-"""Jobs as columns of integers: 80 bytes a job, whatever the length of the history."""
+"""Jobs as columns of integers: 80 bytes a job, however long the history is."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 LONGEST = 2**33
-"""Seconds (272 years): no history and no job is longer, no Unix time of one is later."""
+"""Seconds (272 years). No history and no job is longer, and no Unix time in one is later."""
 _LARGEST = 2**40
 
 
 class Job(NamedTuple):
-    """One job. ``submit`` is a point in time, ``run`` how long it ran, ``limit`` what it asked for
-    (seconds); ``procs`` are processors; ``user``, ``partition`` and ``account`` the history's own
-    numbers; ``memory`` (MiB, 0: not known) and ``gpus`` of all its nodes together.
+    """One job. ``submit`` is a point in time; ``run``, how long it ran, and ``limit``, how long it
+    might have, are in seconds. ``procs`` are processors. ``user``, ``partition`` and ``account``
+    are the history's own numbers; ``memory`` (MiB, 0 if unknown) and ``gpus`` are of all its nodes
+    together.
     """
 
     number: int
@@ -30,7 +31,7 @@ class Job(NamedTuple):
 
 
 def beyond(job: Job) -> str | None:
-    """The first value that is beyond all measure, as ``name value``; None if there is none."""
+    """The first value that is absurdly large, as ``name value``; None if there is none."""
     if -_LARGEST < min(job) <= max(job) < LONGEST:
         return None
     for name, value in zip(Job._fields, job, strict=True):
@@ -41,7 +42,7 @@ def beyond(job: Job) -> str | None:
 
 
 class Jobs:
-    """Jobs in the order of submission (as they stood where they were submitted together)."""
+    """Jobs in the order of submission; those submitted together keep the order of the history."""
 
     def __init__(self, jobs: Iterable[Job] = ()) -> None:
         self.number = array("q")
@@ -81,16 +82,18 @@ class Jobs:
         return Job(*(column[index] for column in self.columns))
 
     def append(self, job: Job) -> None:
-        """Add a job at the end; call ``sort`` when all are there."""
+        """Add a job at the end; call ``sort`` after the last one."""
         for column, value in zip(self.columns, job, strict=True):
             column.append(value)
 
     def sort(self) -> None:
-        """By submission, keeping the order of those submitted together."""
+        """Sort by submission; jobs that were submitted together keep their order."""
         submit = self.submit
         if all(submit[i] <= submit[i + 1] for i in range(len(submit) - 1)):
             return
-        self._keep(sorted(range(len(submit)), key=submit.__getitem__))
+        order = sorted(range(len(submit)), key=submit.__getitem__)
+        for column in self.columns:
+            column[:] = array("q", (column[index] for index in order))
 
     def only(self, indices: Sequence[int]) -> Jobs:
         """These jobs as a history of their own."""
@@ -99,7 +102,3 @@ class Jobs:
             mine.extend(theirs[index] for index in indices)
         some.sort()
         return some
-
-    def _keep(self, order: Sequence[int]) -> None:
-        for column in self.columns:
-            column[:] = array("q", (column[index] for index in order))

@@ -1,4 +1,4 @@
-"""The leases of a pool's machines that have ended, and their bill."""
+"""The leases of a pool's machines that have ended, and the bill for them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from slurm_elastic.simulate.scenario import PoolModel, Sold
 
 
 class Leases:
-    """Each is (batch, end, machines, reclaimed), kept as columns, so that the bill can be made
-    again at the end and compared. ``starts`` and ``offers`` are those of the batches, which come
-    later.
+    """Leases (batch, end, machines, reclaimed) as columns, so that the bill can be made again at
+    the end. ``starts`` and ``offers`` are lists of the batches, which grow.
     """
 
     def __init__(self, pool: PoolModel, starts: Sequence[int], offers: Sequence[int]) -> None:
@@ -26,18 +25,18 @@ class Leases:
         self.dollars = {"on-demand": 0.0, "spot": 0.0}
 
     def rows(self) -> Iterator[tuple[int, int, int, int]]:
-        """(batch, end, machines, reclaimed) of each."""
+        """(batch, end, machines, reclaimed) of each lease."""
         return zip(self.batch, self.end, self.count, self.reclaimed, strict=True)
 
     def settle(self) -> None:
-        """Make the bill of all of them, when they have ended."""
+        """Make the bill for all of them once they have ended."""
         total, paid, starts, offers = 0, [0.0, 0.0], self._starts, self._offers
         billed, prices = self._billed, [_flat(sold) for sold in self._sold]
         on_spot = [sold.market is not None for sold in self._sold]
         for batch, end, count, reclaimed in self.rows():
             start, offer = starts[batch], offers[batch]
             if start > end:
-                continue  # taken back while it booted, on a bill that begins with its readiness
+                continue  # taken while it booted, and its bill begins only when it is ready
             price = prices[offer]
             if price is None:
                 seconds, cost = self.bill(batch, end, reclaimed=bool(reclaimed))
@@ -49,7 +48,7 @@ class Leases:
         self.billed, self.dollars = total, {"on-demand": paid[0], "spot": paid[1]}
 
     def bill(self, batch: int, end: int, *, reclaimed: bool) -> tuple[int, float]:
-        """(seconds that are paid, dollars) of one machine of a batch that went at ``end``."""
+        """The seconds paid, and the dollars, for one machine of a batch that went at ``end``."""
         start = self._starts[batch]
         if start > end:
             return 0, 0.0
@@ -61,7 +60,7 @@ class Leases:
 
 
 def _flat(sold: Sold) -> float | None:
-    """The price of an offer, where it never moves."""
+    """An offer's price if it never changes."""
     if sold.market is None:
         return sold.offer.price
     prices = sold.market.curve.prices

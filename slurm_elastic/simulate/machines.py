@@ -1,9 +1,10 @@
 """The machines of one pool as they come and go: batches, leases, and what they cost.
 
-Machines launched together on one market are alike; they are a batch and only counted.
+Machines that are launched together on one market are alike: they are a batch, of which we keep only
+a count.
 
-Machine-seconds are sums of machines x (end - begin) to which each begin and each end adds its part
-when it is known, in any order; while machines are there, a sum lacks their ends.
+Machine-seconds are sums of machines x (end - begin). Each begin and each end adds its part when it
+is known, in any order; the ends of machines that are still there are missing from a sum.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 
-from slurm_elastic.model.cluster import Market, Offer
-from slurm_elastic.policies.growth.release import Delayed, Flagged, Idle, Order
+from slurm_elastic.model.cluster import Market
+from slurm_elastic.policies.growth.release import Delayed, Flagged, Idle, IdleOrder
 from slurm_elastic.policies.growth.scaling import spare
 from slurm_elastic.simulate.boot_slots import Turns, last_ready, waves
-from slurm_elastic.simulate.expected import Expected, expectation
+from slurm_elastic.simulate.free_times import Expected, expectation
 from slurm_elastic.simulate.idle_set import Pieces, idle_machines
 from slurm_elastic.simulate.leases import Leases
 from slurm_elastic.simulate.market import NEVER, PLENTY, SpotMarket
@@ -23,16 +24,13 @@ from slurm_elastic.simulate.reservations import Profile
 from slurm_elastic.simulate.scenario import Clock, PoolModel
 from slurm_elastic.simulate.shared_machines import SharedMachines
 
-Sales = list[tuple[int, int]]
-"""(offer, machines): what launches gave."""
+Sales = list[tuple[int, int]]  # (offer, machines) that launches gave
 
 
-class Machines:
-    """State of one pool. ``idle``, ``busy`` and ``booting`` count machines; ``yields``: idle ones
-    go when they are due although jobs wait.
-    """
+class PoolMachines:
+    """The state of one pool, in machines. ``yields``: idle ones go when due even if jobs wait."""
 
-    def __init__(self, pool: PoolModel, order: Order, seed: int) -> None:
+    def __init__(self, pool: PoolModel, order: IdleOrder, seed: int) -> None:
         self.pool, self.most = pool, pool.machines
         self.turns: tuple[Turns, ...] = ()
         self.yields = False
@@ -59,7 +57,8 @@ class Machines:
             for one in self.sold
         ]
         self.shared: SharedMachines | None = None
-        self.rates = [_rate(s.offer) for s in self.sold]
+        offers = [s.offer for s in self.sold]
+        self.rates = [o.price if o.on_demand_price is None else o.on_demand_price for o in offers]
         # reclaimed: machines that the cloud took; promised: busy ones that have no names yet;
         # booked: batches that boot for a job, coming: others that boot, with when they are ready;
         # due: what may go when;
@@ -83,7 +82,7 @@ class Machines:
         self._boots: dict[int, int] = {}
         self._flagged = isinstance(pool.release, Flagged)
         steady = isinstance(pool.release, Delayed) and pool.public and self._lease > 1
-        self._sinces = order in (Order.MAX_IDLE, Order.MIN_IDLE) or (
+        self._sinces = order in (IdleOrder.MAX_IDLE, IdleOrder.MIN_IDLE) or (
             not steady and isinstance(pool.release, Delayed | Idle)
         )
         self.free = idle_machines(order, self.batch_start, self._lease, seed, sinces=self._sinces)
@@ -91,7 +90,7 @@ class Machines:
 
     @property
     def up(self) -> int:
-        """Machines that are there or coming."""
+        """Machines that exist or are booting."""
         return self.idle + self.busy + self.booting
 
     def room(self) -> int:
@@ -99,7 +98,7 @@ class Machines:
         return self.most - self.idle - self.busy - self.booting - self.held
 
     def stock(self, offer: int, now: int, sales: Sequence[tuple[int, int]] = ()) -> int:
-        """How many machines of an offer its cloud has left, after these ``sales``."""
+        """How many machines of an offer its cloud has left after these ``sales``."""
         market, same = self.sold[offer].market, self._sharing[offer]
         if market is None:
             return PLENTY
@@ -107,31 +106,29 @@ class Machines:
         return market.room(now) - there - sum([part for one, part in sales if one in same])
 
     def stocked(self, offer: int, now: int) -> tuple[int, int]:
-        """How many machines of an offer there may be, and until when that holds: until now where it
-        shares its stock.
-        """
+        """Most machines of an offer, and until when that holds (now if the stock is shared)."""
         market = self.sold[offer].market
         if market is None:
             return PLENTY, NEVER
         return market.rooms(now) if len(self._sharing[offer]) == 1 else (0, now)
 
     def market_of(self, pieces: Pieces) -> SpotMarket | None:
-        """The spot market of the first of these machines that is of any."""
+        """The spot market of the first of these machines that has one."""
         of = self.batch_offer
         markets = (self.sold[of[batch]].market for batch, _ in pieces if self.batch_spot[batch])
         return next(markets, None)
 
     def rate(self, batch: int) -> float:
-        """Dollars an hour of a machine of a batch, at the price on demand."""
+        """The on-demand price of a machine of a batch, in dollars an hour."""
         return self.rates[self.batch_offer[batch]]
 
     def room_now(self) -> int:
-        """The same of a growth policy, which does not ask for more than the pool may boot now."""
+        """The same for a growth policy, which asks for no more than the pool may boot now."""
         most, room = self.pool.max_booting, self.room()
         return room if most is None else min(room, max(most - self.booting, 0))
 
     def boot_seconds(self, count: int) -> int:
-        """How long ``count`` machines together take to be ready."""
+        """How long ``count`` machines together take until they are ready."""
         seconds = self._boots.get(count)
         if seconds is None:
             seconds = self._boots[count] = self.pool.boot.seconds(count)
@@ -153,7 +150,7 @@ class Machines:
         return on_spot, others
 
     def stand(self, now: int) -> None:
-        """The standing machines, there from the first second on: batch 0."""
+        """Add the standing machines, which are there from the first second on, as batch 0."""
         if self.pool.standing:
             batch = self._batch(now, self.pool.standing, len(self.sold) - 1)
             self.batch_due[batch] = NEVER
@@ -162,9 +159,7 @@ class Machines:
             self.peak = max(self.peak, self.up)
 
     def found_idle(self, started: int, since: int, now: int) -> None:
-        """A machine that is there already, idle since ``since``: where a simulation does not begin
-        with nothing.
-        """
+        """Add a machine idle since ``since``, if a simulation does not begin with nothing."""
         batch = self._batch(started, 1, len(self.sold) - 1)
         self.idle += 1
         self.free.put(batch, 1, since if self._sinces else 0)
@@ -172,13 +167,13 @@ class Machines:
             self.look_later(batch, since if self._sinces else 0, now)
 
     def late(self, count: int, now: int) -> int:
-        """How long ``count`` machines that are asked for now would take to be ready."""
+        """How long ``count`` machines that are asked for now would take until they are ready."""
         if not self.turns:
             return self.boot_seconds(count)
         return last_ready(self.turns, count, now, self.boot_seconds) - now
 
     def start(self, sales: Sales, now: int) -> list[tuple[int, Pieces]]:
-        """As ``launch``, wave by wave where not all of them may boot at once."""
+        """Like ``launch``, but in waves if not all of them may boot at once."""
         if not self.turns:
             return [self.launch(sales, now)]
         count, left, started = sum([part for _, part in sales]), list(sales), []
@@ -194,8 +189,8 @@ class Machines:
         return started
 
     def launch(self, sales: Sales, now: int, turn: int | None = None) -> tuple[int, Pieces]:
-        """Start machines that were bought: when they are ready, and (batch, machines). They count
-        as booting until then. ``turn``: when they begin to boot, if not now.
+        """Start machines that were bought; when they are ready, and (batch, machines). Until then
+        they count as booting. ``turn``: when they begin to boot, if not now.
         """
         request = now if turn is None else turn
         count = sales[0][1] if len(sales) == 1 else sum([part for _, part in sales])
@@ -211,19 +206,19 @@ class Machines:
         return ready, started
 
     def waste(self, sales: Sales, now: int) -> None:
-        """Machines that were bought for a job that could not have all: they end at once."""
+        """End machines at once that were bought for a job that could not get all."""
         for offer, count in sales:
             self.launches += 1
             self.end(self._batch(now, count, offer), count, now)
 
     def booted(self, batch: int) -> int:
-        """A batch is ready; how many of it there are."""
+        """A batch is ready; how many machines it still has."""
         count = self.batch_live[batch]
         self.booting -= count
         return count
 
     def put_idle(self, batch: int, count: int, now: int) -> int | None:
-        """Machines without work from ``now`` on; when to look whether they may go (None: known)."""
+        """Machines have no work now; returns when to look whether they may go (None: planned)."""
         self.idle += count
         due = self.batch_due[batch]
         if self._sinces:
@@ -233,7 +228,7 @@ class Machines:
         return None if due > now or self._flagged else self.look_later(batch, 0, now)
 
     def look_later(self, batch: int, since: int, now: int) -> int | None:
-        """Note when these may go; that time if it is new."""
+        """Note when these may go; returns that time if it is new."""
         after, grid = self._after, self._grid
         idle_since = since if self._sinces else now
         if after >= 0:
@@ -252,31 +247,30 @@ class Machines:
         return None
 
     def _due_on_grid(self, start: int, since: int, now: int) -> int:
-        """The first look at which a machine is due whose lease says when."""
+        """The first look at which a machine is due whose release depends on its lease."""
         due, lease, public, grid = self._due, self._lease, self._public, self._grid
         when = due(start, since, now, lease, public=public)
         while when % grid:
-            ahead = when > now  # what begins then lasts until the next look
+            ahead = when > now  # if due then, it is still due at the next look
             when += -when % grid
             if not ahead:
                 when = due(start, since, when, lease, public=public)
         return when
 
     def look_again(self, now: int) -> list[int]:
-        """Look again at what was due and stayed; at which times, as far as these are new."""
+        """Plan again to look at what was due and stayed; the times that are new."""
         postponed, self.postponed = self.postponed, []
         looks = [self.look_later(batch, since, now) for batch, since in postponed]
         return [look for look in looks if look is not None]
 
     def take(self, count: int, now: int) -> Pieces:
-        """Idle machines for a job."""
         self.idle -= count
         self.busy += count
         self.busy_area -= count * now
         return self._take(count, now)
 
     def end(self, batch: int, count: int, now: int, *, reclaimed: bool = False) -> None:
-        """The lease of machines that are no longer counted as idle, busy or booting is over."""
+        """End the lease of machines that no longer count as idle, busy or booting."""
         leases = self.leases
         leases.batch.append(batch)
         leases.end.append(now)
@@ -293,7 +287,7 @@ class Machines:
             self.spot_area += area
 
     def lose_idle(self, batch: int, most: int, now: int) -> int:
-        """Idle machines of a batch are taken back by the cloud; how many."""
+        """The cloud takes idle machines of a batch; how many."""
         lost = 0
         for one, since, _ in self.free.left():
             if one == batch and lost < most:
@@ -308,7 +302,7 @@ class Machines:
         return sum([count for one, _, count in self.free.left() if one == batch])
 
     def lose_booting(self, batch: int, most: int, now: int) -> int:
-        """Up to so many machines of a batch are taken back while they boot; how many."""
+        """The cloud takes up to ``most`` machines of a batch while they boot; how many."""
         count = min(self.batch_live[batch], most)
         if count:
             self.booting -= count
@@ -316,7 +310,7 @@ class Machines:
         return count
 
     def lose_coming(self, batch: int, most: int, now: int) -> int:
-        """The same of machines that boot for whoever comes first."""
+        """The same for machines that boot for whoever comes first."""
         self.expected.drop(self.coming.pop(batch))
         lost = self.lose_booting(batch, most, now)
         if self.batch_live[batch]:
@@ -324,7 +318,7 @@ class Machines:
         return lost
 
     def close(self, now: int) -> None:
-        """Give back all that is idle, standing machines too."""
+        """Release all that is idle, standing machines, too."""
         for batch, since, _ in self.free.left():
             count = self.free.remove(batch, since, self.idle)
             if count:
@@ -333,9 +327,7 @@ class Machines:
         self.leases.settle()
 
     def release_due(self, when: int, keep: int = 0) -> int:
-        """Give back what is idle and due at ``when``, but for the last ``keep`` idle machines,
-        which are postponed; how many machines.
-        """
+        """Release what is idle and due at ``when`` but for the last ``keep``; how many machines."""
         gone = 0
         for batch, since in self.due.pop(when, ()):
             most = spare(self.idle, keep) if keep else self.idle
@@ -350,7 +342,7 @@ class Machines:
         return gone
 
     def release_idle(self, most: int, now: int) -> int:
-        """Give back up to ``most`` idle machines, none that stand; how many."""
+        """Release up to ``most`` idle machines, but no standing ones; how many."""
         gone = 0
         for batch, since, _ in self.free.left():
             if gone >= most or self.batch_due[batch] == NEVER:
@@ -364,19 +356,18 @@ class Machines:
         return gone
 
     def expect_boot(self, batch: int, count: int, ready: int) -> None:
-        """These machines boot for whoever comes first."""
+        """Note that these machines boot for whoever comes first."""
         self.coming[batch] = key = expectation(ready, batch | 1 << 31, count)
         self.expected.add(key)
 
     def profile(self, now: int, *, direct: bool) -> Profile:
-        """Free machines from now on, as expected; ``direct``: those that may be launched too."""
-        free = self.idle + (self.room() if direct else 0)
-        return Profile(now, free, self.expected.pairs())
+        """Free machines from now on, as expected; ``direct``: with those that may be launched."""
+        return Profile(now, self.idle + (self.room() if direct else 0), self.expected.pairs())
 
     def watch(self, now: int, offer: int) -> int | None:
         """When machines of a spot offer are lost next, if that is news."""
         live, same = self.live_of[offer], self._sharing[offer]
-        if not live or self.falls[offer] == now:  # which is still to come in this second
+        if not live or self.falls[offer] == now:  # that loss is still to come in this second
             return None
         if len(same) > 1:
             live = sum([self.live_of[one] for one in same])
@@ -393,7 +384,7 @@ class Machines:
         return when if news else None
 
     def over(self, offer: int, now: int) -> int:
-        """How many machines of a spot offer its cloud takes back now."""
+        """How many machines of a spot offer its cloud takes now."""
         return min(-self.stock(offer, now), self.live_of[offer])
 
     def _batch(self, start: int, count: int, offer: int, ready: int = -1) -> int:
@@ -412,7 +403,3 @@ class Machines:
             self.spot_live += count
             self.spot_area -= area
         return len(starts) - 1
-
-
-def _rate(offer: Offer) -> float:
-    return offer.price if offer.on_demand_price is None else offer.on_demand_price

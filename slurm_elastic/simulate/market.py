@@ -1,7 +1,6 @@
-"""The spot market of one pool: what a machine costs, how many are to be had, when they are taken.
-
-Until 2017 a machine is lost when the price exceeds the bid; since then the cloud takes machines
-back when it has no room, which a trace of available machines says.
+"""The spot market of one pool: what a machine costs, how many are available, when they are taken.
+Until 2017 a machine was lost when the price exceeded the bid; since then when the cloud needs the
+room, and a trace says how many machines were available.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ NEVER = 2**62
 
 
 class SpotMarket:
-    """``curve``: the price; ``bid``: lost above it (None: never lost by price); ``available``:
-    (time, machines) from when on how many there are (empty: any number); ``notice``: seconds
-    between the cloud's warning and the loss; ``rebalance``: those between its recommendation to
-    move away, which names no time, and the loss (0: there is none).
+    """``curve``: the price. ``bid``: machines are lost above it (None: never by price).
+    ``available``: (time, machines), how many there are from then on (empty: any number).
+    ``notice``: seconds between the cloud's warning and the loss. ``rebalance``: seconds between its
+    recommendation to move away, which names no time, and the loss (0: it gives none).
     """
 
     def __init__(
@@ -47,9 +46,7 @@ class SpotMarket:
         return self.room(now), until
 
     def next_fall(self, now: int, machines: int) -> tuple[int, range]:
-        """The first time after ``now`` at which fewer than ``machines`` can be kept, or ``NEVER``;
-        and for which other numbers of machines it is the same until then.
-        """
+        """When fewer than ``machines`` can be kept, and all numbers for which that holds."""
         counts, low = self._counts, PLENTY
         for index in range(bisect_right(self._times, now), len(counts)):
             if counts[index] < machines:
@@ -68,7 +65,7 @@ class SpotMarket:
 def _steps(
     curve: Curve, bid: float | None, available: Sequence[tuple[int, int]]
 ) -> tuple[list[int], list[int]]:
-    """Machines to be had as steps, the two reasons combined, without repeated values."""
+    """How many machines can be had, as steps, by price and by availability, without repetitions."""
     changes = {when for when, _ in available}
     if bid is not None:
         changes.update(curve.times)

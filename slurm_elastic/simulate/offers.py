@@ -1,6 +1,4 @@
-"""The offers of a simulated cloud: each type, zone and market that a pool may use, as its provider
-would list them, with its own prices and stock.
-"""
+"""The offers of a simulated cloud: each type, zone and market, as its provider lists them."""
 
 from __future__ import annotations
 
@@ -20,13 +18,13 @@ from slurm_elastic.simulate.market import SpotMarket
 from slurm_elastic.simulate.scenario import Sold
 
 BIDS_UNTIL = datetime(2017, 11, 28, tzinfo=UTC).timestamp()
-"""Until then EC2 took spot machines by price; since then by capacity, whatever the bid."""
+"""Until then EC2 took spot machines when the price exceeded the bid; since then it takes them when
+it needs the room.
+"""
 
 
 class SpotFacts(Struct, frozen=True, kw_only=True):
-    """The facts about spot machines beside the configuration. ``notice`` and ``rebalance`` as in
-    ``SpotMarket``.
-    """
+    """What is known about spot machines beside the configuration (see ``SpotMarket``)."""
 
     span: Span
     prices: PriceTrace | None = None
@@ -36,9 +34,7 @@ class SpotFacts(Struct, frozen=True, kw_only=True):
 
 
 def offers_of(cloud: CloudSettings, pool: Pool, facts: SpotFacts) -> tuple[Sold, ...]:
-    """All that the pool's machines may be bought from. Where no spot price is known they are bought
-    on demand, whatever the pool's markets are.
-    """
+    """All offers for the pool's machines: on demand if no spot price is known."""
     kinds = _kinds(cloud, pool)
     zones = _zones(cloud, pool, facts.prices, kinds)
     sold = [
@@ -53,7 +49,7 @@ def offers_of(cloud: CloudSettings, pool: Pool, facts: SpotFacts) -> tuple[Sold,
 
 
 def told(pool: str, sold: Sequence[Sold], facts: SpotFacts) -> Iterator[str]:
-    """A sentence for each thing that was assumed of these spot offers."""
+    """A sentence for each assumption about these spot offers."""
     spot = [one for one in sold if one.market is not None]
     if not spot:
         yield f"pool {pool} runs on demand only: no spot price of its types and zones was given"
@@ -75,7 +71,7 @@ def told(pool: str, sold: Sequence[Sold], facts: SpotFacts) -> Iterator[str]:
 
 
 def _kinds(cloud: CloudSettings, pool: Pool) -> dict[str, InstanceType]:
-    """The pool's types by name; where the cloud has none, a machine as the pool wants it."""
+    """The pool's types by name; if its cloud has none, one machine as the pool wants it."""
     own = InstanceType(
         cpus=pool.cpus,
         memory=max(pool.real_memory, 1),
@@ -88,7 +84,7 @@ def _kinds(cloud: CloudSettings, pool: Pool) -> dict[str, InstanceType]:
 def _zones(
     cloud: CloudSettings, pool: Pool, prices: PriceTrace | None, kinds: dict[str, InstanceType]
 ) -> tuple[str, ...]:
-    """The zones that the pool may use; those of the prices where only the cloud itself knows."""
+    """The zones that the pool may use; if only the cloud knows them, those of the prices."""
     zones = pool.zones or cloud.known_zones
     if not zones and prices is not None:
         zones = tuple(sorted({zone for name, zone in prices.series if name in kinds}))
@@ -115,9 +111,7 @@ def _spot(
 
 
 def _repeated(series: Series, span: Span) -> Curve:
-    """The series on the history's clock: as it was, if it covers the history, else from the
-    history's first second on and again and again.
-    """
+    """The prices on the history's clock: as they were if they cover it, else repeated."""
     if len(series.times) == 1:
         return Curve([span.begin], series.prices)
     first, length = series.times[0], int(series.times[-1] - series.times[0]) + 1

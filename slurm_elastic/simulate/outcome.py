@@ -1,17 +1,18 @@
-"""The result of a simulation, in figures, and the proof that nothing was lost in it."""
+"""The result of a simulation in figures, and the proof that nothing got lost in it."""
 
 from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from types import MappingProxyType
 
 from msgspec import Struct
 
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.simulate.jobs import Jobs
-from slurm_elastic.simulate.machines import Machines
+from slurm_elastic.simulate.machines import PoolMachines
 from slurm_elastic.simulate.runs import Runs
 from slurm_elastic.simulate.shared_machines import machines_needed
 
@@ -33,10 +34,10 @@ class PoolFigures(Struct, frozen=True, kw_only=True):
 
 
 class Figures(Struct, frozen=True, kw_only=True):
-    """The whole site. Waits in seconds, until the first start; slowdown bounded at 10 s runs;
-    ``utilisation``: share of the paid (or standing) machine time in which a job had the machine;
-    machine-hours lost to interruptions and spent on checkpoints and restarts. ``unbought``: why no
-    machine was ever bought, where jobs waited for none.
+    """The whole site. Waits are in seconds until the first start; the slowdown counts runs as 10 s
+    at least. ``utilisation``: in which share of the machine time that was paid (or standing) a job
+    had the machine. Hours are machine-hours lost to interruptions, and spent on checkpoints and
+    restarts. ``unbought``: why no machine was ever bought although jobs waited.
     """
 
     jobs: int
@@ -60,28 +61,39 @@ class Figures(Struct, frozen=True, kw_only=True):
     unbought: str = ""
 
 
-class Outcome:
-    """A finished run: when each job started and ended (-1: never), where, and the figures.
+def unserved(policy: str, figures: Figures) -> Iterator[str]:
+    """The jobs that a policy did not run, a sentence each."""
+    if figures.too_large:
+        yield f"{policy}: {figures.too_large} jobs need more than any pool has"
+    if figures.unserved:
+        yield f"{policy}: {figures.unserved} jobs were never started"
+
+
+class RunResult:
+    """A finished run: when each job started and ended (-1: never), in which pool, and the figures.
     ``refusals``: by pool, why machines could not be bought the first time.
     """
 
     refusals: Mapping[int, str] = MappingProxyType({})
 
-    def __init__(self, jobs: Jobs, pools: Sequence[Machines], runs: Runs, figures: Figures) -> None:
+    def __init__(
+        self, jobs: Jobs, pools: Sequence[PoolMachines], runs: Runs, figures: Figures
+    ) -> None:
         self.jobs, self.pools, self.figures = jobs, pools, figures
         self.starts: array[int] = runs.first
         self.ends: array[int] = runs.ended
+        self.where: array[int] = runs.where
 
     @classmethod
     def of(
         cls,
         jobs: Jobs,
-        pools: Sequence[Machines],
+        pools: Sequence[PoolMachines],
         runs: Runs,
         queue: Sequence[int],
         misfits: frozenset[int],
-    ) -> Outcome:
-        """Check the books, then take the figures."""
+    ) -> RunResult:
+        """Check the books, then compute the figures."""
         problems = conservation(jobs, pools, runs, len(queue) + len(misfits))
         if problems:
             raise SlurmElasticError(
@@ -90,7 +102,7 @@ class Outcome:
         return cls(jobs, pools, runs, _figures(jobs, pools, runs, len(queue), len(misfits)))
 
     def machines_by_hour(self, pool: int = 0) -> list[int]:
-        """Machines paid for in each hour of the run, by the hours of each machine's own bill."""
+        """How many machines were paid in each hour of the run; each has hours of its own."""
         machines = self.pools[pool]
         begin = min(self.jobs.submit, default=0)
         steps: dict[int, int] = {}
@@ -100,10 +112,10 @@ class Outcome:
             first = (start - begin) // 3600
             steps[first] = steps.get(first, 0) + count
             steps[first + hours] = steps.get(first + hours, 0) - count
-        return _running_sum(steps)
+        return list(accumulate(steps.get(hour, 0) for hour in range(max(steps, default=-1))))
 
     def paid_steps(self, pool: int = 0) -> dict[int, int]:
-        """Seconds of the run at which machines begin or cease to be paid, and by how many more."""
+        """When machines begin or cease to be paid, and by how many their number changes."""
         machines = self.pools[pool]
         begin = min(self.jobs.submit, default=0)
         steps: dict[int, int] = {}
@@ -115,8 +127,8 @@ class Outcome:
         return steps
 
 
-def conservation(jobs: Jobs, pools: Sequence[Machines], runs: Runs, unserved: int) -> list[str]:
-    """The sums that do not add up, of work, machines and money; empty if all does."""
+def conservation(jobs: Jobs, pools: Sequence[PoolMachines], runs: Runs, unserved: int) -> list[str]:
+    """Which sums of work, machines and money do not add up; empty if all do."""
     found = []
     ended = len([end for end in runs.ended if end >= 0])
     if ended + unserved != len(jobs) or runs.now:
@@ -134,9 +146,9 @@ def conservation(jobs: Jobs, pools: Sequence[Machines], runs: Runs, unserved: in
     return found
 
 
-def _work(jobs: Jobs, pools: Sequence[Machines], runs: Runs) -> int:
-    """Machine-seconds that jobs brought: each by the machines that it needs of the pool in which it
-    ended, but for what it saved in others; of jobs that did not end, what they saved.
+def _work(jobs: Jobs, pools: Sequence[PoolMachines], runs: Runs) -> int:
+    """Machine-seconds of work: in machines of the pool in which a job ended, but for work that it
+    saved in others; of jobs that did not end, only what they saved.
     """
     needs = [machines_needed(jobs, machines.pool) for machines in pools]
     rows = enumerate(zip(jobs.run, runs.where, runs.ended, strict=True))
@@ -148,7 +160,7 @@ def _work(jobs: Jobs, pools: Sequence[Machines], runs: Runs) -> int:
     return work
 
 
-def _pool_problems(machines: Machines) -> list[str]:
+def _pool_problems(machines: PoolMachines) -> list[str]:
     name, found = machines.pool.name, []
     if machines.launched != machines.released or machines.up:
         found.append(
@@ -158,7 +170,7 @@ def _pool_problems(machines: Machines) -> list[str]:
     starts, leased = machines.batch_start, 0
     for batch, end, count, _ in machines.leases.rows():
         start = starts[batch]
-        if start < end:  # else taken back before its bill began
+        if start < end:  # otherwise it was taken before its bill began
             leased += count * (end - start)
     if leased != machines.up_area:
         found.append(f"{name}: leases last {leased} s, machines were up {machines.up_area} s")
@@ -170,7 +182,7 @@ def _pool_problems(machines: Machines) -> list[str]:
 
 
 def _figures(
-    jobs: Jobs, pools: Sequence[Machines], runs: Runs, unserved: int, misfits: int
+    jobs: Jobs, pools: Sequence[PoolMachines], runs: Runs, unserved: int, misfits: int
 ) -> Figures:
     waits = sorted(
         first - submitted
@@ -191,7 +203,7 @@ def _figures(
         p95_wait=waits[math.ceil(0.95 * len(waits)) - 1] if waits else 0,
         slowdown=_slowdown(jobs, runs),
         utilisation=sum(m.busy_area for m in pools) / up if up else 0.0,
-        makespan=_last(runs, first) - first,
+        makespan=max(max(runs.ended, default=-1), first) - first,
         lost_hours=runs.lost / 3600,
         overhead_hours=runs.overhead / 3600,
         interruptions=runs.interruptions,
@@ -202,7 +214,7 @@ def _figures(
     )
 
 
-def _pool_figures(index: int, machines: Machines, runs: Runs) -> PoolFigures:
+def _pool_figures(index: int, machines: PoolMachines, runs: Runs) -> PoolFigures:
     return PoolFigures(
         name=machines.pool.name,
         jobs=runs.where.count(index),
@@ -224,17 +236,3 @@ def _slowdown(jobs: Jobs, runs: Runs) -> float:
             slowdown = (ended - submitted) / (run if run > SHORT else SHORT)
             total += slowdown if slowdown > 1.0 else 1.0
     return total / done if done else 0.0
-
-
-def _last(runs: Runs, first: int) -> int:
-    """When the last job ended; ``first`` if none did."""
-    last = max(runs.ended, default=-1)
-    return last if last >= 0 else first
-
-
-def _running_sum(steps: dict[int, int]) -> list[int]:
-    counts, level = [], 0
-    for hour in range(max(steps, default=-1)):
-        level += steps.get(hour, 0)
-        counts.append(level)
-    return counts

@@ -1,4 +1,4 @@
-"""The machines of all pools of a scenario, and the limits that some of them share."""
+"""Makes the machines of all pools of a scenario, with the limits that some of them share."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from slurm_elastic.model.cluster import Limits, Market
 from slurm_elastic.simulate.boot_slots import Turns
 from slurm_elastic.simulate.jobs import Jobs
-from slurm_elastic.simulate.machines import Machines
+from slurm_elastic.simulate.machines import PoolMachines
 from slurm_elastic.simulate.scenario import Scenario
 from slurm_elastic.simulate.shared_machines import SharedMachines
 
 
-def machines_of(scenario: Scenario, jobs: Jobs) -> list[Machines]:
-    """The machines of a scenario's pools for these jobs, with their turns to boot: first the pool's
-    own, then those that it shares. Where a limit is shared, idle machines go when they are due
-    although jobs wait, as Slurm's SuspendTime has it: another pool may need their place.
+def machines_of(scenario: Scenario, jobs: Jobs) -> list[PoolMachines]:
+    """The machines of a scenario's pools for these jobs, with their limits on booting: first each
+    pool's own, then shared ones. If a limit is shared, idle machines go when they are due even if
+    jobs wait, as with Slurm's SuspendTime: another pool may need their place.
     """
     found = [
-        Machines(pool, scenario.order, scenario.seed + index)
+        PoolMachines(pool, scenario.order, scenario.seed + index)
         for index, pool in enumerate(scenario.pools)
     ]
     for machines in found:
@@ -38,11 +38,12 @@ def machines_of(scenario: Scenario, jobs: Jobs) -> list[Machines]:
     return found
 
 
-def _share(limits: Limits, members: Sequence[Machines]) -> None:
-    """These pools may reach the limits together, those that stand always among them."""
+def _share(limits: Limits, members: Sequence[PoolMachines]) -> None:
+    """Note whether these pools, standing machines included, can reach the limits together."""
 
-    def total(market: Market | None = None) -> int:
-        return sum(one.most for one in members if market is None or market in _markets(one))
+    def total(*markets: Market) -> int:
+        offers = [(one.most, {sold.offer.market for sold in one.sold}) for one in members]
+        return sum(most for most, own in offers if own & set(markets or Market))
 
     dollars = sum(one.most * max(one.rates) for one in members)
     reached = (
@@ -55,7 +56,3 @@ def _share(limits: Limits, members: Sequence[Machines]) -> None:
     if reached and len(growing) > 1:
         for one in growing:
             one.yields = True
-
-
-def _markets(machines: Machines) -> list[Market]:
-    return [sold.offer.market for sold in machines.sold]

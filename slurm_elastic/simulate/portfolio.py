@@ -1,4 +1,4 @@
-"""The savings of reserved machines over a history, and what they risk. Pure."""
+"""What reserved machines would have saved over a history, and what they risk. Pure functions."""
 
 from __future__ import annotations
 
@@ -21,16 +21,14 @@ from slurm_elastic.policies.planning.portfolio import (
     week_cost,
 )
 from slurm_elastic.policies.planning.reserve import by_rank, trailing
-from slurm_elastic.simulate.comparison import OF_SAVING, Interval, expected
+from slurm_elastic.simulate.certainty import OF_SAVING, Interval, expected
 
 FALLS = (0.75, 0.5, 0.25)
 STEPS = 40
 
 
 class Choice(Struct, frozen=True, kw_only=True):
-    """A way to buy: what it buys and costs; ``saving`` of the cost on demand, ``regret`` over the
-    bound (shares of 1).
-    """
+    """A way to buy. ``saving``: share of on-demand cost; ``regret``: excess over the bound."""
 
     name: str
     bought: tuple[Bought, ...]
@@ -40,18 +38,18 @@ class Choice(Struct, frozen=True, kw_only=True):
 
 
 class Fall(Struct, frozen=True, kw_only=True):
-    """The purchases of ``trailing`` if demand had been only ``left`` (share of 1) all the time."""
+    """What ``trailing``'s purchases would cost with only ``left`` (share of 1) of demand."""
 
     left: float
     cost: float
     on_demand: float
 
 
-class Plan(Struct, frozen=True, kw_only=True):
-    """``now``: what to buy at the end of the history. ``breakeven_left``: the share of the demand
-    below which what was bought costs more than machines on demand (0: never; None: nothing bought).
-    ``outlook``: the share of the cost on demand that is saved with what is held from now on, by the
-    history's weeks (None: nothing is held).
+class PurchasePlan(Struct, frozen=True, kw_only=True):
+    """``now``: what to buy at the end of the history. ``breakeven_left``: if less than this share
+    of the demand is left, the purchases cost more than machines on demand (0: never; None: nothing
+    was bought). ``outlook``: the share of the cost on demand that is saved from now on with what is
+    held, judged by the history's weeks (None: nothing is held).
     """
 
     weeks: int
@@ -66,8 +64,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     outlook: Interval | None = None
 
 
-def plan_of(usage: Usage, classes: tuple[ReservedClass, ...], on_demand: float) -> Plan:
-    """Everything that ``plan reserve`` says; ``classes`` heaviest first."""
+def plan_of(usage: Usage, classes: tuple[ReservedClass, ...], on_demand: float) -> PurchasePlan:
+    """Everything that ``plan reserve`` shows; ``classes`` are ordered from the heaviest."""
     bare = bill(usage, (), classes, on_demand).cost
     least = bound(usage, classes, on_demand)
 
@@ -88,7 +86,7 @@ def plan_of(usage: Usage, classes: tuple[ReservedClass, ...], on_demand: float) 
     past = until_now(all_bought)
     shares = breakevens(classes, on_demand)
     held = active(len(usage), all_bought, classes)
-    return Plan(
+    return PurchasePlan(
         weeks=len(usage),
         classes=classes,
         shares=tuple(share if share <= 1 else None for share in shares),
@@ -111,7 +109,7 @@ def plan_of(usage: Usage, classes: tuple[ReservedClass, ...], on_demand: float) 
 def outlook(
     usage: Usage, held: Sequence[int], classes: Sequence[ReservedClass], on_demand: float
 ) -> Interval:
-    """The share of the cost on demand that so many machines of each class save, by these weeks."""
+    """The share of the cost on demand that so many machines of each class save in these weeks."""
     bare = [sum(row) * on_demand for row in usage]
     saved = [
         paid - week_cost(row, held, classes, on_demand)

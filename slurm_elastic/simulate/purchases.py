@@ -1,10 +1,9 @@
-"""Machines are bought as the daemon buys them: launch by launch, by
-``policies.launch.next_launch``, from simulated clouds whose stock refuses; an offer that refused
-cools down, and a pool of which no offer can serve is held until the first cool-down ends.
+"""Buys machines as the daemon does, launch by launch, by ``policies.launch.next_launch``, from
+simulated clouds that refuse when their stock is gone. An offer that refused cools down; a pool that
+no offer can serve is held until the first cool-down ends.
 
-A decision is not made anew for each machine: the offer that is first for many nodes is first for
-some of them, until a price moves, a cool-down begins or ends, or a limit that was in the way may
-not be so any more.
+We do not decide anew for each machine: the offer that is best for many nodes is best for some of
+them, until a price moves, a cool-down begins or ends, or a limit may no longer be reached.
 """
 
 from __future__ import annotations
@@ -14,16 +13,8 @@ from math import ceil
 
 from msgspec.structs import replace
 
-from slurm_elastic.model.cluster import (
-    Exclusion,
-    Limits,
-    Market,
-    NodeRequest,
-    Offer,
-    Placement,
-    Pool,
-    Usage,
-)
+from slurm_elastic.model.cluster import Limits, Market, NodeRequest, Offer, Placement, Pool, Usage
+from slurm_elastic.model.exclusion import Exclusion
 from slurm_elastic.policies.launch.exclusions import (
     after_interruption,
     after_partial,
@@ -35,33 +26,29 @@ from slurm_elastic.policies.launch.exclusions import (
 from slurm_elastic.policies.launch.gang import Gang
 from slurm_elastic.policies.launch.next_launch import next_launch
 from slurm_elastic.policies.launch.ranking import Scope, rank, serving, shortfall, used_by
-from slurm_elastic.simulate.machines import Machines, Sales
+from slurm_elastic.simulate.machines import PoolMachines, Sales
 from slurm_elastic.simulate.market import PLENTY
 from slurm_elastic.simulate.scenario import Scenario
 
-MOST = 1 << 12
-"""Nodes for which a decision is made ahead."""
+MOST = 1 << 12  # how many nodes we decide for ahead
 _NO_CAPACITY = "InsufficientInstanceCapacity"
 
-Later = Callable[[int], None]
-"""Told at which second ``review`` is to be called."""
+Later = Callable[[int], None]  # called with the second at which `review` is to be called
 
 
 class _Standing:
-    """A decision that holds for ``left`` more machines of ``offer``, until ``until``, while no more
-    than ``stock`` of it are there.
-    """
+    """A decision for ``left`` more of ``offer``, until ``until``, up to ``stock`` of them."""
 
     def __init__(self) -> None:
         self.offer, self.left, self.until, self.stock = 0, 0, -1, 0
 
 
 class Purchases:
-    """The purchases for ``pools``, and why there are not more. Times are the history's seconds.
-    ``refusals``: by pool, why a launch could not have all its machines the first time.
+    """Buys for ``pools``, and knows why it got no more. Times are the history's seconds.
+    ``refusals``: by pool, why a launch could not get all its machines the first time.
     """
 
-    def __init__(self, scenario: Scenario, pools: Sequence[Machines], later: Later) -> None:
+    def __init__(self, scenario: Scenario, pools: Sequence[PoolMachines], later: Later) -> None:
         self.pools, self.keys, self._later = pools, scenario.ranking, later
         self.seconds = max(scenario.cool_downs.capacity, 1.0)
         self.longest = scenario.cool_downs.longest
@@ -81,8 +68,8 @@ class Purchases:
         self._names = tuple(str(number) for number in range(MOST))
 
     def buy(self, pool: int, count: int, now: int, *, whole: bool) -> Sales:
-        """(offer, machines) for each launch that gave some: ``count`` in all or fewer, and where
-        ``whole`` none or all. A pool that could not give all is held.
+        """(offer, machines) for each launch that gave some: up to ``count`` altogether or, with
+        ``whole``, all or none. A pool that did not get all is held.
         """
         standing = self._standing[pool]
         if (
@@ -99,9 +86,7 @@ class Purchases:
         return sales
 
     def review(self, now: int, *, waited_for: bool) -> bool:
-        """Let go what can be served again of pools whose hold is over; whether there is any.
-        Without a job that waits nothing is held any longer.
-        """
+        """Free the nodes that can be served again after a hold; all if no job waits."""
         found = False
         for pool in [pool for pool, until in self._held.items() if until <= now]:
             machines = self.pools[pool]
@@ -117,7 +102,7 @@ class Purchases:
         return found
 
     def taken(self, pool: int, offer: int, now: int) -> None:
-        """The cloud takes machines of an offer back: it is not asked for some more at once."""
+        """The cloud takes machines of an offer, so we do not ask it for more at once."""
         key = self.pools[pool].sold[offer].offer.key
         cooling = after_interruption(key, "", now, self.seconds)
         before = self.cool_downs.get(key)
@@ -159,7 +144,7 @@ class Purchases:
         return sales
 
     def _answered(self, offer: Offer, given: int, wanted: int, now: int) -> None:
-        """Learn from the cloud's answer about the offer."""
+        """Learn about the offer from the cloud's answer."""
         if given <= 0:
             strikes = strikes_of(self.cool_downs.values(), offer.key, now)
             reason = "the simulated cloud has none left"
@@ -178,8 +163,8 @@ class Purchases:
     def _remember(
         self, pool: int, count: int, placement: Placement, scope: Scope, now: int
     ) -> None:
-        """The decision stands for as many machines as the same would have been decided for; not
-        where a limit stands in the way of an offer, as it may not do so any more next time.
+        """Keep the decision for as many machines as would have been decided in the same way. Not if
+        a limit rules an offer out, as it may no longer do so next time.
         """
         machines, standing = self.pools[pool], self._standing[pool]
         best, left = placement.ranked[0].offer, PLENTY
@@ -203,13 +188,13 @@ class Purchases:
         standing.until = until
 
     def _forget(self, but: int = -1) -> None:
-        """Decisions that something has changed for, those of all pools ``but`` one."""
+        """Forget decisions that may have changed: those of all pools ``but`` one."""
         for pool, standing in enumerate(self._standing):
             if pool != but:
                 standing.left = 0
 
     def _hold(self, pool: int, now: int) -> None:
-        """Until the first cool-down of its cloud ends; for a while, where a limit is in the way."""
+        """Hold the pool until its cloud's first cool-down ends; for a while if a limit bars it."""
         own = self._pools[pool].cloud
         cooling = [
             c.until for key, c in self.cool_downs.items()
@@ -220,14 +205,14 @@ class Purchases:
         self._later(until)
 
     def _room(self, pool: int, now: int) -> int:
-        """How many of the held nodes offers have room for."""
+        """For how many of the held nodes offers have room."""
         nodes = self._nodes(self.pools[pool].held)
         request = NodeRequest(id="", pool=self._pools[pool], nodes=nodes)
         offers, scope = self._offers(pool, now), self._scope(now, pool, ())
         return sum(one.room for one in serving(request, offers, scope, now, self.keys))
 
     def _offers(self, pool: int, now: int) -> list[Offer]:
-        """The cloud's offers at the prices of the moment."""
+        """The cloud's offers at the present prices."""
         return [
             sold.offer if sold.market is None or sold.offer.market is not Market.SPOT
             else replace(sold.offer, price=sold.market.curve.at(now))
@@ -243,8 +228,7 @@ class Purchases:
                 for sold, live in zip(machines.sold, machines.live_of, strict=True):
                     usage = used_by(usage, of, sold.offer, live) if live else usage
             for index, count in sales:
-                offer = self.pools[pool].sold[index].offer
-                usage = used_by(usage, self._pools[pool], offer, count)
+                usage = used_by(usage, self._pools[pool], self.pools[pool].sold[index].offer, count)
         cooling = tuple(
             c for key, c in self.cool_downs.items()
             if c.until > now and touches(key, self._pools[pool])
@@ -259,7 +243,7 @@ class Purchases:
         return self._names[:count]
 
 
-def _pool_of(machines: Machines) -> Pool:
+def _pool_of(machines: PoolMachines) -> Pool:
     """The pool as the ranking knows it."""
     model = machines.pool
     if model.wanted is not None:

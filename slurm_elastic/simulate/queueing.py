@@ -1,11 +1,12 @@
-"""Which waiting job starts next: first come, first served with EASY backfill over all pools.
+"""Decides which waiting job starts next: first come, first served with EASY backfill over all
+pools.
 
-The first job that cannot start gets a reservation in the pool in which it is expected to start
-first (see ``easy`` for the rule); no later one may delay it there. With several reservations the
-first so many jobs get one, and a job may start if it fits between all of them.
+The first job that cannot start gets a reservation in the pool in which it should start first
+(``easy`` has the rule); no later job may delay it there. With several reservations the first so
+many jobs get one, and a job may start if it fits in between.
 
-Between two looks at the whole queue an arriving job is only held against the reservation that
-stands: nothing else can have changed for the others but the time, which never helps them.
+Between two looks at the whole queue we compare an arriving job only with the present reservation:
+for the other jobs nothing has changed but the time, which never helps them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Protocol
 
 from slurm_elastic.policies.growth.capacity import Slurm
 from slurm_elastic.simulate.jobs import Jobs
-from slurm_elastic.simulate.machines import Machines
+from slurm_elastic.simulate.machines import PoolMachines
 from slurm_elastic.simulate.market import NEVER
 from slurm_elastic.simulate.reservations import FAR, Profile
 from slurm_elastic.simulate.runs import Runs
@@ -27,17 +28,15 @@ from slurm_elastic.simulate.shared_machines import Host, Seat, Share, SharedMach
 
 
 class Start(Protocol):
-    """Starts a job in a pool on so many machines, or beside others; False where it cannot."""
+    """Starts a job in a pool on so many machines, or beside others; False if it cannot."""
 
     def __call__(
         self, job: int, pool: int, need: int, now: int, beside: Host | None = None, /
-    ) -> bool:
-        """At ``now``."""
-        ...
+    ) -> bool: ...
 
 
-def too_large(needs: Sequence[Sequence[int]], pools: Sequence[Machines]) -> frozenset[int]:
-    """Jobs that no pool could ever hold; ``needs``: the machines that each needs of each pool."""
+def too_large(needs: Sequence[Sequence[int]], pools: Sequence[PoolMachines]) -> frozenset[int]:
+    """Jobs that no pool could ever hold. ``needs``: how many machines each needs of each pool."""
     pairs = [(need, pool.pool.machines) for need, pool in zip(needs, pools, strict=True)]
     if any(max(need, default=0) <= most for need, most in pairs):
         return frozenset()
@@ -46,19 +45,19 @@ def too_large(needs: Sequence[Sequence[int]], pools: Sequence[Machines]) -> froz
 
 
 class Queue:
-    """The ``waiting`` jobs by submission. ``full``: the whole queue must be looked at.
+    """The ``waiting`` jobs, by submission. ``full``: the whole queue must be looked at.
 
-    ``shadow``: until when the last look holds; ``stale``: it does not any more, as machines that it
-    counted on are gone or could not be bought; ``head``: when the first job is expected to start on
-    what is up or booting (None: not at all); ``readies``: a heap of the times at which machines
-    that boot for a job are ready.
+    ``shadow``: until when the last look holds. ``stale``: it no longer holds, as machines that it
+    counted on are gone or could not be bought. ``head``: when the first job should start on
+    machines that are up or booting (None: not at all). ``readies``: a heap of the times at which
+    machines that boot for a job are ready.
     """
 
     def __init__(
         self,
         jobs: Jobs,
         scenario: Scenario,
-        pools: Sequence[Machines],
+        pools: Sequence[PoolMachines],
         needs: Sequence[Sequence[int]],
         grower: Grower,
         runs: Runs,
@@ -76,19 +75,19 @@ class Queue:
         self.shadow = NEVER
         self.extra = 0
         self.head: int | None = None
-        self._reserved: Machines | None = None
+        self._reserved: PoolMachines | None = None
         self._seat: Seat | None = None
         self._only = None if len(pools) > 1 or self.direct or pools[0].shared else pools[0]
 
     def arrive(self, job: int, now: int) -> None:
-        """A new job, or one back after an interruption, in its place in the queue; not before the
-        first that waits, unless the queue is looked at as a whole (``full``).
+        """A new job, or one that comes back, takes its place in the queue. It starts before the
+        first that waits only if it does not delay that one, or in a ``full`` look.
         """
         if self.full:
             insort(self.waiting, job)
         elif self.depth and len(self.waiting) >= self.depth:
             insort(self.waiting, job)
-            self.full = self.waiting[self.depth - 1] >= job  # which is back from an interruption
+            self.full = self.waiting[self.depth - 1] >= job  # it comes back from an interruption
         elif not self.waiting:
             if not self._place(job, now):
                 self.waiting.append(job)
@@ -104,15 +103,15 @@ class Queue:
         """The machines that were started last are for none of the jobs."""
 
     def next_ready(self, now: int) -> int:
-        """When machines that boot for a job will be ready next."""
+        """When machines that boot for a job are ready next."""
         readies = self.readies
         while readies and readies[0] <= now:
             heappop(readies)
         return readies[0] if readies else NEVER
 
     def schedule(self, now: int) -> None:
-        """Look at the whole queue: start, reserve for the first that cannot, backfill; once more
-        where a purchase failed, which the reservation may have counted on.
+        """Look at the whole queue: start jobs, reserve for the first that cannot start, backfill.
+        Look again if a purchase failed that the reservation may have counted on.
         """
         self.shadow, self.head, self._reserved, self._seat = NEVER, None, None, None
         if self.scenario.reservations > 1:
@@ -151,12 +150,10 @@ class Queue:
     def _any_free(self) -> bool:
         for machines in self.pools:
             if machines.idle or (self.direct and machines.room()):
-                break
+                return True
             if machines.shared is not None and machines.shared.hosts:
-                break
-        else:
-            return False
-        return True
+                return True
+        return False
 
     def _place(self, job: int, now: int) -> bool:
         """Start the job in the first pool that can take it without delaying the reservation."""
@@ -185,9 +182,9 @@ class Queue:
         return False
 
     def _beside(
-        self, job: int, machines: Machines, shared: SharedMachines, now: int
+        self, job: int, machines: PoolMachines, shared: SharedMachines, now: int
     ) -> Host | None:
-        """The first machine in use on which the job keeps nothing from the head."""
+        """The first machine in use on which the job does not delay the first waiting one."""
         share, limit = shared.share(job), self.limit[job]
         for host in shared.with_room(share):
             end = max(now, host.ready) + limit
@@ -196,7 +193,7 @@ class Queue:
         return None
 
     def _spare(self, host: Host, share: Share) -> bool:
-        """Take so much of a machine for longer than until the head's start, if that is spare."""
+        """Whether a job may use so much of a machine beyond the first's start; if so, take it."""
         if self._seat is not None:
             if self._seat.host is not host:
                 return True
@@ -210,8 +207,8 @@ class Queue:
         self.extra -= counted_on
         return True
 
-    def _may_boot(self, machines: Machines, need: int, now: int) -> bool:
-        """Whether what a job lacks may be launched for it, where growth is ``direct``."""
+    def _may_boot(self, machines: PoolMachines, need: int, now: int) -> bool:
+        """Whether machines that a job lacks may be launched for it, with ``direct`` growth."""
         missing = need - machines.idle if self.reuse else need
         if missing > machines.room():
             return False
@@ -219,7 +216,7 @@ class Queue:
         return grower.free_of_bounds or grower.may_launch(missing, now, public=machines.pool.public)
 
     def _reserve(self, job: int, now: int) -> None:
-        """In the pool in which it is expected to fit first."""
+        """Reserve in the pool in which the job should fit first."""
         for pool, machines, needs in self._each:
             need = needs[job]
             if need > machines.pool.machines:
@@ -264,7 +261,7 @@ class Queue:
                     self.head = when if position == 0 and when < FAR else self.head
         queue[:seen] = waiting
         self.stale = False
-        self.shadow = now  # the next arrival must look at all of them again
+        self.shadow = now  # the next arrival must have all of them made again
 
     def _first_fit(self, job: int, profiles: Sequence[Profile], now: int) -> int | None:
         for pool, machines, needs in self._each:
@@ -276,7 +273,7 @@ class Queue:
         return None
 
     def _reserve_in(self, job: int, profiles: Sequence[Profile]) -> int:
-        """Reserve where the job is expected to fit first; when that is."""
+        """Reserve where the job should fit first; when that is."""
         limit = self.limit[job]
         times = [
             (profiles[pool].earliest(needs[job], limit), pool) for pool, _, needs in self._each

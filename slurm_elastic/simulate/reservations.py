@@ -1,4 +1,4 @@
-"""Backfill with several reservations: how many machines are free at each time to come."""
+"""For backfill with several reservations: how many machines are free at each time to come."""
 
 from __future__ import annotations
 

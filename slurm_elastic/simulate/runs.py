@@ -1,4 +1,4 @@
-"""The running jobs: which machines they hold, when they end, what an interruption leaves."""
+"""The running jobs: which machines they hold, when they end, and what an interruption leaves."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from slurm_elastic.policies.checkpoint.checkpoint import Never, joint_mtti, obse
 from slurm_elastic.simulate.checkpointed_run import Ride, Trip, answers_notices, quiet, ride
 from slurm_elastic.simulate.idle_set import Pieces
 from slurm_elastic.simulate.jobs import Jobs
-from slurm_elastic.simulate.machines import Machines
+from slurm_elastic.simulate.machines import PoolMachines
 from slurm_elastic.simulate.market import SpotMarket
 from slurm_elastic.simulate.scenario import Scenario
 
 
 class Run(NamedTuple):
-    """One run of a job: allocated at ``given``, running from ``ready`` to ``end``.
+    """One run of a job: it got its machines at ``given`` and runs from ``ready`` to ``end``.
 
-    ``work``: seconds to do, ``restart`` of them to come back from a checkpoint; ``mtti``: mean
-    seconds to an interruption of the job, by what was known (None: not on the spot market);
-    ``expected``: as ``machines`` goes by it. ``pieces``: the ``idle`` machines first.
+    ``work``: seconds to do, of which ``restart`` are for coming back from a checkpoint. ``mtti``:
+    mean seconds to an interruption of the job, by what was known (None: not on the spot market).
+    ``expected``: the expectation that ``machines`` keep of it. ``pieces``: its machines, the
+    ``idle`` ones first.
     """
 
     job: int
     pool: int
-    machines: Machines
+    machines: PoolMachines
     pieces: Pieces
     need: int
     given: int
@@ -39,17 +40,16 @@ class Run(NamedTuple):
     mtti: float | None
 
 
-_run = tuple.__new__
-"""``_run(Run, values)`` is ``Run(*values)`` in a third of the time."""
+_run = tuple.__new__  # `_run(Run, values)` is `Run(*values)` in a third of the time
 
 
 class Runs:
     """All runs. Machine-seconds: ``held`` (given, but others still boot), ``useful``, ``lost``,
-    ``overhead`` (checkpoints and restarts); together they are what the machines were busy.
-    ``kept``: (job, pool, seconds of its work) that interrupted runs saved.
+    ``overhead`` (checkpoints and restarts); together the time for which machines were busy.
+    ``kept``: (job, pool, seconds of work) that interrupted runs saved.
     """
 
-    def __init__(self, jobs: Jobs, scenario: Scenario, pools: Sequence[Machines]) -> None:
+    def __init__(self, jobs: Jobs, scenario: Scenario, pools: Sequence[PoolMachines]) -> None:
         self.jobs, self.scenario, self.pools = jobs, scenario, pools
         self.first = array("q", [-1]) * len(jobs)
         self.ended = array("q", [-1]) * len(jobs)
@@ -64,15 +64,8 @@ class Runs:
         self._rides = self.saves and not quiet(scenario.checkpoints)
         self._works_on = self._rides and not scenario.checkpoints.blocking
 
-    @property
-    def running(self) -> int:
-        """How many jobs."""
-        return len(self.now)
-
     def expected(self, pool: int) -> list[int]:
-        """When the machines in use of a pool are expected to be free: one expectation for those of
-        a job, and one for each machine that jobs share.
-        """
+        """When a pool's machines in use should be free: by job, and by machine that jobs share."""
         shared = self.pools[pool].shared
         runs = [run for run in self.now.values() if run.pool == pool]
         if shared is None:
@@ -81,7 +74,7 @@ class Runs:
         return alone + [host.expected for host in shared.hosts]
 
     def on(self, pool: int, batch: int) -> list[int]:
-        """The jobs that hold machines of a batch, last begun first."""
+        """The jobs that hold machines of a batch; those that began last come first."""
         return [
             run.job
             for run in reversed(list(self.now.values()))
@@ -91,7 +84,7 @@ class Runs:
     def begin(
         self, job: int, pool: int, pieces: Pieces, need: int, now: int, ready: int, idle: int
     ) -> tuple[int, int]:
-        """Start a run; when it ends, and the expectation of that by its limit."""
+        """Start a run; when it ends, and the expectation of its end by its limit."""
         if self.first[job] < 0:
             self.first[job] = ready
         machines = self.pools[pool]
@@ -106,21 +99,8 @@ class Runs:
                     break
         end = ready + work
         expected = (ready + self.jobs.limit[job] << 32 | job) << 32 | need
-        row = (
-            job,
-            pool,
-            machines,
-            pieces,
-            need,
-            now,
-            ready,
-            idle,
-            end,
-            expected,
-            work,
-            restart,
-            mtti,
-        )
+        row = (job, pool, machines, pieces, need, now, ready, idle, end, expected, work, restart,
+               mtti)  # fmt: skip
         run = _run(Run, row)
         if mtti is not None and self._rides:
             end = self._ride(run, None).end
@@ -130,7 +110,7 @@ class Runs:
         return end, expected
 
     def finish(self, run: Run, now: int) -> None:
-        """A run is done."""
+        """A run has done its work."""
         job, _, _, _, need, given, ready, idle, _, _, work, restart, mtti = run
         del self.now[job]
         self.ended[job] = now
@@ -144,22 +124,18 @@ class Runs:
             self.checkpoints += self._ride(run, None).checkpoints
 
     def moves(self, job: int, loss: int) -> int | None:
-        """When a job whose machine is lost then has been saved after the warning, and is moved;
-        None where it is not.
-        """
+        """When a job that loses its machine at ``loss`` is moved, saved; None if it is not."""
         run = self.now[job]
         return self._ride(run, loss).moves if loss > run.ready else None
 
     def interrupt(self, job: int, now: int, loss: int | None = None) -> Run:
-        """A run is cut off: what it saved counts, the rest is lost. ``loss``: its machine would be
-        lost then, and it is moved now.
-        """
+        """Cut a run off: what it saved counts. ``loss``: when its machine goes, if it moves."""
         run = self.now.pop(job)
         self.interruptions += 1
         if now <= run.ready:
             self.held += run.idle * (now - run.given)
             if now < run.ready == self.first[job]:
-                self.first[job] = -1  # it never began; it may sooner than this, elsewhere
+                self.first[job] = -1  # it never began, and may begin earlier elsewhere
             return run
         self.held += run.idle * (run.ready - run.given)
         cut = Ride(end=now, saved=0, checkpoints=0, dumping=0, done=False)
@@ -178,10 +154,8 @@ class Runs:
             self.kept.append((job, run.pool, kept))
         return run
 
-    def _mtti(self, machines: Machines, pieces: Pieces, now: int) -> float:
-        """The mean time to an interruption of a job, from what was seen of such machines, on the
-        spot market and on demand, as the daemon has it.
-        """
+    def _mtti(self, machines: PoolMachines, pieces: Pieces, now: int) -> float:
+        """The mean time to an interruption of a job, by what was seen, as the daemon does it."""
         spot = sum([count for batch, count in pieces if machines.batch_spot[batch]])
         others = sum([count for _, count in pieces]) - spot
         on_spot, on_demand = machines.seconds_up(now)
@@ -208,8 +182,8 @@ class Runs:
 
 
 def _notices(run: Run, until: int, market: SpotMarket) -> tuple[Notice, ...]:
-    """The cloud's words before it takes the machines: the recommendation first, where it gives
-    one, then the warning. None is heard before the job runs.
+    """What the cloud says before it takes the machines: a recommendation first, if it gives one,
+    then the warning. A job hears nothing before it runs.
     """
     name = str(run.job)
     found = []

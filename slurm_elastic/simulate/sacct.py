@@ -1,18 +1,18 @@
-"""Job histories from Slurm's accounting: ``sacct -P`` (a line a job) or ``sacct --json``.
+"""Reads job histories from Slurm's accounting: ``sacct -P`` (a line a job) or ``sacct --json``.
 
-The text form is read line by line and may be as long as it likes; JSON is read whole. Either gives
-the same jobs, and either may be packed by gzip. A line that cannot be used is left out and answered
-with its line (or place) and a reason.
+The text form is read line by line and may be of any length; JSON is read as a whole. Both give the
+same jobs, and both may be packed by gzip. A line that cannot be used is left out, and its number
+(or place) is told with a reason.
 
-- ``sacct -X -P`` with the fields of ``FORMAT`` (any order, more fields do no harm);
-  times are local, or Unix with ``SLURM_TIME_FORMAT=%s``;
-- processors are those allocated, or else those asked for; memory and GPUs are those of ReqTRES,
-  or else of ReqMem (``4000M``, before 21.08 ``4Gn`` a node and ``2Gc`` a processor);
+- ``sacct -X -P`` with the fields of ``FORMAT`` (any order, more fields do no harm); times are
+  local, or Unix time with ``SLURM_TIME_FORMAT=%s``;
+- processors are those allocated, or else those asked for; memory and GPUs are those of ReqTRES, or
+  else of ReqMem (``4000M``; before 21.08 ``4Gn`` a node and ``2Gc`` a processor);
 - steps (``12.batch``) are left out;
 - a job that was cancelled while it waited is only counted; one that has not ended is left out;
-- a limit of UNLIMITED or Partition_Limit is the run time.
+- a limit of UNLIMITED or Partition_Limit counts as the run time.
 
-Source: man sacct(1); the JSON of data_parser v0.0.39 on, and of 22.05 (openapi/dbv0.0.38).
+Sources: man sacct(1); the JSON of data_parser v0.0.39 on, and of 22.05 (openapi/dbv0.0.38).
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ import io
 import json
 import re
 import sys
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
-from math import ceil
+from math import ceil, isnan
 from pathlib import Path
 from typing import IO, Any
 
@@ -41,18 +42,17 @@ _UNITS = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)")
 NEEDED = ("JobIDRaw", "Submit", "ElapsedRaw")
 _PACKED = b"\x1f\x8b"
-"""The first bytes of a file packed by gzip; standard input has no name that could say so."""
-NEVER = -1
-"""Seconds that a job ran which was cancelled while it waited."""
+"""The first bytes of a file packed by gzip; standard input has no name that could tell."""
+_HEAD = 4096  # bytes of a file that tell its form
+NEVER = -1  # the run time of a job that was cancelled while it waited
 UNFINISHED = frozenset({"RUNNING", "PENDING", "SUSPENDED", "REQUEUED", "RESIZING", "COMPLETING"})
 
 
 def load(path: Path, most: int | None = None) -> History:
-    """The history in ``path`` (``-`` is standard input), the first ``most`` jobs of it.
-
-    Raises ConfigError if it cannot be read, is neither form, or holds no job that ran.
+    """The history in ``path`` (``-``: standard input), its first ``most`` jobs. ConfigError if it
+    cannot be read, has neither form, or has no job that ran.
     """
-    history = History()
+    history = History(str(path))
     try:
         if str(path) == "-":
             _read(sys.stdin.buffer, history, most)
@@ -63,16 +63,44 @@ def load(path: Path, most: int | None = None) -> History:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
-    if not history.jobs:
-        complaints = history.complaints.sentences()
-        reasons = "; ".join(complaints[:3]) or f"{history.cancelled} were cancelled before they ran"
-        raise ConfigError(f"{path}: found no job that ran ({reasons})")
-    _rebase(history)
-    return history
+    return _rebased(history)
+
+
+def is_of_sacct(path: Path) -> bool:
+    """Whether a file has one of sacct's two forms, by its first line; no if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            packed = file.read(len(_PACKED)) == _PACKED
+        with gzip.open(path) if packed else path.open("rb") as file:
+            first = file.read(_HEAD).lstrip().partition(b"\n")[0]
+    except (OSError, EOFError, zlib.error):
+        return False
+    return first.startswith(b"{") or (b"|" in first and not first.startswith(b";"))
+
+
+def of_rows(rows: Iterable[Mapping[str, object]]) -> History:
+    """The history of rows by the names of sacct's fields. ConfigError if it has no job that ran."""
+    history = History("rows")
+    history.complaints.unit = "row"
+    numbers = _Numbers(history)
+    for at, row in enumerate(rows, 1):
+        words = dict.fromkeys(NEEDED, "") | {name: _text(value) for name, value in row.items()}
+        try:
+            _take(_job(words, numbers), history)
+        except ValueError as error:
+            history.complaints.add(at, "cannot be used", str(error))
+    return _rebased(history)
+
+
+def _text(value: object) -> str:
+    """As sacct writes it; dataframes have 60.0 for 60, and None or nan for nothing."""
+    if isinstance(value, float):
+        return "" if isnan(value) else f"{value:.0f}"
+    return "" if value is None else str(value)
 
 
 class _Names:
-    """Names as numbers, in the order in which they come."""
+    """Numbers names in the order in which they come."""
 
     def __init__(self) -> None:
         self.known: dict[str, int] = {}
@@ -137,7 +165,7 @@ def _from_lines(head: str, lines: Iterable[str], history: History, most: int | N
 
 
 def _take(job: Job | None, history: History) -> None:
-    """Add it; ValueError where it is beyond all measure."""
+    """Add the job; ValueError if a value of it is absurdly large."""
     if job is None:
         return
     if job.run < 0:
@@ -175,19 +203,19 @@ def _job(row: Mapping[str, str], numbers: _Numbers) -> Job | None:
 
 
 def _listed(text: str) -> dict[str, str]:
-    """``billing=4,cpu=4,gres/gpu=1,mem=8G,node=1``."""
+    """Splits ``billing=4,cpu=4,gres/gpu=1,mem=8G,node=1``."""
     pairs = (part.partition("=") for part in text.split(",") if part)
     return {name: value for name, _, value in pairs}
 
 
 def _mebibytes(text: str) -> int:
-    """The number in ``8G``, ``4000M`` or ``512K``; 0 where it is nothing of the kind."""
+    """The number in ``8G``, ``4000M`` or ``512K``; 0 for anything else."""
     found = _SIZE.fullmatch(text)
     return ceil(float(found[1]) * _UNITS[found[2] or "M"]) if found else 0
 
 
 def _asked(text: str, procs: int) -> int:
-    """ReqMem of the whole job; before 21.08 it was a node's (``n``) or a processor's (``c``)."""
+    """ReqMem for the whole job; before 21.08 it was for a node (``n``) or a processor (``c``)."""
     return (
         _mebibytes(text[:-1]) * procs if text.endswith("c") else _mebibytes(text.removesuffix("n"))
     )
@@ -200,7 +228,7 @@ def _whole(text: str, name: str) -> int:
 
 
 def _limit(text: str, run: int) -> int:
-    """Minutes in ``TimelimitRaw``; the run time where there is no limit."""
+    """The minutes of ``TimelimitRaw`` in seconds; the run time if there is no limit."""
     return int(text) * 60 if text.isdecimal() else run
 
 
@@ -214,7 +242,7 @@ def _procs(row: Mapping[str, str], run: int) -> int:
 
 
 def _time(text: str) -> int:
-    """Unix time of Unix time, or of ISO 8601 (local without an offset). Slurm's 0 is no time."""
+    """Unix time from Unix time or ISO 8601 (local if without an offset). Slurm's 0 is no time."""
     try:
         when = int(text) if text.isdecimal() else int(datetime.fromisoformat(text).timestamp())
     except (ValueError, OverflowError):
@@ -226,8 +254,7 @@ def _time(text: str) -> int:
 
 def _from_json(text: str, history: History, most: int | None) -> None:
     try:
-        document = json.loads(text)
-        jobs = document["jobs"]
+        jobs = json.loads(text)["jobs"]
     except (ValueError, KeyError, TypeError, RecursionError):
         raise ConfigError(f"found neither sacct's JSON nor its -P form{_breaks(history)}") from None
     if not isinstance(jobs, list):
@@ -244,7 +271,7 @@ def _from_json(text: str, history: History, most: int | None) -> None:
 
 
 def _breaks(history: History) -> str:
-    """The complaint about a packed file that breaks off."""
+    """What to add about a packed file that ends too early."""
     return "".join(f" ({sentence})" for sentence in history.complaints.shown)
 
 
@@ -279,7 +306,7 @@ def _json_job(raw: Mapping[str, Any], numbers: _Numbers) -> Job | None:
 
 
 def _requested(raw: Mapping[str, Any], kind: str, name: str = "") -> int:
-    """The count of a resource that was asked for; 0 where there is none."""
+    """How much of a resource was asked for; 0 if none."""
     wanted = (t for t in _tres(raw, "requested") if t["type"] == kind)
     counts = (number(t["count"]) for t in wanted if not name or t.get("name") == name)
     return int(next(counts, None) or 0)
@@ -289,10 +316,15 @@ def _tres(raw: Mapping[str, Any], kind: str) -> Iterator[Mapping[str, Any]]:
     yield from (raw.get("tres") or {}).get(kind) or ()
 
 
-def _rebase(history: History) -> None:
-    """The first submission is second 0; the header keeps its Unix time, as in an SWF file."""
+def _rebased(history: History) -> History:
+    """Make the first submission second 0; the header keeps its Unix time, as in an SWF file."""
+    if not history.jobs:
+        complaints = history.complaints.sentences()
+        reasons = "; ".join(complaints[:3]) or f"{history.cancelled} were cancelled before they ran"
+        raise ConfigError(f"{history.source}: found no job that ran ({reasons})")
     history.jobs.sort()
     first = history.jobs.submit[0]
     history.header["UnixStartTime"] = str(first)
     for index, submitted in enumerate(history.jobs.submit):
         history.jobs.submit[index] = submitted - first
+    return history

@@ -1,4 +1,4 @@
-"""Asks the growth policy for the whole site, and hands what it wants to the pools in order."""
+"""Asks the growth policy for the whole site, and divides what it wants among the pools in order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from slurm_elastic.policies.growth.scaling import (
     spread,
 )
 from slurm_elastic.simulate.jobs import Jobs
-from slurm_elastic.simulate.machines import Machines
+from slurm_elastic.simulate.machines import PoolMachines
 from slurm_elastic.simulate.scenario import Scenario
 from slurm_elastic.simulate.spending import Purses
 
@@ -37,23 +37,23 @@ _NOTHING = Spent()
 
 
 class _Known(dict[int, Waiting]):
-    """Facts for the policy about waiting jobs, which are mostly those of the last time."""
+    """What the policy learns about waiting jobs, kept as they are mostly the same as last time."""
 
-    def __init__(self, jobs: Jobs, need: Sequence[int]) -> None:
-        self.jobs, self.need = jobs, need
+    def __init__(self, jobs: Jobs, need: Sequence[int], start: int) -> None:
+        self.jobs, self.need, self.start = jobs, need, start
 
     def __missing__(self, job: int) -> Waiting:
-        self[job] = one = Waiting(self.need[job], self.jobs.limit[job], self.jobs.submit[job])
+        submit = self.jobs.submit[job] + self.start
+        self[job] = one = Waiting(self.need[job], self.jobs.limit[job], submit)
         return one
 
 
 class Grower:
     """One policy over all pools that can grow; machines count as those of the first such pool.
 
-    ``period``: seconds between two looks (None: whenever a job arrives or ends); ``watches``: it
-    looks also while no job waits; ``covered``: waiting jobs that a growth was decided for;
-    ``patience``: seconds after which a queue that nothing serves is
-    given up.
+    ``period``: seconds between two looks (None: whenever a job arrives or ends). ``watches``: it
+    also looks while no job waits. ``covered``: waiting jobs for which a growth was decided.
+    ``patience``: seconds after which a queue that nothing serves is given up.
     """
 
     patience = 45 * DAY
@@ -62,7 +62,7 @@ class Grower:
         self,
         jobs: Jobs,
         scenario: Scenario,
-        pools: Sequence[Machines],
+        pools: Sequence[PoolMachines],
         needs: Sequence[Sequence[int]],
         start: int = 0,
     ) -> None:
@@ -87,7 +87,7 @@ class Grower:
         )
         self.covered: set[int] = set()
         self._once = counts_once(self.policy)
-        self._known = _Known(jobs, self.need)
+        self._known = _Known(jobs, self.need, start)
         self._costs_nothing = self.money == UNBOUNDED
         self._purse = Purses({}, [machines for _, machines in self.growing], start)
 
@@ -100,7 +100,7 @@ class Grower:
         *,
         own: bool = False,
     ) -> list[tuple[int, int]]:
-        """(pool, machines) to launch now; for jobs that may have no public one where ``own``."""
+        """(pool, machines) to launch now; with ``own``, for jobs that may have no public ones."""
         for _, machines in self.growing:
             if machines.room_now():
                 break
@@ -125,11 +125,9 @@ class Grower:
         return spread(growth.machines, [(index, one.room_now()) for index, one in pools])
 
     def _for_head(
-        self, queue: Sequence[int], running: int, pools: Sequence[tuple[int, Machines]]
+        self, queue: Sequence[int], running: int, pools: Sequence[tuple[int, PoolMachines]]
     ) -> list[tuple[int, int]]:
-        """For the first job, which the policy takes to be served by idle machines of several
-        pools.
-        """
+        """For the first job, if the policy believes that idle machines of many pools serve."""
         if running or not queue or any(machines.booting for _, machines in self.growing):
             return []
         if isinstance(self.policy, Slurm):
@@ -153,8 +151,8 @@ class Grower:
         demand = self.demand((), None, 0, now)
         return bounded(Growth(count, ""), demand, self.caps, Spent()).machines == count
 
-    def warm(self, machines: Machines, least: int, now: int) -> int:
-        """Machines that a pool lacks of the ``least`` that are kept idle, and may be started."""
+    def warm(self, machines: PoolMachines, least: int, now: int) -> int:
+        """How many machines a pool lacks of the ``least`` kept idle, if they may be started."""
         lack = shortfall(least, machines.idle, machines.booting, machines.room_now())
         if self.free_of_bounds or not lack:
             return lack
@@ -163,15 +161,15 @@ class Grower:
         return bounded(Growth(lack, ""), demand, self.caps, _NOTHING).machines if may else 0
 
     def is_stopped(self, now: int) -> bool:
-        """Whether time or money stops public machines, which will be over by itself."""
+        """Whether the time of day or the money stops public machines, which passes by itself."""
         return not self._is_open(now) or (not self._costs_nothing and self._is_spent(now))
 
     def _is_open(self, now: int) -> bool:
-        """Whether this is a time of the day at which machines may be started."""
+        """Whether machines may be started at this time of the day."""
         return not self.times.windows or stopped(now + self.start, self.times, _NOTHING) is None
 
     def _is_spent(self, now: int) -> bool:
-        """Whether there is no money for public machines."""
+        """Whether there is no money left for public machines."""
         return stopped(now + self.start, self.money, self.spent(now)) is not None
 
     def flag(self, queue: Sequence[int], running: int, now: int) -> None:
@@ -180,8 +178,7 @@ class Grower:
             return
         count = excess(self.policy, self.demand(queue, None, running, now))
         for _, machines in reversed(self.growing):
-            gone = machines.release_idle(min(count, machines.idle), now)
-            count -= gone
+            count -= machines.release_idle(min(count, machines.idle), now)
             drained = min(count, machines.busy - machines.promised - machines.draining)
             machines.draining += max(drained, 0)
             count -= max(drained, 0)
@@ -201,16 +198,16 @@ class Grower:
             busy += machines.busy - machines.draining
             booting += machines.booting
         return Demand(
-            now=now,
+            now=now + self.start,
             queue=waiting,
             fresh=fresh,
             running=running,
             idle=idle,
             busy=busy,
             booting=booting,
-            head_start=head,
+            head_start=None if head is None else head + self.start,
         )
 
     def spent(self, now: int) -> Spent:
-        """Dollars of this day and month (UTC), machine-seconds at the on-demand price."""
+        """Dollars of this day and month (UTC), from machine-seconds at the on-demand price."""
         return _NOTHING if self._costs_nothing else self._purse.of_cluster(now)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.model.cluster import Limits, Location, Market, Offer, Pool
 from slurm_elastic.policies.growth.capacity import AnyGrowth, Bounds, Slurm, misfits
-from slurm_elastic.policies.growth.release import AnyRelease, Delayed, Idle, Order
+from slurm_elastic.policies.growth.release import AnyRelease, Delayed, Idle, IdleOrder
 from slurm_elastic.policies.launch.ranking import DEFAULT_KEYS
 from slurm_elastic.simulate.billing import Billing, PerSecond
 from slurm_elastic.simulate.boot import BootTimes
@@ -27,8 +27,8 @@ class Clock(StrEnum):
 
 class Sold(Struct, frozen=True, kw_only=True):
     """An offer of a simulated cloud. ``market``: the price over time and the stock of a spot offer
-    (None: the offer's price always, and any number). Offers of a pool with the same ``stock`` sell
-    the same machines (empty: its own).
+    (None: always the offer's price, and any number). Offers of a pool with the same ``stock`` sell
+    the same machines (empty: only this offer's).
     """
 
     offer: Offer
@@ -39,15 +39,16 @@ class Sold(Struct, frozen=True, kw_only=True):
 class PoolModel(Struct, frozen=True, kw_only=True):
     """Equal machines of one cloud; a job runs within one pool.
 
-    ``machines``: most at a time, of which ``standing`` are always there and never released. Each
-    has ``procs``, ``memory`` (MiB; 0: as much as anybody wants) and ``gpus``, which jobs that need
-    less have together where it is ``shared``. ``offers``: all that its machines may be bought from,
-    ``wanted``: the pool as the ranking knows it (None: any offer will do). Without offers there are
-    one on demand at ``price`` ($/h) and one on the market ``spot`` (None: not used). ``check``:
-    seconds between two looks for machines to release; ``min_idle``: so many are kept up without
-    work until the last job has ended; ``max_booting``: most that boot at a time. ``cloud``: whose
-    limits count its machines (empty: that of its first offer, or one of its own); ``limited``: any
-    do, which is not so of nodes that the site has anyway.
+    ``machines``: most at a time, of which ``standing`` always exist and are never released. Each
+    has ``procs``, ``memory`` (MiB; 0: as much as anybody wants) and ``gpus``; in a ``shared`` pool,
+    jobs that need less than a machine share one. ``offers``: all from which its machines may be
+    bought; without any, there is one on demand at ``price`` ($/h) and one on the market ``spot``
+    (None: not used). ``wanted``: the pool as the ranking knows it (None: any offer will do).
+    ``check``: seconds between two looks for machines to release. ``min_idle``: so many stay up
+    without work until the last job has ended. ``max_booting``: most that boot at a time. ``cloud``:
+    whose limits count its machines (empty: that of its first offer, or one of its own).
+    ``limited``: whether any limits count them, which they do not for nodes that the site has
+    anyway.
     """
 
     name: str
@@ -74,7 +75,7 @@ class PoolModel(Struct, frozen=True, kw_only=True):
 
     @property
     def sold(self) -> tuple[Sold, ...]:
-        """All that its machines may be bought from."""
+        """All offers from which its machines may be bought."""
         if self.offers:
             return self.offers
         whole = Offer(
@@ -99,15 +100,15 @@ class PoolModel(Struct, frozen=True, kw_only=True):
 
     @property
     def grid(self) -> int:
-        """The seconds between two looks; no longer than the margin that a look must fall into."""
+        """Seconds between two looks, no more than the margin that a look must fall into."""
         if isinstance(self.release, Delayed) and self.billing.lease > 1 and self.public:
             return max(1, min(self.check, self.release.before_end))
         return max(1, self.check)
 
 
 class CoolDownTimes(Struct, frozen=True, kw_only=True):
-    """Seconds that an offer cools down after a first refusal for lack of ``capacity``; it doubles
-    with each in a row, up to the ``longest``.
+    """Seconds that an offer cools down after a first refusal for lack of ``capacity``. They double
+    with each further one in a row, up to the ``longest``.
     """
 
     capacity: float = 180.0
@@ -115,22 +116,22 @@ class CoolDownTimes(Struct, frozen=True, kw_only=True):
 
 
 class BootCap(Struct, frozen=True, kw_only=True):
-    """So many ``machines`` of these ``pools`` together, by name, boot at a time."""
+    """Only so many ``machines`` of these ``pools`` (by name) together boot at a time."""
 
     pools: tuple[str, ...]
     machines: int
 
 
 class Scenario(Struct, frozen=True, kw_only=True):
-    """A site and its rules. ``pools`` in the order in which they are used. Budgets stop public
-    machines: those of ``bounds`` all, those of ``payers`` the jobs of one (``account:3``,
-    ``user:7`` by the history's numbers). Offers are ranked by the keys ``ranking``, within
-    ``limits`` of all pools and of each cloud (``cloud_limits`` by name).
+    """A site and its rules. ``pools`` are in the order in which they are used. Budgets stop public
+    machines: those of ``bounds`` for all jobs, those of ``payers`` for the jobs of one
+    (``account:3``, ``user:7``, by the history's numbers). Offers are ranked by the keys
+    ``ranking``, within ``limits`` of all pools and of each cloud (``cloud_limits`` by name).
 
-    ``reservations``: jobs at the head that backfill may not delay; ``depth``: after so many jobs
-    that cannot start one look ends (None: never; 1: no backfill), and growth policies see no more
-    than so many; ``reuse``: a machine may serve a second job; ``requeue_delay``: seconds from an
-    interruption until the job may start again.
+    ``reservations``: how many jobs at the head of the queue backfill may not delay. ``depth``: a
+    look ends after so many jobs that cannot start (None: never; 1: no backfill), and growth
+    policies see no more than so many. ``reuse``: a machine may serve a second job.
+    ``requeue_delay``: seconds from an interruption until the job may start again.
     """
 
     pools: tuple[PoolModel, ...]
@@ -142,7 +143,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
     cool_downs: CoolDownTimes = field(default_factory=CoolDownTimes)
     boot_caps: tuple[BootCap, ...] = ()
     payers: Mapping[str, Bounds] = field(default_factory=dict)
-    order: Order = Order.MAX_MARGIN
+    order: IdleOrder = IdleOrder.MAX_MARGIN
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     reservations: int = 1
     depth: int | None = None

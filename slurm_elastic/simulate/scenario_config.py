@@ -1,7 +1,5 @@
-"""A site as it is configured: its ``policies`` and ``checkpoint`` sections as a scenario.
-
-A scenario has one growth policy, one order and one way to save jobs. Where pools differ in these,
-that of the first public pool counts, and a note names the others.
+"""Makes a scenario of a site's ``policies`` and ``checkpoint`` sections. It has one growth policy,
+one order and one way to save jobs: those of the first public pool; a note names the others.
 """
 
 from __future__ import annotations
@@ -14,19 +12,16 @@ from slurm_elastic.config import Config, PoolSettings
 from slurm_elastic.config.rules import rules_of
 from slurm_elastic.policies.checkpoint.checkpoint import parse as parse_checkpoint
 from slurm_elastic.policies.growth.capacity import AnyGrowth
-from slurm_elastic.policies.growth.release import Order
+from slurm_elastic.policies.growth.release import IdleOrder
 from slurm_elastic.policies.growth.scaling import PoolRules
 from slurm_elastic.policies.policy_text import text_of
 from slurm_elastic.simulate.scenario import PoolModel, Scenario
 
-NAME = "configured"
-"""Its name in ``--compare``."""
+NAME = "configured"  # the scenario's name in `--compare`
 
 
 def configured(config: Config, base: Scenario, *, saves: bool) -> tuple[Scenario, list[str]]:
-    """``base`` with the configured policies, and what of them is not simulated. ``saves``: jobs on
-    spot machines are saved as configured, not as in ``base``.
-    """
+    """``base`` with the configured policies, and notes; ``saves``: spot jobs as configured."""
     rules = {pool.name: rules_of(config, pool) for pool in config.pools}
     models = tuple(_ruled(model, rules.get(model.name)) for model in base.pools)
     own = [(model, rules[model.name]) for model in models if model.name in rules]
@@ -49,8 +44,8 @@ def _ruled(model: PoolModel, rule: PoolRules | None) -> PoolModel:
 
 def _different(
     what: str,
-    found: Sequence[tuple[str, AnyGrowth | Order | None]],
-    used: AnyGrowth | Order | None,
+    found: Sequence[tuple[str, AnyGrowth | IdleOrder | None]],
+    used: AnyGrowth | IdleOrder | None,
 ) -> list[str]:
     others = [name for name, value in found if value != used]
     if not others:
@@ -62,8 +57,9 @@ def _different(
 
 
 def _saved(config: Config, scenario: Scenario, notes: list[str]) -> Scenario:
-    """Jobs are saved where a method is set for those that name none."""
-    on_spot = [pool for pool in config.pools if any(_is(pool, m) for m in scenario.pools)]
+    """Have jobs saved if a method is set for those that name none."""
+    names = {model.name for model in scenario.pools if model.on_spot}
+    on_spot = [pool for pool in config.pools if pool.name in names]
     if not on_spot:
         return scenario
     texts = [_policy(config, pool) for pool in on_spot]
@@ -76,10 +72,6 @@ def _saved(config: Config, scenario: Scenario, notes: list[str]) -> Scenario:
     return replace(
         scenario, checkpoints=replace(scenario.checkpoints, policy=parse_checkpoint(used))
     )
-
-
-def _is(pool: PoolSettings, model: PoolModel) -> bool:
-    return pool.name == model.name and model.on_spot
 
 
 def _policy(config: Config, pool: PoolSettings) -> str:

@@ -1,8 +1,8 @@
-"""Which policies to try on a history, and which of the results are worth a look. Pure.
+"""Chooses which policies to try on a history, and which results are worth a look. Pure functions.
 
-First a coarse grid, then the neighbours of what lies on the Pareto front of cost against mean wait:
-each number of a policy halved and doubled. The order of everything is fixed, so the same history
-gives the same answer.
+First we try a coarse grid, then the neighbours of the policies on the Pareto front of cost against
+mean wait: each number of a policy halved and doubled. The order of everything is fixed, so that the
+same history gives the same answer.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ GROWTHS = (
 RELEASES = ("idle(60)", "idle(600)", "idle(3600)", "delayed(before_end=60)")
 STEADY = ("steady_stream(waste=180)+flagged",)
 NEAR = 0.005
-"""Policies that differ by no more than this share in cost and wait are as good as one."""
+"""Two policies are equally good if they differ by no more than this share in cost and wait."""
 NUMBER = re.compile(r"(?<==)\d+|(?<=idle\()\d+")
 
 
@@ -41,12 +41,12 @@ class Tried(Struct, frozen=True, kw_only=True):
 
 
 def grid() -> list[str]:
-    """The first policies to try; those without sense together are refused by the scenario."""
+    """The first policies to try; combinations without sense are refused by the scenario."""
     return [f"{growth}+{release}" for growth in GROWTHS for release in RELEASES] + [*STEADY]
 
 
 def neighbours(policies: Iterable[str], known: Iterable[str]) -> list[str]:
-    """Each number of each policy halved and doubled, without what is known."""
+    """Each number of each policy halved and doubled, without policies that are known."""
     seen, found = set(known), []
     for policy in policies:
         for variant in _variants(policy):
@@ -57,9 +57,7 @@ def neighbours(policies: Iterable[str], known: Iterable[str]) -> list[str]:
 
 
 def front(tried: Sequence[Tried]) -> list[Tried]:
-    """The policies that no other beats in both cost and mean wait, cheapest first; of equals the
-    first.
-    """
+    """The policies that no other beats in both cost and mean wait, cheapest first."""
     best: list[Tried] = []
     for one in sorted(tried, key=lambda t: (_dollars(t), t.figures.mean_wait)):
         if not best or one.figures.mean_wait < best[-1].figures.mean_wait:
@@ -85,9 +83,9 @@ def _differ(one: Figures, other: Figures) -> bool:
 
 
 def within(tried: Sequence[Tried], wait: float | None, cost: float | None) -> Tried | None:
-    """The cheapest whose mean wait is at most ``wait`` seconds, or the one that waits least for at
-    most ``cost`` dollars; None if there is none. Without limits: the least of both, each relative
-    to its range on the front.
+    """The cheapest policy whose mean wait is at most ``wait`` seconds, or the one with the shortest
+    wait for at most ``cost`` dollars; None if there is none. Without limits: the one with the
+    smallest sum of squares of both, each relative to its range on the front.
     """
     best = front(tried)
     if wait is not None:

@@ -1,4 +1,4 @@
-"""The course of a simulation over time, as steps: (second, value from then on). Pure."""
+"""The course of a simulation over time, as steps: (second, value from then on). Pure functions."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from slurm_elastic.policies.checkpoint.checkpoint import (
     ThresholdStatic,
 )
 from slurm_elastic.policies.policy_text import text_of
-from slurm_elastic.simulate.machines import Machines
+from slurm_elastic.simulate.machines import PoolMachines
 from slurm_elastic.simulate.market import SpotMarket
-from slurm_elastic.simulate.outcome import Outcome
+from slurm_elastic.simulate.outcome import RunResult
 
 Steps = list[tuple[int, float]]
-POINTS = 2000
-"""More than a picture can show."""
+POINTS = 2000  # more points than a picture can show
 
 
-def machines(pool: Machines) -> Steps:
+def machines(pool: PoolMachines) -> Steps:
     """Machines that were paid for, or stood there."""
     changes = []
     for batch, end, count, _ in pool.leases.rows():
@@ -31,7 +30,7 @@ def machines(pool: Machines) -> Steps:
     return _summed(changes)
 
 
-def queue(outcome: Outcome) -> Steps:
+def queue(outcome: RunResult) -> Steps:
     """Jobs that waited for their first start; those that never started are left out."""
     changes = []
     for submitted, started in zip(outcome.jobs.submit, outcome.starts, strict=True):
@@ -40,8 +39,8 @@ def queue(outcome: Outcome) -> Steps:
     return _summed(changes)
 
 
-def cost(outcome: Outcome) -> Steps:
-    """Dollars until then; what a lease costs is spread over its time."""
+def cost(outcome: RunResult) -> Steps:
+    """Dollars paid until then; the cost of a lease is spread over its time."""
     rates = []
     for pool in outcome.pools:
         for batch, end, count, reclaimed in pool.leases.rows():
@@ -58,9 +57,9 @@ def cost(outcome: Outcome) -> Steps:
 
 
 def thresholds(policy: AnyPolicy, market: SpotMarket) -> list[tuple[str, Steps]]:
-    """The prices over which a checkpoint policy saves jobs, by its text. EC3's threshold is that of
-    a machine that was launched at the first price and has not been saved since; nothing for
-    policies that watch no price, and where no price takes a machine.
+    """The prices above which a checkpoint policy saves jobs, by the policy's text. EC3's threshold
+    is that of a machine that was launched at the first price and has not been saved since. Nothing
+    for policies that watch no price, or if no price takes a machine.
     """
     if isinstance(policy, FirstOf):
         return [found for one in policy.policies for found in thresholds(one, market)]
@@ -87,7 +86,7 @@ def _limit(policy: Threshold, market: SpotMarket, begin: int, now: int) -> float
 
 
 def thinned(steps: Steps, most: int = POINTS) -> Steps:
-    """At most ``most`` steps: of each stretch of time the highest value, so that peaks stay."""
+    """At most ``most`` steps: the highest value of each stretch of time, so that peaks stay."""
     if len(steps) <= most:
         return steps
     first, last = steps[0][0], steps[-1][0]

@@ -1,7 +1,7 @@
-"""Machines that jobs share, as Slurm's CR_Core_Memory has it: a job that needs less than a machine
-goes to the first one in use that has cores, memory and GPUs left for it, else to one of its own.
-Such a machine is busy from its first job to its last, and is expected to be free when the last of
-its jobs has reached its limit: one expectation a machine, however many jobs it has.
+"""Machines that jobs share, as with Slurm's CR_Core_Memory: a job that needs less than a machine
+goes to the first one in use that has cores, memory and GPUs left for it, otherwise to one of its
+own. Such a machine is busy from its first job to its last, and should be free when the last of its
+jobs has reached its limit. There is one expectation for each machine, however many jobs it has.
 """
 
 from __future__ import annotations
@@ -14,16 +14,14 @@ from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.market import NEVER
 from slurm_elastic.simulate.scenario import PoolModel
 
-Share = tuple[int, int, int]
-"""Cores, MiB and GPUs."""
+Share = tuple[int, int, int]  # cores, MiB and GPUs
 
 _JOB = (1 << 32) - 1
 
 
 class Host:
-    """One machine in use: what it has ``left``, from when on it is up (``ready``), and the
-    expectations of when its jobs end, in order. ``used``: seconds of the jobs that have left it;
-    ``idle``: 1 where it was up before its first job.
+    """One machine in use: what it has ``left``, since when it is up (``ready``), and when its jobs
+    end, sorted. ``used``: seconds of jobs that left; ``idle``: 1 if it was up before its first.
     """
 
     def __init__(self, pieces: Pieces, whole: Share, ready: int, idle: int) -> None:
@@ -33,27 +31,25 @@ class Host:
 
     @property
     def jobs(self) -> list[int]:
-        """Its jobs, by when they are expected to end."""
+        """Its jobs, ordered by when they should end."""
         return [end >> 32 & _JOB for end in self.ends]
 
     @property
     def expected(self) -> int:
-        """The expectation of when it is free, which is that of its last job."""
+        """When it should be free: the expectation of its last job."""
         return self.ends[-1]
 
     def has(self, share: Share) -> bool:
-        """Whether there is room for one job more."""
+        """Whether it has room for one more job."""
         return _within(share, self.left)
 
     def add(self, share: Share, end: int) -> None:
-        """A job begins on it that is expected to be over at its ``end``."""
+        """A job begins on it, which should be over at its ``end``."""
         insort(self.ends, end)
         self.left = _minus(self.left, share)
 
     def seat(self, share: Share, of_jobs: Sequence[Share], now: int) -> Seat:
-        """When it is expected to have room for ``share``, which it has without its jobs; all that
-        is over by then counts as left. ``of_jobs``: what its jobs have.
-        """
+        """When it has room for ``share``, which fits if empty. ``of_jobs``: what its jobs have."""
         left, when = self.left, NEVER
         for end, freed in zip(self.ends, of_jobs, strict=True):
             at = max(now, end >> 64)
@@ -65,33 +61,29 @@ class Host:
         return Seat(self, when, _minus(left, share))
 
     def drop(self, share: Share, end: int, seconds: int) -> None:
-        """A job leaves it, which had it for so long."""
+        """A job leaves that had it for so many seconds."""
         del self.ends[bisect_left(self.ends, end)]
         self.used += seconds
         self.left = _plus(self.left, share)
 
 
 class Seat:
-    """Room that is kept for the first waiting job on a machine in use: from ``when`` on by the
-    limits of the jobs there, with ``left`` for others beside it.
-    """
+    """Room kept for the first waiting job on a machine in use, from ``when`` on, by limits."""
 
     def __init__(self, host: Host, when: int, left: Share) -> None:
         self.host, self.when, self.left = host, when, left
 
     def has(self, share: Share) -> bool:
-        """Whether one job more may stay on the machine beyond ``when``."""
+        """Whether one more job may stay on the machine beyond ``when``."""
         return _within(share, self.left)
 
     def take(self, share: Share) -> None:
-        """One more does."""
+        """One more job stays."""
         self.left = _minus(self.left, share)
 
 
 class SharedMachines:
-    """The machines of one pool that are in use by jobs that leave some of them to others.
-    ``overlap``: machine-seconds that several jobs had at once, counted for each but the first.
-    """
+    """Machines of a pool that jobs share. ``overlap``: machine-seconds had more than once."""
 
     def __init__(self, jobs: Jobs, pool: PoolModel) -> None:
         self.jobs = jobs
@@ -101,19 +93,17 @@ class SharedMachines:
         self.overlap = 0
 
     def share(self, job: int) -> Share:
-        """The job's needs of one machine; memory counts where the machine's is known."""
+        """What the job needs of one machine; memory counts only if the machine's is known."""
         jobs = self.jobs
         memory = jobs.memory[job] if self.whole[1] else 0
         return jobs.procs[job], memory, jobs.gpus[job]
 
     def with_room(self, share: Share) -> Iterator[Host]:
-        """The machines in use that have so much left, the first opened first."""
+        """The machines in use that have so much left, those opened first before others."""
         return (host for host in self.hosts if host.has(share))
 
     def seat(self, job: int, now: int, before: int) -> Seat | None:
-        """Where a machine in use is expected to have room for the job first, and not later than
-        ``before``; None where none is, or the job needs all of a machine.
-        """
+        """Where a machine in use should first have room, before ``before``; None if none should."""
         share, found = self.share(job), None
         if share == self.whole:
             return None
@@ -126,20 +116,18 @@ class SharedMachines:
         return found
 
     def open(self, job: int, pieces: Pieces, ready: int, end: int, idle: int) -> None:
-        """A job begins on a machine that it leaves some of."""
+        """A job begins on a new machine and leaves room for others."""
         host = Host(pieces, self.whole, ready, idle)
         self.hosts.append(host)
         self.join(job, host, end)
 
     def join(self, job: int, host: Host, end: int) -> None:
-        """One more begins there."""
+        """One more job begins there."""
         host.add(self.share(job), end)
         self.of[job] = host
 
     def leave(self, job: int, end: int, begun: int, now: int) -> Host:
-        """A job is over that had its machine since ``begun``, which is nobody's if it has no more
-        jobs.
-        """
+        """A job that came at ``begun`` is over; without others nobody has its machine."""
         host = self.of.pop(job)
         host.drop(self.share(job), end, max(now - begun, 0))
         if not host.ends:
@@ -161,7 +149,7 @@ def _minus(one: Share, other: Share) -> Share:
 
 
 def machines_needed(jobs: Jobs, pool: PoolModel) -> list[int]:
-    """The machines of a pool that each job needs, more than there are where none would do."""
+    """How many machines of a pool each job needs; more than there are if none would do."""
     never = pool.machines + 1
     found = [-(-procs // pool.procs) for procs in jobs.procs]
     if pool.memory and any(jobs.memory):

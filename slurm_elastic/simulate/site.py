@@ -1,4 +1,4 @@
-"""From a site's configuration, prices and policy texts to scenarios."""
+"""Makes scenarios of a site's configuration, prices and policy texts."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from msgspec.structs import replace
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Config, domain_pools
+from slurm_elastic.config.growth_kinds import checked_growth
 from slurm_elastic.config.rules import cheapest, rules_of
 from slurm_elastic.model.cluster import Limits, Location, Market, NodeRequest, Pool
-from slurm_elastic.policies.growth.capacity import parse_growth
-from slurm_elastic.policies.growth.release import Idle, Order, parse_release
+from slurm_elastic.policies.growth.release import Idle, IdleOrder, parse_release
 from slurm_elastic.policies.launch.ranking import Scope, ceiling
 from slurm_elastic.policies.policy_text import split
 from slurm_elastic.simulate.availability import supplies_of
@@ -23,10 +23,10 @@ from slurm_elastic.simulate.scenario import BootCap, CoolDownTimes, PoolModel, S
 
 
 class World(SpotFacts, frozen=True, kw_only=True):
-    """The facts that the configuration does not have. ``static``: (nodes, processors) that the site
-    has anyway; ``boot`` and ``configure`` as in ``BootTimes``; ``billing``: how machines are paid
-    (both None: as configured); ``reserved``: (pool, machines, $/h) that are paid always; ``whole``:
-    a job has its machines alone; ``gpus``: the history says who asked for GPUs.
+    """Facts that the configuration does not have. ``static``: (nodes, processors) that the site has
+    anyway. ``boot`` and ``configure`` are as in ``BootTimes``; ``billing``: how machines are paid
+    (both None: as configured). ``reserved``: (pool, machines, $/h) that are always paid. ``whole``:
+    jobs do not share machines. ``gpus``: the history says who asked for GPUs.
     """
 
     whole: bool = False
@@ -40,7 +40,7 @@ class World(SpotFacts, frozen=True, kw_only=True):
 
 
 def pools_of(config: Config, world: World) -> tuple[tuple[PoolModel, ...], list[str]]:
-    """The site's pools in the order in which they are used, and what was left out or assumed."""
+    """The site's pools in the order of use, and notes on what was left out or assumed."""
     notes: list[str] = []
     found = []
     if world.static is not None:
@@ -63,7 +63,10 @@ def pools_of(config: Config, world: World) -> tuple[tuple[PoolModel, ...], list[
             notes.append(f"pool {pool.name} is left out: no job of the history asked for GPUs")
             continue
         found += _with_reserved(_pool(config, pool, world, notes), world)
-    _only_known("--reserved", [name for name, _, _ in world.reserved], [m.name for m in found])
+    known = [model.name for model in found]
+    for name in (name for name, _, _ in world.reserved if name not in known):
+        expected = f"expected one of {', '.join(known)}"
+        raise ConfigError(f"--reserved: found pool {name!r}, {expected}")
     on_spot = {model.name: model.offers for model in found if model.on_spot}
     notes += _unused(world, [pool.name for pool in pools], on_spot)
     return tuple(found), notes
@@ -83,18 +86,17 @@ def bought_as(config: Config, base: Scenario) -> Scenario:
 
 
 def scenario_of(text: str, pools: Sequence[PoolModel], base: Scenario) -> Scenario:
-    """``GROWTH[+RELEASE][+ORDER]`` on these pools, such as ``semi_elastic+delayed+max_margin``.
-
-    ConfigError with one sentence for what is no policy, or makes no sense together.
+    """The scenario for ``GROWTH[+RELEASE][+ORDER]`` on these pools. ConfigError, with one sentence
+    each, for what is no policy or makes no sense together.
     """
     parts = split(text, "+")
     if not parts:
         raise ConfigError("a policy is missing, expected GROWTH[+RELEASE][+ORDER]")
     try:
-        scenario = replace(base, pools=tuple(pools), growth=parse_growth(parts[0]))
+        scenario = replace(base, pools=tuple(pools), growth=checked_growth(parts[0]))
         for part in parts[1:]:
-            if part in tuple(Order):
-                scenario = replace(scenario, order=Order(part))
+            if part in tuple(IdleOrder):
+                scenario = replace(scenario, order=IdleOrder(part))
                 continue
             release = parse_release(part)
             models = tuple(replace(pool, release=release) for pool in scenario.pools)
@@ -108,7 +110,7 @@ def scenario_of(text: str, pools: Sequence[PoolModel], base: Scenario) -> Scenar
 
 
 def _with_reserved(model: PoolModel, world: World) -> list[PoolModel]:
-    """The pool, behind those of its machines that are reserved: always there, and paid always."""
+    """The pool, after those of its machines that are reserved: always there and paid."""
     found = []
     for name, machines, price in world.reserved:
         if name != model.name:
@@ -129,14 +131,8 @@ def _with_reserved(model: PoolModel, world: World) -> list[PoolModel]:
     return [*found, model]
 
 
-def _only_known(option: str, names: Sequence[str], pools: Sequence[str]) -> None:
-    for name in names:
-        if name not in pools:
-            raise ConfigError(f"{option}: found pool {name!r}, expected one of {', '.join(pools)}")
-
-
 def _unused(world: World, pools: Sequence[str], on_spot: Mapping[str, Sequence[Sold]]) -> list[str]:
-    """A sentence for each availability that no pool goes by. ConfigError for one of no pool."""
+    """A sentence for each trace that no pool goes by; ConfigError if its pool does not exist."""
     found: list[str] = []
     used = [
         supply
@@ -188,7 +184,7 @@ def _pool(config: Config, pool: Pool, world: World, notes: list[str]) -> PoolMod
 
 
 def _most(config: Config, pool: Pool, sold: Sequence[Sold]) -> int:
-    """The most machines that every limit leaves the pool alone."""
+    """The most machines that all limits leave if only this pool has any."""
     bounds = Scope(limits=config.limits, cloud_limits=limits_of(config))
     request = NodeRequest(id="", pool=pool, nodes=pool.nodes)
     allowed = replace(request, pool=replace(pool, markets=tuple(Market), instance_types=()))
@@ -196,7 +192,7 @@ def _most(config: Config, pool: Pool, sold: Sequence[Sold]) -> int:
 
 
 def limits_of(config: Config) -> dict[str, Limits]:
-    """The limits of each cloud, with how many machines it can have by its own settings."""
+    """The limits of each cloud, together with how many machines it can have by its own settings."""
     return {cloud.name: _with_room(cloud.limits, cloud.room) for cloud in config.clouds}
 
 
@@ -207,7 +203,7 @@ def _with_room(limits: Limits, room: int | None) -> Limits:
 
 
 def boot_caps_of(config: Config, models: Sequence[PoolModel]) -> tuple[BootCap, ...]:
-    """The caps of the clouds that let only so many machines boot at a time."""
+    """The limits of clouds that let only so many machines boot at a time."""
     pools = {c.name: [p.name for p in config.pools if p.cloud == c.name] for c in config.clouds}
     own = {c.name: tuple(m.name for m in models if m.name in pools[c.name]) for c in config.clouds}
     return tuple(

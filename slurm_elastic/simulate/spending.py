@@ -1,9 +1,9 @@
-"""The spending of the cluster, of each account and user in a simulation, by the rule of
+"""What the cluster, each account and each user have spent in a simulation, by the rule of
 ``policies.money.account_budgets``.
 
-Money is read off the pools' own books (batches and leases), so that a run without budgets pays
-nothing for this. Machine-seconds count at the on-demand price. Days and months begin where the
-daemon's do, at midnight UTC, whenever the first look after that is.
+We read money off the pools' own books (batches and leases), so that a run without budgets pays
+nothing for this. Machine-seconds count at the on-demand price. Days and months begin at midnight
+UTC, as the daemon's do, whenever the first look after that comes.
 """
 
 from __future__ import annotations
@@ -20,18 +20,16 @@ from slurm_elastic.policies.money.account_budgets import (
     charged,
     overdrawn,
 )
-from slurm_elastic.simulate.machines import Machines
+from slurm_elastic.simulate.machines import PoolMachines
 
 DAY = 86400
 
 
 class Purses:
-    """``bounds``: by scope (``account:3``, by the history's number); ``start``: Unix time of the
-    history's second 0. Times are the history's seconds and never go back.
-    """
+    """``bounds``: by scope (``account:3``). ``start``: Unix time of second 0; time runs on."""
 
     def __init__(
-        self, bounds: Mapping[str, Bounds], pools: Sequence[Machines], start: int = 0
+        self, bounds: Mapping[str, Bounds], pools: Sequence[PoolMachines], start: int = 0
     ) -> None:
         self.bounds, self.start = bounds, start
         self._books = [_Book(machines) for machines in pools]
@@ -41,21 +39,18 @@ class Purses:
         self._over: dict[str, Overdrawn | None] = {}
 
     def pay(self, shares: Shares) -> None:
-        """All machines that were launched since the last call are paid by these."""
+        """Have these pay for all machines that were launched since the last call."""
         for book in self._books:
             book.enter(shares)
 
     def over(self, scope: str, now: int) -> Overdrawn | None:
-        """Why the account or user gets no new public machine, until when (Unix time); None if it
-        does.
-        """
+        """Why the payer gets no new public machine, and until when (Unix time); None if it does."""
         bounds = self.bounds.get(scope)
         if bounds is None:
             return None
         self._advance(now)
         if scope not in self._over:
-            spent = self.spent(scope, now)
-            self._over[scope] = overdrawn(scope, bounds, spent, now + self.start)
+            self._over[scope] = overdrawn(scope, bounds, self.spent(scope, now), now + self.start)
         return self._over[scope]
 
     def spent(self, scope: str, now: int) -> Spent:
@@ -66,17 +61,17 @@ class Purses:
         return Spent(day=day, month=month)
 
     def of_cluster(self, now: int) -> Spent:
-        """The same of all machines, where no account pays any."""
+        """The same for all machines, where no account pays any."""
         self.pay({})
         return self.spent(ACCOUNT + NONE, now)
 
     def total(self, now: int) -> Mapping[str, float]:
-        """Dollars by scope from the first second on."""
+        """Dollars by scope since the first second."""
         self._advance(now)
         return self._total
 
     def _advance(self, now: int) -> None:
-        """Up to ``now``, with what had been spent when its day and its month began."""
+        """Go on to ``now``, noting what had been spent when its day and its month began."""
         if now == self._at:
             return
         if now >= self._tomorrow:
@@ -102,9 +97,7 @@ class Purses:
 
 
 class _Paid:
-    """Machine-seconds at one price ($/h) that the same payers pay: ``area`` is the sum of
-    machines x (end - begin), which lacks the ends of machines that are ``up``.
-    """
+    """Machine-seconds at one price ($/h) of the same payers, without ends of those ``up``."""
 
     def __init__(self, shares: Shares, price: float) -> None:
         self.shares, self.price = shares, price
@@ -112,9 +105,9 @@ class _Paid:
 
 
 class _Book:
-    """One pool's batches: who pays them, and for how long."""
+    """One pool's batches: who pays for them, and for how long."""
 
-    def __init__(self, machines: Machines) -> None:
+    def __init__(self, machines: PoolMachines) -> None:
         self._machines = machines
         self._paid: dict[tuple[float, tuple[tuple[str, int], ...]], _Paid] = {}
         self._payer: list[_Paid] = []
@@ -124,7 +117,7 @@ class _Book:
             self._book(machines.pool.standing, {}, machines.rates[-1])
 
     def enter(self, shares: Shares) -> None:
-        """New batches: what is left of them, and what has gone since the last call."""
+        """Note new batches: what is left of them, and what has gone since the last call."""
         machines, first = self._machines, len(self._payer)
         for count in machines.batch_live[first:]:
             self._book(count, shares, machines.rate(len(self._payer)))
@@ -135,7 +128,7 @@ class _Book:
         self._seen = len(machines.leases.end)
 
     def charged(self, now: int) -> dict[str, float]:
-        """Dollars by scope until ``now``: of leases that were over by then and of what was up."""
+        """Dollars by scope until ``now``, for leases that were over by then and for what was up."""
         self._begin(now)
         self._close(now)
         sums = [(p.shares, (p.area + p.up * now) * p.price / 3600) for p in self._paid.values()]
@@ -148,7 +141,7 @@ class _Book:
         self._payer.append(paid)
 
     def _begin(self, now: int) -> None:
-        """The seconds that are paid by ``now``; the rest still boots."""
+        """Count batches that are paid by ``now``; the others still boot."""
         start = self._machines.batch_start
         for batch in [batch for batch in self._unborn if start[batch] <= now]:
             count, paid = self._unborn.pop(batch), self._payer[batch]
@@ -156,7 +149,7 @@ class _Book:
             paid.area -= count * start[batch]
 
     def _close(self, now: int) -> None:
-        """Read the leases that have ended by ``now``; they are in the order of their ends."""
+        """Read the leases that have ended by ``now``, which are ordered by their ends."""
         machines, ends = self._machines, self._machines.leases.end
         while self._read < len(ends) and ends[self._read] <= now:
             batch, count = machines.leases.batch[self._read], machines.leases.count[self._read]

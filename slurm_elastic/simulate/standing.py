@@ -1,5 +1,5 @@
-"""A history on machines that all stand anyway: nothing is bought, let go or lost, so the loop of
-``easy`` says when each job starts, several times as fast as ``engine`` and to the same second.
+"""A history on machines that all stand anyway: nothing is bought, released or lost, so ``easy``
+tells when each job starts, several times as fast as ``engine`` and to the same second.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from array import array
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.simulate import easy
 from slurm_elastic.simulate.jobs import Jobs
-from slurm_elastic.simulate.outcome import Outcome
+from slurm_elastic.simulate.outcome import RunResult
 from slurm_elastic.simulate.pools import machines_of
 from slurm_elastic.simulate.runs import Runs
 from slurm_elastic.simulate.scenario import Scenario
 from slurm_elastic.simulate.shared_machines import machines_needed
 
 
-def on_standing_machines(jobs: Jobs, scenario: Scenario) -> Outcome | None:
-    """The same outcome as the engine's; None where it takes the engine: machines that come and go,
-    several pools, several reservations, or a queue that was longer than one look at it.
+def on_standing_machines(jobs: Jobs, scenario: Scenario) -> RunResult | None:
+    """The same outcome as the engine's. None if only the engine can tell: machines come and go,
+    there are several pools or reservations, or the queue was longer than one look goes.
     """
     used = [index for index, pool in enumerate(scenario.pools) if pool.machines]
     if len(used) != 1 or scenario.reservations > 1 or not scenario.reuse or not len(jobs):
@@ -39,7 +39,7 @@ def on_standing_machines(jobs: Jobs, scenario: Scenario) -> Outcome | None:
 
 
 def _longest_queue(jobs: Jobs, starts: array[int]) -> int:
-    """Most jobs that waited at the second of an arrival, itself among them."""
+    """Most jobs that waited in the second of an arrival, that one included."""
     begun, most, started = sorted(starts), 0, 0
     for arrived, when in enumerate(jobs.submit, 1):
         while begun[started] < when:
@@ -50,7 +50,7 @@ def _longest_queue(jobs: Jobs, starts: array[int]) -> int:
 
 
 def _no_machine_twice(sizes: array[int], starts: array[int], ends: array[int], most: int) -> None:
-    """Raises SlurmElasticError where more machines were used at a time than there are."""
+    """SlurmElasticError if more machines were used at a time than there are."""
     over = sorted(zip(ends, sizes, strict=True))
     used = gone = 0
     for when, size in sorted(zip(starts, sizes, strict=True)):
@@ -67,8 +67,8 @@ def _no_machine_twice(sizes: array[int], starts: array[int], ends: array[int], m
 
 def _booked(
     jobs: Jobs, scenario: Scenario, index: int, sizes: array[int], starts: array[int]
-) -> Outcome:
-    """The books of these runs, which are checked as any others."""
+) -> RunResult:
+    """The books of these runs, which are checked like any others."""
     pools = machines_of(scenario, jobs)
     runs = Runs(jobs, scenario, pools)
     runs.first = starts
@@ -83,4 +83,4 @@ def _booked(
     last = max(max(runs.ended), jobs.submit[-1])
     for one in pools:
         one.close(last)
-    return Outcome.of(jobs, pools, runs, (), frozenset())
+    return RunResult.of(jobs, pools, runs, (), frozenset())

@@ -1,14 +1,16 @@
-"""Job histories in the Standard Workload Format: 18 numbers a line, ``;`` before comments.
+"""Reads job histories in the Standard Workload Format: 18 numbers a line, ``;`` before comments.
 
-Read line by line, so that memory grows by 64 bytes a job only; ``.gz`` is unpacked on the way. A
-line that cannot be used is left out and answered with its number and a reason; nothing is guessed:
+Files are read line by line, so that a job takes only 64 bytes of memory; ``.gz`` is unpacked on the
+way. A line that cannot be used is left out, and its number is told with a reason; nothing is
+guessed:
 
 - processors are those given (field 5), or else those asked for (field 8): in some histories they
-  differ, and the work that was done is that of the former;
+  differ, and the work that was done was done on the former;
 - the limit is the time asked for (field 9), or else the run time (field 4); a job that ran longer
-  than it asked for was evidently let, so its limit is its run time (``overtime`` counts them);
+  than it asked for was evidently allowed to, so its limit is its run time (``overtime`` counts such
+  jobs);
 - a job that never ran (run time below 0: cancelled while it waited) is left out;
-- the account is the group (field 13), under its number as its name;
+- the account is the group (field 13), named by its number;
 - times are rounded to seconds; jobs out of order are sorted by submission.
 
 Format: https://www.cs.huji.ac.il/labs/parallel/workload/swf.html
@@ -33,10 +35,7 @@ SHOWN = 20
 
 
 class Complaints:
-    """The mistakes of a history: counted by kind, the first ones with their lines.
-
-    ``unit``: what the history is counted in, ``line`` or ``job``.
-    """
+    """What was wrong in a history, by kind, with the first lines. ``unit``: ``line`` or ``job``."""
 
     def __init__(self) -> None:
         self.unit = "line"
@@ -59,13 +58,14 @@ class Complaints:
 
 
 class History:
-    """A history as read: ``jobs``, ``header`` (``; Key: value``) and ``complaints``; how many jobs
-    were ``cancelled`` before they ran, and how many ran ``overtime``; ``accounts``
-    and ``users``: the names that it has for its jobs' accounts and users, where those are not their
+    """A history as it was read from ``source``: ``jobs``, ``header`` (``; Key: value``) and
+    ``complaints``; how many jobs were ``cancelled`` before they ran, and how many ran ``overtime``.
+    ``accounts`` and ``users``: the names of its jobs' accounts and users, if those are not their
     numbers.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, source: str = "") -> None:
+        self.source = source
         self.jobs = Jobs()
         self.header: dict[str, str] = {}
         self.complaints = Complaints()
@@ -75,16 +75,16 @@ class History:
         self.users: Mapping[str, int] | None = None
 
     def account(self, name: str) -> int | None:
-        """The number of an account among the jobs; None if it has none of them."""
+        """The number of an account among the jobs; None if no job is of it."""
         return _numbered(name, self.accounts, self.jobs.account)
 
     def user(self, name: str) -> int | None:
-        """The number of a user among the jobs; None if they have none of them."""
+        """The number of a user among the jobs; None if no job is theirs."""
         return _numbered(name, self.users, self.jobs.user)
 
     @property
     def start(self) -> int:
-        """Unix time of the history's second 0; 0 where the header does not say."""
+        """The Unix time of the history's second 0; 0 if the header does not say."""
         return _unix_time(self.header.get("UnixStartTime", "")) or 0
 
 
@@ -95,11 +95,10 @@ def _numbered(name: str, known: Mapping[str, int] | None, numbers: Iterable[int]
 
 
 def load(path: Path, most: int | None = None) -> History:
-    """The history in ``path`` (``-``: standard input), its first ``most`` usable jobs.
-
-    ConfigError if the file cannot be opened or holds no usable job.
+    """The history in ``path`` (``-``: standard input), its first ``most`` usable jobs. ConfigError
+    if the file cannot be opened or has no usable job.
     """
-    history = History()
+    history = History(str(path))
     try:
         with _opened(path) as file:
             read(unbroken(file, history.complaints), history, most)
@@ -114,7 +113,6 @@ def load(path: Path, most: int | None = None) -> History:
 
 
 def read(lines: Iterable[str], history: History, most: int | None = None) -> History:
-    """Add the jobs of ``lines`` to ``history``."""
     last = -(2**62)
     jobs, complaints = history.jobs, history.complaints
     for number, line in enumerate(lines, start=1):
@@ -202,7 +200,7 @@ def _header(line: str, number: int, history: History) -> None:
 
 
 def _unix_time(text: str) -> int | None:
-    """The first word as a Unix time; -1 (not known) is 0. None where it is neither."""
+    """The first word as a Unix time; 0 for -1 (unknown), None if it is neither."""
     word = text.partition(" ")[0].partition("\t")[0]
     if not word or word == "-1":
         return 0
@@ -220,7 +218,7 @@ def _opened(path: Path) -> IO[str]:
 
 
 def unbroken(file: IO[str], complaints: Complaints) -> Iterator[str]:
-    """The lines; where a packed file breaks off, those before it."""
+    """The lines; if a packed file ends too early, those before that."""
     number = 0
     try:
         for line in file:

@@ -1,5 +1,5 @@
-"""Why a simulated site never bought a machine although jobs waited: a result whose costs are
-nothing for that reason compares no policies, and is told first.
+"""Says why a simulated site never bought a machine although jobs waited: if that is why it costs
+nothing, the result compares no policies, so this is told first.
 """
 
 from __future__ import annotations
@@ -7,14 +7,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from slurm_elastic.policies.growth.capacity import UNBOUNDED
-from slurm_elastic.simulate.outcome import Outcome
+from slurm_elastic.simulate.outcome import RunResult
 from slurm_elastic.simulate.queueing import too_large
 from slurm_elastic.simulate.scenario import PoolModel, Scenario
 from slurm_elastic.simulate.shared_machines import machines_needed
 
 
-def unbought(scenario: Scenario, outcome: Outcome) -> str:
-    """One sentence; empty where a machine was bought, no job waited, or all machines stand."""
+def unbought(scenario: Scenario, outcome: RunResult) -> str:
+    """One sentence; empty if a machine was bought, no job waited, or all machines stand."""
     bought = [
         figures.launched > pool.standing
         for pool, figures in zip(scenario.pools, outcome.figures.pools, strict=True)
@@ -32,7 +32,7 @@ def unbought(scenario: Scenario, outcome: Outcome) -> str:
     return why and f"no machine was ever bought, although {jobs} waited: {why}"
 
 
-def _too_large(scenario: Scenario, outcome: Outcome) -> frozenset[int]:
+def _too_large(scenario: Scenario, outcome: RunResult) -> frozenset[int]:
     """Jobs that the site could not hold with all machines of its pools, which are told apart; none
     where a pool may have no machine at all, as that may be why.
     """
@@ -42,7 +42,7 @@ def _too_large(scenario: Scenario, outcome: Outcome) -> frozenset[int]:
     return too_large(needs, outcome.pools)
 
 
-def _reasons(scenario: Scenario, outcome: Outcome, waited: list[int]) -> Iterator[str]:
+def _reasons(scenario: Scenario, outcome: RunResult, waited: list[int]) -> Iterator[str]:
     for index, pool in enumerate(scenario.pools):
         if pool.machines and pool.machines == pool.standing:
             continue
@@ -50,7 +50,7 @@ def _reasons(scenario: Scenario, outcome: Outcome, waited: list[int]) -> Iterato
 
 
 def _reason(
-    index: int, pool: PoolModel, scenario: Scenario, outcome: Outcome, waited: list[int]
+    index: int, pool: PoolModel, scenario: Scenario, outcome: RunResult, waited: list[int]
 ) -> str:
     if not pool.machines:
         return "it may have no machine by the limits and markets of its cloud"

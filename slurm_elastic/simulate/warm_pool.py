@@ -1,6 +1,6 @@
-"""Pools of which some machines are kept up without work (``min_idle``), until the last job ends.
+"""Pools that keep some machines up without work (``min_idle``) until the last job ends.
 
-They are topped up as soon as they lack any, where the daemon does so at its next look.
+They are topped up as soon as they lack any; the daemon does that at its next look.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from typing import Protocol
 
 from slurm_elastic.policies.growth.scaling import spare
 from slurm_elastic.simulate.jobs import Jobs
-from slurm_elastic.simulate.machines import Machines
+from slurm_elastic.simulate.machines import PoolMachines
 from slurm_elastic.simulate.queueing import Queue
 from slurm_elastic.simulate.runs import Runs
 from slurm_elastic.simulate.scaler import Grower
 
 
-class Site(Protocol):
-    """The calls that are made to the engine."""
+class WarmingEngine(Protocol):
+    """What is called of the engine."""
 
     jobs: Jobs
     queue: Queue
@@ -38,21 +38,21 @@ class Site(Protocol):
 
 
 class Warm:
-    """False where no pool has warm machines."""
+    """False if no pool has warm machines."""
 
-    def __init__(self, site: Site, pools: Sequence[Machines]) -> None:
+    def __init__(self, site: WarmingEngine, pools: Sequence[PoolMachines]) -> None:
         self._site = site
         self._pools = [one for one in enumerate(pools) if one[1].pool.min_idle]
 
     def __bool__(self) -> bool:
         return bool(self._pools)
 
-    def kept(self, machines: Machines, now: int) -> int:
-        """So many idle ones stay although they are due."""
+    def kept(self, machines: PoolMachines, now: int) -> int:
+        """How many idle machines stay although they are due."""
         return machines.pool.min_idle if self._pools and self._goes_on(now) else 0
 
     def keep(self, now: int) -> None:
-        """Start what is lacking; let go of what stayed and is not needed any more."""
+        """Start what is lacking; release what stayed and is no longer needed."""
         site = self._site
         for pool, machines in self._pools:
             least = self.kept(machines, now)

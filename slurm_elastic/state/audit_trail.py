@@ -53,7 +53,8 @@ def tell_job(job: int, read: Read, held_now: Iterable[str] = ()) -> list[Decisio
     own = list(read(job_subject(job)))
     if not own:
         return []
-    nodes = list(dict.fromkeys(held_now)) or _waited_for(job, own) or _named(own)
+    nodes = list(dict.fromkeys(held_now)) or _waited_for(job, own)
+    nodes = nodes or list(dict.fromkeys(node for d in own for node in nodes_of(d)))
     if len(nodes) > FOLLOWED:
         nodes = []
     chain = own + [d for node in nodes for d in _while_held(job, own, read(node))]
@@ -111,10 +112,6 @@ def _waited_for(job: int, decisions: Iterable[Decision]) -> list[str]:
         if isinstance(shares, dict) and str(job) in shares:
             names.update(dict.fromkeys(expand(str(shares[str(job)]))))
     return list(names)
-
-
-def _named(decisions: Iterable[Decision]) -> list[str]:
-    return list(dict.fromkeys(node for d in decisions for node in nodes_of(d)))
 
 
 def _while_held(

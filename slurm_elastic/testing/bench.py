@@ -211,7 +211,7 @@ class Bench:
         )
         site = replace(site, monotonic=lambda: self.now, wait=self._wait)
         return Daemon(
-            site, self.spool, Silent(), lambda: None, lambda _: Inline()  # type: ignore[arg-type]
+            site, self.spool, Silent(), lambda _: Inline()  # type: ignore[arg-type]
         )  # fmt: skip
 
     def restart(self) -> None:
@@ -245,12 +245,12 @@ class Bench:
         self.cloud.step()
         alive = self.bed.alive()
         self.census.count()
-        for machine in self.ledger.machines():
+        for machine in self.ledger.machines.live():
             node = machine.instance.node
             booted = self.now - self.slurm.asked(node) >= BOOT
             if machine.suspending is None and machine.instance.id in alive and booted:
                 self.slurm.register(node, machine.instance.address or node)
-        self.daemon._guarded_tick()
+        self.daemon.guarded_tick()
 
     def until(self, condition: Callable[[], bool], what: str) -> float:
         """Seconds that it took."""
@@ -267,14 +267,14 @@ class Bench:
 
     def settled(self) -> bool:
         """Ledger, cloud and Slurm agree, nothing is open, each node that is up has one machine."""
-        live = self.ledger.machines()
+        live = self.ledger.machines.live()
         up = sorted(n for n in self.nodes if phase(self.slurm.node(n)) is Phase.UP)
         moving = [n for n in self.nodes if phase(self.slurm.node(n)) is Phase.POWERING_UP]
         return (
             {m.instance.id for m in live} == self.bed.alive()
             and sorted(m.instance.node for m in live) == up
             and not moving
-            and not self.ledger.open_launches()
+            and not self.ledger.launches.open()
             and not any(m.suspending for m in live)
         )
 
@@ -284,10 +284,12 @@ class Bench:
         return [kind for _, kind in sorted(found)]
 
     def _decisions(self, subject: str) -> list[tuple[float, str]]:
-        return [(d.at, d.kind) for d in self.ledger.decisions(subject)]
+        return [(d.at, d.kind) for d in self.ledger.decisions.about(subject)]
 
     def story(self) -> str:
-        rows = [(m.instance.id, m.instance.node, m.misses, m.why) for m in self.ledger.machines()]
+        rows = [
+            (m.instance.id, m.instance.node, m.misses, m.why) for m in self.ledger.machines.live()
+        ]
         states = {n: sorted(self.slurm.node(n).states) for n in self.nodes}
         return f"{self.kinds()[-12:]} ledger={rows} cloud={self.bed.alive()} slurm={states}"
 

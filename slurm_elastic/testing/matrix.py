@@ -136,7 +136,7 @@ def launching(bench: Bench, fault: str) -> str:
 
 def explained(bench: Bench) -> None:
     """Why the nodes waited can be read, and no job noticed."""
-    reasons = [d.reason for node in bench.nodes for d in bench.ledger.decisions(node)]
+    reasons = [d.reason for node in bench.nodes for d in bench.ledger.decisions.about(node)]
     assert any("lists may lack them yet" in reason for reason in reasons)
     assert [j.restarts for j in bench.slurm.queue().values()] == [0]
 
@@ -182,7 +182,7 @@ def nothing_left(bench: Bench) -> None:
             not bench.bed.alive()
             and bench.settled()
             and [phase(bench.slurm.node(n)) for n in bench.nodes] == off
-            and not bench.ledger.holds()
+            and not bench.ledger.exclusions.holds()
             and bench.spool.count() == 0
         ),
         "nothing",

@@ -1,3 +1,1 @@
-"""What people and their tools look at: status, the read door, the page, doctor, the watchdog.
-Nothing here decides or changes what the two services do.
-"""
+"""What people and their tools look at: status, the read door, the page, doctor, the watchdog."""

@@ -1,10 +1,9 @@
 """The last one who ends machines: it needs neither the ledger nor slurm-elasticd.
 
 It looks at slurm-elasticd's sign of life, at Slurm's nodes and at what the clouds list under this
-cluster's tags, and remembers nothing but its own looks: since when nobody has beaten, and since
-when each machine's node is powered down. Only where both have lasted for the bound does it end
-machines (``policies.repair.unneeded``). An answer that failed is no answer: what was counted by
-then starts anew.
+cluster's tags. It remembers only its own looks: since when there was no sign of life, and since
+when each machine's node is powered down. It ends machines only if both have lasted for the bound
+(``policies.repair.unneeded``). If Slurm or a cloud does not answer, counting begins anew.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ Beat = tuple[int, ...] | None
 
 
 class Watchdog:
-    """``look`` again and again; ``dry_run`` says what it would end, and ends nothing. ``kept``: by
-    node whose machine may be stopped on purpose, how old (s) it may get.
+    """Looks again and again; with ``dry_run`` it only says what it would end. ``kept``: for nodes
+    whose machine may be stopped on purpose, how old (s) it may get.
     """
 
     def __init__(
@@ -59,7 +58,7 @@ class Watchdog:
         self._said = ""
 
     def run(self, stop: threading.Event, every: float) -> None:
-        """Until ``stop``; whatever goes wrong in one look, the next one starts anew."""
+        """Look until ``stop``. Whatever goes wrong in one look, the next one starts anew."""
         while not stop.is_set():
             try:
                 self.look()
@@ -74,7 +73,7 @@ class Watchdog:
             stop.wait(every)
 
     def look(self) -> None:
-        """One look at everything. SlurmError passes: nothing was ended then."""
+        """One look at everything. SlurmError is passed on; nothing was ended then."""
         silent = self._silence()
         nodes, busy = self._read_slurm()
         for cloud, provider in self._providers.items():
@@ -98,7 +97,7 @@ class Watchdog:
         return time.time() - one.launched <= self._kept[one.node]
 
     def _silence(self) -> float:
-        """Seconds for which slurm-elasticd has given no sign of life, by our own looks."""
+        """For how many seconds slurm-elasticd has given no sign of life, by our own looks."""
         beat, now = self._read_beat(), self._monotonic()
         if beat != self._beat:
             self._beat, self._silent_since = beat, now
@@ -110,9 +109,8 @@ class Watchdog:
         return silent
 
     def _read_beat(self) -> Beat:
-        """The sign of life in the file that slurm-elasticd writes over and over; None while there
-        is none, or its disk cannot be read. One that we may not look at tells nothing of anybody:
-        that is an error.
+        """The state of the file that slurm-elasticd keeps writing; None without one, or without its
+        disk. That we may not look is an error, as it would prove nothing.
         """
         try:
             found = os.stat(self._mark)
@@ -132,7 +130,7 @@ class Watchdog:
         return nodes, frozenset(n for job in jobs if job.states & ON_NODES for n in job.nodes)
 
     def _list(self, cloud: str, provider: Provider) -> Sequence[Instance] | None:
-        """Without what its tags make no sense of; None where it cannot be read."""
+        """The machines whose tags make sense; None if the cloud cannot be read."""
         try:
             return sound(provider.instances(), lambda _: 0.0, time.time()).machines
         except Exception as error:  # noqa: BLE001 - whatever it raises, it is no list
@@ -146,7 +144,7 @@ class Watchdog:
         ready: Sequence[TerminateOrphan],
         seen: Sequence[Instance],
     ) -> None:
-        """The machines that Slurm still does not need: reading the cloud took its time."""
+        """End those machines that Slurm still does not need, as reading the cloud took a while."""
         nodes, busy = self._read_slurm()
         node_of = {one.id: one.node for one in seen}
         still = [
@@ -172,7 +170,7 @@ class Watchdog:
             log.error("terminate fails, the next look asks again: %s", error)  # noqa: TRY400
 
     def _say(self, what: str) -> None:
-        """Once for as long as it lasts."""
+        """Say it once for as long as it lasts."""
         if what and what != self._said:
             log.warning("%s", what)
         self._said = what

@@ -11,6 +11,9 @@ import pytest
 from benchmarks import shape
 from slurm_elastic.base import hostlist
 from slurm_elastic.base.units import parse_duration
+from slurm_elastic.state.ledger.schema import LEDGER
+from slurm_elastic.state.store.disk import Disk
+from slurm_elastic.state.store.journal import Fact
 
 
 def test_all_ways_are_served_and_counted():
@@ -19,6 +22,25 @@ def test_all_ways_are_served_and_counted():
         assert len(way.functions) >= len(way.files) > 5, case
         assert way.calls >= len(way.functions), case
         assert way.statements > 0, case
+        assert 0 < way.fakes < len(way.functions), case
+        assert (way.appended > 0) == (way.syncs > 0) == (case != "quiet round"), case
+
+
+def test_what_is_switched_on_is_on_the_way_of_a_resume():
+    off, on = shape.resume(), shape.resume(on=True)
+    mine = ("controller/admission.py", "controller/owners.py", "controller/starting.py")
+    assert not any(line.startswith(mine) for line in off.lines)
+    assert all(any(line.startswith(one) for line in on.lines) for one in mine)
+    assert on.readings > off.readings > 0
+
+
+def test_lines_of_the_journal_and_syncs_are_counted_apart(tmp_path):
+    disk = Disk(tmp_path / "ledger.db", LEDGER)
+    way = shape.Way()
+    with way.seen():
+        disk.put([[Fact(rows=[], put="told")], [Fact(rows=[], put="told")]], lambda: 1.0)
+    disk.close()
+    assert (way.appended, way.syncs) == (2, 1), "they share a sync"
 
 
 def test_the_same_way_twice_counts_the_same():

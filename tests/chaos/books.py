@@ -17,7 +17,7 @@ from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.nodes.node_state import Phase, is_drained, phase
 from slurm_elastic.policies.repair.cloud_view import Thresholds
 from slurm_elastic.state.ckptstate.facts import Migration
-from slurm_elastic.state.ledger.enduring import Enduring
+from slurm_elastic.state.ledger import Ledger
 from tests.chaos.fakes import is_up, runs
 from tests.chaos.sites import DISK
 from tests.controller.world import T0
@@ -110,7 +110,7 @@ class Books:
         ledger = self._stage.ledger
         try:
             if ledger is not None:
-                return _read(ledger._db)
+                return _read(ledger.store._db)
             path = self._stage.config.state / "ledger.db"
             with sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=0.0) as db:
                 found = _read(db)
@@ -123,9 +123,11 @@ class Books:
         """The clouds of which the ledger has had a whole list."""
         assert self._stage.ledger is not None
         execute = sqlite3.Connection.execute
-        return {row[0] for row in execute(self._stage.ledger._db, "select cloud from read_whole")}
+        return {
+            row[0] for row in execute(self._stage.ledger.store._db, "select cloud from read_whole")
+        }
 
-    def forgot(self, ledger: Enduring | None) -> None:
+    def forgot(self, ledger: Ledger | None) -> None:
         """The daemon ends: what it only had in memory is lost, and it may not have taken in the last
         lists.
         """
@@ -220,6 +222,8 @@ class Books:
     def _fits(self, stopped: Instance) -> bool:
         """Whether it may be started for certain."""
         stage = self._stage
+        if not any(pool.stopped for pool in stage.config.pools):
+            return False  # a site that keeps none any more ends those that are left
         pool = next(p for p in stage.config.pools if stopped.node in expand(p.nodes))
         account = stage.accounts[stopped.cloud]
         if Market.SPOT in pool.markets or account.images[stopped.id] != account.image:
@@ -374,7 +378,9 @@ class Books:
         down = where in (Phase.POWERING_DOWN, Phase.POWERED_DOWN)
         old = where is Phase.POWERING_UP and doomed.launched - T0 <= stage.since[doomed.node]
         dead = doomed.id not in {i.id for i in stage.running()}
-        if not (down or old or others or dead):
+        # Nobody's order had it serve the node that just then powers up.
+        strange = where is Phase.POWERING_UP and doomed.id in self._strange
+        if not (down or old or others or dead or strange):
             self.wrong("ended in use", f"{doomed.id} of {doomed.node} ({where}): {why}")
 
     def judge_update(self, node: SlurmNode, state: str) -> None:
@@ -447,10 +453,10 @@ class Books:
             return wrongly
         assert stage.service is not None
         moves = stage.service.site.state
-        rescues = sqlite3.Connection.execute(
-            moves._db, "select count(*) from rescues where not over"
+        under_way = sqlite3.Connection.execute(
+            moves._db, "select count(*) from migrations where not over"
         )
-        if rescues.fetchone()[0]:
+        if under_way.fetchone()[0]:
             return "a job is on its way still"
         return ""
 

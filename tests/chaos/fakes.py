@@ -14,16 +14,8 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import ProviderError, SlurmError, TransientError
 from slurm_elastic.checkpointers.fake import FakeCheckpointer
-from slurm_elastic.model.cluster import (
-    Image,
-    Instance,
-    InstanceState,
-    JobRun,
-    LaunchSpec,
-    Notice,
-    Offer,
-    Pool,
-)
+from slurm_elastic.model.checkpoint import Image, JobRun
+from slurm_elastic.model.cluster import Instance, InstanceState, LaunchSpec, Notice, Offer, Pool
 from slurm_elastic.policies.nodes.node_state import Phase, phase
 from slurm_elastic.providers.fake.provider import FakeAccount, FakeProvider
 from slurm_elastic.slurm.client.fake_timed import TimedSlurm

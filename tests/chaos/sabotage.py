@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -15,8 +16,10 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.model.cluster import Usage
 from slurm_elastic.policies.actions import Suspend
 from slurm_elastic.policies.repair import cluster, inventory, request_rules
-from slurm_elastic.state.ledger import Ledger
-from slurm_elastic.state.store import files
+from slurm_elastic.state.ledger.launches import Launches
+from slurm_elastic.state.ledger.machines import Machines
+from slurm_elastic.state.ledger.stops import Stops
+from slurm_elastic.state.store import journal
 
 
 def spending_unlocked(_stage: Any) -> None:
@@ -25,30 +28,28 @@ def spending_unlocked(_stage: Any) -> None:
 
 
 def synced_now_and_then(_stage: Any) -> None:
-    """As "pragma synchronous = normal": a power cut takes the last commits."""
-    real = files._prepare
+    """A power cut takes the last lines of the journal."""
+    journal.os = _Unsynced()  # type: ignore[attr-defined]
 
-    def prepare(connection: Any, path: Any, schema: Any) -> None:
-        real(connection, path, schema)
-        connection.execute("pragma synchronous = normal")
 
-    files._prepare = prepare
+class _Unsynced:
+    def __getattr__(self, name: str) -> Any:
+        return (lambda _: None) if name == "fsync" else getattr(os, name)
 
 
 def intents_unwritten(_stage: Any) -> None:
     """The cloud is called first."""
-    real = Ledger.launched
+    real, write = Machines.launched, Launches.intend
 
     def launched(self: Any, generation: str, instances: Any, now: float) -> None:
         spec, request = _specs.pop(generation)
-        Ledger.intend.real(self, spec, request, now)  # type: ignore[attr-defined]
+        write(self._launches, spec, request, now)
         real(self, generation, instances, now)
 
     def intend(self: Any, spec: Any, request: str, now: float) -> None:
         _specs[spec.generation] = (spec, request)
 
-    intend.real = Ledger.intend  # type: ignore[attr-defined]
-    Ledger.intend, Ledger.launched = intend, launched  # type: ignore[method-assign]
+    Launches.intend, Machines.launched = intend, launched  # type: ignore[method-assign]
 
 
 _specs: dict[str, tuple[Any, str]] = {}
@@ -76,7 +77,7 @@ def an_old_suspend_ends_a_new_machine(_stage: Any) -> None:
 
 def ended_without_an_end(_stage: Any) -> None:
     """The books go on paying for machines that have ended."""
-    Ledger.ended = lambda *args: None  # type: ignore[method-assign]
+    Machines.ended = lambda *args: None  # type: ignore[method-assign]
 
 
 def orphans_stay(_stage: Any) -> None:
@@ -94,7 +95,7 @@ def launched_again(_stage: Any) -> None:
     def launch(site: Any, spec: Any, request: str, **more: Any) -> Any:
         answer = real(site, spec, request, **more)
         if answer.outcome.value == "in doubt":
-            site.ledger.failed(spec.generation, "no answer", site.now())
+            site.ledger.launches.failed(spec.generation, "no answer", site.now())
         return answer
 
     provision.launch = launch
@@ -102,12 +103,12 @@ def launched_again(_stage: Any) -> None:
 
 def stopped_machines_cost_nothing(_stage: Any) -> None:
     """Their disks are paid all the same."""
-    real = Ledger.has_stopped
+    real = Stops.done
 
-    def has_stopped(self: Any, cloud: str, prices: Any, now: float) -> None:
+    def done(self: Any, cloud: str, prices: Any, now: float) -> None:
         real(self, cloud, dict.fromkeys(prices, 0.0), now)
 
-    Ledger.has_stopped = has_stopped  # type: ignore[method-assign]
+    Stops.done = done  # type: ignore[method-assign]
 
 
 def stopped_machines_stay(_stage: Any) -> None:

@@ -7,7 +7,9 @@ from __future__ import annotations
 import sqlite3
 from types import ModuleType
 from typing import Any
+from weakref import WeakKeyDictionary
 
+from slurm_elastic.state.store.journal import Journal
 from tests.chaos import scheduler
 from tests.chaos.scheduler import Scheduler, Task
 
@@ -15,18 +17,21 @@ _WRITES = ("insert", "update", "delete", "create", "alter", "vacuum", "drop", "r
 
 
 class Files:
-    """Who writes to which file, and the open connections of each owner."""
+    """Who writes to which file, and the open connections and journals of each owner."""
 
     def __init__(self, sched: Scheduler) -> None:
         self.sched = sched
         self.writers: dict[str, object] = {}
         self.open: list[Connection] = []
+        self.journals: WeakKeyDictionary[Journal, str] = WeakKeyDictionary()
         self._waiting: list[Task] = []
 
     def close(self, owner: str) -> None:
         """As the end of a process does: what was not committed is gone."""
         for connection in [c for c in self.open if c.owner == owner]:
             connection.close()
+        for journal in [j for j, of in self.journals.items() if of == owner]:
+            journal.close()
 
     def take(self, path: str, who: object, patience: float) -> None:
         """sqlite's error where another one writes for so long (s)."""
@@ -107,6 +112,10 @@ class Sqlite(ModuleType):
         if made.path != ":memory:":
             self.files.open.append(made)
         return made
+
+    def own(self, journal: Journal) -> None:
+        """It ends with whoever opens it."""
+        self.files.journals[journal] = scheduler._scheduler.current.owner
 
     def __getattr__(self, name: str) -> Any:
         return getattr(sqlite3, name)

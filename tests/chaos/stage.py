@@ -39,9 +39,10 @@ from slurm_elastic.machine.programs import power
 from slurm_elastic.model.cluster import Instance, InstanceState, Market
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.nodes.node_state import Phase, phase
-from slurm_elastic.state.ckptstate.enduring import EnduringState
-from slurm_elastic.state.ledger.enduring import Enduring, Followed
+from slurm_elastic.state.ckptstate import CheckpointState
+from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.state.spool import Spool
+from slurm_elastic.state.store import journal as store_journal
 from tests.chaos import scheduler
 from tests.chaos.books import Books
 from tests.chaos.disk import HeadDisk
@@ -97,7 +98,7 @@ class Stage:
         self.unlucky: set[str] = set()
         self.lengths: dict[int, float] = {}
         self._running: dict[tuple[int, int], float] = {}
-        self.ledger: Enduring | None = None
+        self.ledger: Ledger | None = None
         self.service: Service | None = None
         self._build()
 
@@ -191,7 +192,7 @@ class Stage:
         spool = Spool(self.disk.root)
         try:
             spool.create()
-            ledger = Enduring(config.state / "ledger.db", self.now, lambda: sched.now)
+            ledger = Ledger.enduring(config.state / "ledger.db", self.now, lambda: sched.now)
         except (OSError, SlurmElasticError) as error:
             self.note(f"elasticd does not start: {type(error).__name__}")
             return
@@ -203,20 +204,22 @@ class Stage:
             wait=self._wait,
             holding=Lock(),
         )
-        ledger.suspending = self.books.watched(ledger.suspending)  # type: ignore[method-assign]
-        ledger.intend = self.books.intended(ledger.intend)  # type: ignore[method-assign]
-        ledger.failed = self.books.given_up(ledger.failed)  # type: ignore[method-assign]
-        ledger.stopping = self.books.watched(ledger.stopping)  # type: ignore[method-assign]
-        ledger.start = self.books.to_be_started(ledger.start)  # type: ignore[method-assign]
-        ledger.start_refused = self.books.refused(ledger.start_refused)  # type: ignore[method-assign]
-        Daemon(site, spool, _Bell(self), lambda: None, Worker).run(Event())  # type: ignore[arg-type]
+        ledger.machines.suspending = self.books.watched(ledger.machines.suspending)  # type: ignore[method-assign]
+        ledger.launches.intend = self.books.intended(ledger.launches.intend)  # type: ignore[method-assign]
+        ledger.launches.failed = self.books.given_up(ledger.launches.failed)  # type: ignore[method-assign]
+        ledger.stops.stopping = self.books.watched(ledger.stops.stopping)  # type: ignore[method-assign]
+        ledger.stops.start = self.books.to_be_started(ledger.stops.start)  # type: ignore[method-assign]
+        ledger.stops.start_refused = self.books.refused(ledger.stops.start_refused)  # type: ignore[method-assign]
+        Daemon(site, spool, _Bell(self), Worker).run(Event())  # type: ignore[arg-type]
 
     def _ckptman(self) -> None:
         """As cli/ckptman.py."""
         config, sched = self.config, self.sched
         try:
-            ledger = Followed(config.state / "ledger.db")
-            state = EnduringState(config.state / "checkpoints.db", self.now, lambda: sched.now)
+            ledger = Ledger.followed(config.state / "ledger.db")
+            state = CheckpointState.enduring(
+                config.state / "checkpoints.db", self.now, lambda: sched.now
+            )
             drop = DropDirectory(config.state / "notices", create=True)
         except (OSError, SlurmElasticError) as error:
             self.note(f"ckptman does not start: {type(error).__name__}")
@@ -520,8 +523,15 @@ class _Modules:
                 for attribute, instead in stand_ins.items():
                     if isinstance(getattr(module, attribute, None), ModuleType):
                         setattr(module, attribute, instead)
-        for name in ("state.store.files", "state.ledger.enduring"):
+        for name in ("state.store.view",):
             sys.modules[f"slurm_elastic.{name}"].sqlite3 = self.sqlite  # type: ignore[attr-defined]
+        begin = store_journal.Journal.__init__
+
+        def begun(journal: store_journal.Journal, directory: Path, name: str) -> None:
+            begin(journal, directory, name)
+            self.sqlite.own(journal)
+
+        store_journal.Journal.__init__ = begun  # type: ignore[method-assign]
         provision.reach = lambda point: self.stage.linger_undecided(point)
         # A busy head; and fewer turns for a run.
         ckptman_service.QUICK, ckptman_service.BEAT, daemon.BEAT = 5.0, 15.0, 15.0

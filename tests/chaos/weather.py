@@ -176,7 +176,6 @@ class Weather:
         if kind == "removed":
             for one in path.parent.glob("ledger.db*"):
                 one.unlink()
-            stage.books.lose()
         else:
             with open(path, "r+b") as file:
                 file.seek(rng.choice((0, 4096, 20480)))

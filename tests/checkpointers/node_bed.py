@@ -14,8 +14,8 @@ from pathlib import Path
 
 from patience import patience
 
-from slurm_elastic.checkpointers.dmtcp import DmtcpCheckpointer
-from slurm_elastic.model.cluster import Image, JobRun
+from slurm_elastic.checkpointers.node_helper_client import LaunchedCheckpointer
+from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.model.protocols import Checkpointer
 from slurm_elastic.slurm.hooks.launcher import launchers
 from tests.machine.ckptroot.helpers import node_home
@@ -102,7 +102,7 @@ class NodeBed:
         self.wait(removed, "the directory is gone")
 
     def reopen(self) -> Checkpointer:
-        return DmtcpCheckpointer(self.home / "shared", "t", poll=0.05)
+        return LaunchedCheckpointer("dmtcp", self.home / "shared/t", poll=0.05)
 
     def say(self, job: int, state: str) -> None:
         """Have slurmctld say this of the job from now on."""

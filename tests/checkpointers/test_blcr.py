@@ -16,16 +16,17 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from needs import ROOT
 from patience import awake, eventually, patience, stretched
 
 from slurm_elastic.base.errors import CheckpointError
 from slurm_elastic.checkpointers.blcr import BlcrCheckpointer, _Records
-from slurm_elastic.checkpointers.ssh import Answer, Shells, _execute
+from slurm_elastic.checkpointers.ssh import CommandResult, Shells, _execute
 from slurm_elastic.config.checkpoint import BlcrSettings
-from slurm_elastic.model.cluster import Image, JobRun
+from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.slurm.hooks.launcher import launchers
-from tests.checkpointers.contract import PATIENCE, Deadlines, Holds, Saves, Spoils, save
+from slurm_elastic.testing.saving import PATIENCE, Deadlines, Holds, Saves, Spoils, save
 from tests.real_sshd import Sshd, make_key
 
 USER = 65534
@@ -255,7 +256,7 @@ def test_where_root_is_squashed_the_jobs_user_makes_his_directory(bed: BlcrBed) 
     shells = bed.checkpointer._shells
     runs = shells.run
 
-    def squashed(host: str, command: Sequence[str], *, deadline: float) -> Answer:
+    def squashed(host: str, command: Sequence[str], *, deadline: float) -> CommandResult:
         path = f"PATH={bed.home}/bin:/usr/bin:/bin"
         return runs(host, ("env", path, *command), deadline=deadline)
 
@@ -351,7 +352,7 @@ class Hasty:
 def test_last_words_that_come_between_two_looks_are_read() -> None:
     channel: Any = Hasty()
     answer = _execute(channel, ("true",), time.time() + patience(PATIENCE))
-    assert answer == Answer(code=0, out="out", err="")
+    assert answer == CommandResult(code=0, out="out", err="")
 
 
 def test_connections_are_kept_and_made_anew_when_they_broke(sshd: Sshd, bed: BlcrBed) -> None:
@@ -441,7 +442,9 @@ def test_one_command_a_host_at_a_time(bed: BlcrBed) -> None:
         shells.close()
 
 
-@pytest.mark.parametrize("state", ["first run", "image", "changed", "not the user's"])
+@pytest.mark.parametrize(
+    "state", ["first run", "image", "changed", pytest.param("not the user's", marks=ROOT)]
+)
 def test_the_launcher_restarts_only_a_whole_image_of_the_users(tmp_path: Path, state: str) -> None:
     directory = tmp_path / "blcr" / "7"
     directory.mkdir(parents=True)

@@ -15,10 +15,10 @@ from patience import eventually
 from slurm_elastic.base.errors import CheckpointError
 from slurm_elastic.checkpointers import completion
 from slurm_elastic.checkpointers.completion import TAIL, Changed, Said, has_line
-from slurm_elastic.checkpointers.in_time import MOST as MOST_LEFT
-from slurm_elastic.checkpointers.in_time import InTime
+from slurm_elastic.checkpointers.hanging_directories import MOST as MOST_LEFT
+from slurm_elastic.checkpointers.hanging_directories import InTime
 from slurm_elastic.ckptman.job_settings import MOST, parse_comment
-from slurm_elastic.model.cluster import JobRun
+from slurm_elastic.model.checkpoint import JobRun
 from tests.threads import new_threads
 
 RUN = JobRun(

@@ -22,11 +22,11 @@ from slurm_elastic.checkpointers import node_helper_client
 from slurm_elastic.checkpointers.node_helper_client import VERIFY_RATE, LaunchedCheckpointer
 from slurm_elastic.machine.ckptroot.quota import allocated
 from slurm_elastic.machine.ckptroot.rights import as_user
-from slurm_elastic.model.cluster import Origin
-from tests.checkpointers.contract import SHORT, Deadlines, Holds, Saves, Spoils, save
+from slurm_elastic.model.checkpoint import Origin
+from slurm_elastic.testing.saving import SHORT, Deadlines, Holds, Saves, Spoils, save
 from tests.checkpointers.node_bed import PATIENCE, USER, NodeBed
 from tests.machine.ckptroot.helpers import user_of
-from tests.machine.ckptroot.test_guard import reaches, tables
+from tests.machine.ckptroot.test_port_guard import reaches, tables
 
 pytestmark = ROOT_PART
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from slurm_elastic.checkpointers.fake import FakeCheckpointer
-from slurm_elastic.model.cluster import Image, JobRun
+from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.model.protocols import Checkpointer
-from tests.checkpointers.contract import Deadlines, Holds, Saves, Spoils
+from slurm_elastic.testing.saving import Deadlines, Holds, Saves, Spoils
 
 pytestmark = pytest.mark.usefixtures("guarded")
 

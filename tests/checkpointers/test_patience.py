@@ -11,8 +11,8 @@ from needs import ROOT_PART
 
 from slurm_elastic.machine.ckptroot.site import Site
 from slurm_elastic.machine.ckptroot.store import Store
-from slurm_elastic.model.cluster import Image
-from tests.checkpointers.contract import save
+from slurm_elastic.model.checkpoint import Image
+from slurm_elastic.testing.saving import save
 from tests.checkpointers.node_bed import PATIENCE, NodeBed
 
 pytestmark = ROOT_PART

@@ -12,10 +12,10 @@ import pytest
 from slurm_elastic.base.errors import CheckpointError, SlurmError
 from slurm_elastic.checkpointers.signal import SignalCheckpointer
 from slurm_elastic.config.checkpoint import SignalSettings
-from slurm_elastic.model.cluster import Image, JobRun
+from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.slurm.client.fake import FakeSlurm
-from tests.checkpointers.contract import Deadlines, Holds, Saves, Spoils
+from slurm_elastic.testing.saving import Deadlines, Holds, Saves, Spoils
 
 
 class SignalBed:

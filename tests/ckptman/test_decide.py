@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from slurm_elastic.ckptman.decide import MOVE, JobFacts, plans
 from slurm_elastic.ckptman.job_settings import CheckpointPlan, plan_for, policy_of, resolve
 from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint, SignalSettings
-from slurm_elastic.model.cluster import JobRun, Notice, NoticeKind
+from slurm_elastic.model.checkpoint import JobRun
+from slurm_elastic.model.cluster import Notice, NoticeKind
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.checkpoint.checkpoint import Never, Situation, save_seconds
 from slurm_elastic.policies.checkpoint.threat import Cause

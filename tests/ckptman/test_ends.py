@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import CheckpointError
 from slurm_elastic.config.checkpoint import SignalSettings
-from slurm_elastic.model.cluster import Image, JobRun
+from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.state.ckptstate.facts import Step
 from tests.ckptman.world import CkptWorld
 

@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from patience import eventually, patience
@@ -31,7 +32,7 @@ class Looks(Service):
 
 
 @pytest.fixture
-def looking(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Looks, WakeSocket]]:
+def looking(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Looks, Path]]:
     monkeypatch.setattr(services, "BEAT", 0.05)
     world = CkptWorld(period=3600.0)
     site = world.ckpt
@@ -42,7 +43,7 @@ def looking(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Looks, WakeSocket
         thread = threading.Thread(target=service.run)
         thread.start()
         events.start()
-        yield service, wake
+        yield service, world.dir / SOCKET
         service.stop()
         thread.join()
         events.join(patience(30))
@@ -50,18 +51,18 @@ def looking(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Looks, WakeSocket
 
 
 def test_an_event_is_looked_at_at_once_and_some_times_more(
-    looking: tuple[Looks, WakeSocket],
+    looking: tuple[Looks, Path],
 ) -> None:
-    service, wake = looking
+    service, path = looking
     eventually(lambda: service.looks == 1)
     eventually(lambda: service.beats > 3)  # it lives although it rests
     assert service.looks == 1
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-        sender.sendto(b"{}", str(wake._path))
+        sender.sendto(b"{}", str(path))
     eventually(lambda: service.looks >= 4)
 
 
-def test_without_events_it_polls(looking: tuple[Looks, WakeSocket]) -> None:
+def test_without_events_it_polls(looking: tuple[Looks, Path]) -> None:
     service, _ = looking
     eventually(lambda: service.looks == 1)
     service.wake()

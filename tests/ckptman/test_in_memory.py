@@ -12,35 +12,34 @@ from pathlib import Path
 import pytest
 
 from slurm_elastic.state.ckptstate import CheckpointState
-from slurm_elastic.state.ckptstate.enduring import EnduringState
 from slurm_elastic.state.heartbeat import CKPTMAN_MARK, read_mark
 from slurm_elastic.state.ledger import Ledger
-from slurm_elastic.state.ledger.enduring import Enduring, Followed
-from slurm_elastic.state.store.files import open_reader
 from tests.ckptman.world import CkptWorld
 
-FULL = "slurm_elastic.state.store.refuge.require_room"
+FULL = "slurm_elastic.state.store.endurance.require_room"
 
 
 class EnduringWorld(CkptWorld):
     """As the two services have their files."""
 
     def make_ledger(self) -> Ledger:
-        return Enduring(self.dir / "ledger.db", lambda: self.now, lambda: self.now)
+        return Ledger.enduring(self.dir / "ledger.db", lambda: self.now, lambda: self.now)
 
     def make_state(self) -> CheckpointState:
-        return EnduringState(self.dir / "checkpoints.db", lambda: self.now, lambda: self.now)
+        return CheckpointState.enduring(
+            self.dir / "checkpoints.db", lambda: self.now, lambda: self.now
+        )
 
     def make_followed(self) -> Ledger:
-        return Followed(self.dir / "ledger.db")
+        return Ledger.followed(self.dir / "ledger.db")
 
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slurm_elastic.state.store.refuge.SHORT", 10)
-    monkeypatch.setattr("slurm_elastic.state.store.files.BUSY_TIMEOUT", 0.1)
-    monkeypatch.setattr("slurm_elastic.state.ledger.enduring.SHORT", 0.1)
-    monkeypatch.setattr("slurm_elastic.state.ledger.enduring.AGAIN", 0.0)
+    monkeypatch.setattr("slurm_elastic.state.store.endurance.SHORT", 0.01)
+    monkeypatch.setattr("slurm_elastic.state.store.view.BUSY_TIMEOUT", 0.1)
+    monkeypatch.setattr("slurm_elastic.state.store.disk.Elsewhere.SHORT", 0.1)
+    monkeypatch.setattr("slurm_elastic.state.store.disk.Elsewhere.AGAIN", 0.0)
 
 
 @pytest.fixture
@@ -61,8 +60,8 @@ def lock(world: EnduringWorld, name: str) -> sqlite3.Connection:
 
 
 def saved_in_file(world: EnduringWorld) -> list[int]:
-    with CheckpointState(world.dir / "checkpoints.db", read_only=True)._db as db:
-        return [row["job"] for row in db.execute("select job from rescues where over = 1")]
+    with closing(sqlite3.connect(world.dir / "checkpoints.db")) as db:
+        return [job for (job,) in db.execute("select job from migrations where over = 1")]
 
 
 def test_a_notice_on_a_full_disk_saves_and_moves_the_job(
@@ -79,7 +78,7 @@ def test_a_notice_on_a_full_disk_saves_and_moves_the_job(
         world.interrupt("pub1")
         world.until(lambda: world.job(1).restarts == 1)
         assert world.saver.images(world.state.migrations(since=0.0)[0].run)
-    world.until(lambda: world.state.trouble[0] == "")
+    world.until(lambda: world.state.told[0] == "")
     world.until(lambda: "RUNNING" in world.job(1).states, 1200)
     world.until(lambda: saved_in_file(world) == [1])
 
@@ -115,7 +114,7 @@ def test_the_daemons_new_ledger_is_followed(world: EnduringWorld) -> None:
         file.unlink()
     world.start()
     world.advance(200)
-    assert world.ckpt.ledger.machines()
+    assert world.ckpt.ledger.machines.live()
     world.interrupt("pub1")
     world.until(lambda: world.job(1).restarts == 1)
 
@@ -148,31 +147,12 @@ def test_a_job_that_is_on_its_way_when_the_disk_fills_up_arrives(
 
 def test_a_ledger_that_comes_later_is_read_by_whichever_thread_asks_first(tmp_path: Path) -> None:
     path = tmp_path / "state" / "ledger.db"
-    followed = Followed(path)
+    followed = Ledger.followed(path)
     with pytest.raises(sqlite3.OperationalError, match="no ledger at the moment"):
-        followed.machines()
+        followed.machines.live()
     path.parent.mkdir()
     with closing(Ledger(path)) as ledger:
-        ledger.beat("somebody", 2.0, 1)
-    followed._again = float("-inf")
+        ledger.health.beat("somebody", 2.0, 1)
     with ThreadPoolExecutor(1) as other:
-        assert other.submit(followed.heartbeat, "somebody").result() == (2.0, 1)
+        assert other.submit(followed.health.heartbeat, "somebody").result() == (2.0, 1)
     followed.close()
-
-
-def test_a_ledger_that_was_opened_on_a_read_only_disk_is_written_once_it_may_be(
-    world: EnduringWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """sqlite opens what it may not write for reading alone, and says nothing."""
-    with monkeypatch.context() as patched:
-        patched.setattr(
-            "slurm_elastic.state.ledger.enduring.open_writer",
-            lambda path, schema, timeout: open_reader(path, schema),
-        )
-        ledger = Followed(world.dir / "ledger.db")
-        assert ledger.machines() == ()
-        with pytest.raises(sqlite3.OperationalError, match="readonly"):
-            ledger.beat("somebody", 1.0, 1)
-    ledger.beat("somebody", 2.0, 1)
-    assert ledger.heartbeat("somebody") == (2.0, 1)
-    ledger.close()

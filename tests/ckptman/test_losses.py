@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from slurm_elastic.base.errors import CheckpointError
-from slurm_elastic.model.cluster import Origin
+from slurm_elastic.model.checkpoint import Origin
 from tests.ckptman.world import CkptWorld
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 from patience import patience
 
 from slurm_elastic.base.errors import CheckpointError, SlurmError
@@ -20,9 +20,9 @@ from slurm_elastic.ckptman.journal import lost_node_seconds
 from slurm_elastic.ckptman.nodes import MARK, settle
 from slurm_elastic.ckptman.origins import SAYS
 from slurm_elastic.ckptman.site import FRESH, JobList
-from slurm_elastic.model.cluster import Origin
+from slurm_elastic.model.checkpoint import Origin
 from slurm_elastic.model.slurm import NOWHERE, SlurmJob
-from slurm_elastic.policies.checkpoint.threat import Answer, Cause, Threat, by_subject
+from slurm_elastic.policies.checkpoint.threat import Cause, Response, Threat, by_subject
 from slurm_elastic.policies.repair.requeue import SETTLING
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.state.ckptstate.facts import Migration, Step
@@ -168,7 +168,7 @@ def test_the_offer_cools_down_and_the_empty_node_is_powered_down(world: CkptWorl
     node = world.runs(7).nodes[0]
     machine = world.interrupt(node)
     world.advance(10)
-    (cooling,) = world.ledger.cool_downs(world.now)
+    (cooling,) = world.ledger.exclusions.cool_downs(world.now)
     assert cooling.code == "interruption"
     world.until(lambda: machine not in [i.id for i in world.alive()])
     assert world.now < world.migrations()[0].deadline, "its lease ends before it would be taken"
@@ -251,7 +251,7 @@ def test_a_job_that_died_meanwhile_is_not_said_to_go_on(
     monkeypatch.setattr(world.saver, "checkpoint", dies)
     world.interrupt(node)
     world.until(lambda: "ckpt-no-image" in world.told(7))
-    (said,) = [d.reason for d in world.ledger.decisions("job:7") if d.kind == "ckpt-no-image"]
+    (said,) = [d.reason for d in world.ledger.decisions.about("job:7") if d.kind == "ckpt-no-image"]
     assert said == "job 7: there is no such process; there is no image: its run is over"
 
 
@@ -296,7 +296,7 @@ def test_a_lost_node_keeps_its_address_unless_another_machine_has_it(
     node keeps it in any case: nobody would give it back.
     """
     node, other = world.runs(7).nodes[0], world.runs(8).nodes[0]
-    machines = {m.instance.node: m for m in world.ckpt.ledger.machines()}
+    machines = {m.instance.node: m for m in world.ckpt.ledger.machines.live()}
     address = (machines[other].instance.address or "") if reused else "10.99.99.9"
     assert address
     states = world.slurm.node(node).states | {"NOT_RESPONDING"}
@@ -304,7 +304,7 @@ def test_a_lost_node_keeps_its_address_unless_another_machine_has_it(
         world.slurm.set_node(name, *states, reason=f"{MARK}taken", address=address)
     assert world.service is not None
     found = {
-        name: Threat(what=name, cause=Cause.RECLAIM, answer=Answer.MOVE, why="taken",
+        name: Threat(what=name, cause=Cause.RECLAIM, answer=Response.MOVE, why="taken",
                      since=world.now - 9, until=world.now - 1)
         for name in (node, "st1")
     }  # fmt: skip
@@ -524,7 +524,7 @@ def saved_move(world: CkptWorld) -> Migration:
     world.interrupt(node, notice=10_000.0)
     world.until(lambda: any(m.step is Step.SAVED for m in world.migrations()))
     del world.slurm.requeue  # type: ignore[method-assign]
-    world.ckpt.jobs._fresh, world.ckpt.jobs._clock = FRESH, lambda: world.now
+    world.ckpt.jobs.fresh, world.ckpt.jobs.clock = FRESH, lambda: world.now
     world.advance(1, step=1.0)
     (move,) = world.migrations()
     return move
@@ -728,7 +728,7 @@ def test_no_move_waits_for_periodic_saves(world: CkptWorld, *, begun: bool) -> N
     world.interrupt(node)
     for one in world.pollers:
         one.poll()
-    world.service._guarded_tick()
+    world.service.guarded_tick()
     assert world.state.open_migration(7, 0) is not None
     assert "DRAIN" in world.slurm.nodes()[node].states
     assert crew.busy(7) or not begun
@@ -771,7 +771,7 @@ def test_a_job_that_is_missing_for_a_moment_keeps_its_images(world: CkptWorld) -
     world.slurm.remove_job(7)
     world.slurm.set_job(8, "PENDING")
     world.advance(60)
-    world.slurm._jobs[7] = job
+    world.slurm.set_job(7, **asdict(job))
     world.advance(600)
     assert ("remove", 7) not in world.saver.calls
 

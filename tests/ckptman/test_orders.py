@@ -160,7 +160,7 @@ def test_an_order_that_fails_takes_no_other_one_along(world: CkptWorld) -> None:
     assert len(files(world)) == 2
     world.slurm.broken = AWAY
     assert world.service is not None
-    world.service._guarded_tick()
+    world.service.guarded_tick()
     world.slurm.broken = None
     world.until(lambda: free(world, node) and bool(world.state.images(9)))
 
@@ -211,11 +211,15 @@ def test_a_job_that_is_busy_is_saved_after_that(world: CkptWorld) -> None:
     world.runs(7)
     assert world.service is not None
     crew = world.service.acts.crew
-    crew._busy[7] = Kind.URGENT
-    world.order("save", job=7)
-    world.advance(10)
-    assert world.state.images(7) == ()
-    crew._busy.pop(7)
+    meanwhile: list[object] = []
+
+    def work() -> None:
+        world.order("save", job=7)
+        world.advance(10)
+        meanwhile.append(world.state.images(7))
+
+    assert crew.submit(7, (0.0, 0.0), work)
+    assert meanwhile == [()]
     world.advance(10)
     assert len(world.state.images(7)) == 1
     assert files(world) == []
@@ -236,7 +240,7 @@ def test_a_save_that_is_asked_for_and_waits_makes_way_for_a_move(world: CkptWorl
     world.order("save", job=7)
     for _ in range(2):
         poll(world)
-        world.service._guarded_tick()
+        world.service.guarded_tick()
         world.now += 6
         world.interrupt(node)
     go.set()

@@ -75,7 +75,7 @@ def test_a_throttled_price_api_is_said_and_the_last_prices_serve(world: CkptWorl
     reader.read()
     feed.broken = RuntimeError("RequestLimitExceeded")
     assert not reader.read()
-    (trouble,) = [h for h in world.ledger.health() if h.name == "prices of EC2"]
+    (trouble,) = [h for h in world.ledger.health.all() if h.name == "prices of EC2"]
     assert trouble.error is not None
     assert "RequestLimitExceeded" in trouble.error
     world.advance(20)

@@ -45,25 +45,24 @@ def test_a_job_that_may_not_be_requeued_is_not_lost_at_resume_timeout(world: Ckp
     come_back(world)
     job = world.job(7)
     assert ("RUNNING" in job.states, job.requeue) == (True, False), "its user's word counts again"
-    assert world.ledger.lifted_requeues() == ()
+    assert world.ledger.requeues.lifted() == ()
     assert len(world.alive()) == 1
 
 
 def test_one_whose_machine_comes_up_after_all_keeps_its_users_word(world: CkptWorld) -> None:
     """Launched before the daemon died; nobody else is there to put its setting back."""
     world.slurm.submit(7, PUB, requeue=False)
-    live = type(world)._live
-    world._live = lambda *_: None  # type: ignore[method-assign]  # it boots slowly
+    world.hears = False  # it boots slowly
     world.advance(10)
     daemon_dies(world)
     world.advance(world.config.timings.heartbeat_stale + 60)
     assert world.job(7).requeue is True
-    world._live = live.__get__(world)  # type: ignore[method-assign]
+    world.hears = True
     world.advance(30)
     job = world.job(7)
     assert ("RUNNING" in job.states, job.restarts, job.requeue) == (True, 0, False)
     assert world.told(7)[-1] == "requeue-put-back"
-    assert world.ledger.lifted_requeues() == ()
+    assert world.ledger.requeues.lifted() == ()
 
 
 @pytest.mark.parametrize("boots", [True, False])
@@ -81,7 +80,7 @@ def test_a_daemon_that_only_hung_finds_all_as_it_was(world: CkptWorld, boots: bo
     job = world.job(7)
     assert ("RUNNING" in job.states, job.restarts) == ((True, 0) if boots else (False, 1))
     assert job.requeue is False
-    assert world.ledger.lifted_requeues() == ()
+    assert world.ledger.requeues.lifted() == ()
 
 
 def test_a_job_that_is_cancelled_meanwhile_leaves_nothing(world: CkptWorld) -> None:
@@ -90,7 +89,7 @@ def test_a_job_that_is_cancelled_meanwhile_leaves_nothing(world: CkptWorld) -> N
     world.advance(world.config.timings.heartbeat_stale + 30)
     world.slurm.finish(7)
     world.advance(10)
-    assert world.ledger.lifted_requeues() == ()
+    assert world.ledger.requeues.lifted() == ()
 
 
 @pytest.mark.parametrize("left", [110.0, 60.0, 45.0])
@@ -99,35 +98,36 @@ def test_a_daemon_that_dies_shortly_before_resume_timeout_loses_none(
 ) -> None:
     """Its heartbeat is still fresh by then."""
     world.slurm.submit(7, PUB, requeue=False)
-    world._live = lambda *_: None  # type: ignore[method-assign]  # it boots slowly
+    world.hears = False  # it boots slowly
     world.advance(world.config.timings.resume_timeout - left)
     daemon_dies(world)
     world.advance(left)
     assert world.job(7).restarts == 1, "slurmctld has requeued it"
     assert "requeue-lifted" in world.told(7)
-    (reason,) = [d.reason for d in world.ledger.decisions("job:7") if d.kind == "requeue-lifted"]
+    (reason,) = [
+        d.reason for d in world.ledger.decisions.about("job:7") if d.kind == "requeue-lifted"
+    ]
     assert "pub1 does not come up for" in reason
 
 
 def test_it_is_not_put_back_while_the_job_still_waits_for_its_node(world: CkptWorld) -> None:
     world.slurm.submit(7, PUB, requeue=False)
-    live = type(world)._live
-    world._live = lambda *_: None  # type: ignore[method-assign]  # it boots slowly
+    world.hears = False  # it boots slowly
     timeout = world.config.timings.resume_timeout
     world.advance(timeout - 60)
     world.daemon = None
     world.advance(35)
     assert ("CONFIGURING" in world.job(7).states, world.job(7).requeue) == (True, True)
-    world._live = live.__get__(world)  # type: ignore[method-assign]
+    world.hears = True
     world.advance(20)
     job = world.job(7)
     assert ("RUNNING" in job.states, job.restarts, job.requeue) == (True, 0, False)
-    assert world.ledger.lifted_requeues() == ()
+    assert world.ledger.requeues.lifted() == ()
 
 
 def test_a_job_that_came_later_to_a_node_that_boots_is_not_lost_either(world: CkptWorld) -> None:
     """slurmctld counts from when the node was powered up, for the first of its jobs."""
-    world._live = lambda *_: None  # type: ignore[method-assign]  # it boots slowly
+    world.hears = False  # it boots slowly
     world.slurm.submit(7, PUB)
     world.advance(world.config.timings.resume_timeout - 100)
     nodes = world.job(7).nodes
@@ -153,19 +153,18 @@ def test_a_daemon_that_gives_the_node_up_at_the_same_moment_is_not_disturbed(
     """Whoever is first: the job is requeued once, and has its user's word in the end."""
     daemon = world.daemon
     world.slurm.submit(7, PUB, requeue=False)
-    live = type(world)._live
-    world._live = lambda *_: None  # type: ignore[method-assign]  # it boots slowly
+    world.hears = False  # it boots slowly
     world.advance(given_up_after(world.config.timings.resume_timeout) - 10)
     world.daemon = None  # it is busy
     world.advance(15)
     assert world.job(7).requeue is True
     world.daemon = daemon
     world.advance(10)
-    world._live = live.__get__(world)  # type: ignore[method-assign]
+    world.hears = True
     world.advance(400)
     job = world.job(7)
     assert ("RUNNING" in job.states, job.restarts, job.requeue) == (True, 1, False)
-    assert world.ledger.lifted_requeues() == ()
+    assert world.ledger.requeues.lifted() == ()
 
 
 def test_what_a_stand_in_that_was_restarted_has_lifted_is_put_back_by_the_daemon_that_hung(
@@ -182,19 +181,18 @@ def test_what_a_stand_in_that_was_restarted_has_lifted_is_put_back_by_the_daemon
     world.advance(PATIENCE + 2 * world.config.timings.reconcile)
     job = world.job(7)
     assert ("RUNNING" in job.states, job.restarts, job.requeue) == (True, 0, False)
-    assert world.ledger.lifted_requeues() == ()
+    assert world.ledger.requeues.lifted() == ()
 
 
 def test_what_already_runs_or_is_not_ours_is_left_alone(world: CkptWorld) -> None:
     world.runs(7, requeue=False)
     world.slurm.set_node("st1", "ALLOCATED", "POWERING_UP")
-    world.slurm._since["st1"] = world.now
     world.slurm.set_job(8, "CONFIGURING", requeue=False, nodes=("st1",))
     daemon_dies(world)
     world.advance(world.config.timings.heartbeat_stale + 60)
     assert world.job(7).requeue is False
     assert world.job(8).requeue is False
-    assert world.ledger.lifted_requeues() == ()
+    assert world.ledger.requeues.lifted() == ()
 
 
 def test_while_the_daemon_beats_it_does_nothing(world: CkptWorld) -> None:
@@ -227,7 +225,7 @@ def test_a_ledger_that_cannot_be_written_stops_nothing_else(
     daemon_dies(world)
     world.slurm.submit(7, PUB, requeue=False)
     world.slurm.submit(8, PUB, requeue=False)
-    lift, cleaned = world.ledger.lift_requeue, []
+    lift, cleaned = world.ledger.requeues.lift, []
 
     def full(job: int, restarts: int, now: float) -> None:
         if job == 7:
@@ -236,8 +234,8 @@ def test_a_ledger_that_cannot_be_written_stops_nothing_else(
 
     assert world.service is not None
     with monkeypatch.context() as patched, caplog.at_level(logging.WARNING):
-        patched.setattr(world.ledger, "lift_requeue", full)
-        patched.setattr(world.service.acts._saves, "clean", lambda *_: cleaned.append(world.now))
+        patched.setattr(world.ledger.requeues, "lift", full)
+        patched.setattr(world.service.acts.saves, "clean", lambda *_: cleaned.append(world.now))
         world.advance(world.config.timings.heartbeat_stale + 30)
         assert (world.job(7).requeue, world.job(8).requeue) == (False, True)
     assert cleaned[-1] == world.now
@@ -256,8 +254,8 @@ def test_a_ledger_that_cannot_be_read_stops_nothing_else(
 
     cleaned: list[float] = []
     assert world.service is not None
-    monkeypatch.setattr(world.ledger, "heartbeat", broken)
-    monkeypatch.setattr(world.service.acts._saves, "clean", lambda *_: cleaned.append(world.now))
+    monkeypatch.setattr(world.ledger.health, "heartbeat", broken)
+    monkeypatch.setattr(world.service.acts.saves, "clean", lambda *_: cleaned.append(world.now))
     with caplog.at_level(logging.WARNING):
         world.advance(world.config.timings.heartbeat_stale + 30)
     assert cleaned[-1] == world.now

@@ -164,7 +164,7 @@ def test_a_queue_that_is_down_is_said_and_stops_nothing(world: CkptWorld) -> Non
 
     source = poller(world, SqsQueue("http://127.0.0.1:1/q", no_client))
     assert not source.poll()
-    (trouble,) = [h for h in world.ledger.health() if h.name == "notices in SQS"]
+    (trouble,) = [h for h in world.ledger.health.all() if h.name == "notices in SQS"]
     assert trouble.error is not None
     assert "no route" in trouble.error
     world.interrupt(node)

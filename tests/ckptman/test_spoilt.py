@@ -13,7 +13,7 @@ from slurm_elastic.base.errors import CheckpointError
 from slurm_elastic.checkpointers.node_helper_client import LaunchedCheckpointer
 from slurm_elastic.ckptman import migration
 from slurm_elastic.state.ckptstate.facts import Step
-from tests.checkpointers.contract import save
+from slurm_elastic.testing.saving import save
 from tests.checkpointers.node_bed import USER, NodeBed
 from tests.ckptman.world import CkptWorld
 
@@ -162,3 +162,17 @@ def test_what_was_spoilt_between_save_and_look_is_not_gone_on_from(
     assert "ckpt-failed" in world.told(7)
     assert moved.image is not None
     saver.verify(moved.image)
+
+
+def test_a_move_whose_method_can_be_used_no_more_leaves_its_run_at_work(world: CkptWorld) -> None:
+    """Its package was removed, say, before the service started anew."""
+    node = world.runs(7).nodes[0]
+    world.saver.fail_next.append(CheckpointError("not now"))
+    world.interrupt(node)
+    world.until(lambda: "ckpt-failed" in world.told(7))
+    world.restart_ckptman()
+    del world.ckpt.checkpointers["fake"]  # type: ignore[attr-defined]
+    world.until(lambda: "ckpt-no-image" in world.told(7))
+    (move,) = world.migrations()
+    assert move.note == "method fake cannot be used here any more"
+    assert world.job(7).restarts == 0

@@ -11,17 +11,17 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from slurm_elastic.model.cluster import Image, JobRun, Notice, NoticeKind
+from slurm_elastic.model.checkpoint import Image, JobRun
+from slurm_elastic.model.cluster import Notice, NoticeKind
 from slurm_elastic.policies.checkpoint.threat import Cause
 from slurm_elastic.state.ckptstate import KNOWN_IMAGES, CheckpointState
-from slurm_elastic.state.ckptstate.enduring import EnduringState
 from slurm_elastic.state.ckptstate.facts import (
     Held,
     Migration,
     RecordedNotice,
     Step,
     Suspension,
-    Verdict,
+    UnsavableRun,
 )
 
 RUN = JobRun(
@@ -50,11 +50,16 @@ def image(number: int, job: int = 7) -> Image:
     )  # fmt: skip
 
 
+def in_file(directory: Path, sql: str, *values: object) -> None:
+    """As another process changes the file."""
+    with contextlib.closing(sqlite3.connect(directory / "checkpoints.db")) as db, db:
+        db.execute(sql, values)
+
+
 def test_a_move_of_an_earlier_release_saves_first(tmp_path: Path) -> None:
     with contextlib.closing(CheckpointState(tmp_path / "checkpoints.db")) as state:
         state.put(replace(MOVE, saves=False))
-        state._db.execute("update rescues set body = json_remove(body, '$.saves')")
-        state._db.commit()
+        in_file(tmp_path, "update migrations set body = json_remove(body, '$.saves')")
         (found,) = state.migrations()
     assert found.saves
 
@@ -62,7 +67,7 @@ def test_a_move_of_an_earlier_release_saves_first(tmp_path: Path) -> None:
 def test_a_state_that_fails_where_its_file_does_has_no_trouble_of_its_own(tmp_path: Path) -> None:
     with contextlib.closing(CheckpointState(tmp_path / "checkpoints.db")) as state:
         state.check()
-        assert state.trouble == ("", "", 0.0)
+        assert state.told == ("", "", 0.0)
 
 
 def test_a_move_of_which_only_the_least_was_written_down_is_read(tmp_path: Path) -> None:
@@ -74,7 +79,7 @@ def test_a_move_of_which_only_the_least_was_written_down_is_read(tmp_path: Path)
     with contextlib.closing(CheckpointState(tmp_path / "checkpoints.db")) as state:
         state.put(replace(MOVE, dump=9.0, tries=9, helped=9, again=True))
         body = msgspec.json.encode(least).decode()
-        state._db.execute("update rescues set body = ?", (body,))
+        in_file(tmp_path, "update migrations set body = ?", body)
         (found,) = state.migrations()
     assert (found.cause, found.dump, found.saves, found.again) == (Cause.RECLAIM, 60.0, True, False)
     assert (found.tries, found.helped, found.held, found.newest) == (0, 0, None, None)
@@ -97,7 +102,7 @@ def test_who_never_begins_a_pass_reads_each_time(tmp_path: Path) -> None:
         assert one.migrations() == other.migrations() == ()
 
 
-def test_moves_and_runs_are_read_at_once_and_once(tmp_path: Path) -> None:
+def test_moves_and_runs_are_read_once_and_all_moves_for_the_runs_alone(tmp_path: Path) -> None:
     with contextlib.closing(CheckpointState(tmp_path / "checkpoints.db")) as state:
         state.put(MOVE)
         state.refresh()
@@ -106,7 +111,9 @@ def test_moves_and_runs_are_read_at_once_and_once(tmp_path: Path) -> None:
         for _ in range(2):
             assert state.migrations() == (MOVE,)
             assert state.was_stopped(7, 0)
-        assert asked == ["select body from rescues"]
+        assert [statement.strip() for statement in asked] == [
+            "select * from migrations where over = 0", "select * from migrations"
+        ]  # fmt: skip
 
 
 def test_moves_that_ended_lately_are_told_beside_those_under_way(tmp_path: Path) -> None:
@@ -206,10 +213,12 @@ def test_a_job_keeps_its_newest_images_alone(state: CheckpointState) -> None:
     assert [i.number for i in state.images(7)] == [6, 5, 4, 3, 2]
 
 
-def test_a_write_that_fails_is_not_remembered(state: CheckpointState) -> None:
+def test_a_write_that_fails_is_not_remembered(state: CheckpointState, tmp_path: Path) -> None:
     state.put(MOVE)
-    state._db.execute("create temp trigger t before insert on rescues begin "
-                      "select raise(abort, 'no room'); end")  # fmt: skip
+    in_file(
+        tmp_path,
+        "create trigger t before insert on migrations begin select raise(abort, 'no room'); end",
+    )
     with pytest.raises(sqlite3.Error, match="no room"):
         state.put(ended(Step.SAVED))
     assert state.migrations() == (MOVE,)
@@ -327,7 +336,9 @@ def test_a_machine_that_is_taken_away_counts_against_its_offer(
 
 
 def test_a_verdict_stands_until_another_or_an_acquittal(state: CheckpointState) -> None:
-    first = Verdict(job=7, label="7", attempt=0, method="criu", at=1.0, why="a lock", remedy="x")
+    first = UnsavableRun(
+        job=7, label="7", attempt=0, method="criu", at=1.0, why="a lock", remedy="x"
+    )
     other = replace(first, job=8)
     state.judge(first)
     state.judge(other)
@@ -351,9 +362,9 @@ def test_what_is_to_be_suspended_again_is_kept_until_it_is(state: CheckpointStat
 
 
 @pytest.fixture
-def enduring(tmp_path: Path) -> Iterator[EnduringState]:
+def enduring(tmp_path: Path) -> Iterator[CheckpointState]:
     with contextlib.closing(
-        EnduringState(tmp_path / "checkpoints.db", lambda: 50.0, lambda: 5.0)
+        CheckpointState.enduring(tmp_path / "checkpoints.db", lambda: 50.0, lambda: 5.0)
     ) as made:
         yield made
 
@@ -364,12 +375,12 @@ def breaks(state: CheckpointState, table: str) -> None:
     )
 
 
-def test_a_write_that_fails_is_done_in_memory(enduring: EnduringState, tmp_path: Path) -> None:
+def test_a_write_that_fails_is_done_in_memory(enduring: CheckpointState, tmp_path: Path) -> None:
     enduring.put(MOVE)
-    assert enduring.trouble == ("", "", 0.0)
-    breaks(enduring, "rescues")
+    assert enduring.told == ("", "", 0.0)
+    breaks(enduring, "migrations")
     enduring.put(of_run(8, 0))
-    what, remedy, since = enduring.trouble
+    what, remedy, since = enduring.told
     assert what.startswith("in memory only: ")
     assert (bool(remedy), since) == (True, 50.0)
     assert [move.run.job for move in enduring.migrations()] == [7, 8]
@@ -377,19 +388,19 @@ def test_a_write_that_fails_is_done_in_memory(enduring: EnduringState, tmp_path:
         assert [move.run.job for move in file.migrations()] == [7]
 
 
-def test_what_fails_in_memory_too_is_an_error(enduring: EnduringState) -> None:
-    breaks(enduring, "rescues")
+def test_what_fails_in_memory_too_is_an_error(enduring: CheckpointState) -> None:
+    breaks(enduring, "migrations")
     enduring.put(MOVE)
-    breaks(enduring, "rescues")
+    breaks(enduring, "migrations")
     with pytest.raises(sqlite3.Error, match="no room"):
         enduring.put(of_run(8, 0))
 
 
-def test_a_read_that_fails_is_answered_of_memory(enduring: EnduringState) -> None:
+def test_a_read_that_fails_is_answered_of_memory(enduring: CheckpointState) -> None:
     enduring.put(MOVE)
     enduring._db.execute("alter table releases rename to other")
     assert enduring.releases() == ()
-    assert enduring.trouble[0] != ""
+    assert enduring.told[0] != ""
     assert enduring.migrations() == (MOVE,)
     enduring._db.execute("drop table releases")
     with pytest.raises(sqlite3.OperationalError, match="no such table"):

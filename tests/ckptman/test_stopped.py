@@ -30,9 +30,9 @@ def world() -> Iterator[CkptWorld]:
 def idle(world: CkptWorld, job: int) -> str:
     """The end of a job and the stop of its machine, which this returns."""
     world.slurm.finish(job)
-    world.until(lambda: bool(world.ledger.stopped()), 900)
+    world.until(lambda: bool(world.ledger.stops.machines()), 900)
     world.advance(60)
-    (one,) = world.ledger.stopped()
+    (one,) = world.ledger.stops.machines()
     return one.instance.id
 
 

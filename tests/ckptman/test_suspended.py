@@ -113,7 +113,9 @@ def test_one_that_cannot_be_saved_goes_on_from_its_older_save_and_is_suspended(
     world.until(lambda: is_there(world, 7, 1))
     (moved,) = world.migrations()
     assert moved.image is not None
-    text = " ".join(d.reason for d in world.ledger.decisions("job:7") if d.kind == "ckpt-back")
+    text = " ".join(
+        d.reason for d in world.ledger.decisions.about("job:7") if d.kind == "ckpt-back"
+    )
     assert "2 minutes of its work must be done again" in text
 
 

@@ -72,7 +72,7 @@ def test_its_limit_is_renewed_as_often_as_the_site_allows_and_no_more(world: Ckp
     world.advance(130)
     assert world.job(7).restarts == 2
     assert world.told(7).count("ckpt-limit") == 1
-    reasons = [d.reason for d in world.ledger.decisions("job:7") if d.kind == "ckpt-limit"]
+    reasons = [d.reason for d in world.ledger.decisions.about("job:7") if d.kind == "ckpt-limit"]
     assert reasons == ["its time limit of 00:02:00 ends, and it was requeued for that 2 times"]
 
 
@@ -398,7 +398,7 @@ def test_a_machine_is_left_before_its_maximum_age_and_powered_down_empty() -> No
         begins(world, 7, limit=90_000)
         assert world.service is not None
         (node,) = world.job(7).nodes
-        (machine,) = (m for m in world.ckpt.ledger.machines() if m.instance.node == node)
+        (machine,) = (m for m in world.ckpt.ledger.machines.live() if m.instance.node == node)
         ages = {pool.name: world.now - machine.instance.launched + 400 for pool in
                 world.config.pools}  # fmt: skip
         object.__setattr__(world.ckpt, "__dict__", {**world.ckpt.__dict__, "max_ages": ages})
@@ -418,8 +418,8 @@ def test_a_machines_age_is_that_by_the_clock_of_the_head(clock_of_cloud: float) 
     try:
         begins(world, 7, limit=90_000)
         (node,) = world.job(7).nodes
-        (machine,) = (m for m in world.ckpt.ledger.machines() if m.instance.node == node)
-        with world.ledger._transaction("machines") as db:
+        (machine,) = (m for m in world.ckpt.ledger.machines.live() if m.instance.node == node)
+        with world.ledger.store.transaction("machines") as db:
             sql = "update machines set launched = launched + ? where id = ?"
             db.execute(sql, (clock_of_cloud, machine.instance.id))
         ages = {pool.name: 5000.0 for pool in world.config.pools}

@@ -10,7 +10,9 @@ from slurm_elastic.base.errors import CheckpointError
 from slurm_elastic.ckptman import after_requeue
 from slurm_elastic.ckptman.decide import run_of
 from slurm_elastic.ckptman.job_settings import CheckpointPlan
-from slurm_elastic.model.cluster import NO_SPOT, Image, JobRun, Market
+from slurm_elastic.model.checkpoint import Image, JobRun
+from slurm_elastic.model.cluster import Market
+from slurm_elastic.model.exclusion import NO_SPOT
 from slurm_elastic.policies.checkpoint.checkpoint import Never
 from slurm_elastic.policies.checkpoint.threat import Cause
 from slurm_elastic.state.ckptstate.facts import Migration, Step
@@ -175,11 +177,13 @@ def test_on_demand_requeues_it_at_once_unless_its_user_forbids_that(requeue: boo
     try:
         world.saver.broken = LOCK
         begins(world, 7, requeue=requeue)
-        spot = {m.instance.node: m for m in world.ckpt.ledger.machines()}[world.job(7).nodes[0]]
+        spot = {m.instance.node: m for m in world.ckpt.ledger.machines.live()}[
+            world.job(7).nodes[0]
+        ]
         assert spot.instance.market is Market.SPOT
         world.until(lambda: bool(world.state.unsavable()))
         world.advance(30)
-        rules = [e for e in world.ledger.exclusions() if e.kind == NO_SPOT]
+        rules = [e for e in world.ledger.exclusions.all() if e.kind == NO_SPOT]
         if not requeue:
             assert (world.job(7).restarts, rules) == (0, [])
             assert "begins anew" in lines(world)[0]
@@ -194,7 +198,7 @@ def test_on_demand_requeues_it_at_once_unless_its_user_forbids_that(requeue: boo
         world.advance(200)
         assert world.job(7).restarts == 1, "once is enough"
         world.slurm.set_job(7, "COMPLETED")
-        world.until(lambda: not [e for e in world.ledger.exclusions() if e.kind == NO_SPOT])
+        world.until(lambda: not [e for e in world.ledger.exclusions.all() if e.kind == NO_SPOT])
     finally:
         world.close()
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from slurm_elastic.checkpointers.fake import FakeCheckpointer
-from slurm_elastic.ckptman import act, after_requeue, migration, poller, suspended
+from slurm_elastic.ckptman import act, after_requeue, migration, poller, requeueing, suspended
 from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.journal import Journal
 from slurm_elastic.ckptman.poller import Poller
@@ -85,7 +85,7 @@ class CkptWorld(World):
             raise Killed(point)
 
     def patch(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for module in (act, after_requeue, migration, poller, suspended):
+        for module in (act, after_requeue, migration, poller, requeueing, suspended):
             monkeypatch.setattr(module, "reach", self.reach)
 
     def tick(self) -> None:
@@ -95,7 +95,7 @@ class CkptWorld(World):
         try:
             for one in self.pollers:
                 one.poll()
-            self.service._guarded_tick()
+            self.service.guarded_tick()
         except Killed:
             self.stop_ckptman()
 

@@ -51,7 +51,7 @@ PLANTED = (
 def site(tmp_path: Path) -> Path:
     path = config_file(tmp_path)
     ledger = book(tmp_path / "state" / "ledger.db")
-    ledger.record(Decision(
+    ledger.decisions.record(Decision(
         at=1.0, correlation="r", kind="refused", subjects=("pub1",),
         reason="the cloud said: " + SECRETS["header"], detail={"error": SECRETS["url"]},
     ))  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pwd
 import time
 from pathlib import Path
 
@@ -17,11 +18,12 @@ from slurm_elastic.ckptman.sources import DropDirectory
 from slurm_elastic.cli import ckpt
 from slurm_elastic.cli.main import main
 from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint
-from slurm_elastic.model.cluster import JobRun, Notice, NoticeKind
+from slurm_elastic.model.checkpoint import JobRun
+from slurm_elastic.model.cluster import Notice, NoticeKind
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.state.ckptstate import CheckpointState
-from slurm_elastic.state.ckptstate.facts import Migration, RecordedNotice, Step, Verdict
+from slurm_elastic.state.ckptstate.facts import Migration, RecordedNotice, Step, UnsavableRun
 from slurm_elastic.state.ckptstate.orders import NoticeOrder, SaveOrder
 from slurm_elastic.state.heartbeat import CKPTMAN
 from slurm_elastic.state.ledger import Decision, Ledger
@@ -49,7 +51,8 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     state = tmp_path / "state"
     state.mkdir()
     path = tmp_path / "slurm-elastic.yaml"
-    path.write_text(YAML.format(state=state))
+    own = "" if os.geteuid() == 0 else f"slurm: {{user: {pwd.getpwuid(os.geteuid()).pw_name}}}\n"
+    path.write_text(YAML.format(state=state) + own)
     slurm = FakeSlurm(
         [SlurmNode(name="op1", states=frozenset({"ALLOCATED"}))],
         [
@@ -88,9 +91,9 @@ def service(path: Path) -> Path:
     )
     memory.close()
     ledger = Ledger(state / "ledger.db")
-    ledger.beat(CKPTMAN, now, os.getpid())
+    ledger.health.beat(CKPTMAN, now, os.getpid())
     for kind in ("ckpt-saved", "ranked"):
-        ledger.record(
+        ledger.decisions.record(
             Decision(at=now, correlation="c", kind=kind, subjects=("job:7",), reason=f"as {kind}")
         )
     ledger.close()
@@ -155,7 +158,7 @@ def test_list_says_which_jobs_cannot_be_saved_and_what_would_help(
     service(config)
     with contextlib.closing(CheckpointState(config.parent / "state" / "checkpoints.db")) as memory:
         memory.judge(
-            Verdict(
+            UnsavableRun(
                 job=8, label="8_3", attempt=0, method="criu", at=time.time(),
                 why="it holds a lock on a file", remedy="run it without the lock",
             )

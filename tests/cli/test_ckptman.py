@@ -57,7 +57,7 @@ def beat(config: Path) -> tuple[float, int] | None:
     if not path.exists():
         return None
     with contextlib.closing(Ledger(path, read_only=True)) as ledger:
-        return ledger.heartbeat(CKPTMAN)
+        return ledger.health.heartbeat(CKPTMAN)
 
 
 def run(config: Path) -> subprocess.CompletedProcess[str]:

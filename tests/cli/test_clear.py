@@ -12,9 +12,9 @@ from status_cases import NOW, busy_ledger, config, config_file
 
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.cli import clear
-from slurm_elastic.cli.directing import require_trusted
+from slurm_elastic.cli.giving_orders import require_trusted
 from slurm_elastic.cli.main import main
-from slurm_elastic.model.cluster import BREAKER, COOL_DOWN, Exclusion
+from slurm_elastic.model.exclusion import BREAKER, COOL_DOWN, Exclusion
 from slurm_elastic.policies.launch.exclusions import strikes_of
 from slurm_elastic.state.ledger import Ledger
 
@@ -27,7 +27,7 @@ NEAR = "onprem/local/rack1/reserved"
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
     made = busy_ledger(tmp_path / "ledger.db")
     for key in (QUOTA, NEAR):
-        made.exclude(
+        made.exclusions.add(
             Exclusion(
                 kind=COOL_DOWN, scope=key, until=NOW + 900, code="Quota", cause="8 of 8", count=3
             )
@@ -37,45 +37,45 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 
 def cooling(ledger: Ledger) -> set[str]:
-    return {c.scope for c in ledger.cool_downs(NOW)}
+    return {c.scope for c in ledger.exclusions.cool_downs(NOW)}
 
 
 def test_one_offer(tmp_path: Path, ledger: Ledger) -> None:
     lines = clear.clear(config(tmp_path), ledger, [SPOT], NOW)
     assert lines[0] == f"cool-down of {SPOT}"
     assert cooling(ledger) == {QUOTA, NEAR}
-    assert strikes_of(ledger.exclusions(), SPOT, NOW) == 0, "the next one starts anew"
-    assert {h.until for h in ledger.holds()} == {NOW}, "held nodes are looked at"
-    assert len(ledger.breakers()) == 2
+    assert strikes_of(ledger.exclusions.all(), SPOT, NOW) == 0, "the next one starts anew"
+    assert {h.until for h in ledger.exclusions.holds()} == {NOW}, "held nodes are looked at"
+    assert len(ledger.exclusions.breakers()) == 2
 
 
 def test_a_pool_with_its_offers(tmp_path: Path, ledger: Ledger) -> None:
     lines = clear.clear(config(tmp_path), ledger, ["general"], NOW)
     assert "failed boots of pool general" in lines
     assert cooling(ledger) == {NEAR}
-    assert [b.scope for b in ledger.breakers()] == ["rack"]
+    assert [b.scope for b in ledger.exclusions.breakers()] == ["rack"]
     assert "2 held node(s) of pool general: looked at anew" in lines
-    assert [d.kind for d in ledger.decisions("pub7")] == ["cleared"]
-    assert [d.kind for d in ledger.decisions("pool:general")] == ["cleared"]
+    assert [d.kind for d in ledger.decisions.about("pub7")] == ["cleared"]
+    assert [d.kind for d in ledger.decisions.about("pool:general")] == ["cleared"]
 
 
 def test_a_cloud_with_all_of_its_pools(tmp_path: Path, ledger: Ledger) -> None:
     clear.clear(config(tmp_path), ledger, ["aws"], NOW)
     assert cooling(ledger) == {NEAR}
-    assert [b.scope for b in ledger.breakers()] == ["rack"]
+    assert [b.scope for b in ledger.exclusions.breakers()] == ["rack"]
 
 
 def test_all(tmp_path: Path, ledger: Ledger) -> None:
     clear.clear(config(tmp_path), ledger, None, NOW)
     assert cooling(ledger) == set()
-    assert ledger.breakers() == ()
+    assert ledger.exclusions.breakers() == ()
     assert clear.clear(config(tmp_path), ledger, None, NOW)[:1] == (
         "2 held node(s) of pool general: looked at anew",
     )
 
 
 def test_a_pool_that_the_configuration_has_no_more(tmp_path: Path, ledger: Ledger) -> None:
-    ledger.exclude(Exclusion(kind=BREAKER, scope="former", count=10, until=NOW + 5))
+    ledger.exclusions.add(Exclusion(kind=BREAKER, scope="former", count=10, until=NOW + 5))
     assert clear.clear(config(tmp_path), ledger, ["former"], NOW) == (
         "failed boots of pool former",
     )
@@ -112,18 +112,18 @@ def test_the_command(
 def test_machines_of_a_former_cloud_are_gone_by_the_operators_word(
     tmp_path: Path, ledger: Ledger, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    live = {m.instance.id for m in ledger.machines()}
+    live = {m.instance.id for m in ledger.machines.live()}
     for number in (1, 2):
         left = instance(f"far-{number}", f"x{number}", bought=offer(cloud="far"))
-        ledger.adopt(left, "", NOW)
+        ledger.machines.adopt(left, "", NOW)
     file = str(config_file(tmp_path))
     assert main(["clear", "--gone", "far-1", "--config", file]) == 0
     said = capsys.readouterr().out
     assert said == ("machine far-1 of cloud far, node x1\nthe daemon takes it up within 30 s\n")
-    assert {m.instance.id for m in ledger.machines()} == {*live, "far-2"}
-    assert [d.kind for d in ledger.decisions("x1")] == ["cleared"]
+    assert {m.instance.id for m in ledger.machines.live()} == {*live, "far-2"}
+    assert [d.kind for d in ledger.decisions.about("x1")] == ["cleared"]
     assert main(["clear", "--gone", "far", "--config", file]) == 0
-    assert {m.instance.id for m in ledger.machines()} == live
+    assert {m.instance.id for m in ledger.machines.live()} == live
     capsys.readouterr()
     assert main(["clear", "--gone", "--all", "--config", file]) == 2
     assert "--all does not go with --gone" in capsys.readouterr().err
@@ -140,12 +140,12 @@ def test_machines_of_a_former_cloud_are_gone_by_the_operators_word(
 def test_only_what_has_left_the_configuration_is_gone_by_word(
     tmp_path: Path, ledger: Ledger, subject: str, said: str
 ) -> None:
-    live = ledger.machines()
+    live = ledger.machines.live()
     with pytest.raises(SlurmElasticError, match=said):
         clear.gone(config(tmp_path), ledger, [subject], NOW)
     with pytest.raises(SlurmElasticError, match="is of the configuration"):
         clear.gone(config(tmp_path), ledger, [live[0].instance.id], NOW)
-    assert ledger.machines() == live
+    assert ledger.machines.live() == live
 
 
 def test_only_root_and_slurms_user_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

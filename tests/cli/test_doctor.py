@@ -23,16 +23,9 @@ from slurm_elastic.cli.main import main
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.config.access import Users
 from slurm_elastic.config.telling import Notify
-from slurm_elastic.model.cluster import (
-    BREAKER,
-    CAPACITY,
-    COOL_DOWN,
-    Exclusion,
-    Finding,
-    InstanceState,
-    Level,
-    Limits,
-)
+from slurm_elastic.model.cluster import InstanceState, Limits
+from slurm_elastic.model.exclusion import BREAKER, CAPACITY, COOL_DOWN, Exclusion
+from slurm_elastic.model.finding import Finding, Level
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.launch.exclusions import DENIED, TAKEN_OUT
 from slurm_elastic.providers.fake.provider import FakeProvider
@@ -82,7 +75,7 @@ def config(file: Path) -> Config:
 @pytest.fixture
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
     made = Ledger(tmp_path / "ledger.db")
-    made.beat("slurm-elasticd", T0 - 3, os.getpid())
+    made.health.beat("slurm-elasticd", T0 - 3, os.getpid())
     yield made
     made.close()
 
@@ -129,13 +122,13 @@ def test_a_cloud_that_does_not_answer_is_the_only_thing_wrong(
 
 
 def test_what_the_daemon_has_met_is_told(config: Config, slurm: FakeSlurm, ledger: Ledger) -> None:
-    ledger.beat("slurm-elasticd", T0 - 500, os.getpid())
+    ledger.health.beat("slurm-elasticd", T0 - 500, os.getpid())
     error = "near: AuthFailure: no"
-    ledger.report_health(Health(name="near", checked=T0 - 600, error=error, code="a"))
-    ledger.exclude(
+    ledger.health.report(Health(name="near", checked=T0 - 600, error=error, code="a"))
+    ledger.exclusions.add(
         Exclusion(kind=BREAKER, scope="rack", count=10, until=T0 + 9, cause="10 in a row")
     )
-    ledger.exclude(
+    ledger.exclusions.add(
         Exclusion(kind=COOL_DOWN, scope="near/*/*/*", until=T0 + 9, code="x", cause="y", count=1)
     )
     found = wrong(config, slurm)
@@ -147,9 +140,9 @@ def test_what_the_daemon_has_met_is_told(config: Config, slurm: FakeSlurm, ledge
 def test_machines_that_serve_nobody_are_told_with_what_to_do(
     config: Config, slurm: FakeSlurm, ledger: Ledger
 ) -> None:
-    ledger.beat("slurm-elasticd", T0, os.getpid())
+    ledger.health.beat("slurm-elasticd", T0, os.getpid())
     told = "1 serve nobody: i-1: the configuration has no cloud far any more"
-    ledger.report_health(Health(name="paid machines", checked=T0, error=told, code="stray"))
+    ledger.health.report(Health(name="paid machines", checked=T0, error=told, code="stray"))
     finding = wrong(config, slurm)["head node: last errors"]
     assert finding.found == f"paid machines: {told} (1s ago)"
     assert "slurm-elastic clear --gone" in finding.advice
@@ -426,7 +419,7 @@ def test_a_daemon_whose_process_is_gone_is_told_as_gone(
     """Its heartbeat is younger than what would be too old."""
     with subprocess.Popen(["/bin/true"]) as process:
         pass
-    ledger.beat("slurm-elasticd", T0 - 34, process.pid)
+    ledger.health.beat("slurm-elasticd", T0 - 34, process.pid)
     told = wrong(config, slurm)["head node: daemon"]
     assert told.found == f"its process {process.pid} is gone, last heartbeat 34 s ago"
     assert told.expected == "it runs: without it nothing is launched or ended"
@@ -449,7 +442,7 @@ def test_a_service_that_stopped_is_not_well(
 ) -> None:
     never_ran = "checkpoints"
     assert never_ran not in {what for _, what, _ in notes(config, slurm)}
-    ledger.beat("slurm-elastic-ckptman", T0 - 500, os.getpid())
+    ledger.health.beat("slurm-elastic-ckptman", T0 - 500, os.getpid())
     told = "slurm-elastic-ckptman does not run: last heartbeat 500 s ago"
     assert (Level.WRONG, "checkpoints", told) in notes(config, slurm)
 
@@ -463,7 +456,7 @@ def test_pools_that_start_nothing_and_why_are_told(
         Exclusion(kind=COOL_DOWN, scope=f"near/t/{z}/spot", until=T0 + 9, code="x", cause="y")
         for z in "ab"
     ]
-    ledger.exclude(*held, *cool)
+    ledger.exclusions.add(*held, *cool)
     found = notes(config, slurm)
     assert (Level.NOTE, "pool rack", f"2 of its 3 nodes are held: {reason}") in found
     assert (Level.NOTE, "cool-down", "near/t/a/spot and 1 more, 9 s more: x: y") in found
@@ -473,7 +466,9 @@ def test_a_right_that_a_launch_lacked_is_wrong_and_says_what_to_do(
     config: Config, slurm: FakeSlurm, ledger: Ledger
 ) -> None:
     scope, cause = "near/t/a/spot", "UnauthorizedOperation: no right to ec2:RunInstances"
-    ledger.exclude(Exclusion(kind=COOL_DOWN, scope=scope, until=T0 + 9, code=DENIED, cause=cause))
+    ledger.exclusions.add(
+        Exclusion(kind=COOL_DOWN, scope=scope, until=T0 + 9, code=DENIED, cause=cause)
+    )
     told = (Level.WRONG, "cool-down", f"{scope}, 9 s more: Denied: {cause}")
     assert told in notes(config, slurm)
 
@@ -482,7 +477,7 @@ def test_a_pool_whose_machines_slurm_refuses_is_told_before_it_is_paused(
     config: Config, slurm: FakeSlurm, ledger: Ledger
 ) -> None:
     words = f"1 machines in a row {TAKEN_OUT}Low RealMemory; do: set `real_memory: 7400`"
-    ledger.exclude(Exclusion(kind=BREAKER, scope="rack", count=1, cause=words))
+    ledger.exclusions.add(Exclusion(kind=BREAKER, scope="rack", count=1, cause=words))
     finding = wrong(config, slurm)["head node: pool rack"]
     assert finding.found.startswith("1 so far: 1 machines in a row were taken out")
     assert finding.advice.startswith("set `real_memory: 7400`")
@@ -491,7 +486,7 @@ def test_a_pool_whose_machines_slurm_refuses_is_told_before_it_is_paused(
 def test_a_clock_that_was_set_back_is_told(
     config: Config, slurm: FakeSlurm, ledger: Ledger
 ) -> None:
-    ledger.beat("slurm-elasticd", T0 + 7200, os.getpid())
+    ledger.health.beat("slurm-elasticd", T0 + 7200, os.getpid())
     assert "120 min behind" in wrong(config, slurm)["head node: clock"].found
 
 

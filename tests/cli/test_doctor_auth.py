@@ -10,7 +10,8 @@ import pytest
 from slurm_elastic.config import Cluster, Config, PoolSettings, SlurmSettings
 from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.config.joining import Join, Ssh
-from slurm_elastic.model.cluster import Finding, Level, Location
+from slurm_elastic.model.cluster import Location
+from slurm_elastic.model.finding import Finding, Level
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.fake.settings import FakeCloud
 from slurm_elastic.watch.doctor import auth

@@ -15,13 +15,14 @@ from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.cli import doctor
 from slurm_elastic.cli.offers import gather
 from slurm_elastic.config import Config, SlurmSettings, configfile
-from slurm_elastic.model.cluster import Finding, Level, Limits, Market, Offer, Pool
+from slurm_elastic.model.cluster import Limits, Market, Offer, Pool
+from slurm_elastic.model.finding import Finding, Level
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.launch.ranking import unsold
 from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
 from slurm_elastic.providers.fake.provider import FakeProvider
+from slurm_elastic.slurm.client.doctor_commands import ProbingCli
 from slurm_elastic.slurm.client.fake import FakeSlurm
-from slurm_elastic.slurm.hooks.submission_test import ProbingCli
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.watch.doctor import bursting, clouds
 
@@ -84,7 +85,7 @@ def config(tmp_path: Path) -> Iterator[Config]:
     path = tmp_path / "slurm-elastic.yaml"
     path.write_text(YAML.format(state=tmp_path, me=ME))
     ledger = Ledger(tmp_path / "ledger.db")
-    ledger.beat("slurm-elasticd", T0 - 3, os.getpid())
+    ledger.health.beat("slurm-elasticd", T0 - 3, os.getpid())
     yield configfile.load(path)
     ledger.close()
 

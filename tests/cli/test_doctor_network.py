@@ -12,9 +12,10 @@ import pytest
 from ledger_cases import T0
 
 from slurm_elastic.config import Config, configfile
-from slurm_elastic.machine.hub.wire import Answer, Seen
+from slurm_elastic.machine.hub.wire import HubAnswer, PeerSeen
 from slurm_elastic.machine.local.listening import RootServer
-from slurm_elastic.model.cluster import Finding, Instance, InstanceState, Level, Market
+from slurm_elastic.model.cluster import Instance, InstanceState, Market
+from slurm_elastic.model.finding import Finding, Level
 from slurm_elastic.model.memory import Tunnel
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.slurm.client.fake import FakeSlurm
@@ -66,22 +67,24 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
             id=f"i-{node}", cloud="aws", node=node, generation="g1", instance_type="c5.large",
             zone="z", market=Market.SPOT, price=0.1, state=InstanceState.RUNNING, launched=T0,
         )  # fmt: skip
-        made.adopt(one, "pub", T0)
+        made.machines.adopt(one, "pub", T0)
         address = f"10.99.0.{8 + n}"
-        made.enrol(Tunnel(generation="g1", node=node, address=address, key=KEYS[n], since=T0))
-        made.registered("aws", [one.id], T0)
+        made.tunnels.enrol(
+            Tunnel(generation="g1", node=node, address=address, key=KEYS[n], since=T0)
+        )
+        made.machines.registered("aws", [one.id], T0)
     yield made
     made.close()
 
 
 @pytest.fixture
-def hub(tmp_path: Path) -> Iterator[list[Seen]]:
+def hub(tmp_path: Path) -> Iterator[list[PeerSeen]]:
     """A hub that shows what the test says."""
-    peers: list[Seen] = []
+    peers: list[PeerSeen] = []
 
     def answer(line: bytes) -> bytes:
         assert msgspec.json.decode(line) == {"op": "show"}
-        return msgspec.json.encode(Answer(ok=True, peers=tuple(peers), how="kernel"))
+        return msgspec.json.encode(HubAnswer(ok=True, peers=tuple(peers), how="kernel"))
 
     server = RootServer(tmp_path / "hub.sock", {os.getuid()}, answer)
     server.start()
@@ -89,9 +92,9 @@ def hub(tmp_path: Path) -> Iterator[list[Seen]]:
     server.close()
 
 
-def seen(n: int, age: float = 20.0) -> Seen:
+def seen(n: int, age: float = 20.0) -> PeerSeen:
     handshake = int(T0 - age) if age else 0
-    return Seen(key=KEYS[n], addresses=(f"10.99.0.{8 + n}/32",), handshake=handshake)
+    return PeerSeen(key=KEYS[n], addresses=(f"10.99.0.{8 + n}/32",), handshake=handshake)
 
 
 def wrong(findings: Iterator[Finding]) -> dict[str, str]:
@@ -110,7 +113,7 @@ def test_two_nodes_at_one_address_are_behind_one_router(tmp_path: Path) -> None:
 
 
 def test_a_node_that_registers_past_the_tunnel_is_told(
-    tmp_path: Path, ledger: Ledger, hub: list[Seen]
+    tmp_path: Path, ledger: Ledger, hub: list[PeerSeen]
 ) -> None:
     hub += [seen(0), seen(1)]
     config = site(tmp_path, SITE + NETWORK)
@@ -118,7 +121,7 @@ def test_a_node_that_registers_past_the_tunnel_is_told(
     assert told == {"NodeAddr": "Slurm has pub1 at 10.0.1.2, its machine is 10.99.0.8"}
 
 
-def test_a_tunnel_that_is_well(tmp_path: Path, ledger: Ledger, hub: list[Seen]) -> None:
+def test_a_tunnel_that_is_well(tmp_path: Path, ledger: Ledger, hub: list[PeerSeen]) -> None:
     hub += [seen(0), seen(1, 90.0)]
     (tmp_path / "slurm.conf").write_text("SlurmctldHost=alps(10.1.2.3)\n")
     config = site(tmp_path, SITE + NETWORK)
@@ -131,7 +134,7 @@ def test_a_tunnel_that_is_well(tmp_path: Path, ledger: Ledger, hub: list[Seen]) 
 
 
 def test_machines_that_are_silent_are_named(
-    tmp_path: Path, ledger: Ledger, hub: list[Seen]
+    tmp_path: Path, ledger: Ledger, hub: list[PeerSeen]
 ) -> None:
     hub += [seen(0, 400.0)]
     config = site(tmp_path, SITE + NETWORK)
@@ -139,7 +142,7 @@ def test_machines_that_are_silent_are_named(
     assert told == {"tunnel": "no handshake for long: pub1 (400 s ago), pub2 (never)"}
 
 
-def test_the_largest_packet_is_found(tmp_path: Path, ledger: Ledger, hub: list[Seen]) -> None:
+def test_the_largest_packet_is_found(tmp_path: Path, ledger: Ledger, hub: list[PeerSeen]) -> None:
     hub += [seen(0), seen(1)]
     config = site(tmp_path, SITE + NETWORK)
     findings = list(examine(config, slurm(), T0, lambda _, size: size <= 1320))
@@ -160,7 +163,7 @@ def test_a_ping_that_hangs_has_not_passed(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 def test_slurmctld_outside_of_the_tunnel_is_told(
-    tmp_path: Path, ledger: Ledger, hub: list[Seen]
+    tmp_path: Path, ledger: Ledger, hub: list[PeerSeen]
 ) -> None:
     (tmp_path / "slurm.conf").write_text("SlurmctldHost=alps(192.0.2.1)\n")
     config = site(tmp_path, SITE + NETWORK)

@@ -18,9 +18,11 @@ from slurm_elastic.base.errors import SlurmElasticError, SlurmError
 from slurm_elastic.cli import explain
 from slurm_elastic.cli.explain import Explanation
 from slurm_elastic.cli.main import main
+from slurm_elastic.cli.shortened import offers
 from slurm_elastic.cli.subjects import subjects
 from slurm_elastic.model.memory import Run
 from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.policies.launch.grouping import braces
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.state.audit_trail import FOLLOWED, tell_job, tell_node
 from slurm_elastic.state.ckptstate import CheckpointState
@@ -74,7 +76,7 @@ def test_a_jobs_chain_follows_its_nodes_until_another_job_has_them(
 def test_a_job_that_slurm_has_forgotten_is_still_explained(ledger: Ledger, tmp_path: Path) -> None:
     slurm = FakeSlurm()
     both = (("pub[1-2]", 1_000_000),)
-    ledger.write_runs([Run(job=42, begin=T0 + 150, end=T0 + 400, shares=both)])
+    ledger.usage.write([Run(job=42, begin=T0 + 150, end=T0 + 400, shares=both)])
     found = explained(tmp_path, "42", slurm)
     assert found.now == "job 42 is no longer in Slurm's queue"
     assert chain(found) == ["100 ranked", "101 launched", "400 requeued", "900 terminated"]
@@ -93,14 +95,14 @@ def test_a_job_has_the_machines_on_which_it_was_in_its_order(
     for number, at, ended in ((1, 0, 50), (2, 4000, 5100), (3, 5110, 6000), (4, 6100, None)):
         buy(ledger, f"h{number}", general, offer(), T0 + at, pub7=f"i-7{number}")
         if ended:
-            ledger.ended("aws", [f"i-7{number}"], "suspended by Slurm", T0 + ended)
+            ledger.machines.ended("aws", [f"i-7{number}"], "suspended by Slurm", T0 + ended)
     buy(ledger, "h8", general, offer(), T0 + 5000, pub8="i-81")
     story = [("pub7", 4100, 5120), ("pub8", 5150, 5300), ("op1", 5310, 5400)]
-    ledger.write_runs([
+    ledger.usage.write([
         Run(job=60, begin=T0 + begin, end=T0 + end, shares=((node, 1_000_000),))
         for node, begin, end in story
     ])  # fmt: skip
-    ledger.record(
+    ledger.decisions.record(
         Decision(
             at=T0 + 4000, correlation="r", kind="ranked", subjects=("pub7", "job:60"), reason=""
         )
@@ -110,7 +112,7 @@ def test_a_job_has_the_machines_on_which_it_was_in_its_order(
 
 def test_a_run_that_only_slurm_and_the_moves_know_counts(ledger: Ledger, tmp_path: Path) -> None:
     buy(ledger, "h7", general_pool(), offer(), T0 + 4000, pub7="i-71")
-    ledger.ended("aws", ["i-71"], "suspended by Slurm", T0 + 4200)
+    ledger.machines.ended("aws", ["i-71"], "suspended by Slurm", T0 + 4200)
     buy(ledger, "h8", general_pool(), offer(), T0 + 4300, pub7="i-72")
     move = migration_of(61, uid=1)
     run = replace(move.run, nodes=("pub7",), started=T0 + 4100)
@@ -118,7 +120,7 @@ def test_a_run_that_only_slurm_and_the_moves_know_counts(ledger: Ledger, tmp_pat
         state.put(replace(move, run=run, changed=T0 + 4350))
     over = frozenset({"COMPLETED"})
     job = SlurmJob(id=61, states=over, nodes=("op1",), start=T0 + 4340, end=T0 + 4400)
-    ledger.record(
+    ledger.decisions.record(
         Decision(
             at=T0 + 4000, correlation="r", kind="ranked", subjects=("pub7", "job:61"), reason=""
         )
@@ -220,7 +222,7 @@ def test_long_lists_of_offers_are_cut_and_say_so(ledger: Ledger, tmp_path: Path)
     kept = Decision(
         at=T0 + 9, correlation="r", kind="ranked", subjects=("op1",), reason="why", detail=detail
     )
-    ledger.record(kept)
+    ledger.decisions.record(kept)
     text = text_of(explained(tmp_path, "op1"), 100)
     assert text.count("too dear") == 20
     assert "and 10 more (--json has all)" in text
@@ -229,7 +231,7 @@ def test_long_lists_of_offers_are_cut_and_say_so(ledger: Ledger, tmp_path: Path)
 
 
 def test_a_decision_on_many_jobs_names_a_few(ledger: Ledger, tmp_path: Path) -> None:
-    ledger.record(decision(T0 + 9, "op1", *(f"job:{n}" for n in range(100, 120))))
+    ledger.decisions.record(decision(T0 + 9, "op1", *(f"job:{n}" for n in range(100, 120))))
     assert "jobs 100, 101, 102, 103, 104, 105 and 14 more" in text_of(
         explained(tmp_path, "op1"), 80
     )
@@ -289,7 +291,7 @@ def test_without_a_ledger_the_command_says_so(
 
 def test_a_pools_chain_is_what_its_policies_did(ledger: Ledger, tmp_path: Path) -> None:
     plan = {"now": {"queue": [1, 2, 3]}, "plan": {"starts": [["general", 2, "work"]]}}
-    ledger.record(
+    ledger.decisions.record(
         Decision(
             at=T0 + 5, correlation="policy", kind="policy",
             subjects=("pool:general", "pub1", "pub2"), reason="2 more in pool general: work",
@@ -367,7 +369,7 @@ def test_a_decision_on_very_many_nodes_is_told_in_a_few_lines(
     ledger: Ledger, tmp_path: Path
 ) -> None:
     names = tuple(f"pub{n}" for n in range(1, 4000, 2))
-    ledger.record(decision(T0, *names, "job:77", kind="launched"))
+    ledger.decisions.record(decision(T0, *names, "job:77", kind="launched"))
     console = Console(width=80, markup=False, emoji=False, highlight=False)
     with console.capture() as captured:
         explain.render_short(explained(tmp_path, "77"), console)
@@ -387,3 +389,20 @@ def test_a_daemon_that_does_not_run_is_told_first(
     leave_mark(tmp_path, Mark(time.time(), os.getpid()))
     explain.show(config(tmp_path), busy_slurm(), "42")
     assert "NOT RUNNING" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        (["aws/c5/a/spot"], "aws/c5/a/spot"),
+        (["aws/c5/a/spot", "aws/m5/a/spot"], "aws c5, m5 in a (spot)"),
+        (
+            ["aws/c5/a/spot", "aws/c5/b/spot", "aws/c5/b/on-demand"],
+            "aws c5 in a (spot), b (on-demand, spot)",
+        ),
+        (["aws/c5/a/spot/pool", "aws/c5/b/spot/pool"], "aws/c5/{a, b}/spot/pool"),
+        (["aws/*/*/spot"], "aws/*/*/spot"),
+    ],
+)
+def test_offers_are_named_so_that_no_name_is_broken_inside(keys: list[str], told: str) -> None:
+    assert [offers(text) for text in braces(sorted(keys))] == [told]

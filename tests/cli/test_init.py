@@ -25,12 +25,16 @@ from providers.openstack.stand_in import StandIn
 
 from slurm_elastic.cli import doctor, init
 from slurm_elastic.cli.main import main
-from slurm_elastic.config import configfile
+from slurm_elastic.config import cloud_kinds, configfile
+from slurm_elastic.config.found import Found
 from slurm_elastic.model.cluster import Location, Market
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.providers import catalogues, open_provider
+from slurm_elastic.setup.questions import questions
+from slurm_elastic.setup.site import facts
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.slurm.conf import plan
+from tests.outside import announce, imported_from
 from tests.slurm import site_cases
 
 pytestmark = unless("slurmctld")
@@ -141,6 +145,7 @@ def test_a_site_gets_a_configuration_that_checks_accept(
     assert all(config.who_of(c).accounts == () for c in config.clouds)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="Slurm may hide all nodes from other users")
 def test_a_slurmctld_that_does_not_answer_is_told(
     host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -176,8 +181,181 @@ def test_a_second_run_changes_nothing(host: Host, capsys: pytest.CaptureFixture[
     assert host.yaml.read_bytes() == before
 
 
+def typing(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
+    """A person at the terminal, who gives up (ctrl-C) after these lines."""
+    typed = iter(lines)
+
+    def answer(_prompt: str = "") -> str:
+        for line in typed:
+            return line
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(builtins, "input", answer)
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+
+
+def test_a_second_run_has_its_defaults_from_the_file(
+    host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    conf = host.site("small")
+    assert host.init(conf, "--yes") == 0
+    text = host.yaml.read_text()
+    capsys.readouterr()
+    # groups and cap, the longest time as it is, checkpoints
+    typing(monkeypatch, "physics", "4", "", "/shared/checkpoints")
+    assert host.init(conf) == 0
+    out = capsys.readouterr().out
+    assert "it keeps what it has, and defaults are as it has them" in out
+    assert "(as the configuration has)" in out
+    assert f"changed {host.yaml}" in out
+    config = configfile.load(host.yaml)
+    assert (config.who.groups, config.who.max_time) == (("physics",), 86400)
+    assert config.limits.dollars_per_hour == 4
+    assert config.checkpoint.directory == "/shared/checkpoints"
+    kept = [line for line in text.splitlines() if not line.startswith("who:")]
+    assert all(line in host.yaml.read_text().splitlines() for line in kept)
+    typing(monkeypatch, "none", "", "", "")
+    assert host.init(conf) == 0
+    assert configfile.load(host.yaml).who.groups == ()
+
+
+def test_what_is_over_several_lines_is_left_to_a_person(
+    host: Host, capsys: pytest.CaptureFixture[str]
+) -> None:
+    conf = host.site("small")
+    assert host.init(conf, "--yes") == 0
+    text = host.yaml.read_text().replace("who: {max_time: 1d}", "who:\n  max_time: 1d")
+    host.yaml.write_text(text)
+    (host.root / "answers.yaml").write_text("groups: [physics]\n")
+    assert host.init(conf, "--answers", str(host.root / "answers.yaml")) == 2
+    assert "put groups: [physics] into it by hand" in capsys.readouterr().err
+    assert host.yaml.read_text() == text
+
+
+def test_ctrl_c_says_that_nothing_is_written(
+    host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typing(monkeypatch, "8x16G")
+    assert host.init(host.site("small")) == 130
+    assert capsys.readouterr().err == "\nstopped; nothing is written\n"
+    assert not host.yaml.exists()
+
+
+def test_ctrl_c_in_the_checks_says_that_the_file_is_written(
+    host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(_args: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("slurm_elastic.cli.conf.run_check", stopped)
+    assert host.init(host.site("small"), "--yes") == 130
+    assert f"stopped; {host.yaml} is written, but not checked" in capsys.readouterr().err
+    assert host.yaml.exists()
+
+
+def test_what_it_made_is_told(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
+    host.yaml = host.root / "new" / "place" / "site.yaml"
+    assert host.init(host.site("small"), "--yes") == 0
+    place = host.yaml.parent
+    told = capsys.readouterr().out
+    for line in (
+        f"made directory {place.parent}", f"made directory {place}", f"wrote {host.yaml}",
+        f"wrote {place}/cluster-uuid, which marks this cluster's machines",
+    ):  # fmt: skip
+        assert f"{line}\n" in told
+
+
+@pytest.mark.parametrize(
+    ("head", "words"),
+    [
+        ("999.1.1.1", "999.1.1.1 is no address: it has four numbers, each at most 255"),
+        ("10.0.0", "10.0.0 is no address"),
+        ("yes", "yes is an answer to another question"),
+        ("127.0.0.1", "no machine reaches 127.0.0.1"),
+        ("localhost", "to a machine localhost is itself"),
+        ("head_1", "'head_1' is neither a name nor an address"),
+        ("head:99999", "has no port from 1 to 65535"),
+        ("head.example.org:6817", ""),
+        ("10.0.0.1", ""),
+        ("none", ""),
+    ],
+)
+def test_a_head_that_can_be_none_is_asked_again(head: str, words: str, host: Host) -> None:
+    joins = Found(
+        name="x", provider="x", location=Location.ON_PREMISES, what="x", usable=True, joins=True
+    )
+    asked = questions(facts(host.site("small")), [joins])
+    accepts = next(one.accepts for one in asked if one.key == "head")
+    if not words:
+        assert accepts(head) == ("" if head == "none" else head)
+        return
+    with pytest.raises(ValueError, match=re.escape(words)):
+        accepts(head)
+
+
+@pytest.mark.parametrize(("name", "key"), [("small", "groups"), ("accounting", "accounts")])
+def test_groups_are_asked_for_where_accounts_are_whatever_anybody_types(
+    name: str, key: str, host: Host
+) -> None:
+    public = Found(name="x", provider="x", location=Location.PUBLIC, what="x", usable=True)
+    asked = {one.key: one for one in questions(facts(host.site(name)), [public])}
+    assert {"groups", "accounts"} & asked.keys() == {key}
+    if key == "groups":
+        assert asked[key].why.startswith("no slurmdbd: an account is whatever anybody types")
+
+
+OUTSIDE = """
+from slurm_elastic.config.cloud_kinds import CloudKind
+from slurm_elastic.config.found import Found
+from slurm_elastic.model.cluster import Location
+from slurm_elastic.providers.fake import CLOUD as FAKE
+from slurm_elastic.providers.fake.settings import FakeCloud
+
+
+class LabCloud(FakeCloud, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="lab"):
+    pass
+
+
+def found(place):
+    yield Found(
+        name="theirs", provider="lab", location=Location.ON_PREMISES, what="a lab", usable=True,
+        sized=True,
+    )
+
+
+CLOUD = CloudKind(settings=LabCloud, open=FAKE.open, found=found)
+"""
+
+
+def test_a_cloud_of_another_package_is_offered(
+    host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = host.root / "packages"
+    folder.mkdir()
+    (folder / "outside_lab.py").write_text(OUTSIDE)
+    announce(folder, "slurm_elastic.providers", "lab", "outside_lab:CLOUD")
+    announce(folder, "slurm_elastic.providers", "silent", "outside_silent:CLOUD")
+    with imported_from(folder, monkeypatch, cloud_kinds.table.cache_clear):
+        assert host.init(host.site("small"), "--yes") == 0
+        assert [c.name for c in configfile.load(host.yaml).clouds] == ["theirs"]
+    told = capsys.readouterr().out
+    assert "silent" in told
+
+
+def test_accounts_are_no_answer_where_groups_are_asked_for(
+    host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    conf = host.site("small")
+    assert host.init(conf, "--yes") == 0
+    text = host.yaml.read_text()
+    (host.root / "answers.yaml").write_text("accounts: [physics]\n")
+    assert host.init(conf, "--answers", str(host.root / "answers.yaml")) == 2
+    assert "expected groups: at this site an account is whatever" in capsys.readouterr().err
+    assert host.yaml.read_text() == text
+
+
 ANSWERS = """\
-accounts: [physics, bio]
+groups: [physics, bio]
 cap: 4
 shape: 4x8G
 max_time: 12h
@@ -212,7 +390,7 @@ def test_ec2_is_found_with_image_network_types_and_prices(
         assert len(cloud.subnets) >= 3
         (pool,) = config.pools
         assert pool.markets == (Market.SPOT, Market.ON_DEMAND)
-        assert config.who.accounts == ("physics", "bio")
+        assert config.who.groups == ("physics", "bio")
         assert config.limits.dollars_per_hour == 4
         assert config.join.head == "10.0.0.1"
         whole = catalogues.completed(configfile.read(host.yaml), time.time())
@@ -223,13 +401,15 @@ def test_ec2_is_found_with_image_network_types_and_prices(
         assert {offer.price for offer in offers if offer.market is Market.SPOT} == {0.02}
 
 
-def test_ec2_without_an_image_of_its_own_is_told_as_that(
+def test_an_account_that_lacks_something_is_no_reason_for_a_rehearsal(
     host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
-    assert host.init(host.site("small"), "--yes") == 0
-    assert "aws configure set region" in host.yaml.read_text()
+    assert host.init(host.site("small"), "--yes") == 2
+    told = capsys.readouterr().err
+    assert "nothing is written: AWS profile default: name its region: aws configure set" in told
+    assert not host.yaml.exists()
 
 
 def test_openstack_and_opennebula_are_found(
@@ -283,7 +463,7 @@ def test_questions_are_asked_until_there_is_an_answer(
     host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked: list[str] = []
-    typed = iter(["big", "8x16G", "", "", "/not ok", "none"])
+    typed = iter(["big", "8x16G", "", "/not ok", "none"])
 
     def answer(prompt: str = "") -> str:
         asked.append(prompt)
@@ -301,7 +481,7 @@ def test_questions_are_asked_until_there_is_an_answer(
     ("text", "words"),
     [
         ("shape: large\n", "shape: expected cpus x memory, such as 8x32G"),
-        ("colour: blue\n", "found colour, expected one of clouds, accounts"),
+        ("colour: blue\n", "found colour, expected one of clouds, hosts, accounts"),
         ("[]\n", "expected a mapping of answers"),
         ("max_time: soon\n", "max_time: expected a time such as 12h or 2d"),
     ],

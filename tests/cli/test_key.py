@@ -94,8 +94,8 @@ class Bed:
             instance_type="c5.large", zone="z", market=Market.SPOT, price=0.1,
             state=InstanceState.RUNNING, launched=now, address=address,
         )  # fmt: skip
-        self.ledger.adopt(one, "pub", now)
-        self.ledger.registered("aws", [ident], now)
+        self.ledger.machines.adopt(one, "pub", now)
+        self.ledger.machines.registered("aws", [ident], now)
 
     def rotate(self, *arguments: str) -> int:
         return main([

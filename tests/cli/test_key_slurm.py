@@ -76,8 +76,8 @@ class Bed:
             instance_type="c5.large", zone="z", market=Market.SPOT, price=0.1,
             state=InstanceState.RUNNING, launched=now, address=address,
         )  # fmt: skip
-        self.ledger.adopt(one, "pub", now)
-        self.ledger.registered("aws", [ident], now)
+        self.ledger.machines.adopt(one, "pub", now)
+        self.ledger.machines.registered("aws", [ident], now)
 
     def key(self, *words: str) -> int:
         return main(["--config", str(self.yaml), "key", *words])

@@ -24,8 +24,8 @@ from slurm_elastic.base.errors import (
 )
 from slurm_elastic.cli import main as frame
 from slurm_elastic.cli.console import plain
+from slurm_elastic.cli.machine_readable import write_json
 from slurm_elastic.cli.main import main
-from slurm_elastic.cli.streams import write_json
 
 Run = Callable[[argparse.Namespace], int]
 Install = Callable[[Run], None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import os
 import pty
 import re
@@ -11,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import time
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -74,7 +76,7 @@ def test_a_page_renders_without_a_warning(share: Path, name: str) -> None:
         assert f"\n{heading}\n" in text
 
 
-def completed(share: Path, *words: str) -> set[str]:
+def completed(share: Path, *words: str, path: str = os.environ["PATH"]) -> set[str]:
     """By the function that bash calls."""
     script = (
         'source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMP_LINE="$*"; '
@@ -84,7 +86,7 @@ def completed(share: Path, *words: str) -> set[str]:
     file = share / manual.COMPLETIONS["bash"]
     done = subprocess.run(
         ["bash", "--norc", "-c", script, "bash", str(file), "slurm-elastic", *words],
-        capture_output=True, text=True, timeout=60, check=True,
+        capture_output=True, text=True, timeout=60, check=True, env=os.environ | {"PATH": path},
     )  # fmt: skip
     return {word.strip() for word in done.stdout.splitlines()} - {""}
 
@@ -102,6 +104,60 @@ def completed(share: Path, *words: str) -> set[str]:
 )
 def test_bash_completes(share: Path, words: tuple[str, ...], some: set[str]) -> None:
     assert some <= completed(share, *words)
+
+
+CONF = (
+    "cluster:\n  name: alps\nclouds:\n- provider: fake\n  name: aws\n  types:\n    name: x\n"
+    "pools:\n- name: general\n  cloud: aws\n- name: gpu\n  cloud: aws\n"
+)
+
+
+@pytest.fixture(name="site")
+def _site(tmp_path: Path) -> str:
+    """A PATH whose programs answer as a site's do."""
+    said = {"slurm-elastic": CONF, "sinfo": "pub1\npub2\npub1\n", "squeue": "42\n50\n"}
+    for name, text in said.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\ncat <<'END'\n{text}END\n")
+        (tmp_path / name).chmod(0o755)
+    return f"{tmp_path}:{os.environ['PATH']}"
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (("status", "--cloud", ""), {"aws"}),
+        (("status", "--pool", "g"), {"general", "gpu"}),
+        (("offers", "--job", ""), {"42", "50"}),
+        (("explain", ""), {"pub1", "pub2", "42", "50", "general", "gpu", "aws"}),
+        (("drain", "pu"), {"pub1", "pub2"}),
+    ],
+)
+def test_names_of_the_site_are_completed(
+    share: Path, site: str, words: tuple[str, ...], names: set[str]
+) -> None:
+    assert {one for one in completed(share, *words, path=site) if one[0] != "-"} == names
+
+
+ZSH = """
+compadd() { shift; print -l -- "$@"; }
+compdef() { }
+source "$1"
+_slurm_elastic_node_job_pool_cloud
+"""
+FISH = "source $argv[1]; complete -C 'slurm-elastic explain '"
+
+
+@pytest.mark.parametrize(("shell", "script"), [("zsh", ZSH), ("fish", FISH)])
+def test_each_shell_has_the_names(share: Path, site: str, shell: str, script: str) -> None:
+    if reason := missing(shell):
+        pytest.skip(reason)
+    file = str(share / manual.COMPLETIONS[shell])
+    words = [shell, "-c", script, *(["zsh"] if shell == "zsh" else []), file]
+    done = subprocess.run(
+        words, capture_output=True, text=True, timeout=60, env=os.environ | {"PATH": site}
+    )
+    found = {line.partition("\t")[0] for line in done.stdout.splitlines()}
+    assert {"pub1", "pub2", "42", "50", "general", "gpu", "aws"} <= found, done.stderr
 
 
 def test_bash_completes_file_names(share: Path, tmp_path: Path) -> None:
@@ -149,6 +205,21 @@ def test_they_do_not_depend_on_who_makes_them(
     monkeypatch.setenv(CONFIG_VARIABLE, "/home/somebody/own.yaml")
     manual.write(tmp_path)
     assert not [p for p in tmp_path.rglob("*") if p.is_file() and "somebody" in p.read_text()]
+
+
+def test_they_are_made_where_no_cloud_has_its_sdk(tmp_path: Path) -> None:
+    """As pip builds a wheel, with what pyproject.toml asks for and nothing else."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = {**project["optional-dependencies"], "dev": ["moto"]}  # what makes pages is in dev
+    needs = {re.split(r"\[|>", need)[0] for of in extras.values() for need in of}
+    brought = importlib.metadata.packages_distributions().items()
+    absent = {name: None for name, of in brought if needs & set(of)}
+    code = f"import sys; sys.modules.update({absent})\nfrom slurm_elastic.cli import manual; manual.pages()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert "boto3" in absent
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.e2e

@@ -15,7 +15,7 @@ from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.cli import offers
 from slurm_elastic.cli.main import main
 from slurm_elastic.config import Config, configfile
-from slurm_elastic.model.cluster import BREAKER, COOL_DOWN, Exclusion
+from slurm_elastic.model.exclusion import BREAKER, COOL_DOWN, Exclusion
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.state.ledger import Ledger
 
@@ -106,12 +106,12 @@ def test_what_cools_down_or_is_paused_is_rejected_with_why(
         cause="none left",
         count=1,
     )
-    ledger.exclude(cool)
+    ledger.exclusions.add(cool)
     (pool,) = offers.gather(config, slurm, T0, pool="wide", nodes=2).pools
     assert [(r.offer, r.reason) for r in pool.rejected] == [
         (SPOT, "cools down for another 60 s after InsufficientCapacity: none left")
     ]
-    ledger.exclude(
+    ledger.exclusions.add(
         Exclusion(kind=BREAKER, scope="wide", count=10, until=T0 + 9, cause="10 in a row")
     )
     (pool,) = offers.gather(config, slurm, T0, pool="wide").pools

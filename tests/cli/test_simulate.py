@@ -270,8 +270,26 @@ def test_the_page_says_what_comes_of_it_from_what_and_for_whom(tmp_path: Path) -
     assert "on_demand+idle(60) costs least" in page
     assert "Beside slurm: " in page or "How sure that is beside slurm" in page
     assert "Random choices begin with seed 0" in page
-    assert "<td>2021-03</td>" in page
+    assert '<th scope="row">2021-03</th>' in page
     assert "No spot prices were given" in page
+
+
+def test_the_page_follows_the_browser_and_has_the_site_without_clouds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "report.html"
+    assert simulate("--static", "12x4", "--html", str(out)) == 0
+    page = out.read_text()
+    assert "prefers-color-scheme: dark" in page
+    assert 'name="viewport"' in page
+    assert "stroke: var(--spot)" in page
+    assert "Without public clouds 116 jobs cost $0.00" in page
+    assert "without clouds" not in capsys.readouterr().out, "the table is of what was asked for"
+    site = tmp_path / "site.yaml"
+    site.write_text(EXAMPLE.read_text().replace("\n  nodes: 24 ", "\n  nodes: 0 "))
+    asked = ["--workload", str(WORKLOAD), "--static", "1x4", "--html", str(out)]
+    assert main(["--config", str(site), "simulate", *asked]) == 0
+    assert "Without public clouds" not in out.read_text(), "its own machines are far too few"
 
 
 def test_the_page_draws_the_threshold_that_is_simulated(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slurm_elastic.cli.simulate_tables import told
-from slurm_elastic.simulate.comparison import Comparison, Interval
+from slurm_elastic.simulate.certainty import Comparison, Interval
 
 
 def comparison(saving: tuple[float, ...], wait: tuple[float, ...]) -> Comparison:

@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_elastic.cli import streams
-from slurm_elastic.cli.streams import LONGEST, PlainFormatter, visible, write_csv
+from slurm_elastic.cli.machine_readable import write_csv
+from slurm_elastic.cli.streams import LONGEST, PlainFormatter, visible
 
 LOG = (
     "import logging; from slurm_elastic.cli.streams import log_plainly; "
@@ -114,4 +115,4 @@ def test_values_are_written_in_one_way() -> None:
     ways = [
         p for p in package.rglob("*.py") if re.search(r"csv\.(writer|DictWriter)", p.read_text())
     ]
-    assert [p.name for p in ways] == ["streams.py"]
+    assert [p.name for p in ways] == ["machine_readable.py"]

@@ -19,15 +19,16 @@ from slurm_elastic.cli.explain import Explanation
 from slurm_elastic.config import Config, PoolSettings, SlurmSettings
 from slurm_elastic.config.access import Who
 from slurm_elastic.config.policies import Budget, SitePolicies
-from slurm_elastic.model.cluster import BREAKER, Exclusion, Limits
+from slurm_elastic.model.cluster import Limits
 from slurm_elastic.model.directive import Directive, Pause
+from slurm_elastic.model.exclusion import BREAKER, Exclusion
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.slurm.hooks import submit_filter
 from slurm_elastic.state.ledger import Ledger
-from slurm_elastic.watch.door.asks import ChainAsk
+from slurm_elastic.watch.door.questions import ChainAsk
 from slurm_elastic.watch.door.records import read_chain
-from slurm_elastic.watch.door.sight import Viewer, seen_chain
+from slurm_elastic.watch.door.visibility import Viewer, seen_chain
 
 OFF = frozenset({"IDLE", "CLOUD", "POWERED_DOWN"})
 NODES = ("op1", "op2", *(f"pub{i}" for i in range(1, 9)))
@@ -121,7 +122,7 @@ def test_a_filter_that_is_called_is_no_trouble(site: Config) -> None:
 
 def test_bounds_of_the_ledger_are_told(site: Config, tmp_path: Path) -> None:
     with_breaker = Ledger(tmp_path / "ledger.db")
-    with_breaker.exclude(
+    with_breaker.exclusions.add(
         Exclusion(kind=BREAKER, scope="general", count=3, until=4e9, cause="no answer")
     )
     with_breaker.close()
@@ -195,7 +196,7 @@ def test_a_pause_by_an_operator_is_the_verdict_with_who_and_why(site: Config, he
         word=Pause(scope="cloud:aws"), who="alice", since=0.0, starts=0.0, reason="new image"
     )
     with contextlib.closing(Ledger(site.state / "ledger.db")) as ledger:
-        ledger.direct(word)
+        ledger.directives.give(word)
     asked = slurm()
     if held:
         reason = "slurm-elastic:hold:cloud aws is paused by alice: new image"

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.cli.main import main
 from slurm_elastic.config import configfile
 from slurm_elastic.config.checkpoint import BlcrSettings, CheckpointSettings
@@ -26,14 +27,15 @@ GOOD = (ROOT / "tests" / "data" / "config" / "good.yaml").read_text()
 PAGES = {
     "configuration-when.md": (
         "Keys, and when one would change them",
-        ("[configuration.md](configuration.md) says what each means and how values are written;\n"
-        "[clouds and pools](configuration-clouds-when.md) have a page of their own. A cloud may have its own `limits`,\n"
-        "`who` and `policies`, a pool its own `policies`, by the same keys."),
+        ("This page says of each key when one would change it. [configuration.md](configuration.md) says what each means and\n"
+        "how values are written; [clouds and pools](configuration-clouds-when.md) have a page of their own. A cloud may have\n"
+        "its own `limits`, `who` and `policies`, a pool its own `policies`, by the same keys."),
     ),
     "configuration-clouds-when.md": (
         "Keys of clouds and pools, and when one would change them",
-        ("[configuration-clouds.md](configuration-clouds.md) says what each means; all other sections are on\n"
-        "[another page](configuration-when.md). `clouds.KEY` is of every cloud, `clouds (aws).KEY` of those with\n"
+        ("This page says of each key of clouds and pools when one would change it.\n"
+        "[configuration-clouds.md](configuration-clouds.md) says what each means; all other sections are on\n"
+        "[another page](configuration-when.md). `clouds.KEY` is a key of every cloud, `clouds (aws).KEY` one of those with\n"
         "`provider: aws`."),
     ),
 }  # fmt: skip
@@ -110,6 +112,7 @@ GONE: tuple[tuple[str, str, object], ...] = (
     ("clouds[2] (nebula)", "threads", 20),
     ("clouds[2] (boxes)", "threads", 99),
     ("clouds[2] (rack)", "threads", 99),
+    ("", "metrics", {"listen": "127.0.0.1:9817"}),
 )
 
 
@@ -123,7 +126,7 @@ def place(document: dict[str, Any], at: str) -> dict[str, Any]:
         document["join"] = {"head": "head", "ssh": dict(SSH)}
         return document["join"]["ssh"]  # type: ignore[no-any-return]
     here = document
-    for step in at.split("."):
+    for step in filter(None, at.split(".")):
         here = here.setdefault(step, {})
     return here
 
@@ -141,9 +144,15 @@ def test_a_key_that_has_gone_is_told_of_and_changes_nothing(
         assert configfile.parse(yaml.safe_dump(document), "site.yaml") == expected
     (told,) = caplog.messages
     assert told.startswith("site.yaml:")
-    assert f": {at}.{key}: the key {key} is gone since release 0.1.0 and does nothing: " in told
-    removed = (ROOT / "CHANGELOG.md").read_text().partition("### Removed")[2]
-    assert re.search(rf"`([a-z.]+\.)?{key}`", removed)
+    assert (
+        f": {at + '.' if at else ''}{key}: the key {key} is gone since release 0.1.0 and does nothing: "
+        in told
+    )
+    decision = (ROOT / "docs/design/21-a-key-says-when-to-change-it.md").read_text()
+    table = (
+        decision.partition("### Keys that are gone")[2].partition("\n\n|")[2].partition("\n\n")[0]
+    )
+    assert re.search(rf"^\| .*`([a-z.]+\.)?{key}`", table, re.MULTILINE)
 
 
 def test_commands_tell_of_it_and_go_on(
@@ -160,3 +169,10 @@ def test_what_holds_in_their_place() -> None:
     assert (Ssh(key="/k").timeout, Ssh(key="/k").at_once) == (20.0, 10)
     assert (BlcrSettings().timeout, BlcrSettings().connections) == (10.0, 32)
     assert not hasattr(CheckpointSettings(), "patience")
+
+
+def test_it_is_told_of_beside_mistakes_too(caplog: pytest.LogCaptureFixture) -> None:
+    text = GOOD.replace("timings:\n", "timings:\n  misses: 5\n  boot_failures: many\n")
+    with pytest.raises(ConfigError, match="boot_failures"):
+        configfile.parse(text, "site.yaml")
+    assert [text.split(": ")[1] for text in caplog.messages] == ["timings.misses"]

@@ -9,7 +9,7 @@ import pytest
 from slurm_elastic.base.errors import SlurmError, TransientError
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.launch import end_far
-from slurm_elastic.model.cluster import COOL_DOWN, Exclusion
+from slurm_elastic.model.exclusion import COOL_DOWN, Exclusion
 from slurm_elastic.policies.launch.boots import given_up_after
 from slurm_elastic.policies.nodes.node_state import Phase, phase
 from slurm_elastic.policies.repair.cloud_view import Thresholds
@@ -23,7 +23,7 @@ def up(world: World, node: str = "pub1") -> str:
     world.slurm.submit(1, (node,))
     world.advance(60)
     (machine,) = world.machines_of(node)
-    assert [m.registered is not None for m in world.ledger.machines()] == [True]
+    assert [m.registered is not None for m in world.ledger.machines.live()] == [True]
     return machine
 
 
@@ -34,7 +34,7 @@ def lose(world: World, *lost: str) -> None:
         if kind not in lost:
             world.program(kind, nodes, jobs)
 
-    world.slurm._program = program
+    world.programs = program
 
 
 def off(world: World, node: str = "pub1") -> None:
@@ -56,13 +56,13 @@ def until_runs(world: World, job: int, within: float) -> float:
 
 
 def reasons(world: World, kind: str) -> list[str]:
-    return [d.reason for d in world.ledger.decisions("pub1") if d.kind == kind]
+    return [d.reason for d in world.ledger.decisions.about("pub1") if d.kind == kind]
 
 
 def set_back(world: World, seconds: float = STEP_BACK) -> None:
     """The clock of the head shows so much less from now on; monotonic ones do not."""
     clock = lambda: world.now - seconds  # noqa: E731
-    for part in (world.site, *world.daemon._rounds.values()):  # type: ignore[union-attr]
+    for part in (world.site, *world.daemon.rounds.values()):  # type: ignore[union-attr]
         site = getattr(part, "_site", part)
         object.__setattr__(site, "now", clock)
 
@@ -71,7 +71,7 @@ def set_back(world: World, seconds: float = STEP_BACK) -> None:
         file = {"jobs": of, "all_nodes": compress(nodes)} if kind == "resume" else None
         world.program(kind, nodes, jobs, received=clock(), resume_file=file)
 
-    world.slurm._program = program
+    world.programs = program
 
 
 @pytest.mark.parametrize("requeue", [True, False])
@@ -119,7 +119,7 @@ def test_none_is_bought_where_slurm_gave_the_node_up_while_the_old_one_was_ended
         world.slurm.set_node("pub1", "IDLE", "CLOUD", "POWERED_DOWN")
 
     monkeypatch.setattr(cloud, "terminate", slow)
-    launched = len(world.ledger.decisions("pub1"))
+    launched = len(world.ledger.decisions.about("pub1"))
     world.slurm.submit(2, ("pub1",))
     world.advance(world.config.timings.grace + 120)
     assert world.machines_of("pub1") == []
@@ -193,7 +193,7 @@ def test_a_node_with_a_job_on_it_keeps_its_machine(world: World, state: str) -> 
     world.advance(600)
     world.slurm.set_job(1, state, nodes=("pub1",))
     world.slurm.set_node("pub1", "ALLOCATED", "CLOUD", "POWERING_UP")
-    world.slurm._since["pub1"] = world.now
+    world.slurm.set_since("pub1", world.now)
     world.program("resume", ["pub1"], {1: ["pub1"]}, received=world.now)
     world.advance(300)
     assert world.machines_of("pub1") == [machine]
@@ -207,11 +207,11 @@ def test_a_slurmctld_that_forgot_for_a_moment_that_the_node_was_up_costs_nothing
     states = world.slurm.node("pub1").states
     world.slurm.set_node("pub1", "ALLOCATED", "CLOUD", "POWERING_UP", "NOT_RESPONDING")
     world.slurm.set_job(1, "CONFIGURING", nodes=("pub1",))
-    registered = world.ledger.machines()[0].registered
+    registered = world.ledger.machines.live()[0].registered
     assert registered is not None
     world.now = registered + world.config.timings.suspend_timeout / 2
     world.program("resume", ["pub1"], {1: ["pub1"]}, received=world.now)
-    world._live = lambda *_: None  # type: ignore[method-assign]
+    world.hears = False
     world.advance(60)
     assert world.machines_of("pub1") == [machine]
     world.slurm.set_node("pub1", *states)
@@ -267,7 +267,7 @@ def test_a_suspend_from_before_the_clock_was_set_back_ends_no_machine_that_boots
     world.slurm.submit(2, ("pub1",))
     assert [request.kind for request in world.spool.pending()] == ["resume", "suspend"]
     until_runs(world, 2, within=30)
-    new = {m.instance.id for m in world.ledger.machines(ended_since=0.0)} - {old}
+    new = {m.instance.id for m in world.ledger.machines.live(ended_since=0.0)} - {old}
     assert new == set(world.machines_of("pub1")), "one was bought, and it came up"
 
 
@@ -287,18 +287,18 @@ def test_no_node_is_held_for_longer_because_the_clock_was_set_back(world: World)
     world.slurm.submit(1, ("pub1",))
     world.advance(60)
     world.slurm.finish(1)
-    assert {row.scope for row in world.ledger.holds()} == {"pub1", "pub2", "pub3"}
+    assert {row.scope for row in world.ledger.exclusions.holds()} == {"pub1", "pub2", "pub3"}
     world.clouds["pub"].limit("*", None)
     set_back(world, 36000.0)
     world.advance(600)
-    assert world.ledger.holds() == ()
-    assert world.ledger.cool_downs(world.site.now()) == ()
+    assert world.ledger.exclusions.holds() == ()
+    assert world.ledger.exclusions.cool_downs(world.site.now()) == ()
     assert not [n for n in ("pub1", "pub2", "pub3") if "DRAIN" in world.slurm.node(n).states]
 
 
 @pytest.mark.parametrize("step", [STEP_BACK, -STEP_BACK])
 def test_a_node_is_given_up_in_time_whatever_the_clock_says(world: World, step: float) -> None:
-    world._live = lambda *_: None  # type: ignore[method-assign]  # its slurmd never comes up
+    world.hears = False  # its slurmd never comes up
     world.slurm.submit(1, ("pub1",), requeue=False)
     world.advance(60)
     set_back(world, step)
@@ -318,12 +318,12 @@ def test_a_machine_that_is_gone_is_missed_whatever_the_clock_says(
     machine = up(world)
     set_back(world, step)
     world.clouds["pub"].take(machine)
-    world._live = lambda *_: None  # type: ignore[method-assign]  # SlurmdTimeout is long
+    world.hears = False  # SlurmdTimeout is long
     world.slurm.set_node("pub1", "ALLOCATED", "CLOUD", "NOT_RESPONDING")
     timings = world.config.timings
     world.advance((Thresholds().misses + 1) * timings.reconcile)
     assert reasons(world, "ended") == ["the cloud did not list it 3 times in a row"]
-    assert world.ledger.machines() == ()
+    assert world.ledger.machines.live() == ()
 
 
 def test_a_machine_that_cannot_be_ended_does_not_keep_a_lost_request_from_being_made_up(
@@ -359,7 +359,7 @@ def test_a_machine_that_does_not_end_is_told_of_whatever_the_clock_says(world: W
     world.advance(60)
     set_back(world)
     world.advance(120)
-    (told,) = [h.error for h in world.ledger.health() if h.name == "paid machines"]
+    (told,) = [h.error for h in world.ledger.health.all() if h.name == "paid machines"]
     assert told is not None
     assert "still has it" in told
 
@@ -370,13 +370,13 @@ def test_the_longest_cool_down_outlives_a_small_step_of_the_clock(
 ) -> None:
     longest = world.config.timings.cooldown_max
     until = world.site.now() + longest
-    world.ledger.exclude(
+    world.ledger.exclusions.add(
         Exclusion(kind=COOL_DOWN, scope="pub/*/*/*", until=until, code="x", cause="y", count=9)
     )
     set_back(world, step + 0.01)
-    end_far(world.site, world.ledger.exclusions())
-    (cool_down,) = world.ledger.cool_downs(world.site.now())
+    end_far(world.site, world.ledger.exclusions.all())
+    (cool_down,) = world.ledger.exclusions.cool_downs(world.site.now())
     assert cool_down.until == until
     set_back(world, 120.0)
-    end_far(world.site, world.ledger.exclusions())
-    assert world.ledger.cool_downs(world.site.now()) == ()
+    end_far(world.site, world.ledger.exclusions.all())
+    assert world.ledger.exclusions.cool_downs(world.site.now()) == ()

@@ -11,12 +11,13 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import AuthError, CapacityError, ProviderError, SlurmError
 from slurm_elastic.controller import adoption, recycling
-from slurm_elastic.controller import apply as repair
-from slurm_elastic.controller.context import new_generation
+from slurm_elastic.controller.apply import apply
+from slurm_elastic.controller.context import Site, new_generation
 from slurm_elastic.controller.snapshot import all_nodes, see, terms_of
-from slurm_elastic.model.cluster import CAPACITY, OPERATOR, Exclusion, Instance, LaunchSpec
+from slurm_elastic.model.cluster import Instance, LaunchSpec
+from slurm_elastic.model.exclusion import CAPACITY, OPERATOR, Exclusion
 from slurm_elastic.model.memory import generation_order
-from slurm_elastic.model.slurm import NOWHERE
+from slurm_elastic.model.slurm import NOWHERE, Request
 from slurm_elastic.policies import actions
 from slurm_elastic.policies.nodes.node_state import Phase, is_down, phase
 from slurm_elastic.state.ledger import Condition, Ledger, Machine
@@ -29,12 +30,17 @@ FULL = Condition(end_only="the disk is full")
 def do(world: World, *some: actions.Action, seen: Sequence[Instance] = ()) -> None:
     site = world.site
     snapshot = see(site, terms_of(site, "pub"), all_nodes(site), tuple(seen))
-    repair.apply(site, "pub", some, snapshot)
+    apply(site, "pub", some, snapshot)
 
 
-def doer(world: World) -> repair._Apply:
-    site = world.site
-    return repair._Apply(site, "pub", see(site, terms_of(site, "pub"), all_nodes(site)), {})
+def do_asked(
+    world: World, *some: actions.Action, seen: Sequence[Instance] = (), site: Site | None = None
+) -> None:
+    """As for a request: done as decided, and what fails is raised."""
+    site = site or world.site
+    snapshot = see(site, terms_of(site, "pub"), all_nodes(site), tuple(seen))
+    asked = Request(id="r1", kind="resume", nodes=(), received=world.now)
+    apply(site, "pub", some, replace(snapshot, request=asked))
 
 
 def up(world: World, *nodes: str) -> list[Instance]:
@@ -50,7 +56,7 @@ def intend(world: World, *nodes: str, request: str = "r1") -> LaunchSpec:
     spec = LaunchSpec(
         generation=new_generation(world.now), pool=pool, nodes=nodes, offer=offer, jobs=(7,)
     )
-    world.ledger.intend(spec, request, world.now)
+    world.ledger.launches.intend(spec, request, world.now)
     return spec
 
 
@@ -59,11 +65,11 @@ def calls(world: World, name: str) -> int:
 
 
 def told(world: World, subject: str, kind: str) -> list[str]:
-    return [d.reason for d in world.ledger.decisions(subject) if d.kind == kind]
+    return [d.reason for d in world.ledger.decisions.about(subject) if d.kind == kind]
 
 
 def row(world: World, machine: str) -> Machine:
-    (found,) = [m for m in world.ledger.machines() if m.instance.id == machine]
+    (found,) = [m for m in world.ledger.machines.live() if m.instance.id == machine]
     return found
 
 
@@ -73,14 +79,14 @@ def row(world: World, machine: str) -> Machine:
 def test_a_launch_that_made_nothing_is_written_down_with_the_reason(world: World) -> None:
     spec = intend(world, "pub1")
     do(world, actions.Abandon(generation=spec.generation, reason=WHY))
-    assert world.ledger.open_launches() == ()
-    launch = world.ledger.launch(spec.generation)
+    assert world.ledger.launches.open() == ()
+    launch = world.ledger.launches.get(spec.generation)
     assert launch is not None
     assert (launch.state, launch.error, launch.finished) == ("failed", WHY, world.now)
 
 
 def test_a_launch_that_is_not_known_is_not_called_again(world: World) -> None:
-    repair._retry(world.site, [actions.Retry(generation="g-unknown", reason=WHY)], ())
+    do_asked(world, actions.Retry(generation="g-unknown", reason=WHY))
     assert calls(world, "launch") == 0
 
 
@@ -89,9 +95,9 @@ def test_while_nothing_can_be_written_down_no_launch_is_called_again(
 ) -> None:
     spec = intend(world, "pub1")
     monkeypatch.setattr(Ledger, "condition", FULL)
-    repair._retry(world.site, [actions.Retry(generation=spec.generation, reason=WHY)], ())
+    do_asked(world, actions.Retry(generation=spec.generation, reason=WHY))
     assert calls(world, "launch") == 0
-    assert len(world.ledger.open_launches()) == 1
+    assert len(world.ledger.launches.open()) == 1
 
 
 def test_of_a_pool_that_the_configuration_has_lost_only_what_is_there_is_taken_in(
@@ -101,9 +107,9 @@ def test_of_a_pool_that_the_configuration_has_lost_only_what_is_there_is_taken_i
     (one, other) = world.clouds["pub"].launch(spec)
     site = dataclasses.replace(world.site, pools={})
     retry = actions.Retry(generation=spec.generation, reason=WHY)
-    repair._retry(site, [retry], [replace(other, generation="another"), one])
-    assert [m.instance.id for m in world.ledger.machines()] == [one.id]
-    assert world.ledger.open_launches() == ()
+    do_asked(world, retry, seen=[replace(other, generation="another"), one], site=site)
+    assert [m.instance.id for m in world.ledger.machines.live()] == [one.id]
+    assert world.ledger.launches.open() == ()
     assert calls(world, "launch") == 1, "ours, above"
     assert told(world, "pub1", "confirmed") == [WHY]
     assert told(world, "pub2", "confirmed") == []
@@ -122,7 +128,7 @@ def test_a_launch_is_not_repeated_for_a_node_that_was_suspended_since(
     (request,) = world.spool.pending()
     at = generation_order(spec.generation) + later
     world.site.suspends[number] = replace(request, received=at)
-    repair._retry(world.site, [actions.Retry(generation=spec.generation, reason=WHY)], ())
+    do_asked(world, actions.Retry(generation=spec.generation, reason=WHY))
     assert (calls(world, "launch") > 0) is repeated
 
 
@@ -132,7 +138,7 @@ def test_what_a_repeated_launch_is_refused_is_bought_elsewhere_and_told(world: W
     for node in ("pub1", "pub2"):
         world.slurm.set_node(node, "IDLE", "CLOUD", "POWERING_UP")
     world.clouds["pub"].fail_next(CapacityError, 1, "launch")
-    repair._retry(world.site, [actions.Retry(generation=spec.generation, reason=WHY)], ())
+    do_asked(world, actions.Retry(generation=spec.generation, reason=WHY))
     assert sorted(i.node for i in world.alive()) == ["pub1", "pub2"], "pub3 is not waited for"
     for subject in ("pub1", "pub3", "job:7"):
         (reason,) = told(world, subject, "retry-refused")
@@ -142,7 +148,7 @@ def test_what_a_repeated_launch_is_refused_is_bought_elsewhere_and_told(world: W
 def test_what_a_repeated_launch_made_is_told_and_not_bought_twice(world: World) -> None:
     spec = intend(world, "pub1")
     world.slurm.set_node("pub1", "IDLE", "CLOUD", "POWERING_UP")
-    repair._retry(world.site, [actions.Retry(generation=spec.generation, reason=WHY)], ())
+    do_asked(world, actions.Retry(generation=spec.generation, reason=WHY))
     assert told(world, "pub1", "retry-started") == [WHY]
     assert calls(world, "launch") == 1
     assert len(world.alive()) == 1
@@ -156,9 +162,9 @@ def test_a_repeated_launch_that_stays_in_doubt_buys_nothing_else_and_stops_no_ot
         world.slurm.set_node(node, "IDLE", "CLOUD", "POWERING_UP")
     world.clouds["pub"].fail_next(AuthError, 1, "launch")
     some = [actions.Retry(generation=s.generation, reason=WHY) for s in (first, second)]
-    repair._retry(world.site, some, ())
+    do_asked(world, *some)
     assert [i.node for i in world.alive()] == ["pub2"]
-    assert [r.generation for r in world.ledger.open_launches()] == [first.generation]
+    assert [r.generation for r in world.ledger.launches.open()] == [first.generation]
 
 
 # machines
@@ -168,20 +174,20 @@ def test_where_nothing_can_be_written_down_a_machine_to_be_stopped_ends(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, other = up(world, "pub1", "pub2")
-    world.ledger.stopping("pub", [one.id, other.id], "idle", world.now)
+    world.ledger.stops.stopping("pub", [one.id, other.id], "idle", world.now)
     monkeypatch.setattr(Ledger, "condition", FULL)
     world.clouds["pub"].fail_next(AuthError, 1, "terminate")
-    doer(world)._stop([actions.StopAgain(machine=one.id, reason=WHY)])
+    do_asked(world, actions.StopAgain(machine=one.id, reason=WHY))
     assert row(world, one.id).stopping is None, "the next rounds end it, and stop it no more"
     assert row(world, other.id).stopping is not None
-    doer(world)._stop([actions.StopAgain(machine=one.id, reason=WHY)])
+    do_asked(world, actions.StopAgain(machine=one.id, reason=WHY))
     assert [i.id for i in world.alive()] == [other.id]
     assert calls(world, "stop") == 0
 
 
 def test_a_machine_that_its_cloud_cannot_stop_ends_in_the_same_round(world: World) -> None:
     (one,) = up(world, "pub1")
-    world.ledger.stopping("pub", [one.id], "idle", world.now)
+    world.ledger.stops.stopping("pub", [one.id], "idle", world.now)
     world.clouds["pub"].fail_next(ProviderError, 1, "stop")
     do(world, actions.StopAgain(machine=one.id, reason=WHY))
     assert world.alive() == []
@@ -201,7 +207,7 @@ def test_machines_are_written_down_as_gone_each_with_its_reason(
 ) -> None:
     one, other = up(world, "pub1", "pub2")
     do(world, kind(machine=one.id, reason=WHY), kind(machine=other.id, reason="another"))
-    assert world.ledger.machines() == ()
+    assert world.ledger.machines.live() == ()
     assert told(world, "pub1", "ended") == [WHY]
     assert told(world, "pub2", "ended") == ["another"]
 
@@ -218,8 +224,7 @@ def test_a_node_whose_machine_is_gone_keeps_its_address_unless_the_cloud_has_tol
     before = world.slurm.node("pub1").address
     kind = actions.FailLost if told_by_cloud else actions.FailNode
     some = [kind(node=name, reason=WHY) for name in ("no-such-node", "pub1")]
-    apply = doer(world)
-    apply._doers[kind](some)
+    do_asked(world, *some)
     assert is_down(world.slurm.node("pub1"))
     assert world.slurm.node("pub1").address == (NOWHERE if told_by_cloud else before)
     assert told(world, "pub1", "node-lost") == [WHY]
@@ -242,18 +247,16 @@ def test_a_node_is_given_back_with_the_reason_of_its_hold(world: World) -> None:
         world.slurm.set_node(node, "ALLOCATED", "POWERING_UP", "CLOUD")
         world.slurm.set_job(number, "CONFIGURING", nodes=(node,))
     hold = Exclusion(kind=CAPACITY, scope="pub1", pool="burst", cause="none left", until=world.now)
-    world.ledger.exclude(hold)
+    world.ledger.exclusions.add(hold)
     for node in PUB[:2]:
-        doer(world)._give_back([actions.GiveBack(node=node, reason=WHY)])
+        do_asked(world, actions.GiveBack(node=node, reason=WHY))
     assert told(world, "job:1", "requeued") == ["its nodes cannot be had: none left"]
     assert told(world, "job:2", "requeued") == [f"its nodes cannot be had: {WHY}"]
 
 
 def test_a_change_of_a_node_is_told_with_its_reason(world: World) -> None:
     up(world, "pub1")
-    doer(world)._doers[actions.PowerDownWhenIdle](
-        [actions.PowerDownWhenIdle(node="pub1", reason=WHY)]
-    )
+    do_asked(world, actions.PowerDownWhenIdle(node="pub1", reason=WHY))
     assert told(world, "pub1", "power-down-asap") == [WHY]
 
 
@@ -264,7 +267,7 @@ def test_addresses_are_told_to_slurm(world: World) -> None:
 
 def test_nodes_are_let_go_and_held_each_with_its_own_reason(world: World) -> None:
     for kind, name in ((CAPACITY, "pub1"), (CAPACITY, "pub2"), (OPERATOR, "pub3")):
-        world.ledger.exclude(
+        world.ledger.exclusions.add(
             Exclusion(kind=kind, scope=name, pool="burst", cause="x", until=world.now + 1e6)
         )
     do(
@@ -274,7 +277,7 @@ def test_nodes_are_let_go_and_held_each_with_its_own_reason(world: World) -> Non
         actions.Hold(node="pub2", pool="burst", reason="still full"),
         actions.Hold(node="op1", pool="rack", reason="the rack is dark"),
     )
-    assert {h.scope: h.cause for h in world.ledger.holds()} == {
+    assert {h.scope: h.cause for h in world.ledger.exclusions.holds()} == {
         "pub2": "still full",
         "op1": "the rack is dark",
     }
@@ -311,12 +314,17 @@ def test_while_slurm_does_not_tell_its_jobs_each_node_is_served_for_itself(
     def broken() -> Any:
         raise SlurmError(("squeue",), 1, "Socket timed out")
 
-    monkeypatch.setattr(world.slurm, "jobs", broken)
-    assert repair._jobs_of(world.site, ["pub1"]) == {}
-    monkeypatch.undo()
-    world.slurm.set_job(1, "CONFIGURING", nodes=("pub1", "pub2"))
-    world.slurm.set_job(2, "CONFIGURING", nodes=("pub3",))
-    assert repair._jobs_of(world.site, ["pub1"]) == {1: ("pub1", "pub2")}
+    world.advance(1)
+    powering_up(world, "pub1", "pub2", "pub3")
+    for job, nodes in ((1, ("pub1", "pub2")), (2, ("pub3",))):
+        world.slurm.set_job(job, "CONFIGURING", nodes=nodes)
+    why = "Slurm waits for it and nothing serves it: the request was lost"
+    with monkeypatch.context() as patched:
+        patched.setattr(world.slurm, "jobs", broken)
+        do(world, actions.Launch(node="pub1", reason=why))
+    do(world, actions.Launch(node="pub2", reason=why))
+    jobs = {m.instance.node: m.jobs for m in world.ledger.machines.live()}
+    assert jobs == {"pub1": (), "pub2": (1,)}
 
 
 # adopting
@@ -357,7 +365,7 @@ def test_a_machine_that_was_gone_before_it_could_be_taken_in_is_written_down_bes
     for gone in (one, elsewhere):
         world.site.unadopted[gone.cloud, gone.id] = gone
     adoption.account_for_gone(world.site, "pub", [])
-    (found,) = [m for m in world.ledger.machines(ended_since=0) if m.instance.id == one.id]
+    (found,) = [m for m in world.ledger.machines.live(ended_since=0) if m.instance.id == one.id]
     assert found.ended == world.now
     assert found.worst_price == pytest.approx(0.10)
     assert told(world, "pub2", "ended") == [adoption.UNADOPTED]
@@ -399,7 +407,7 @@ def test_a_node_without_its_machine_goes_down_where_that_helps_its_jobs(
 ) -> None:
     """Not one that is off, nor an idle one of an admin's, whose words stay."""
     world.slurm.set_node("pub1", "CLOUD", *states.split(), reason=reason)
-    repair._fail_nodes(world.site, [actions.FailNode(node="pub1", reason=WHY)])
+    do_asked(world, actions.FailNode(node="pub1", reason=WHY))
     node = world.slurm.node("pub1")
     assert is_down(node) is (kept != "-")
     if is_down(node):
@@ -412,7 +420,7 @@ REBOOTED = "Node unexpectedly rebooted"
 
 def test_only_the_machine_of_the_node_that_ails_gets_another(world: World) -> None:
     up(world, "pub1", "pub2", "op1")
-    world.slurm._requeue_jobs_of("pub1")
+    world.slurm.requeue_jobs_of("pub1")
     world.slurm.set_node("pub1", "IDLE", "DOWN", "CLOUD", reason=REBOOTED, reason_user="slurm")
     recycling.recycle(world.site, "pub", [actions.Recycle(node="pub1", reason=WHY)], "r1")
     assert sorted(i.node for i in world.alive()) == ["op1", "pub2"]
@@ -432,4 +440,9 @@ def test_a_failure_is_told_of_each_machine_of_a_node(
 ) -> None:
     (one,) = up(world, "pub1")
     world.site.record("r1", kind, ["pub1"], reason.format(id=one.id))
-    assert recycling._is_told(world.site, row(world, one.id)) is known
+    before = told(world, "pub1", recycling.NODE_FAILED)
+    world.slurm.requeue_jobs_of("pub1")
+    world.slurm.set_node("pub1", "IDLE", "DOWN", "CLOUD", reason=REBOOTED, reason_user="slurm")
+    recycling.recycle(world.site, "pub", [actions.Recycle(node="pub1", reason=WHY)], "r1")
+    after = told(world, "pub1", recycling.NODE_FAILED)
+    assert [why.partition(":")[0] for why in after[len(before) :]] == [one.id] * (not known)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +20,8 @@ from slurm_elastic.controller.autoscaler import Autoscaler
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.covered_jobs import CoveredJobs
 from slurm_elastic.controller.observe import observe, pool_groups
-from slurm_elastic.model.cluster import POLICY, Limits, Location, Market
+from slurm_elastic.model.cluster import Limits, Location, Market
+from slurm_elastic.model.exclusion import POLICY
 from slurm_elastic.model.memory import Aside
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.growth.scaling import GroupSnapshot, PendingJob, ScaleDown, ScalingPlan
@@ -103,7 +103,7 @@ def _simulator_agrees(
 
 
 def policies(world: World) -> list[Decision]:
-    return [d for d in world.ledger.decisions("pool:burst") if d.kind == "policy"]
+    return [d for d in world.ledger.decisions.about("pool:burst") if d.kind == "policy"]
 
 
 def running(world: World) -> list[int]:
@@ -116,7 +116,7 @@ def test_without_policies_nothing_is_measured_and_nothing_done(make: Callable[..
     before = world.slurm.calls["jobs"]
     world.advance(600, step=1)
     assert world.slurm.calls["jobs"] == before
-    assert world.ledger.holds() == ()
+    assert world.ledger.exclusions.holds() == ()
 
 
 def test_bursts_start_machines_ahead_and_keep_the_others_from_slurm(
@@ -132,7 +132,7 @@ def test_bursts_start_machines_ahead_and_keep_the_others_from_slurm(
     assert drained(world) == ["pub3"]
     (first,) = policies(world)
     assert "480 s of new work, 240 s a machine" in first.reason
-    assert [d.kind for d in world.ledger.decisions("job:4")] == ["awaited"]
+    assert [d.kind for d in world.ledger.decisions.about("job:4")] == ["awaited"]
     for job in (1, 2):
         world.slurm.finish(job)
     world.advance(20)
@@ -182,10 +182,8 @@ def test_a_steady_stream_keeps_one_machine_warm(make: Callable[..., World]) -> N
 
 def test_a_delayed_release_waits_for_the_end_of_the_paid_hour(make: Callable[..., World]) -> None:
     world = make(cloud={"lease": 3600.0, "release": "delayed(before_end=180)"}, look=15.0)
-    assert (
-        world.slurm._suspend_time == 300
-    )  # the fake's own; the fragment's is later: see test_fragment
-    world.slurm._suspend_time = 3900
+    assert world.config.timings.suspend_time == 300  # the fragment's is later: see test_fragment
+    world.slurm.set_suspend_time(3900)
     submit(world, 1)
     world.advance(60)
     world.slurm.finish(1)
@@ -196,7 +194,7 @@ def test_a_delayed_release_waits_for_the_end_of_the_paid_hour(make: Callable[...
     assert up(world) == []
     (gone,) = [d for d in policies(world) if "may go" in d.reason]
     assert 3600 - 180 <= gone.at - launched <= 3600
-    assert gone in world.ledger.decisions("pub1"), "it is told of the node, too"
+    assert gone in world.ledger.decisions.about("pub1"), "it is told of the node, too"
 
 
 def test_a_budget_stops_new_machines_and_no_running_job(make: Callable[..., World]) -> None:
@@ -213,9 +211,9 @@ def test_a_budget_stops_new_machines_and_no_running_job(make: Callable[..., Worl
     submit(world, 2)
     world.advance(120)
     assert "PENDING" in world.slurm.queue()[2].states
-    assert "budget of $0.02 a day" in world.ledger.decisions("job:2")[-1].reason
+    assert "budget of $0.02 a day" in world.ledger.decisions.about("job:2")[-1].reason
     assert world.kinds("job:2").count("awaited") == 1, "it is told once"
-    assert "budget of $0.02 a day" in world.ledger.decisions("pub3")[-1].reason
+    assert "budget of $0.02 a day" in world.ledger.decisions.about("pub3")[-1].reason
     world.slurm.finish(1)
     world.advance(60)
     assert running(world) == [2], "a machine that is there may be used"
@@ -227,7 +225,7 @@ def test_a_budget_stops_new_machines_and_no_running_job(make: Callable[..., Worl
     assert "PENDING" in world.slurm.queue()[3].states
     world.advance(120)
     assert running(world) == [3], "a new day, a new budget"
-    assert [row for row in world.ledger.holds() if row.kind == POLICY] == []
+    assert [row for row in world.ledger.exclusions.holds() if row.kind == POLICY] == []
 
 
 def test_a_request_that_comes_when_the_budget_is_spent_starts_nothing(
@@ -241,7 +239,7 @@ def test_a_request_that_comes_when_the_budget_is_spent_starts_nothing(
     world.advance(30)
     assert "PENDING" in world.slurm.queue()[2].states
     assert len(world.alive()) == 1
-    assert any("budget" in d.reason for d in world.ledger.decisions("job:2"))
+    assert any("budget" in d.reason for d in world.ledger.decisions.about("job:2"))
 
 
 def test_a_holds_reason_follows_what_is_in_the_way(make: Callable[..., World]) -> None:
@@ -249,11 +247,13 @@ def test_a_holds_reason_follows_what_is_in_the_way(make: Callable[..., World]) -
         growth="bursts(waste=120)", release="idle(seconds=60)", budget=Budget(per_day=0.02)
     )
     world.advance(20)
-    assert {row.cause for row in world.ledger.holds()} == {holds.BY_POLICY}
+    assert {row.cause for row in world.ledger.exclusions.holds()} == {holds.BY_POLICY}
     submit(world, 1)
     world.advance(900)
     assert running(world) == [1]
-    assert {row.cause for row in world.ledger.holds()} == {"the budget of $0.02 a day is spent"}
+    assert {row.cause for row in world.ledger.exclusions.holds()} == {
+        "the budget of $0.02 a day is spent"
+    }
 
 
 @pytest.mark.parametrize(("growth", "held"), [("bursts(waste=120)", True), ("slurm", False)])
@@ -262,12 +262,12 @@ def test_a_node_that_is_given_back_is_held_first_where_a_policy_starts_it(
 ) -> None:
     """Else Slurm would start it for the next job before the next look."""
     world = make(growth=growth, release="idle(seconds=60)")
-    world.slurm._suspend_time = 3600
+    world.slurm.set_suspend_time(3600)
     back: list[bool] = []
     power_down = autoscaler.node_updates.power_down_when_idle
 
     def given_back(slurm: Any, nodes: Sequence[str]) -> None:
-        back.append(set(nodes) <= {row.scope for row in world.ledger.holds()})
+        back.append(set(nodes) <= {row.scope for row in world.ledger.exclusions.holds()})
         power_down(slurm, nodes)
 
     monkeypatch.setattr(autoscaler.node_updates, "power_down_when_idle", given_back)
@@ -283,9 +283,9 @@ def test_where_something_is_done_nothing_is_said_of_what_is_not() -> None:
     pool = SimpleNamespace(name="burst", stop="it is closed")
     now: Any = SimpleNamespace(pools=(pool, pool))
     leave = ScaleDown(node="pub1", reason="idle")
-    told = list(autoscaler._reasons(now, ScalingPlan(leaves=(leave,))))
+    told = list(autoscaler.reasons(now, ScalingPlan(leaves=(leave,))))
     assert told == ["1 may go: idle"]
-    told = list(autoscaler._reasons(now, ScalingPlan()))
+    told = list(autoscaler.reasons(now, ScalingPlan()))
     assert told == ["nothing is started in pool burst: it is closed"]
 
 
@@ -308,9 +308,9 @@ def test_what_is_up_is_held_no_longer(make: Callable[..., World]) -> None:
     world.advance(10)
     holds.hold_back(world.site, ["pub1"], holds.BY_POLICY)
     world.advance(20)
-    assert "pub1" not in {row.scope for row in world.ledger.holds()}
+    assert "pub1" not in {row.scope for row in world.ledger.exclusions.holds()}
     assert "pub1" not in drained(world)
-    assert [d.reason for d in world.ledger.decisions("pub1") if d.kind == "released"][-1] == (
+    assert [d.reason for d in world.ledger.decisions.about("pub1") if d.kind == "released"][-1] == (
         "it is up or coming"
     )
 
@@ -324,7 +324,7 @@ def test_an_admins_drain_stays_and_counts_as_no_room(make: Callable[..., World])
     assert running(world) == [1]
     assert world.slurm.node("pub1").reason == "fan is broken"
     assert is_drained(world.slurm.node("pub1"))
-    assert "pub1" not in {row.scope for row in world.ledger.holds()}
+    assert "pub1" not in {row.scope for row in world.ledger.exclusions.holds()}
 
 
 def test_a_pool_without_capacity_is_left_alone_until_it_has_some(
@@ -344,7 +344,7 @@ def test_a_pool_without_capacity_is_left_alone_until_it_has_some(
 
 def test_warm_machines_are_kept_and_replaced(make: Callable[..., World]) -> None:
     world = make(pool={"min_idle": 1}, release="idle(seconds=30)")
-    world.slurm._suspend_time = 86400
+    world.slurm.set_suspend_time(86400)
     world.advance(60)
     assert up(world) == ["pub1"]
     submit(world, 1)
@@ -359,7 +359,7 @@ def test_idle_machines_are_weighed_by_what_is_left_of_their_lease(
     make: Callable[..., World],
 ) -> None:
     world = make(cloud={"lease": 3600.0}, order="max_margin", release="delayed(before_end=180)")
-    world.slurm._suspend_time = 7200
+    world.slurm.set_suspend_time(7200)
     submit(world, 1)
     world.advance(600)
     submit(world, 2)
@@ -382,7 +382,7 @@ def test_a_job_that_is_about_to_start_does_not_turn_the_weights_round(
 ) -> None:
     """slurmctld chooses by them in the next moment."""
     world = make(cloud={"lease": 3600.0}, order="min_margin", release="idle(seconds=80000)")
-    world.slurm._suspend_time = 86400
+    world.slurm.set_suspend_time(86400)
     submit(world, 1)
     world.advance(600)
     submit(world, 2)
@@ -413,7 +413,7 @@ def test_policies_that_leave_the_configuration_let_go_of_their_nodes(
     world.start()
     world.advance(30)
     assert drained(world) == []
-    assert world.ledger.holds() == ()
+    assert world.ledger.exclusions.holds() == ()
 
 
 def test_without_policies_there_is_one_look_or_as_many_as_it_takes(
@@ -421,17 +421,18 @@ def test_without_policies_there_is_one_look_or_as_many_as_it_takes(
 ) -> None:
     world = make()
     aside = Aside(job=7, account="physics", partitions=("pub",), begin=0.0, until=0.0)
-    world.ledger.set_aside([aside])
+    world.ledger.books.set_aside([aside])
     world.slurm.set_job(7, "PENDING", account="physics", partitions=("pub",))
     made = Autoscaler(world.site, Inline())  # type: ignore[arg-type]
     with monkeypatch.context() as patched:
-        patched.setattr(world.ledger, "let_back", lambda _: None)
+        patched.setattr(world.ledger.books, "let_back", lambda _: None)
         made.looks.tick()
-    assert made.looks._next < math.inf
     world.now += 3600
+    assert made.looks.is_due
     made.looks.tick()
-    assert world.ledger.asides() == ()
-    assert made.looks._next == math.inf
+    assert world.ledger.books.asides() == ()
+    world.now += 1e9
+    assert not made.looks.is_due
 
 
 def test_a_new_daemon_goes_by_the_last_fifty_decisions(make: Callable[..., World]) -> None:
@@ -443,7 +444,7 @@ def test_a_new_daemon_goes_by_the_last_fifty_decisions(make: Callable[..., World
         SlurmJob(id=number, states=frozenset({"PENDING"}), partitions=("pub",))
         for number in range(51)
     ]
-    assert autoscaler._recalled(world.site, "burst").remaining(waiting, {}) == tuple(range(1, 51))
+    assert autoscaler.recalled(world.site, "burst").remaining(waiting, {}) == tuple(range(1, 51))
 
 
 @pytest.mark.parametrize(("took", "due"), [(0.0, 5.0), (0.25, 5.0), (0.5, 10.0)])
@@ -463,15 +464,15 @@ def test_a_hundred_jobs_hear_of_a_decision_and_each_once(make: Callable[..., Wor
     queue = [PendingJob(number, 1, 60, 0) for number in range(150)]
 
     def heard() -> list[int]:
-        made._tell_jobs("burst", queue, "none is free", anew=False)
-        return [len(world.ledger.decisions(f"job:{n}")) for n in (0, 99, 100, 149)]
+        made.tell_jobs("burst", queue, "none is free", anew=False)
+        return [len(world.ledger.decisions.about(f"job:{n}")) for n in (0, 99, 100, 149)]
 
     assert heard() == [1, 1, 0, 0]
     assert heard() == heard() == [1, 1, 1, 1]
-    made._tell_jobs("burst", queue[:1], "one starts", anew=True)
-    assert len(world.ledger.decisions("job:0")) == 2
-    made._tell_jobs("other", queue[:1], "", anew=True)
-    assert len(world.ledger.decisions("job:0")) == 2, "there is nothing to say"
+    made.tell_jobs("burst", queue[:1], "one starts", anew=True)
+    assert len(world.ledger.decisions.about("job:0")) == 2
+    made.tell_jobs("other", queue[:1], "", anew=True)
+    assert len(world.ledger.decisions.about("job:0")) == 2, "there is nothing to say"
 
 
 @pytest.mark.parametrize(
@@ -488,12 +489,12 @@ def test_those_who_wait_for_them_anew_pay_machines_that_are_started_ahead(
     world = make(growth="on_demand", account_budgets={"physics": Budget(per_day=9)})
     made = Autoscaler(world.site, Inline())  # type: ignore[arg-type]
     wanted: list[Any] = []
-    monkeypatch.setattr(world.ledger, "want", lambda *of: wanted.append(of))
+    monkeypatch.setattr(world.ledger.books, "want", lambda *of: wanted.append(of))
     jobs = (PendingJob(1, 1, 60, 0, times=0), PendingJob(2, 3, 60, 0, times=2))
     now = SimpleNamespace(covered=covered, queue=jobs)
-    made._charge(now, [], {})  # type: ignore[arg-type]
+    made.charge(now, [], {})  # type: ignore[arg-type]
     assert wanted == []
-    made._charge(now, ["pub1"], {1: "bio", 2: "physics"})  # type: ignore[arg-type]
+    made.charge(now, ["pub1"], {1: "bio", 2: "physics"})  # type: ignore[arg-type]
     assert wanted == [({"pub1": paid}, world.now)]
 
 
@@ -506,7 +507,7 @@ def test_what_is_decided_is_in_the_log(
     submit(world, 1)
     world.advance(30)
     assert "policy group=burst nodes=pub1 reason=1 more in pool burst: " in caplog.text
-    kinds = [d.kind for d in world.ledger.decisions("pub2")]
+    kinds = [d.kind for d in world.ledger.decisions.about("pub2")]
     assert kinds.count("held-back") == 1
 
 
@@ -551,7 +552,7 @@ def test_semi_elastic_holds_a_burst_until_the_wait_limit(make: Callable[..., Wor
 def test_slurms_own_power_saving_goes_on_while_no_daemon_runs(make: Callable[..., World]) -> None:
     """The fail-safe: a machine that a policy would have let go is suspended later all the same."""
     world = make(growth="on_demand", release="idle(seconds=60)")
-    world.slurm._suspend_time = fail_safe(world.config, world.config.clouds[0])
+    world.slurm.set_suspend_time(fail_safe(world.config, world.config.clouds[0]))
     world.advance(20)
     submit(world, 1)
     world.advance(30)

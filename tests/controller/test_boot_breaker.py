@@ -48,11 +48,11 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 def mute(world: World) -> None:
     """Machines boot, but their slurmd cannot reach slurmctld."""
-    world._live = lambda *_: None  # type: ignore[method-assign]
+    world.hears = False
 
 
 def heard(world: World) -> None:
-    del world._live  # type: ignore[method-assign]
+    world.hears = True
 
 
 def fail(world: World, count: int) -> None:
@@ -64,7 +64,9 @@ def fail(world: World, count: int) -> None:
         for job in list(world.slurm.queue()):
             world.slurm.finish(job)
         world.advance(60)
-        while world.ledger.holds() and all(not b.until for b in world.ledger.breakers()):
+        while world.ledger.exclusions.holds() and all(
+            not b.until for b in world.ledger.exclusions.breakers()
+        ):
             world.advance(60)
 
 
@@ -76,7 +78,7 @@ def test_machines_that_never_register_pause_their_pool_loudly(
 ) -> None:
     with caplog.at_level(logging.ERROR):
         fail(world, 3)
-    (breaker,) = world.ledger.breakers()
+    (breaker,) = world.ledger.exclusions.breakers()
     assert (breaker.scope, breaker.count) == ("many", 3)
     assert breaker.until is not None
     assert any("pool paused pool=many" in r.getMessage() for r in caplog.records)
@@ -92,27 +94,27 @@ def test_a_machine_that_got_no_munge_key_is_said_to_have_got_none(world: World) 
     mute(world)
     world.slurm.submit(1, NODES)
     world.advance(10)
-    one = next(m.instance for m in world.ledger.machines())
+    one = next(m.instance for m in world.ledger.machines.live())
     why = "wrong host key, nothing was sent: 10.0.0.7 shows the host key SHA256:abc"
     world.site.record("join", KEY_REFUSED, (one.node,), f"i-another: {why} of another")
     world.site.record("join", KEY_REFUSED, (one.node,), f"{one.id}: {why}")
     world.site.record("join", KEY_REFUSED, (one.node,), f"i-older: {why} of an older one")
     world.advance(RESUME)
-    (told,) = [d.reason for d in world.ledger.decisions(one.node) if d.kind == "boot-failed"]
+    (told,) = [d.reason for d in world.ledger.decisions.about(one.node) if d.kind == "boot-failed"]
     assert told.endswith(f"1 in a row in pool many; munge key not brought: {why}")
     assert why in world.slurm.node(one.node).reason
 
 
 def test_one_that_registers_in_between_starts_the_count_anew(world: World) -> None:
     fail(world, 2)
-    assert [b.count for b in world.ledger.breakers()] == [2]
+    assert [b.count for b in world.ledger.exclusions.breakers()] == [2]
     heard(world)
     world.slurm.submit(1, NODES)
     world.advance(60)
     assert "RUNNING" in world.slurm.queue()[1].states
-    assert world.ledger.breakers() == ()
+    assert world.ledger.exclusions.breakers() == ()
     fail(world, 2)
-    assert [b.until for b in world.ledger.breakers()] == [0]
+    assert [b.until for b in world.ledger.exclusions.breakers()] == [0]
 
 
 def test_after_the_pause_one_machine_is_tried_and_heals_the_pool(world: World) -> None:
@@ -122,10 +124,10 @@ def test_after_the_pause_one_machine_is_tried_and_heals_the_pool(world: World) -
     world.slurm.submit(2, NODES)
     world.advance(1900)
     running = [j.id for j in world.slurm.queue().values() if "RUNNING" in j.states]
-    assert world.ledger.breakers() == (), "it registered"
+    assert world.ledger.exclusions.breakers() == (), "it registered"
     assert running == [1, 2], "and the others were let go"
     assert "breaker-closed" in world.kinds(world.slurm.queue()[1].nodes[0])
-    assert world.ledger.holds() == ()
+    assert world.ledger.exclusions.holds() == ()
 
 
 def test_the_machine_that_is_tried_fails_alone_and_pauses_again(world: World) -> None:
@@ -134,10 +136,10 @@ def test_the_machine_that_is_tried_fails_alone_and_pauses_again(world: World) ->
         world.slurm.submit(number + 1, NODES)
     bought = len([c for c in world.clouds["pub"].calls if c.name == "launch"])
     world.advance(1700)
-    (breaker,) = world.ledger.breakers()
+    (breaker,) = world.ledger.exclusions.breakers()
     assert breaker.until is not None
     world.advance(breaker.until + RESUME + 120 - world.now)
-    (again,) = world.ledger.breakers()
+    (again,) = world.ledger.exclusions.breakers()
     assert again.count == 4
     assert again.until is not None
     assert again.until > breaker.until
@@ -162,7 +164,7 @@ def test_a_machine_that_the_cloud_took_while_it_booted_is_no_failure(world: Worl
     world.slurm.finish(1)
     world.advance(300)
     assert "terminated" in world.kinds(machine.node), "its time to resume was over"
-    assert world.ledger.breakers() == ()
+    assert world.ledger.exclusions.breakers() == ()
 
 
 # the cap on machines that boot
@@ -211,7 +213,7 @@ def test_a_turn_that_does_not_come_in_time_is_a_refusal_with_its_reason(tmp_path
     assert phase(world.slurm.node("m3")) is Phase.POWERING_UP
     assert "refused" not in world.kinds("m3")
     world.advance(30, step=1)
-    (refused,) = [d.reason for d in world.ledger.decisions("job:3") if d.kind == "refused"]
+    (refused,) = [d.reason for d in world.ledger.decisions.about("job:3") if d.kind == "refused"]
     assert "its turn to boot did not come in 5" in refused
     assert "cloud pub boots 2 at a time" in refused
     assert "PENDING" in world.slurm.queue()[3].states

@@ -9,8 +9,7 @@ import pytest
 
 from slurm_elastic.base.errors import SlurmError, TransientError
 from slurm_elastic.config import Timings
-from slurm_elastic.controller.boot_timeouts import _job_peers
-from slurm_elastic.model.cluster import Instance
+from slurm_elastic.controller.boot_timeouts import job_peers
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.launch.boots import given_up_after
 from slurm_elastic.policies.nodes.node_state import Phase, is_drained, phase
@@ -32,12 +31,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 def mute(world: World, *names: str) -> None:
     """The machines of these nodes boot, but their slurmd cannot reach slurmctld."""
-    live = type(world)._live
-
-    def deaf(name: str, machines: Sequence[Instance]) -> None:
-        live(world, name, () if name in names else machines)
-
-    world._live = deaf  # type: ignore[method-assign]
+    world.unheard = set(names)
 
 
 def failed_by_slurm(world: World) -> list[str]:
@@ -45,7 +39,7 @@ def failed_by_slurm(world: World) -> list[str]:
 
 
 def reasons(world: World, subject: str) -> str:
-    return "\n".join(f"{d.kind}: {d.reason}" for d in world.ledger.decisions(subject))
+    return "\n".join(f"{d.kind}: {d.reason}" for d in world.ledger.decisions.about(subject))
 
 
 def test_jobs_of_both_kinds_and_of_two_nodes_run_elsewhere(world: World) -> None:
@@ -59,7 +53,7 @@ def test_jobs_of_both_kinds_and_of_two_nodes_run_elsewhere(world: World) -> None
     assert [(j.nodes, j.restarts) for j in jobs.values()] == [(("pub1",), 1), (("pub2",), 1)]
     assert all("RUNNING" in j.states for j in jobs.values()), "without the hold of 121 s"
     assert [j.requeue for j in jobs.values()] == [True, False], "the user's own setting is kept"
-    assert world.ledger.lifted_requeues() == ()
+    assert world.ledger.requeues.lifted() == ()
     assert world.alive("onp") == []
     world.advance(RESUME)
     assert failed_by_slurm(world) == []
@@ -92,7 +86,7 @@ def test_the_pool_rests_and_is_used_again_after_that(world: World) -> None:
     mute(world, "op1")
     world.slurm.submit(1, ONP)
     world.advance(LATE + 10, step=1)
-    assert [c.scope for c in world.ledger.cool_downs(world.now)] == [REST]
+    assert [c.scope for c in world.ledger.exclusions.cool_downs(world.now)] == [REST]
     assert is_drained(world.slurm.node("op2")), "else its job would walk into it"
     assert "PENDING" in world.slurm.queue()[1].states
     world.advance(260)
@@ -105,9 +99,9 @@ def test_where_others_register_only_the_node_is_left_alone(world: World) -> None
     world.slurm.submit(1, ("op1",))
     world.slurm.submit(2, ("op2",))
     world.advance(LATE + 10, step=1)
-    assert world.ledger.cool_downs(world.now) == ()
-    assert not world.ledger.breakers()[0].until
-    assert [row.scope for row in world.ledger.holds()] == ["op1"]
+    assert world.ledger.exclusions.cool_downs(world.now) == ()
+    assert not world.ledger.exclusions.breakers()[0].until
+    assert [row.scope for row in world.ledger.exclusions.holds()] == ["op1"]
     assert "boot-failed" in world.kinds("pool:rack")
 
 
@@ -121,18 +115,18 @@ def test_one_that_registers_ends_the_rest_of_its_pool(world: World) -> None:
     world.advance(30, step=1)
     assert "RUNNING" in world.slurm.queue()[2].states
     world.advance(60, step=1)
-    assert world.ledger.cool_downs(world.now) == ()
-    assert world.ledger.breakers() == ()
+    assert world.ledger.exclusions.cool_downs(world.now) == ()
+    assert world.ledger.exclusions.breakers() == ()
 
 
 def test_a_machine_that_would_register_late_is_ended_once_and_keeps_its_owner(world: World) -> None:
     mute(world, "op1")
     world.slurm.submit(1, ("op1",))
     world.advance(LATE + 2, step=1)
-    del world._live  # type: ignore[method-assign]
+    world.unheard.clear()
     world.advance(60, step=1)
     assert world.alive() == []
-    (machine,) = world.ledger.machines(ended_since=0.0)
+    (machine,) = world.ledger.machines.live(ended_since=0.0)
     assert (machine.instance.node, machine.why) == ("op1", "it did not register in time")
     assert phase(world.slurm.node("op1")) is Phase.POWERED_DOWN
 
@@ -145,7 +139,7 @@ def test_a_cloud_that_does_not_end_it_at_once_is_asked_again(world: World) -> No
     seen = []
     for _ in range(10):
         world.advance(1, step=1)
-        seen += [m for m in world.ledger.machines() if m.suspending is not None]
+        seen += [m for m in world.ledger.machines.live() if m.suspending is not None]
     assert {m.why for m in seen} == {"it did not register in time"}, "its end is decided"
     world.advance(120, step=1)
     assert world.alive("onp") == []
@@ -167,7 +161,7 @@ def test_while_slurm_does_not_answer_it_is_tried_again_and_counted_once(world: W
     world.slurm.update_nodes = sick  # type: ignore[method-assign]
     world.advance(30, step=1)
     assert next(refusals, None) is None
-    assert [b.count for b in world.ledger.breakers()] == [1]
+    assert [b.count for b in world.ledger.exclusions.breakers()] == [1]
     assert world.slurm.queue()[1].nodes == ("pub1",)
 
 
@@ -185,7 +179,7 @@ def test_a_failure_is_counted_once_although_no_other_node_can_be_drained(world: 
 
     world.slurm.update_nodes = sick  # type: ignore[method-assign]
     world.advance(30, step=1)
-    assert [b.count for b in world.ledger.breakers()] == [1]
+    assert [b.count for b in world.ledger.exclusions.breakers()] == [1]
     assert world.slurm.queue()[1].nodes == ("pub1",)
 
 
@@ -208,7 +202,7 @@ def test_a_failure_that_slurm_tells_is_counted_although_its_jobs_cannot_be_read_
     world.slurm.jobs = sick  # type: ignore[method-assign, assignment]
     world.advance(30, step=1)
     assert next(refusals, None) is None
-    assert [b.count for b in world.ledger.breakers()] == [1]
+    assert [b.count for b in world.ledger.exclusions.breakers()] == [1]
     assert world.alive("onp") == []
 
 
@@ -220,7 +214,7 @@ def test_an_admins_drain_is_left_to_slurm(world: World) -> None:
     world.advance(8, step=1)
     assert phase(world.slurm.node("op1")) is Phase.POWERING_UP
     assert is_drained(world.slurm.node("op1"))
-    assert world.ledger.breakers() == ()
+    assert world.ledger.exclusions.breakers() == ()
 
 
 def test_a_node_whose_launch_never_got_an_answer_is_given_back_too(world: World) -> None:
@@ -232,8 +226,8 @@ def test_a_node_whose_launch_never_got_an_answer_is_given_back_too(world: World)
     world.advance(LATE + 20, step=1)
     assert "RUNNING" in world.slurm.queue()[1].states
     assert world.slurm.queue()[1].nodes == ("pub1",)
-    assert "its launch has no answer" in world.ledger.holds()[0].cause
-    assert world.ledger.breakers() == (), "nothing is known to have booted"
+    assert "its launch has no answer" in world.ledger.exclusions.holds()[0].cause
+    assert world.ledger.exclusions.breakers() == (), "nothing is known to have booted"
 
 
 def test_where_slurm_was_first_its_jobs_are_hurried_all_the_same(world: World) -> None:
@@ -250,7 +244,7 @@ def test_where_slurm_was_first_its_jobs_are_hurried_all_the_same(world: World) -
     assert "RUNNING" in world.slurm.queue()[1].states
     assert world.alive("onp") == []
     assert "boot-failed" in world.kinds("job:1")
-    assert [c.scope for c in world.ledger.cool_downs(world.now)] == [REST]
+    assert [c.scope for c in world.ledger.exclusions.cool_downs(world.now)] == [REST]
 
 
 def test_of_a_job_that_waits_for_a_late_node_the_others_that_power_up_are_its_peers(
@@ -260,5 +254,5 @@ def test_of_a_job_that_waits_for_a_late_node_the_others_that_power_up_are_its_pe
         world.slurm.set_node(name, "ALLOCATED", "CLOUD", "POWERING_UP")
     world.slurm.set_node("pub3", "IDLE", "CLOUD")
     job = SlurmJob(id=1, states=frozenset({"CONFIGURING"}), nodes=(*ONP, *PUB, "no-pools"))
-    assert _job_peers(world.site, [job], ["op1", "pub1"]) == ("op2", "pub2")
-    assert _job_peers(world.site, [job], job.nodes) == ()
+    assert job_peers(world.site, [job], ["op1", "pub1"]) == ("op2", "pub2")
+    assert job_peers(world.site, [job], job.nodes) == ()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import cast
@@ -21,10 +22,10 @@ from slurm_elastic.controller.boots import (
     KEY_REFUSED,
     record_boot_failures,
 )
-from slurm_elastic.controller.context import new_generation
-from slurm_elastic.model.cluster import COOL_DOWN, Exclusion
+from slurm_elastic.controller.context import Site, new_generation
+from slurm_elastic.model.exclusion import COOL_DOWN, Exclusion
 from slurm_elastic.model.memory import generation_time
-from slurm_elastic.model.slurm import Request, SlurmJob
+from slurm_elastic.model.slurm import Request
 from slurm_elastic.policies.launch.boots import TimedOut
 from slurm_elastic.state.ledger import Machine
 from tests.controller.world import PUB, Inline, World
@@ -51,8 +52,8 @@ def booting(
         launched=launched,
         bought=offer(cloud="pub"),
     )
-    world.ledger.adopt(replace(one, **fields), "burst", launched)
-    return next(m for m in world.ledger.machines() if m.instance.id == ident)
+    world.ledger.machines.adopt(replace(one, **fields), "burst", launched)
+    return next(m for m in world.ledger.machines.live() if m.instance.id == ident)
 
 
 def launched(world: World, request: str, created: float, *jobs: int) -> Machine:
@@ -60,15 +61,34 @@ def launched(world: World, request: str, created: float, *jobs: int) -> Machine:
     made = spec(
         f"g{created * 1000:.0f}-x", ("pub1",), world.site.pools["burst"], offer(cloud="pub"), jobs
     )
-    world.ledger.intend(made, request, created)
+    world.ledger.launches.intend(made, request, created)
     one = instance("i-1", "pub1", made.generation, launched=created, bought=made.offer)
-    world.ledger.launched(made.generation, [one], created)
-    (machine,) = world.ledger.machines()
+    world.ledger.machines.launched(made.generation, [one], created)
+    (machine,) = world.ledger.machines.live()
     return machine
 
 
 def last(world: World, subject: str, kind: str) -> str:
-    return next(d.reason for d in reversed(world.ledger.decisions(subject)) if d.kind == kind)
+    return next(d.reason for d in reversed(world.ledger.decisions.about(subject)) if d.kind == kind)
+
+
+def timeouts(
+    world: World, had_round: Callable[[str], bool] = lambda _: True, site: Site | None = None
+) -> BootTimeouts:
+    worker = cast(Executor, Inline())
+    clouds = dict.fromkeys(("onp", "pub"), worker)
+    return BootTimeouts(site or world.site, worker, clouds, world.spool, had_round)
+
+
+def powers_up(world: World, *nodes: str) -> None:
+    for node in nodes:
+        world.slurm.set_node(node, "IDLE", "CLOUD", "POWERING_UP")
+
+
+def doomed(world: World) -> list[str]:
+    """Machines whose end is decided."""
+    rows = world.ledger.machines.live(ended_since=0.0)
+    return sorted(m.instance.id for m in rows if m.suspending is not None or m.ended is not None)
 
 
 # when
@@ -90,25 +110,24 @@ def test_a_boot_is_due_a_little_before_the_timeout_or_later_where_nobody_has_loo
     world: World, looked: bool, waited: float, due: bool
 ) -> None:
     """Until a minute after the timeout, when slurmctld itself has surely given it up."""
-    made = BootTimeouts(
-        world.site,
-        cast(Executor, Inline()),
-        {},
-        world.spool,
-        lambda cloud: looked and cloud == "pub",
-    )
-    assert made._due("pub", waited) is due
+    booting(world, age=waited)
+    powers_up(world, "pub1")
+    timeouts(world, lambda cloud: looked and cloud == "pub").looks.tick()
+    assert bool(doomed(world)) is due
 
 
 def test_the_time_since_slurm_asked_goes_by_no_clock_that_may_be_set(world: World) -> None:
-    made = BootTimeouts(world.site, cast(Executor, Inline()), {}, world.spool, lambda _: True)
-    seen: dict[str, float] = {}
-    asked = world.now - 30.0
-    assert made._waited(seen, "g1", lambda: asked) == 30.0
-    made._began = seen
-    world.now += 10.0
-    assert made._waited({}, "g1", lambda: asked - 5000.0) == 40.0, "it was seen before"
-    assert made._waited({}, "g2", lambda: world.now + 50.0) == 0.0, "the clock was set back"
+    powers_up(world, "pub1", "pub2")
+    booting(world, age=30.0)
+    booting(world, "i-2", "pub2", age=-50.0)  # the clock was set back since
+    clock = 1000.0
+    looks = timeouts(world, site=dataclasses.replace(world.site, monotonic=lambda: clock)).looks
+    looks.tick()
+    world.now -= 5000.0
+    for at, ended in ((59, []), (60, ["i-1"]), (89, ["i-1"]), (90, ["i-1", "i-2"])):
+        clock = 1000.0 + at
+        looks.tick()
+        assert doomed(world) == ended
 
 
 @pytest.mark.parametrize(
@@ -120,22 +139,15 @@ def test_a_launch_was_asked_for_with_its_request(world: World, before: float, as
     created = world.now
     request = f"{int((created - before) * 1e9)}-000001-resume"
     machine = launched(world, request, created)
-    assert boot_timeouts._asked(world.site, machine.instance) - created == pytest.approx(asked)
+    assert boot_timeouts.when_asked(world.site, machine.instance) - created == pytest.approx(asked)
 
 
 def test_without_a_request_a_launch_was_asked_for_when_it_was_made(world: World) -> None:
     machine = launched(world, "reconcile", world.now)
-    assert boot_timeouts._asked(world.site, machine.instance) == world.now
+    assert boot_timeouts.when_asked(world.site, machine.instance) == world.now
     unknown = replace(machine.instance, generation="g1800000123000-y", launched=7.0)
-    assert boot_timeouts._asked(world.site, unknown) == 1800000123.0
-    assert boot_timeouts._asked(world.site, replace(unknown, generation="strange")) == 7.0
-
-
-def test_what_is_overdue_is_told_with_the_times(world: World) -> None:
-    late = TimedOut(cloud="pub", machines=(), doubtful=("pub1", "pub2"))
-    assert boot_timeouts._why(world.site, late) == (
-        "pub[1-2] did not register within 90 s (ResumeTimeout is 100 s)"
-    )
+    assert boot_timeouts.when_asked(world.site, unknown) == 1800000123.0
+    assert boot_timeouts.when_asked(world.site, replace(unknown, generation="strange")) == 7.0
 
 
 @pytest.mark.parametrize(
@@ -156,30 +168,28 @@ def test_a_node_that_slurm_asked_something_else_for_is_not_given_up(
     request = Request(
         id=request_, kind="suspend", nodes=("pub1", "pub9"), received=world.now + received
     )
-    assert boot_timeouts._not_asked_again(world.site, late, [request]).nodes == left
+    assert boot_timeouts.not_asked_again(world.site, late, [request]).nodes == left
 
 
 @pytest.mark.parametrize(
-    ("fields", "expected"),
+    ("number", "fields", "expected"),
     [
-        ({}, [7]),
-        ({"restarts": 0}, []),
-        ({"states": frozenset({"RUNNING"})}, []),
-        ({"start": 0.0}, []),
-        ({"states": frozenset({"COMPLETING"}), "start": 0.0}, [7]),
-        ({"id": 8}, []),
+        (7, {}, [7]),
+        (7, {"restarts": 0}, []),
+        (7, {"states": frozenset({"RUNNING"})}, []),
+        (7, {"start": 0.0}, []),
+        (7, {"states": frozenset({"COMPLETING"}), "start": 0.0}, [7]),
+        (8, {}, []),
     ],
     ids=["held", "never ran", "runs", "not held", "completing", "another"],
 )
 def test_jobs_that_slurmctld_has_requeued_itself_are_hurried(
-    world: World, fields: dict[str, object], expected: list[int]
+    world: World, number: int, fields: dict[str, object], expected: list[int]
 ) -> None:
     machine = launched(world, "r1", world.now, 7)
-    job = SlurmJob(
-        id=7, states=frozenset({"PENDING"}), restarts=1, start=world.now + 121, reason="BeginTime"
-    )
-    told = replace(job, **fields)
-    world.slurm._jobs[told.id] = told
+    job = {"states": frozenset({"PENDING"}), "restarts": 1, "start": world.now + 121}
+    job |= {"reason": "BeginTime", **fields}
+    world.slurm.set_job(number, **job)
     assert expect_requeued(world.site, [machine]) == expected
     assert bool(world.site.requeues) is bool(expected)
     assert expect_requeued(world.site, []) == []
@@ -189,7 +199,7 @@ def test_jobs_that_slurmctld_has_requeued_itself_are_hurried(
 
 
 def cool_downs(world: World) -> dict[str, float]:
-    return {c.scope: c.until - world.now for c in world.ledger.cool_downs(world.now)}
+    return {c.scope: c.until - world.now for c in world.ledger.exclusions.cool_downs(world.now)}
 
 
 def test_a_pool_rests_for_a_while_after_its_machine_and_the_next_at_once_counts_once(
@@ -205,8 +215,8 @@ def test_a_pool_rests_for_a_while_after_its_machine_and_the_next_at_once_counts_
     world.now += 60.0
     record_boot_failures(world.site, [booting(world, "i-2", "pub2", age=100.0)], "boots", [])
     assert cool_downs(world) == {key: 120.0}, "it was on its way already"
-    assert [b.count for b in world.ledger.breakers()] == [2]
-    assert all(not b.until for b in world.ledger.breakers())
+    assert [b.count for b in world.ledger.exclusions.breakers()] == [2]
+    assert all(not b.until for b in world.ledger.exclusions.breakers())
     assert key.startswith("pub/")
 
 
@@ -219,7 +229,7 @@ def test_what_slurm_took_out_of_service_is_told_in_its_words(world: World) -> No
     assert last(world, "job:7", "cooled-down").endswith(
         "Slurm took pub1 out of service: low memory"
     )
-    (breaker,) = world.ledger.breakers()
+    (breaker,) = world.ledger.exclusions.breakers()
     assert "were taken out of service by Slurm: low memory" in breaker.cause
 
 
@@ -234,29 +244,29 @@ def test_at_the_limit_the_pool_is_paused_and_told_of_once(
     assert [r.levelname for r in told] == ["ERROR"]
     assert f"seconds={world.config.timings.boot_cooldown:.0f} " in told[0].getMessage()
     assert "`slurm-elastic clear burst` ends it" in told[0].getMessage()
-    assert [d.kind for d in world.ledger.decisions("job:7")].count("breaker-open") == 1
-    held = {row.scope for row in world.ledger.holds()}
+    assert [d.kind for d in world.ledger.decisions.about("job:7")].count("breaker-open") == 1
+    held = {row.scope for row in world.ledger.exclusions.holds()}
     assert held == set(PUB), "nothing of the pool is for Slurm to start"
 
 
 def test_machines_of_a_pool_that_is_no_more_count_against_nobody(world: World) -> None:
     one = replace(booting(world, age=100.0), pool="gone")
     record_boot_failures(world.site, [one], "boots", [7])
-    assert world.ledger.breakers() == ()
+    assert world.ledger.exclusions.breakers() == ()
     assert world.kinds("job:7") == []
 
 
 def test_of_sixteen_machines_the_cause_is_looked_for(world: World) -> None:
     some = [replace(booting(world), instance=instance(f"i-{n}", f"n{n}")) for n in range(17)]
     world.site.record("join", KEY_FAILED, ("n16",), "i-16: too late")
-    assert boots._cause(world.site, some) == ""
-    assert boots._cause(world.site, some[1:]) == "; munge key not brought: too late"
+    assert boots.cause_of(world.site, some) == ""
+    assert boots.cause_of(world.site, some[1:]) == "; munge key not brought: too late"
     world.site.record("join", KEY_REFUSED, ("n15",), "i-99: of another machine")
     world.site.record("join", "other", ("n15",), "i-15: of another kind")
-    assert boots._cause(world.site, some[:16]) == ""
+    assert boots.cause_of(world.site, some[:16]) == ""
     world.site.record("join", KEY_REFUSED, ("n15",), "i-15: an older word")
     world.site.record("join", KEY_REFUSED, ("n15",), "i-15: wrong host key")
-    assert boots._cause(world.site, some[:16]) == "; munge key not brought: wrong host key"
+    assert boots.cause_of(world.site, some[:16]) == "; munge key not brought: wrong host key"
 
 
 def test_the_words_of_the_sites_check_are_told_where_they_are_of_this_launch(world: World) -> None:
@@ -268,9 +278,9 @@ def test_the_words_of_the_sites_check_are_told_where_they_are_of_this_launch(wor
         ("", ""),
     ):
         world.slurm.set_node("pub1", comment=comment)
-        assert boots._cause(world.site, [machine]) == told
+        assert boots.cause_of(world.site, [machine]) == told
     world.slurm.broken = SlurmError(("sinfo",), 1, "away")
-    assert boots._cause(world.site, [machine]) == ""
+    assert boots.cause_of(world.site, [machine]) == ""
 
 
 def test_a_machine_that_was_stopped_since_says_the_word_of_its_first_launch(world: World) -> None:
@@ -278,12 +288,12 @@ def test_a_machine_that_was_stopped_since_says_the_word_of_its_first_launch(worl
     machine = booting(world)
     machine = replace(machine, instance=replace(machine.instance, generation=second))
     world.slurm.set_node("pub1", comment=f"{GATE}{first}:no scratch disk")
-    assert boots._cause(world.site, [machine]) == ""
+    assert boots.cause_of(world.site, [machine]) == ""
     machine = replace(machine, born=generation_time(first))
-    assert boots._cause(world.site, [machine]) == "; its check failed: no scratch disk"
+    assert boots.cause_of(world.site, [machine]) == "; its check failed: no scratch disk"
     between = new_generation(world.now - 100)
     world.slurm.set_node("pub1", comment=f"{GATE}{between}:no scratch disk")
-    assert boots._cause(world.site, [machine]) == "", "that is of another machine of the node"
+    assert boots.cause_of(world.site, [machine]) == "", "that is of another machine of the node"
 
 
 @pytest.mark.parametrize(("left", "rests"), [(1.0, True), (0.0, False)])
@@ -293,16 +303,16 @@ def test_a_pool_rests_until_its_time_is_over(world: World, left: float, rests: b
         Exclusion(kind="breaker", scope="burst", until=world.now + left, count=3, cause="x"),
         Exclusion(kind=COOL_DOWN, scope=boots.pool_key(pool), until=world.now + left, cause="x"),
     ):
-        world.ledger.exclude(row)
-        assert boots._is_cooling(world.site, pool) is rests
-        assert boots._is_cooling(world.site, world.site.pools["rack"]) is False
-        world.ledger.readmit(row.kind, row.scope)
+        world.ledger.exclusions.add(row)
+        assert boots.is_cooling(world.site, pool) is rests
+        assert boots.is_cooling(world.site, world.site.pools["rack"]) is False
+        world.ledger.exclusions.readmit(row.kind, row.scope)
 
 
 def test_only_a_cloud_whose_machines_boot_has_slurm_asked_who_came_up(world: World) -> None:
     booting(world, "i-1", "pub1", age=100.0)
     booting(world, "i-2", "pub2", age=100.0, cloud="onp")
-    world.ledger.registered("pub", ["i-1"], world.now)
+    world.ledger.machines.registered("pub", ["i-1"], world.now)
     before = world.slurm.calls["nodes"]
     boots.record_registrations(world.site, "pub")
     assert world.slurm.calls["nodes"] == before, "it is up, the other one is another cloud's"
@@ -311,7 +321,7 @@ def test_only_a_cloud_whose_machines_boot_has_slurm_asked_who_came_up(world: Wor
 
 
 def held(world: World) -> set[str]:
-    return {row.scope for row in world.ledger.holds()}
+    return {row.scope for row in world.ledger.exclusions.holds()}
 
 
 def drained(world: World) -> set[str]:
@@ -326,7 +336,7 @@ def test_a_pool_that_rests_is_kept_from_slurm_with_all_of_its_nodes(world: World
 
 def test_where_the_pool_works_only_the_nodes_of_its_job_are_kept_from_slurm(world: World) -> None:
     booting(world, "i-2", "pub3", age=100.0)
-    world.ledger.registered("pub", ["i-2"], world.now - 10.0)
+    world.ledger.machines.registered("pub", ["i-2"], world.now - 10.0)
     late = booting(world, age=100.0)
     record_boot_failures(world.site, [late], "boots", [7], mates=("pub2", "op1", "pub1"))
     assert cool_downs(world) == {}
@@ -345,9 +355,9 @@ def test_a_machine_that_has_come_up_meanwhile_proves_that_its_pool_works(
     """Also one that has ended since."""
     one = instance("i-9", "pub3", f"g{(world.now - 200) * 1000:.0f}-x", launched=world.now - 200,
                    bought=offer(cloud="pub"))  # fmt: skip
-    world.ledger.adopt(one, pool, world.now - 200)
-    world.ledger.registered("pub", ["i-9"], world.now - up)
-    world.ledger.ended("pub", ["i-9"], "idle", world.now - up + 5)
+    world.ledger.machines.adopt(one, pool, world.now - 200)
+    world.ledger.machines.registered("pub", ["i-9"], world.now - up)
+    world.ledger.machines.ended("pub", ["i-9"], "idle", world.now - up + 5)
     failed = [booting(world, "i-1", "pub1", age=100.0), booting(world, "i-2", "pub2", age=10.0)]
     record_boot_failures(world.site, failed, "boots", [7])
     assert bool(cool_downs(world)) is rests
@@ -356,44 +366,53 @@ def test_a_machine_that_has_come_up_meanwhile_proves_that_its_pool_works(
 def test_words_on_a_node_that_are_none_of_the_sites_check_are_not_told(world: World) -> None:
     machine = booting(world, age=100.0)
     world.slurm.set_node("pub1", comment=f"{machine.instance.generation}:fan is broken")
-    assert boots._cause(world.site, [machine]) == ""
+    assert boots.cause_of(world.site, [machine]) == ""
 
 
-def timeouts(world: World) -> BootTimeouts:
-    worker = cast(Executor, Inline())
-    return BootTimeouts(world.site, worker, {"pub": worker}, world.spool, lambda _: True)
-
-
-@pytest.mark.parametrize(("misses", "counts"), [(0, 1), (1, 0)])
+@pytest.mark.parametrize("listed", [True, False])
 def test_a_machine_that_its_cloud_does_not_list_counts_against_nobody_and_others_once(
-    world: World, misses: int, counts: int
+    world: World, listed: bool
 ) -> None:
-    late = replace(booting(world, age=100.0), misses=misses)
-    looks = timeouts(world)
-    for _ in range(2):
-        looks._note(TimedOut(cloud="pub", machines=(late,), doubtful=()), [], ())
-    assert [b.count for b in world.ledger.breakers()] == [1] * counts
+    """Also where Slurm has to be asked again."""
+    booting(world, age=100.0)
+    powers_up(world, "pub1")
+    if not listed:
+        world.ledger.machines.observe("pub", [], world.now)
+    looks, silent = timeouts(world).looks, SlurmError(("scontrol",), 1, "away")
+
+    def before(name: str) -> None:
+        if name == "update_nodes":
+            raise silent
+
+    world.slurm.before_command = before
+    looks.tick()
+    assert doomed(world) == []
+    world.slurm.before_command = lambda _: None
+    world.now += 1.0
+    looks.tick()
+    assert doomed(world) == ["i-1"]
+    assert [b.count for b in world.ledger.exclusions.breakers()] == [1] * listed
 
 
 @pytest.mark.parametrize("states", ["POWERING_UP DRAIN", "IDLE", ""])
 def test_a_node_that_is_not_ours_to_power_down_is_not_given_up(world: World, states: str) -> None:
     """An admin has drained it, it came up, or Slurm does not know it any more."""
-    late = booting(world, node="pub1" if states else "pub9", age=100.0)
+    booting(world, age=100.0)
     if states:
         world.slurm.set_node("pub1", "CLOUD", *states.split(), reason="fan is broken")
-    timeouts(world)._give_up(TimedOut(cloud="pub", machines=(late,), doubtful=()))
-    assert world.ledger.breakers() == ()
-    assert world.ledger.machines()[0].suspending is None
+    else:
+        world.slurm.remove_node("pub1")
+    timeouts(world).looks.tick()
+    assert world.ledger.exclusions.breakers() == ()
+    assert doomed(world) == []
 
 
 def test_nodes_of_one_cloud_are_given_up_though_those_of_another_are_no_more(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World,
 ) -> None:
-    looks = timeouts(world)
-    given_up: list[TimedOut] = []
-    late = TimedOut(cloud="pub", machines=(booting(world, age=100.0),), doubtful=())
-    none = TimedOut(cloud="onp", machines=(), doubtful=())
-    monkeypatch.setattr(looks, "_late", lambda _: [none, late])
-    monkeypatch.setattr(looks, "_give_up", given_up.append)
-    looks._look()
-    assert given_up == [late]
+    booting(world, "i-1", "op1", age=100.0, cloud="onp")
+    booting(world, "i-2", "pub1", age=100.0)
+    powers_up(world, "op1", "pub1")
+    world.program("suspend", ["op1"], {})
+    timeouts(world).looks.tick()
+    assert doomed(world) == ["i-2"]

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.config.policies import Budget, CloudPolicies, SitePolicies
 from slurm_elastic.controller.budget import (
-    _begins,
+    begins,
     limits_now,
     scope_of_pool,
     spending,
@@ -43,9 +43,9 @@ def paid(
         f"{cloud}-{hours}", "pub1", f"g-{cloud}-{hours}", launched=launched,
         bought=offer(cloud=cloud, price=price),
     )  # fmt: skip
-    world.ledger.adopt(one, "burst", launched)
+    world.ledger.machines.adopt(one, "burst", launched)
     if ended is not None:
-        world.ledger.ended(cloud, [one.id], "gone", ended)
+        world.ledger.machines.ended(cloud, [one.id], "gone", ended)
 
 
 def stops(world: World) -> dict[str, str]:
@@ -62,7 +62,9 @@ def bars(world: World, pool: str) -> dict[str, str]:
 
 
 def direct(world: World, word: Word) -> None:
-    world.ledger.direct(Directive(word=word, who="alice", since=world.now, starts=world.now))
+    world.ledger.directives.give(
+        Directive(word=word, who="alice", since=world.now, starts=world.now)
+    )
 
 
 @pytest.mark.parametrize(
@@ -75,7 +77,7 @@ def direct(world: World, word: Word) -> None:
     ],
 )
 def test_days_and_months_begin_at_midnight_of_utc(now: float, day: float, month: float) -> None:
-    assert _begins(now) == (day, month)
+    assert begins(now) == (day, month)
 
 
 def test_the_clusters_budget_stops_public_clouds_alone(tmp_path: Path) -> None:
@@ -138,7 +140,7 @@ def test_an_operators_word_comes_first_and_is_of_its_pools(tmp_path: Path) -> No
     assert stops(world) == {"burst": "cloud pub is paused by alice"}
     assert bars(world, "burst") == {"pub": "cloud pub is paused by alice"}
     assert bars(world, "rack") == {}
-    told = stopped_by_operators(world.config, world.ledger.directives(), world.now)
+    told = stopped_by_operators(world.config, world.ledger.directives.all(), world.now)
     assert told == {"burst": "cloud pub is paused by alice"}
     world.close()
 

@@ -51,7 +51,6 @@ def make() -> Iterator[Callable[..., World]]:
         )
         for name in PUB:
             one.slurm.set_node(name, partitions=("pub",))
-        one.slurm._since[OWN] = one.now
         one.slurm.set_node(OWN, "DOWN", partitions=("main",))
         made.append(one)
         return one
@@ -83,11 +82,11 @@ def overdraw(world: World) -> None:
 
 def own_node_is_free(world: World) -> None:
     world.slurm.set_node(OWN, "IDLE")
-    world.slurm._since[OWN] = world.now + 1e9  # nobody powers it down
+    world.slurm.set_since(OWN, world.now + 1e9)  # nobody powers it down
 
 
 def whys(world: World, job: int, kind: str) -> list[str]:
-    return [d.reason for d in world.ledger.decisions(f"job:{job}") if d.kind == kind]
+    return [d.reason for d in world.ledger.decisions.about(f"job:{job}") if d.kind == kind]
 
 
 def test_its_jobs_wait_for_the_next_day_others_go_on_and_so_do_running_ones(
@@ -99,7 +98,7 @@ def test_its_jobs_wait_for_the_next_day_others_go_on_and_so_do_running_ones(
     world.advance(30)
     world.now += 1  # slurmctld gives nothing to this one before the look has seen it
     world.slurm.set_job(3, "PENDING", account="physics", partitions=("pub",), submit=world.now)
-    world.slurm._wishes[3] = (PUB, 1)
+    world.slurm.set_wish(3, PUB)
     world.tick()
     world.advance(60)
     assert running(world) == [1, 2]
@@ -112,7 +111,7 @@ def test_its_jobs_wait_for_the_next_day_others_go_on_and_so_do_running_ones(
     world.advance(midnight - world.now + 60, step=120)
     assert 3 in running(world), "a new day, a new budget"
     assert whys(world, 3, "let-back") == []
-    assert world.ledger.asides() == ()
+    assert world.ledger.books.asides() == ()
 
 
 def test_what_slurmctld_gave_its_job_in_between_is_refused_once_and_nobody_else_loses_a_node(
@@ -127,10 +126,10 @@ def test_what_slurmctld_gave_its_job_in_between_is_refused_once_and_nobody_else_
     world.advance(120)
     assert running(world) == [1, 3]
     assert len(world.alive()) == 2
-    kinds = [d.kind for d in world.ledger.decisions("job:2")]
+    kinds = [d.kind for d in world.ledger.decisions.about("job:2")]
     assert kinds.count("refused") == 1
     assert kinds.count("set-aside") == 1
-    assert world.ledger.holds() == ()
+    assert world.ledger.exclusions.holds() == ()
     assert world.slurm.queue()[2].start > world.now + 600
 
 
@@ -170,10 +169,10 @@ def test_a_job_that_may_start_elsewhere_too_moves_there_and_comes_back(
     world.advance(60)
     assert 3 in running(world), "there are no budgets any more"
     assert whys(world, 3, "let-back") == ["its account and user may start new machines again"]
-    assert [row.job for row in world.ledger.asides()] == [2], "it may be requeued yet"
+    assert [row.job for row in world.ledger.books.asides()] == [2], "it may be requeued yet"
     world.slurm.finish(2)
     world.advance(30)
-    assert world.ledger.asides() == ()
+    assert world.ledger.books.asides() == ()
     before = world.slurm.calls["jobs"]
     world.advance(300)
     looks = world.slurm.calls["jobs"] - before
@@ -210,7 +209,7 @@ def test_slurms_estimate_is_not_taken_for_a_begin_time_of_its_own(
     estimate = world.now + 3000
     submit(world, 2, "physics", start=estimate, eligible=world.now - 10, reason="Resources")
     world.advance(30)
-    (row,) = world.ledger.asides()
+    (row,) = world.ledger.books.asides()
     assert row.begin == 0.0
     assert world.slurm.queue()[2].reason == "BeginTime"
     world.stop()
@@ -232,7 +231,7 @@ def test_a_job_that_goes_over_to_another_account_is_let_back(make: Callable[...,
     world.slurm.set_job(2, account="chemistry")
     world.advance(60)
     assert running(world) == [1, 2]
-    assert world.ledger.machines()[-1].accounts == {"chemistry": 1}
+    assert world.ledger.machines.live()[-1].accounts == {"chemistry": 1}
 
 
 def test_who_is_set_aside_and_let_back_is_in_the_log(
@@ -246,7 +245,7 @@ def test_who_is_set_aside_and_let_back_is_in_the_log(
     assert "set aside jobs=['7'] reason=physics has spent it" in caplog.text
     enforce(world.site, world.slurm.jobs(), {}, world.now)
     assert "let back jobs=['7'] reason=its account and user may start" in caplog.text
-    assert world.ledger.asides() == ()
+    assert world.ledger.books.asides() == ()
 
 
 @pytest.mark.parametrize(
@@ -273,7 +272,7 @@ def test_only_what_might_get_a_node_of_a_public_cloud_before_is_set_aside(
         reason="BeginTime" if begin else "",
     )  # fmt: skip
     enforce(world.site, world.slurm.jobs(), over, world.now)
-    assert bool(world.ledger.asides()) is aside
+    assert bool(world.ledger.books.asides()) is aside
 
 
 def test_a_job_that_may_start_elsewhere_keeps_the_begin_time_that_its_user_gave(
@@ -301,7 +300,7 @@ def test_a_job_that_may_begin_now_is_set_aside_also_in_the_last_minute(
         7, "PENDING", account="physics", partitions=("pub",), eligible=world.now + begin
     )
     enforce(world.site, world.slurm.jobs(), over, world.now)
-    assert bool(world.ledger.asides()) is aside
+    assert bool(world.ledger.books.asides()) is aside
 
 
 @pytest.mark.parametrize(("off", "back"), [(60.0, True), (-60.0, True), (61.0, False)])
@@ -311,14 +310,14 @@ def test_only_the_begin_time_that_we_gave_is_taken_back(
     world = make()
     until = world.now + 5000
     row = Aside(job=7, account="physics", begin=0.0, until=until)
-    world.ledger.set_aside([row])
+    world.ledger.books.set_aside([row])
     world.slurm.set_job(
         7, "PENDING", account="physics", partitions=("pub",), start=until + off,
         eligible=until + off, reason="BeginTime",
     )  # fmt: skip
     enforce(world.site, world.slurm.jobs(), {}, world.now)
     assert (world.slurm.jobs()[-1].begin <= world.now) is back
-    assert world.ledger.asides() == ()
+    assert world.ledger.books.asides() == ()
 
 
 def test_a_request_that_is_refused_for_a_budget_is_in_the_log(
@@ -357,7 +356,7 @@ def test_a_no_requeue_job_gets_its_own_setting_back(make: Callable[..., World]) 
     world.advance(60)
     job = world.slurm.queue()[2]
     assert (job.requeue, job.states) == (False, frozenset({"PENDING"}))
-    assert world.ledger.lifted_requeues() == ()
+    assert world.ledger.requeues.lifted() == ()
     assert job.start > world.now + 600
 
 
@@ -367,14 +366,14 @@ def test_machines_started_ahead_are_paid_by_those_who_waited(make: Callable[...,
     submit(world, 1, "physics")
     world.advance(900)
     assert running(world) == [1]
-    assert world.ledger.machines()[0].accounts == {"physics": 1}
+    assert world.ledger.machines.live()[0].accounts == {"physics": 1}
     submit(world, 2, "physics")
     submit(world, 3, "chemistry")
     submit(world, 4, "")
     world.advance(60)
     assert running(world) == [1, 3, 4], "what a policy starts is not for physics either"
     assert len(world.alive()) == 3
-    shares = [m.accounts for m in world.ledger.machines()]
+    shares = [m.accounts for m in world.ledger.machines.live()]
     assert shares == [{"physics": 1}, *[{"(none)": 1, "chemistry": 1}] * 2]
     assert whys(world, 2, "set-aside")
 
@@ -389,7 +388,7 @@ def test_a_machine_is_not_paid_by_a_job_that_waits_for_an_earlier_one(
         while len(world.alive()) < job:
             world.advance(5)
             assert running(world) == [], "both wait"
-    shares = [machine.accounts for machine in world.ledger.machines()]
+    shares = [machine.accounts for machine in world.ledger.machines.live()]
     assert shares == [{"physics": 1}, {"chemistry": 1}]
 
 
@@ -405,7 +404,7 @@ def test_the_accounts_together_have_spent_what_the_cluster_has(make: Callable[..
     world.advance(300)
     submit(world, 3, "chemistry")
     world.advance(50)
-    assert len(world.ledger.machines(ended_since=0.0)) == 4
+    assert len(world.ledger.machines.live(ended_since=0.0)) == 4
     whole = spending(world.config, world.ledger, world.now)[""]
     found = spending_of_payers(world.config, world.ledger, world.now)
     assert sum(own.day for own in found.values()) == pytest.approx(whole.day, abs=1e-6)
@@ -423,7 +422,7 @@ def test_a_user_over_their_budget_waits_and_the_others_of_the_account_go_on(
     submit(world, 1, "physics", user="alice")
     world.advance(900)
     assert running(world) == [1]
-    assert world.ledger.machines()[0].accounts == {"physics/alice": 1}
+    assert world.ledger.machines.live()[0].accounts == {"physics/alice": 1}
     submit(world, 2, "chemistry", user="alice")
     submit(world, 3, "physics", user="bob")
     world.advance(60)
@@ -469,7 +468,7 @@ def test_a_partition_that_refuses_a_job_lets_it_wait(
     job = world.slurm.queue()[2]
     assert job.partitions == ("main", "pub")
     assert job.start > world.now + 600
-    (row,) = world.ledger.asides()
+    (row,) = world.ledger.books.asides()
     assert row.partitions == ()
 
 
@@ -491,17 +490,17 @@ def test_a_job_that_is_refused_again_still_gets_its_own_begin_time_back(
     later = {"start": own, "eligible": own, "reason": "BeginTime"}
     submit(world, 2, "physics", partitions=("main", "pub"), **later)
     world.advance(60)
-    (first,) = world.ledger.asides()
+    (first,) = world.ledger.books.asides()
     monthly = SitePolicies(look=5.0, account_budgets={"physics": Budget(per_month=0.02)})
     restart(world, monthly)
     world.advance(60)
-    (row,) = world.ledger.asides()
+    (row,) = world.ledger.books.asides()
     assert row.until > first.until, "it waits for the next month by now"
     assert row.begin == pytest.approx(own)
     restart(world, SitePolicies(look=5.0, growth="slurm"))
     world.advance(60)
     assert world.slurm.queue()[2].begin == pytest.approx(own, abs=10)
-    assert world.ledger.asides() == ()
+    assert world.ledger.books.asides() == ()
 
 
 def restart(world: World, policies: SitePolicies) -> None:
@@ -530,11 +529,11 @@ def test_what_slurm_does_not_give_back_now_is_tried_again(
         restart(world, SitePolicies(look=5.0, growth="slurm"))
         world.advance(60)
         assert 3 in running(world)
-        assert [row.job for row in world.ledger.asides()] == [2]
+        assert [row.job for row in world.ledger.books.asides()] == [2]
         assert whys(world, 2, "let-back") == []
     world.advance(60)
     assert 2 in running(world)
-    assert world.ledger.asides() == ()
+    assert world.ledger.books.asides() == ()
 
 
 HANGS = SlurmError(("squeue",), None, "no answer")
@@ -563,11 +562,11 @@ def test_no_job_that_is_set_aside_is_forgotten_while_slurm_is_unreachable(
     overdraw(world)
     world.slurm.set_job(3, "PENDING", account="physics", partitions=("pub",), submit=world.now)
     world.advance(60)
-    before = world.ledger.asides()
+    before = world.ledger.books.asides()
     assert [row.job for row in before] == [3]
     world.slurm.broken = away
     world.advance(600)
-    assert world.ledger.asides() == before
+    assert world.ledger.books.asides() == before
 
 
 @pytest.mark.parametrize("away", [HANGS, STOPPED])

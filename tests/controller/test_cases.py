@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +17,8 @@ from slurm_elastic.config.access import Who
 from slurm_elastic.controller.daemon import Daemon
 from slurm_elastic.controller.deferred import DeferredUpdates
 from slurm_elastic.controller.giving_back import power_down_and_requeue, reject_nodes
-from slurm_elastic.model.cluster import CAPACITY, COOL_DOWN, Exclusion, NodeRequest
+from slurm_elastic.model.cluster import NodeRequest
+from slurm_elastic.model.exclusion import CAPACITY, COOL_DOWN, Exclusion
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.launch.exclusions import strikes_of
 from tests.controller.world import ONP, PUB, Inline, Silent, World
@@ -71,7 +71,7 @@ def test_a_machine_younger_than_the_suspend_is_kept(world: World) -> None:
 
 
 def strikes(world: World, key: str = SPOT) -> int:
-    return strikes_of(world.ledger.exclusions(), key, world.now)
+    return strikes_of(world.ledger.exclusions.all(), key, world.now)
 
 
 def test_an_offer_that_gives_again_starts_from_the_shortest_cool_down(world: World) -> None:
@@ -79,7 +79,7 @@ def test_an_offer_that_gives_again_starts_from_the_shortest_cool_down(world: Wor
         over = Exclusion(
             kind=COOL_DOWN, scope=key, until=world.now - 1, code="X", cause="none", count=4
         )
-        world.ledger.exclude(over)
+        world.ledger.exclusions.add(over)
     world.slurm.submit(1, PUB)
     world.advance(10)
     assert [strikes(world, k) for k in (SPOT, "pub/*/*/spot", "pub/*/*/*")] == [0, 0, 0]
@@ -90,7 +90,7 @@ def test_another_offers_refusals_are_not_forgiven(world: World) -> None:
     over = Exclusion(
         kind=COOL_DOWN, scope=other, until=world.now - 1, code="X", cause="none", count=4
     )
-    world.ledger.exclude(over)
+    world.ledger.exclusions.add(over)
     world.slurm.submit(1, PUB)
     world.advance(10)
     assert strikes(world, other) == 4
@@ -102,7 +102,7 @@ def test_an_offer_that_gave_some_cools_down_no_longer_for_it(
     over = Exclusion(
         kind=COOL_DOWN, scope=SPOT, until=world.now - 1, code="X", cause="none", count=4
     )
-    world.ledger.exclude(over)
+    world.ledger.exclusions.add(over)
     cloud = world.clouds["pub"]
     cloud.limit("small/zone-1/spot", 1)
     offers = cloud.offers  # a cloud that does not say how many it has
@@ -111,7 +111,7 @@ def test_an_offer_that_gave_some_cools_down_no_longer_for_it(
     )
     world.slurm.submit(1, PUB, 2)
     world.tick()
-    (cool,) = world.ledger.cool_downs(world.now)
+    (cool,) = world.ledger.exclusions.cool_downs(world.now)
     assert (cool.scope, cool.code) == (SPOT, "Partial")
     assert cool.until <= world.now + world.config.timings.capacity_cooldown
     assert strikes(world) == 0
@@ -138,10 +138,10 @@ def test_a_blocked_clouds_nodes_are_only_held_where_a_job_walks_into_them(tmp_pa
     """Its partition is INACTIVE in the fragment; an older fragment may still let jobs in."""
     world = World(tmp_path, who=Who())
     world.advance(60)
-    assert world.ledger.holds() == ()
+    assert world.ledger.exclusions.holds() == ()
     world.slurm.submit(1, PUB)
     world.advance(60)
-    assert {row.scope for row in world.ledger.holds()} == set(PUB)
+    assert {row.scope for row in world.ledger.exclusions.holds()} == set(PUB)
     assert all("DRAIN" in world.slurm.node(n).states for n in PUB)
     assert all("DRAIN" not in world.slurm.node(n).states for n in ONP)
     world.close()
@@ -178,12 +178,12 @@ def test_refusing_many_nodes_does_not_search_them_for_each_node(
 def test_a_clock_set_back_stops_nothing(world: World) -> None:
     set_back = [0.0]
     world.site = dataclasses.replace(world.site, now=lambda: world.now - set_back[0])
-    world.daemon = Daemon(world.site, world.spool, Silent(), lambda: None, lambda _: Inline())  # type: ignore[arg-type]
+    world.daemon = Daemon(world.site, world.spool, Silent(), lambda _: Inline())  # type: ignore[arg-type]
     world.advance(30)
     set_back[0] = 86400.0
     world.slurm.set_node("pub1", "ALLOCATED", "CLOUD", "POWERING_UP")  # its request was lost
     world.advance(world.config.timings.grace + 120)
-    beat = world.ledger.heartbeat("slurm-elasticd")
+    beat = world.ledger.health.heartbeat("slurm-elasticd")
     assert beat is not None
     assert beat[0] > world.now - 86400 - 30
     assert len(world.machines_of("pub1")) == 1
@@ -195,13 +195,14 @@ def test_a_clock_set_back_stops_nothing(world: World) -> None:
 def refused(world: World, job: int) -> None:
     """A --no-requeue job whose nodes cannot be had, before anything settles."""
     assert world.daemon is not None
-    world.daemon._settler.looks._next = math.inf
+    settle = world.daemon.settler.looks
+    settle.tick = lambda *_: None  # type: ignore[method-assign]
     world.clouds["pub"].limit("*", 0)
     world.slurm.submit(job, PUB, requeue=False)
     world.tick()
     assert world.slurm.queue()[job].requeue
-    assert world.ledger.lifted_requeues() == ((job, 0),)
-    world.daemon._settler.looks._next = -math.inf
+    assert world.ledger.requeues.lifted() == ((job, 0),)
+    del settle.tick  # type: ignore[method-assign]
 
 
 def test_a_no_requeue_job_is_one_again_although_the_daemon_died_meanwhile(world: World) -> None:
@@ -212,7 +213,7 @@ def test_a_no_requeue_job_is_one_again_although_the_daemon_died_meanwhile(world:
     world.clouds["pub"].limit("*", None)
     world.advance(200)
     assert not world.slurm.queue()[1].requeue
-    assert world.ledger.lifted_requeues() == ()
+    assert world.ledger.requeues.lifted() == ()
 
 
 def test_a_no_requeue_job_that_cannot_be_put_back_now_is_later(world: World) -> None:
@@ -222,7 +223,7 @@ def test_a_no_requeue_job_that_cannot_be_put_back_now_is_later(world: World) -> 
     world.slurm.broken = None
     world.advance(60)
     assert not world.slurm.queue()[1].requeue
-    assert world.ledger.lifted_requeues() == ()
+    assert world.ledger.requeues.lifted() == ()
 
 
 def test_a_no_requeue_job_that_is_gone_is_forgotten(world: World) -> None:
@@ -230,7 +231,7 @@ def test_a_no_requeue_job_that_is_gone_is_forgotten(world: World) -> None:
     world.restart()
     world.slurm.remove_job(1)
     world.advance(10)
-    assert world.ledger.lifted_requeues() == ()
+    assert world.ledger.requeues.lifted() == ()
 
 
 # a slow Slurm
@@ -276,7 +277,7 @@ def test_settling_takes_a_sixth_of_a_slow_slurms_time(world: World) -> None:
         since=world.now,
         until=world.now + 900,
     )
-    world.ledger.exclude(*[hold])
+    world.ledger.exclusions.add(*[hold])
     world.slurm.nodes = slow  # type: ignore[method-assign]
     settler = DeferredUpdates(world.site, Inline())
     end = world.now + 240

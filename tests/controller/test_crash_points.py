@@ -69,9 +69,9 @@ def test_after_a_crash_at_any_step_of_a_refusal_the_job_is_served_elsewhere(
     (machine,) = world.alive()
     assert machine.node in job.nodes
     assert held(world) == []
-    assert world.ledger.holds() == ()
-    assert world.ledger.open_launches() == ()
-    assert world.ledger.lifted_requeues() == ()
+    assert world.ledger.exclusions.holds() == ()
+    assert world.ledger.launches.open() == ()
+    assert world.ledger.requeues.lifted() == ()
     assert world.spool.count() == 0
     admins = world.slurm.node("pub3")
     assert (is_drained(admins), admins.reason) == (True, ADMIN)
@@ -119,7 +119,7 @@ def test_after_a_crash_at_any_step_of_a_life_there_was_one_machine_and_it_has_en
         world.advance(120)
     assert world.alive() == []
     assert len(world.accounts["pub"].machines) == 1
-    assert world.ledger.machines() == world.ledger.open_launches() == ()
+    assert world.ledger.machines.live() == world.ledger.launches.open() == ()
     assert world.spool.count() == 0
 
 
@@ -144,11 +144,11 @@ def test_a_launch_without_an_answer_is_known_though_the_cloud_hides_its_machine(
     world.advance(20, step=1)
     assert world.daemon is None
     world.start()
-    assert [row.nodes for row in world.ledger.open_launches()] == [("pub1",)]
+    assert [row.nodes for row in world.ledger.launches.open()] == [("pub1",)]
     world.advance(200)
     assert "RUNNING" in world.slurm.queue()[1].states
     assert len(world.accounts["pub"].machines) == 1
-    assert world.ledger.open_launches() == ()
+    assert world.ledger.launches.open() == ()
 
 
 def test_an_end_without_an_answer_is_known_before_the_cloud_is_read(
@@ -161,7 +161,7 @@ def test_an_end_without_an_answer_is_known_before_the_cloud_is_read(
     world.advance(400)
     assert world.daemon is None
     world.start()
-    (row,) = world.ledger.machines()
+    (row,) = world.ledger.machines.live()
     assert row.suspending is not None
     world.advance(60)
-    assert world.ledger.machines() == ()
+    assert world.ledger.machines.live() == ()

@@ -43,7 +43,7 @@ def test_what_cannot_be_written_down_is_not_bought(
     """The request stays, the daemon goes on, and with room on the disk all is made up for."""
     world.slurm.submit(1, ("pub1",))
     with monkeypatch.context() as patched:
-        patched.setattr(world.ledger, "intend", full)
+        patched.setattr(world.ledger.launches, "intend", full)
         world.advance(120)
         assert launches(world) == 0
         assert world.spool.count() == 1
@@ -58,8 +58,17 @@ def test_a_ledger_that_takes_nothing_at_all_is_complained_of_once(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with monkeypatch.context() as patched:
-        for method in ("beat", "record", "report_health", "intend", "prune", "compact", "observe"):
-            patched.setattr(world.ledger, method, full)
+        ledger = world.ledger
+        methods = {
+            ledger: ("prune", "compact"),
+            ledger.health: ("beat", "report"),
+            ledger.decisions: ("record",),
+            ledger.launches: ("intend",),
+            ledger.machines: ("observe",),
+        }
+        for part, names in methods.items():
+            for name in names:
+                patched.setattr(part, name, full)
         world.slurm.submit(1, ("pub1",))
         world.advance(60)
     assert caplog.text.count("state directory cannot be used") == 1
@@ -175,7 +184,7 @@ def test_it_beats_every_five_seconds(world: World) -> None:
     beats: set[float] = set()
     for _ in range(33):
         world.tick()
-        beat = world.ledger.heartbeat(DAEMON)
+        beat = world.ledger.health.heartbeat(DAEMON)
         assert beat is not None
         assert beat[1] == os.getpid()
         beats.add(beat[0] - T0)
@@ -206,7 +215,7 @@ def test_a_state_directory_that_fails_again_is_told_of_again(
 ) -> None:
     for _ in range(2):
         with monkeypatch.context() as patched:
-            patched.setattr(world.ledger, "beat", full)
+            patched.setattr(world.ledger.health, "beat", full)
             world.advance(30)
         world.advance(30)
     assert caplog.text.count("state directory cannot be used") == 2
@@ -233,6 +242,7 @@ def test_it_tells_of_a_job_that_has_ended_and_closes_all_that_it_has(
     world: World, events: tuple[bytes, ...], ended: int
 ) -> None:
     closed: list[str] = []
+    looked: list[str] = []
 
     class Worker(Inline):
         def __init__(self, name: str) -> None:
@@ -246,7 +256,10 @@ def test_it_tells_of_a_job_that_has_ended_and_closes_all_that_it_has(
     class Part:
         def __init__(self, worker: Worker) -> None:
             self.name = f"part {worker.name}"
-            self.looks = PeriodicTask(world.site, worker, lambda: None, self.name, period=1.0)
+            self.looks = PeriodicTask(world.site, worker, self.look, self.name, period=1.0)
+
+        def look(self) -> None:
+            looked.append(self.name)
 
         def close(self) -> None:
             closed.append(self.name)
@@ -254,15 +267,14 @@ def test_it_tells_of_a_job_that_has_ended_and_closes_all_that_it_has(
     jobs: list[int] = []
     stop = threading.Event()
     wake = Loop(stop, *events)
-    parts = Steps(parts=[("keys", Part), ("network", Part)])  # type: ignore[list-item]
+    parts = Steps(parts=[("keys", Part), ("network", Part)], job_ended=[lambda: jobs.append(1)])  # type: ignore[list-item]
     daemon = Daemon(
-        world.site, world.spool, wake, lambda: jobs.append(1), Worker,  # type: ignore[arg-type]
+        world.site, world.spool, wake, Worker,  # type: ignore[arg-type]
         [lambda _: None, lambda _: parts],
     )  # fmt: skip
     daemon.run(stop)
     assert len(jobs) == ended
-    looks = [part.looks._running for part in daemon._parts]
-    assert None not in looks, "they are looked at with the others"
+    assert looked == ["part keys", "part network"], "they are looked at with the others"
     own = [*OWN, "keys", "network"]
     assert closed[: len(own)] == own, "what hands out work ends first"
     assert set(closed[len(own) : -2]) == {"onp", "pub"}
@@ -273,7 +285,7 @@ def test_it_tells_of_a_job_that_has_ended_and_closes_all_that_it_has(
 def test_it_looks_more_often_while_something_has_to_settle(world: World) -> None:
     stop = threading.Event()
     wake = Loop(stop)
-    daemon = Daemon(world.site, world.spool, wake, lambda: None, lambda _: Inline())  # type: ignore[arg-type]
+    daemon = Daemon(world.site, world.spool, wake, lambda _: Inline())  # type: ignore[arg-type]
     world.slurm.set_job(7, "CONFIGURING", nodes=("pub1",))
     world.site.requeues.expect(world.slurm.queue()[7], world.now, ["pub1"])
     daemon.run(stop)
@@ -288,17 +300,18 @@ def test_threads_without_anything_to_do_are_not_woken(
     assert "RUNNING" in world.slurm.queue()[1].states
     woken: list[str] = []
 
-    def note(name: str, task: PeriodicTask) -> None:
-        look = task._look
+    class Worker(Inline):
+        def __init__(self, name: str) -> None:
+            self.name = name
 
-        def noted() -> None:
-            woken.append(name)
-            look()
+        def submit(self, *of: Any, **more: Any) -> Future[Any]:
+            if self.name in ("overdue", "settle"):
+                woken.append(self.name)
+            return super().submit(*of, **more)
 
-        monkeypatch.setattr(task, "_look", noted)
-
-    note("overdue", world.daemon._overdue.looks)
-    note("settle", world.daemon._settler.looks)
+    world.daemon = Daemon(world.site, world.spool, Silent(), Worker)  # type: ignore[arg-type]
+    world.advance(60)
+    woken.clear()
     world.advance(60)
     assert woken == []
     world.slurm.submit(2, ("pub2",))
@@ -321,7 +334,7 @@ def test_a_round_that_runs_is_not_begun_again(world: World) -> None:
             self.rounds.append(Future())
             return self.rounds[-1]
 
-    daemon = Daemon(world.site, world.spool, Silent(), lambda: None, Slow)  # type: ignore[arg-type]
+    daemon = Daemon(world.site, world.spool, Silent(), Slow)  # type: ignore[arg-type]
     for _ in range(3):
         daemon.tick()
         world.now += world.config.timings.reconcile - 1
@@ -344,7 +357,7 @@ def test_a_request_stays_until_each_cloud_is_done_with_its_part(world: World) ->
             parts.append(lambda: work(*rest, **more))
             return Future()
 
-    daemon = Daemon(world.site, world.spool, Silent(), lambda: None, lambda _: Slow())  # type: ignore[arg-type]
+    daemon = Daemon(world.site, world.spool, Silent(), lambda _: Slow())  # type: ignore[arg-type]
     world.program("resume", ["pub1", "op1"], {1: ["pub1"], 2: ["op1"]})
     for part in (0, 1):
         daemon.tick()
@@ -356,7 +369,7 @@ def test_a_request_stays_until_each_cloud_is_done_with_its_part(world: World) ->
 
 def test_it_beats(world: World) -> None:
     world.advance(20)
-    beat = world.ledger.heartbeat(DAEMON)
+    beat = world.ledger.health.heartbeat(DAEMON)
     assert beat is not None
     assert world.now - beat[0] <= 10
 
@@ -368,7 +381,7 @@ def test_a_stop_in_the_middle_of_a_launch_is_clean_and_loses_nothing(tmp_path: P
     site = dataclasses.replace(world.site, wait=stop.wait, monotonic=time.monotonic)
     world.clouds["pub"].fail_next(TransientError, 10_000, "launch")
     with WakeSocket(tmp_path / "wake.sock") as wake:
-        daemon = Daemon(site, world.spool, wake, lambda: None)
+        daemon = Daemon(site, world.spool, wake)
         thread = threading.Thread(target=daemon.run, args=(stop,))
         world.slurm.submit(1, ("pub1",))
         thread.start()
@@ -376,12 +389,12 @@ def test_a_stop_in_the_middle_of_a_launch_is_clean_and_loses_nothing(tmp_path: P
         stop.set()
         thread.join(patience(30))
         assert not thread.is_alive()
-    assert len(world.ledger.open_launches()) == 1
+    assert len(world.ledger.launches.open()) == 1
     world.clouds["pub"].heal()
     world.restart()
     world.advance(60)
     assert len(world.machines_of("pub1")) == 1
-    assert world.ledger.open_launches() == ()
+    assert world.ledger.launches.open() == ()
     world.close()
 
 
@@ -395,11 +408,11 @@ def test_the_job_of_a_refused_node_is_hurried_without_another_event(
     stop = threading.Event()
     site = dataclasses.replace(world.site, wait=stop.wait, monotonic=time.monotonic)
     with WakeSocket(tmp_path / "wake.sock") as wake:
-        daemon = Daemon(site, world.spool, wake, lambda: None)
+        daemon = Daemon(site, world.spool, wake)
         thread = threading.Thread(target=daemon.run, args=(stop,))
         thread.start()
         try:
-            eventually(lambda: not daemon._settler.busy)
+            eventually(lambda: not daemon.settler.busy)
             world.slurm.submit(1, ("pub1",))
             wake.ring()  # as the program's datagram does
             eventually(lambda: world.slurm.calls["start_now"])

@@ -65,7 +65,7 @@ def test_what_an_earlier_daemon_lifted_is_recalled_with_the_first_pass_alone(
     passes: Passes,
 ) -> None:
     """And what others left, once in each round of the repair."""
-    passes.world.ledger.lift_requeue(1, 0, passes.world.now)
+    passes.world.ledger.requeues.lift(1, 0, passes.world.now)
     assert passes.one(anew=True) == ["recall", "tick"]
     assert passes.one() == ["tick"]
     assert passes.one(anew=True) == ["recall_left", "tick"]
@@ -76,7 +76,7 @@ def test_what_is_lifted_after_the_first_pass_is_its_daemons_own(passes: Passes) 
     """Until somebody has left it."""
     assert passes.one(anew=True) == ["tick"]
     assert passes.one(anew=True) == ["tick"]
-    passes.world.ledger.lift_requeue(1, 0, passes.world.now)
+    passes.world.ledger.requeues.lift(1, 0, passes.world.now)
     assert passes.one() == ["tick"]
     assert passes.one(anew=True) == ["recall_left", "tick"]
 

@@ -15,14 +15,16 @@ from msgspec.structs import replace
 from slurm_elastic.base.errors import ConfigError, SlurmError
 from slurm_elastic.controller.context import new_generation
 from slurm_elastic.controller.departures import Departures, concerned, is_hopeless
-from slurm_elastic.model.cluster import JobRun, Limits
+from slurm_elastic.model.checkpoint import JobRun
+from slurm_elastic.model.cluster import Limits
 from slurm_elastic.model.directive import Departure, LimitChange
 from slurm_elastic.policies.nodes.node_state import Phase, is_drained, phase
-from slurm_elastic.state.ckptstate import FILE, CheckpointState
+from slurm_elastic.state.ckptstate import CheckpointState
 from slurm_elastic.state.ckptstate.facts import Migration, Step
+from slurm_elastic.state.ckptstate.schema import FILE
 from slurm_elastic.state.ledger import Machine
-from slurm_elastic.watch.door.asks import DirectAsk, EndAsk
 from slurm_elastic.watch.door.orders import carry_out
+from slurm_elastic.watch.door.questions import DirectAsk, EndAsk
 from tests.controller.world import ONP, PUB, World
 
 
@@ -87,7 +89,7 @@ def test_after_resume_it_is_used_again(world: World) -> None:
     leave(world)
     world.slurm.finish(1)
     world.advance(120)
-    (one,) = world.ledger.directives()
+    (one,) = world.ledger.directives.all()
     carry_out(world.config, EndAsk(numbers=(one.number,)), "bob", world.now)
     world.slurm.submit(2, ONP, 1)
     world.advance(120)
@@ -147,7 +149,7 @@ def test_at_most_so_many_are_replaced_at_a_time_and_others_take_their_place(worl
         world.slurm.finish(job)
     world.advance(240)
     assert before.isdisjoint(i.id for i in world.alive("onp"))
-    assert world.ledger.directives() == (), "it is over when all have been replaced"
+    assert world.ledger.directives.all() == (), "it is over when all have been replaced"
 
 
 def test_a_node_that_a_person_has_drained_is_theirs(world: World) -> None:
@@ -193,7 +195,7 @@ def test_a_second_drain_of_a_node_gives_notice_anew(world: World) -> None:
     world.advance(20)
     world.slurm.finish(1)
     world.advance(120)
-    (one,) = world.ledger.directives()
+    (one,) = world.ledger.directives.all()
     carry_out(world.config, EndAsk(numbers=(one.number,)), "bob", world.now)
     world.advance(20)
     busy(world, 2, among=(node,))
@@ -220,7 +222,7 @@ def test_a_job_of_which_nothing_can_be_saved_is_requeued_once(world: World) -> N
     world.advance(200)
     assert world.slurm.queue()[1].restarts == 1
     assert running(world)[1][0] in PUB
-    (why,) = [d.reason for d in world.ledger.decisions("job:1") if d.kind == "requeued"]
+    (why,) = [d.reason for d in world.ledger.decisions.about("job:1") if d.kind == "requeued"]
     assert why.startswith("it starts anew (there is no image): pool rack is drained by alice")
 
 
@@ -248,7 +250,7 @@ def test_what_still_boots_is_given_up_and_its_job_starts_elsewhere(world: World)
     leave(world, aggressive=True)
     world.advance(5, step=1)
     assert phase(world.slurm.node(node)) is Phase.POWERING_DOWN, "before it could run anything"
-    (why,) = [d.reason for d in world.ledger.decisions("job:1") if d.kind == "requeued"]
+    (why,) = [d.reason for d in world.ledger.decisions.about("job:1") if d.kind == "requeued"]
     assert "its nodes cannot be had: pool rack is drained by alice" in why
     world.advance(235)
     assert running(world)[1][0] in PUB
@@ -264,7 +266,7 @@ def test_a_partition_that_refuses_waiting_jobs_is_told_once(world: World) -> Non
     leave(world, "migrate", "cloud:onp", aggressive=True, to="pub")
     world.advance(120)
     assert world.slurm.queue()[1].partitions == ("onp",)
-    (why,) = [d.reason for d in world.ledger.decisions("job:1") if d.kind == "not-redirected"]
+    (why,) = [d.reason for d in world.ledger.decisions.about("job:1") if d.kind == "not-redirected"]
     assert why.startswith("pub refuses it: ")
     assert "redirected" not in world.kinds("job:1")
 
@@ -306,7 +308,7 @@ def test_a_migration_sends_running_and_waiting_jobs_to_the_other_cloud(world: Wo
     assert set(running(world)) == {1, 2}
     leave(world, "migrate", "cloud:onp", aggressive=True, to="pub")
     for job in (1, 2, 3):  # the nodes of the partition, as slurmctld knows them
-        world.slurm._wishes[job] = (PUB, 1)
+        world.slurm.set_wish(job, PUB)
     world.advance(300)
     assert set(running(world)) == {1, 2, 3}
     assert all(nodes[0] in PUB for nodes in running(world).values())
@@ -329,7 +331,7 @@ def test_an_order_that_is_not_possible_changes_nothing(
 ) -> None:
     with pytest.raises(ConfigError):
         leave(world, **fields)  # type: ignore[arg-type]
-    assert world.ledger.directives() == ()
+    assert world.ledger.directives.all() == ()
 
 
 @pytest.mark.parametrize(("seconds", "told"), [(60.0, 0), (61.0, 1)])
@@ -359,7 +361,7 @@ def test_a_job_of_two_machines_is_told_of_a_minute_after_the_first_was_to_leave(
     world.ledger.refresh()
     departures = Departures(world.site)
     departures.look()
-    (one,) = world.ledger.directives()
+    (one,) = world.ledger.directives.all()
     departures._noticed[one.number, "op1"] -= 61
     departures.look()
     assert world.kinds("job:1").count("not-moved") == 1
@@ -397,7 +399,7 @@ def test_a_job_that_runs_in_no_batch_script_is_waited_for(world: World) -> None:
     world.slurm.set_job(1, "RUNNING", nodes=running(world)[1], batch=False)
     leave(world, aggressive=True)
     world.advance(20)
-    (why,) = [d.reason for d in world.ledger.decisions("job:1") if d.kind == "waited-for"]
+    (why,) = [d.reason for d in world.ledger.decisions.about("job:1") if d.kind == "waited-for"]
     assert why == "it is no batch job: its machine leaves after it"
 
 

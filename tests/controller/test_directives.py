@@ -10,11 +10,12 @@ import pytest
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config.policies import Budget, SitePolicies
 from slurm_elastic.controller.directives import closed_nodes, subjects_of
-from slurm_elastic.model.cluster import OPERATOR, Limits
+from slurm_elastic.model.cluster import Limits
 from slurm_elastic.model.directive import Departure, Directive, LimitChange, Pause, Word
+from slurm_elastic.model.exclusion import OPERATOR
 from slurm_elastic.policies.nodes.node_state import Phase, is_drained, phase
-from slurm_elastic.watch.door.asks import DirectAsk, EndAsk
 from slurm_elastic.watch.door.orders import carry_out
+from slurm_elastic.watch.door.questions import DirectAsk, EndAsk
 from tests.controller.world import ONP, PUB, World
 
 
@@ -70,7 +71,7 @@ def test_a_request_that_is_on_its_way_when_the_pause_comes_is_given_back(world: 
     world.slurm.submit(1, PUB, 1)  # slurmctld has chosen its node before the nodes are held
     world.advance(120)
     assert world.alive("pub") == []
-    (refused,) = [d for d in world.ledger.decisions("job:1") if d.kind == "refused"]
+    (refused,) = [d for d in world.ledger.decisions.about("job:1") if d.kind == "refused"]
     assert refused.reason == "2 offers: cloud pub is paused by alice"
     assert "PENDING" in world.slurm.queue()[1].states
 
@@ -82,9 +83,9 @@ def test_a_pause_ends_by_itself_after_its_time(world: World) -> None:
     assert running(world) == []
     world.advance(600)
     assert running(world) == [1]
-    assert world.ledger.directives() == ()
+    assert world.ledger.directives.all() == ()
     assert drained(world) == []
-    assert [d.kind for d in world.ledger.decisions("pool:burst")][:2] == [
+    assert [d.kind for d in world.ledger.decisions.about("pool:burst")][:2] == [
         "directed", "directive-over",
     ]  # fmt: skip
 
@@ -93,12 +94,12 @@ def test_a_pause_ends_by_the_word_of_a_person(world: World) -> None:
     say(world, Pause(scope=""))
     world.advance(15)
     assert drained(world) == [*ONP, *PUB]
-    (one,) = world.ledger.directives()
+    (one,) = world.ledger.directives.all()
     (line,) = carry_out(world.config, EndAsk(numbers=(one.number,)), "bob", world.now)
     assert line == "no longer: the cluster is paused by alice"
     world.advance(10)
     assert drained(world) == []
-    last = world.ledger.decisions("pool:rack")[-1]
+    last = world.ledger.decisions.about("pool:rack")[-1]
     assert (last.kind, last.reason[-12:]) == ("directive-ended", "ended by bob")
 
 
@@ -144,7 +145,7 @@ def test_a_limit_of_a_pool_holds_at_once_and_ends_no_machine(world: World) -> No
     world.slurm.submit(3, PUB, 1)
     world.advance(60)
     assert running(world) == [1, 2]
-    (refused,) = [d for d in world.ledger.decisions("job:3") if d.kind == "refused"]
+    (refused,) = [d for d in world.ledger.decisions.about("job:3") if d.kind == "refused"]
     assert "pool burst is limited to 1 nodes, 2 are in use" in refused.reason
     world.advance(1200)
     assert 3 in running(world)
@@ -164,7 +165,7 @@ def test_a_limit_lowered_for_a_while_says_nothing_of_never(world: World) -> None
     say(world, LimitChange(scope="", key="nodes", value=1), seconds=120)
     world.slurm.submit(1, ONP, 2, partitions=("onp",))
     world.advance(60)
-    assert [d.kind for d in world.ledger.decisions("job:1") if d.kind == "never"] == []
+    assert [d.kind for d in world.ledger.decisions.about("job:1") if d.kind == "never"] == []
     world.advance(900)
     assert running(world) == [1]
 
@@ -190,7 +191,7 @@ def test_a_later_word_about_the_same_takes_the_place_of_the_earlier(world: World
         world.config, DirectAsk(word=Pause(scope="pool:burst"), reason="longer"), "bob", world.now
     )
     assert lines[0].startswith("no longer: pool burst is paused by alice until")
-    assert [(d.who, d.reason) for d in world.ledger.directives()] == [
+    assert [(d.who, d.reason) for d in world.ledger.directives.all()] == [
         ("alice", ""),
         ("bob", "longer"),
     ]
@@ -202,7 +203,7 @@ def test_nodes_that_are_up_are_left_alone(world: World) -> None:
     say(world, Pause(scope="pool:burst"))
     world.advance(60)
     assert phase(world.slurm.node("pub1")) is Phase.UP
-    assert {h.scope for h in world.ledger.holds() if h.kind == OPERATOR} == set(PUB)
+    assert {h.scope for h in world.ledger.exclusions.holds() if h.kind == OPERATOR} == set(PUB)
 
 
 @pytest.mark.parametrize(
@@ -223,7 +224,7 @@ def test_what_the_configuration_does_not_have_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=said):
         say(world, word)
-    assert world.ledger.directives() == ()
+    assert world.ledger.directives.all() == ()
 
 
 @pytest.mark.parametrize(
@@ -249,5 +250,7 @@ def test_single_nodes_are_closed_with_the_pools_and_only_those_of_ours(world: Wo
     for word in (
         Departure(verb="drain", about="x", nodes=("op1", "strange")), Pause(scope="pool:burst")
     ):  # fmt: skip
-        world.ledger.direct(Directive(word=word, who="alice", since=world.now, starts=world.now))
+        world.ledger.directives.give(
+            Directive(word=word, who="alice", since=world.now, starts=world.now)
+        )
     assert closed_nodes(world.site).keys() == {"op1", *PUB}

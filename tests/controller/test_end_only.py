@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
-import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -19,26 +19,27 @@ from slurm_elastic.model.directive import Directive, LimitChange, Pause, Word
 from slurm_elastic.model.memory import Aside
 from slurm_elastic.state.heartbeat import read_mark
 from slurm_elastic.state.ledger import Ledger, Machine
-from slurm_elastic.state.ledger.enduring import Enduring, Followed
-from slurm_elastic.state.ledger.schema import LEDGER_TABLES
-from slurm_elastic.state.store.refuge import COPY, LOOK, Refuge
+from slurm_elastic.state.ledger.machines import Machines
+from slurm_elastic.state.store.disk import Disk
+from slurm_elastic.state.store.endurance import LOOK, READ
+from slurm_elastic.state.store.journal import Journal, Position
 from tests.controller.world import Killed, World
 
-FULL = "slurm_elastic.state.store.refuge.require_room"
+FULL = "slurm_elastic.state.store.endurance.require_room"
 
 
 class EnduringWorld(World):
     """As the daemon has its ledger."""
 
     def make_ledger(self) -> Ledger:
-        return Enduring(self.dir / "ledger.db", lambda: self.now, lambda: self.now)
+        return Ledger.enduring(self.dir / "ledger.db", lambda: self.now, lambda: self.now)
 
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Locks of the tests last until they are let go."""
-    monkeypatch.setattr("slurm_elastic.state.store.refuge.SHORT", 10)
-    monkeypatch.setattr("slurm_elastic.state.store.files.BUSY_TIMEOUT", 0.1)
+    monkeypatch.setattr("slurm_elastic.state.store.endurance.SHORT", 0.01)
+    monkeypatch.setattr("slurm_elastic.state.store.view.BUSY_TIMEOUT", 0.1)
 
 
 @pytest.fixture
@@ -70,8 +71,14 @@ def forget_requests(world: World) -> None:
 
 def in_file(world: World) -> dict[str, tuple[float | None, str | None]]:
     """By machine: its end and why, as another process reads them from the file."""
-    with Ledger(world.dir / "ledger.db", read_only=True)._db as db:
-        return {r["id"]: (r["ended"], r["why"]) for r in db.execute("select * from machines")}
+    with closing(sqlite3.connect(world.dir / "ledger.db")) as db:
+        return {i: (end, why) for i, end, why in db.execute("select id, ended, why from machines")}
+
+
+def write_out(world: World) -> None:
+    """All of the ledger is in its file, and nothing beside it."""
+    with closing(sqlite3.connect(world.dir / "ledger.db")) as db:
+        assert db.execute("pragma wal_checkpoint(truncate)").fetchone()[0] == 0
 
 
 def hold_lock(world: World) -> sqlite3.Connection:
@@ -98,7 +105,7 @@ def test_with_a_full_disk_a_suspended_node_loses_its_machine_and_nothing_is_boug
         assert "RUNNING" in world.slurm.queue()[2].states, "what runs goes on"
         assert "No space left" in str(read_mark(world.dir))
         told = world.kinds("pub1")
-    assert caplog.text.count("refuge.py") == 1, "told once"
+    assert caplog.text.count("endurance.py") == 1, "told once"
     world.advance(60)
     assert world.ledger.end_only == ""
     assert told
@@ -149,13 +156,13 @@ def test_what_a_list_tells_is_kept_though_the_file_fails_right_then(
     """A machine that its cloud had denied is back for this one list, and gone before the next."""
     run_one(world, 1, "pub1")
     (machine,) = world.alive()
-    world.ledger.ended("pub", [machine.id], "not listed", world.now)
+    world.ledger.machines.ended("pub", [machine.id], "not listed", world.now)
     other = hold_lock(world)
-    world.ledger._db.execute("pragma busy_timeout = 10")
+    world.ledger.store._db.execute("pragma busy_timeout = 10")
     world.now += 1.0
-    world.daemon._rounds["pub"].run()  # type: ignore[union-attr]
+    world.daemon.rounds["pub"].run()  # type: ignore[union-attr]
     other.close()
-    (row,) = world.ledger.machines()
+    (row,) = world.ledger.machines.live()
     assert (row.instance.id, row.ended) == (machine.id, None)
 
 
@@ -165,13 +172,13 @@ def test_what_was_taken_back_in_memory_alone_is_not_bought_again_after_a_power_c
     """A cloud had denied a machine; the disk is full as it lists it once more."""
     run_one(world, 1, "pub1")
     (machine,) = world.alive()
-    world.ledger.ended("pub", [machine.id], "not listed", world.now)
+    world.ledger.machines.ended("pub", [machine.id], "not listed", world.now)
     with monkeypatch.context() as patched:
         patched.setattr(FULL, no_room)
         world.ledger.check()
         world.now += 1.0
-        world.daemon._rounds["pub"].run()  # type: ignore[union-attr]
-        (row,) = world.ledger.machines()
+        world.daemon.rounds["pub"].run()  # type: ignore[union-attr]
+        (row,) = world.ledger.machines.live()
         assert (row.instance.id, row.ended) == (machine.id, None)
         world.stop()
     world.start()
@@ -193,13 +200,15 @@ def test_a_ledger_that_is_lost_while_a_cloud_tells_its_offers_buys_nothing_befor
 
     def lost(pool: Pool) -> Sequence[Offer]:
         monkeypatch.setattr(cloud, "offers", offers)
-        with world.ledger._transaction("machines", "complete") as db:  # nothing could be read of it
+        with world.ledger.store.transaction(
+            "machines", "complete"
+        ) as db:  # nothing could be read of it
             db.execute("delete from machines")
             db.execute("delete from read_whole")
         return offers(pool)
 
     def bought(spec: LaunchSpec) -> Sequence[Instance]:
-        known.append({m.instance.node for m in world.ledger.machines()})
+        known.append({m.instance.node for m in world.ledger.machines.live()})
         return launch(spec)
 
     monkeypatch.setattr(cloud, "offers", lost)
@@ -220,7 +229,7 @@ def test_waiting_jobs_are_sent_elsewhere_with_the_reason(
     assert "refused" not in world.kinds("pub1"), "it may soon be over"
     world.advance(120)
     assert "refused" in world.kinds("pub1")
-    reasons = [d.reason for d in world.ledger.decisions("pub1") if d.kind == "refused"]
+    reasons = [d.reason for d in world.ledger.decisions.about("pub1") if d.kind == "refused"]
     assert "end-only: the disk of" in reasons[0]
     assert "slurm-elastic:hold:" in world.slurm.node("pub2").reason
     assert launches(world) == 0
@@ -231,8 +240,12 @@ def test_nothing_can_be_intended_meanwhile(
 ) -> None:
     monkeypatch.setattr(FULL, no_room)
     world.ledger.check()
+    pool = world.site.pools["burst"]
+    offer = world.clouds["pub"].offers(pool)[0]
+    spec = LaunchSpec(generation="g1", pool=pool, nodes=("pub1",), offer=offer)
     with pytest.raises(EndOnlyError, match="is full"):
-        world.ledger.intend(None, "r", 0.0)  # type: ignore[arg-type]
+        world.ledger.launches.intend(spec, "r", 0.0)
+    assert world.ledger.launches.open() == ()
 
 
 def test_what_is_told_is_what_is_wrong_now(
@@ -255,7 +268,7 @@ def test_a_locked_ledger(world: EnduringWorld) -> None:
     run_one(world, 1, "pub1")
     bought = launches(world)
     other = hold_lock(world)
-    world.ledger._db.execute("pragma busy_timeout = 100")
+    world.ledger.store._db.execute("pragma busy_timeout = 100")
     world.slurm.finish(1)
     world.slurm.submit(2, ("pub2",))
     world.advance(900)
@@ -284,7 +297,7 @@ def test_a_locked_ledger_at_the_start(world: EnduringWorld) -> None:
     other.close()
     world.advance(30)
     assert world.ledger.end_only == ""
-    rows = {m.instance.node: m for m in world.ledger.machines(ended_since=0.0)}
+    rows = {m.instance.node: m for m in world.ledger.machines.live(ended_since=0.0)}
     assert rows["pub1"].ended is not None
     assert rows["pub2"].jobs == (2,), "the file knew more of it than its tags tell"
 
@@ -308,7 +321,7 @@ def test_a_corrupt_file_is_set_aside_and_its_machines_are_adopted(
     assert world.machines_of("pub1") == []
     assert len(world.machines_of("pub2")) == 1, "neither ended nor bought twice"
     assert "RUNNING" in world.slurm.queue()[2].states
-    assert {i.id for i in world.alive()} <= {m.instance.id for m in world.ledger.machines()}
+    assert {i.id for i in world.alive()} <= {m.instance.id for m in world.ledger.machines.live()}
     world.close()
 
 
@@ -322,7 +335,7 @@ def spoil(path: Path, content: bytes) -> None:
 def test_a_page_that_goes_bad_under_the_daemon(world: EnduringWorld) -> None:
     run_one(world, 1, "pub1")
     path = world.dir / "ledger.db"
-    world.ledger._db.execute("pragma wal_checkpoint(truncate)")
+    write_out(world)
     spoil(path, b"half")
     world.slurm.finish(1)
     world.advance(900)
@@ -332,11 +345,9 @@ def test_a_page_that_goes_bad_under_the_daemon(world: EnduringWorld) -> None:
 
 
 def test_pages_that_nobody_asks_for_are_read_within_a_minute(world: EnduringWorld) -> None:
-    """Also while no copy of the file is due."""
     run_one(world, 1, "pub1")
     world.advance(LOOK + 10)
-    assert (world.dir / "ledger.db.kept").exists()
-    world.ledger._db.execute("pragma wal_checkpoint(truncate)")
+    write_out(world)
     spoil(world.dir / "ledger.db", b"half")
     world.advance(LOOK + 10)
     assert list(world.dir.glob("ledger.db.damaged-*"))
@@ -355,7 +366,7 @@ def test_a_file_that_is_overwritten_under_the_daemon_is_noticed_within_a_minute(
     world.advance(90)
     assert world.ledger.end_only == ""
     assert list(world.dir.glob("ledger.db.damaged-*"))
-    (row,) = Ledger(world.dir / "ledger.db", read_only=True).machines()
+    (row,) = Ledger(world.dir / "ledger.db", read_only=True).machines.live()
     assert row.jobs == (1,), "what its own connection still had"
 
 
@@ -367,7 +378,7 @@ def test_a_file_that_is_removed_under_the_daemon_is_made_again_of_what_it_knows(
         file.unlink()
     world.advance(60)
     assert world.ledger.end_only == ""
-    (row,) = Ledger(world.dir / "ledger.db", read_only=True).machines()
+    (row,) = Ledger(world.dir / "ledger.db", read_only=True).machines.live()
     assert row.jobs == (1,)
     assert row.registered is not None
     run_one(world, 2, "pub2")
@@ -376,7 +387,7 @@ def test_a_file_that_is_removed_under_the_daemon_is_made_again_of_what_it_knows(
 
 def test_a_ledger_that_may_not_be_written(world: EnduringWorld) -> None:
     run_one(world, 1, "pub1")
-    world.ledger._db.execute("pragma query_only = on")  # what a read-only disk answers
+    world.ledger.store._db.execute("pragma query_only = on")  # what a read-only disk answers
     world.slurm.finish(1)
     world.advance(900)
     assert world.machines_of("pub1") == []
@@ -411,22 +422,13 @@ def test_doubt_ends_nothing(world: EnduringWorld, monkeypatch: pytest.MonkeyPatc
     assert launches(world) == 1
 
 
-def test_no_table_is_forgotten_when_the_ledger_goes_over(world: EnduringWorld) -> None:
-    """Decisions go by ``add_decisions``, heartbeats are of this moment."""
-    rows = world.ledger._db.execute("select name from sqlite_master where type = 'table'")
-    apart = {"decisions", "decision_subjects", "heartbeats", "sqlite_sequence"}
-    assert {row["name"] for row in rows} - apart == {table.name for table in LEDGER_TABLES}
-
-
 def test_what_was_paid_is_known_after_the_whole_file_was_spoilt(world: EnduringWorld) -> None:
-    """A copy of the ledger has it: the past does not change."""
     run_one(world, 1, "pub1")
     world.slurm.finish(1)
-    world.advance(COPY + world.config.timings.suspend_time)
+    world.advance(READ + world.config.timings.suspend_time)
     ended = {id_: end for id_, (end, _) in in_file(world).items() if end is not None}
     assert len(ended) == 1
-    world.advance(COPY)
-    assert stat.S_IMODE((world.dir / "ledger.db.kept").stat().st_mode) == 0o600
+    world.advance(READ)
     spoil_all(world)
     world.advance(120)
     assert world.ledger.end_only == ""
@@ -441,12 +443,11 @@ def spoil_all(world: World) -> None:
     path.write_bytes(b"\xa5" * path.stat().st_size)
 
 
-@pytest.mark.parametrize("copied", [False, True])
 @pytest.mark.parametrize("stopped", [False, True])
-def test_what_was_bought_and_ended_since_the_last_copy_is_known_then_too(
-    world: EnduringWorld, *, copied: bool, stopped: bool
+def test_what_was_bought_and_ended_just_now_is_known_then_too(
+    world: EnduringWorld, *, stopped: bool
 ) -> None:
-    world.advance(COPY + LOOK + 10 if copied else 1)
+    world.advance(1)
     run_one(world, 1, "pub1")
     run_one(world, 2, "pub2")
     world.slurm.finish(1)
@@ -454,11 +455,8 @@ def test_what_was_bought_and_ended_since_the_last_copy_is_known_then_too(
     while world.machines_of("pub1") and world.now < off:
         world.advance(5)
     world.advance(10)
-    before = {m.instance.id: m for m in world.ledger.machines(ended_since=0.0)}
+    before = {m.instance.id: m for m in world.ledger.machines.live(ended_since=0.0)}
     assert [m.ended is None for m in before.values()] == [False, True]
-    if copied:
-        with closing(sqlite3.connect(world.dir / "ledger.db.kept")) as copy:
-            assert not copy.execute("select id from machines").fetchall(), "it is older"
     if stopped:
         world.stop()
     spoil_all(world)
@@ -466,7 +464,7 @@ def test_what_was_bought_and_ended_since_the_last_copy_is_known_then_too(
         world.start()
     world.advance(120)
     assert world.ledger.end_only == ""
-    after = {m.instance.id: m for m in world.ledger.machines(ended_since=0.0)}
+    after = {m.instance.id: m for m in world.ledger.machines.live(ended_since=0.0)}
     assert {i: (m.ended, m.instance.launched, m.instance.price) for i, m in after.items()} == {
         i: (m.ended, m.instance.launched, m.instance.price) for i, m in before.items()
     }
@@ -486,10 +484,10 @@ def test_what_is_bought_after_the_file_was_away_is_known_without_it(world: Endur
     off = world.now + 900
     while world.machines_of("pub1") and world.now < off:
         world.advance(5)
-    (before,) = world.ledger.machines(ended_since=0.0)
+    (before,) = world.ledger.machines.live(ended_since=0.0)
     spoil_all(world)
     world.advance(120)
-    (after,) = world.ledger.machines(ended_since=0.0)
+    (after,) = world.ledger.machines.live(ended_since=0.0)
     assert before.ended is not None
     assert (after.instance.id, after.ended) == (before.instance.id, before.ended)
 
@@ -502,10 +500,10 @@ def test_a_machine_that_goes_before_the_ledger_can_take_it_in_is_written_down_al
     run_one(world, 1, "pub1")
     (machine,) = world.machines_of("pub1")
     world.stop()
-    for path in world.dir.glob("ledger.db*"):
+    for path in (*world.dir.glob("ledger.db*"), *world.dir.glob("journal/ledger[-.]*")):
         path.unlink()
     with monkeypatch.context() as patched:
-        patched.setattr(Ledger, "adopt", broken_disk)
+        patched.setattr(Machines, "adopt", broken_disk)
         world.start()
         world.advance(60)
         assert machine not in rows(world)
@@ -538,11 +536,11 @@ def test_a_gone_machine_that_cannot_be_taken_in_or_is_known_stops_no_round(
     def poisoned(*_: object) -> None:
         raise error or AssertionError
 
-    monkeypatch.setattr(Ledger, "adopt", poisoned)
+    monkeypatch.setattr(Machines, "adopt", poisoned)
     world.advance(60)
     assert world.site.unadopted == {}
     assert {id_: row.ended for id_, row in rows(world).items()} == {mine.id: ended}
-    assert {h.name: h.error for h in world.ledger.health()}["pub"] is None
+    assert {h.name: h.error for h in world.ledger.health.all()}["pub"] is None
     world.close()
 
 
@@ -551,26 +549,28 @@ def broken_disk(*_: object) -> None:
 
 
 def rows(world: World) -> dict[str, Machine]:
-    return {m.instance.id: m for m in world.ledger.machines(ended_since=0.0)}
+    return {m.instance.id: m for m in world.ledger.machines.live(ended_since=0.0)}
 
 
-# A kill between a commit and its line in ``ledger.db.lately``, and what others than the daemon write.
+# A kill between a line of the journal and the view's commit, and what others than the daemon write.
 
 
 @pytest.fixture
 def killed(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, World], None]:
-    """Dies right after the commit of a row that ``sql`` counts, before the line about it."""
+    """Dies right after the line of a row that ``sql`` counts, before the view has it."""
 
     def arm(sql: str, world: World) -> None:
-        real = Refuge.keep
+        real = Journal.append
 
-        def keep(self: Refuge) -> None:
-            if self.trouble is None and self.db.execute(sql).fetchone()[0]:
-                monkeypatch.setattr(Refuge, "keep", real)
+        def append(self: Journal, *args: Any) -> Position:
+            end = real(self, *args)
+            disk = world.ledger.store._home._found  # type: ignore[union-attr]
+            if isinstance(disk, Disk) and disk.db.execute(sql).fetchone()[0]:
+                monkeypatch.setattr(Journal, "append", real)
                 raise Killed
-            real(self)
+            return end
 
-        monkeypatch.setattr(Refuge, "keep", keep)
+        monkeypatch.setattr(Journal, "append", append)
 
     return arm
 
@@ -603,11 +603,11 @@ def test_what_was_committed_right_before_a_kill_is_known_when_the_file_is_lost_s
     die_at(world, step, killed)
     world.start()
     world.tick()
-    before = {m.instance.id: m for m in world.ledger.machines(ended_since=0.0)}
+    before = {m.instance.id: m for m in world.ledger.machines.live(ended_since=0.0)}
     assert before or step == "intended"
     spoil_all(world)
-    world.advance(COPY + 2 * LOOK)
-    after = {m.instance.id: m for m in world.ledger.machines(ended_since=0.0)}
+    world.advance(READ + 2 * LOOK)
+    after = {m.instance.id: m for m in world.ledger.machines.live(ended_since=0.0)}
     for id_, one in before.items():
         assert (after[id_].instance.launched, after[id_].instance.price) == (
             one.instance.launched, one.instance.price
@@ -630,7 +630,7 @@ def test_a_file_that_is_lost_with_the_kill_hides_no_machine(
         for name in ("ledger.db", "ledger.db-wal", "ledger.db-shm"):
             (world.dir / name).unlink(missing_ok=True)
     world.start()
-    world.advance(COPY)
+    world.advance(READ)
     assert world.ledger.end_only == ""
     assert launches(world) <= 1
     assert in_books(world)
@@ -654,11 +654,13 @@ def test_an_operators_word_outlives_the_file_and_one_that_was_ended_does_not_com
     """As ``slurm-elastic pause`` and ``limit`` write it, in a process of their own."""
     world.advance(1)
     with closing(Ledger(world.dir / "ledger.db")) as theirs:
-        over = theirs.direct(order(Pause(scope="cloud:pub"), world.now))
-        stays = theirs.direct(order(LimitChange(scope="", key="nodes", value=1), world.now))
+        over = theirs.directives.give(order(Pause(scope="cloud:pub"), world.now))
+        stays = theirs.directives.give(
+            order(LimitChange(scope="", key="nodes", value=1), world.now)
+        )
     world.advance(5)
     with closing(Ledger(world.dir / "ledger.db")) as theirs:
-        theirs.end_directive(over.number)
+        theirs.directives.end(over.number)
     world.advance(5)
     world.stop()
     if how == "spoilt":
@@ -669,7 +671,7 @@ def test_an_operators_word_outlives_the_file_and_one_that_was_ended_does_not_com
     world.start()
     world.advance(30)
     assert world.ledger.end_only == ""
-    assert world.ledger.directives() == (stays,)
+    assert world.ledger.directives.all() == (stays,)
 
 
 def order(word: Word, now: float) -> Directive:
@@ -679,27 +681,50 @@ def order(word: Word, now: float) -> Directive:
 def test_how_jobs_were_before_they_were_changed_outlives_the_file(world: EnduringWorld) -> None:
     world.advance(1)
     row = Aside(job=7, account="physics", partitions=("pub", "onp"), begin=0.0, until=5.0)
-    world.ledger.set_aside([row])
-    world.ledger.lift_requeue(8, 0, world.now)
+    world.ledger.books.set_aside([row])
+    world.ledger.requeues.lift(8, 0, world.now)
     world.stop()
     spoil_all(world)
     world.start()
     world.ledger.check()
-    assert world.ledger.asides() == (row,)
-    assert world.ledger.lifted_requeues() == ((8, 0),)
+    assert world.ledger.books.asides() == (row,)
+    assert world.ledger.requeues.lifted() == ((8, 0),)
 
 
-def test_a_ledger_of_which_only_the_copy_is_there_is_made_by_the_daemon_alone(
-    world: EnduringWorld,
-) -> None:
-    """slurm-elastic-ckptman that starts first would make one that knows nothing."""
-    world.advance(1)
+def test_a_view_that_is_gone_is_made_by_whoever_comes_first(world: EnduringWorld) -> None:
+    run_one(world, 1, "pub1")
     world.stop()
     for name in ("ledger.db", "ledger.db-wal", "ledger.db-shm"):
         (world.dir / name).unlink(missing_ok=True)
-    with closing(Followed(world.dir / "ledger.db")) as other:
-        assert not (world.dir / "ledger.db").exists()
+    with closing(Ledger.followed(world.dir / "ledger.db")) as other:
+        assert [m.instance.node for m in other.machines.live()] == ["pub1"]
         world.start()
         world.advance(30)
-        other._again = float("-inf")
-        assert other.machines() == ()
+        assert other.machines.live() == world.ledger.machines.live()
+
+
+@pytest.mark.parametrize("how", ["removed", "cut", "damaged"])
+def test_a_journal_that_is_lost_under_the_daemon_is_begun_anew_of_the_view(
+    world: EnduringWorld, how: str
+) -> None:
+    run_one(world, 1, "pub1")
+    (row,) = world.ledger.machines.live()
+    journal = world.dir / "journal" / "ledger-000001.jsonl"
+    if how == "removed":
+        for one in journal.parent.glob("ledger*"):
+            one.unlink()
+    elif how == "cut":
+        os.truncate(journal, 200)
+    else:
+        with journal.open("r+b") as file:
+            file.seek(300)
+            file.write(b"xxxx")
+    world.advance(READ + 60)
+    assert world.ledger.end_only == ""
+    world.stop()
+    for file in world.dir.glob("ledger.db*"):
+        file.unlink()
+    world.start()
+    (again,) = world.ledger.machines.live()
+    assert (again.jobs, again.registered) == (row.jobs, row.registered) == ((1,), row.registered)
+    assert launches(world) == 0, "nothing is bought again"

@@ -44,7 +44,7 @@ def told(world: World) -> list[tuple[str, str]]:
 def test_it_is_told_from_a_day_before_and_no_more_once_they_are_renewed(world: World) -> None:
     provider = Ending(world.now + 3 * 86400)
     looked(world, provider)
-    assert dict(ends_of(world.ledger.health())) == {"pub": provider.ends}
+    assert dict(ends_of(world.ledger.health.all())) == {"pub": provider.ends}
     assert told(world) == []
     provider.ends = world.now + 5 * 3600
     looked(world, provider)
@@ -56,7 +56,7 @@ def test_it_is_told_from_a_day_before_and_no_more_once_they_are_renewed(world: W
     assert told(world) == []
     provider.ends = None
     looked(world, provider)
-    assert dict(ends_of(world.ledger.health())) == {}
+    assert dict(ends_of(world.ledger.health.all())) == {}
 
 
 @pytest.mark.parametrize("error", [TransientError("pub", "Busy", "later"), ValueError("nonsense")])
@@ -87,11 +87,11 @@ def test_one_that_tells_no_end_and_one_that_fails_hide_no_other(
     others = {"a": Silent(), "b": failing, "c": Ending(None), "pub": Ending(world.now + 60)}
     site = world.site
     CredentialsEnd(type(site)(**{**vars(site), "providers": others}), Inline()).look()
-    assert [h.name for h in world.ledger.health()] == ["credentials of pub"]
+    assert [h.name for h in world.ledger.health.all()] == ["credentials of pub"]
     assert caplog.text == "", "nor is either of them a fault"
 
 
 def test_status_names_them_as_a_problem(world: World) -> None:
     looked(world, Ending(world.now + 600))
-    (problem,) = [h.told for h in world.ledger.health() if h.error]
+    (problem,) = [h.told for h in world.ledger.health.all() if h.error]
     assert problem.startswith("credentials of pub: end in 10 min")

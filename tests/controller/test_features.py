@@ -15,6 +15,7 @@ from slurm_elastic.config.policies import Budget, SitePolicies
 from slurm_elastic.config.telling import Notify
 from slurm_elastic.controller import features
 from slurm_elastic.controller.steps import Steps
+from slurm_elastic.model.cluster import Limits
 from tests.controller.world import World, make_config
 
 OFF = {
@@ -57,12 +58,12 @@ def test_of_what_is_switched_off_no_code_runs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "steps"),
     [
-        ({"books": BooksSettings(tags=("user",))}, {"asked"}),
+        ({"books": BooksSettings(tags=("user",))}, {"owned"}),
         ({"notify": Notify(mail=("ops@example.org",))}, {"parts"}),
         ({"policies": SitePolicies(account_budgets={"a": Budget(per_day=1.0)})}, {"admitted"}),
         (
             {"pools": tuple(replace(p, stopped=1) for p in make_config(Path("/x")).pools)},
-            {"served", "intended", "spared"},
+            {"served", "intended", "repeated", "spared"},
         ),
     ],
     ids=["owners", "notify", "budgets of accounts", "stopped pools"],
@@ -80,3 +81,14 @@ def test_another_service_of_the_site_joins_anew(world: World) -> None:
     for _ in range(2):
         features.join(world.site, both)
     assert world.site.steps.intended == [print]
+
+
+def test_owners_are_asked_for_once_a_request_whatever_pools_it_has(tmp_path: Path) -> None:
+    rack, burst = make_config(Path("/x")).pools
+    pools = (rack, replace(burst, nodes="pub[1-2]"), replace(burst, name="more", nodes="pub3"))
+    world = World(tmp_path, pools=pools, books=BooksSettings(tags=("user",)), limits=Limits())
+    world.slurm.submit(1, ("pub1", "pub3"), count=2)
+    world.advance(30)
+    assert {m.instance.node for m in world.ledger.machines.live()} == {"pub1", "pub3"}
+    assert world.slurm.calls["owners"] == 1
+    world.close()

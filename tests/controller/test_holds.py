@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.config.policies import PoolPolicies
 from slurm_elastic.controller import giving_back, holds
-from slurm_elastic.model.cluster import BREAKER, CAPACITY, COOL_DOWN, OPERATOR, POLICY, Exclusion
+from slurm_elastic.model.exclusion import BREAKER, CAPACITY, COOL_DOWN, OPERATOR, POLICY, Exclusion
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.nodes.node_state import Phase, is_drained, phase
 from tests.controller.world import PUB, World, make_config
@@ -36,7 +36,7 @@ def hold(
         )
         for n in nodes
     ]
-    world.ledger.exclude(*rows)
+    world.ledger.exclusions.add(*rows)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_holds_are_put_on_and_end(world: World) -> None:
     assert drained(world) == ["pub1", "pub2"]
     world.advance(100)
     assert drained(world) == []
-    assert world.ledger.holds() == ()
+    assert world.ledger.exclusions.holds() == ()
 
 
 def test_a_hold_is_lifted_once(world: World) -> None:
@@ -79,7 +79,7 @@ def test_a_hold_is_lifted_once(world: World) -> None:
         c["names"] for n, c in world.slurm.updates if n == "update_nodes" and c["state"] == "RESUME"
     ]
     assert lifted == [("pub1", "pub2")]
-    assert [h.error for h in world.ledger.health() if h.name == "slurm"] == [None]
+    assert [h.error for h in world.ledger.health.all() if h.name == "slurm"] == [None]
 
 
 def test_only_as_many_are_released_as_all_offers_together_have_room_for(world: World) -> None:
@@ -87,7 +87,7 @@ def test_only_as_many_are_released_as_all_offers_together_have_room_for(world: W
     hold(world)
     world.advance(120)
     assert drained(world) == ["pub3"]
-    assert [row.scope for row in world.ledger.holds()] == ["pub3"]
+    assert [row.scope for row in world.ledger.exclusions.holds()] == ["pub3"]
 
 
 def test_slurm_is_left_alone_while_holds_stand(world: World) -> None:
@@ -115,7 +115,7 @@ def test_a_hold_that_an_admin_takes_over_is_the_admins(world: World) -> None:
     world.slurm.set_node("pub1", reason="fan is broken")
     world.advance(200)
     assert drained(world) == ["pub1"]
-    assert world.ledger.holds() == ()
+    assert world.ledger.exclusions.holds() == ()
 
 
 def test_a_hold_of_ours_that_the_ledger_does_not_know_is_lifted(world: World) -> None:
@@ -146,21 +146,20 @@ def test_a_held_node_that_slurm_does_not_know_any_more_stops_no_other_hold(world
                   until=world.now + 1e6)
         for name in ("no-such-node", "pub1")
     ]  # fmt: skip
-    world.ledger.exclude(*rows)
+    world.ledger.exclusions.add(*rows)
     assert holds.settle(world.site) is False
     assert drained(world) == ["pub1"]
 
 
 def test_holds_of_a_pool_that_is_no_more_end(world: World) -> None:
     world.slurm.set_node("old1", "IDLE", "CLOUD", "POWERED_DOWN")
-    world.slurm._since["old1"] = world.now
     row = Exclusion(
         kind=CAPACITY, scope="old1", pool="gone", cause="x", since=world.now, until=world.now + 1e6
     )
-    world.ledger.exclude(*[row, replace(row, scope="old2")])
+    world.ledger.exclusions.add(*[row, replace(row, scope="old2")])
     world.slurm.update_nodes(["old1"], state="DRAIN", reason="slurm-elastic:hold:x")
     world.advance(40)
-    assert world.ledger.holds() == ()
+    assert world.ledger.exclusions.holds() == ()
     assert not is_drained(world.slurm.node("old1"))
 
 
@@ -177,14 +176,14 @@ def test_a_hold_ends_with_the_first_cool_down_of_its_cloud_or_the_pause_of_its_p
     pool, now = world.site.pools["burst"], world.now
     assert holds.ends_at(world.site, pool) == now + world.config.timings.capacity_cooldown
     for scope, seconds in (("onp/a/b/c", 10), ("pub/a/b/c", 900), ("pub/*/*/spot", 600)):
-        world.ledger.exclude(Exclusion(kind=COOL_DOWN, scope=scope, until=now + seconds))
+        world.ledger.exclusions.add(Exclusion(kind=COOL_DOWN, scope=scope, until=now + seconds))
     assert holds.ends_at(world.site, pool) == now + 600
-    world.ledger.exclude(Exclusion(kind=COOL_DOWN, scope="*", until=now + 300))
+    world.ledger.exclusions.add(Exclusion(kind=COOL_DOWN, scope="*", until=now + 300))
     assert holds.ends_at(world.site, pool) == now + 300
     for scope, until in (("rack", now + 50), ("burst", now)):
-        world.ledger.exclude(Exclusion(kind=BREAKER, scope=scope, until=until, count=3))
+        world.ledger.exclusions.add(Exclusion(kind=BREAKER, scope=scope, until=until, count=3))
     assert holds.ends_at(world.site, pool) == now + 300, "that pause is over, or another pool's"
-    world.ledger.exclude(Exclusion(kind=BREAKER, scope="burst", until=now + 5000, count=3))
+    world.ledger.exclusions.add(Exclusion(kind=BREAKER, scope="burst", until=now + 5000, count=3))
     assert holds.ends_at(world.site, pool) == now + 5000
 
 
@@ -241,8 +240,10 @@ def test_only_a_job_that_never_started_loses_its_word_for_a_while(
     view = world.slurm.nodes(["pub1"])
     given = giving_back.power_down_and_requeue(world.site, ["pub1", "pub2"], view, "x", "r1")
     assert given == {"pub1"}
-    assert bool(world.ledger.lifted_requeues()) is (state == "CONFIGURING" and not requeue)
-    assert [d.reason for d in world.ledger.decisions("job:7")] == ["its nodes cannot be had: x"]
+    assert bool(world.ledger.requeues.lifted()) is (state == "CONFIGURING" and not requeue)
+    assert [d.reason for d in world.ledger.decisions.about("job:7")] == [
+        "its nodes cannot be had: x"
+    ]
 
 
 def test_a_node_that_comes_up_while_slurm_tells_its_jobs_is_not_powered_down(
@@ -263,7 +264,7 @@ def test_a_node_that_comes_up_while_slurm_tells_its_jobs_is_not_powered_down(
     assert given == {"pub2"}
     assert "POWER_DOWN" not in str(world.slurm.node("pub1").states)
     assert phase(world.slurm.node("pub2")) is Phase.POWERING_DOWN
-    told = [d.kind for job in (7, 8) for d in world.ledger.decisions(f"job:{job}")]
+    told = [d.kind for job in (7, 8) for d in world.ledger.decisions.about(f"job:{job}")]
     assert told == ["requeued"]
 
 
@@ -279,8 +280,8 @@ def test_nodes_that_a_growth_policy_starts_are_kept_back_for_it_when_they_are_le
     hold(world, ["pub1", "pub2", "pub3"])
     hold(world, ["op1"])
     holds.release(world.site, ["pub1", "pub2", "op1", "of-no-pool"], "there is room", kind)
-    kept = {row.scope: row.cause for row in world.ledger.holds() if row.kind == POLICY}
-    held = [row.scope for row in world.ledger.holds() if row.kind == CAPACITY]
+    kept = {row.scope: row.cause for row in world.ledger.exclusions.holds() if row.kind == POLICY}
+    held = [row.scope for row in world.ledger.exclusions.holds() if row.kind == CAPACITY]
     if kind == CAPACITY:
         assert kept == {"pub1": "as before", "pub2": holds.BY_POLICY}
         assert held == ["pub3"]
@@ -320,6 +321,6 @@ def test_with_the_refused_nodes_those_are_held_that_cannot_be_had_either(
     view = world.slurm.nodes([*PUB, "pub4"])
     found = giving_back.quarantine_pool(site, pool, ["pub1"], view, "none left", spare)
     assert found == ([] if spare else ["pub2"])
-    rows = [row.scope for row in world.ledger.holds() if row.kind == CAPACITY]
+    rows = [row.scope for row in world.ledger.exclusions.holds() if row.kind == CAPACITY]
     assert (set(rows), len(rows)) == (held, len(held))
     assert is_drained(world.slurm.node("pub2")) is not bool(spare)

@@ -21,14 +21,15 @@ from slurm_elastic.base.errors import (
 from slurm_elastic.controller.context import new_generation
 from slurm_elastic.controller.launch import (
     RETRIED,
-    Outcome,
+    LaunchOutcome,
     cool_down_for,
     forgive,
     launch,
     report_auth,
     spec_of,
 )
-from slurm_elastic.model.cluster import COOL_DOWN, Exclusion, Instance, LaunchSpec, Market
+from slurm_elastic.model.cluster import Instance, LaunchSpec, Market
+from slurm_elastic.model.exclusion import COOL_DOWN, Exclusion
 from slurm_elastic.policies.launch.exclusions import DENIED
 from tests.controller.world import World
 
@@ -41,7 +42,7 @@ def spec_for(world: World, *nodes: str) -> LaunchSpec:
     spec = LaunchSpec(
         generation=new_generation(world.now), pool=pool, nodes=nodes, offer=offer, jobs=(7,)
     )
-    world.ledger.intend(spec, "r1", world.now)
+    world.ledger.launches.intend(spec, "r1", world.now)
     return spec
 
 
@@ -53,15 +54,15 @@ def test_a_throttled_call_is_repeated_under_its_token(world: World) -> None:
     spec = spec_for(world, "pub1", "pub2")
     world.clouds["pub"].fail_next(TransientError, 3, "launch")
     result = launch(world.site, spec, "r1")
-    assert result.outcome is Outcome.STARTED
+    assert result.outcome is LaunchOutcome.STARTED
     assert launches(world) == 4
     assert len(world.alive()) == 2
-    assert world.ledger.open_launches() == ()
+    assert world.ledger.launches.open() == ()
 
 
 def test_a_lost_answer_is_asked_for_again(world: World) -> None:
     world.clouds["pub"].lose_answer_next(2)
-    assert launch(world.site, spec_for(world, "pub1"), "r1").outcome is Outcome.STARTED
+    assert launch(world.site, spec_for(world, "pub1"), "r1").outcome is LaunchOutcome.STARTED
     assert len(world.alive()) == 1
 
 
@@ -69,9 +70,9 @@ def test_after_the_deadline_the_launch_stays_open(world: World) -> None:
     world.clouds["pub"].fail_next(TransientError, FOREVER, "launch")
     began = world.now
     result = launch(world.site, spec_for(world, "pub1"), "r1")
-    assert result.outcome is Outcome.IN_DOUBT
+    assert result.outcome is LaunchOutcome.IN_DOUBT
     assert 30 < world.now - began <= RETRIED
-    assert len(world.ledger.open_launches()) == 1
+    assert len(world.ledger.launches.open()) == 1
 
 
 def test_a_call_is_not_repeated_once_nothing_may_be_bought(
@@ -88,16 +89,16 @@ def test_a_call_is_not_repeated_once_nothing_may_be_bought(
 
     object.__setattr__(world.site, "wait", meanwhile)
     result = launch(world.site, spec, "r1")
-    assert (result.outcome, launches(world), world.alive()) == (Outcome.IN_DOUBT, 1, [])
+    assert (result.outcome, launches(world), world.alive()) == (LaunchOutcome.IN_DOUBT, 1, [])
     assert "the disk is full" in result.why
-    assert [row.generation for row in world.ledger.open_launches()] == [spec.generation]
+    assert [row.generation for row in world.ledger.launches.open()] == [spec.generation]
 
 
 def test_an_open_launch_is_repeated_without_waiting(world: World) -> None:
     world.clouds["pub"].fail_next(TransientError, FOREVER, "launch")
     began = world.now
     result = launch(world.site, spec_for(world, "pub1"), "r1", again=True)
-    assert result.outcome is Outcome.IN_DOUBT
+    assert result.outcome is LaunchOutcome.IN_DOUBT
     assert (launches(world), world.now) == (1, began)
 
 
@@ -106,14 +107,14 @@ def test_what_only_time_can_tell_is_left_to_a_later_round(world: World) -> None:
     world.clouds["pub"].fail_next(UnsettledError, FOREVER, "launch")
     began = world.now
     result = launch(world.site, spec_for(world, "pub1"), "r1")
-    assert result.outcome is Outcome.IN_DOUBT
+    assert result.outcome is LaunchOutcome.IN_DOUBT
     assert (launches(world), world.now) == (1, began)
-    assert len(world.ledger.open_launches()) == 1
+    assert len(world.ledger.launches.open()) == 1
 
 
 def test_a_launch_of_an_earlier_round_says_so_to_the_provider(world: World) -> None:
     spec = spec_for(world, "pub1")
-    (row,) = world.ledger.open_launches()
+    (row,) = world.ledger.launches.open()
     assert spec_of(world.site, row) == replace(spec, again=True)
 
 
@@ -132,10 +133,10 @@ def test_a_refusal_cools_down_what_it_is_about(
 ) -> None:
     world.clouds["pub"].fail_next(error, 1, "launch")
     result = launch(world.site, spec_for(world, "pub1"), "r1")
-    assert result.outcome is Outcome.REFUSED
-    (cool_down,) = world.ledger.cool_downs(world.now)
+    assert result.outcome is LaunchOutcome.REFUSED
+    (cool_down,) = world.ledger.exclusions.cool_downs(world.now)
     assert (cool_down.scope, cool_down.until) == (key, world.now + seconds)
-    assert world.ledger.open_launches() == ()
+    assert world.ledger.launches.open() == ()
     assert world.alive() == []
 
 
@@ -144,7 +145,7 @@ def test_cool_downs_double_up_to_the_maximum(world: World) -> None:
     for _ in range(7):
         world.clouds["pub"].fail_next(CapacityError, 1, "launch")
         launch(world.site, spec_for(world, "pub1"), "r1")
-        (cool_down,) = world.ledger.cool_downs(world.now)
+        (cool_down,) = world.ledger.exclusions.cool_downs(world.now)
         lengths.append(cool_down.until - world.now)
         world.now = cool_down.until + 1
     assert lengths == [180, 360, 720, 1440, 2880, 3600, 3600]
@@ -153,7 +154,7 @@ def test_cool_downs_double_up_to_the_maximum(world: World) -> None:
 def test_a_refused_credential_is_reported(world: World) -> None:
     world.clouds["pub"].fail_next(AuthError, 1, "launch")
     launch(world.site, spec_for(world, "pub1"), "r1")
-    (health,) = world.ledger.health()
+    (health,) = world.ledger.health.all()
     assert (health.name, health.code) == ("pub", "auth")
 
 
@@ -162,10 +163,10 @@ def test_a_denied_launch_is_no_word_on_the_credentials(
 ) -> None:
     world.clouds["pub"].fail_next(DeniedError, 1, "launch")
     result = launch(world.site, spec_for(world, "pub1"), "r1")
-    assert result.outcome is Outcome.REFUSED
-    assert world.ledger.health() == ()
+    assert result.outcome is LaunchOutcome.REFUSED
+    assert world.ledger.health.all() == ()
     assert "grant the right offer=pub/small/zone-1/spot" in caplog.text
-    (cool_down,) = world.ledger.cool_downs(world.now)
+    (cool_down,) = world.ledger.exclusions.cool_downs(world.now)
     assert cool_down.code == DENIED
 
 
@@ -182,7 +183,7 @@ def test_a_call_that_is_denied_whole_is_denied_for_all_its_offers(world: World) 
     other = replace(spec.offer, zone="zone-2")
     world.clouds["pub"].fail_next(DeniedError, 1, "launch")
     launch(world.site, replace(spec, alternatives=(other,)), "r1")
-    scopes = {one.scope for one in world.ledger.cool_downs(world.now)}
+    scopes = {one.scope for one in world.ledger.exclusions.cool_downs(world.now)}
     assert scopes == {spec.offer.key, other.key}
 
 
@@ -200,16 +201,16 @@ def test_a_refusal_after_a_lost_answer_says_nothing_of_it(
         return world.wait(seconds)
 
     object.__setattr__(world.site, "wait", then_refuse)
-    assert launch(world.site, spec, "r1").outcome is Outcome.IN_DOUBT
-    assert [row.generation for row in world.ledger.open_launches()] == [spec.generation]
+    assert launch(world.site, spec, "r1").outcome is LaunchOutcome.IN_DOUBT
+    assert [row.generation for row in world.ledger.launches.open()] == [spec.generation]
     assert len(world.alive()) == 1
 
 
 def test_capacity_under_the_token_of_a_busy_call_is_an_answer(world: World) -> None:
     world.clouds["pub"].fail_next(TransientError, 1, "launch")
     world.clouds["pub"].fail_next(CapacityError, 1, "launch")
-    assert launch(world.site, spec_for(world, "pub1"), "r1").outcome is Outcome.REFUSED
-    assert world.ledger.open_launches() == ()
+    assert launch(world.site, spec_for(world, "pub1"), "r1").outcome is LaunchOutcome.REFUSED
+    assert world.ledger.launches.open() == ()
 
 
 def test_an_unknown_exception_leaves_the_launch_open(
@@ -220,8 +221,8 @@ def test_an_unknown_exception_leaves_the_launch_open(
 
     monkeypatch.setattr(world.clouds["pub"], "launch", broken)
     result = launch(world.site, spec_for(world, "pub1"), "r1")
-    assert result.outcome is Outcome.IN_DOUBT
-    assert len(world.ledger.open_launches()) == 1
+    assert result.outcome is LaunchOutcome.IN_DOUBT
+    assert len(world.ledger.launches.open()) == 1
     assert "Traceback" in caplog.text
 
 
@@ -233,19 +234,19 @@ def test_a_result_that_cannot_be_kept_leaves_the_launch_open(
 
     spec = spec_for(world, "pub1")
     with monkeypatch.context() as patched:
-        patched.setattr(world.ledger, "launched", full)
+        patched.setattr(world.ledger.machines, "launched", full)
         with pytest.raises(sqlite3.OperationalError):
             launch(world.site, spec, "r1")
     world.slurm.submit(1, ("pub1",))
     world.advance(60)
     assert len(world.machines_of("pub1")) == 1
-    assert world.ledger.open_launches() == ()
+    assert world.ledger.launches.open() == ()
 
 
 def test_a_stopping_service_does_not_wait_for_a_busy_cloud(world: World) -> None:
     object.__setattr__(world.site, "wait", lambda _: True)
     world.clouds["pub"].fail_next(TransientError, FOREVER, "launch")
-    assert launch(world.site, spec_for(world, "pub1"), "r1").outcome is Outcome.IN_DOUBT
+    assert launch(world.site, spec_for(world, "pub1"), "r1").outcome is LaunchOutcome.IN_DOUBT
     assert launches(world) == 1
 
 
@@ -263,7 +264,7 @@ def test_the_pauses_between_tries_double_up_to_eight_seconds_and_end_at_the_dead
 
     monkeypatch.setattr("slurm_elastic.controller.launch.random.uniform", longest)
     world.clouds["pub"].fail_next(TransientError, FOREVER, "launch")
-    assert launch(world.site, spec_for(world, "pub1"), "r1").outcome is Outcome.IN_DOUBT
+    assert launch(world.site, spec_for(world, "pub1"), "r1").outcome is LaunchOutcome.IN_DOUBT
     pauses = [0.5, 1.0, 2.0, 4.0, 8.0, 8.0][: calls - 1]
     assert drawn == [(pause / 2, pause) for pause in pauses]
     assert launches(world) == calls
@@ -274,13 +275,13 @@ def test_a_launch_that_stands_is_called_for_once_though_nothing_may_be_bought_by
 ) -> None:
     spec = spec_for(world, "pub1")
     monkeypatch.setattr(type(world.ledger), "end_only", "the disk is full")
-    assert launch(world.site, spec, "r1").outcome is Outcome.STARTED
+    assert launch(world.site, spec, "r1").outcome is LaunchOutcome.STARTED
     assert [i.node for i in world.alive()] == ["pub1"]
 
 
 def cooled(world: World, scope: str, count: int) -> None:
     row = Exclusion(kind=COOL_DOWN, scope=scope, until=world.now - 1, cause="x", count=count)
-    world.ledger.exclude(row)
+    world.ledger.exclusions.add(row)
 
 
 @pytest.mark.parametrize("several", [True, False])
@@ -294,7 +295,7 @@ def test_what_gave_all_that_was_asked_for_is_forgiven_its_refusals(
     cooled(world, "pub/*/*/*", 0)
     cooled(world, other.key, 3)
     forgive(world.site, spec, world.clouds["pub"].launch(replace(spec, alternatives=())))
-    left = {one.scope: one.count for one in world.ledger.exclusions()}
+    left = {one.scope: one.count for one in world.ledger.exclusions.all()}
     assert left == {"pub/*/*/*": 0, other.key: 3}, "what refused nothing rests on"
 
 
@@ -303,12 +304,12 @@ def test_a_cloud_that_does_not_say_which_of_its_machines_it_gave_is_forgiven(wor
     spec = spec_for(world, "pub1")
     cooled(world, spec.offer.key, 2)
     forgive(world.site, spec, ())
-    assert world.ledger.exclusions() == ()
+    assert world.ledger.exclusions.all() == ()
 
 
 def test_somebody_has_to_renew_the_credentials_of_a_cloud(world: World) -> None:
     report_auth(world.site, AuthError("pub", "Denied", "the token is over"))
-    (health,) = world.ledger.health()
+    (health,) = world.ledger.health.all()
     assert (health.name, health.code, health.checked) == ("pub", "auth", world.now)
     assert "the token is over" in (health.error or "")
 
@@ -324,7 +325,7 @@ def test_an_error_as_long_as_an_answer_is_cut_before_the_log_and_the_ledger(
 
     monkeypatch.setattr(world.clouds["pub"], "launch", refuse)
     result = launch(world.site, spec_for(world, "pub1"), "r1")
-    (cool_down,) = world.ledger.cool_downs(world.now)
+    (cool_down,) = world.ledger.exclusions.cool_downs(world.now)
     assert max(len(result.why), len(cool_down.cause)) < 1100
     assert result.why.endswith("(599000 more characters)")
 

@@ -57,7 +57,7 @@ def launches(world: World) -> list[int]:
 
 
 def cooled(world: World) -> set[str]:
-    return {c.scope for c in world.ledger.cool_downs(world.now)}
+    return {c.scope for c in world.ledger.exclusions.cool_downs(world.now)}
 
 
 def test_one_launch_may_use_all_offers_of_its_market(world: World) -> None:
@@ -65,7 +65,7 @@ def test_one_launch_may_use_all_offers_of_its_market(world: World) -> None:
     world.clouds["pub"].limit("small/b/spot", 2)
     ask(world, 8)
     assert launches(world) == [8]
-    machines = world.ledger.machines()
+    machines = world.ledger.machines.live()
     assert len({m.instance.node for m in machines}) == 8
     bought = sorted(m.instance.offer_key for m in machines)
     assert bought == sorted(
@@ -74,7 +74,7 @@ def test_one_launch_may_use_all_offers_of_its_market(world: World) -> None:
     assert {m.instance.offer_key: m.worst_price for m in machines} == {
         "pub/small/a/spot": 0.10, "pub/small/b/spot": 0.10, "pub/large/a/spot": 0.20,
     }  # fmt: skip
-    reasons = [d.reason for d in world.ledger.decisions("m1") if d.kind == "launched"]
+    reasons = [d.reason for d in world.ledger.decisions.about("m1") if d.kind == "launched"]
     assert len(reasons) == 1
     assert "small in a, spot, $0.0300/h (3)" in reasons[0]
     assert reasons[0].endswith("chosen by the cloud among 4 offers")
@@ -101,8 +101,8 @@ def test_no_offer_is_among_them_that_could_pass_a_limit(tmp_path: Path) -> None:
     world = build(tmp_path, dollars=1.0)
     try:
         ask(world, 8)
-        (row,) = {m.instance.generation for m in world.ledger.machines()}
-        launch = world.ledger.launch(row)
+        (row,) = {m.instance.generation for m in world.ledger.machines.live()}
+        launch = world.ledger.launches.get(row)
         assert launch is not None
         assert [o.key for o in launch.offers] == ["pub/small/a/spot", "pub/small/b/spot"]
     finally:
@@ -114,14 +114,14 @@ def test_an_open_launch_counts_with_its_dearest_offer_and_is_repeated_whole(worl
     fake.fail_next(TransientError, 10_000, "launch")
     ask(world, 2)
     world.advance(60)
-    (intent,) = world.ledger.open_launches()
+    (intent,) = world.ledger.launches.open()
     assert len(intent.offers) == 4
     assert usage((), (intent,)).dollars_per_hour[""] == pytest.approx(0.40)
     fake.heal()
     fake.limit("small/*/spot", 0)
     world.advance(60)
-    assert {m.instance.offer_key for m in world.ledger.machines()} == {"pub/large/a/spot"}
-    assert {m.instance.generation for m in world.ledger.machines()} == {intent.generation}
+    assert {m.instance.offer_key for m in world.ledger.machines.live()} == {"pub/large/a/spot"}
+    assert {m.instance.generation for m in world.ledger.machines.live()} == {intent.generation}
 
 
 def test_what_a_cloud_does_not_start_yet_waits_and_nobody_is_refused(world: World) -> None:
@@ -136,6 +136,6 @@ def test_what_a_cloud_does_not_start_yet_waits_and_nobody_is_refused(world: Worl
     fake.start_limit = WORTH_A_CALL
     world.advance(10)
     assert launches(world) == [40, 20]
-    assert len({m.instance.node for m in world.ledger.machines()}) == 60
-    reasons = [d.reason for d in world.ledger.decisions("m60") if d.kind == "waiting"]
+    assert len({m.instance.node for m in world.ledger.machines.live()}) == 60
+    reasons = [d.reason for d in world.ledger.decisions.about("m60") if d.kind == "waiting"]
     assert "the API of cloud pub starts only so many machines a second" in reasons[0]

@@ -40,7 +40,6 @@ def test_machines_of_others_and_the_sites_own_nodes_are_in_no_limit(world: World
     strangers(world, 9)
     for number in range(1, 6):
         world.slurm.set_node(f"st{number}", "ALLOCATED")
-        world.slurm._since[f"st{number}"] = world.now
     world.advance(30)
     assert world.site.usage().nodes == {}
     for number, node in enumerate(("op1", "op2", "pub1", "pub2", "pub3"), 1):

@@ -22,13 +22,13 @@ from slurm_elastic.controller.autoscaler import Autoscaler
 from slurm_elastic.controller.deferred import DeferredUpdates
 from slurm_elastic.controller.reconcile import Round
 from slurm_elastic.controller.snapshot import see_request, terms_of
-from slurm_elastic.model.cluster import CAPACITY, Exclusion, LaunchSpec, Limits, Location, Market
+from slurm_elastic.model.cluster import LaunchSpec, Limits, Location, Market
+from slurm_elastic.model.exclusion import CAPACITY, Exclusion
 from slurm_elastic.model.memory import Aside
 from slurm_elastic.model.slurm import Request
 from slurm_elastic.policies.actions import Drop
 from slurm_elastic.policies.nodes.node_state import is_drained
-from slurm_elastic.policies.repair.cluster import decide
-from slurm_elastic.policies.repair.cluster_snapshot import Rule
+from slurm_elastic.policies.repair.request_rules import requested
 from slurm_elastic.providers.fake.settings import FakeCloud
 from slurm_elastic.state.ledger import LedgerState
 from tests.controller.world import PUB, SHAPE, Inline, World
@@ -50,7 +50,7 @@ def while_decided(
 ) -> Meanwhile:
     """Another thread comes when a launch is decided, and not written down."""
     lock = Watched(threading.RLock)
-    monkeypatch.setattr(world.ledger, "_lock", lock)
+    monkeypatch.setattr(world.ledger.store, "lock", lock)
     other = Meanwhile(lock, act)
     monkeypatch.setattr(provision, "reach", lambda _: other())
     return other
@@ -121,22 +121,22 @@ def test_a_machine_that_a_list_has_again_is_counted_before_a_decision_or_after_i
     world.tick()
     provision.provision(world.site, "a", "r1", ("a1",), {})
     (machine,) = world.alive()
-    world.ledger.ended("a", [machine.id], "not listed", world.now)
+    world.ledger.machines.ended("a", [machine.id], "not listed", world.now)
     world.now += 1
     other = while_decided(
-        world, monkeypatch, lambda: world.ledger.observe("a", [machine], world.now)
+        world, monkeypatch, lambda: world.ledger.machines.observe("a", [machine], world.now)
     )
-    really, there = world.ledger.intend, []
+    really, there = world.ledger.launches.intend, []
 
     def intend(spec: LaunchSpec, request: str, now: float) -> None:
-        there.append(world.ledger.machines())
+        there.append(world.ledger.machines.live())
         really(spec, request, now)
 
-    monkeypatch.setattr(world.ledger, "intend", intend)
+    monkeypatch.setattr(world.ledger.launches, "intend", intend)
     provision.provision(world.site, "b", "r2", ("b1",), {})
     other.end()
     assert there == [()]
-    assert [m.instance.node for m in world.ledger.machines()] == ["a1", "b1"]
+    assert [m.instance.node for m in world.ledger.machines.live()] == ["a1", "b1"]
     world.close()
 
 
@@ -179,7 +179,7 @@ def settle_while(
     monkeypatch.setattr(holds.node_updates, "drain", drain)
     settler = DeferredUpdates(site, Inline())
     settler.anew = True
-    settler._settle_holds()
+    settler.looks.tick()
     other.end()
 
 
@@ -195,7 +195,7 @@ def test_a_node_that_a_policy_starts_is_not_drained_after_it_was_let_go(
 def test_a_node_whose_cloud_has_room_again_is_not_drained_after_it_was_let_go(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world.ledger.read_whole("pub", world.now)
+    world.ledger.machines.read_whole("pub", world.now)
     row = Exclusion(
         kind=CAPACITY,
         scope="pub1",
@@ -204,9 +204,9 @@ def test_a_node_whose_cloud_has_room_again_is_not_drained_after_it_was_let_go(
         since=world.now,
         until=world.now,
     )
-    world.ledger.exclude(*[row])
+    world.ledger.exclusions.add(*[row])
     settle_while(world, monkeypatch, lambda site: Round(site, "pub").run())
-    assert world.ledger.holds() == ()
+    assert world.ledger.exclusions.holds() == ()
     assert drained(world) == []
 
 
@@ -214,8 +214,8 @@ def test_what_policies_held_is_not_drained_after_there_are_none(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     holds.hold_back(world.site, ("pub1",), holds.BY_POLICY)
-    settle_while(world, monkeypatch, lambda site: Autoscaler(site, Inline())._clear())
-    assert world.ledger.holds() == ()
+    settle_while(world, monkeypatch, lambda site: Autoscaler(site, Inline()).looks.tick())
+    assert world.ledger.exclusions.holds() == ()
     assert drained(world) == []
 
 
@@ -227,11 +227,12 @@ def test_the_looks_end_once_nothing_is_left_of_policies_that_there_are_no_more(
     monkeypatch.setattr(scaler.looks, "end", lambda: ended.append(True))
     monkeypatch.setattr(budget_enforcement, "enforce", lambda *_: None)
     row = Aside(job=5, account="a", partitions=("burst",), begin=world.now, until=world.now)
-    world.ledger.set_aside([row])
-    scaler._clear()
+    world.ledger.books.set_aside([row])
+    scaler.looks.tick()
     assert not ended, "a job that is set aside is waited for"
-    world.ledger.let_back([5])
-    scaler._clear()
+    world.ledger.books.let_back([5])
+    world.now += world.config.policies.look
+    scaler.looks.tick()
     assert ended
 
 
@@ -239,7 +240,7 @@ def served_by_request(site: Any) -> int:
     """Of a request for the node, whether it is dropped for a machine or an open launch."""
     site.slurm.set_node("pub1", "IDLE", "CLOUD", "POWERING_UP")
     request = Request(id="r2", kind="resume", nodes=("pub1",), received=site.now())
-    (action,) = decide(see_request(site, terms_of(site, "pub"), request), (Rule.REQUEST,))
+    (action,) = requested(see_request(site, terms_of(site, "pub"), request))
     return int(isinstance(action, Drop))
 
 
@@ -247,7 +248,7 @@ def in_view(state: LedgerState) -> int:
     return len(state.machines) or len(state.launches)
 
 
-@pytest.mark.parametrize("read", ["machines", "open_launches"])
+@pytest.mark.parametrize("of", ["machines.live", "launches.open"])
 @pytest.mark.parametrize(
     "counted",
     [
@@ -260,22 +261,24 @@ def in_view(state: LedgerState) -> int:
     ids=["usage", "bounds", "served", "repair", "request"],
 )
 def test_a_launch_that_is_answered_meanwhile_is_counted(
-    world: World, monkeypatch: pytest.MonkeyPatch, counted: Callable[[Any], int], read: str
+    world: World, monkeypatch: pytest.MonkeyPatch, counted: Callable[[Any], int], of: str
 ) -> None:
     """Between the reading of the ledger's machines and that of its launches, whichever comes first."""
     offer = world.clouds["pub"].offers(world.site.pools["burst"])[0]
     spec = LaunchSpec(
         generation="g0000000000001-a", pool=world.site.pools["burst"], nodes=("pub1",), offer=offer
     )
-    world.ledger.intend(spec, "r1", world.now)
+    world.ledger.launches.intend(spec, "r1", world.now)
     made = world.clouds["pub"].launch(spec)
-    real = getattr(world.ledger, read)
-    answers = iter([lambda: world.ledger.launched(spec.generation, made, world.now)])
+    concern, read = of.split(".")
+    part = getattr(world.ledger, concern)
+    real = getattr(part, read)
+    answers = iter([lambda: world.ledger.machines.launched(spec.generation, made, world.now)])
 
     def reading() -> Any:
         found = real()
         next(answers, lambda: None)()
         return found
 
-    monkeypatch.setattr(world.ledger, read, reading)
+    monkeypatch.setattr(part, read, reading)
     assert counted(world.site) == 1

@@ -27,16 +27,9 @@ from slurm_elastic.controller.ending import terminate
 from slurm_elastic.controller.launch import end_far, launch
 from slurm_elastic.controller.reconcile import Round
 from slurm_elastic.controller.snapshot import see, terms_of
-from slurm_elastic.model.cluster import (
-    BREAKER,
-    COOL_DOWN,
-    Exclusion,
-    Instance,
-    InstanceState,
-    LaunchSpec,
-    Market,
-)
+from slurm_elastic.model.cluster import Instance, InstanceState, LaunchSpec, Market
 from slurm_elastic.model.directive import Directive, Pause
+from slurm_elastic.model.exclusion import BREAKER, COOL_DOWN, Exclusion
 from slurm_elastic.policies import actions
 from slurm_elastic.policies.repair.cluster_snapshot import ClusterSnapshot
 from slurm_elastic.state.ledger import Machine
@@ -69,15 +62,15 @@ def one(world: World, ident: str = "i-1", node: str = "pub1", **fields: object) 
 
 
 def row(world: World, ident: str = "i-1", node: str = "pub1") -> Machine:
-    world.ledger.adopt(one(world, ident, node), "burst", world.now)
-    return next(m for m in world.ledger.machines() if m.instance.id == ident)
+    world.ledger.machines.adopt(one(world, ident, node), "burst", world.now)
+    return next(m for m in world.ledger.machines.live() if m.instance.id == ident)
 
 
 def spec(world: World) -> LaunchSpec:
     pool = world.site.pools["burst"]
     offer = world.clouds["pub"].offers(pool)[0]
     made = LaunchSpec(generation=new_generation(world.now), pool=pool, nodes=("pub1",), offer=offer)
-    world.ledger.intend(made, "r1", world.now)
+    world.ledger.launches.intend(made, "r1", world.now)
     return made
 
 
@@ -127,7 +120,7 @@ def test_a_repair_that_fails(
     monkeypatch: pytest.MonkeyPatch,
     error: Exception,
 ) -> None:
-    monkeypatch.setattr(world.ledger, "read_whole", fails(error))
+    monkeypatch.setattr(world.ledger.machines, "read_whole", fails(error))
     apply(world.site, "pub", [actions.NoteRead(cloud="pub", reason="x")], snapshot(world))
     told = f"repair fails, tried again next round kind=note-read error={error}"
     assert said(told) == ["WARNING"]
@@ -163,7 +156,7 @@ def test_a_gone_machine_that_cannot_be_written_down(
 ) -> None:
     world.site.unadopted["pub", "i-1"] = one(world)
     world.site.unadopted["onp", "i-2"] = replace(one(world, "i-2"), cloud="onp")
-    monkeypatch.setattr(world.ledger, "adopt", fails(error))
+    monkeypatch.setattr(world.ledger.machines, "adopt", fails(error))
     account_for_gone(world.site, "pub", [])
     assert said(told) == [level]
     assert len(world.site.unadopted) == left + 1, "the other one is another cloud's"
@@ -177,9 +170,9 @@ def test_machines_adopted_without_offers(
     adopt(world.site, [actions.Adopt(machine="i-1", reason="x")], [machine], {"i-1": "no zone"})
     told = "adopted at their own price pool=burst error=ValueError('no JSON')"
     assert said(told) == ["WARNING"]
-    (made,) = [d for d in world.ledger.decisions("pub1") if d.kind == "adopted"]
+    (made,) = [d for d in world.ledger.decisions.about("pub1") if d.kind == "adopted"]
     assert made.reason == "x; its tags are not believed: no zone"
-    (kept,) = world.ledger.machines()
+    (kept,) = world.ledger.machines.live()
     assert kept.worst_price == pytest.approx(0.10), "its type has a price in the configuration"
 
 
@@ -192,7 +185,7 @@ def test_machines_that_are_paid_and_serve_nobody_are_told_of_once(
     world.advance(300)
     for ident in ("pub-a", "pub-b"):
         assert said(f"machine is paid but not served cloud=pub id={ident} reason=") == ["ERROR"]
-    assert "2 serve nobody: pub-a: " in str([h.error for h in world.ledger.health()])
+    assert "2 serve nobody: pub-a: " in str([h.error for h in world.ledger.health.all()])
 
 
 @pytest.mark.parametrize(
@@ -218,7 +211,7 @@ def test_a_cloud_that_cannot_be_read(
     monkeypatch.setattr(world.clouds["pub"], "instances", fails(error))
     Round(world.site, "pub").run()
     assert said(told) == ["WARNING" if isinstance(error, ProviderError) else "ERROR"]
-    (health,) = [h for h in world.ledger.health() if h.name == "pub"]
+    (health,) = [h for h in world.ledger.health.all() if h.name == "pub"]
     assert health.code == code
     assert world.site.unreadable.keys() == {"pub"}
 
@@ -298,18 +291,18 @@ def test_a_clock_that_was_set_back(world: World, said: Callable[[str], list[str]
         Exclusion(kind=COOL_DOWN, scope=f"pub/{name}", until=world.now + seconds)
         for name, seconds in (("far", longest + 61), ("near", longest + 60))
     ]
-    world.ledger.exclude(*rows)
-    end_far(world.site, world.ledger.exclusions())
+    world.ledger.exclusions.add(*rows)
+    end_far(world.site, world.ledger.exclusions.all())
     assert said("the clock was set back: cool-downs and holds over count=1") == ["WARNING"]
-    assert [c.scope for c in world.ledger.cool_downs(world.now)] == ["pub/near"]
-    end_far(world.site, world.ledger.exclusions())
+    assert [c.scope for c in world.ledger.exclusions.cool_downs(world.now)] == ["pub/near"]
+    end_far(world.site, world.ledger.exclusions.all())
     assert len(said("the clock was set back")) == 1
 
 
 def test_a_machine_that_did_not_boot(world: World, said: Callable[[str], list[str]]) -> None:
     record_boot_failures(world.site, [row(world)], "boots", [7])
     assert said("boot failed pool=burst nodes=pub1") == ["WARNING"]
-    kinds = [d.kind for d in world.ledger.decisions("job:7")]
+    kinds = [d.kind for d in world.ledger.decisions.about("job:7")]
     assert kinds == ["boot-failed", "cooled-down"]
 
 
@@ -317,9 +310,9 @@ def test_a_pool_that_is_opened_again(world: World, said: Callable[[str], list[st
     reopen = actions.ReopenPool(pool="burst", nodes=("pub1", "pub2"), reason="pub1 registered")
     for until in (0.0, world.now + 60):
         row = Exclusion(kind=BREAKER, scope="burst", until=until, count=3, cause="never up")
-        world.ledger.exclude(row)
+        world.ledger.exclusions.add(row)
         reopen_pools(world.site, [reopen])
-        assert world.ledger.breakers() == ()
+        assert world.ledger.exclusions.breakers() == ()
     assert said("breaker closed pool=burst nodes=pub[1-2]") == ["WARNING"], "only what was paused"
     assert "breaker-closed" in world.kinds("pool:burst")
 
@@ -433,7 +426,7 @@ def test_offers_that_fail_in_an_unknown_way(
     world.slurm.submit(1, ("pub1",))
     world.tick()
     assert said("offers failed in an unknown way cloud=pub") == ["ERROR"]
-    (told,) = [d for d in world.ledger.decisions("pub1") if d.kind == "no-offers"]
+    (told,) = [d for d in world.ledger.decisions.about("pub1") if d.kind == "no-offers"]
     assert told.reason == "pub: ValueError: no JSON"
     assert said("no-offers request=") == ["INFO"]
     assert said("no offer left request=") == ["WARNING"]
@@ -461,10 +454,10 @@ def test_a_word_that_is_over(world: World, said: Callable[[str], list[str]]) -> 
         word=Pause(scope="pool:burst"), who="alice", since=world.now, starts=world.now,
         until=world.now + 60,
     )  # fmt: skip
-    number = world.ledger.direct(word).number
+    number = world.ledger.directives.give(word).number
     world.advance(120)
     assert said(f"directive over number={number}: its time is over: ") == ["INFO"]
-    assert world.ledger.directives() == ()
+    assert world.ledger.directives.all() == ()
 
 
 def test_what_was_held_and_let_go(world: World, said: Callable[[str], list[str]]) -> None:

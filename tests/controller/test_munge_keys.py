@@ -27,7 +27,7 @@ from slurm_elastic.config.joining import CONSOLE, Join, Ssh
 from slurm_elastic.controller import munge_keys, ssh_file
 from slurm_elastic.controller.context import Site, new_generation
 from slurm_elastic.controller.host_keys import HostKey, KnownHosts, host_key, printed_keys
-from slurm_elastic.controller.munge_keys import MungeKeys
+from slurm_elastic.controller.munge_keys import PERIOD, MungeKeys
 from slurm_elastic.controller.ssh_file import PushError, Target
 from slurm_elastic.model.cluster import Instance, InstanceState, Location, Market, Offer
 from slurm_elastic.model.memory import INTENT
@@ -86,7 +86,7 @@ class Bed:
         self.cloud = Cloud()
         self.ledger = Ledger(path / "ledger.db")
         self.keys: MungeKeys | None = None
-        self.now = time.time()
+        self.clock = self.now = time.time()
 
     def open(self, known: str = CONSOLE, **ssh: object) -> MungeKeys:
         values = {
@@ -100,9 +100,11 @@ class Bed:
             state_dir=str(self.path),
             join=Join(head="h", ssh=Ssh(**values)),  # type: ignore[arg-type]
         )
-        self.site = Site.of(config, FakeSlurm(), self.ledger, {"aws": self.cloud}, lambda: self.now)
+        site = Site.of(config, FakeSlurm(), self.ledger, {"aws": self.cloud}, lambda: self.now)
+        self.site = replace(site, monotonic=lambda: self.clock)
         assert config.join.ssh is not None
-        self.keys = MungeKeys(self.site, config.join.ssh, mark=str(self.mark), pause=0.2)
+        self.ssh = config.join.ssh
+        self.keys = MungeKeys(self.site, self.ssh, mark=str(self.mark), pause=0.2)
         return self.keys
 
     def machine(self, ident: str = "i-1", node: str = "pub1", cloud: str = "aws") -> None:
@@ -111,11 +113,11 @@ class Bed:
             instance_type="c5", zone="z", market=Market.SPOT, price=0.1,
             state=InstanceState.RUNNING, launched=self.now, address="127.0.0.1",
         )  # fmt: skip
-        self.ledger.adopt(one, "pub", self.now)
+        self.ledger.machines.adopt(one, "pub", self.now)
 
     def start(self, ident: str) -> None:
         """A stopped machine, for its node."""
-        (machine,) = (m for m in self.ledger.stopped() if m.instance.id == ident)
+        (machine,) = (m for m in self.ledger.stops.machines() if m.instance.id == ident)
         row = Launch(
             generation=new_generation(self.now), request="r-1", pool=machine.pool, cloud="aws",
             nodes=(machine.instance.node,), jobs=(), state=INTENT, created=self.now,
@@ -124,19 +126,23 @@ class Bed:
                 cpus=2, memory=4096, location=Location.PUBLIC,
             ),
         )  # fmt: skip
-        assert self.ledger.start(row, machine, self.now)
+        assert self.ledger.stops.start(row, machine, self.now)
 
     def until(self, condition: Callable[[], object]) -> None:
         assert self.keys is not None
         deadline = time.monotonic() + patience(90)
         while not condition():
             assert time.monotonic() < deadline, self.kinds()
-            self.keys._next = float("-inf")
+            self.clock += PERIOD
             self.keys.tick()
             time.sleep(0.02)
 
     def kinds(self, node: str = "pub1") -> list[str]:
-        return [d.kind for d in self.ledger.decisions(node)]
+        return [d.kind for d in self.ledger.decisions.about(node)]
+
+    def known_machines(self) -> set[str]:
+        """Whose host keys are in the file."""
+        return set(KnownHosts(self.path / "known_hosts").machines)
 
     def close(self) -> None:
         if self.keys is not None:
@@ -168,7 +174,7 @@ def test_a_machine_that_shows_its_printed_key_gets_the_munge_key(
     assert bed.mark.exists()
     assert [p.name for p in bed.target.parent.iterdir()] == ["munge.key"]
     told = caplog.text + bed.sshd.log
-    told += " ".join(d.reason for d in bed.ledger.decisions("pub1"))
+    told += " ".join(d.reason for d in bed.ledger.decisions.about("pub1"))
     told += (bed.path / "known_hosts").read_text()
     assert SECRET[:16].decode() not in told
     assert _openssh(bed, "true") == 255, "nothing listens any more"
@@ -217,7 +223,7 @@ def test_one_that_shows_another_key_gets_nothing_and_is_told_loudly(
     bed.machine()
     with bed.sshd.running():
         bed.until(lambda: "key-refused" in bed.kinds())
-        (refused,) = bed.ledger.decisions("pub1")
+        (refused,) = bed.ledger.decisions.about("pub1")
         assert "wrong host key, nothing was sent: 127.0.0.1 shows the host key" in refused.reason
         assert [r.levelname for r in caplog.records] == ["ERROR"]
         assert not bed.target.exists()
@@ -240,7 +246,7 @@ def test_a_machine_is_tried_until_it_has_booted(bed: Bed) -> None:
     bed.open(known=bed.sshd.host_key)
     bed.machine()
     assert bed.keys is not None
-    bed.until(lambda: bed.keys._complaints)  # type: ignore[union-attr]
+    bed.until(lambda: bed.keys.complaints)  # type: ignore[union-attr]
     with bed.sshd.running():
         bed.until(lambda: "key-brought" in bed.kinds())
 
@@ -258,9 +264,7 @@ def test_a_machine_that_boots_is_left_in_peace_between_two_tries(
     bed.open(known=bed.sshd.host_key)
     clock = [100.0]
     site = replace(bed.site, monotonic=lambda: clock[0])
-    ssh = bed.site.config.join.ssh
-    assert ssh is not None
-    keys = MungeKeys(site, ssh, mark=str(bed.mark), worker=Inline(), pause=5.0)
+    keys = MungeKeys(site, bed.ssh, mark=str(bed.mark), worker=Inline(), pause=5.0)
     bed.machine()
 
     def begun(until: float) -> int:
@@ -283,9 +287,7 @@ class Pushes:
         bed.open(known=bed.sshd.host_key, **ssh)
         self.clock = 100.0
         site = replace(bed.site, monotonic=lambda: self.clock)
-        settings = bed.site.config.join.ssh
-        assert settings is not None
-        self.keys = MungeKeys(site, settings, worker=Inline())
+        self.keys = MungeKeys(site, bed.ssh, worker=Inline())
 
     def __call__(self, target: Target, *_: object) -> None:
         self.targets.append(target)
@@ -361,7 +363,7 @@ def test_a_try_begins_no_later_than_two_seconds_before_the_machine_is_given_up(
     if not tries:
         told = "munge key not brought, too late id=i-1 node=pub1 reason=it was never tried"
         assert [(r.levelname, r.getMessage()) for r in caplog.records] == [("ERROR", told)]
-        assert bed.ledger.decisions("pub1")[0].reason == "i-1: it was never tried"
+        assert bed.ledger.decisions.about("pub1")[0].reason == "i-1: it was never tried"
         pushes.tick(110.0)
         assert len(caplog.records) == 1, "told once"
 
@@ -375,9 +377,11 @@ def test_of_machines_that_are_gone_no_complaint_is_kept(
     bed.machine("i-2", "pub2")
     pushes.tick(100.0)
     pushes.tick(102.0)
-    bed.ledger.ended("aws", ["i-1"], "gone", bed.now)
+    bed.ledger.machines.ended("aws", ["i-1"], "gone", bed.now)
     pushes.tick(104.0)
-    assert pushes.keys._again.keys() == pushes.keys._complaints.keys() == {"i-2"}
+    assert pushes.keys.complaints.keys() == {"i-2"}
+    bed.machine()
+    assert pushes.tick(106.0) == 3, "as if it had never been tried"
 
 
 def test_a_stopped_machine_that_starts_gets_its_key_anew(
@@ -387,10 +391,10 @@ def test_a_stopped_machine_that_starts_gets_its_key_anew(
     pushes = Pushes(bed, monkeypatch)
     bed.machine()
     assert [pushes.tick(clock) for clock in (100.0, 102.0)] == [1, 1]
-    bed.ledger.stopping("aws", ["i-1"], "idle", bed.now)
-    bed.ledger.has_stopped("aws", {"i-1": 0.0}, bed.now)
+    bed.ledger.stops.stopping("aws", ["i-1"], "idle", bed.now)
+    bed.ledger.stops.done("aws", {"i-1": 0.0}, bed.now)
     pushes.tick(104.0)
-    assert set(pushes.keys._known.machines) == {"i-1"}
+    assert bed.known_machines() == {"i-1"}
     bed.start("i-1")
     assert pushes.tick(106.0) == 2
 
@@ -403,7 +407,7 @@ def test_that_a_node_has_registered_after_all_is_told_once(
     pushes.wrong = PushError("Connection refused")
     bed.machine()
     pushes.tick(100.0)
-    bed.ledger.registered("aws", ["i-1"], bed.now)
+    bed.ledger.machines.registered("aws", ["i-1"], bed.now)
     for clock in (102.0, 104.0, 106.0):
         pushes.tick(clock)
     told = "munge key: the node has registered id=i-1 node=pub1 last=Connection refused"
@@ -417,9 +421,11 @@ def test_a_machine_without_an_address_is_not_tried_yet(
 ) -> None:
     pushes = Pushes(bed, monkeypatch)
     bed.machine()
-    (known,) = bed.ledger.machines()
-    bed.ledger.ended("aws", ["i-1"], "gone", bed.now)
-    bed.ledger.adopt(structs.replace(known.instance, id="i-2", address=None), "pub", bed.now)
+    (known,) = bed.ledger.machines.live()
+    bed.ledger.machines.ended("aws", ["i-1"], "gone", bed.now)
+    bed.ledger.machines.adopt(
+        structs.replace(known.instance, id="i-2", address=None), "pub", bed.now
+    )
     assert pushes.tick(100.0) == 0
     assert bed.kinds() == []
 
@@ -444,20 +450,20 @@ class Busy(Executor):
 
 
 def test_a_try_that_runs_is_neither_waited_for_nor_begun_again(bed: Bed) -> None:
-    ssh = bed.open(known=bed.sshd.host_key)._ssh
+    bed.open(known=bed.sshd.host_key)
     worker = Busy()
-    keys = MungeKeys(bed.site, ssh, worker=worker)
+    keys = MungeKeys(bed.site, bed.ssh, worker=worker)
     bed.machine()
     for _ in range(3):
-        keys._next = float("-inf")
+        bed.clock += PERIOD
         keys.tick()
     assert worker.count == 1
 
 
 def test_closing_waits_for_the_tries_that_run_and_begins_no_other(bed: Bed) -> None:
-    ssh = bed.open(known=bed.sshd.host_key)._ssh
+    bed.open(known=bed.sshd.host_key)
     worker = Busy()
-    MungeKeys(bed.site, ssh, worker=worker).close()
+    MungeKeys(bed.site, bed.ssh, worker=worker).close()
     assert worker.ended == [{"wait": True, "cancel_futures": True}]
 
 
@@ -470,13 +476,13 @@ def test_a_machines_time_begins_with_its_launch_row_or_where_that_tells_none_wit
 ) -> None:
     pushes = Pushes(bed, monkeypatch)
     bed.machine()
-    (known,) = bed.ledger.machines()
-    bed.ledger.ended("aws", ["i-1"], "gone", bed.now)
+    (known,) = bed.ledger.machines.live()
+    bed.ledger.machines.ended("aws", ["i-1"], "gone", bed.now)
     one = structs.replace(
         known.instance, id="i-2", launched=bed.now - age,
         generation=generation or known.instance.generation,
     )  # fmt: skip
-    bed.ledger.adopt(one, "pub", bed.now)
+    bed.ledger.machines.adopt(one, "pub", bed.now)
     assert pushes.tick(100.0) == tries
 
 
@@ -569,7 +575,7 @@ def target(**fields: object) -> Target:
 )
 def test_who_is_not_root_becomes_root(user: str, command: str) -> None:
     shell = Shell()
-    ssh_file._run(shell, target(user=user), "a b", b"text")  # type: ignore[arg-type]
+    ssh_file.run(shell, target(user=user), "a b", b"text")  # type: ignore[arg-type]
     assert shell.commands == [(command, 7.0)]
     assert (shell.sent, shell.ended) == (b"text", True)
 
@@ -577,13 +583,13 @@ def test_who_is_not_root_becomes_root(user: str, command: str) -> None:
 def test_a_command_that_fails_is_told_by_the_end_of_its_words() -> None:
     shell = Shell(3, b"x" * 50 + b"y" * 300 + b"\n")
     with pytest.raises(PushError) as found:
-        ssh_file._run(shell, target(), "true", b"")  # type: ignore[arg-type]
+        ssh_file.run(shell, target(), "true", b"")  # type: ignore[arg-type]
     assert str(found.value) == f"10.0.0.1: exit 3: {'y' * 300}"
 
 
 def test_a_command_that_does_not_end_is_told_with_its_time() -> None:
     with pytest.raises(PushError, match=r"10\.0\.0\.1: no end in 7 s"):
-        ssh_file._run(Shell(hangs=True), target(), "true", b"")  # type: ignore[arg-type]
+        ssh_file.run(Shell(hangs=True), target(), "true", b"")  # type: ignore[arg-type]
 
 
 def test_a_machine_whose_keys_are_all_garbled_is_not_asked() -> None:
@@ -615,11 +621,12 @@ def test_what_is_no_public_key_is_refused_with_its_words() -> None:
         host_key("x" * 50)
 
 
-def test_machines_of_a_cloud_that_left_the_configuration_get_no_key(bed: Bed) -> None:
-    keys = bed.open(known=bed.sshd.host_key)
+def test_machines_of_a_cloud_that_left_the_configuration_get_no_key(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pushes = Pushes(bed, monkeypatch)
     bed.machine(cloud="gone")
-    keys.tick()
-    assert (keys._running, bed.kinds()) == ({}, [])
+    assert (pushes.tick(100.0), bed.kinds()) == (0, [])
 
 
 def test_it_waits_until_the_console_has_the_key(bed: Bed) -> None:
@@ -634,57 +641,67 @@ def test_it_waits_until_the_console_has_the_key(bed: Bed) -> None:
         bed.until(lambda: "key-brought" in bed.kinds())
 
 
-def test_after_its_time_to_boot_a_machine_is_given_up(bed: Bed) -> None:
+def test_after_its_time_to_boot_a_machine_is_given_up(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bed.open(known=bed.sshd.host_key)
     bed.machine()
-    bed.until(lambda: bed.keys._complaints)  # type: ignore[union-attr]
+    bed.until(lambda: bed.keys.complaints)  # type: ignore[union-attr]
     bed.now += 10_000
     bed.until(lambda: bed.kinds() == ["key-failed"])
+    tries: list[object] = []
+    monkeypatch.setattr(munge_keys, "push", lambda *of: tries.append(of))
     assert bed.keys is not None
-    assert bed.keys._running == {}, "nothing is tried any more"
-    assert "127.0.0.1" in bed.ledger.decisions("pub1")[0].reason
+    for _ in range(3):
+        bed.clock += PERIOD
+        bed.keys.tick()
+    bed.keys.close()
+    assert tries == [], "nothing is tried any more"
+    assert "127.0.0.1" in bed.ledger.decisions.about("pub1")[0].reason
 
 
-def test_a_machine_that_is_up_or_going_is_left_alone(bed: Bed) -> None:
-    keys = bed.open(known=bed.sshd.host_key)
+def test_a_machine_that_is_up_or_going_is_left_alone(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pushes = Pushes(bed, monkeypatch)
     bed.machine()
-    bed.ledger.suspending("aws", ["i-1"], "idle", bed.now)
-    keys.tick()
-    assert keys._running == {}
+    bed.ledger.machines.suspending("aws", ["i-1"], "idle", bed.now)
+    assert pushes.tick(100.0) == 0
 
 
 def test_a_node_that_registers_after_a_lost_answer_has_its_key(bed: Bed) -> None:
     bed.open(known=bed.sshd.host_key)
     bed.machine()
-    bed.until(lambda: bed.keys._complaints)  # type: ignore[union-attr]
-    bed.ledger.registered("aws", ["i-1"], bed.now)
+    bed.until(lambda: bed.keys.complaints)  # type: ignore[union-attr]
+    bed.ledger.machines.registered("aws", ["i-1"], bed.now)
     bed.until(lambda: bed.kinds() == ["key-brought"])
     assert "its node has registered; the last try told: 127.0.0.1" in (
-        bed.ledger.decisions("pub1")[0].reason
+        bed.ledger.decisions.about("pub1")[0].reason
     )
 
 
-def test_a_node_that_registers_without_our_doing_is_none_of_ours(bed: Bed) -> None:
-    keys = bed.open(known=bed.sshd.host_key)
+def test_a_node_that_registers_without_our_doing_is_none_of_ours(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pushes = Pushes(bed, monkeypatch)
     bed.machine()
-    bed.ledger.registered("aws", ["i-1"], bed.now)
-    keys.tick()
-    assert (keys._running, bed.kinds()) == ({}, [])
+    bed.ledger.machines.registered("aws", ["i-1"], bed.now)
+    assert (pushes.tick(100.0), bed.kinds()) == (0, [])
 
 
 def test_a_new_machine_at_an_old_address_is_known_by_its_own_key(bed: Bed) -> None:
-    keys = bed.open()
+    bed.open()
     bed.machine("i-old")
     bed.cloud.printed["i-old"] = printed(make_key(bed.path / "old"))
     with bed.sshd.running():
         bed.until(lambda: "key-refused" in bed.kinds())
-        bed.ledger.ended("aws", ["i-old"], "gone", bed.now)
+        bed.ledger.machines.ended("aws", ["i-old"], "gone", bed.now)
         bed.machine("i-new", "pub2")
         bed.cloud.printed["i-new"] = printed(bed.sshd.host_key)
         bed.until(lambda: "key-brought" in bed.kinds("pub2"))
-    assert set(keys._known.machines) == {"i-new"}
-    bed.ledger.ended("aws", ["i-new"], "gone", bed.now)
-    bed.until(lambda: not keys._known.machines)
+    assert bed.known_machines() == {"i-new"}
+    bed.ledger.machines.ended("aws", ["i-new"], "gone", bed.now)
+    bed.until(lambda: not bed.known_machines())
     assert (bed.path / "known_hosts").read_text() == ""
 
 
@@ -693,7 +710,7 @@ def test_a_command_that_fails_over_there_is_tried_again(bed: Bed) -> None:
     bed.open(known=bed.sshd.host_key)
     bed.machine()
     with bed.sshd.running():
-        bed.until(lambda: "exit 1" in str(bed.keys._complaints))  # type: ignore[union-attr]
+        bed.until(lambda: "exit 1" in str(bed.keys.complaints))  # type: ignore[union-attr]
         bed.target.parent.mkdir()
         bed.until(lambda: "key-brought" in bed.kinds())
 

@@ -13,7 +13,7 @@ from slurm_elastic.cli.doctor import diagnose
 from slurm_elastic.config import Timings
 from slurm_elastic.controller.recycling import recycle
 from slurm_elastic.controller.snapshot import SOUND
-from slurm_elastic.model.cluster import COOL_DOWN
+from slurm_elastic.model.exclusion import COOL_DOWN
 from slurm_elastic.policies.actions import Recycle
 from slurm_elastic.policies.nodes.node_state import Phase, phase
 from tests.controller.world import BOOT, World
@@ -46,16 +46,16 @@ def up(world: World, node: str, job: int) -> str:
 def take_out(world: World, node: str, reason: str, *states: str, user: str = "slurm") -> None:
     """As slurmctld does: its jobs are requeued, unless it only drains."""
     if "ALLOCATED" not in states:
-        world.slurm._requeue_jobs_of(node)
+        world.slurm.requeue_jobs_of(node)
     world.slurm.set_node(node, *states, "CLOUD", reason=reason, reason_user=user)
 
 
 def reasons(world: World, subject: str) -> str:
-    return "\n".join(f"{d.kind}: {d.reason}" for d in world.ledger.decisions(subject))
+    return "\n".join(f"{d.kind}: {d.reason}" for d in world.ledger.decisions.about(subject))
 
 
 def failures(world: World, pool: str = "burst") -> int:
-    return next((b.count for b in world.ledger.breakers() if b.scope == pool), 0)
+    return next((b.count for b in world.ledger.exclusions.breakers() if b.scope == pool), 0)
 
 
 def test_a_rebooted_machine_is_replaced_and_counts_against_nobody(world: World) -> None:
@@ -123,12 +123,14 @@ def test_a_pool_that_promises_too_much_stops_buying_and_its_jobs_go_elsewhere(
     assert {n for j in world.slurm.queue().values() for n in j.nodes} <= {"op1", "op2"}
     world.slurm.submit(9, ("pub1", "pub2", "pub3"))
     world.advance(900)
-    (breaker,) = world.ledger.breakers()
+    (breaker,) = world.ledger.exclusions.breakers()
     assert breaker.until is not None
     assert REMEDY in breaker.cause
-    bought = len(world.ledger.machines(ended_since=0.0))
+    bought = len(world.ledger.machines.live(ended_since=0.0))
     world.advance(600)
-    assert len(world.ledger.machines(ended_since=0.0)) == bought, "none is bought while it rests"
+    assert len(world.ledger.machines.live(ended_since=0.0)) == bought, (
+        "none is bought while it rests"
+    )
     assert bought <= LIMIT + 2 + 2, "as many as its breaker allows, and those of the other pool"
     assert world.alive("pub") == []
     assert REMEDY in reasons(world, "pool:burst")
@@ -166,7 +168,7 @@ def test_machines_whose_prolog_fails_count_though_each_has_registered(world: Wor
         world.advance(60)
         assert failures(world) == count
         world.advance(240)
-    world.ledger.readmit(COOL_DOWN, "pub/*/*/*/burst")
+    world.ledger.exclusions.readmit(COOL_DOWN, "pub/*/*/*/burst")
     up(world, "pub3", 7)
     assert failures(world) == 2
     world.advance(SOUND + 60)
@@ -187,7 +189,7 @@ def test_machines_that_serve_until_slurm_suspends_them_prove_that_their_pool_wor
         take_out(world, node, "Prolog error", "IDLE", "DRAIN")
         world.slurm.remove_job(count)
         world.advance(60)
-        world.ledger.readmit(COOL_DOWN, "pub/*/*/*/burst")
+        world.ledger.exclusions.readmit(COOL_DOWN, "pub/*/*/*/burst")
     assert failures(world) == 2
     world.advance(300)
     up(world, "pub3", 7)
@@ -205,7 +207,7 @@ def test_a_job_that_runs_when_its_node_is_read_once_more_keeps_its_machine(world
     world.slurm.set_node(
         "pub1", "ALLOCATED", "DRAIN", "CLOUD", reason="Kill task failed", reason_user="slurm"
     )
-    site = world.daemon._site
+    site = world.site
     recycle(site, "pub", [Recycle(node="pub1", reason="as of before")], "reconcile")
     assert world.machines_of("pub1") == [machine]
     assert "POWER_DOWN" not in world.slurm.node("pub1").states

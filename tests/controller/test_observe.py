@@ -13,8 +13,9 @@ from msgspec.structs import replace
 from slurm_elastic.config.access import Who
 from slurm_elastic.config.policies import SitePolicies
 from slurm_elastic.controller.covered_jobs import CoveredJobs, counted_id
-from slurm_elastic.controller.observe import Observation, PoolGroup, _Pool, observe, pool_groups
-from slurm_elastic.model.cluster import CAPACITY, OPERATOR, POLICY, Exclusion, Limits
+from slurm_elastic.controller.observe import Observation, PoolGroup, PoolNodes, observe, pool_groups
+from slurm_elastic.model.cluster import Limits
+from slurm_elastic.model.exclusion import CAPACITY, OPERATOR, POLICY, Exclusion
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.money.account_budgets import Overdrawn
 from slurm_elastic.state.ledger import Machine
@@ -82,7 +83,7 @@ def test_what_is_measured_is_what_slurm_and_the_ledger_have_now(make: Make) -> N
         Exclusion(kind=kind, scope=name, pool="burst", cause="x", since=NOW, until=1e12)
         for kind, name in ((POLICY, "pub2"), (CAPACITY, "pub3"), (OPERATOR, "pub1"))
     ]
-    world.ledger.exclude(*rows)
+    world.ledger.exclusions.add(*rows)
     seen = observe(world.site)
     assert seen.at == int(world.now)
     assert seen.nodes.keys() == {"pub1", "pub2", "pub3"}
@@ -128,10 +129,10 @@ def test_a_node_is_in_the_class_that_slurm_and_the_holds_say(
         policy={"pub1": row} if held else {},
         capacity=frozenset({"pub1"} if full else ()),
     )
-    one = _Pool(world.site, seen, world.site.pools["burst"])
+    one = PoolNodes(world.site, seen, world.site.pools["burst"])
     found = {
         "off": one.off, "unheld": one.unheld, "held": list(one.held), "loose": one.loose,
-        "taken": one.taken, "idle": [i.node for i in one.idle], "booting": one._booting,
+        "taken": one.taken, "idle": [i.node for i in one.idle], "booting": one.booting,
     }  # fmt: skip
     assert " ".join(sorted(name for name, nodes in found.items() if nodes)) == classes
     assert all(nodes in ([], ["pub1"]) for nodes in found.values())

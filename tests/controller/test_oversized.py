@@ -34,13 +34,13 @@ def resumes(world: World) -> int:
 
 def test_a_job_that_can_never_fit_leaves_the_clouds_partition(small: World) -> None:
     for name in MANY:
-        small.slurm._nodes[name] = replace(small.slurm.node(name), partitions=("pub",))
+        small.slurm.set_node(name, partitions=("pub",))
     small.slurm.submit(1, MANY, 4, partitions=ALL)
     small.advance(300)
     job = small.slurm.queue()[1]
     assert job.partitions == ("static",)
     assert job.start <= small.now, "nothing keeps it from starting there"
-    (told,) = [d for d in small.ledger.decisions("job:1") if d.kind == "never"]
+    (told,) = [d for d in small.ledger.decisions.about("job:1") if d.kind == "never"]
     assert told.reason == (
         "its 4 nodes can never be had together in cloud pub, 3 at most: pool many is limited to 3 "
         "nodes, 0 are in use; it may start in static"
@@ -54,7 +54,7 @@ def test_one_that_has_no_other_partition_is_held_and_not_tried_again(small: Worl
     small.advance(3600)
     assert small.slurm.queue()[1].reason == "JobHeldUser"
     assert resumes(small) == tries
-    (told,) = [d for d in small.ledger.decisions("job:1") if d.kind == "never"]
+    (told,) = [d for d in small.ledger.decisions.about("job:1") if d.kind == "never"]
     assert told.reason.endswith("it is held; once that is changed: scontrol release 1")
 
 
@@ -91,7 +91,7 @@ def test_it_is_looked_for_until_it_is_requeued_and_then_no_more(small: World) ->
     small.slurm.submit(1, MANY, 3, partitions=ALL)
     small.advance(60)
     assert "RUNNING" in small.slurm.queue()[1].states
-    site = small.daemon._site
+    site = small.site
     bar(site, 1, "pub", "too large", "r1")
     bar(site, 2, "pub", "too large", "r1")
     keep_out(site)
@@ -113,10 +113,9 @@ def test_a_job_that_slurm_does_not_have_changed_is_told_of_and_left(
         raise SlurmError(("scontrol",), 1, "Access/permission denied")
 
     small.slurm.submit(1, MANY, 4, partitions=ALL)
-    job = small.slurm.queue()[1]
-    small.slurm._jobs[1] = replace(job, states=frozenset({"PENDING"}), nodes=())
+    small.slurm.set_job(1, "PENDING", nodes=())
     small.slurm.change_pending = small.slurm.hold = refuse  # type: ignore[method-assign]
-    site = small.daemon._site
+    site = small.site
     bar(site, 1, "pub", "too large", "r1")
     keep_out(site)
     assert "job not changed job=1 error=" in caplog.text
@@ -130,11 +129,9 @@ def test_one_that_waits_for_its_requeue_may_start_elsewhere_at_once(
 ) -> None:
     """A begin time that its user gave it stays."""
     small.slurm.submit(1, MANY, 4, partitions=ALL)
-    job, begin = small.slurm.queue()[1], small.now + 60
-    small.slurm._jobs[1] = replace(
-        job, states=frozenset({"PENDING"}), nodes=(), eligible=begin, restarts=restarts
-    )
-    site = small.daemon._site
+    begin = small.now + 60
+    small.slurm.set_job(1, "PENDING", nodes=(), eligible=begin, restarts=restarts)
+    site = small.site
     bar(site, 1, "pub", "too large", "r1")
     keep_out(site)
     moved = small.slurm.queue()[1]
@@ -150,10 +147,9 @@ def test_who_never_fits_or_is_not_moved_is_in_the_log(
 
     caplog.set_level(logging.INFO)
     small.slurm.submit(1, MANY, 4, partitions=ALL)
-    job = small.slurm.queue()[1]
-    small.slurm._jobs[1] = replace(job, states=frozenset({"PENDING"}), nodes=())
+    small.slurm.set_job(1, "PENDING", nodes=())
     small.slurm.change_pending = refuse  # type: ignore[method-assign]
-    site = small.daemon._site
+    site = small.site
     bar(site, 1, "pub", "too large", "r1")
     keep_out(site)
     assert "not moved job=1 partitions=static error=scontrol" in caplog.text
@@ -224,11 +220,8 @@ def test_where_nothing_can_be_had_at_all_or_is_not_known_no_job_is_too_large(
 def test_an_administrators_hold_stays_one(small: World) -> None:
     """``scontrol uhold`` by SlurmUser would make it one that the user may end."""
     small.slurm.submit(1, MANY, 4, partitions=("pub",))
-    job = small.slurm.queue()[1]
-    small.slurm._jobs[1] = replace(
-        job, states=frozenset({"PENDING"}), nodes=(), reason="JobHeldAdmin", priority=0
-    )
-    site = small.daemon._site
+    small.slurm.set_job(1, "PENDING", nodes=(), reason="JobHeldAdmin", priority=0)
+    site = small.site
     bar(site, 1, "pub", "too large", "r1")
     keep_out(site)
     assert small.slurm.queue()[1].reason == "JobHeldAdmin"
@@ -237,7 +230,7 @@ def test_an_administrators_hold_stays_one(small: World) -> None:
 def test_nobody_else_is_kept_from_its_nodes(small: World) -> None:
     small.slurm.submit(1, MANY, 4, partitions=("pub",))
     small.advance(120)
-    assert small.ledger.holds() == ()
+    assert small.ledger.exclusions.holds() == ()
     small.slurm.submit(2, MANY, 3, partitions=("pub",))
     small.advance(60)
     assert "RUNNING" in small.slurm.queue()[2].states
@@ -266,7 +259,7 @@ def test_the_spending_limit_counts_at_the_on_demand_price(tmp_path: Path) -> Non
     mute(world)
     world.slurm.submit(1, MANY, 4, partitions=("pub",))
     world.advance(200)
-    (told,) = [d for d in world.ledger.decisions("job:1") if d.kind == "never"]
+    (told,) = [d for d in world.ledger.decisions.about("job:1") if d.kind == "never"]
     assert "cloud pub may spend $0.35/h" in told.reason
     assert world.alive() == []
     world.close()
@@ -326,8 +319,7 @@ def test_a_cloud_that_fails_in_an_unknown_way_keeps_no_job_waiting(tmp_path: Pat
 
 def test_a_job_on_a_node_of_no_pool_any_more_is_given_back_as_well(tmp_path: Path) -> None:
     world = build(tmp_path, max_nodes=2)
-    world.slurm._nodes["old"] = replace(world.slurm.node("m1"), name="old")
-    world.slurm._since["old"] = world.now
+    world.slurm.set_node("old", *world.slurm.node("m1").states)
     world.slurm.submit(1, (*MANY[:3], "old"), 4, partitions=ALL)
     world.advance(20)
     assert "PENDING" in world.slurm.queue()[1].states

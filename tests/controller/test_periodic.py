@@ -124,7 +124,7 @@ def test_a_failure_is_told_and_ends_neither_the_task_nor_its_neighbours(
 def test_a_slurm_that_fails_is_in_the_status(bed: Bed, world: World) -> None:
     bed.wrong = BROKEN
     bed.until(1001.0, bed.task(period=10.0))
-    (health,) = [one for one in world.ledger.health() if one.name == "slurm"]
+    (health,) = [one for one in world.ledger.health.all() if one.name == "slurm"]
     assert (health.code, health.checked) == ("slurm", world.now)
     assert "Unable to contact" in (health.error or "")
 
@@ -133,7 +133,7 @@ def test_a_task_that_is_idle_by_the_ledger_is_looked_at_once_it_is_not(bed: Bed)
     task = bed.task(period=10.0, idle=lambda state: not state.directives)
     assert bed.until(1015.0, task) == []
     word = Directive(word=Pause(scope=""), who="root", since=bed.clock, starts=bed.clock)
-    bed.site.ledger.direct(word)
+    bed.site.ledger.directives.give(word)
     assert bed.until(1036.0, task) == [1020.0, 1030.0], "looks are a period apart"
 
 

@@ -31,7 +31,7 @@ def left(world: World, count: int, **changes: object) -> list[str]:
 
 
 def machines(world: World) -> dict[str, Machine]:
-    return {m.instance.id: m for m in world.ledger.machines()}
+    return {m.instance.id: m for m in world.ledger.machines.live()}
 
 
 @pytest.mark.parametrize(
@@ -57,10 +57,10 @@ def test_a_poisoned_machine_in_the_middle_hides_no_other(
     world.lose_ledger()
     world.tick()
     assert sorted(machines(world)) == ids
-    assert "pub" in world.ledger.clouds_read()
+    assert "pub" in world.ledger.machines.clouds_read()
     one = machines(world)["pub-1"]
     assert (one.instance.price, one.worst_price) == (0.1, 0.1), "the limits count it"
-    told = next(d for d in world.ledger.decisions(one.instance.node) if d.kind == "adopted")
+    told = next(d for d in world.ledger.decisions.about(one.instance.node) if d.kind == "adopted")
     assert "its tags are not believed" in told.reason
     assert told.reason.isprintable()
 
@@ -84,15 +84,15 @@ def test_a_machine_without_an_id_is_told_of_with_what_to_do(world: World) -> Non
     world.lose_ledger()
     world.advance(60)
     assert sorted(machines(world)) == ["pub-0", "pub-2"]
-    health = {h.name: h.error for h in world.ledger.health()}
+    health = {h.name: h.error for h in world.ledger.health.all()}
     assert health["paid machines"] == (
         r"1 serve nobody: i-\x1b]0;owned\x07: its cloud lists it under an id that is none, so "
         "nothing can end it from here: end it with the cloud's own tools"
     )
-    assert "pub" in world.ledger.clouds_read(), "it was dealt with: the others may be used"
+    assert "pub" in world.ledger.machines.clouds_read(), "it was dealt with: the others may be used"
     world.accounts["pub"].machines.pop("i-\x1b]0;owned\x07")
     world.advance(60)
-    assert {h.name: h.error for h in world.ledger.health()}["paid machines"] is None
+    assert {h.name: h.error for h in world.ledger.health.all()}["paid machines"] is None
 
 
 def test_nothing_is_bought_while_a_listed_machine_could_not_be_taken_in(
@@ -100,22 +100,22 @@ def test_nothing_is_bought_while_a_listed_machine_could_not_be_taken_in(
 ) -> None:
     ids = left(world, 3)
     world.lose_ledger()
-    adopt = world.ledger.adopt
+    adopt = world.ledger.machines.adopt
 
     def full(instance: Instance, *rest: object) -> Machine | None:
         if instance.id == "pub-1":
             raise sqlite3.OperationalError("database or disk is full")
         return adopt(instance, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(world.ledger, "adopt", full)
+    monkeypatch.setattr(world.ledger.machines, "adopt", full)
     world.slurm.submit(1, ("pub3",))
     world.advance(60)
     assert sorted(machines(world)) == ["pub-0", "pub-2"], "the later one is taken in"
-    assert "pub" not in world.ledger.clouds_read()
+    assert "pub" not in world.ledger.machines.clouds_read()
     assert sorted(i.id for i in world.alive("pub")) == ids, "nothing was bought"
-    monkeypatch.setattr(world.ledger, "adopt", adopt)
+    monkeypatch.setattr(world.ledger.machines, "adopt", adopt)
     world.advance(60)
-    assert "pub" in world.ledger.clouds_read()
+    assert "pub" in world.ledger.machines.clouds_read()
 
 
 def test_a_launchs_answer_with_a_poisoned_price_is_kept_at_the_offers(
@@ -130,7 +130,7 @@ def test_a_launchs_answer_with_a_poisoned_price_is_kept_at_the_offers(
     world.advance(30)
     world.slurm.submit(1, ("pub1",))
     world.advance(30)
-    (machine,) = world.ledger.machines()
+    (machine,) = world.ledger.machines.live()
     assert machine.instance.price == pytest.approx(0.03)
     assert "RUNNING" in world.slurm.queue()[1].states
 
@@ -140,7 +140,7 @@ def test_a_machine_whose_generation_was_changed_comes_back_under_its_own(world: 
     world.slurm.submit(1, ("pub1",))
     world.advance(30)
     (machine,) = world.alive("pub")
-    world.ledger.ended("pub", [machine.id], "somebody thought so", world.now)
+    world.ledger.machines.ended("pub", [machine.id], "somebody thought so", world.now)
     record = world.accounts["pub"].machines[machine.id]
     record.instance = replace(machine, generation="g-of-nobody", state=InstanceState.STOPPING)
     world.advance(300)

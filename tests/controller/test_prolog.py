@@ -10,7 +10,7 @@ import resource
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,7 @@ from patience import awake, patience, stretched
 from benchmarks.small_slurm import wait_until
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.controller import prolog
-from slurm_elastic.controller.prolog import Patience, PrologServer, Waiter, Watch
+from slurm_elastic.controller.prolog import PrologServer, PrologTimes, QueueWatch, Waiter
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.slurm.client import fake
 from slurm_elastic.slurm.client.fake import FakeSlurm
@@ -73,7 +73,7 @@ def serve(path: Path, slurm: FakeSlurm) -> Iterator[Serve]:
     servers: list[PrologServer] = []
 
     def start(**patience: float) -> PrologServer:
-        server = PrologServer(path, slurm, threading.Event(), Patience(**patience))
+        server = PrologServer(path, slurm, threading.Event(), PrologTimes(**patience))
         server.start()
         servers.append(server)
         return server
@@ -165,7 +165,7 @@ def test_hundreds_cost_no_more_than_one(serve: Serve, connect: Connect, slurm: F
     for number in range(many):
         slurm.set_node(f"n{number}", *UP)
     assert {client.answer() for client in clients} == {"go nodes are up\n"}
-    rounds = (time.monotonic() - began) / Patience().poll + 2
+    rounds = (time.monotonic() - began) / PrologTimes().poll + 2
     assert slurm.calls["nodes"] <= rounds
     assert slurm.calls["jobs"] <= rounds
 
@@ -258,12 +258,23 @@ def test_all_are_let_go_when_slurm_cannot_be_read(
         assert client.answer().endswith("go Slurm cannot be read\n")
 
 
+class Later:
+    """The clock, ``by`` so many seconds."""
+
+    by = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.by
+
+
 def test_an_idle_daemon_does_not_take_its_silence_for_slurms(
-    serve: Serve, connect: Connect, slurm: FakeSlurm
+    serve: Serve, connect: Connect, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     starting(slurm, 7, "pub1")
+    later = Later()
+    monkeypatch.setattr(prolog, "time", later)
     server = serve(unreadable=600.0, sign=0.02)
-    server._last_read -= 3600.0
+    later.by = 3600.0
     client = connect(7, "pub1")
     wait_until(lambda: slurm.calls["nodes"] > 2)
     assert server.waiting() == (7,)
@@ -355,7 +366,7 @@ def test_nothing_waits_for_the_clock(
     monkeypatch.setattr(prolog, "_TICK", 3600.0)
     starting(slurm, 7, "pub1")
     server = PrologServer(
-        path, slurm, threading.Event(), Patience(sign=3600.0, poll=0.01, slow_poll=0.01)
+        path, slurm, threading.Event(), PrologTimes(sign=3600.0, poll=0.01, slow_poll=0.01)
     )
     server.start()
     first = connect(7, "pub1")
@@ -377,7 +388,7 @@ def test_how_long_one_waits_for_a_slurm_that_does_not_answer(
 ) -> None:
     now = 10_000.0
     one = waiter(7, "pub1", now - seconds)
-    let_go = prolog.unreadable([one], now - silence, Patience(), now)
+    let_go = prolog.unreadable([one], now - silence, PrologTimes(), now)
     assert let_go == ([] if stays else [(one, "Slurm cannot be read")])
 
 
@@ -421,12 +432,15 @@ def test_what_is_let_go_or_turned_away_or_not_readable_is_in_the_log(
     ],
 )
 def test_the_limit_of_descriptors_is_raised_and_never_lowered(
-    monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, set_to: tuple[int, int] | None
-) -> None:
+    path: Path, monkeypatch: pytest.MonkeyPatch,
+    soft: int, hard: int, set_to: tuple[int, int] | None,
+) -> None:  # fmt: skip
     done: list[tuple[int, int]] = []
     monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
     monkeypatch.setattr(resource, "setrlimit", lambda _, limits: done.append(limits))
-    prolog._allow_many_descriptors()
+    server = PrologServer(path, FakeSlurm(), threading.Event())
+    server.start()
+    server.close()
     assert done == ([set_to] if set_to else [])
 
 
@@ -487,7 +501,7 @@ class LateQueue(FakeSlurm):
 def test_a_newcomer_is_not_judged_by_an_older_queue(clock: Clock) -> None:
     slurm = LateQueue(clock)
     starting(slurm, 7, "pub1")
-    watch = Watch(slurm, Patience())
+    watch = QueueWatch(slurm, PrologTimes())
     assert watch.round([waiter(7, "pub1", clock.now - 1)]) == []
     assert slurm.late is not None
     clock.sleep(1.0)
@@ -505,7 +519,7 @@ def test_two_commands_a_round_at_most() -> None:
     slurm = FakeSlurm()
     for number in range(50):
         starting(slurm, number, f"n{number}")
-    watch = Watch(slurm, Patience())
+    watch = QueueWatch(slurm, PrologTimes())
     watch.round([waiter(number, f"n{number}") for number in range(50)])
     assert (slurm.calls["nodes"], slurm.calls["jobs"]) == (1, 1)
 
@@ -513,28 +527,28 @@ def test_two_commands_a_round_at_most() -> None:
 def test_a_slow_slurm_is_asked_less_often(clock: Clock) -> None:
     slurm = FakeSlurm()
     starting(slurm, 7, "pub1")
-    watch = Watch(slurm, Patience())
+    watch = QueueWatch(slurm, PrologTimes())
     watch.round([waiter(7, "pub1", clock.now)])
-    assert watch.pause == Patience().poll
+    assert watch.pause == PrologTimes().poll
     slurm.latency = 0.3
     watch.round([waiter(7, "pub1", clock.now)], queue=True)
-    assert watch.pause == Patience().slow_poll
+    assert watch.pause == PrologTimes().slow_poll
 
 
 def test_a_long_wait_is_looked_at_less_often(clock: Clock) -> None:
     slurm = FakeSlurm()
     starting(slurm, 7, "pub1")
-    watch = Watch(slurm, Patience())
+    watch = QueueWatch(slurm, PrologTimes())
     watch.round([waiter(7, "pub1", clock.now - 20)])
     assert 0.4 < watch.pause < 0.6
     watch.round([waiter(7, "pub1", clock.now - 600)])
-    assert watch.pause == Patience().slow_poll
+    assert watch.pause == PrologTimes().slow_poll
 
 
 def test_a_slow_queue_is_not_read_with_every_round(clock: Clock) -> None:
     slurm = FakeSlurm()
     starting(slurm, 7, "pub1")
-    watch = Watch(slurm, Patience())
+    watch = QueueWatch(slurm, PrologTimes())
     first = waiter(7, "pub1", clock.now - 1)
     slurm.latency = 0.1
     watch.round([first])
@@ -542,6 +556,22 @@ def test_a_slow_queue_is_not_read_with_every_round(clock: Clock) -> None:
     for _ in range(5):
         watch.round([first])
     assert (slurm.calls["nodes"], slurm.calls["jobs"]) == (6, 1)
+
+
+class SlowSlurm(FakeSlurm):
+    """Whose answers take so many seconds by that clock."""
+
+    def __init__(self, clock: Clock, **takes: float) -> None:
+        super().__init__()
+        self._clock, self._takes = clock, takes
+
+    def jobs(self, **of: bool) -> Sequence[SlurmJob]:
+        self._clock.now += self._takes.get("jobs", 0.0)
+        return super().jobs(**of)
+
+    def nodes(self, names: Sequence[str] | None = None) -> Mapping[str, SlurmNode]:
+        self._clock.now += self._takes.get("nodes", 0.0)
+        return super().nodes(names)
 
 
 @pytest.mark.parametrize(
@@ -556,11 +586,16 @@ def test_a_slow_queue_is_not_read_with_every_round(clock: Clock) -> None:
     ids=["old", "older", "new", "newer", "came before"],
 )
 def test_a_queue_that_took_a_second_is_read_in_two_for_a_newcomer_and_in_twenty_else(
-    since: float, now: float, due: bool
+    monkeypatch: pytest.MonkeyPatch, since: float, now: float, due: bool
 ) -> None:
-    watch = Watch(FakeSlurm(), Patience())
-    watch._jobs_read, watch._jobs_cost = 100.0, 1.0
-    assert watch._queue_is_due([waiter(7, "pub1", since)], now) is due
+    clock = Clock(100.0)
+    monkeypatch.setattr(prolog, "time", clock)
+    slurm = SlowSlurm(clock, jobs=1.0)
+    watch = QueueWatch(slurm, PrologTimes())
+    watch.round([])
+    clock.now = now
+    watch.round([waiter(7, "pub1", since)])
+    assert slurm.calls["jobs"] == 1 + due
 
 
 def test_one_who_came_at_the_very_reading_of_the_queue_is_left_for_the_next(
@@ -568,9 +603,8 @@ def test_one_who_came_at_the_very_reading_of_the_queue_is_left_for_the_next(
 ) -> None:
     clock = Clock(100.0)
     monkeypatch.setattr(prolog, "time", clock)
-    watch = Watch(FakeSlurm(), Patience())
-    watch._jobs_cost = 10.0
-    watch._jobs_read = 100.0
+    watch = QueueWatch(SlowSlurm(clock, jobs=10.0), PrologTimes())
+    watch.round([])
     clock.now = 101.0
     before, there = waiter(7, "pub1", 99.0), waiter(8, "pub1", 100.0)
     assert watch.round([before, there]) == [(before, "job is gone")]
@@ -583,16 +617,21 @@ def test_one_who_came_at_the_very_reading_of_the_queue_is_left_for_the_next(
 def test_a_pause_is_twice_the_reading_or_a_fortieth_of_the_wait_within_its_bounds(
     monkeypatch: pytest.MonkeyPatch, took: float, waited: float, pause: float
 ) -> None:
-    monkeypatch.setattr(prolog, "time", Clock(1000.0))
-    watch = Watch(FakeSlurm(), Patience())
+    clock = Clock(1000.0)
+    monkeypatch.setattr(prolog, "time", clock)
+    watch = QueueWatch(SlowSlurm(clock, nodes=took), PrologTimes())
+
+    def pause_after(*waiters: Waiter) -> float:
+        clock.now = 1000.0 - took
+        watch.round(waiters)
+        return watch.pause
+
     old, newest = waiter(7, "pub1", 0.0), waiter(8, "pub1", 1000.0 - waited)
-    assert watch._next_pause([old, newest], 1000.0 - took) == pytest.approx(pause)
-    assert watch._next_pause([], 1000.0 - took) == pytest.approx(
-        max(2 * took, 0.25) if took < 0.5 else 1.0
-    )
+    assert pause_after(old, newest) == pytest.approx(pause)
+    assert pause_after() == pytest.approx(max(2 * took, 0.25) if took < 0.5 else 1.0)
 
 
 def test_a_node_that_slurm_does_not_show_counts_as_not_up() -> None:
     slurm = FakeSlurm(nodes=[SlurmNode(name="other", states=frozenset(UP))])
     slurm.set_job(7, "CONFIGURING")
-    assert Watch(slurm, Patience()).round([waiter(7, "hidden")]) == []
+    assert QueueWatch(slurm, PrologTimes()).round([waiter(7, "hidden")]) == []

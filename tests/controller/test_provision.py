@@ -73,9 +73,9 @@ def test_a_job_that_cannot_be_had_whole_keeps_no_machine(many: World) -> None:
     assert many.alive() == [], "in the same round"
     assert all(phase(many.slurm.node(n)) is Phase.POWERING_DOWN for n in MANY[:4])
     assert "PENDING" in many.slurm.queue()[1].states
-    (refused,) = [d for d in many.ledger.decisions("job:1") if d.kind == "refused"]
+    (refused,) = [d for d in many.ledger.decisions.about("job:1") if d.kind == "refused"]
     assert set(MANY[:4]) <= set(refused.subjects), "all with one reason"
-    ended = [d for d in many.ledger.decisions("m1") if d.kind == "terminated"]
+    ended = [d for d in many.ledger.decisions.about("m1") if d.kind == "terminated"]
     assert [d.reason for d in ended] == ["its job could not be had whole"]
     many.advance(60)
     assert many.alive() == []
@@ -97,10 +97,10 @@ def test_a_job_that_is_known_not_to_fit_buys_nothing(tmp_path: Path) -> None:
     together(world, MANY[:4], MANY[4:6])
     world.tick()
     assert nodes_of(world.alive()) == list(MANY[:4]), "the other job is served"
-    (refused,) = [d for d in world.ledger.decisions("job:2") if d.kind == "refused"]
+    (refused,) = [d for d in world.ledger.decisions.about("job:2") if d.kind == "refused"]
     assert "2 node(s) of pool many are wanted, 1 can be had" in refused.reason
     assert "pool many is limited to 5 nodes, 4 are in use" in refused.reason
-    assert world.ledger.decisions("job:1")[-1].kind == "launched"
+    assert world.ledger.decisions.about("job:1")[-1].kind == "launched"
     world.close()
 
 
@@ -110,7 +110,7 @@ def test_what_could_be_had_is_not_held_for_the_job_that_is_too_large(tmp_path: P
     del world.clouds["pub"].offers  # type: ignore[attr-defined]  # which say what there is
     together(world, MANY[:4])
     world.advance(30)
-    held = {row.scope for row in world.ledger.holds()}
+    held = {row.scope for row in world.ledger.exclusions.holds()}
     assert len(set(MANY) - held) == 2
     world.slurm.submit(9, MANY, 2)
     world.advance(30)
@@ -123,9 +123,9 @@ def test_the_smaller_job_gets_what_the_larger_one_leaves(many: World) -> None:
     together(many, MANY[:4], MANY[4:6])
     many.tick()
     assert nodes_of(many.alive()) == ["m1", "m2"], "for the second job; the third is ended"
-    assert [d.kind for d in many.ledger.decisions("m1")][-1] == "reassigned"
+    assert [d.kind for d in many.ledger.decisions.about("m1")][-1] == "reassigned"
     assert {j: "PENDING" in many.slurm.queue()[j].states for j in (1, 2)} == {1: True, 2: True}
-    many.slurm._wishes[2] = (MANY[:2], 2)  # Slurm gives a job the nodes that are up or booting
+    many.slurm.set_wish(2, MANY[:2], 2)  # Slurm gives a job the nodes that are up or booting
     many.advance(20)
     assert "RUNNING" in many.slurm.queue()[2].states
     assert set(many.slurm.queue()[2].nodes) == {"m1", "m2"}
@@ -142,7 +142,7 @@ def test_what_a_launch_leaves_of_a_clouds_room_is_for_those_that_wait_for_their_
     assert nodes_of(world.alive()) == ["m1", "m2"]
     world.advance(60)
     assert nodes_of(world.alive()) == list(MANY[:5])
-    assert world.ledger.holds() == (), "nobody was sent away meanwhile"
+    assert world.ledger.exclusions.holds() == (), "nobody was sent away meanwhile"
     world.close()
 
 
@@ -181,7 +181,7 @@ def test_where_spot_is_denied_the_same_request_buys_on_demand(tmp_path: Path) ->
     together(world, MANY[:2])
     world.tick()
     assert [str(i.market) for i in world.alive()] == ["on-demand", "on-demand"]
-    (denied,) = world.ledger.cool_downs(world.now)
+    (denied,) = world.ledger.exclusions.cool_downs(world.now)
     assert (denied.scope, denied.code) == (f"pub/{SPOT}", DENIED)
     (told,) = [one for one in all_occasions(world.site) if one.event is Event.CREDENTIALS]
     assert told.text.startswith(f"cloud pub denies launches of pub/{SPOT}: ")
@@ -210,9 +210,11 @@ def test_of_two_pools_neither_keeps_machines_for_half_a_job(tmp_path: Path) -> N
     world.slurm.submit(1, ("a1", "a2", "b1", "b2"), 4)
     world.tick()
     assert world.alive() == []
-    assert {row.pool for row in world.ledger.holds()} == {"b"}, "the other one has capacity"
+    assert {row.pool for row in world.ledger.exclusions.holds()} == {"b"}, (
+        "the other one has capacity"
+    )
     refused = {
-        node: [d.reason for d in world.ledger.decisions(node) if d.kind == "refused"]
+        node: [d.reason for d in world.ledger.decisions.about(node) if d.kind == "refused"]
         for node in ("a1", "a2", "b1", "b2")
     }
     assert all(len(reasons) == 1 for reasons in refused.values()), "each node is told of once"
@@ -269,7 +271,7 @@ def test_a_request_that_would_pass_the_spending_limit_is_cut_with_that_reason(
     world.tick()
     assert nodes_of(world.alive()) == ["pub1", "pub2"]
     assert [i.price for i in world.alive()] == pytest.approx([0.03, 0.03])
-    (refused,) = [d.reason for d in world.ledger.decisions("job:3") if d.kind == "refused"]
+    (refused,) = [d.reason for d in world.ledger.decisions.about("job:3") if d.kind == "refused"]
     assert "cloud pub may spend $0.25/h, spends $0.20/h and this costs up to $0.1000/h" in refused
     world.close()
 
@@ -280,7 +282,7 @@ def test_a_type_whose_typed_price_is_below_the_clouds_own_is_never_bought(many: 
     many.slurm.submit(1, ("m1",))
     many.advance(30)
     assert many.alive() == []
-    (refused,) = [d for d in many.ledger.decisions("job:1") if d.kind == "refused"]
+    (refused,) = [d for d in many.ledger.decisions.about("job:1") if d.kind == "refused"]
     assert "clouds[pub].types[small].price of the configuration is $0.1000/h" in refused.reason
     assert "the cloud itself asks $11.2000/h (its catalogue)" in refused.reason
 
@@ -333,7 +335,7 @@ def test_for_a_job_that_one_pool_cannot_serve_the_other_one_buys_nothing(tmp_pat
     world.slurm.submit(1, ("a1", "a2", "b1", "b2"), 4)
     world.tick()
     assert len(world.accounts["pub"].machines) == 0
-    assert {row.scope for row in world.ledger.holds()} == {"a1", "a2", "a3", "b1", "b2"}
+    assert {row.scope for row in world.ledger.exclusions.holds()} == {"a1", "a2", "a3", "b1", "b2"}
     world.close()
 
 
@@ -345,8 +347,8 @@ def test_for_a_trouble_no_offer_is_ranked_and_the_whole_pool_is_held(many: World
     provision.provision(
         many.site, "pub", "r1", ["m2"], {2: ["m2"]}, trouble="nobody has read the cloud"
     )
-    assert [d.kind for d in many.ledger.decisions("m2")] == ["refused"]
-    assert {row.scope for row in many.ledger.holds()} == {*MANY} - {"m1"}
+    assert [d.kind for d in many.ledger.decisions.about("m2")] == ["refused"]
+    assert {row.scope for row in many.ledger.exclusions.holds()} == {*MANY} - {"m1"}
     assert [call.name for call in many.clouds["pub"].calls] == []
 
 
@@ -355,12 +357,12 @@ def test_while_nodes_wait_for_their_turn_no_ranking_of_them_is_kept(tmp_path: Pa
     world = build(tmp_path, max_booting=1)
     together(world, ("m1",), ("m2",))
     world.tick()
-    before = [d.kind for d in world.ledger.decisions("m2")]
+    before = [d.kind for d in world.ledger.decisions.about("m2")]
     assert before.count("ranked") == 1
     for _ in range(3):
         left = provision.provision(world.site, "pub", "r9", ["m2"], {2: ["m2"]}, world.now)
         assert left == ("m2",)
-    assert [d.kind for d in world.ledger.decisions("m2")] == [*before, "waiting"]
+    assert [d.kind for d in world.ledger.decisions.about("m2")] == [*before, "waiting"]
     world.close()
 
 
@@ -371,7 +373,7 @@ def test_of_one_request_the_first_ranking_is_kept_alone(tmp_path: Path) -> None:
     world.tick()
     assert nodes_of(world.alive()) == ["m1", "m2"]
     for node in ("m1", "m2"):
-        assert [d.kind for d in world.ledger.decisions(node)].count("ranked") == 1
+        assert [d.kind for d in world.ledger.decisions.about(node)].count("ranked") == 1
     world.close()
 
 
@@ -379,14 +381,14 @@ def test_what_machines_are_made_of_is_asked_where_some_are_kept_stopped(many: Wo
     many.slurm.submit(1, ("m1",))
     many.tick()
     (made,) = many.alive()
-    assert many.ledger.recipes([made.generation]) == {}
+    assert many.ledger.launches.recipes([made.generation]) == {}
 
 
 def test_only_jobs_that_lack_a_node_of_this_round_fail(many: World) -> None:
     """m3 is asked for in another request, m4 serves a job that has all of its nodes."""
     for node in ("m2", "m4"):
         made = instance(f"i-{node}", node, f"g-{node}", bought=offer(cloud="pub"))
-        many.ledger.adopt(made, "many", many.now)
+        many.ledger.machines.adopt(made, "many", many.now)
     pool = many.site.pools["many"]
     short = shortfall.Shortfall(
         request=provision.request_for("r1", pool, ["m1"], {1: ["m1"]}),
@@ -395,7 +397,7 @@ def test_only_jobs_that_lack_a_node_of_this_round_fail(many: World) -> None:
         spare=0,
     )
     jobs = {1: ["m1"], 2: ["m2", "m3"], 3: ["m4"]}
-    found = shortfall._gang_result(many.site, "pub", [short], ["m1", "m2"], jobs)
+    found = shortfall.gang_result(many.site, "pub", [short], ["m1", "m2"], jobs)
     assert (found.failed, found.refused) == ((1,), ("m1",))
     assert found.kept == ("m2",)
 
@@ -415,6 +417,6 @@ def test_a_job_that_never_fits_is_not_hurried_back(
         many.slurm.set_node(node, "ALLOCATED", "CLOUD", "POWERING_UP")
         many.slurm.set_job(number, "CONFIGURING", nodes=(node,))
     jobs = {1: ["m1", "m2"]}
-    forced = shortfall._turn_away(many.site, "pub", "r1", {1: "too large"}, jobs, {"m1"})
+    forced = shortfall.turn_away(many.site, "pub", "r1", {1: "too large"}, jobs, {"m1"})
     assert forced == {"m1"}
     assert hurried == [False]

@@ -31,7 +31,7 @@ def up(world: World, *nodes: str) -> list[Instance]:
 
 
 def known(world: World) -> list[str]:
-    return [m.instance.id for m in world.ledger.machines()]
+    return [m.instance.id for m in world.ledger.machines.live()]
 
 
 def add(world: World, machine: Instance, ident: str, **changes: object) -> Instance:
@@ -47,7 +47,7 @@ def test_a_lost_ledger_is_learnt_from_the_clouds_and_nothing_ends(world: World) 
     world.advance(600)
     assert sorted(known(world)) == alive
     assert sorted(i.id for i in world.alive()) == alive
-    (spot,) = [m for m in world.ledger.machines() if m.instance.cloud == "pub"]
+    (spot,) = [m for m in world.ledger.machines.live() if m.instance.cloud == "pub"]
     assert spot.worst_price == pytest.approx(0.10), "limits count it as before"
 
 
@@ -148,18 +148,18 @@ def test_a_machine_that_the_cloud_forgets_for_two_readings_is_not_lost(world: Wo
 def test_an_answer_that_shows_one_of_two_machines_is_not_the_whole(world: World) -> None:
     """The open launch is asked again, instead of buying what only is not shown yet."""
     cloud = world.clouds["pub"]
-    world._live = lambda *_: None  # type: ignore[method-assign]  # they take long to boot
+    world.hears = False  # they take long to boot
     cloud.lose_answer_next(1000)
     cloud.visible_after = 250
     world.slurm.submit(1, ("pub1", "pub2"), 2)
     world.advance(5)
     first, _ = world.accounts["pub"].machines.values()
     first.visible_from = world.now
-    cloud._answers_to_lose = 0
+    cloud.heal()
     world.advance(400)
     assert sorted(i.node for i in world.alive()) == ["pub1", "pub2"]
     assert sorted(known(world)) == sorted(i.id for i in world.alive())
-    assert world.ledger.open_launches() == ()
+    assert world.ledger.launches.open() == ()
 
 
 def test_a_machine_of_an_open_launch_that_dies_before_it_answers_is_in_the_books(
@@ -175,14 +175,14 @@ def test_a_machine_of_an_open_launch_that_dies_before_it_answers_is_in_the_books
     first.visible_from = world.now
     world.advance(world.config.timings.reconcile + 35)
     assert known(world) == [first.instance.id], "it is paid from now on, whatever becomes of it"
-    assert len(world.ledger.open_launches()) == 1
+    assert len(world.ledger.launches.open()) == 1
     cloud.take(first.instance.id)
     cloud.take(second.instance.id)
-    cloud._answers_to_lose = 0
+    cloud.heal()
     world.advance(600)
-    rows = {m.instance.id: m for m in world.ledger.machines(ended_since=0.0)}
+    rows = {m.instance.id: m for m in world.ledger.machines.live(ended_since=0.0)}
     assert rows[first.instance.id].ended is not None
-    assert world.ledger.open_launches() == ()
+    assert world.ledger.launches.open() == ()
 
 
 def test_an_open_launch_that_nobody_wants_is_given_up_after_a_while(world: World) -> None:
@@ -192,13 +192,13 @@ def test_an_open_launch_that_nobody_wants_is_given_up_after_a_while(world: World
     cloud.visible_after = 300
     world.slurm.submit(1, ("pub1",))
     world.advance(5)
-    world.slurm._power_down("pub1", set())
+    world.slurm.update_nodes(["pub1"], state="power_down")
     world.slurm.set_node("pub1", "IDLE", "CLOUD", "POWERED_DOWN")
     world.slurm.finish(1)
     cloud.heal()
     world.advance(700)
     assert world.alive() == []
-    assert world.ledger.open_launches() == ()
+    assert world.ledger.launches.open() == ()
 
 
 def test_an_orphan_ends_after_the_grace(world: World) -> None:
@@ -241,7 +241,7 @@ def test_of_two_machines_the_one_that_serves_stays(world: World) -> None:
 def test_a_job_is_not_killed_for_a_double_that_cannot_be_told_apart(world: World) -> None:
     (machine,) = up(world, "pub1")
     world.slurm.set_node("pub1", address="pub1")  # by its name, as the site's DNS has it
-    world._live = lambda *_: None  # type: ignore[method-assign]
+    world.hears = False
     add(world, machine, "pub-newer", generation=new_generation(world.now), address="10.9.9.9")
     world.advance(300)
     assert len(world.alive()) == 2
@@ -290,7 +290,7 @@ def test_a_machine_that_cannot_be_taken_in_stops_no_other_and_is_tried_again(
     (machine,) = up(world, "op1")
     for ident, node in (("pub-a", "pub2"), ("pub-b", "pub3")):
         add(world, replace(machine, cloud="pub", node=node, generation=f"g-{node}"), ident)
-    real = world.ledger.adopt
+    real = world.ledger.machines.adopt
 
     def adopt(one: Instance, *args: Any) -> Any:
         if one.id == "pub-a":
@@ -298,7 +298,7 @@ def test_a_machine_that_cannot_be_taken_in_stops_no_other_and_is_tried_again(
         return real(one, *args)
 
     with monkeypatch.context() as patched:
-        patched.setattr(world.ledger, "adopt", adopt)
+        patched.setattr(world.ledger.machines, "adopt", adopt)
         world.advance(40)
         assert "pub-b" in known(world)
         assert "not adopted, tried again id=pub-a" in caplog.text
@@ -317,7 +317,7 @@ def test_why_a_machine_is_not_taken_in_is_in_the_log(
         raise SlurmElasticError("the ledger has no room")
 
     with monkeypatch.context() as patched:
-        patched.setattr(world.ledger, "adopt", adopt)
+        patched.setattr(world.ledger.machines, "adopt", adopt)
         world.advance(40)
     assert "not adopted id=pub-a error=the ledger has no room" in caplog.messages
     world.advance(40)
@@ -335,7 +335,7 @@ def test_a_repair_that_fails_in_an_unknown_way_stops_no_other(
         raise RuntimeError("nobody thought of that")
 
     with monkeypatch.context() as patched:
-        patched.setattr(world.ledger, "ended", broken)
+        patched.setattr(world.ledger.machines, "ended", broken)
         world.advance(100)
         assert "repair fails in an unknown way, tried again kind=" in caplog.text
         assert "pub-adopted" in known(world)
@@ -389,7 +389,7 @@ def test_what_raises_something_unknown_is_unreadable(
 
     monkeypatch.setattr(world.clouds["pub"], "instances", broken)
     world.advance(600)
-    health = {h.name: h for h in world.ledger.health()}
+    health = {h.name: h for h in world.ledger.health.all()}
     assert (health["pub"].code, health["onp"].error) == ("unreadable", None)
     assert len(world.alive()) == 1
     assert world.slurm.queue()[1].restarts == 0
@@ -404,7 +404,7 @@ def test_while_slurm_cannot_be_read_nothing_is_done(world: World) -> None:
     world.now += 1000
     world.tick()
     assert len(world.clouds["pub"].calls) == calls
-    assert {h.name: h.code for h in world.ledger.health()}["slurm"] == "slurm"
+    assert {h.name: h.code for h in world.ledger.health.all()}["slurm"] == "slurm"
 
 
 def test_a_machine_over_its_age_goes_when_its_jobs_have(world: World) -> None:
@@ -437,7 +437,7 @@ def test_a_drained_node_whose_machine_is_gone_stays_the_admins(world: World, bus
     world.slurm.update_nodes(["pub1"], state="DRAIN", reason=ADMIN)
     if not busy:
         world.slurm.finish(1)
-        world.slurm._since["pub1"] = world.now + 1e6
+        world.slurm.set_since("pub1", world.now + 1e6)
     world.advance(40)
     world.clouds["pub"].take(machine.id)
     world.advance(400)
@@ -499,9 +499,9 @@ def test_a_round_is_over_however_it_went(world: World, monkeypatch: pytest.Monke
 def test_of_stopped_machines_those_are_paid_in_vain_whose_cloud_is_no_more(world: World) -> None:
     for cloud, node in (("pub", "pub1"), ("gone", "pub2")):
         one = instance(f"i-{cloud}", node, f"g-{cloud}", bought=offer(cloud=cloud))
-        world.ledger.adopt(one, "burst", world.now)
-        world.ledger.stopping(cloud, [one.id], "idle", world.now)
-        world.ledger.has_stopped(cloud, {one.id: 0.01}, world.now)
+        world.ledger.machines.adopt(one, "burst", world.now)
+        world.ledger.stops.stopping(cloud, [one.id], "idle", world.now)
+        world.ledger.stops.done(cloud, {one.id: 0.01}, world.now)
     Strays(world.site, []).report(world.ledger.state())
-    (health,) = [h for h in world.ledger.health() if h.name == "paid machines"]
+    (health,) = [h for h in world.ledger.health.all() if h.name == "paid machines"]
     assert (health.error or "").startswith("1 serve nobody: i-gone: ")

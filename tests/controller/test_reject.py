@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import socket
 
@@ -128,14 +129,13 @@ def test_slurm_that_fails_in_the_middle_is_asked_again(empty: World, failing: in
 
 def fail_command(world: World, number: int) -> None:
     """The ``number``-th command from now on fails, once."""
-    original, count = world.slurm._command, iter(range(1, 1_000_000))
+    count = itertools.count(1)
 
-    def command(name: str, **changes: object) -> None:
+    def before(_: str) -> None:
         if next(count) == number:
             raise BROKEN
-        original(name, **changes)
 
-    world.slurm._command = command  # type: ignore[method-assign]
+    world.slurm.before_command = before
 
 
 def test_a_job_that_forbids_requeueing_waits_again_and_keeps_its_word(empty: World) -> None:

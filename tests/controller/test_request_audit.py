@@ -77,7 +77,7 @@ def test_a_request_that_240_offers_refuse_takes_less_than_20_kb(empty: World) ->
     before = kept(empty)
     empty.slurm.submit(1, ("m1",))
     empty.advance(60)
-    (told,) = [d for d in empty.ledger.decisions("job:1") if d.kind == "launch-refused"]
+    (told,) = [d for d in empty.ledger.decisions.about("job:1") if d.kind == "launch-refused"]
     assert told.detail is not None
     (row,) = told.detail["refused"]  # type: ignore[misc]
     assert row[1] == 240, "all for one cause, though each names its own type and zone"
@@ -106,7 +106,8 @@ def test_every_offer_that_refused_can_still_be_found(empty: World) -> None:
         assert f"c{number}.large" in text
     for zone in ZONES:
         assert zone in text
-    assert "{spot,on-demand}" in text or "{on-demand,spot}" in text
+    words = " ".join(text.split())
+    assert "(spot, on-demand)" in words or "(on-demand, spot)" in words
 
 
 def test_explain_tells_a_job_that_is_refused_for_hours_in_forty_lines(tmp_path: Path) -> None:
@@ -130,7 +131,7 @@ def test_a_chain_kept_by_an_earlier_release_is_still_read(empty: World) -> None:
         [f"pub/t{n}/z/spot", "cools down for another 9 s after ICE: none"] for n in range(45)
     ]
     for at in range(45):
-        empty.ledger.record(
+        empty.ledger.decisions.record(
             Decision(
                 at=empty.now + at,
                 correlation="old",

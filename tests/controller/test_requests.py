@@ -36,7 +36,7 @@ def test_each_that_is_due_is_served_once_however_long_that_takes(
 
     assert 8 * SLOW > TURN, "the first are due again before the last had theirs"
     for passes in (1, 2, 3):
-        assert requests.wait_for("pub")
+        assert requests.due("pub")
         requests.serve("pub", act)
         assert acted.count("resume") == 8 * passes
         assert acted.count("suspend") == 1

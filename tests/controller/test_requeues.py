@@ -146,7 +146,7 @@ def test_expected_anew_it_is_waited_for_anew(ledger: Ledger) -> None:
 def test_a_job_that_an_earlier_daemon_expected_waits_out_its_hold(ledger: Ledger) -> None:
     """slurmctld may be about to tell the node that it had, whose machine is new, to kill it."""
     case = Case(ledger)
-    ledger.lift_requeue(7, 0, NOW)
+    ledger.requeues.lift(7, 0, NOW)
     case.restarts = Requeues()
     case.restarts.recall(ledger, 0.0)
     case.pending()
@@ -154,13 +154,13 @@ def test_a_job_that_an_earlier_daemon_expected_waits_out_its_hold(ledger: Ledger
     case.tick(1.0 + SETTLING)
     assert case.started() == 0
     assert not case.restarts
-    assert ledger.lifted_requeues() == ()
+    assert ledger.requeues.lifted() == ()
 
 
 def test_what_somebody_else_lifted_and_left_is_put_back_once_the_job_runs(ledger: Ledger) -> None:
     """Not while it waits for its nodes: slurmctld would fail it if they do not come."""
     case = Case(ledger)
-    ledger.lift_requeue(7, 0, NOW)
+    ledger.requeues.lift(7, 0, NOW)
     case.restarts = Requeues()
     case.restarts.recall_left(ledger, NOW + PATIENCE - 1, 0.0)
     assert not case.restarts, "whoever it was may be about to do it"
@@ -172,13 +172,13 @@ def test_what_somebody_else_lifted_and_left_is_put_back_once_the_job_runs(ledger
     case.tick(2 * PATIENCE + 1)
     assert not case.restarts
     assert case.slurm.jobs()[0].requeue is False
-    assert ledger.lifted_requeues() == ()
+    assert ledger.requeues.lifted() == ()
 
 
 def test_what_the_daemon_lifted_itself_is_not_taken_for_somebody_elses(ledger: Ledger) -> None:
     """It goes on being hurried, and is put back then."""
     case = Case(ledger, requeue=False)
-    ledger.lift_requeue(7, 0, NOW - PATIENCE)
+    ledger.requeues.lift(7, 0, NOW - PATIENCE)
     case.restarts.recall_left(ledger, NOW, 0.0)
     case.pending(requeue=True)
     case.tick(1.0)
@@ -207,19 +207,15 @@ def test_a_failing_command_is_tried_again(ledger: Ledger) -> None:
     case = Case(ledger)
     case.pending()
     failure = SlurmError(("scontrol",), 1, "try again")
-    case.slurm._command = fail_once(case.slurm, "start_now", failure)  # type: ignore[method-assign]
+    start_now, left = case.slurm.start_now, [failure]
+
+    def once(job: int) -> None:
+        if left:
+            raise left.pop()
+        start_now(job)
+
+    case.slurm.start_now = once  # type: ignore[method-assign]
     with pytest.raises(SlurmError):
         case.tick()
     case.tick()
     assert not case.restarts
-
-
-def fail_once(slurm: FakeSlurm, command: str, failure: SlurmError):  # type: ignore[no-untyped-def]
-    original, left = slurm._command, [failure]
-
-    def run(name: str, **changes: object) -> None:
-        if name == command and left:
-            raise left.pop()
-        original(name, **changes)
-
-    return run

@@ -6,7 +6,7 @@ import pytest
 
 from slurm_elastic.base.errors import AuthError, CapacityError, ProviderError, TransientError
 from slurm_elastic.controller import provision
-from slurm_elastic.model.cluster import NO_SPOT, Exclusion
+from slurm_elastic.model.exclusion import NO_SPOT, Exclusion
 from slurm_elastic.model.slurm import Request
 from slurm_elastic.policies.launch.gang import request_for
 from slurm_elastic.policies.nodes.node_state import Phase, phase
@@ -21,7 +21,7 @@ def spot_first(world: World) -> list[str]:
 
 def test_a_job_that_cannot_be_saved_gets_an_on_demand_machine(world: World) -> None:
     rule = Exclusion(kind=NO_SPOT, scope="job:1", until=world.now + 9000, cause="it holds a lock")
-    world.ledger.exclude(rule)
+    world.ledger.exclusions.add(rule)
     world.slurm.submit(1, ("pub1",))
     world.advance(10)
     assert spot_first(world) == ["on-demand"]
@@ -39,7 +39,7 @@ def test_a_request_nobody_waits_for_any_more_is_dropped(world: World) -> None:
 
 
 def test_a_node_that_slurm_does_not_know_is_dropped(world: World) -> None:
-    del world.slurm._nodes["pub1"]
+    world.slurm.remove_node("pub1")
     world.program("resume", ["pub1"], {})
     world.tick()
     world.tick()
@@ -70,8 +70,8 @@ def test_the_next_offer_serves_inside_the_same_request(world: World) -> None:
     world.slurm.submit(1, ("pub1",))
     world.advance(5)
     assert spot_first(world) == ["on-demand"]
-    refused = next(d for d in world.ledger.decisions("job:1") if d.kind == "launch-refused")
-    launched = next(d for d in world.ledger.decisions("job:1") if d.kind == "launched")
+    refused = next(d for d in world.ledger.decisions.about("job:1") if d.kind == "launch-refused")
+    launched = next(d for d in world.ledger.decisions.about("job:1") if d.kind == "launched")
     assert refused.correlation == launched.correlation != ""
 
 
@@ -82,11 +82,11 @@ def test_what_one_offer_lacks_the_next_one_gives(world: World) -> None:
     assert sorted(spot_first(world)) == ["on-demand", "spot"]
     # It gave what it had said it has: nothing was refused, and it need not rest.
     assert "launch-refused" not in world.kinds("pub1") + world.kinds("pub2")
-    assert not world.ledger.cool_downs(world.now)
+    assert not world.ledger.exclusions.cool_downs(world.now)
 
 
 def test_nodes_in_doubt_get_no_other_offer(world: World) -> None:
-    world._live = lambda *_: None  # type: ignore[method-assign]  # it takes long to boot
+    world.hears = False  # it takes long to boot
     world.clouds["pub"].visible_after = 200
     world.clouds["pub"].lose_answer_next(1000)
     world.slurm.submit(1, ("pub1",))
@@ -98,7 +98,7 @@ def test_nodes_in_doubt_get_no_other_offer(world: World) -> None:
     world.clouds["pub"].heal()
     world.advance(60)
     assert len(world.machines_of("pub1")) == 1
-    assert world.ledger.open_launches() == ()
+    assert world.ledger.launches.open() == ()
 
 
 def test_a_launch_in_doubt_is_not_repeated_before_a_suspend_request_that_would_end_its_machine(
@@ -136,7 +136,7 @@ def test_a_cloud_without_offers_gives_the_nodes_back_with_its_words(
     world.slurm.submit(1, ("pub1",))
     world.advance(40)
     assert phase(world.slurm.node("pub1")) in (Phase.POWERING_DOWN, Phase.POWERED_DOWN)
-    refused = [d.reason for d in world.ledger.decisions("job:1") if d.kind == "refused"]
+    refused = [d.reason for d in world.ledger.decisions.about("job:1") if d.kind == "refused"]
     assert refused == [f"pub: Fake{error.__name__}: as it was asked to"]
 
 
@@ -146,9 +146,9 @@ def test_only_where_offers_are_refused_for_our_credentials_somebody_has_to_renew
 ) -> None:
     world.clouds["pub"].fail_next(error, 1, "offers")
     request = request_for("r1", world.site.pools["burst"], ["pub1"], {})
-    offers, why = provision._offers(world.site, request)
+    offers, why = provision.offers_of(world.site, request)
     assert (offers, why) == ((), f"pub: Fake{error.__name__}: as it was asked to")
-    assert [health.code for health in world.ledger.health()] == told
+    assert [health.code for health in world.ledger.health.all()] == told
 
 
 def test_offers_that_are_only_slow_to_come_are_waited_for(world: World) -> None:
@@ -175,7 +175,7 @@ def test_offers_that_raise_something_unknown_fail_that_request_alone(
 def test_the_ranking_tells_which_job_waits_for_which_node(world: World) -> None:
     world.slurm.submit(1, PUB, 2)
     world.advance(5)
-    (ranked,) = [d for d in world.ledger.decisions("job:1") if d.kind == "ranked"]
+    (ranked,) = [d for d in world.ledger.decisions.about("job:1") if d.kind == "ranked"]
     assert ranked.detail is not None
     assert ranked.detail["jobs"] == {"1": "pub[1-2]"}
 
@@ -186,10 +186,10 @@ def test_every_decision_has_a_correlation_and_a_reason(world: World) -> None:
     world.slurm.submit(2, ("op1",))
     world.advance(400)
     for subject in (*PUB, "op1", "job:1", "job:2"):
-        for decision in world.ledger.decisions(subject):
+        for decision in world.ledger.decisions.about(subject):
             assert decision.correlation
             assert decision.reason
-    kinds = {d.kind: d.correlation for d in world.ledger.decisions("job:1")}
+    kinds = {d.kind: d.correlation for d in world.ledger.decisions.about("job:1")}
     assert kinds["requeued"] == kinds["refused"]
 
 
@@ -200,8 +200,8 @@ def test_a_jobs_story_leaves_out_the_other_nodes_of_its_request(world: World) ->
         file.unlink()
     world.program("resume", ["pub1", "pub2"], {1: ["pub1"], 2: ["pub2"]})
     world.advance(30)
-    world.ledger.record(
+    world.ledger.decisions.record(
         Decision(at=world.now, correlation="x", kind="other", subjects=("pub2",), reason="x")
     )
-    assert "other" not in [d.kind for d in tell_job(1, world.ledger.decisions)]
-    assert "other" in [d.kind for d in tell_job(2, world.ledger.decisions)]
+    assert "other" not in [d.kind for d in tell_job(1, world.ledger.decisions.about)]
+    assert "other" in [d.kind for d in tell_job(2, world.ledger.decisions.about)]

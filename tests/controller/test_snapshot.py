@@ -12,7 +12,7 @@ import pytest
 
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.controller.snapshot import CloudReader, all_nodes, see, terms_of, with_offers
-from slurm_elastic.model.cluster import CAPACITY, COOL_DOWN, Exclusion
+from slurm_elastic.model.exclusion import CAPACITY, COOL_DOWN, Exclusion
 from slurm_elastic.policies.repair.cluster import cloud_view
 from slurm_elastic.providers.fake.settings import FakeCloud
 from tests.controller.world import World
@@ -33,9 +33,9 @@ def test_no_launch_is_read_whole_for_a_missing_machine(
         site.slurm.submit(number, (f"pub{number}",))
     site.advance(60)
     site.advance(1)
-    site.ledger.observe("pub", (), site.now)
+    site.ledger.machines.observe("pub", (), site.now)
     read: list[str] = []
-    monkeypatch.setattr(site.ledger, "launch", read.append)
+    monkeypatch.setattr(site.ledger.launches, "get", read.append)
     view = cloud_view(see(site.site, terms_of(site.site, "pub"), all_nodes(site.site), ()))
     assert [(m.misses, m.shown) for m in view.known] == [(1, True)] * 2
     assert read == []
@@ -46,7 +46,7 @@ def test_a_machine_that_no_read_has_had_is_not_shown(site: World) -> None:
     site.slurm.submit(1, ("pub1",))
     site.advance(10)
     site.advance(1)
-    site.ledger.observe("pub", (), site.now)
+    site.ledger.machines.observe("pub", (), site.now)
     view = cloud_view(see(site.site, terms_of(site.site, "pub"), all_nodes(site.site), ()))
     assert [m.shown for m in view.known] == [False]
 
@@ -62,7 +62,7 @@ def test_no_node_at_all_is_no_answer_and_no_failure_of_the_command(
 def test_a_list_that_the_file_does_not_take_is_kept_in_memory(
     site: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    error, real = sqlite3.OperationalError("disk I/O error"), site.ledger.observe
+    error, real = sqlite3.OperationalError("disk I/O error"), site.ledger.machines.observe
     taken: list[Any] = []
 
     def observe(*args: Any) -> None:
@@ -72,7 +72,7 @@ def test_a_list_that_the_file_does_not_take_is_kept_in_memory(
         real(*args)
 
     given_up: list[Exception] = []
-    monkeypatch.setattr(site.ledger, "observe", observe)
+    monkeypatch.setattr(site.ledger.machines, "observe", observe)
     monkeypatch.setattr(site.ledger, "give_up", given_up.append)
     CloudReader(site.site, "pub").read(partial(all_nodes, site.site))
     assert given_up == [error]
@@ -82,7 +82,7 @@ def test_a_list_that_the_file_does_not_take_is_kept_in_memory(
 def test_held_nodes_are_looked_at_though_an_offer_cools_down(site: World) -> None:
     site.advance(1)
     for kind, scope in ((CAPACITY, "pub1"), (COOL_DOWN, "pub/a/b/c")):
-        site.ledger.exclude(
+        site.ledger.exclusions.add(
             Exclusion(kind=kind, scope=scope, pool="burst", until=site.now - 1, cause="x")
         )
     site.slurm.set_node(
@@ -101,4 +101,4 @@ def test_a_listed_machine_costs_what_the_configuration_says_of_its_cloud_or_type
     site.advance(5)
     (machine,) = site.alive()
     monkeypatch.setattr(FakeCloud, "flat_price", flat)
-    assert CloudReader(site.site, "pub")._listed_price(machine) == pytest.approx(price)
+    assert CloudReader(site.site, "pub").listed_price(machine) == pytest.approx(price)

@@ -48,11 +48,11 @@ def test_a_hold_that_an_admin_takes_over_is_not_let_go(world: World) -> None:
     world.slurm.submit(1, ("pub1",))
     world.advance(60)
     world.slurm.finish(1)
-    assert {row.scope for row in world.ledger.holds()} >= {"pub1", "pub2"}
+    assert {row.scope for row in world.ledger.exclusions.holds()} >= {"pub1", "pub2"}
     world.clouds["pub"].limit("*", None)
 
     def once_the_hold_is_over() -> None:
-        due = min((row.until for row in world.ledger.holds()), default=world.now + 1)
+        due = min((row.until for row in world.ledger.exclusions.holds()), default=world.now + 1)
         if due <= world.now and not is_the_admins(world.slurm.node("pub2")):
             drain(world, "pub2")
 
@@ -60,7 +60,7 @@ def test_a_hold_that_an_admin_takes_over_is_not_let_go(world: World) -> None:
     world.advance(400)
     assert is_the_admins(world.slurm.node("pub2"))
     assert "DRAIN" not in world.slurm.node("pub1").states
-    assert world.ledger.holds() == ()
+    assert world.ledger.exclusions.holds() == ()
 
 
 def test_a_node_drained_meanwhile_is_not_powered_down_for_its_age(world: World) -> None:
@@ -87,7 +87,7 @@ def test_of_two_machines_none_ends_once_a_job_has_come(world: World) -> None:
     world.advance(30)
     (machine,) = world.alive()
     world.slurm.finish(1)
-    world._live = lambda *_: None  # type: ignore[method-assign]
+    world.hears = False
     world.slurm.set_node("pub1", address="pub1")
     newer = replace(
         machine, id="pub-newer", generation=new_generation(world.now), address="10.9.9.9"
@@ -109,7 +109,7 @@ def test_a_stopped_machine_that_got_a_job_meanwhile_stays_if_it_answers(
     world.advance(30)
     (machine,) = world.alive()
     world.slurm.finish(1)
-    world._live = lambda *_: None  # type: ignore[method-assign]
+    world.hears = False
     record = world.accounts["pub"].machines[machine.id]
     record.instance = replace(machine, state=InstanceState.STOPPING)
     busy = ("ALLOCATED", "CLOUD") if answers else ("ALLOCATED", "CLOUD", "NOT_RESPONDING")

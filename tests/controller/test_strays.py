@@ -31,7 +31,7 @@ def adopted(world: World, cloud: str, node: str, *, generation: str = "g0") -> s
 
 
 def strays(world: World) -> str | None:
-    return next(h.error for h in world.ledger.health() if h.name == "paid machines")
+    return next(h.error for h in world.ledger.health.all() if h.name == "paid machines")
 
 
 def test_a_machine_whose_node_slurm_has_no_more_ends_after_an_hour(world: World) -> None:
@@ -54,7 +54,6 @@ def test_an_empty_answer_of_slurm_ends_no_machine(world: World) -> None:
 
 def test_a_machine_of_a_former_pool_stays_while_slurm_has_its_node_up(world: World) -> None:
     world.slurm.set_node("former1", "ALLOCATED", "CLOUD")
-    world.slurm._since["former1"] = world.now
     left = adopted(world, "pub", "former1")
     world.advance(5000, step=60)
     assert left in {i.id for i in world.alive()}
@@ -86,7 +85,7 @@ def test_a_machine_of_a_cloud_that_left_the_configuration_is_told_of_every_round
     )  # fmt: skip
     world.advance(30)  # it is none at the start
     assert strays(world) is None
-    world.ledger.adopt(gone, "", world.now)
+    world.ledger.machines.adopt(gone, "", world.now)
     world.advance(60)
     assert strays(world) == "1 serve nobody: far-1: the configuration has no cloud far any more"
 
@@ -133,7 +132,7 @@ def told(world: World, node: str, kind: str) -> int:
 
 
 def row(world: World, machine: Instance) -> Machine:
-    return next(m for m in world.ledger.machines(ended_since=0) if m.instance.id == machine.id)
+    return next(m for m in world.ledger.machines.live(ended_since=0) if m.instance.id == machine.id)
 
 
 def test_a_deletion_that_failed_after_it_was_taken_is_asked_for_again(
@@ -144,12 +143,12 @@ def test_a_deletion_that_failed_after_it_was_taken_is_asked_for_again(
     world.advance(3600, step=30)
     assert world.alive() == []
     assert len(asked) == 2
-    (why,) = [d.reason for d in world.ledger.decisions("pub1") if d.kind == "adopted"]
+    (why,) = [d.reason for d in world.ledger.decisions.about("pub1") if d.kind == "adopted"]
     assert why == "the ledger had it ended, but its cloud has it, stopping"
     ended = row(world, machine).ended
     assert ended is not None
     assert ended >= asked[1], "it was paid until then"
-    spent = world.ledger.dollars("pub", T0, world.now, 1)
+    spent = world.ledger.books.dollars("pub", T0, world.now, 1)
     assert spent == pytest.approx((ended - machine.launched) * machine.price / 3600)
 
 
@@ -163,12 +162,14 @@ def test_a_machine_that_its_cloud_does_not_end_is_counted_and_told_of(
     assert strays(world) == f"1 serve nobody: {machine.id}: {stuck}"
     assert len(asked) > 100
     why = "its end was decided and it is still there"
-    ends = [d.reason for d in world.ledger.decisions("pub1") if d.kind == "terminated"]
+    ends = [d.reason for d in world.ledger.decisions.about("pub1") if d.kind == "terminated"]
     assert ends == ["suspended by Slurm", why], "not once a round"
     assert told(world, "pub1", "adopted") == 1
     assert world.site.usage().nodes["cloud:pub"] == 1
     hours = (world.now - machine.launched) / 3600
-    assert world.ledger.dollars("pub", T0, world.now, 1) == pytest.approx(hours * machine.price)
+    assert world.ledger.books.dollars("pub", T0, world.now, 1) == pytest.approx(
+        hours * machine.price
+    )
 
     world.slurm.submit(2, ("pub1",))
     world.advance(60)
@@ -223,7 +224,7 @@ def test_a_machine_that_ended_by_misses_and_comes_back_stopped_is_ended(world: W
     world.advance(30)
     (machine,) = world.alive()
     missing = "the cloud did not list it 3 times in a row"
-    world.ledger.ended("pub", [machine.id], missing, world.now)
+    world.ledger.machines.ended("pub", [machine.id], missing, world.now)
     stop(world, machine)
     world.advance(600)
     assert machine.id not in {i.id for i in world.alive()}
@@ -275,21 +276,21 @@ def test_a_renamed_clouds_machines_are_the_same_ones_and_are_paid_once(world: Wo
     for number, node in enumerate(("pub1", "pub2"), 1):
         world.slurm.submit(number, (node,))
     world.advance(600)
-    before = {m.instance.id: m for m in world.ledger.machines()}
+    before = {m.instance.id: m for m in world.ledger.machines.live()}
     usage = world.site.usage()
-    spent = world.ledger.dollars("pub", T0, world.now, 1)
+    spent = world.ledger.books.dollars("pub", T0, world.now, 1)
     rename(world, "east")
     world.advance(5)
-    after = {m.instance.id: m for m in world.ledger.machines()}
+    after = {m.instance.id: m for m in world.ledger.machines.live()}
     assert {m.instance.cloud for m in after.values()} == {"east"}
     assert [after[i].registered for i in before] == [m.registered for m in before.values()]
     assert world.site.usage().nodes[""] == usage.nodes[""] == 2
     assert world.site.usage().dollars_per_hour[""] == usage.dollars_per_hour[""]
-    assert world.ledger.dollars("pub", T0, world.now, 1) == 0
-    assert world.ledger.dollars("east", T0, world.now, 1) == pytest.approx(spent, rel=0.02)
+    assert world.ledger.books.dollars("pub", T0, world.now, 1) == 0
+    assert world.ledger.books.dollars("east", T0, world.now, 1) == pytest.approx(spent, rel=0.02)
     world.advance(60)
     assert strays(world) is None
-    why = [d.reason for d in world.ledger.decisions("pub1") if d.kind == "adopted"]
+    why = [d.reason for d in world.ledger.decisions.about("pub1") if d.kind == "adopted"]
     assert why == ["it is now of cloud east; the configuration has no pub any more"]
     for job in (1, 2):
         assert "RUNNING" in world.slurm.queue()[job].states
@@ -309,11 +310,11 @@ def test_a_launch_in_doubt_of_a_renamed_cloud_is_done_where_its_machine_is_there
     world.clouds["pub"].lose_answer_next(100)
     world.slurm.submit(1, ("pub1",))
     world.advance(5)
-    (launch,) = world.ledger.open_launches()
+    (launch,) = world.ledger.launches.open()
     rename(world, "east")
     world.advance(60)
-    assert world.ledger.open_launches() == ()
-    found = world.ledger.launch(launch.generation)
+    assert world.ledger.launches.open() == ()
+    found = world.ledger.launches.get(launch.generation)
     assert found is not None
     assert (found.cloud, found.state) == ("east", "done")
     assert len(world.machines_of("pub1")) == 1
@@ -326,12 +327,12 @@ def leave_behind(world: World) -> tuple[Instance, Launch]:
         id="far-1", cloud="far", node="pub1", generation="g0", instance_type="small", zone="z",
         market=Market.ON_DEMAND, price=0.1, state=InstanceState.RUNNING, launched=world.now,
     )  # fmt: skip
-    world.ledger.adopt(left, "burst", world.now)
+    world.ledger.machines.adopt(left, "burst", world.now)
     pool = world.site.pools["burst"]
     offer = replace(world.clouds["pub"].offers(pool)[0], cloud="far")
     spec = LaunchSpec(generation="g00", pool=pool, nodes=("pub2",), offer=offer)
-    world.ledger.intend(spec, "r", world.now)
-    (launch,) = world.ledger.open_launches()
+    world.ledger.launches.intend(spec, "r", world.now)
+    (launch,) = world.ledger.launches.open()
     return left, launch
 
 
@@ -361,7 +362,7 @@ def test_an_operator_says_that_what_a_former_cloud_had_is_gone(world: World) -> 
     assert strays(world) is None
     assert world.site.usage().nodes == {}
     assert row(world, left).ended is not None
-    assert world.ledger.launch(launch.generation).state == "failed"  # type: ignore[union-attr]
+    assert world.ledger.launches.get(launch.generation).state == "failed"  # type: ignore[union-attr]
     assert world.kinds("pub1")[-1] == world.kinds("pub2")[-1] == "cleared"
 
 

@@ -31,7 +31,7 @@ def add(world: World, machine: Instance, ident: str, **changes: object) -> Insta
     """One more machine with our tags, in its cloud and in the ledger."""
     other = replace(machine, id=ident, **changes)
     world.accounts[other.cloud].add_foreign(other, owner="uuid-1")
-    world.ledger.adopt(other, "burst", world.now)
+    world.ledger.machines.adopt(other, "burst", world.now)
     return other
 
 
@@ -39,7 +39,7 @@ def test_an_idle_nodes_machine_ends(world: World) -> None:
     up(world, "pub1", "op1")
     idle(world)
     assert world.alive() == []
-    assert world.ledger.machines() == ()
+    assert world.ledger.machines.live() == ()
     assert world.kinds("pub1")[-1] == "terminated"
 
 
@@ -77,7 +77,7 @@ def test_another_clouds_machine_for_the_node_is_not_asked_of_this_one(world: Wor
     world.program("suspend", ["pub1"], {}, received=world.now)
     world.tick()
     assert [i.id for i in world.alive()] == ["onp-left"]
-    assert [m.instance.id for m in world.ledger.machines()] == ["onp-left"]
+    assert [m.instance.id for m in world.ledger.machines.live()] == ["onp-left"]
 
 
 @pytest.mark.parametrize("error", [TransientError, AuthError])
@@ -88,7 +88,7 @@ def test_a_failed_end_is_repeated_until_it_is_done(
     world.clouds["pub"].fail_next(error, 2, "terminate")
     idle(world, 305)
     assert len(world.alive()) == 1
-    assert [m.suspending is not None for m in world.ledger.machines()] == [True]
+    assert [m.suspending is not None for m in world.ledger.machines.live()] == [True]
     world.advance(120)
     assert world.alive() == []
     assert "terminate-failed" in world.kinds("pub1")
@@ -100,7 +100,7 @@ def test_a_machine_that_is_gone_already_has_ended(world: World) -> None:
     world.clouds["pub"].fail_next(InstanceNotFound, 1, "terminate")
     world.clouds["pub"].take(machine.id)
     idle(world, 305)
-    assert world.ledger.machines() == ()
+    assert world.ledger.machines.live() == ()
 
 
 def test_a_machine_that_a_cloud_wrongly_calls_gone_is_ended_when_it_shows(world: World) -> None:
@@ -116,7 +116,7 @@ def test_a_node_that_never_came_up_loses_its_machine(world: World) -> None:
     world.slurm.submit(1, ("pub1",))
     world.advance(5)
     world.slurm.finish(1)
-    world.slurm._fail("pub1", "ResumeTimeout reached", {"POWERED_DOWN"})
+    world.slurm.give_up("pub1")
     world.program("resume-fail", ["pub1"], {}, received=world.now)
     world.advance(40)
     assert world.alive() == []
@@ -135,8 +135,8 @@ def row(
     made = instance(
         ident, node, f"g{at * 1000:.0f}-{ident[2:]}", launched=at, bought=offer(cloud=cloud)
     )
-    world.ledger.adopt(made, "burst", world.now)
-    return next(m for m in world.ledger.machines() if m.instance.id == ident)
+    world.ledger.machines.adopt(made, "burst", world.now)
+    return next(m for m in world.ledger.machines.live() if m.instance.id == ident)
 
 
 def test_another_word_of_the_cloud_about_an_end_is_told_too(world: World) -> None:
@@ -144,6 +144,6 @@ def test_another_word_of_the_cloud_about_an_end_is_told_too(world: World) -> Non
     world.site.record("r0", "launched", ["pub1"], "x")
     for error in (TransientError, TransientError, AuthError, AuthError):
         world.clouds["pub"].fail_next(error, 1, "terminate")
-        ending.terminate(world.site, "pub", world.ledger.machines(), "idle", "r1")
-    told = [d.reason for d in world.ledger.decisions("pub1") if d.kind == "terminate-failed"]
+        ending.terminate(world.site, "pub", world.ledger.machines.live(), "idle", "r1")
+    told = [d.reason for d in world.ledger.decisions.about("pub1") if d.kind == "terminate-failed"]
     assert told == [f"pub: Fake{e}: as it was asked to" for e in ("TransientError", "AuthError")]

@@ -23,7 +23,7 @@ from slurm_elastic.config import configfile
 from slurm_elastic.config.policies import Budget, SitePolicies
 from slurm_elastic.config.telling import Event, Notify
 from slurm_elastic.controller import telling
-from slurm_elastic.controller.occasions import (
+from slurm_elastic.controller.notify_occasions import (
     Occasion,
     of_breakers,
     of_budget,
@@ -40,12 +40,14 @@ from slurm_elastic.controller.telling import (
     document,
     ways,
 )
-from slurm_elastic.model.cluster import BREAKER, Exclusion, Limits, Usage
+from slurm_elastic.model.cluster import Limits, Usage
+from slurm_elastic.model.exclusion import BREAKER, Exclusion
 from slurm_elastic.model.memory import Health
 from slurm_elastic.policies.growth.capacity import Spent
 from slurm_elastic.policies.repair.strays import CODE as STRAY
-from slurm_elastic.state.ckptstate import FILE, CheckpointState
+from slurm_elastic.state.ckptstate import CheckpointState
 from slurm_elastic.state.ckptstate.facts import Step
+from slurm_elastic.state.ckptstate.schema import FILE
 from tests.controller.world import Inline, World
 
 SCRIPT = """#!/bin/sh
@@ -64,7 +66,7 @@ def program(directory: Path, name: str) -> Path:
 
 
 def paused(world: World, pool: str = "burst") -> None:
-    world.ledger.exclude(
+    world.ledger.exclusions.add(
         Exclusion(kind=BREAKER, scope=pool, until=world.now + 600, cause="never up", count=10)
     )
 
@@ -83,7 +85,7 @@ def test_a_command_gets_values_as_environment_and_json_and_no_shell_sees_them(
     run = program(tmp_path, "hook")
     paused(world, "burst")
     nasty = '$(touch /tmp/x); "a"\nb'
-    world.ledger.report_health(Health(name="pub", checked=world.now, error=nasty, code="auth"))
+    world.ledger.health.report(Health(name="pub", checked=world.now, error=nasty, code="auth"))
     made = teller(world, command=(str(run), "an argument; with words"))
     made.look()
     stdin = tmp_path / "hook.stdin"
@@ -218,9 +220,9 @@ def test_what_waits_behind_a_way_that_hangs_is_bounded(
     made = teller(world)
     one = Occasion(event="paused", key="k", text="pool burst is paused", values={})
     for _ in range(WAITING):
-        made._hand_over(one)
+        made.hand_over(one)
     assert "not told" not in caplog.text
-    made._hand_over(one)
+    made.hand_over(one)
     assert f"not told, {WAITING} others wait: pool burst is paused" in caplog.text
     made.close()
 
@@ -228,18 +230,18 @@ def test_what_waits_behind_a_way_that_hangs_is_bounded(
 def test_the_same_is_told_once_also_after_a_restart_and_again_after_a_day(world: World) -> None:
     paused(world)
     keys = ["paused/burst"]
-    assert world.ledger.newly_told(keys, world.now, 86400, MOST, 3600) == keys
+    assert world.ledger.decisions.newly_told(keys, world.now, 86400, MOST, 3600) == keys
     world.restart()
-    assert world.ledger.newly_told(keys, world.now + 86000, 86400, MOST, 3600) == []
-    assert world.ledger.newly_told(keys, world.now + 86400, 86400, MOST, 3600) == keys
+    assert world.ledger.decisions.newly_told(keys, world.now + 86000, 86400, MOST, 3600) == []
+    assert world.ledger.decisions.newly_told(keys, world.now + 86400, 86400, MOST, 3600) == keys
 
 
 def test_no_more_than_so_many_are_told_in_an_hour(world: World) -> None:
     keys = [f"lost/{n}/0" for n in range(MOST + 5)]
-    first = world.ledger.newly_told(keys, world.now, 86400, MOST, 3600)
+    first = world.ledger.decisions.newly_told(keys, world.now, 86400, MOST, 3600)
     assert len(first) == MOST
-    assert world.ledger.newly_told(keys, world.now + 60, 86400, MOST, 3600) == []
-    rest = world.ledger.newly_told(keys, world.now + 3601, 86400, MOST, 3600)
+    assert world.ledger.decisions.newly_told(keys, world.now + 60, 86400, MOST, 3600) == []
+    rest = world.ledger.decisions.newly_told(keys, world.now + 3601, 86400, MOST, 3600)
     assert {*first, *rest} == set(keys)
 
 
@@ -256,8 +258,8 @@ def test_all_kinds_of_occasions_are_found(world: World) -> None:
     world.slurm.submit(1, ["pub1"])
     world.advance(60)
     paused(world, "rack")
-    world.ledger.report_health(Health(name="onp", checked=now, error="onp: expired", code="auth"))
-    world.ledger.report_health(Health(name="paid machines", checked=now, error="1 x", code=STRAY))
+    world.ledger.health.report(Health(name="onp", checked=now, error="onp: expired", code="auth"))
+    world.ledger.health.report(Health(name="paid machines", checked=now, error="1 x", code=STRAY))
     state = CheckpointState(world.dir / FILE)
     state.put(replace(migration_of(42, 1000), step=Step.BACK, changed=now))
     state.close()
@@ -295,7 +297,7 @@ def handed_over(
 ) -> tuple[Teller, list[str]]:
     """A teller that delivers nothing, and what it would have."""
     made, keys = teller(world, **notify), []
-    monkeypatch.setattr(made, "_hand_over", lambda one: keys.append(one.key))
+    monkeypatch.setattr(made, "hand_over", lambda one: keys.append(one.key))
     return made, keys
 
 
@@ -304,7 +306,7 @@ def test_twenty_are_told_in_an_hour_and_the_rest_in_the_next(
 ) -> None:
     for number in range(25):
         paused(world, f"p{number}")
-        world.ledger.exclude(
+        world.ledger.exclusions.add(
             Exclusion(kind=BREAKER, scope=f"p{number}", until=world.now + 1e6, count=3)
         )
     made, keys = handed_over(world, monkeypatch)
@@ -345,7 +347,7 @@ def test_it_looks_twice_a_minute(world: World, monkeypatch: pytest.MonkeyPatch) 
 
 def test_only_what_the_site_asks_for_is_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     paused(world)
-    world.ledger.report_health(Health(name="pub", checked=world.now, error="no", code="auth"))
+    world.ledger.health.report(Health(name="pub", checked=world.now, error="no", code="auth"))
     made, keys = handed_over(world, monkeypatch, events=(Event.CREDENTIALS,))
     made.look()
     assert keys == ["credentials/pub"]
@@ -431,27 +433,31 @@ def test_what_was_told_and_what_was_not_is_in_the_log(
 ) -> None:
     caplog.set_level(logging.INFO)
     run = program(tmp_path, "hook")
+    before = threading.enumerate()
     made = teller(world, command=(str(run),), mail=("a@example.org",), mail_program="/nonexistent")
+    (thread,) = [one for one in threading.enumerate() if one not in before]
     paused(world)
     made.look()
     told = "told way=command event=paused text=pool burst is paused: never up"
     eventually(lambda: told in caplog.text)
     assert "not told way=mail event=paused error=" in caplog.text
     made.close()
-    assert made._thread.daemon, "nor does the end of the daemon wait for a delivery"
-    made._thread.join(patience(60))
-    assert not made._thread.is_alive()
+    assert thread.daemon, "nor does the end of the daemon wait for a delivery"
+    thread.join(patience(60))
+    assert not thread.is_alive()
 
 
 def test_one_that_is_closed_while_many_wait_does_not_wait_for_them(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Teller, "_deliver", lambda _: None)
     made = teller(world)
     for number in range(WAITING):
-        made._hand_over(Occasion(event=Event.PAUSED, key=f"{number}", text="x"))
+        made.hand_over(Occasion(event=Event.PAUSED, key=f"{number}", text="x"))
+    assert caplog.text == ""
     made.close()
-    assert made._queue.qsize() == WAITING == 100
+    made.hand_over(Occasion(event=Event.PAUSED, key="one more", text="x"))
+    assert "not told, 100 others wait: x" in caplog.text
 
 
 def test_nobody_is_told_where_nobody_is_named(world: World) -> None:

@@ -6,15 +6,18 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import gc
 import logging
 import os
 import socket
 import subprocess
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -25,16 +28,16 @@ from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.config.joining import Enrol, Firewall, Join, Network, NetworkKind
 from slurm_elastic.config.tunnel import clouds_with_tunnel, node_addresses
-from slurm_elastic.controller import enrolment
+from slurm_elastic.controller import enrolment, tunnels
 from slurm_elastic.controller.addresses import enrolment_word, in_tunnel
 from slurm_elastic.controller.context import Site, new_generation
 from slurm_elastic.controller.enrolment import Desk, word_of
 from slurm_elastic.controller.tunnels import HEALTH, Tunnels, printed_key
-from slurm_elastic.machine.hub.wire import Answer, Apply, HubError, Message, Seen
+from slurm_elastic.machine.hub.wire import Apply, HubAnswer, HubError, Message, PeerSeen
 from slurm_elastic.machine.programs.tunnel import enrolment_key
 from slurm_elastic.model.cluster import Instance, InstanceState, Location, Market, Offer
 from slurm_elastic.model.memory import INTENT, Tunnel
-from slurm_elastic.policies.repair.peers import Admission, Peer
+from slurm_elastic.policies.repair.peers import Peer
 from slurm_elastic.policies.repair.peers import enrolment_key as machine_key
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.fake.provider import FakeProvider
@@ -72,7 +75,7 @@ class Hub:
         self.away = ""
         self.handshake = 0
 
-    def __call__(self, message: Message) -> Answer:
+    def __call__(self, message: Message) -> HubAnswer:
         if self.away:
             raise HubError(self.away)
         if isinstance(message, Apply):
@@ -80,17 +83,32 @@ class Hub:
             self.peers = message.peers
         now = self.handshake or int(time.time())
         seen = [
-            Seen(key=p.key, addresses=(f"{p.address}/32",), handshake=now, live=p.live)
+            PeerSeen(key=p.key, addresses=(f"{p.address}/32",), handshake=now, live=p.live)
             for p in self.peers
         ]
         keys = [p.key for p in self.peers if p.key]
         assert len(set(keys)) == len(keys)
         assert len({p.address for p in self.peers}) == len(self.peers)
-        return Answer(
+        return HubAnswer(
             ok=True,
             peers=tuple(s for s in seen if s.key),
             plain=tuple(p.address for p in self.peers if not p.key),
         )
+
+
+class Readers(Inline):
+    """Threads that are all at work: what they are given is over when the test says so."""
+
+    def __init__(self) -> None:
+        self.reads: list[Future[None]] = []
+        self.ended: list[dict[str, bool]] = []
+
+    def submit(self, *_: object, **__: object) -> Future[None]:
+        self.reads.append(Future())
+        return self.reads[-1]
+
+    def shutdown(self, **how: bool) -> None:
+        self.ended.append(how)
 
 
 class Bed:
@@ -100,12 +118,12 @@ class Bed:
         self.path, self.network, self.hub, self.cloud = path, network, Hub(), Cloud()
         self.clock = self.now = time.time()
         self.ledger = Ledger(path / "ledger.db")
-        self.ledger.read_whole("aws", self.now)
+        self.ledger.machines.read_whole("aws", self.now)
         self.desk = desk
         self.open()
 
-    def open(self) -> None:
-        """As after a start of the daemon."""
+    def open(self, **of: Any) -> None:
+        """As after a start of the daemon; ``of``: of its Tunnels."""
         config = Config(
             cluster=Cluster(name="c", uuid="u"), clouds=(AWS,), state_dir=str(self.path),
             pools=(PoolSettings(name="pub", cloud="aws", nodes="pub[1-4]", cpus=2, memory=4096),),
@@ -113,19 +131,20 @@ class Bed:
         )  # fmt: skip
         site = Site.of(config, FakeSlurm(), self.ledger, {"aws": self.cloud}, lambda: self.now)
         self.site = site_with(site, lambda: self.clock)
-        self.tunnels = Tunnels(
-            self.site,
-            self.network,
-            Inline(),
-            hub=self.hub,
-            desk=self.desk,
-            pause=0.0,  # type: ignore[arg-type]
-        )
+        self.addresses = node_addresses(config)
+        of = {"hub": self.hub, "desk": self.desk, "pause": 0.0, **of}
+        self.tunnels = Tunnels(self.site, self.network, Inline(), **of)
+
+    def reopen(self, **of: Any) -> None:
+        """With other readers, say."""
+        self.tunnels.close()
+        self.open(**of)
 
     def lose_ledger(self) -> None:
         """The daemon starts with an empty one: it has asked no cloud for its machines yet."""
         self.close()
         (self.path / "ledger.db").rename(self.path / "lost.db")
+        (self.path / "journal").rename(self.path / "lost")
         self.ledger = Ledger(self.path / "ledger.db")
         self.open()
 
@@ -139,7 +158,7 @@ class Bed:
             instance_type="c5", zone="z", market=Market.SPOT, price=0.1,
             state=InstanceState.RUNNING, launched=self.now, address="10.0.0.5",
         )  # fmt: skip
-        self.ledger.adopt(replace(one, address=None), "pub", self.now)
+        self.ledger.machines.adopt(replace(one, address=None), "pub", self.now)
         return one
 
     def prints(self, one: Instance, key: str) -> None:
@@ -159,7 +178,7 @@ class Bed:
         return {(p.key, p.live) for p in self.hub.peers}
 
     def kinds(self, node: str = "pub1") -> list[str]:
-        return [d.kind for d in self.ledger.decisions(node)]
+        return [d.kind for d in self.ledger.decisions.about(node)]
 
 
 def site_with(site: Site, monotonic: Callable[[], float]) -> Site:
@@ -187,7 +206,7 @@ def test_a_key_on_the_console_lets_a_machine_in_under_its_address(bed: Bed) -> N
     assert bed.hub.peers == ()
     bed.prints(one, K1)
     bed.until(lambda: bed.admitted() == {(K1, True)})
-    (peer,), (machine,) = bed.hub.peers, bed.ledger.machines()
+    (peer,), (machine,) = bed.hub.peers, bed.ledger.machines.live()
     assert machine.instance.address == peer.address
     (seen,) = in_tunnel(bed.site, "aws", [one])
     assert seen.address == peer.address, "what the cloud says of addresses counts no more"
@@ -224,7 +243,7 @@ def test_a_cloud_without_consoles_is_told_of_once(
     bed.until(lambda: said in caplog.text)
     for _ in range(3):
         bed.tunnels.look()
-    bed.tunnels._readers.shutdown()
+    bed.tunnels.close()
     assert caplog.text.count(said) == 1
 
 
@@ -238,10 +257,10 @@ def test_a_machine_whose_end_is_decided_is_dropped_with_the_next_look(bed: Bed) 
     one = bed.machine()
     bed.prints(one, K1)
     bed.until(lambda: bed.hub.peers)
-    bed.ledger.suspending("aws", [one.id], "suspended by Slurm", bed.now)
+    bed.ledger.machines.suspending("aws", [one.id], "suspended by Slurm", bed.now)
     bed.tunnels.look()
     assert bed.hub.peers == ()
-    assert bed.ledger.tunnels() == ()
+    assert bed.ledger.tunnels.all() == ()
     again = bed.machine(ident="i-again")
     bed.prints(again, K1)
     bed.until(lambda: bed.admitted() == {(K1, True)})
@@ -254,16 +273,16 @@ def test_a_machine_that_is_stopped_is_out_and_in_again_when_it_is_started(
     """Its disk has its key still; nobody else is let in by it meanwhile, nor after."""
     there: Bed = request.getfixturevalue(kind)
     one = there.machine()
-    there.ledger.enrol(tunnel_of(there, one, K1))
+    there.ledger.tunnels.enrol(tunnel_of(there, one, K1))
     there.tunnels.look()
     assert (K1, True) in there.admitted()
     stop(there, one)
     assert there.admitted() == set()
-    assert there.ledger.tunnels() == ()
+    assert there.ledger.tunnels.all() == ()
     there.open()  # the daemon is another by then
     there.tunnels.look()
     assert there.admitted() == set()
-    (stopped,) = there.ledger.stopped()
+    (stopped,) = there.ledger.stops.machines()
     started = start(there, stopped)
     there.tunnels.look()
     assert (K1, True) in there.admitted()
@@ -273,26 +292,26 @@ def test_a_machine_that_is_stopped_is_out_and_in_again_when_it_is_started(
     assert seen.address == there.hub.peers[0].address, "its cloud tells its first generation"
     stop(there, started.instance)
     assert there.admitted() == set()
-    there.ledger.end_stopped("aws", [one.id], "too old", there.now)
+    there.ledger.stops.end("aws", [one.id], "too old", there.now)
     there.tunnels.look()
-    assert (there.admitted(), there.ledger.tunnels()) == (set(), ())
+    assert (there.admitted(), there.ledger.tunnels.all()) == (set(), ())
 
 
 def test_a_key_of_before_its_stop_is_no_other_machines(bed: Bed) -> None:
     """A fresh machine of its node has its place, and its own key, meanwhile."""
     one = bed.machine()
-    bed.ledger.enrol(tunnel_of(bed, one, K1))
+    bed.ledger.tunnels.enrol(tunnel_of(bed, one, K1))
     stop(bed, one)
     fresh = bed.machine(ident="i-fresh")
     bed.prints(fresh, K2)
     bed.until(lambda: bed.admitted() == {(K2, True)})
-    (stopped,) = bed.ledger.stopped()
+    (stopped,) = bed.ledger.stops.machines()
     started = start(bed, stopped)
     bed.tunnels.look()
     assert bed.admitted() == {(K2, True)}, "at its address another machine is in yet"
-    bed.ledger.suspending("aws", [fresh.id], "suspended by Slurm", bed.now)
+    bed.ledger.machines.suspending("aws", [fresh.id], "suspended by Slurm", bed.now)
     bed.until(lambda: bed.admitted() == {(K1, True)})
-    (row,) = bed.ledger.tunnels()
+    (row,) = bed.ledger.tunnels.all()
     assert row.generation == started.instance.generation
 
 
@@ -305,9 +324,9 @@ def tunnel_of(bed: Bed, one: Instance, key: str) -> Tunnel:
 
 def stop(bed: Bed, one: Instance) -> None:
     """As an idle one is, step by step: nobody is let in after the first."""
-    bed.ledger.stopping("aws", [one.id], "idle", bed.now)
+    bed.ledger.stops.stopping("aws", [one.id], "idle", bed.now)
     bed.tunnels.look()
-    bed.ledger.has_stopped("aws", {one.id: 0.0}, bed.now)
+    bed.ledger.stops.done("aws", {one.id: 0.0}, bed.now)
     bed.tunnels.look()
 
 
@@ -321,7 +340,7 @@ def start(bed: Bed, machine: Machine) -> Machine:
         generation=new_generation(bed.now + 60), request="r", pool="pub", cloud="aws", jobs=(),
         nodes=(one.node,), offer=offer, state=INTENT, created=bed.now,
     )  # fmt: skip
-    started = bed.ledger.start(launch, machine, bed.now)
+    started = bed.ledger.stops.start(launch, machine, bed.now)
     assert started is not None
     return started
 
@@ -330,16 +349,16 @@ def test_a_row_is_forgotten_only_after_the_hub_has_dropped_its_peer(bed: Bed) ->
     one = bed.machine()
     bed.prints(one, K1)
     bed.until(lambda: bed.hub.peers)
-    bed.ledger.suspending("aws", [one.id], "suspended by Slurm", bed.now)
+    bed.ledger.machines.suspending("aws", [one.id], "suspended by Slurm", bed.now)
     bed.hub.away = "the hub is away"
     bed.tunnels.look()
-    assert len(bed.ledger.tunnels()) == 1
-    (health,) = [h for h in bed.ledger.health() if h.name == HEALTH]
+    assert len(bed.ledger.tunnels.all()) == 1
+    (health,) = [h for h in bed.ledger.health.all() if h.name == HEALTH]
     assert health.error == "the hub is away"
     bed.hub.away = ""
     bed.tunnels.look()
-    assert (bed.hub.peers, bed.ledger.tunnels()) == ((), ())
-    assert [h.error for h in bed.ledger.health() if h.name == HEALTH] == [None]
+    assert (bed.hub.peers, bed.ledger.tunnels.all()) == ((), ())
+    assert [h.error for h in bed.ledger.health.all() if h.name == HEALTH] == [None]
 
 
 def test_after_a_restart_of_either_service_peers_are_those_of_live_machines(bed: Bed) -> None:
@@ -384,11 +403,11 @@ def test_with_a_lost_ledger_machines_stay_in(bed: Bed) -> None:
     bed.lose_ledger()
     bed.tunnels.look()
     assert bed.admitted() == {(K1, True)}, "nobody has asked the cloud yet"
-    bed.ledger.adopt(replace(one, address=None), "pub", bed.now)
-    bed.ledger.read_whole("aws", bed.now)
+    bed.ledger.machines.adopt(replace(one, address=None), "pub", bed.now)
+    bed.ledger.machines.read_whole("aws", bed.now)
     bed.tunnels.look()
     assert bed.admitted() == {(K1, True)}
-    assert [t.node for t in bed.ledger.tunnels()] == ["pub1"]
+    assert [t.node for t in bed.ledger.tunnels.all()] == ["pub1"]
 
 
 @pytest.mark.parametrize(
@@ -416,14 +435,14 @@ def test_a_hub_that_is_away_is_told_of_once_in_the_log_and_in_the_status(
         bed.tunnels.look()
         bed.now += 1
     assert [(r.levelname, r.getMessage()) for r in caplog.records] == [("ERROR", "the hub is away")]
-    (health,) = [h for h in bed.ledger.health() if h.name == HEALTH]
+    (health,) = [h for h in bed.ledger.health.all() if h.name == HEALTH]
     assert (health.error, health.code, health.checked) == ("the hub is away", "network", first)
     bed.hub.away = "the hub has no room"
     bed.tunnels.look()
     assert caplog.records[-1].getMessage() == "the hub has no room"
     bed.hub.away = ""
     bed.tunnels.look()
-    (health,) = [h for h in bed.ledger.health() if h.name == HEALTH]
+    (health,) = [h for h in bed.ledger.health.all() if h.name == HEALTH]
     assert (health.error, health.code) == (None, None)
     assert len(caplog.records) == 2
 
@@ -438,23 +457,15 @@ def test_the_hub_is_told_anew_with_each_round_of_repair(bed: Bed) -> None:
     assert bed.hub.told == 2
 
 
-def test_a_console_is_read_after_a_pause_and_never_twice_at_once(
-    bed: Bed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one = bed.machine()
-    reads: list[Future[None]] = []
-
-    class Slow(Inline):
-        def submit(self, *_: object, **__: object) -> Future[None]:
-            reads.append(Future())
-            return reads[-1]
-
-    monkeypatch.setattr(bed.tunnels, "_readers", Slow())
-    monkeypatch.setattr(bed.tunnels, "_pause", 2.0)
+def test_a_console_is_read_every_two_seconds_and_never_twice_at_once(bed: Bed) -> None:
+    readers = Readers()
+    made = Tunnels(bed.site, NETWORK, Inline(), hub=bed.hub, readers=readers)  # type: ignore[arg-type]
+    bed.machine()
+    reads = readers.reads
 
     def looks(seconds: float) -> int:
         bed.clock += seconds
-        bed.tunnels.look()
+        made.look()
         return len(reads)
 
     assert (looks(0), looks(100)) == (1, 1), "the first read is not over"
@@ -464,27 +475,34 @@ def test_a_console_is_read_after_a_pause_and_never_twice_at_once(
     assert looks(0) == 3
     reads[2].set_result(None)
     assert (looks(1.5), looks(0.5)) == (3, 4), "two seconds after the last one began"
-    assert bed.tunnels._again.keys() == {one.id}
 
 
-def test_a_read_that_is_not_over_is_known_until_it_is_though_its_machine_is_gone(
-    bed: Bed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one, read = bed.machine(), Future[None]()
-    monkeypatch.setattr(bed.tunnels._readers, "submit", lambda *_: read)
+def test_a_read_that_is_not_over_is_known_until_it_is_though_its_machine_is_gone(bed: Bed) -> None:
+    readers = Readers()
+    bed.reopen(readers=readers)
+    one = bed.machine()
     bed.tunnels.look()
-    bed.ledger.suspending("aws", [one.id], "suspended by Slurm", bed.now)
+    bed.ledger.machines.ended("aws", [one.id], "not listed", bed.now)
     bed.tunnels.look()
-    assert bed.tunnels._reading == {one.id: read}
-    read.set_result(None)
+    bed.machine()
     bed.tunnels.look()
-    assert bed.tunnels._reading == {}
+    assert len(readers.reads) == 1, "it is back, and its console is being read still"
+    readers.reads[0].set_result(None)
+    bed.tunnels.look()
+    assert len(readers.reads) == 2
 
 
-def test_it_looks_twice_a_second_and_at_ten_consoles_at_once_every_two(
+def test_it_looks_twice_a_second_and_at_ten_consoles_at_once(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[float] = []
+    threads: list[int] = []
+
+    def pool(count: int, **_: object) -> Readers:
+        threads.append(count)
+        return Readers()
+
+    monkeypatch.setattr(tunnels, "ThreadPoolExecutor", pool)
     monkeypatch.setattr(Tunnels, "look", lambda _: looks.append(bed.clock))
     bed.clock = 1000.0
     made = Tunnels(bed.site, NETWORK, Inline(), hub=bed.hub)  # type: ignore[arg-type]
@@ -492,19 +510,14 @@ def test_it_looks_twice_a_second_and_at_ten_consoles_at_once_every_two(
         made.looks.tick()
         bed.clock += 0.25
     assert looks == [1000.0, 1000.5, 1001.0, 1001.5, 1002.0]
-    assert made._pause == 2.0
-    assert made._readers._max_workers == 10
-    made.close()
+    assert threads == [10]
 
 
-def test_closing_waits_for_a_console_that_is_read_and_reads_no_other(
-    bed: Bed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ended: list[dict[str, bool]] = []
-    with monkeypatch.context() as patched:
-        patched.setattr(bed.tunnels._readers, "shutdown", lambda **how: ended.append(how))
-        bed.tunnels.close()
-    assert ended == [{"wait": True, "cancel_futures": True}]
+def test_closing_waits_for_a_console_that_is_read_and_reads_no_other(bed: Bed) -> None:
+    readers = Readers()
+    bed.reopen(readers=readers)
+    bed.tunnels.close()
+    assert readers.ended == [{"wait": True, "cancel_futures": True}]
 
 
 @pytest.mark.parametrize(
@@ -516,23 +529,23 @@ def test_with_a_lost_ledger_only_peers_that_were_heard_of_lately_are_believed(
     bed.now = float(int(bed.now))
     bed.hub.handshake = int(bed.now) - before
     one = bed.machine()
-    address = bed.tunnels._addresses[one.node]
+    address = bed.addresses[one.node]
     bed.hub.peers = (Peer(address=address, key=K1, live=live),)
     bed.tunnels.look()
-    assert [t.key for t in bed.ledger.tunnels()] == ([K1] if learnt else [])
+    assert [t.key for t in bed.ledger.tunnels.all()] == ([K1] if learnt else [])
 
 
 def test_with_a_lost_ledger_a_key_of_another_machines_row_is_not_believed(bed: Bed) -> None:
     one, other = bed.machine("pub1"), bed.machine("pub2")
-    place = bed.tunnels._addresses
+    place = bed.addresses
     known = Tunnel(
         generation=other.generation, node="pub2", address=place["pub2"], key=K1, since=bed.now
     )
-    assert not bed.ledger.enrol(known)
+    assert not bed.ledger.tunnels.enrol(known)
     bed.hub.peers = (Peer(address=place[one.node], key=K1),)
     bed.tunnels.look()
     assert bed.kinds("pub1") == []
-    assert [t.node for t in bed.ledger.tunnels()] == ["pub2"]
+    assert [t.node for t in bed.ledger.tunnels.all()] == ["pub2"]
 
 
 def test_while_a_cloud_is_not_learnt_nobody_stays_in_at_the_place_or_by_the_key_of_another(
@@ -540,8 +553,8 @@ def test_while_a_cloud_is_not_learnt_nobody_stays_in_at_the_place_or_by_the_key_
 ) -> None:
     bed.lose_ledger()
     one = bed.machine()
-    address = bed.tunnels._addresses[one.node]
-    bed.ledger.enrol(
+    address = bed.addresses[one.node]
+    bed.ledger.tunnels.enrol(
         Tunnel(generation=one.generation, node=one.node, address=address, key=K1, since=bed.now)
     )
     bed.hub.peers = (Peer(address=address, key=K2), Peer(address="10.99.0.78", key=K3))
@@ -561,18 +574,18 @@ def test_with_a_lost_ledger_machines_without_a_tunnel_stay_in_but_those_that_end
     walled.tunnels.look()
     assert [p.address for p in walled.hub.peers] == ["10.0.0.5", "10.0.0.6"]
     one, other = walled.machine(), replace(walled.machine("pub2"), address="10.0.0.6")
-    walled.ledger.observe("aws", [one, other], walled.now)
-    walled.ledger.suspending("aws", [one.id], "idle", walled.now)
+    walled.ledger.machines.observe("aws", [one, other], walled.now)
+    walled.ledger.machines.suspending("aws", [one.id], "idle", walled.now)
     walled.tunnels.look()
     assert [p.address for p in walled.hub.peers] == ["10.0.0.6"], "its end is decided"
-    walled.ledger.ended("aws", [other.id], "not listed", walled.now)
+    walled.ledger.machines.ended("aws", [other.id], "not listed", walled.now)
     walled.tunnels.look()
     assert walled.hub.peers == ()
     walled.hub.peers = (Peer(address="10.0.0.7"),)
     walled.clock += walled.site.config.timings.reconcile
     walled.tunnels.look()
     assert [p.address for p in walled.hub.peers] == ["10.0.0.7"], "nobody knows it yet"
-    walled.ledger.read_whole("aws", walled.now)
+    walled.ledger.machines.read_whole("aws", walled.now)
     walled.tunnels.look()
     assert walled.hub.peers == ()
 
@@ -582,15 +595,15 @@ def test_a_machine_that_is_learnt_of_while_the_hub_is_told_stays_in(
 ) -> None:
     walled.lose_ledger()
     walled.hub.peers = (Peer(address="10.0.0.5"),)
-    seen = walled.tunnels._seen
+    rows = walled.ledger.tunnels.all
 
-    def seen_before() -> Admission:
-        found = seen()
-        walled.ledger.observe("aws", [walled.machine()], walled.now)
-        walled.ledger.read_whole("aws", walled.now)
-        return found
+    def learnt_meanwhile() -> tuple[Tunnel, ...]:
+        """Once the machines have been read."""
+        walled.ledger.machines.observe("aws", [walled.machine()], walled.now)
+        walled.ledger.machines.read_whole("aws", walled.now)
+        return rows()
 
-    monkeypatch.setattr(walled.tunnels, "_seen", seen_before)
+    monkeypatch.setattr(walled.ledger.tunnels, "all", learnt_meanwhile)
     assert walled.tunnels.apply()
     assert [p.address for p in walled.hub.peers] == ["10.0.0.5"]
 
@@ -629,25 +642,22 @@ def test_only_the_end_of_a_console_is_looked_at_and_there_the_last_key_counts(be
     assert printed_key(first + "." * (room + 1), one) == ""
 
 
-def test_closing_ends_the_reading_of_consoles_and_the_desk(once: Bed) -> None:
+def test_closing_ends_the_desk(once: Bed) -> None:
     once.tunnels.look()
     assert isinstance(once.desk, FakeDesk)
     assert once.desk.is_open
     once.tunnels.close()
     assert not once.desk.is_open
-    with pytest.raises(RuntimeError, match="after shutdown"):
-        once.tunnels._readers.submit(print)
 
 
-def test_where_keys_are_handed_in_no_console_is_read(
-    once: Bed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(once.tunnels, "_readers", Inline())
+def test_where_keys_are_handed_in_no_console_is_read(once: Bed) -> None:
+    readers = Readers()
+    once.reopen(readers=readers)
     one = once.machine()
     once.prints(one, K1)
     once.tunnels.look()
-    assert once.tunnels._reading == {}
-    assert once.ledger.tunnels() == ()
+    assert readers.reads == []
+    assert once.ledger.tunnels.all() == ()
 
 
 def test_a_key_that_comes_while_the_hub_is_away_is_told_so_and_lets_in_later(
@@ -656,10 +666,10 @@ def test_a_key_that_comes_while_the_hub_is_away_is_told_so_and_lets_in_later(
     once.machine()
     once.tunnels.look()
     (peer,) = once.hub.peers
-    assert once.tunnels._handed_in("10.99.0.250", K2) == "refused"
+    assert once.tunnels.handed_in("10.99.0.250", K2) == "refused"
     assert "a key came from who is not to enrol address=10.99.0.250" in caplog.text
     once.hub.away = "the hub is away"
-    assert once.tunnels._handed_in(peer.address, K1) == "not now"
+    assert once.tunnels.handed_in(peer.address, K1) == "not now"
     once.hub.away = ""
     once.tunnels.look()
     assert once.admitted() == {(K1, True)}
@@ -669,9 +679,9 @@ def test_a_key_that_is_another_machines_is_refused_at_the_desk(once: Bed) -> Non
     for node in ("pub1", "pub2"):
         once.machine(node)
     once.tunnels.look()
-    first, second = (once.tunnels._addresses[node] for node in ("pub1", "pub2"))
-    assert once.tunnels._handed_in(first, K1) == ""
-    assert once.tunnels._handed_in(second, K1) == "refused"
+    first, second = (once.addresses[node] for node in ("pub1", "pub2"))
+    assert once.tunnels.handed_in(first, K1) == ""
+    assert once.tunnels.handed_in(second, K1) == "refused"
     assert once.kinds("pub2") == ["not-enrolled"]
 
 
@@ -679,7 +689,7 @@ def test_a_key_that_is_another_machines_is_refused_at_the_desk(once: Bed) -> Non
 def test_a_desk_is_where_keys_are_handed_in(bed: Bed, enrol: Enrol, place: str | None) -> None:
     network = Network(endpoint="192.0.2.1:51820", enrol=enrol)
     made = Tunnels(bed.site, network, Inline(), hub=bed.hub)  # type: ignore[arg-type]
-    assert (made._desk and made._desk._place) == (place and (place, 51821))
+    assert (made.desk and made.desk.place) == (place and (place, 51821))
     made.close()
 
 
@@ -726,10 +736,10 @@ def test_a_one_shot_key_is_dead_after_its_use_and_after_ten_minutes(once: Bed) -
     ((_, live),) = once.admitted()
     assert not live
     (peer,) = once.hub.peers
-    assert once.tunnels._handed_in("10.99.0.250", K2) == "refused"
-    assert once.tunnels._handed_in(peer.address, K1) == ""
+    assert once.tunnels.handed_in("10.99.0.250", K2) == "refused"
+    assert once.tunnels.handed_in(peer.address, K1) == ""
     assert once.admitted() == {(K1, True)}, "the hub has swapped them before the answer"
-    assert once.tunnels._handed_in(peer.address, K2) == "refused", "it was used"
+    assert once.tunnels.handed_in(peer.address, K2) == "refused", "it was used"
     late = once.machine("pub2")
     once.tunnels.look()
     assert len(once.hub.peers) == 2
@@ -747,16 +757,16 @@ def test_with_a_lost_ledger_who_has_yet_to_enrol_reaches_no_more_than_before(onc
     once.lose_ledger()
     once.tunnels.look()
     assert once.admitted() == {(key, False)}, "nobody has asked the cloud yet"
-    once.ledger.adopt(replace(one, address=None), "pub", once.now)
+    once.ledger.machines.adopt(replace(one, address=None), "pub", once.now)
     once.tunnels.look()
     assert once.admitted() == {(key, False)}
-    once.ledger.read_whole("aws", once.now)
+    once.ledger.machines.read_whole("aws", once.now)
     once.tunnels.look()
     assert once.admitted() == {(key, False)}
-    assert once.ledger.tunnels() == (), (
+    assert once.ledger.tunnels.all() == (), (
         "a key that all users of the machine can make is not its own"
     )
-    assert once.tunnels._handed_in(once.hub.peers[0].address, K1) == ""
+    assert once.tunnels.handed_in(once.hub.peers[0].address, K1) == ""
     assert once.admitted() == {(K1, True)}
 
 
@@ -769,11 +779,33 @@ def test_of_two_launches_for_one_node_the_later_one_may_enrol(once: Bed) -> None
     assert peer.key == FakeDesk(once.path).public_key(late.generation, late.node)
 
 
-def test_of_machines_that_are_gone_nothing_is_kept(bed: Bed) -> None:
+def test_of_machines_that_are_gone_nothing_is_kept(
+    bed: Bed, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    reads: list[weakref.ref[Future[None]]] = []
+
+    class Done(Inline):
+        def submit(self, *of: Any, **more: Any) -> Future[Any]:
+            read = super().submit(*of, **more)
+            reads.append(weakref.ref(read))
+            return read
+
+    bed.reopen(readers=Done(), pause=1e9)
+
+    def told() -> int:
+        bed.tunnels.look()
+        return caplog.text.count("not enrolled node=pub1 reason=i-pub1")
+
     one = bed.machine()
-    bed.until(lambda: bed.tunnels._told and bed.tunnels._reading[one.id].done())
-    bed.ledger.suspending("aws", [one.id], "suspended by Slurm", bed.now)
-    bed.until(lambda: not (bed.tunnels._told or bed.tunnels._reading or bed.tunnels._again))
+    assert (told(), told(), len(reads)) == (1, 1, 1)
+    assert reads[0]() is not None
+    bed.ledger.machines.ended("aws", [one.id], "not listed", bed.now)
+    assert told() == 1
+    gc.collect()
+    assert reads[0]() is None
+    bed.machine()
+    assert (told(), len(reads)) == (2, 2), "as if it had never been there"
 
 
 def test_a_secret_that_was_not_finished_is_in_nobodys_way(tmp_path: Path) -> None:
@@ -887,15 +919,24 @@ def test_the_desk_reads_as_long_a_line_as_sixty_four_bytes(tmp_path: Path) -> No
     assert len(taken.handed) == 1
 
 
-@pytest.mark.parametrize(("there", "left"), [(100_000, 100_001), (100_001, 1)])
 def test_public_parts_are_kept_of_a_hundred_thousand_machines(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: int, left: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(enrolment, "run", lambda *_, **__: "public")
+    assert enrolment.PUBLIC_PARTS == 100_000
+    made: list[object] = []
+    monkeypatch.setattr(enrolment, "PUBLIC_PARTS", 2)
+    monkeypatch.setattr(enrolment, "run", lambda *_, **__: made.append("") or "public")
     desk = Desk(tmp_path, "127.0.0.1", Taken(), port=0)
-    desk._public = {("g0", f"{number}"): "x" for number in range(there)}
-    desk.public_key("g1", "pub1")
-    assert len(desk._public) == left
+
+    def asked(*nodes: str) -> int:
+        for node in nodes:
+            desk.public_key("g1", node)
+        return len(made)
+
+    assert asked("pub1", "pub2", "pub3") == 3
+    assert asked("pub1", "pub2", "pub3") == 3, "all are kept"
+    assert asked("pub4") == 4
+    assert asked("pub1", "pub4") == 5, "pub4 alone was"
 
 
 def test_the_public_part_of_a_key_is_made_once(

@@ -31,7 +31,7 @@ def test_jobs_start_elsewhere_at_once(
     assert "RUNNING" in job.states
     assert job.restarts <= 1
     assert world.alive("onp") == [], "nothing is bought: it may have the machine already"
-    (why,) = [d.reason for d in world.ledger.decisions("op1") if d.kind == "refused"]
+    (why,) = [d.reason for d in world.ledger.decisions.about("op1") if d.kind == "refused"]
     assert why.startswith("not read since the start, what it has is not known: onp: ")
 
 
@@ -53,7 +53,7 @@ def test_a_job_with_no_other_place_waits_and_starts_when_the_cloud_is_read(world
 def test_while_nothing_is_known_only_nodes_that_slurm_waits_for_wait(world: World) -> None:
     never_read(world, "onp")
     assert world.daemon is not None
-    world.daemon._rounds["onp"].run = lambda: None  # type: ignore[method-assign]
+    world.daemon.rounds["onp"].run = lambda: None  # type: ignore[method-assign]
     world.slurm.submit(1, ("op1",))
     world.advance(60)
     assert world.spool.count() == 1
@@ -69,7 +69,7 @@ def test_while_nothing_is_known_only_nodes_that_slurm_waits_for_wait(world: Worl
 def test_what_is_dropped_meanwhile_is_told_once(world: World) -> None:
     never_read(world, "onp")
     assert world.daemon is not None
-    world.daemon._rounds["onp"].run = lambda: None  # type: ignore[method-assign]
+    world.daemon.rounds["onp"].run = lambda: None  # type: ignore[method-assign]
     world.slurm.submit(1, ("op2",))
     world.program("resume", ["op1", "op2"], {1: ["op2"]})
     world.advance(600)
@@ -90,13 +90,13 @@ def test_a_start_after_a_time_away_invents_no_boot_that_failed(world: World) -> 
     world.advance(200)
     world.start()
     assert world.daemon is not None
-    world.daemon._overdue.looks.tick()
+    world.daemon.overdue.looks.tick()
     world.advance(60)
     assert "boot-failed" not in world.kinds("pub1")
     job = world.slurm.queue()[2]
     assert (job.restarts, "RUNNING" in job.states) == (0, True)
-    assert world.ledger.breakers() == ()
-    assert world.ledger.cool_downs(world.now) == ()
+    assert world.ledger.exclusions.breakers() == ()
+    assert world.ledger.exclusions.cool_downs(world.now) == ()
 
 
 @pytest.mark.parametrize("requests", [True, False])
@@ -104,7 +104,7 @@ def test_a_node_that_is_asked_for_again_is_not_overdue_while_its_requests_wait(
     world: World, requests: bool
 ) -> None:
     """Also where the round was first, and ResumeTimeout is not over."""
-    world._live = lambda *_: None  # type: ignore[method-assign]
+    world.hears = False
     world.slurm.submit(1, ("pub1",))
     world.advance(5)
     assert world.daemon is not None
@@ -122,7 +122,7 @@ def test_a_node_that_is_overdue_is_given_back_before_its_timeout_all_the_same(
     world: World, left: float
 ) -> None:
     """A cloud's first read may take longer than is left."""
-    world._live = lambda *_: None  # type: ignore[method-assign]
+    world.hears = False
     world.slurm.submit(1, ("pub1",), requeue=False)
     world.advance(5)
     world.stop()
@@ -131,7 +131,7 @@ def test_a_node_that_is_overdue_is_given_back_before_its_timeout_all_the_same(
     world.start()
     assert world.daemon is not None
     while world.now < asked + timeout - 1:
-        world.daemon._overdue.looks.tick()
+        world.daemon.overdue.looks.tick()
         world.now += 1
         world.live()
     assert "boot-failed" in world.kinds("pub1")
@@ -150,7 +150,7 @@ def test_an_error_as_long_as_an_answer_is_cut_before_it_is_kept(
     monkeypatch.setattr(world.clouds["pub"], name, fail)
     world.slurm.submit(1, ("pub1",))
     world.advance(30)
-    kept = [d.reason for d in world.ledger.decisions("pub1")]
-    kept += [one.error or "" for one in world.ledger.health()]
+    kept = [d.reason for d in world.ledger.decisions.about("pub1")]
+    kept += [one.error or "" for one in world.ledger.health.all()]
     assert any("<item>" in text for text in kept)
     assert max(map(len, kept)) < 1200

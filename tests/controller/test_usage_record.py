@@ -74,15 +74,15 @@ def test_what_does_not_run_on_our_machines_is_no_run(site: Site, job: SlurmJob) 
 def test_a_run_is_written_once_and_once_more_at_its_end(site: Site, world: World) -> None:
     world.now = T + 100
     first = news(site, (), [JOB], world.now)
-    site.ledger.write_runs(first)
-    assert news(site, site.ledger.open_runs(), [JOB], world.now) == []
+    site.ledger.usage.write(first)
+    assert news(site, site.ledger.usage.open_runs(), [JOB], world.now) == []
     world.now = T + 600
-    (last,) = news(site, site.ledger.open_runs(), [ended(JOB, T + 555)], world.now)
+    (last,) = news(site, site.ledger.usage.open_runs(), [ended(JOB, T + 555)], world.now)
     assert last.end == T + 555
-    site.ledger.write_runs([last])
-    assert site.ledger.open_runs() == ()
+    site.ledger.usage.write([last])
+    assert site.ledger.usage.open_runs() == ()
     assert news(site, (), [ended(JOB, T + 555)], world.now) == []
-    assert site.ledger.runs(T, T + 1000) == (last,)
+    assert site.ledger.usage.runs(T, T + 1000) == (last,)
 
 
 def test_a_job_that_came_and_went_between_two_looks_is_kept(site: Site, world: World) -> None:
@@ -92,7 +92,7 @@ def test_a_job_that_came_and_went_between_two_looks_is_kept(site: Site, world: W
 
 def test_of_runs_that_ended_at_different_times_none_is_written_again(site: Site) -> None:
     jobs = [ended(JOB, T + 100), ended(replace(JOB, id=8), T + 600)]
-    site.ledger.write_runs(news(site, (), jobs, T + 700))
+    site.ledger.usage.write(news(site, (), jobs, T + 700))
     assert news(site, (), jobs, T + 700) == []
 
 
@@ -121,7 +121,7 @@ def test_each_call_to_a_cloud_is_timed_and_counted_once(
         world.clouds["pub"].instances()
     record.look()
     record.look()
-    found = {n: v for n, v in world.ledger.counters().items() if n.startswith("api_")}
+    found = {n: v for n, v in world.ledger.usage.counters().items() if n.startswith("api_")}
     labels = {"cloud": "pub", "call": "instances"}
     assert found[series("api_calls", outcome=outcome, **labels)] == 1
     assert found[series("api_seconds_sum", **labels)] == 2.5
@@ -137,14 +137,14 @@ def test_the_dollars_of_a_span_are_those_of_accounts_and_of_nobody(
     budgets = dict.fromkeys(("physics", "(none)"), Budget(per_day=1.0))
     config = replace(site.config, policies=SitePolicies(account_budgets=budgets))
     bought = offer(cloud="pub", price=0.5)
-    site.ledger.adopt(
+    site.ledger.machines.adopt(
         instance("i-1", "pub1", "g1", launched=T - 3600, bought=bought), "burst", T - 3600
     )
-    site.ledger.ended("pub", ["i-1"], "gone", T)
+    site.ledger.machines.ended("pub", ["i-1"], "gone", T)
     job = replace(JOB, nodes=("pub1",), start=T - 1800, allocated="cpu=2", account=account)
     run = run_of(site, job)
     assert run is not None
-    site.ledger.write_runs([replace(run, end=T)])
+    site.ledger.usage.write([replace(run, end=T)])
     found = counted(config, site.ledger, T - 7200, T + 100, T + 200)
     whole = found[series("dollars", cloud="pub", pool="burst", market="spot")]
     unused = sum(v for name, v in found.items() if name.startswith("unused_dollars"))
@@ -154,13 +154,13 @@ def test_the_dollars_of_a_span_are_those_of_accounts_and_of_nobody(
 
 
 def test_a_run_that_slurm_does_not_tell_any_more_is_over(site: Site, world: World) -> None:
-    site.ledger.write_runs(news(site, (), [JOB], T + 20))
+    site.ledger.usage.write(news(site, (), [JOB], T + 20))
     requeued = replace(JOB, states=frozenset({"PENDING"}), nodes=(), restarts=1)
-    (last,) = news(site, site.ledger.open_runs(), [requeued], T + 90)
+    (last,) = news(site, site.ledger.usage.open_runs(), [requeued], T + 90)
     assert (last.begin, last.end) == (T + 10, T + 90)
     again = replace(JOB, start=T + 200, restarts=1)
-    site.ledger.write_runs([last])
-    (new,) = news(site, site.ledger.open_runs(), [again], T + 220)
+    site.ledger.usage.write([last])
+    (new,) = news(site, site.ledger.usage.open_runs(), [again], T + 220)
     assert (new.begin, new.end) == (T + 200, None)
 
 
@@ -169,10 +169,10 @@ def test_a_job_of_several_machines_is_timed_from_the_first_asked_for_and_the_las
 ) -> None:
     for node, asked, up in (("pub1", T - 300, T - 40), ("pub2", T - 200, T)):
         one = instance(f"i-{node}", node, f"g{asked * 1000:.0f}x", launched=asked)
-        site.ledger.adopt(one, "burst", asked)
-        site.ledger.registered(one.cloud, [one.id], up)
+        site.ledger.machines.adopt(one, "burst", asked)
+        site.ledger.machines.registered(one.cloud, [one.id], up)
     job = replace(JOB, nodes=("pub1", "pub2"), id=7)
-    site.ledger.write_runs(news(site, (), [job], T + 20))
+    site.ledger.usage.write(news(site, (), [job], T + 20))
     counts = counted(site.config, site.ledger, T - 400, T + 100, T + 100)
     assert counts[series("start_delay_seconds_sum", cloud="aws")] == 10
 
@@ -181,11 +181,11 @@ def test_a_job_of_several_launches_was_asked_for_with_the_first_of_them(site: Si
     for node, asked, up in (("pub1", T - 300, T - 40), ("pub2", T - 200, T)):
         bought = offer(cloud="pub")
         made = spec(f"g{asked * 1000:.0f}x", (node,), site.pools["burst"], bought, jobs=(7,))
-        site.ledger.intend(made, "r1", asked)
+        site.ledger.launches.intend(made, "r1", asked)
         one = instance(f"i-{node}", node, made.generation, launched=asked, bought=bought)
-        site.ledger.launched(made.generation, [one], asked)
-        site.ledger.registered("pub", [one.id], up)
-    site.ledger.write_runs(news(site, (), [replace(JOB, nodes=("pub1", "pub2"))], T + 20))
+        site.ledger.machines.launched(made.generation, [one], asked)
+        site.ledger.machines.registered("pub", [one.id], up)
+    site.ledger.usage.write(news(site, (), [replace(JOB, nodes=("pub1", "pub2"))], T + 20))
     counts = counted(site.config, site.ledger, T - 400, T + 100, T + 100)
     assert counts[series("resume_to_running_seconds_sum", cloud="pub")] == 310
     assert counts[series("resume_to_running_seconds_bucket", cloud="pub", le="+Inf")] == 1
@@ -198,11 +198,11 @@ def test_of_a_job_of_which_one_launch_cannot_be_read_it_is_not_told_how_long_it_
     for node, generation in (("pub1", f"g{(T - 200) * 1000:.0f}x"), ("pub2", "another's")):
         bought = offer(cloud="pub")
         made = spec(generation, (node,), site.pools["burst"], bought, jobs=(7,))
-        site.ledger.intend(made, "r1", T - 200)
+        site.ledger.launches.intend(made, "r1", T - 200)
         one = instance(f"i-{node}", node, generation, launched=T - 200, bought=bought)
-        site.ledger.launched(generation, [one], T - 200)
-        site.ledger.registered("pub", [one.id], T)
-    site.ledger.write_runs(news(site, (), [replace(JOB, nodes=("pub1", "pub2"))], T + 20))
+        site.ledger.machines.launched(generation, [one], T - 200)
+        site.ledger.machines.registered("pub", [one.id], T)
+    site.ledger.usage.write(news(site, (), [replace(JOB, nodes=("pub1", "pub2"))], T + 20))
     counts = counted(site.config, site.ledger, T - 400, T + 100, T + 100)
     assert counts[series("start_delay_seconds_sum", cloud="pub")] == 10
     assert series("resume_to_running_seconds_sum", cloud="pub") not in counts
@@ -212,9 +212,11 @@ def test_of_a_job_of_which_one_launch_cannot_be_read_it_is_not_told_how_long_it_
 def test_a_job_that_starts_an_hour_after_its_machine_did_not_wait_for_it(
     site: Site, delay: float, counts: int
 ) -> None:
-    site.ledger.adopt(instance("i-1", "pub1", "g1", bought=offer(cloud="pub")), "burst", T - 5000)
-    site.ledger.registered("pub", ["i-1"], T + 10 - delay)
-    site.ledger.write_runs(news(site, (), [replace(JOB, nodes=("pub1",))], T + 20))
+    site.ledger.machines.adopt(
+        instance("i-1", "pub1", "g1", bought=offer(cloud="pub")), "burst", T - 5000
+    )
+    site.ledger.machines.registered("pub", ["i-1"], T + 10 - delay)
+    site.ledger.usage.write(news(site, (), [replace(JOB, nodes=("pub1",))], T + 20))
     found = counted(site.config, site.ledger, T, T + 100, T + 100)
     assert found.get(series("start_delay_seconds_bucket", cloud="pub", le="+Inf"), 0) == counts
 
@@ -223,9 +225,9 @@ def test_a_job_that_starts_an_hour_after_its_machine_did_not_wait_for_it(
 def test_what_becomes_of_a_machine_counts_in_one_span(site: Site, at: float, counts: int) -> None:
     labels = {"cloud": "pub", "pool": "burst", "market": "spot"}
     one = instance("i-1", "pub1", "g1", launched=at, bought=offer(cloud="pub"))
-    site.ledger.adopt(one, "burst", at)
-    site.ledger.registered("pub", ["i-1"], at)
-    site.ledger.ended("pub", ["i-1"], "gone", at)
+    site.ledger.machines.adopt(one, "burst", at)
+    site.ledger.machines.registered("pub", ["i-1"], at)
+    site.ledger.machines.ended("pub", ["i-1"], "gone", at)
     found = counted(site.config, site.ledger, T, T + 100, T + 1000)
     names = (
         series("launched", **labels),
@@ -238,9 +240,12 @@ def test_what_becomes_of_a_machine_counts_in_one_span(site: Site, at: float, cou
 class Settled:
     """A ledger that only knows until when all is counted."""
 
+    end_only = ""
+
     def __init__(self, since: float | None) -> None:
         self.since = since
         self.until: list[float] = []
+        self.usage = self
 
     def settled(self) -> float | None:
         return self.since
@@ -299,11 +304,11 @@ def test_how_long_a_job_waits_for_its_machine_is_never_less_than_nothing_nor_gue
     site: Site, generation: str, begin: float, told: float | None
 ) -> None:
     made = spec(generation, ("pub1",), site.pools["burst"], offer(cloud="pub"), jobs=(7,))
-    site.ledger.intend(made, "r1", T)
+    site.ledger.launches.intend(made, "r1", T)
     one = instance("i-1", "pub1", generation, launched=T, bought=offer(cloud="pub"))
-    site.ledger.launched(generation, [one], T)
-    site.ledger.registered("pub", ["i-1"], begin - 1)
-    site.ledger.write_runs(news(site, (), [replace(JOB, nodes=("pub1",), start=begin)], T + 20))
+    site.ledger.machines.launched(generation, [one], T)
+    site.ledger.machines.registered("pub", ["i-1"], begin - 1)
+    site.ledger.usage.write(news(site, (), [replace(JOB, nodes=("pub1",), start=begin)], T + 20))
     found = counted(site.config, site.ledger, T - 10, T + 100, T + 100)
     assert found.get(series("resume_to_running_seconds_sum", cloud="pub")) == told
     assert found[series("boot_seconds_sum", cloud="pub", pool="burst")] == 0.0
@@ -314,8 +319,8 @@ def test_how_long_a_job_waits_for_its_machine_is_never_less_than_nothing_nor_gue
 def test_slurm_is_asked_for_three_minutes_after_the_last_machine(
     site: Site, world: World, ago: float, asked: int
 ) -> None:
-    site.ledger.adopt(instance("i-1", "pub1", "g1", bought=offer(cloud="pub")), "burst", T)
-    site.ledger.ended("pub", ["i-1"], "gone", world.now - ago)
+    site.ledger.machines.adopt(instance("i-1", "pub1", "g1", bought=offer(cloud="pub")), "burst", T)
+    site.ledger.machines.ended("pub", ["i-1"], "gone", world.now - ago)
     before = world.slurm.calls["jobs"]
     UsageRecord(site, Inline()).look()
     assert world.slurm.calls["jobs"] - before == asked
@@ -330,22 +335,24 @@ def test_nobody_is_asked_while_there_is_no_machine(site: Site, world: World) -> 
 def test_the_daemon_keeps_who_used_its_machines(world: World) -> None:
     world.slurm.submit(5, ["op1"], user="ann", uid=1000, account="physics")
     world.advance(200)
-    (run,) = world.ledger.open_runs()
+    (run,) = world.ledger.usage.open_runs()
     assert (run.job, run.user, run.shares) == (5, "ann", (("op1", 1_000_000),))
     world.slurm.finish(5)
     world.advance(120)
-    assert world.ledger.open_runs() == ()
+    assert world.ledger.usage.open_runs() == ()
 
 
 def test_a_drained_node_is_noted_until_it_takes_jobs_again(site: Site, world: World) -> None:
-    site.ledger.adopt(instance("i-1", "pub1", "g1", bought=offer(cloud="pub")), "burst", T)
+    site.ledger.machines.adopt(instance("i-1", "pub1", "g1", bought=offer(cloud="pub")), "burst", T)
     drained = SlurmNode(name="pub1", states=frozenset({"IDLE", "DRAIN"}))
     idle = SlurmNode(name="pub1", states=frozenset({"IDLE"}))
     for now, node in ((T + 100, drained), (T + 100, drained), (T + 160, idle)):
         world.now = now
         snapshot = see(site, terms_of(site, "pub"), {"pub1": node})
         apply(site, "pub", decide(snapshot, (Rule.DRAINS,)), snapshot)
-    assert site.ledger.drains(T, T + 1000) == (Drained(node="pub1", begin=T + 100, end=T + 160),)
+    assert site.ledger.usage.drains(T, T + 1000) == (
+        Drained(node="pub1", begin=T + 100, end=T + 160),
+    )
     assert site.ledger.state().drains == ()
 
 
@@ -367,9 +374,9 @@ def test_the_cost_of_a_job_is_noted_at_its_end_beside_the_sites_words(noting: Wo
                         user="ann", uid=1000, account="physics")  # fmt: skip
     seconds = world.now - job.start
     world.advance(120)
-    (machine,) = world.ledger.machines()
+    (machine,) = world.ledger.machines.live()
     dollars = machine.instance.price * seconds / 3600
-    (run,) = [r for r in world.ledger.runs(0.0, world.now) if r.job == 5]
+    (run,) = [r for r in world.ledger.usage.runs(0.0, world.now) if r.job == 5]
     assert run.end is not None
     note = world.slurm.accounted[5]
     assert note.startswith("ticket 12 [slurm-elastic cost=$0.00")
@@ -387,15 +394,15 @@ def test_what_a_job_costs_is_that_of_all_its_runs_and_of_no_other_job(
     ):
         bought = offer(cloud="pub", market=market, price=0.5)
         one = instance(f"i-{node}", node, "g1", launched=begin, bought=bought)
-        site.ledger.adopt(one, "burst", begin)
-        site.ledger.ended("pub", [one.id], "gone", end)
+        site.ledger.machines.adopt(one, "burst", begin)
+        site.ledger.machines.ended("pub", [one.id], "gone", end)
     whole = replace(JOB, allocated="cpu=2")
     for number, node, begin in (
         (7, "pub1", T - 3 * hour), (8, "pub1", T - 2 * hour), (7, "pub2", T - hour)
     ):  # fmt: skip
         run = run_of(site, replace(whole, id=number, nodes=(node,), start=begin))
         assert run is not None
-        site.ledger.write_runs([replace(run, end=begin + hour)])
+        site.ledger.usage.write([replace(run, end=begin + hour)])
     ((job, (micro, markets)),) = costs_of(site, {7}).items()
     assert (job, markets) == (7, {"spot", "on-demand"})
     assert micro == pytest.approx(1_000_000, rel=0.01)
@@ -416,7 +423,7 @@ def test_where_slurmdbd_refuses_nothing_is_noted_and_the_runs_are_kept(
     job = world.slurm.queue()[5]
     world.slurm.set_job(5, "COMPLETED", nodes=job.nodes, start=job.start, end=world.now, user="ann")
     world.advance(120)
-    assert world.ledger.open_runs() == ()
+    assert world.ledger.usage.open_runs() == ()
     assert world.slurm.accounted == {}
     assert "costs are not noted in AdminComment jobs=1 error=sacctmgr" in caplog.text
 
@@ -424,8 +431,8 @@ def test_where_slurmdbd_refuses_nothing_is_noted_and_the_runs_are_kept(
 def test_a_machine_is_tagged_with_whose_it_is(world: World) -> None:
     world.slurm.submit(5, ["pub1"], user="ann", account="physics")
     world.advance(5)
-    (machine,) = world.ledger.machines()
-    launch = world.ledger.launch(machine.instance.generation)
+    (machine,) = world.ledger.machines.live()
+    launch = world.ledger.launches.get(machine.instance.generation)
     assert launch is not None
     assert launch.owner == {"account": "physics", "user": "ann"}
     assert spec_of(world.site, launch).owner == launch.owner, "a repeated call is the same"

@@ -15,11 +15,9 @@ from slurm_elastic.controller.context import Site, new_generation
 from slurm_elastic.controller.doubted_lists import keep_doubt, lasting_doubt
 from slurm_elastic.controller.ending import terminate
 from slurm_elastic.controller.launch import assign_addresses, cool_partial
-from slurm_elastic.controller.launch_records import Refusals, record_ranking
+from slurm_elastic.controller.launch_decisions import Refusals, record_ranking
 from slurm_elastic.controller.snapshot import see, terms_of
 from slurm_elastic.model.cluster import (
-    DOUBT,
-    Exclusion,
     Instance,
     Market,
     NodeRequest,
@@ -28,6 +26,7 @@ from slurm_elastic.model.cluster import (
     Ranked,
     Rejected,
 )
+from slurm_elastic.model.exclusion import DOUBT, Exclusion
 from slurm_elastic.model.memory import generation_order, generation_time
 from slurm_elastic.policies.launch.exclusions import TAKEN_OUT
 from slurm_elastic.policies.launch.gang import request_for
@@ -47,7 +46,7 @@ def kinds_of_machines(count: int) -> list[Offer]:
 
 
 def last(world: World, subject: str) -> Decision:
-    return world.ledger.decisions(subject)[-1]
+    return world.ledger.decisions.about(subject)[-1]
 
 
 # rankings and refusals
@@ -98,14 +97,14 @@ def test_one_refusal_is_told_in_its_own_words_and_none_is_not_told(world: World)
     asked = request(world, "pub1", "pub2", jobs={7: ("pub2",), 8: ("pub1",)})
     tried = Refusals(world.site, asked)
     tried.tell()
-    assert world.ledger.decisions("pub1") == ()
+    assert world.ledger.decisions.about("pub1") == ()
     tried.add(spec("g1", ("pub1",), bought=offer(cloud="pub")), "no capacity")
     tried.tell()
     tried.tell()
-    (told,) = world.ledger.decisions("pub1")
+    (told,) = world.ledger.decisions.about("pub1")
     assert (told.kind, told.reason, told.detail) == ("launch-refused", "no capacity", None)
-    assert [d.kind for d in world.ledger.decisions("job:8")] == ["launch-refused"]
-    assert world.ledger.decisions("job:7") == (), "it waits for another node"
+    assert [d.kind for d in world.ledger.decisions.about("job:8")] == ["launch-refused"]
+    assert world.ledger.decisions.about("job:7") == (), "it waits for another node"
 
 
 def test_what_was_said_last_of_a_node_is_no_news(world: World) -> None:
@@ -126,7 +125,7 @@ def bought(*machines: tuple[str, Market, float], among: int = 0) -> str:
         for n, (kind, market, price) in enumerate(machines)
     ]
     others = tuple(offer(type_=f"t{n}") for n in range(among))
-    return provision._bought(replace(spec(), alternatives=others), made)
+    return provision.bought(replace(spec(), alternatives=others), made)
 
 
 def test_what_was_bought_is_told_in_words() -> None:
@@ -142,13 +141,13 @@ def test_what_a_launch_took_is_no_longer_free() -> None:
     first, second, unknown = (
         replace(offer(type_=kind), free=free) for kind, free in (("a", 5), ("b", 5), ("c", None))
     )
-    left = provision._without((first, second, unknown), first, 3)
+    left = provision.without((first, second, unknown), first, 3)
     assert [(o.free, o.free_reason) for o in left] == [
         (2, "this request took 3"), (5, second.free_reason), (None, unknown.free_reason)
     ]  # fmt: skip
-    assert provision._without((first,), first, 7)[0].free == 0
-    assert provision._without((first,), first, 0) == (first,)
-    assert provision._without((unknown,), unknown, 3) == (unknown,)
+    assert provision.without((first,), first, 7)[0].free == 0
+    assert provision.without((first,), first, 0) == (first,)
+    assert provision.without((unknown,), unknown, 3) == (unknown,)
 
 
 @pytest.mark.parametrize(("since", "waits"), [(59.0, True), (60.0, False)])
@@ -175,7 +174,7 @@ def test_the_addresses_of_no_machine_are_not_told(world: World) -> None:
 def test_an_offer_that_gave_some_rests_for_the_usual_time(world: World) -> None:
     made = spec("g1", ("pub1", "pub2"), bought=offer(cloud="pub"))
     cool_partial(world.site, made, 1)
-    (rests,) = world.ledger.cool_downs(world.now)
+    (rests,) = world.ledger.exclusions.cool_downs(world.now)
     assert rests.until - world.now == world.config.timings.capacity_cooldown
     assert "1 of 2" in rests.cause
 
@@ -193,10 +192,12 @@ def test_a_launch_is_named_by_its_time_and_after_the_requests_that_came() -> Non
 
 
 def test_an_end_that_fails_again_in_the_same_way_is_told_once(world: World) -> None:
-    world.ledger.adopt(instance("i-1", "pub1", bought=offer(cloud="pub")), "burst", world.now)
+    world.ledger.machines.adopt(
+        instance("i-1", "pub1", bought=offer(cloud="pub")), "burst", world.now
+    )
     for _ in range(3):
         world.clouds["pub"].fail_next(TransientError, 1, "terminate")
-        terminate(world.site, "pub", world.ledger.machines(), "idle", "r1")
+        terminate(world.site, "pub", world.ledger.machines.live(), "idle", "r1")
     assert world.kinds("pub1") == ["terminate-failed"]
 
 
@@ -207,7 +208,7 @@ def doubted(world: World, *about: str) -> None:
     row = Exclusion(
         kind=DOUBT, scope="pub", until=inf, cause="it lists nothing.", since=world.now, about=about
     )
-    world.ledger.exclude(row)
+    world.ledger.exclusions.add(row)
 
 
 def test_a_doubt_keeps_a_hundred_machines_and_nodes_of_what_a_list_lacks(world: World) -> None:
@@ -219,12 +220,12 @@ def test_a_doubt_keeps_a_hundred_machines_and_nodes_of_what_a_list_lacks(world: 
     view = see(world.site, terms_of(world.site, "pub"), {})
     keep_doubt(world.site, view, found)
     keep_doubt(world.site, see(world.site, terms_of(world.site, "pub"), {}), found)
-    (kept,) = [x for x in world.ledger.exclusions() if x.kind == DOUBT]
+    (kept,) = [x for x in world.ledger.exclusions.all() if x.kind == DOUBT]
     assert kept.about == (
         *(f"i-{n:03}" for n in range(100)), *(f"node:n{n:03}" for n in range(100))
     )  # fmt: skip
     assert (kept.since, kept.until, kept.scope) == (world.now, inf, "pub")
-    (told,) = world.ledger.decisions("list:pub")
+    (told,) = world.ledger.decisions.about("list:pub")
     assert (told.kind, told.reason) == ("list-doubted", "it lists nothing.")
 
 
@@ -247,7 +248,7 @@ def test_a_doubt_ends_when_the_list_shows_what_it_lacked(
     view = see(world.site, terms_of(world.site, "pub"), {}, (one,))
     left = lasting_doubt(world.site, view)
     assert (left is None) is ends
-    assert (world.ledger.exclusions() == ()) is ends
+    assert (world.ledger.exclusions.all() == ()) is ends
     if ends:
         assert last(world, "list:pub").reason == f"the list has {ident} again"
     else:
@@ -259,10 +260,10 @@ def test_a_doubt_ends_when_the_list_shows_what_it_lacked(
 @pytest.mark.parametrize(("count", "more"), [(5, ""), (7, "; and 2 more")])
 def test_five_of_the_machines_that_serve_nobody_are_told_one_by_one(count: int, more: str) -> None:
     found = {("pub", f"i-{n}"): "why" for n in range(count)}
-    health = strays._health_of(found, T0)
+    health = strays.health_of(found, T0)
     told = "; ".join(f"i-{n}: why" for n in range(5))
     assert health.error == f"{count} serve nobody: {told}{more}"
-    assert strays._health_of({}, T0).error is None
+    assert strays.health_of({}, T0).error is None
 
 
 # what a round reads
@@ -284,11 +285,13 @@ def test_a_machine_proves_its_pool_in_ten_minutes_or_the_time_that_it_may_be_idl
 def test_what_ended_within_a_day_is_read_where_a_pool_is_sick(world: World) -> None:
     for ident, ago in (("i-1", 86_400), ("i-2", 86_401)):
         one: Instance = instance(ident, "pub1", ident, bought=offer(cloud="pub"))
-        world.ledger.adopt(one, "burst", T0)
-        world.ledger.ended("pub", [ident], "gone", world.now - ago)
+        world.ledger.machines.adopt(one, "burst", T0)
+        world.ledger.machines.ended("pub", [ident], "gone", world.now - ago)
     terms = terms_of(world.site, "pub")
     assert see(world.site, terms, {}).recent == ()
-    world.ledger.exclude(Exclusion(kind="breaker", scope="burst", count=3, cause=f"{TAKEN_OUT}x"))
+    world.ledger.exclusions.add(
+        Exclusion(kind="breaker", scope="burst", count=3, cause=f"{TAKEN_OUT}x")
+    )
     assert [m.instance.id for m in see(world.site, terms, {}).recent] == ["i-1"]
 
 
@@ -296,14 +299,16 @@ def test_machines_that_a_list_lacked_are_looked_for_among_the_launches_of_their_
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[set[str]] = []
-    monkeypatch.setattr(world.ledger, "finished", lambda some: asked.append(set(some)) or {})
+    monkeypatch.setattr(
+        world.ledger.launches, "finished", lambda some: asked.append(set(some)) or {}
+    )
     one = instance("i-1", "pub1", "g1", bought=offer(cloud="pub"))
-    world.ledger.adopt(one, "burst", world.now)
+    world.ledger.machines.adopt(one, "burst", world.now)
     terms = terms_of(world.site, "pub")
     see(world.site, terms, {})
     assert asked == []
     for _ in range(2):
-        world.ledger.observe("pub", (), world.now + 1, world.site.pool_of)
+        world.ledger.machines.observe("pub", (), world.now + 1, world.site.pool_of)
     see(world.site, terms, {})
     see(world.site, terms_of(world.site, "onp"), {})
     assert asked == [{"g1"}]

@@ -27,12 +27,13 @@ from slurm_elastic.base.errors import (
     SlurmError,
     TransientError,
 )
-from slurm_elastic.model.cluster import CAPACITY, Instance, InstanceState
+from slurm_elastic.model.cluster import Instance, InstanceState
+from slurm_elastic.model.exclusion import CAPACITY
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.nodes.node_state import Phase, phase
-from slurm_elastic.slurm.client.fake_timed import TimedSlurm
 from slurm_elastic.state.ledger import Ledger, Machine
 from tests.controller.chaos import draw
+from tests.controller.slurmctld import Slurmctld
 from tests.controller.world import ONP, PUB, T0, Killed, World
 
 DEAD = SlurmError(("sinfo",), 1, "Unable to contact slurm controller")
@@ -42,20 +43,7 @@ DOLLARS = 0.25
 HOUR = 3600.0
 
 
-class WatchedLedger(Ledger):
-    """Asks the world before a machine's end is decided."""
-
-    world: WatchedWorld
-
-    def suspending(self, cloud: str, ids: Sequence[str], why: str, now: float) -> None:
-        rows = {m.instance.id: m for m in self.machines() if m.instance.cloud == cloud}
-        for id_ in ids:
-            if id_ in rows and rows[id_].suspending is None:
-                self.world.judge(rows[id_].instance, why)
-        super().suspending(cloud, ids, why, now)
-
-
-class WatchedSlurm(TimedSlurm):
+class WatchedSlurm(Slurmctld):
     """Asks the world before a node is changed."""
 
     world: WatchedWorld
@@ -76,14 +64,24 @@ class WatchedSlurm(TimedSlurm):
 class WatchedWorld(World):
     excused: set[str]
 
-    def make_slurm(self, *args: Any, **settings: Any) -> TimedSlurm:
+    def make_slurm(self, *args: Any, **settings: Any) -> Slurmctld:
         slurm = WatchedSlurm(*args, **settings)
         slurm.world = self
         return slurm
 
     def make_ledger(self) -> Ledger:
-        ledger = WatchedLedger(self.dir / "ledger.db")
-        ledger.world = self
+        """It asks before a machine's end is decided."""
+        ledger = Ledger(self.dir / "ledger.db")
+        suspending = ledger.machines.suspending
+
+        def watched(cloud: str, ids: Sequence[str], why: str, now: float) -> None:
+            rows = {m.instance.id: m for m in ledger.machines.live() if m.instance.cloud == cloud}
+            for id_ in ids:
+                if id_ in rows and rows[id_].suspending is None:
+                    self.judge(rows[id_].instance, why)
+            suspending(cloud, ids, why, now)
+
+        ledger.machines.suspending = watched  # type: ignore[method-assign]
         return ledger
 
     def judge(self, doomed: Instance, why: str) -> None:
@@ -196,7 +194,7 @@ class Chaos(RuleBasedStateMachine):
 
     @rule(node=st.sampled_from((*ONP, *PUB)))
     def admin_drains(self, node: str) -> None:
-        self.world.slurm._update(node, "drain")
+        self.world.slurm.set_state(node, "drain")
         self.world.slurm.set_node(node, reason=ADMIN)
 
     @rule(broken=st.booleans())
@@ -310,7 +308,7 @@ class Chaos(RuleBasedStateMachine):
             id_ for a in w.accounts.values() for id_, m in a.machines.items()
             if m.visible_from > w.now
         }  # fmt: skip
-        doomed = {m.instance.id for m in w.ledger.machines() if m.suspending}
+        doomed = {m.instance.id for m in w.ledger.machines.live() if m.suspending}
         self.excused |= hidden | doomed
         self.lost = True
         if again and w.requests:
@@ -329,7 +327,7 @@ class Chaos(RuleBasedStateMachine):
     def _remembered(self, instance: Instance) -> bool:
         """Whether the ledger has it, or the launch that may have made it."""
         with self._ledger() as ledger:
-            launches = {row.generation for row in ledger.open_launches()}
+            launches = {row.generation for row in ledger.launches.open()}
         ids = {m.instance.id for m in self._rows()}
         return instance.id in ids or instance.generation in launches
 
@@ -348,7 +346,7 @@ class Chaos(RuleBasedStateMachine):
 
     def _rows(self) -> Sequence[Machine]:
         with self._ledger() as ledger:
-            return ledger.machines(ended_since=0.0)
+            return ledger.machines.live(ended_since=0.0)
 
     @invariant()
     def nobody_elses_machine_is_touched(self) -> None:
@@ -364,7 +362,7 @@ class Chaos(RuleBasedStateMachine):
         alive = [i for i in self.world.alive() if i.id not in self.excused]
         started = Counter(i.generation for i in alive)
         with self._ledger() as ledger:
-            intents = ledger.open_launches()
+            intents = ledger.launches.open()
         owed = {"onp": 0, "pub": 0}
         for row in intents:
             owed[row.cloud] += max(len(row.nodes) - started[row.generation], 0)
@@ -394,7 +392,7 @@ class Chaos(RuleBasedStateMachine):
             cloud.limit("*", None)
         for name in (*ONP, *PUB):
             if w.slurm.node(name).reason == ADMIN:
-                w.slurm._update(name, "resume")
+                w.slurm.set_state(name, "resume")
         for pool in (ONP, PUB):  # more than one may have no room
             for job in [j for j in sorted(w.slurm.queue()) if w.slurm.wish(j) == pool][1:]:
                 w.slurm.finish(job)
@@ -416,7 +414,7 @@ class Chaos(RuleBasedStateMachine):
     def unrest(self, held: bool) -> str:
         """The first thing that is not as it should be; nodes beyond a limit may be ``held``."""
         w = self.world
-        rows = {row.scope for row in w.ledger.holds()} if held else set()
+        rows = {row.scope for row in w.ledger.exclusions.holds()} if held else set()
         return self.trouble(rows, held=held)
 
     def trouble(self, rows: Collection[str], *, held: bool) -> str:
@@ -432,12 +430,12 @@ class Chaos(RuleBasedStateMachine):
                 return f"{name} is out: {sorted(node.states)} {node.reason}"
             if where not in (Phase.UP, Phase.POWERED_DOWN) or len(machines) != (where is Phase.UP):
                 return f"{name} is {where} with machines {machines}"
-        known = sorted(m.instance.id for m in w.ledger.machines())
+        known = sorted(m.instance.id for m in w.ledger.machines.live())
         alive = sorted(i.id for i in w.alive())
         if known != alive:
             return f"the ledger has {known}, the clouds have {alive}"
-        full = [row for row in w.ledger.holds() if row.kind == CAPACITY and not held]
-        left = [*w.ledger.open_launches(), *full]
+        full = [row for row in w.ledger.exclusions.holds() if row.kind == CAPACITY and not held]
+        left = [*w.ledger.launches.open(), *full]
         return f"left: {left}" if left or w.spool.count() else ""
 
 

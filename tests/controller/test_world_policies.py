@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from slurm_elastic.config import Timings
 from slurm_elastic.config.policies import Budget, CloudPolicies, SitePolicies
-from slurm_elastic.model.cluster import CAPACITY, Limits, Location
+from slurm_elastic.model.cluster import Limits, Location
+from slurm_elastic.model.exclusion import CAPACITY
 from slurm_elastic.policies.nodes.node_state import Phase, is_drained, phase
 from slurm_elastic.providers.fake.settings import FakeCloud
 from tests.controller.chaos import draw
@@ -42,7 +43,7 @@ class PolicyChaos(Chaos):
             node = w.slurm.node(name)
             if phase(node) is Phase.POWERED_DOWN and not is_drained(node):
                 return f"{name} is not kept from Slurm"
-        rows = {row.scope for row in w.ledger.holds() if held or row.kind != CAPACITY}
+        rows = {row.scope for row in w.ledger.exclusions.holds() if held or row.kind != CAPACITY}
         return self.trouble(rows, held=held)
 
 

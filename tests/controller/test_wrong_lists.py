@@ -53,11 +53,11 @@ def running(world: World) -> int:
 
 
 def live_rows(world: World) -> set[str]:
-    return {m.instance.id for m in world.ledger.machines()}
+    return {m.instance.id for m in world.ledger.machines.live()}
 
 
 def told(world: World, cloud: str = "pub") -> str | None:
-    return next(h.error for h in world.ledger.health() if h.name == cloud)
+    return next(h.error for h in world.ledger.health.all() if h.name == cloud)
 
 
 def hide(world: World, *machines: Instance) -> None:

@@ -6,7 +6,7 @@ import itertools
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,10 @@ from slurm_elastic.model.cluster import Instance, InstanceState, Limits, Locatio
 from slurm_elastic.policies.nodes.node_state import Phase, phase
 from slurm_elastic.providers.fake.provider import FakeAccount, FakeProvider
 from slurm_elastic.providers.fake.settings import FakeCloud
-from slurm_elastic.slurm.client.fake_timed import TimedSlurm
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.state.spool import Spool
 from slurm_elastic.testing.in_memory import Inline, Silent, leave_request
+from tests.controller.slurmctld import Slurmctld
 
 T0 = 1_800_000_000.0
 BOOT = 10.0
@@ -89,7 +89,11 @@ def many_clouds(clouds: int) -> dict[str, Any]:
 
 
 class World:
-    """``daemon`` is None while none runs; what it leaves behind stays in ``dir`` and ``accounts``."""
+    """``daemon`` is None while none runs; what it leaves behind stays in ``dir`` and ``accounts``.
+
+    ``programs`` is what slurmctld calls for its nodes. While ``hears`` is false slurmctld learns nothing
+    of any slurmd, neither that it has booted nor that it is gone; nor, ever, of those on ``unheard``.
+    """
 
     def __init__(self, directory: Path | None = None, **config: Any) -> None:
         fast = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
@@ -99,12 +103,13 @@ class World:
         self.config = make_config(self.dir, **config)
         self.requests: list[tuple[str, Sequence[str], Mapping[int, Sequence[str]]]] = []
         self._numbers = itertools.count(1)
+        self.programs: Callable[..., object] = self.program
         self.spool = Spool(self.dir)
         self.spool.create()
         names = [n for pool in self.pools().values() for n in pool]
         timings = self.config.timings
         self.slurm = self.make_slurm(
-            names, lambda: self.now, self.program, suspend_time=timings.suspend_time,
+            names, lambda: self.now, lambda *of: self.programs(*of), suspend_time=timings.suspend_time,
             suspend_timeout=timings.suspend_timeout, resume_timeout=timings.resume_timeout,
         )  # fmt: skip
         self.accounts = {c.name: FakeAccount() for c in self.config.clouds}
@@ -112,6 +117,7 @@ class World:
         self._gone_since: dict[str, float] = {}
         self.daemon: Daemon | None = None
         self.slurmd_timeout = SLURMD_TIMEOUT
+        self.hears, self.unheard = True, set[str]()
         self.really_running: set[str] = set()
         self.start()
 
@@ -122,8 +128,8 @@ class World:
 
     # the daemon
 
-    def make_slurm(self, *args: Any, **settings: Any) -> TimedSlurm:
-        return TimedSlurm(*args, **settings)
+    def make_slurm(self, *args: Any, **settings: Any) -> Slurmctld:
+        return Slurmctld(*args, **settings)
 
     def make_ledger(self) -> Ledger:
         return Ledger(self.dir / "ledger.db")
@@ -142,7 +148,7 @@ class World:
             self.clouds[cloud.name] = new
         plain = Site.of(self.config, self.slurm, self.ledger, self.clouds, lambda: self.now)
         self.site = replace(plain, monotonic=lambda: self.now, wait=self.wait)
-        self.daemon = Daemon(self.site, self.spool, Silent(), lambda: None, lambda _: Inline())  # type: ignore[arg-type]
+        self.daemon = Daemon(self.site, self.spool, Silent(), lambda _: Inline())  # type: ignore[arg-type]
 
     def stop(self) -> None:
         self.daemon = None
@@ -154,7 +160,7 @@ class World:
 
     def lose_ledger(self) -> None:
         self.stop()
-        for file in self.dir.glob("ledger.db*"):
+        for file in (*self.dir.glob("ledger.db*"), *self.dir.glob("journal/ledger[-.]*")):
             file.unlink()
         self.start()
 
@@ -168,7 +174,7 @@ class World:
         if self.daemon is None:
             return
         try:
-            self.daemon._guarded_tick()
+            self.daemon.guarded_tick()
         except Killed:
             self.stop()
 
@@ -191,8 +197,12 @@ class World:
     def live(self) -> None:
         """Let Slurm and the machines do what they do by themselves."""
         self.slurm.step()
+        if not self.hears:
+            return
         by_node: dict[str, list[Instance]] = {}
         for i in self.alive():
+            if i.node in self.unheard:
+                continue
             by_node.setdefault(i.node, []).append(i)
         for name in [n for pool in self.pools().values() for n in pool]:
             self._live(name, by_node.get(name, []))
@@ -243,7 +253,7 @@ class World:
         return [i.id for i in self.alive() if i.node == node]
 
     def kinds(self, subject: str) -> list[str]:
-        return [d.kind for d in self.ledger.decisions(subject)]
+        return [d.kind for d in self.ledger.decisions.about(subject)]
 
     # Slurm's programs
 

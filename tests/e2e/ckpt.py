@@ -9,8 +9,9 @@ from typing import Any
 
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.control import interrupt
-from slurm_elastic.state.ckptstate import FILE, CheckpointState
+from slurm_elastic.state.ckptstate import CheckpointState
 from slurm_elastic.state.ckptstate.facts import Migration
+from slurm_elastic.state.ckptstate.schema import FILE
 from tests.e2e.world import PATIENCE, ledger, machines
 
 SITE: Mapping[str, Any] = {
@@ -121,7 +122,7 @@ def migrations(site: Sandbox) -> Sequence[Migration]:
 def kinds(site: Sandbox, subject: str) -> list[str]:
     book = ledger(site)
     try:
-        return [d.kind for d in book.decisions(subject)]
+        return [d.kind for d in book.decisions.about(subject)]
     finally:
         book.close()
 

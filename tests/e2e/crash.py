@@ -8,7 +8,11 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
+import pytest
+
+from slurm_elastic.base.faults import POINTS
 from slurm_elastic.machine.local.records import read_records
 from slurm_elastic.machine.local.wire import Record
 from slurm_elastic.model.cluster import InstanceState
@@ -16,6 +20,16 @@ from slurm_elastic.sandbox.cluster import Sandbox
 from tests.e2e.world import Until, back_to_zero, live_ec2, queued, submit_many
 
 FULL = "--cpus-per-task=2"
+
+
+def steps(phase: str, first: tuple[str, str]) -> list[Any]:
+    """Each point of a phase in each partition, as a test's parameters: the ``first`` in the first
+    tier, the others in the release tier. In memory all of them are in the first (tests/chaos).
+    """
+    points = [point for point in POINTS if point.startswith(f"{phase}.")]
+    assert first[0] in points
+    both = [(point, partition) for point in points for partition in ("aws", "onprem")]
+    return [pytest.param(*one, marks=() if one == first else pytest.mark.release) for one in both]
 
 
 def arm(site: Sandbox, point: str) -> str:

@@ -30,12 +30,12 @@ from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import configfile
 from slurm_elastic.config.joining import Network
 from slurm_elastic.machine.hub.link import by_address
-from slurm_elastic.machine.hub.wire import HubError, Seen, Show, ask
-from slurm_elastic.model.cluster import Finding
+from slurm_elastic.machine.hub.wire import HubError, PeerSeen, Show, ask
+from slurm_elastic.model.finding import Finding
 from slurm_elastic.policies.nodes.node_state import Phase, is_down, phase
 from slurm_elastic.providers.base.joining import TUNNEL_KEY, program_of
 from slurm_elastic.sandbox.cluster import Sandbox
-from slurm_elastic.sandbox.endpoints import EMULATOR_KEY, EMULATOR_SECRET
+from slurm_elastic.sandbox.loopback_only import EMULATOR_KEY, EMULATOR_SECRET
 from slurm_elastic.state.ledger import Decision
 from slurm_elastic.watch.doctor.network import _passes, examine
 from tests import netns
@@ -286,7 +286,7 @@ class Site:
             self._hub.wait(patience(60))
             self._hub = None
 
-    def peers(self) -> dict[str, Seen]:
+    def peers(self) -> dict[str, PeerSeen]:
         """By address, as the interface has them."""
         return dict(by_address(ask(self.network.socket, Show()).peers))
 
@@ -311,7 +311,7 @@ class Site:
         """The decisions on that node, oldest first."""
         book = ledger(self.sandbox)
         try:
-            return book.decisions(node)
+            return book.decisions.about(node)
         finally:
             book.close()
 

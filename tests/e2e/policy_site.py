@@ -68,7 +68,7 @@ def decisions(site: Sandbox, since: float, kind: str = "policy") -> list[Decisio
     """The decisions on the pool, the oldest first."""
     book = ledger(site)
     try:
-        found = book.decisions("pool:pub", 500)
+        found = book.decisions.about("pool:pub", 500)
     finally:
         book.close()
     return [d for d in found if d.kind == kind and d.at >= since]

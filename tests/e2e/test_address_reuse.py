@@ -153,6 +153,6 @@ def runs_on(site: Sandbox, number: int, node: str):  # type: ignore[no-untyped-d
 def node_lost(site: Sandbox, node: str) -> list[float]:
     book = ledger(site)
     try:
-        return [d.at for d in book.decisions(node) if d.kind == "node-lost"]
+        return [d.at for d in book.decisions.about(node) if d.kind == "node-lost"]
     finally:
         book.close()

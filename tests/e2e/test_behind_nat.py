@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from slurm_elastic.model.cluster import Level
+from slurm_elastic.model.finding import Level
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests import netns
 from tests.e2e.lab_site import PATIENCE, Site, no_sshd, site_on

@@ -17,7 +17,7 @@ from slurm_elastic.cli.clear import clear
 from slurm_elastic.cli.explain import show
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
-from slurm_elastic.model.cluster import Exclusion
+from slurm_elastic.model.exclusion import Exclusion
 from slurm_elastic.policies.launch.boots import given_up_after
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.daemons import ELASTICD
@@ -62,7 +62,7 @@ def told(site: Sandbox, config: Config, subject: str) -> str:
 
 def breakers(site: Sandbox) -> tuple[Exclusion, ...]:
     with contextlib.closing(ledger(site)) as book:
-        return book.breakers()
+        return book.exclusions.breakers()
 
 
 def given_up_by_slurm(site: Sandbox) -> int:

@@ -22,7 +22,7 @@ from tests.e2e.world import (
     waited_out,
 )
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.release]
 FULL = "--cpus-per-task=2"
 HELD = "slurm-elastic:hold:"
 
@@ -112,7 +112,7 @@ def assert_held_for_the_cool_down(site: Sandbox, job: int) -> None:
     """
     book = ledger(site)
     try:
-        cool_downs = {c.scope: c for c in book.cool_downs(0.0)}
+        cool_downs = {c.scope: c for c in book.exclusions.cool_downs(0.0)}
     finally:
         book.close()
     told = chain(site, f"job:{job}")
@@ -184,6 +184,6 @@ def test_static_nodes_are_never_touched(site: Sandbox) -> None:
 def chain(site: Sandbox, subject: str) -> list:  # type: ignore[type-arg]
     book = ledger(site)
     try:
-        return list(book.decisions(subject))
+        return list(book.decisions.about(subject))
     finally:
         book.close()

@@ -30,7 +30,7 @@ def cost(site: Sandbox, *words: str) -> str:
 def runs(site: Sandbox) -> tuple[Run, ...]:
     book = ledger(site)
     try:
-        return book.runs(0, time.time() + 1)
+        return book.usage.runs(0, time.time() + 1)
     finally:
         book.close()
 

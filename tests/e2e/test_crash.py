@@ -112,7 +112,8 @@ def test_a_lost_ledger_is_learnt_anew_from_the_tags_and_nothing_is_deleted(site:
     running_nodes(site, jobs)
     alive = sorted(live_ec2(site))
     site.daemon_stop()
-    for file in (site.layout.dir / "state").glob("ledger.db*"):
+    state = site.layout.dir / "state"
+    for file in (*state.glob("ledger.db*"), *state.glob("journal/ledger[-.]*")):
         file.unlink()
     site.daemon_start()
     site.wait_for(
@@ -139,6 +140,6 @@ def test_a_machine_that_dies_gives_its_job_back_at_once(site: Sandbox) -> None:
 def dropped(site: Sandbox, node: str) -> int:
     book = ledger(site)
     try:
-        return sum(d.kind == "dropped" for d in book.decisions(node))
+        return sum(d.kind == "dropped" for d in book.decisions.about(node))
     finally:
         book.close()

@@ -32,7 +32,11 @@ def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
 
 @pytest.mark.parametrize(
     "point",
-    ["refuse.after-drain", "refuse.after-force", "release.after-resume"],
+    [
+        "refuse.after-drain",
+        pytest.param("refuse.after-force", marks=pytest.mark.release),
+        pytest.param("release.after-resume", marks=pytest.mark.release),
+    ],
 )
 def test_a_daemon_killed_in_a_refusal_repairs_it_on_restart(site: Sandbox, point: str) -> None:
     """The job is served elsewhere, nothing is left over, the hold ends, an admin's drain does not.

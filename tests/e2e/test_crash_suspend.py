@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from slurm_elastic.base.faults import POINTS
 from slurm_elastic.sandbox.cluster import Sandbox
-from tests.e2e.crash import die_and_repair
+from tests.e2e.crash import die_and_repair, steps
 
 pytestmark = pytest.mark.e2e
 
@@ -18,8 +17,7 @@ def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
     return sandbox(static_nodes=1, suspend_time=5.0, suspend_timeout=5.0)
 
 
-@pytest.mark.parametrize("partition", ["aws", "onprem"])
-@pytest.mark.parametrize("point", [p for p in POINTS if p.startswith("suspend.")])
+@pytest.mark.parametrize(("point", "partition"), steps("suspend", ("suspend.after-call", "onprem")))
 def test_a_daemon_killed_at_any_step_repairs_it_on_restart(
     site: Sandbox, point: str, partition: str
 ) -> None:

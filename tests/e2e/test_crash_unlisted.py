@@ -13,12 +13,12 @@ from needs import not_installed
 
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.one_world import Host, Pace
-from slurm_elastic.sandbox.processes import Machines
+from slurm_elastic.sandbox.processes import SlurmdMachines
 from tests.e2e.crash import FULL, arm
 from tests.e2e.policy_site import told
 from tests.e2e.world import back_to_zero, queued, running_nodes, submit_many
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.release]
 pytest.importorskip("pyone", reason=not_installed("pyone"))
 FOR_EVER = 1e6
 DOUBT = "slurmctld hears the nodes"
@@ -93,7 +93,7 @@ def restarts(site: Sandbox, number: int) -> int:
 
 def die(site: Sandbox, node: str) -> None:
     """As in a power cut; what is left of its job is of no account."""
-    machines = Machines(site.layout.machines)
+    machines = SlurmdMachines(site.layout.machines)
     started = [found for name in machines.ids() if (found := machines.get(name))]
     (process,) = [s.process for s in started if s.machine.node == node and s.process]
     os.kill(process.pid, signal.SIGKILL)

@@ -30,7 +30,7 @@ def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
 def told(site: Sandbox, job: int) -> list[str]:
     book = ledger(site)
     try:
-        return [d.kind for d in book.decisions(f"job:{job}")]
+        return [d.kind for d in book.decisions.about(f"job:{job}")]
     finally:
         book.close()
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 import yaml
+from pages import shown
 
 from slurm_elastic.ckptman.wiring import client_maker
 from slurm_elastic.config import configfile
 from slurm_elastic.model.memory import Health
 from slurm_elastic.sandbox.cluster import Sandbox
-from slurm_elastic.sandbox.ec2_events import ACCOUNT, QUEUE
 from tests.e2e.ckpt import (
     SITE,
     UNTIL_ENOUGH,
@@ -28,7 +28,7 @@ from tests.e2e.ckpt import (
 )
 from tests.e2e.world import ledger
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.release]
 SOURCE = "notices in SQS"
 
 
@@ -37,8 +37,11 @@ def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
     """Its ckptman asks no cloud for notices, and reads the queue of the emulated EC2."""
     up = sandbox(**SITE)
     document = yaml.safe_load(up.layout.config.read_text())
-    url = f"{up.ec2.url}/{ACCOUNT}/{QUEUE}"
-    document["checkpoint"]["notices"] = {"every": 1, "queue": url, "clouds": False}
+    page = shown("docs/sandbox.md", "checkpoint: {notices: {queue:").text
+    told = yaml.safe_load(page.replace("PORT", str(up.layout.read().ports.ec2)))
+    document["checkpoint"]["notices"] = {"every": 1, "clouds": False} | told["checkpoint"][
+        "notices"
+    ]
     up.layout.config.write_text(yaml.safe_dump(document))
     up.ckptman_stop()
     up.ckptman_start()
@@ -48,7 +51,7 @@ def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
 def health(site: Sandbox) -> dict[str, Health]:
     book = ledger(site)
     try:
-        return {h.name: h for h in book.health()}
+        return {h.name: h for h in book.health.all()}
     finally:
         book.close()
 

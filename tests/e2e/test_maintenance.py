@@ -14,7 +14,7 @@ from tests.e2e.ckpt import SITE, UNTIL_ENOUGH, counter, enough, kinds, settled, 
 from tests.e2e.crash import FULL
 from tests.e2e.world import ELASTIC, PATIENCE, Until, machines, partition_of, running_nodes
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.release]
 JOBS = 10
 SLEEP = "#!/bin/sh\n#SBATCH --cpus-per-task=2\nsleep 12\n"
 

@@ -18,7 +18,7 @@ from slurm_elastic.config import Client
 from tests.e2e.conftest import why_not
 from tests.e2e.newer_slurm import PYSLURM, QUICKSTART, NewerSlurm, Run, unpacked
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.release]
 CLIENTS = (Client.CLI, Client.PYSLURM)
 CONTRACT = {Client.CLI: "TestCommandLine", Client.PYSLURM: "TestPyslurm"}
 JOBS = (

@@ -12,7 +12,7 @@ from slurm_elastic.sandbox.cluster import Sandbox
 from tests.e2e.test_node_health import AS_AT_SITES, FAST, FULL, elastic
 from tests.e2e.world import live_ec2, machines
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.release]
 TOO_MUCH = 900_000
 LIMIT = 3
 

@@ -13,7 +13,7 @@ from slurm_elastic.state.ckptstate.facts import Migration
 from tests.e2e.ckpt import UNTIL_ENOUGH, counter, early, enough, migrations, node_of, wait_steps
 from tests.e2e.world import PATIENCE
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.release]
 
 
 @pytest.fixture(scope="module")

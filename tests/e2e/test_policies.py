@@ -33,7 +33,7 @@ from tests.e2e.policy_site import (
 from tests.e2e.world import Until, ledger, live_ec2, machines, running_nodes
 from tests.simulate.replay import differences, entry
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.release]
 LEASE = 60
 BEFORE_END = 20
 
@@ -107,7 +107,7 @@ def test_a_delayed_release_keeps_an_idle_machine_until_its_paid_hour_ends(
     assert into >= LEASE - BEFORE_END, "in the last part of what is paid"
     book = ledger(site)
     try:
-        told = [d.reason for d in book.decisions(node) if d.kind == "terminated"]
+        told = [d.reason for d in book.decisions.about(node) if d.kind == "terminated"]
     finally:
         book.close()
     assert told[-1] == "suspended by Slurm"
@@ -139,7 +139,7 @@ def test_a_spent_budget_stops_new_machines_and_says_so(
     now = time.time()
     book = ledger(site)
     try:
-        spent = book.dollars("aws", now - now % 86400, now, 1)
+        spent = book.books.dollars("aws", now - now % 86400, now, 1)
     finally:
         book.close()
     limit = round(spent + 0.0002, 6)
@@ -250,7 +250,7 @@ def _is_pending(site: Sandbox, job: int) -> bool:
 def _kinds(site: Sandbox, job: int) -> set[str]:
     book = ledger(site)
     try:
-        return {d.kind for d in book.decisions(f"job:{job}")}
+        return {d.kind for d in book.decisions.about(f"job:{job}")}
     finally:
         book.close()
 

@@ -32,7 +32,7 @@ from tests.e2e.policy_site import (
 )
 from tests.e2e.world import live_ec2, live_machines, machines, running_nodes
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.release]
 NEVER = "idle(seconds=80000)"
 DAY = 86400.0
 ONE_CPU = ("--cpus-per-task=1", "--partition=aws")
@@ -117,8 +117,8 @@ def _bought(site: Sandbox, name: str, begin: float, end: float, dollars: float) 
         state=InstanceState.RUNNING, launched=begin,
     )  # fmt: skip
     try:
-        book.adopt(instance, "pub", begin)
-        book.ended("aws", [name], "suspended by Slurm", end)
+        book.machines.adopt(instance, "pub", begin)
+        book.machines.ended("aws", [name], "suspended by Slurm", end)
     finally:
         book.close()
 

@@ -8,10 +8,11 @@ import time
 from pathlib import Path
 
 import pytest
+from pages import ROOT, shown
 from patience import patience
 
 from slurm_elastic.cli.quickstart import verdict
-from slurm_elastic.machine import nodeproc
+from slurm_elastic.machine.local import local_processes
 from slurm_elastic.sandbox.layout import MARKER
 
 pytestmark = pytest.mark.e2e
@@ -26,16 +27,24 @@ def directory() -> Path:
 
 def left_over(directory: Path) -> list[object]:
     found: list[object] = [directory] if directory.exists() else []
-    return found + list(nodeproc.carrying(MARKER, str(directory), {0, 64030}))
+    return found + list(local_processes.carrying(MARKER, str(directory), {0, 64030}))
 
 
 def test_ten_jobs_from_sbatch_to_the_last_machines_end(directory):
-    done = subprocess.run(
-        [*START, directory], capture_output=True, text=True, check=False, timeout=patience(500)
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines()[-1] == verdict([])[-1]
-    assert "11 of 11 jobs completed, 0 instances left" in done.stdout
+    """As the README has it, in a directory of this test's."""
+    said: list[str] = []
+
+    def typed(line: str) -> None:
+        done = subprocess.run(
+            ["bash", "-c", f"{line} --dir {directory}"], cwd=ROOT,
+            capture_output=True, text=True, check=False, timeout=patience(500),
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        said.append(done.stdout.splitlines()[-1])
+
+    shown("README.md", "./scripts/quickstart").run(typed)
+    promised = shown("README.md", "11 of 11 jobs completed").text.strip()
+    assert said == [promised] == [verdict([])[-1]]
     assert left_over(directory) == []
 
 

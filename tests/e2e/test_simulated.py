@@ -18,14 +18,14 @@ from msgspec import Struct
 from patience import undisturbed
 
 from slurm_elastic.base.hostlist import expand
-from slurm_elastic.cli import history, simulate
+from slurm_elastic.cli import simulate
 from slurm_elastic.sandbox.cluster import Sandbox
-from slurm_elastic.simulate.machines import Machines
-from slurm_elastic.simulate.outcome import Outcome
+from slurm_elastic.simulate.machines import PoolMachines
+from slurm_elastic.simulate.outcome import RunResult
 from slurm_elastic.state.ledger import Machine
 from tests.e2e.world import PATIENCE, back_to_zero, machines
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.release]
 PRICES = {"c5.large": 0.085, "m5.large": 0.096}
 STILL = 3.0
 FIELDS = "JobIDRaw|Submit|ElapsedRaw|TimelimitRaw|AllocCPUS|ReqTRES|State"
@@ -89,7 +89,7 @@ def accounting(fields: Sequence[Mapping[str, str]]) -> Iterator[str]:
         yield "|".join((*row, job["TRES"], "COMPLETED"))
 
 
-def simulated(site: Sandbox, tmp_path: Path, rows: str, prices: str, boot: int) -> Outcome:
+def simulated(site: Sandbox, tmp_path: Path, rows: str, prices: str, boot: int) -> RunResult:
     """By the command, with the sandbox's own configuration."""
     (tmp_path / "sacct.txt").write_text(rows)
     (tmp_path / "prices.csv").write_text(prices)
@@ -98,11 +98,11 @@ def simulated(site: Sandbox, tmp_path: Path, rows: str, prices: str, boot: int) 
     words = ["--sacct", str(tmp_path / "sacct.txt"), "--prices", str(tmp_path / "prices.csv")]
     args = parser.parse_args(["simulate", *words, "--boot", str(boot)])
     args.config = str(site.layout.config)
-    ((_, outcome),) = simulate.simulated(history.read(args), "configured")
+    ((_, outcome),) = simulate.simulated(args).runs
     return outcome
 
 
-def bought(pool: Machines) -> list[str]:
+def bought(pool: PoolMachines) -> list[str]:
     """The simulator's machines by their offers, in the order of their launch."""
     return [
         pool.sold[pool.batch_offer[batch]].offer.key
@@ -111,7 +111,7 @@ def bought(pool: Machines) -> list[str]:
     ]
 
 
-def launched(pool: Machines, batch: int) -> int:
+def launched(pool: PoolMachines, batch: int) -> int:
     rows = zip(pool.leases.batch, pool.leases.count, strict=True)
     return sum(count for of, count in rows if of == batch)
 

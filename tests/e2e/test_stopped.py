@@ -41,7 +41,7 @@ def stopped(site: Sandbox) -> MachineView:
 def booked(site: Sandbox) -> list[str]:
     book = ledger(site)
     try:
-        return [m.instance.id for m in book.stopped()]
+        return [m.instance.id for m in book.stops.machines()]
     finally:
         book.close()
 
@@ -49,7 +49,7 @@ def booked(site: Sandbox) -> list[str]:
 def kinds(site: Sandbox) -> list[str]:
     book = ledger(site)
     try:
-        return [d.kind for d in book.decisions("pub1")]
+        return [d.kind for d in book.decisions.about("pub1")]
     finally:
         book.close()
 

@@ -24,7 +24,7 @@ from tests.e2e.conftest import why_not
 from tests.e2e.full_stack import FullStack, full_stack
 from tests.e2e.world import back_to_zero, cleared, held, ledger, live_ec2, machines, submit_many
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.release]
 for sdk in ("pyone", "openstack"):
     pytest.importorskip(sdk, reason=not_installed(sdk))
 
@@ -208,6 +208,6 @@ def starts(site: Sandbox, job: int) -> list[float]:
 def chain(site: Sandbox, job: int) -> list[Decision]:
     book = ledger(site)
     try:
-        return tell_job(job, book.decisions)
+        return tell_job(job, book.decisions.about)
     finally:
         book.close()

@@ -36,7 +36,7 @@ def site(sandbox: Callable[..., Sandbox], tmp_path_factory: pytest.TempPathFacto
 def market_of(site: Sandbox, node: str) -> Market:
     book = ledger(site)
     try:
-        (found,) = (m.instance.market for m in book.machines() if m.instance.node == node)
+        (found,) = (m.instance.market for m in book.machines.live() if m.instance.node == node)
         return found
     finally:
         book.close()

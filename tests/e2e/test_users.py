@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_elastic.machine import nodeproc
+from slurm_elastic.machine.local import local_processes
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.daemons import SLURMCTLD
 from tests.e2e.world import ELASTIC, running_nodes
@@ -55,11 +55,11 @@ def test_a_slurmctld_that_hangs_is_said_and_makes_no_machine_an_orphan(site: San
     running_nodes(site, [site.submit("sleep 600", "--partition=onprem")])
     slurmctld = site.processes.get(SLURMCTLD)
     assert slurmctld is not None
-    nodeproc.send(slurmctld, signal.SIGSTOP)
+    local_processes.send(slurmctld, signal.SIGSTOP)
     try:
         view = json.loads(as_user(site, "status", "--json", program=PLAIN).stdout)
     finally:
-        nodeproc.send(slurmctld, signal.SIGCONT)
+        local_processes.send(slurmctld, signal.SIGCONT)
     assert "no answer in 2 s" in view["slurm_error"]
     assert view["instances"]
     assert {one["next"] for one in view["instances"]} == {"unknown: Slurm does not answer"}

@@ -17,7 +17,7 @@ from slurm_elastic.config import configfile
 from slurm_elastic.config.access import Who
 from slurm_elastic.slurm.client.cli import SlurmCli
 from slurm_elastic.state.ledger import Ledger
-from slurm_elastic.watch.door.answers import Answers
+from slurm_elastic.watch.door.answers import DoorAnswers
 from slurm_elastic.watch.door.server import Door
 
 pytestmark = pytest.mark.e2e
@@ -91,7 +91,7 @@ def test_a_hold_that_slurm_put_is_not_called_its_users(site: SubmissionSite) -> 
 def test_a_user_is_told_through_the_read_door(site: SubmissionSite) -> None:
     config = configfile.load(site.root / "etc" / "slurm-elastic.yaml")
     job = submit(site, "-A", "arts", "-x", "st1", "-H", user="nobody")
-    answers = Answers(config, SlurmCli(config.slurm), time.time)
+    answers = DoorAnswers(config, SlurmCli(config.slurm), time.time)
     door = Door(config.read_socket, answers, answers.trusts)
     door.start()
     try:

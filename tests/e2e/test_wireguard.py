@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from slurm_elastic.machine.hub.rules import TABLE
-from slurm_elastic.model.cluster import Level
+from slurm_elastic.model.finding import Level
 from slurm_elastic.providers.base.joining import TUNNEL_KEY
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests import netns
@@ -92,7 +92,7 @@ def test_keys_of_machines_are_nowhere_on_the_head(site: Site, joined: dict[str, 
     assert _files_with(head, [site.sandbox.layout.dir, site.place]) == ["wireguard.key"]
     book = ledger(site.sandbox)
     try:
-        known = {one.key for one in book.tunnels()}
+        known = {one.key for one in book.tunnels.all()}
     finally:
         book.close()
     public = {public_key(key) for key in private}

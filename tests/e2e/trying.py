@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import pty
 import re
 import shutil
 import signal
@@ -30,6 +32,31 @@ def tried(site: Sandbox, *words: str, config: Path | None = None) -> tuple[int, 
     file = ("--config", str(config or site.layout.config))
     done = site.run([*CLI, *file, "try", *words, "--yes"], check=False, timeout=LIMIT)
     return done.returncode, done.stdout + done.stderr
+
+
+def agreed(site: Sandbox, line: str) -> tuple[int, str]:
+    """A line typed at a terminal, whose question is answered by y; exit code and all that was seen there."""
+    own, terminal = pty.openpty()
+    path = os.pathsep.join([str(Path(sys.executable).parent), site.env()["PATH"]])
+    with subprocess.Popen(
+        ["bash", "-c", line], env=site.env() | {"PATH": path},
+        stdin=terminal, stdout=terminal, stderr=terminal,
+    ) as process:  # fmt: skip
+        os.close(terminal)
+        said = b""
+        with os.fdopen(own, "r+b", buffering=0) as screen:
+            while more := _seen(screen):
+                said += more
+                if said.endswith(b"[y/N] "):
+                    screen.write(b"y\n")
+    return process.returncode, said.decode().replace("\r\n", "\n")
+
+
+def _seen(screen: io.FileIO) -> bytes:
+    try:
+        return screen.read(4096)
+    except OSError:  # nobody has the terminal open any more
+        return b""
 
 
 def steps(said: str) -> list[str]:

@@ -157,7 +157,7 @@ def ledger(site: Sandbox) -> Ledger:
 def machines(site: Sandbox, *, ended: bool = False) -> tuple[Machine, ...]:
     book = ledger(site)
     try:
-        return book.machines(ended_since=0.0 if ended else None)
+        return book.machines.live(ended_since=0.0 if ended else None)
     finally:
         book.close()
 
@@ -179,7 +179,7 @@ def held(site: Sandbox) -> set[str]:
     marked = {n.name for n in nodes if is_drained(n) and n.reason.startswith(HOLD_MARK)}
     book = ledger(site)
     try:
-        return marked | {row.scope for row in book.holds()}
+        return marked | {row.scope for row in book.exclusions.holds()}
     finally:
         book.close()
 
@@ -189,7 +189,7 @@ def back_to_zero(site: Sandbox) -> None:
     site.wait_for(lambda: _zero(site), PATIENCE, "all cloud nodes powered down, no machine left")
     book = ledger(site)
     try:
-        assert book.open_launches() == ()
+        assert book.launches.open() == ()
     finally:
         book.close()
 

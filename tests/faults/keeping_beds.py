@@ -21,7 +21,8 @@ from providers.openstack.bed import POLICY
 from providers.openstack.stand_in import StandIn
 
 from slurm_elastic.config.clouds import CloudSettings, InstanceType
-from slurm_elastic.model.cluster import ImageChoice, Pool
+from slurm_elastic.model.boot_image import ImageChoice
+from slurm_elastic.model.cluster import Pool
 from slurm_elastic.providers.base.tags import NODES
 from slurm_elastic.providers.libvirt.machine import STOPPED, tags_in
 from slurm_elastic.providers.libvirt.settings import LibvirtType
@@ -30,7 +31,7 @@ from slurm_elastic.providers.openstack.settings import Flavor
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 from slurm_elastic.sandbox.one_cloud import BOOT_FAILURE, POWEROFF
 from slurm_elastic.sandbox.one_control import Place
-from slurm_elastic.sandbox.one_world import Image, Pace
+from slurm_elastic.sandbox.one_world import EmulatedImage, Pace
 from tests.faults.beds import Aws, Libvirt, One, Stack
 
 IMAGES = ImageChoice(name="worker-*")
@@ -174,7 +175,7 @@ class KeepingOne(One):
 
     def new_image(self, name: str) -> None:
         number = len(self._images)
-        self._images.append(Image(id=number, name=name, created=100 * number))
+        self._images.append(EmulatedImage(id=number, name=name, created=100 * number))
         self.control.images(self._images)
 
     def break_down(self, machine: str) -> None:

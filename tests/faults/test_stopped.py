@@ -72,7 +72,7 @@ def test_no_orphan_no_double_and_no_lost_job(bench: Bench, call: str, fault: str
     assert bench.census.doubles == []
     assert bench.census.nobodys == set()
     assert max(len(some) for some in bench.census.made.values()) <= 2
-    kept = {m.instance.id for m in bench.ledger.stopped()}
+    kept = {m.instance.id for m in bench.ledger.stops.machines()}
     assert kept.isdisjoint(bench.bed.alive())
     nothing_left(bench)
     assert accounted_for(bench) == []
@@ -82,5 +82,5 @@ def accounted_for(bench: Bench) -> Sequence[str]:
     """Machines of the cloud, running or stopped, that the ledger has nowhere."""
     bed = bench.bed
     assert isinstance(bed, Keeping)
-    known = {m.instance.id for m in (*bench.ledger.machines(), *bench.ledger.stopped())}
+    known = {m.instance.id for m in (*bench.ledger.machines.live(), *bench.ledger.stops.machines())}
     return sorted(bed.account.alive() - known)

@@ -64,7 +64,7 @@ def idle(bench: Bench, number: int) -> None:
 
 def kept(bench: Bench) -> dict[str, str]:
     """The stopped machines, as ledger and cloud have them: both agree."""
-    booked = {m.instance.id: m.instance.node for m in bench.ledger.stopped()}
+    booked = {m.instance.id: m.instance.node for m in bench.ledger.stops.machines()}
     assert booked == bench.bed.off()
     return booked
 
@@ -93,7 +93,7 @@ def new_image(bench: Bench) -> None:
 
 def told(bench: Bench, kind: str) -> list[str]:
     """The reasons of the decisions of this kind."""
-    rows = {d for n in bench.nodes for d in bench.ledger.decisions(n) if d.kind == kind}
+    rows = {d for n in bench.nodes for d in bench.ledger.decisions.about(n) if d.kind == kind}
     return [d.reason for d in rows]
 
 
@@ -116,7 +116,7 @@ def test_a_refused_start_gives_the_node_a_fresh_machine_and_ends_the_refused_one
     alive = bench.bed.alive()
     assert alive & machines.keys() == machines.keys() - {lost}
     assert len(alive) == len(bench.nodes)
-    rows = bench.ledger.machines(ended_since=0, stopped=True)
+    rows = bench.ledger.machines.live(ended_since=0, stopped=True)
     assert [m.instance.price for m in rows if m.instance.id == lost] == [DISK], "it never ran"
 
 
@@ -144,7 +144,7 @@ def test_what_has_become_dearer_is_started_all_the_same_at_its_price_of_now(
     reprice(bench, 3 * DEAR, DEAR)
     run(bench, 2)
     assert bench.bed.alive() == set(machines)
-    rows = bench.ledger.machines()
+    rows = bench.ledger.machines.live()
     assert {m.instance.id: m.instance.price for m in rows} == dict.fromkeys(machines, 3 * DEAR)
     assert {m.worst_price for m in rows} == {3 * DEAR}
 
@@ -218,4 +218,4 @@ def test_our_own_stop_is_no_notice_and_no_loss(bench: Bench) -> None:
     kinds = set(bench.kinds())
     assert {"stopped", "started"} <= kinds
     assert kinds.isdisjoint({"gone", "terminated", "adopted", "stop-refused"})
-    assert bench.ledger.cool_downs(bench.now) == ()
+    assert bench.ledger.exclusions.cool_downs(bench.now) == ()

@@ -11,13 +11,14 @@ from msgspec.structs import replace
 from needs import ROOT
 
 from slurm_elastic.base.errors import SlurmElasticError
-from slurm_elastic.cli import image
 from slurm_elastic.cli.main import main
 from slurm_elastic.image import check, disk
 from slurm_elastic.image.label import Label
-from slurm_elastic.image.trial import Order
+from slurm_elastic.image.trial import TrialOrder
 
-ORDER = Order(image="", cloud="none", accel="tcg", tree="", heartbeat=1.0, timeout=1.0, saves=False)
+ORDER = TrialOrder(
+    image="", cloud="none", accel="tcg", tree="", heartbeat=1.0, timeout=1.0, saves=False
+)
 
 ABOUT = Label(
     name="a", file="a.raw", kind="raw", os="debian", version="13", codename="trixie",
@@ -56,7 +57,7 @@ def test_a_check_that_is_broken_off_clears_up_as_after_ctrl_c(
         finally:
             cleared.append(True)
 
-    monkeypatch.setattr(image, "check", runs)
+    monkeypatch.setattr(check, "check", runs)
     assert main(["image", "check", "a.raw"]) == 130
     assert cleared == [True]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_elastic.image.identity import KINDS, Card, configuration
+from slurm_elastic.image.cloud_metadata import KINDS, Card, configuration
 from slurm_elastic.image.trial import secrets_in, unpacked
 
 KEY = bytes(range(128))

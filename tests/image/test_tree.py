@@ -12,7 +12,7 @@ import yaml
 from needs import ROOT
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
-from slurm_elastic.image import apt, disk, tree
+from slurm_elastic.image import apt, cleaning, disk, tree
 from slurm_elastic.image.recipe import Recipe
 
 PASSWD = "root:x:0:0:root:/root:/bin/bash\nnobody:x:65534:65534::/nonexistent:/bin/sh\n"
@@ -170,7 +170,7 @@ def test_nothing_of_one_machine_stays_and_slurmd_is_not_enabled(place: Path) -> 
     for name in (*gone, "etc/ssh/sshd_config", "etc/machine-id", "var/log/dpkg.log"):
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).write_text("x")
-    tree.clean(Recipe(), place)
+    cleaning.clean(Recipe(), place)
     assert [name for name in gone if (place / name).exists()] == []
     assert (place / "etc/ssh/sshd_config").exists()
     assert (place / "etc/machine-id").read_text() == ""
@@ -182,7 +182,7 @@ def test_snapshots_of_lvm_are_looked_for_at_boots_where_there_is_lvm(place: Path
     for name in filter(None, (link, place / lvm if lvm else None)):
         name.parent.mkdir(parents=True, exist_ok=True)
         name.write_text("")
-    tree.clean(Recipe(), place)
+    cleaning.clean(Recipe(), place)
     assert link.exists() is bool(lvm)
 
 
@@ -241,7 +241,7 @@ def test_nothing_of_the_host_is_removed_or_written_where_an_images_links_lead(
     tree.mask(place)
     tree.name_once(place)
     tree.settle(place)
-    tree.clean(recipe, place)
+    cleaning.clean(recipe, place)
     monkeypatch.setattr(disk, "grub_core", lambda _: pytest.fail("the disk follows"))
     with pytest.raises(pytest.fail.Exception, match="the disk follows"):
         disk.write_raw(place, tmp_path / "disk", 64)

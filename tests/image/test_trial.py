@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from slurm_elastic.base.errors import SlurmElasticError
-from slurm_elastic.image.trial import Order, Trial
+from slurm_elastic.image.trial import BootTrial, TrialOrder
 
-ORDER = Order(image="", cloud="ec2", accel="tcg", tree="", heartbeat=1.0, timeout=1.0, saves=False)
+ORDER = TrialOrder(
+    image="", cloud="ec2", accel="tcg", tree="", heartbeat=1.0, timeout=1.0, saves=False
+)
 
 
 class Answers:
@@ -27,7 +29,7 @@ class Answers:
 
 
 def ended(place: Path, **job: str) -> str:
-    trial: Any = Trial(place, ORDER)
+    trial: Any = BootTrial(place, ORDER)
     trial._head = Answers(**job)
     said: str = trial._job()
     return said

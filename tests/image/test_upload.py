@@ -15,7 +15,8 @@ from slurm_elastic.cli import image_clouds
 from slurm_elastic.cli.main import main
 from slurm_elastic.image.label import label_file
 from slurm_elastic.image.upload import image_file, upload
-from slurm_elastic.model.cluster import CloudImage, ImageFile, Pool
+from slurm_elastic.model.boot_image import CloudImage, ImageFile
+from slurm_elastic.model.cluster import Pool
 
 NAME = "slurm-24.11.5-debian-13.1-20261101"
 

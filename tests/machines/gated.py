@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from benchmarks.stopped_machine import Life
 from slurm_elastic.config import Config
 from slurm_elastic.image import machine, network
+from slurm_elastic.image.cloud_metadata import NODE
 from slurm_elastic.image.head import Head
-from slurm_elastic.image.identity import NODE
-from slurm_elastic.image.trial import RAN, Order
+from slurm_elastic.image.trial import RAN, TrialOrder
 from slurm_elastic.slurm.conf.fragment import WIPE
 
 NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
@@ -48,7 +48,7 @@ SICKEN = "#!/bin/sh\ntouch /etc/sick; for n in $(seq 60); do sleep 0.5; done; ex
 class Gated(Life):
     """With ``join.check`` and ``join.wipe``, whose program is slurmd's Epilog."""
 
-    def __init__(self, work: Path, order: Order) -> None:
+    def __init__(self, work: Path, order: TrialOrder) -> None:
         super().__init__(work, order)
         tree = Path(order.tree) if order.tree else None
         epilog = (f"Epilog={WIPE}",)
@@ -93,4 +93,4 @@ class Gated(Life):
 
 if __name__ == "__main__":
     work = Path(sys.argv[1])
-    Gated(work, msgspec.json.decode((work / "order.json").read_bytes(), type=Order)).through()
+    Gated(work, msgspec.json.decode((work / "order.json").read_bytes(), type=TrialOrder)).through()

@@ -14,8 +14,9 @@ import pytest
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.ec2_cloud import MachineView
 from slurm_elastic.sandbox.hypervisor import settings
-from slurm_elastic.state.ckptstate import FILE, CheckpointState
+from slurm_elastic.state.ckptstate import CheckpointState
 from slurm_elastic.state.ckptstate.facts import Migration, RecordedNotice
+from slurm_elastic.state.ckptstate.schema import FILE
 from tests.e2e.world import Until, live_machines
 from tests.machines.nfs import HOME, SHARED, lines, nfs
 

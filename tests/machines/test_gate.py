@@ -15,7 +15,7 @@ import pytest
 from slurm_elastic.image import head, label, machine
 from slurm_elastic.image.check import NAMESPACES
 from slurm_elastic.image.commands import ENVIRONMENT
-from slurm_elastic.image.trial import Order
+from slurm_elastic.image.trial import TrialOrder
 
 pytestmark = [pytest.mark.machines, pytest.mark.timeout(6000)]
 
@@ -36,7 +36,7 @@ def test_a_machines_gate_and_scratch_at_its_first_boot_and_at_one_without_cloud_
     own_image: Path, work: Path
 ) -> None:
     about = label.read(own_image)
-    order = Order(
+    order = TrialOrder(
         image=str(own_image), cloud="ec2", accel=machine.accelerator(own_image, work),
         tree=str(head.tree_for(about.slurm, about.codename, print) or ""),
         heartbeat=5000.0, timeout=2400.0, saves=False,

@@ -19,7 +19,7 @@ from slurm_elastic.config import configfile
 from slurm_elastic.image.commands import run
 from slurm_elastic.image.network import BRIDGE
 from slurm_elastic.machine.hub.link import by_address
-from slurm_elastic.machine.hub.wire import Seen, Show, ask
+from slurm_elastic.machine.hub.wire import PeerSeen, Show, ask
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.hypervisor import Network, settings
 from slurm_elastic.sandbox.spec import VIRTUAL_HEAD as HEAD
@@ -108,7 +108,7 @@ def site(sandbox: Callable[..., Sandbox], place: Path, tmp_path: Path) -> Iterat
         raise
 
 
-def peers(site: Sandbox) -> dict[str, Seen]:
+def peers(site: Sandbox) -> dict[str, PeerSeen]:
     """The hub's, by the address that each has in the tunnel."""
     network = configfile.load(site.layout.config).join.network
     assert network is not None

@@ -89,10 +89,10 @@ class Head:
         return children[0] if children else ""
 
 
-def root(release: str, package: Path) -> Path:
-    """A Debian of that release, and all that it needs to install the package."""
+def root(release: str, packages: Sequence[Path]) -> Path:
+    """A Debian of that release, and all that it needs to install the packages."""
     told = subprocess.run(
-        [Path(__file__).parent / "root", release, package],
+        [Path(__file__).parent / "root", release, *packages],
         capture_output=True, text=True, check=False, timeout=patience(600),
     )  # fmt: skip
     assert told.returncode == 0, told.stderr

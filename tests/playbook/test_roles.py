@@ -16,7 +16,11 @@ from patience import eventually
 from tests.package.head import head
 from tests.playbook.bed import Bed, debian, tools
 
-pytestmark = [pytest.mark.e2e, pytest.mark.skipif(bool(tools()), reason=tools())]
+pytestmark = [
+    pytest.mark.release,
+    pytest.mark.e2e,
+    pytest.mark.skipif(bool(tools()), reason=tools()),
+]
 SITE = """\
 ClusterName=lab
 SlurmctldHost=head1(10.88.1.1)

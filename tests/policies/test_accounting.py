@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from slurm_elastic.model.cluster import Market, Usage
 from slurm_elastic.policies.money.accounting import usage
 from slurm_elastic.state.ledger import Machine
-from slurm_elastic.state.ledger.machine_rows import launch_of_spec
+from slurm_elastic.state.ledger.launches import launch_of_spec
 
 SPOT = offer()
 ON_DEMAND = offer(market=Market.ON_DEMAND, price=0.12, on_demand=None)

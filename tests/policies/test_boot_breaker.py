@@ -7,15 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from slurm_elastic.model.cluster import (
-    BREAKER,
-    COOL_DOWN,
-    NO_SPOT,
-    Exclusion,
-    Location,
-    Market,
-    Offer,
-)
+from slurm_elastic.model.cluster import Location, Market, Offer
+from slurm_elastic.model.exclusion import BREAKER, COOL_DOWN, NO_SPOT, Exclusion
 from slurm_elastic.policies.launch.boots import given_up_after, longest_wait, may_wait, turn
 from slurm_elastic.policies.launch.exclusions import (
     NEVER_REGISTERED,

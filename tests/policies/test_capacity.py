@@ -32,7 +32,7 @@ from slurm_elastic.policies.growth.release import (
     Delayed,
     Flagged,
     Idle,
-    Order,
+    IdleOrder,
     parse_release,
     rank_key,
     residual,
@@ -372,14 +372,14 @@ def test_orders_of_idle_machines() -> None:
     fresh, old = (NOW - 100, NOW - 5), (NOW - 3500, NOW - 50)
     firsts = {
         order: min((fresh, old), key=lambda m, o=order: rank_key(o, *m, NOW, 3600))
-        for order in Order
-        if order is not Order.RANDOM
+        for order in IdleOrder
+        if order is not IdleOrder.RANDOM
     }
     assert firsts == {
-        Order.MAX_MARGIN: fresh,
-        Order.MIN_MARGIN: old,
-        Order.MAX_IDLE: old,
-        Order.MIN_IDLE: fresh,
+        IdleOrder.MAX_MARGIN: fresh,
+        IdleOrder.MIN_MARGIN: old,
+        IdleOrder.MAX_IDLE: old,
+        IdleOrder.MIN_IDLE: fresh,
     }
 
 

@@ -8,16 +8,8 @@ import pytest
 from ledger_cases import T0, instance, offer, pool
 from msgspec.structs import replace
 
-from slurm_elastic.model.cluster import (
-    BREAKER,
-    CAPACITY,
-    OPERATOR,
-    POLICY,
-    Exclusion,
-    InstanceState,
-    Limits,
-    Market,
-)
+from slurm_elastic.model.cluster import InstanceState, Limits, Market
+from slurm_elastic.model.exclusion import BREAKER, CAPACITY, OPERATOR, POLICY, Exclusion
 from slurm_elastic.model.memory import (
     OUT_OF_SERVICE,
     SUSPENDED,

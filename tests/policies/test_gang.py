@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from slurm_elastic.policies.launch.gang import Gang, gangs, resolve, select
@@ -38,6 +38,7 @@ def test_each_wanted_node_is_in_a_unit_and_no_other(case: tuple) -> None:  # typ
 
 
 @given(rounds(), st.frozensets(st.sampled_from(NODES)), st.integers(0, 10))
+@example((("n1", "n2"), {1: ("n1", "n2")}, frozenset()), frozenset(), 1)
 def test_what_is_asked_for_fits_and_begins_no_unit_that_does_not(
     case: tuple,  # type: ignore[type-arg]
     had: frozenset[str],

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_elastic.model.cluster import ImageChoice
+from slurm_elastic.model.boot_image import ImageChoice
 from slurm_elastic.policies.launch.images import Candidate, lacks, newest, none_fits, software_of
 
 OLD = Candidate(

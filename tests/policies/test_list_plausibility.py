@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from slurm_elastic.model.cluster import Instance, InstanceState, Market
 from slurm_elastic.model.memory import Machine
 from slurm_elastic.policies.repair.list_plausibility import DEAREST, is_price, price_in, sound
-from slurm_elastic.state.ledger.machine_rows import machine_row
+from slurm_elastic.state.ledger.machines import machine_row
 
 NOW = 1_800_000_000.0
 GOOD = Instance(

@@ -7,16 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from slurm_elastic.model.cluster import (
-    COOL_DOWN,
-    NO_SPOT,
-    Exclusion,
-    Limits,
-    Location,
-    Market,
-    Offer,
-    Usage,
-)
+from slurm_elastic.model.cluster import Limits, Location, Market, Offer, Usage
+from slurm_elastic.model.exclusion import COOL_DOWN, NO_SPOT, Exclusion
 from slurm_elastic.policies.launch.ranking import (
     Scope,
     ceiling,

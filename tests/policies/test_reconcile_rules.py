@@ -1,4 +1,4 @@
-"""Repair decisions: the table of policies.recovery, and what must never be decided."""
+"""Repair decisions: the table of policies.repair.reconcile_rules, and what must never be decided."""
 
 from __future__ import annotations
 

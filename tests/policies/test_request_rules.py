@@ -12,9 +12,8 @@ from slurm_elastic.model.memory import Launch, Machine
 from slurm_elastic.model.slurm import Request, SlurmNode
 from slurm_elastic.policies.actions import Action, Drop, FailBoot, Suspend
 from slurm_elastic.policies.actions import Launch as Start
-from slurm_elastic.policies.repair.cluster import decide
-from slurm_elastic.policies.repair.cluster_snapshot import ClusterSnapshot, Rule
-from slurm_elastic.policies.repair.request_rules import NOT_DOWN, NOT_UP, SERVED
+from slurm_elastic.policies.repair.cluster_snapshot import ClusterSnapshot
+from slurm_elastic.policies.repair.request_rules import NOT_DOWN, NOT_UP, SERVED, requested
 from tests.policies.test_cluster import BOOTS, GOES, NOW, OFF, TERMS, UP
 
 AT = NOW - 1.0
@@ -33,7 +32,7 @@ def asked(
         now=NOW, terms=TERMS, nodes=view, machines=machines, launches=launches, exclusions=(),
         request=Request(id="r1", kind=kind, nodes=nodes, received=AT),
     )  # fmt: skip
-    return list(decide(snapshot, (Rule.REQUEST,)))
+    return list(requested(snapshot))
 
 
 def machine(age: float, cloud: str = "aws", ident: str = "i-1", **fields: Any) -> Machine:

@@ -20,7 +20,7 @@ from slurm_elastic.policies.growth.capacity import (
     Window,
 )
 from slurm_elastic.policies.growth.dealing import split_demand
-from slurm_elastic.policies.growth.release import Delayed, Flagged, Idle, Order
+from slurm_elastic.policies.growth.release import Delayed, Flagged, Idle, IdleOrder
 from slurm_elastic.policies.growth.scaling import (
     GroupSnapshot,
     IdleInstance,
@@ -189,7 +189,7 @@ def test_the_head_starts_when_enough_machines_are_free() -> None:
 
 
 def test_weights_follow_the_rest_of_the_lease() -> None:
-    rules = PoolRules(growth=Slurm(), order=Order.MAX_MARGIN, lease=3600)
+    rules = PoolRules(growth=Slurm(), order=IdleOrder.MAX_MARGIN, lease=3600)
     idle = tuple(IdleInstance(f"n{i}", T - 300 * i, T - 9) for i in range(1, 12))
     found = weights(rules, idle, T, 1000)
     ordered = sorted(found, key=lambda name: int(name[1:]))
@@ -198,8 +198,8 @@ def test_weights_follow_the_rest_of_the_lease() -> None:
     assert weights(PoolRules(growth=Slurm()), idle, T, 1000) == {}
 
 
-@pytest.mark.parametrize("order", [Order.MAX_MARGIN, Order.MIN_MARGIN])
-def test_by_the_second_no_machine_has_more_left_than_another(order: Order) -> None:
+@pytest.mark.parametrize("order", [IdleOrder.MAX_MARGIN, IdleOrder.MIN_MARGIN])
+def test_by_the_second_no_machine_has_more_left_than_another(order: IdleOrder) -> None:
     idle = tuple(IdleInstance(f"n{i}", T - i, T - 9) for i in range(1, 6))
     found = weights(PoolRules(growth=Slurm(), order=order), idle, T, 1000)
     assert set(found.values()) == {1000}
@@ -375,6 +375,6 @@ def test_nothing_is_started_for_its_own_sake_where_jobs_wait_elsewhere() -> None
     [(1, [0]), (3, [0, 1, 2]), (9, [*range(9)]), (11, [0, 0, 1, 2, 3, 4, 4, 5, 6, 7, 8])],
 )
 def test_weights_are_spread_over_nine_levels(count: int, expected: list[int]) -> None:
-    rules = PoolRules(growth=Slurm(), order=Order.MAX_MARGIN, lease=3600)
+    rules = PoolRules(growth=Slurm(), order=IdleOrder.MAX_MARGIN, lease=3600)
     idle = [IdleInstance(f"n{i}", T - 300 * i, T - 9) for i in range(count)]
     assert list(weights(rules, idle, T, 1000).values()) == [1000 + level for level in expected]

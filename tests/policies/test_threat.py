@@ -14,8 +14,8 @@ from slurm_elastic.model.slurm import Reservation, SlurmJob, SlurmNode
 from slurm_elastic.policies.checkpoint.threat import (
     HORIZON,
     LEAD,
-    Answer,
     Cause,
+    Response,
     Threat,
     by_subject,
     due,
@@ -43,7 +43,7 @@ def job(limit: int | None = 3600, ran: float = 0.0, reservation: str = "") -> Sl
 
 def threat(cause: Cause, left: float | None = None, what: str = "n1") -> Threat:
     until = None if left is None else NOW + left
-    return Threat(what=what, cause=cause, answer=Answer.MOVE, why="w", since=NOW, until=until)
+    return Threat(what=what, cause=cause, answer=Response.MOVE, why="w", since=NOW, until=until)
 
 
 # the sources
@@ -52,9 +52,9 @@ def threat(cause: Cause, left: float | None = None, what: str = "n1") -> Threat:
 def test_a_notice_that_takes_the_machine_moves_and_a_recommendation_saves() -> None:
     gone = Notice(instance="i", kind=NoticeKind.INTERRUPTION, seen=NOW, deadline=NOW + 120)
     found = of_notice("n1", gone)
-    assert (found.answer, found.cause, found.until) == (Answer.MOVE, Cause.RECLAIM, NOW + 120)
+    assert (found.answer, found.cause, found.until) == (Response.MOVE, Cause.RECLAIM, NOW + 120)
     danger = Notice(instance="i", kind=NoticeKind.REBALANCE, seen=NOW, reason="hot")
-    assert (of_notice("n1", danger).answer, of_notice("n1", danger).why) == (Answer.SAVE, "hot")
+    assert (of_notice("n1", danger).answer, of_notice("n1", danger).why) == (Response.SAVE, "hot")
 
 
 def test_a_machine_is_threatened_by_its_age_shortly_before_it_comes_to_it() -> None:
@@ -106,7 +106,7 @@ def test_a_node_that_slurm_has_as_failing_is_left_now() -> None:
     node = SlurmNode(name="n1", states=frozenset({"ALLOCATED", "FAIL"}), reason="ECC errors")
     found = of_node(node, NOW, OURS)
     assert found is not None
-    assert (found.cause, found.answer, found.until) == (Cause.HEALTH, Answer.MOVE, None)
+    assert (found.cause, found.answer, found.until) == (Cause.HEALTH, Response.MOVE, None)
     assert "ECC errors" in found.why
 
 
@@ -114,7 +114,7 @@ def test_a_price_over_the_bid_saves_since_it_rose() -> None:
     prices = ((NOW - 900, 0.2), (NOW - 600, 0.05), (NOW - 300, 0.11), (NOW - 60, 0.12))
     found = of_price("n1", prices, 0.10)
     assert found is not None
-    assert (found.answer, found.since) == (Answer.SAVE, NOW - 300)
+    assert (found.answer, found.since) == (Response.SAVE, NOW - 300)
     assert of_price("n1", prices, 0.12) is None
     assert of_price("n1", prices, None) is None
     assert of_price("n1", (), 0.1) is None
@@ -143,7 +143,7 @@ def test_a_price_threatens_while_the_last_one_is_over_the_bid(
 def test_a_time_limit_is_renewed_so_many_times_and_then_the_job_ends() -> None:
     found = [of_limit(job(limit=120), 10.0, 2, renewed, NOW) for renewed in (0, 1, 2)]
     assert [t and (t.answer, t.until) for t in found] == [
-        (Answer.MOVE, NOW + 120), (Answer.MOVE, NOW + 120), (Answer.END, NOW + 120),
+        (Response.MOVE, NOW + 120), (Response.MOVE, NOW + 120), (Response.END, NOW + 120),
     ]  # fmt: skip
     assert found[1] is not None
     assert found[1].why == "its time limit of 00:02:00 ends (2 of 2 times)"
@@ -157,7 +157,7 @@ def test_a_job_that_is_preempted_is_moved_by_the_time_that_slurm_gives_it() -> N
     assert of_preemption(job(), NOW) is None
     found = of_preemption(replace(job(), preempted=NOW + 60), NOW)
     assert found is not None
-    assert (found.what, found.cause, found.answer) == ("job:7", Cause.PREEMPTION, Answer.MOVE)
+    assert (found.what, found.cause, found.answer) == ("job:7", Cause.PREEMPTION, Response.MOVE)
     assert (found.since, found.until) == (NOW, NOW + 60)
     assert found.begins(job(), 10.0, 5.0) == NOW, "the other job waits for its place"
 
@@ -199,8 +199,8 @@ def test_of_several_threats_the_earliest_end_comes_first_and_unknown_ones_last()
 
 def test_a_policy_sees_what_takes_the_machine_as_new_and_nothing_of_what_only_ends() -> None:
     old = threat(Cause.RECLAIM, 50)
-    danger = Threat(what="n1", cause=Cause.REBALANCE, answer=Answer.SAVE, why="w", since=NOW - 9)
-    end = Threat(what="job:7", cause=Cause.LIMIT, answer=Answer.END, why="w", since=NOW)
+    danger = Threat(what="n1", cause=Cause.REBALANCE, answer=Response.SAVE, why="w", since=NOW - 9)
+    end = Threat(what="job:7", cause=Cause.LIMIT, answer=Response.END, why="w", since=NOW)
     assert [(n.kind, n.seen) for n in notices((old, danger, end), NOW + 30)] == [
         (NoticeKind.INTERRUPTION, NOW + 30), (NoticeKind.REBALANCE, NOW - 9),
     ]  # fmt: skip

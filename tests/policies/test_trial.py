@@ -11,8 +11,8 @@ from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.launch.trial import (
     CAUSES,
     USUAL,
+    Look,
     Rest,
-    Seen,
     Step,
     diagnosis,
     is_over,
@@ -38,25 +38,25 @@ THERE = replace(RUNS, instance=replace(RUNS.instance, address="10.0.0.7"))
 @pytest.mark.parametrize(
     ("seen", "last"),
     [
-        (Seen(node=OFF), None),
-        (Seen(node=BOOTS), Step.ASKED),
-        (Seen(node=BOOTS, machine=MACHINE), Step.LAUNCHED),
-        (Seen(node=BOOTS, machine=RUNS), Step.RUNNING),
-        (Seen(node=BOOTS, machine=THERE, answers=False), Step.ADDRESS),
-        (Seen(node=BOOTS, machine=THERE, answers=True), Step.REACHED),
-        (Seen(node=UP, machine=THERE, answers=False), Step.REGISTERED),
-        (Seen(node=UP), Step.ASKED),
+        (Look(node=OFF), None),
+        (Look(node=BOOTS), Step.ASKED),
+        (Look(node=BOOTS, machine=MACHINE), Step.LAUNCHED),
+        (Look(node=BOOTS, machine=RUNS), Step.RUNNING),
+        (Look(node=BOOTS, machine=THERE, answers=False), Step.ADDRESS),
+        (Look(node=BOOTS, machine=THERE, answers=True), Step.REACHED),
+        (Look(node=UP, machine=THERE, answers=False), Step.REGISTERED),
+        (Look(node=UP), Step.ASKED),
     ],
 )
-def test_each_look_says_how_far_it_is(seen: Seen, last: Step | None) -> None:
+def test_each_look_says_how_far_it_is(seen: Look, last: Step | None) -> None:
     made = reached(seen, ())
     assert (made[-1] if made else None) == last
     assert list(made) == list(Step)[: len(made)], "in order, none left out"
 
 
 def test_a_step_that_was_made_stays_made() -> None:
-    made = reached(Seen(node=BOOTS, machine=THERE, answers=True), ())
-    assert reached(Seen(node=OFF), made) == made
+    made = reached(Look(node=BOOTS, machine=THERE, answers=True), ())
+    assert reached(Look(node=OFF), made) == made
 
 
 MISTAKES = {

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.model.cluster import InstanceState
 from slurm_elastic.model.slurm import SlurmNode
-from slurm_elastic.policies.repair.unneeded import Bound, Standing, Verdict, overdue
+from slurm_elastic.policies.repair.unneeded import Bound, Standing, Unneeded, overdue
 
 OFF = {"pub1": SlurmNode(name="pub1", states=frozenset({"IDLE", "CLOUD", "POWERED_DOWN"}))}
 UP = {"pub1": SlurmNode(name="pub1", states=frozenset({"IDLE", "CLOUD"}))}
@@ -19,7 +19,7 @@ BOUND = Bound(seconds=60.0)
 
 def look(
     now: float, before: Mapping[str, Standing], nodes: Mapping[str, SlurmNode] = OFF
-) -> Verdict:
+) -> Unneeded:
     return overdue(nodes, (), [instance()], before, now, BOUND)
 
 

@@ -23,7 +23,8 @@ from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.config.catalogue import Catalogue, from_state, kept, path_of
 from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.config.requirements import Requirements
-from slurm_elastic.model.cluster import LaunchSpec, Level, Market
+from slurm_elastic.model.cluster import LaunchSpec, Market
+from slurm_elastic.model.finding import Level
 from slurm_elastic.policies.launch.ranking import mispriced
 from slurm_elastic.providers import catalogues, open_provider
 from slurm_elastic.providers.openstack.known_types import _known
@@ -171,8 +172,8 @@ def test_explain_tells_once_which_types_a_pool_is_bought_by(tmp_path: Path, bed:
     catalogues.refresh(plain, time.time())
     ledger = Ledger(tmp_path / "ledger.db")
     for _ in range(2):
-        catalogues.tell_used(from_state(plain, time.time()), ledger, time.time())
-    (decision,) = ledger.decisions("pool:pub")
+        catalogues.tell_used(from_state(plain, time.time()), ledger.decisions, time.time())
+    (decision,) = ledger.decisions.about("pool:pub")
     assert decision.kind == catalogues.KIND
     assert "c5.xlarge (4 cpus, 8192 MiB, $0.1700/h)" in decision.reason
     ledger.close()

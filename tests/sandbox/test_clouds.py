@@ -14,7 +14,7 @@ from needs import unless
 from patience import patience
 
 from slurm_elastic.sandbox.cluster import Sandbox
-from slurm_elastic.sandbox.endpoints import EMULATOR_KEY
+from slurm_elastic.sandbox.loopback_only import EMULATOR_KEY
 from slurm_elastic.sandbox.seen import ALIVE
 
 _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from needs import unless
 
 from slurm_elastic.base.errors import SandboxError
-from slurm_elastic.machine import nodeproc
+from slurm_elastic.machine.local import local_processes
 from slurm_elastic.sandbox import build
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.layout import MARKER
@@ -132,10 +132,10 @@ def test_up_clears_a_half_dead_one_away_first(cluster, spec):
     again = Sandbox(spec)
     again.up()
     assert again.is_up()
-    assert not nodeproc.alive(before)
+    assert not local_processes.alive(before)
     commands = [
         Path(f"/proc/{p.pid}/cmdline").read_bytes()
-        for p in nodeproc.carrying(MARKER, str(spec.dir), {0})
+        for p in local_processes.carrying(MARKER, str(spec.dir), {0})
     ]
     assert sum(b"cli.local_agent" in command for command in commands) == 1
 
@@ -208,10 +208,10 @@ def test_an_empty_directory_that_others_can_write_in_is_not_taken(
 
 
 def test_a_pid_that_was_given_out_again_is_not_killed(cluster, spec):
-    other = nodeproc.spawn(["sleep", "1000"], {}, log="/dev/null")
+    other = local_processes.spawn(["sleep", "1000"], {}, log="/dev/null")
     cluster.processes.stop("local-agent")
     record = cluster.layout.dir / "run" / "local-agent.json"
     record.write_text(f'{{"pid": {other.pid}, "start": {other.start - 1}}}')
     cluster.down()
-    assert nodeproc.alive(other)
-    nodeproc.send(other, signal.SIGKILL)
+    assert local_processes.alive(other)
+    local_processes.send(other, signal.SIGKILL)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from needs import unless
 
-from slurm_elastic.machine import nodeproc
+from slurm_elastic.machine.local import local_processes
 from slurm_elastic.machine.local import records as local_records
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.spec import SandboxSpec
@@ -59,16 +59,16 @@ def test_power_off_takes_slurmstepd_and_what_left_the_jobs_session(cluster):
         r for r in local_records.read_records(cluster.layout.local_machines) if r.ended is None
     ]
     directory = local_records.workdir(cluster.layout.local_machines, record)
-    members = {p.pid for p in nodeproc.belonging(directory)}
+    members = {p.pid for p in local_processes.belonging(directory)}
     assert {*sleeping(SLEEP), *sleeping(DAEMONIZED), record.process.pid} <= members
     names = [Path(f"/proc/{pid}/comm").read_text().strip() for pid in members]
     assert names.count("slurmstepd") >= 2
     static = cluster.machines.get("st1").process
     assert static.pid not in members
-    nodeproc.power_off(directory, slurmd=record.process)
-    assert nodeproc.belonging(directory) == []
+    local_processes.power_off(directory, slurmd=record.process)
+    assert local_processes.belonging(directory) == []
     assert sleeping(SLEEP) == sleeping(DAEMONIZED) == []
-    assert nodeproc.alive(static)
+    assert local_processes.alive(static)
     # Nobody told slurmctld that the job had ended: it learns that the node is gone.
     ended = cluster.wait_job(job, "NODE_FAIL", timeout=120)
     assert ended["JobState"] == "NODE_FAIL"

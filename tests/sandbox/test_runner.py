@@ -7,11 +7,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from slurm_elastic.machine import nodeproc
+from slurm_elastic.machine.local import local_processes
 from slurm_elastic.sandbox.layout import Layout
-from slurm_elastic.sandbox.processes import Machines
+from slurm_elastic.sandbox.processes import SlurmdMachines
 from slurm_elastic.sandbox.runner import Runner
-from slurm_elastic.sandbox.seen import Seen
+from slurm_elastic.sandbox.seen import CloudMachine
 
 
 class QuietLayout(Layout, frozen=True, kw_only=True):
@@ -20,7 +20,7 @@ class QuietLayout(Layout, frozen=True, kw_only=True):
     def machine(self, name, node):
         machine = super().machine(name, node)
         fields = {f: getattr(machine, f) for f in machine.__struct_fields__}
-        return nodeproc.Machine(**fields | {"slurmd": str(self.dir / "slurmd")})
+        return local_processes.SlurmdSettings(**fields | {"slurmd": str(self.dir / "slurmd")})
 
 
 @pytest.fixture
@@ -32,17 +32,17 @@ def layout(tmp_path):
     (tmp_path / "run").mkdir()
     made = QuietLayout(dir=tmp_path)
     yield made
-    machines = Machines(made.machines)
+    machines = SlurmdMachines(made.machines)
     for name in list(machines.ids()):
         machines.power_off(name)
 
 
 def seen(name="i-1", node="pub1", state="running", launched=100.0):
-    return Seen(id=name, node=node, state=state, launched=launched)
+    return CloudMachine(id=name, node=node, state=state, launched=launched)
 
 
 def alive(layout):
-    machines = Machines(layout.machines)
+    machines = SlurmdMachines(layout.machines)
     return {machines.get(n).machine.node for n in machines.ids() if machines.alive(n)}
 
 
@@ -73,28 +73,28 @@ def test_a_machine_that_is_gone_is_powered_off(layout, later):
 
 def test_a_restarted_runner_starts_nothing_twice(layout):
     Runner(layout, boot_seconds=0.0).step([seen()], now=200.0)
-    before = Machines(layout.machines).get("i-1")
+    before = SlurmdMachines(layout.machines).get("i-1")
     Runner(layout, boot_seconds=0.0).step([seen()], now=201.0)
-    assert Machines(layout.machines).get("i-1") == before
+    assert SlurmdMachines(layout.machines).get("i-1") == before
 
 
 def test_a_runner_killed_just_before_a_start_starts_that_machine_once(layout):
     Runner(layout, boot_seconds=0.0).step([seen()], now=200.0)
-    machines = Machines(layout.machines)
+    machines = SlurmdMachines(layout.machines)
     unrecorded = machines.get("i-1").process
     path = layout.machines / "i-1.json"
     record = msgspec.json.decode(path.read_bytes())
     path.write_bytes(msgspec.json.encode(record | {"process": None}))
     Runner(layout, boot_seconds=0.0).step([seen()], now=201.0)
     assert alive(layout) == {"pub1"}
-    assert not nodeproc.alive(unrecorded)
+    assert not local_processes.alive(unrecorded)
 
 
 def test_a_machine_whose_slurmd_crashed_is_not_started_again(layout):
     runner = Runner(layout, boot_seconds=0.0)
     runner.step([seen()], now=200.0)
-    process = Machines(layout.machines).get("i-1").process
-    nodeproc.stop(process, 5.0)
+    process = SlurmdMachines(layout.machines).get("i-1").process
+    local_processes.stop(process, 5.0)
     runner.step([seen()], now=201.0)
     assert alive(layout) == set()
 
@@ -106,19 +106,19 @@ def test_some_machines_never_boot_and_some_name_no_node(layout):
 
 
 def test_static_machines_are_not_the_clouds_to_power_off(layout):
-    machines = Machines(layout.machines)
+    machines = SlurmdMachines(layout.machines)
     machines.start(layout.machine("st1", "st1"))
     Runner(layout, boot_seconds=0.0).step([], now=1000.0)
     assert alive(layout) == {"st1"}
 
 
 def test_power_off_from_the_records_alone_and_twice(layout):
-    machines = Machines(layout.machines)
+    machines = SlurmdMachines(layout.machines)
     process = machines.start(layout.machine("i-9", "pub9"))
     assert Path(f"/proc/{process.pid}").exists()
     for _ in range(2):
-        Machines(layout.machines).power_off("i-9")
-    assert not nodeproc.alive(process)
+        SlurmdMachines(layout.machines).power_off("i-9")
+    assert not local_processes.alive(process)
 
 
 def test_each_cloud_ends_only_its_own_machines(layout):

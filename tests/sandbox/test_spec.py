@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from slurm_elastic.base.errors import SandboxError
+from slurm_elastic.cli.main import main
 from slurm_elastic.config import configfile
 from slurm_elastic.sandbox import build
 from slurm_elastic.sandbox.cluster import Sandbox
@@ -135,6 +136,16 @@ def test_what_cannot_be_is_refused_before_anything_is_made(change, said):
     with pytest.raises(SandboxError, match=said):
         Sandbox(spec).up()
     assert not spec.dir.exists()
+
+
+@pytest.mark.parametrize("command", [["sandbox", "up"], ["quickstart"]], ids=" ".join)
+def test_without_the_sandboxs_package_one_sentence_names_it(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(build, "_EMULATOR", ("moto", "module_of_no_package"))
+    assert main([*command, "--dir", str(tmp_path / "site")]) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert "install slurm-elastic-sandbox (with pip: slurm-elastic[sandbox])" in told
+    assert not (tmp_path / "site").exists()
 
 
 @pytest.mark.parametrize(

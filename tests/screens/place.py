@@ -19,7 +19,6 @@ from msgspec.structs import replace
 from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.model.cluster import Instance, InstanceState, Market
-from slurm_elastic.slurm.client.fake_timed import TimedSlurm
 from slurm_elastic.state.ckptstate import CheckpointState
 from slurm_elastic.state.heartbeat import (
     CKPTMAN,
@@ -30,6 +29,7 @@ from slurm_elastic.state.heartbeat import (
     leave_mark,
 )
 from slurm_elastic.state.store.trouble import trouble_of
+from tests.controller.slurmctld import Slurmctld
 from tests.controller.world import World
 
 ROOT = Path("/srv")
@@ -75,7 +75,7 @@ RACK = tuple(f"op{n}" for n in range(1, 5))
 PUB = tuple(f"pub{n}" for n in range(1, 13))
 
 
-class ProbedSlurm(TimedSlurm):
+class ProbedSlurm(Slurmctld):
     """Also answers what ``doctor`` asks."""
 
     def accounts(self) -> frozenset[str]:
@@ -132,9 +132,8 @@ class Place(World):
             for node in self.pools()[pool.name]:
                 self.slurm.set_node(node, partitions=(config.cloud(pool.cloud).partition_name,))
         self.slurm.set_node("static1", "ALLOCATED", partitions=("main",))
-        self.slurm._since["static1"] = self.now
 
-    def make_slurm(self, *args: Any, **settings: Any) -> TimedSlurm:
+    def make_slurm(self, *args: Any, **settings: Any) -> Slurmctld:
         return ProbedSlurm(*args, **settings)
 
     # what happens there
@@ -178,13 +177,13 @@ class Place(World):
 
     def memory(self) -> CheckpointState:
         """The state of slurm-elastic-ckptman, which has its sign of life in the ledger."""
-        self.ledger.beat(CKPTMAN, self.now - 4, CKPTMAN_PID)
+        self.ledger.health.beat(CKPTMAN, self.now - 4, CKPTMAN_PID)
         return CheckpointState(self.dir / "checkpoints.db")
 
     @property
     def paused(self) -> bool:
         """Whether a pool is."""
-        return any(one.until for one in self.ledger.breakers())
+        return any(one.until for one in self.ledger.exclusions.breakers())
 
     def program(
         self, kind: str, nodes: Sequence[str], jobs: Mapping[int, Sequence[str]], **changes: Any
@@ -200,7 +199,7 @@ class Place(World):
             return
         self.stopped = True
         if PID not in self.away:
-            self.ledger.beat(DAEMON, self.now - 3, PID)
+            self.ledger.health.beat(DAEMON, self.now - 3, PID)
             leave_mark(self.dir, Mark(self.now - 3, PID))
         if CKPTMAN_PID not in self.away:
             self.memory().close()

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import AuthError, SlurmError, TransientError
-from slurm_elastic.model.cluster import Image, JobRun, Notice, NoticeKind
+from slurm_elastic.model.checkpoint import Image, JobRun
+from slurm_elastic.model.cluster import Notice, NoticeKind
 from slurm_elastic.state.ckptstate.facts import Migration, RecordedNotice, Step
 from tests.controller.world import T0
 from tests.screens.place import CKPTMAN_PID, PID, PUB, RACK, Place
@@ -202,6 +203,8 @@ def corrupt_ledger() -> Place:
     words = "database disk image is malformed"
     place = broken_ledger("corrupt-ledger", sqlite3.SQLITE_CORRUPT, words)
     (place.dir / "ledger.db").write_text("this is no database" * 100)
+    for one in place.dir.glob("journal/ledger-*"):
+        one.unlink()
     return place
 
 
@@ -214,7 +217,7 @@ def low_memory_node() -> Place:
     def refused(name: str, address: str) -> bool:
         done = register(name, address)
         if done:
-            place.slurm._requeue_jobs_of(name)
+            place.slurm.requeue_jobs_of(name)
             states = ("IDLE", "DRAIN", "INVALID_REG", "CLOUD")
             place.slurm.set_node(name, *states, reason=LOW, reason_user="slurm")
         return done
@@ -407,7 +410,7 @@ def never_started() -> Place:
     place.stopped = True
     place.away |= {PID, CKPTMAN_PID}
     place.stop()
-    for file in place.dir.glob("ledger.db*"):
+    for file in (*place.dir.glob("ledger.db*"), *place.dir.glob("journal/ledger[-.]*")):
         file.unlink()
     place._listening.close()
     place.subject = "pub1"

@@ -9,6 +9,11 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from needs import unless
+from pages import shown
+from PIL import Image, ImageChops
+
+pytestmark = pytest.mark.release
 
 ROOT = Path(__file__).parents[2]
 
@@ -37,6 +42,8 @@ def test_a_page_shows_what_its_commands_print(page: Path) -> None:
 
 def test_the_readmes_simulation_is_the_one_whose_output_is_shown() -> None:
     told = re.findall(r"<!-- made by: (.*) -->", (ROOT / "docs" / "simulate.md").read_text())
+    (line,) = shown("README.md", ".venv/bin/slurm-elastic").lines
+    assert " ".join(line.split()) == f".venv/bin/{figures.readme_command()}"
     words = [word for word in shlex.split(figures.readme_command()) if "html" not in word]
     assert words in [shlex.split(command) for command in told]
 
@@ -50,3 +57,16 @@ def test_the_readmes_simulation_costs_something() -> None:
     first, *_ = printed.split("\n", 1)
     assert "no machine" not in first
     assert "$0.00  " not in next(line for line in printed.splitlines() if " cost " in line)
+
+
+@unless("chromium")
+def test_the_picture_is_that_of_the_readmes_simulation(tmp_path: Path) -> None:
+    """But for what another release of the browser or its fonts draws a little differently."""
+    try:
+        figures.picture(tmp_path / "now.png")
+    except figures.NotHereError as error:
+        pytest.skip(str(error))
+    kept, now = (Image.open(one).convert("L") for one in (figures.PICTURE, tmp_path / "now.png"))
+    assert kept.size == now.size
+    shades = ImageChops.difference(kept, now).histogram()
+    assert sum(shades[64:]) < 0.01 * sum(shades), "run ./scripts/figures and look at it"

@@ -10,14 +10,14 @@ from msgspec.structs import replace
 from slurm_elastic.model.cluster import Limits, Location, Market, Offer
 from slurm_elastic.policies.checkpoint.checkpoint import Hour
 from slurm_elastic.policies.growth.capacity import OnDemand, Slurm
-from slurm_elastic.policies.growth.release import AtOnce, Delayed, Idle, Order
+from slurm_elastic.policies.growth.release import AtOnce, Delayed, Idle, IdleOrder
 from slurm_elastic.simulate.billing import Curve, Hourly, PerSecond
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.checkpointed_run import Checkpoints
 from slurm_elastic.simulate.engine import simulate
 from slurm_elastic.simulate.jobs import Job, Jobs
 from slurm_elastic.simulate.market import SpotMarket
-from slurm_elastic.simulate.outcome import Outcome
+from slurm_elastic.simulate.outcome import RunResult
 from slurm_elastic.simulate.scenario import (
     BootCap,
     Clock,
@@ -164,7 +164,7 @@ def cases(draw: st.DrawFn) -> tuple[Jobs, Scenario]:
         cloud_limits={"cloud0": draw(st.one_of(no_limits, bounds(least)))},
         boot_caps=draw(st.sampled_from(((), (), (), (caps,)))),
         cool_downs=CoolDownTimes(capacity=draw(st.sampled_from((20, 50, 180))), longest=draw(st.sampled_from((1, 400)))),
-        order=draw(st.sampled_from([o for o in Order if o is not Order.RANDOM])),
+        order=draw(st.sampled_from([o for o in IdleOrder if o is not IdleOrder.RANDOM])),
         depth=draw(st.sampled_from((None, None, None, 1, 2, 3))),
         requeue_delay=draw(st.sampled_from((0, 0, 30))),
         checkpoints=draw(st.sampled_from((Checkpoints(), Checkpoints(), saves))),
@@ -184,7 +184,7 @@ def bounds(draw: st.DrawFn, most: int) -> Limits:
     )
 
 
-def engine_found(found: Outcome) -> Found:
+def engine_found(found: RunResult) -> Found:
     """The engine's result as the independent simulator has it."""
     leases: Counter[tuple[int, int | None, int, int, bool]] = Counter()
     for number, machines in enumerate(found.pools):

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from slurm_elastic.policies.growth.release import Idle, Order
+from slurm_elastic.policies.growth.release import Idle, IdleOrder
 from slurm_elastic.policies.growth.scaling import GroupSnapshot, PoolSnapshot, ScalingPlan
 from slurm_elastic.simulate.billing import Hourly, PerSecond
 from slurm_elastic.simulate.jobs import Job, Jobs
-from slurm_elastic.simulate.machines import Machines
+from slurm_elastic.simulate.machines import PoolMachines
 from slurm_elastic.simulate.market import NEVER
 from slurm_elastic.simulate.scaler import Grower
 from slurm_elastic.simulate.scenario import PoolModel, Scenario
@@ -74,7 +74,7 @@ class _Still:
                 jobs.append(Job(job.id, job.submit, job.limit, job.limit, job.nodes))
         self._queue = range(len(jobs))
         models = tuple(_model(pool) for pool in now.pools)
-        self._pools = [Machines(model, order=Order.MAX_MARGIN, seed=0) for model in models]
+        self._pools = [PoolMachines(model, order=IdleOrder.MAX_MARGIN, seed=0) for model in models]
         for machines, pool in zip(self._pools, now.pools, strict=True):
             _fill(machines, pool, now.now)
         scenario = Scenario(pools=models, growth=now.growth)
@@ -122,7 +122,7 @@ def _model(pool: PoolSnapshot) -> PoolModel:
     )
 
 
-def _fill(machines: Machines, pool: PoolSnapshot, now: int) -> None:
+def _fill(machines: PoolMachines, pool: PoolSnapshot, now: int) -> None:
     for one in pool.idle:
         machines.found_idle(one.started, one.since, now)
     machines.busy, machines.booting = len(pool.taken) + pool.promised, pool.booting

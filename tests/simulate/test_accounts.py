@@ -23,7 +23,7 @@ from slurm_elastic.simulate.budget_queue import ApartQueue
 from slurm_elastic.simulate.engine import Engine
 from slurm_elastic.simulate.jobs import Job, Jobs
 from slurm_elastic.simulate.market import SpotMarket
-from slurm_elastic.simulate.outcome import Outcome
+from slurm_elastic.simulate.outcome import RunResult
 from slurm_elastic.simulate.scenario import Clock, PoolModel, Scenario
 
 CLOUD = PoolModel(
@@ -40,7 +40,7 @@ def jobs(*rows: tuple[int, int, int, int]) -> Jobs:
     return Jobs(Job(i, s, r, r, n, account=a) for i, (s, r, n, a) in enumerate(rows))
 
 
-def run(history: Jobs, *pools: PoolModel, origin: int = 0, **changes: object) -> Outcome:
+def run(history: Jobs, *pools: PoolModel, origin: int = 0, **changes: object) -> RunResult:
     return Engine(history, replace(Scenario(pools=pools), **changes), origin).run()
 
 

@@ -6,16 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_elastic.simulate.billing import (
-    Curve,
-    Hourly,
-    PerSecond,
-    charge,
-)
+from slurm_elastic.simulate.billing import Billing, Curve, Hourly, PerSecond, dollars
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.market import NEVER, PLENTY, SpotMarket
 
 FLAT = Curve.flat(1.0)
+
+
+def charge(billing: Billing, curve: Curve, start: int, end: int, *, reclaimed: bool) -> float:
+    return dollars(curve, start, billing.billed(start, end, reclaimed=reclaimed))
 
 
 @pytest.mark.parametrize(("seconds", "hours"), [(0, 1), (1, 1), (3600, 1), (3601, 2), (7200, 2)])

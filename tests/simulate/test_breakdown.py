@@ -13,7 +13,7 @@ from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.breakdown import by_account, by_month, spent, waits
 from slurm_elastic.simulate.engine import simulate
 from slurm_elastic.simulate.jobs import Job, Jobs
-from slurm_elastic.simulate.outcome import Outcome
+from slurm_elastic.simulate.outcome import RunResult
 from slurm_elastic.simulate.scenario import PoolModel, Scenario
 
 from .histories import histories
@@ -22,7 +22,7 @@ DAY = 86400
 NEW_YEAR = round(datetime(2024, 1, 30, tzinfo=UTC).timestamp())
 
 
-def run(jobs: Jobs, machines: int = 2) -> Outcome:
+def run(jobs: Jobs, machines: int = 2) -> RunResult:
     pool = PoolModel(
         name="p", machines=machines, price=1.0, release=AtOnce(), boot=BootTimes(((1, 100),))
     )

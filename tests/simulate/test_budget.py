@@ -27,7 +27,7 @@ from slurm_elastic.providers.fake.settings import FakeCloud
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.engine import Engine
 from slurm_elastic.simulate.jobs import Job, Jobs
-from slurm_elastic.simulate.outcome import Outcome
+from slurm_elastic.simulate.outcome import RunResult
 from slurm_elastic.simulate.scenario import Clock, PoolModel, Scenario
 from slurm_elastic.state.ledger import Ledger
 from tests.controller.world import SHAPE, make_config
@@ -43,7 +43,7 @@ def jobs(*rows: tuple[int, int]) -> Jobs:
     return Jobs(Job(i, s, r, r, 1) for i, (s, r) in enumerate(rows))
 
 
-def run(history: Jobs, bounds: Bounds, origin: int = 0, pool: PoolModel = CLOUD) -> Outcome:
+def run(history: Jobs, bounds: Bounds, origin: int = 0, pool: PoolModel = CLOUD) -> RunResult:
     return Engine(history, Scenario(pools=(pool,), bounds=bounds), origin).run()
 
 
@@ -148,10 +148,12 @@ def by_ledger(place: Path, engine: Engine, origin: int, looks: list[int]) -> dic
     for now in sorted(looks):
         for number, (start, end) in enumerate(machines):
             if start < min(now, end) and number not in up:
-                ledger.adopt(machine(number, 1.0, origin + start, "pub"), "burst", origin + now)
+                ledger.machines.adopt(
+                    machine(number, 1.0, origin + start, "pub"), "burst", origin + now
+                )
                 up.add(number)
             if number in up and end <= now and number not in over:
-                ledger.ended("pub", [f"i-{number}"], "over", float(origin + end))
+                ledger.machines.ended("pub", [f"i-{number}"], "over", float(origin + end))
                 over.add(number)
         found[now] = spending(config, ledger, float(origin + now))[""]
     ledger.close()

@@ -31,14 +31,14 @@ from slurm_elastic.policies.growth.capacity import (
     SteadyStream,
     Window,
 )
-from slurm_elastic.policies.growth.release import AtOnce, Delayed, Flagged, Idle, Order
+from slurm_elastic.policies.growth.release import AtOnce, Delayed, Flagged, Idle, IdleOrder
 from slurm_elastic.simulate.billing import Curve, Hourly, PerSecond
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.checkpointed_run import Checkpoints
 from slurm_elastic.simulate.engine import simulate
 from slurm_elastic.simulate.jobs import Job, Jobs
 from slurm_elastic.simulate.market import SpotMarket
-from slurm_elastic.simulate.outcome import Outcome
+from slurm_elastic.simulate.outcome import RunResult
 from slurm_elastic.simulate.scenario import Clock, CoolDownTimes, PoolModel, Scenario, Sold
 
 CLOUD = PoolModel(
@@ -53,7 +53,7 @@ def jobs(*rows: tuple[int, int, int]) -> Jobs:
     return Jobs(Job(i, s, r, r, n) for i, (s, r, n) in enumerate(rows))
 
 
-def one(pool: PoolModel, history: Jobs, **changes: object) -> Outcome:
+def one(pool: PoolModel, history: Jobs, **changes: object) -> RunResult:
     return simulate(history, replace(Scenario(pools=(pool,)), **changes))
 
 
@@ -222,7 +222,7 @@ def test_a_machine_that_is_taken_leaves_the_others_in_their_order() -> None:
     spot = SpotMarket(Curve.flat(0.1), available=((0, 2), (150, 1)))
     pool = replace(CLOUD, machines=3, spot=spot, boot=BootTimes(((1, 10),)), release=Idle(600))
     history = jobs((0, 100, 2), (1, 109, 1), (200, 1000, 1))
-    found = simulate(history, Scenario(pools=(pool,), order=Order.MAX_IDLE))
+    found = simulate(history, Scenario(pools=(pool,), order=IdleOrder.MAX_IDLE))
     assert sorted(found.pools[0].leases.end) == [150, 720, 1800]
 
 
@@ -513,7 +513,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     return Scenario(
         pools=draw(st.sampled_from([(cloud,), (rack, cloud)])),
         growth=growth,
-        order=draw(st.sampled_from(Order)),
+        order=draw(st.sampled_from(IdleOrder)),
         checkpoints=Checkpoints(
             policy=policy, dump=10, restart=5, look=5, blocking=draw(st.booleans())
         ),

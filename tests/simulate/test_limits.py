@@ -17,9 +17,9 @@ from slurm_elastic.simulate.billing import Curve
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.engine import simulate
 from slurm_elastic.simulate.jobs import Job, Jobs
-from slurm_elastic.simulate.machines import Machines
+from slurm_elastic.simulate.machines import PoolMachines
 from slurm_elastic.simulate.market import SpotMarket
-from slurm_elastic.simulate.outcome import Outcome
+from slurm_elastic.simulate.outcome import RunResult
 from slurm_elastic.simulate.scenario import PoolModel, Scenario
 from slurm_elastic.simulate.site import World, pools_of
 
@@ -40,7 +40,7 @@ def jobs(*rows: tuple[int, int, int]) -> Jobs:
     return Jobs(Job(i, s, r, r, n) for i, (s, r, n) in enumerate(rows))
 
 
-def peak(pools: list[Machines], *, spot: bool | None = None) -> int:
+def peak(pools: list[PoolMachines], *, spot: bool | None = None) -> int:
     """Most machines that were paid for at a time."""
     steps: dict[int, int] = {}
     for one in pools:
@@ -161,7 +161,7 @@ def test_no_limit_is_ever_exceeded_and_every_job_ends(
         cloud_limits={"a": Limits(spot=3)},
         growth=growth,
     )
-    found: Outcome = simulate(history, scenario)
+    found: RunResult = simulate(history, scenario)
     assert found.figures.unserved == 0
     both = list(found.pools)
     assert peak(both) <= 10

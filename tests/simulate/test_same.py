@@ -10,14 +10,14 @@ from msgspec.structs import replace
 
 from slurm_elastic.policies.checkpoint.checkpoint import Hour, OnNotice
 from slurm_elastic.policies.growth.capacity import OnDemand, SemiElastic
-from slurm_elastic.policies.growth.release import AtOnce, Delayed, Idle, Order
+from slurm_elastic.policies.growth.release import AtOnce, Delayed, Idle, IdleOrder
 from slurm_elastic.simulate import swf
 from slurm_elastic.simulate.billing import Curve, Hourly
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.checkpointed_run import Checkpoints
 from slurm_elastic.simulate.engine import simulate
 from slurm_elastic.simulate.market import SpotMarket
-from slurm_elastic.simulate.outcome import Outcome
+from slurm_elastic.simulate.outcome import RunResult
 from slurm_elastic.simulate.scenario import Clock, CoolDownTimes, PoolModel, Scenario
 
 JOBS = swf.load(Path(__file__).parent.parent / "data" / "synthetic.swf").jobs
@@ -74,7 +74,7 @@ SCENARIOS = {
         pools=(RACK, CLOUD),
         growth=OnDemand(),
         reservations=2,
-        order=Order.MIN_IDLE,
+        order=IdleOrder.MIN_IDLE,
         checkpoints=Checkpoints(policy=OnNotice()),
     ),
 }
@@ -88,7 +88,7 @@ EXPECTED = {
 }
 
 
-def digest(outcome: Outcome) -> str:
+def digest(outcome: RunResult) -> str:
     """A hash of whole numbers only, which are the same on every machine."""
     found = hashlib.sha256()
     columns = [outcome.starts, outcome.ends]

@@ -18,12 +18,19 @@ from slurm_elastic.policies.growth.capacity import (
     SteadyStream,
     Window,
 )
-from slurm_elastic.policies.growth.release import AnyRelease, AtOnce, Delayed, Flagged, Idle, Order
+from slurm_elastic.policies.growth.release import (
+    AnyRelease,
+    AtOnce,
+    Delayed,
+    Flagged,
+    Idle,
+    IdleOrder,
+)
 from slurm_elastic.simulate.billing import Hourly
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.engine import Engine, simulate
 from slurm_elastic.simulate.jobs import Job, Jobs
-from slurm_elastic.simulate.machines import Machines
+from slurm_elastic.simulate.machines import PoolMachines
 from slurm_elastic.simulate.scenario import Clock, PoolModel, Scenario
 
 POOL = PoolModel(
@@ -35,7 +42,7 @@ def jobs(*rows: tuple[int, int, int]) -> Jobs:
     return Jobs(Job(i, submit, run, run, procs) for i, (submit, run, procs) in enumerate(rows))
 
 
-def history_of(machines: Machines) -> list[tuple[int, int, int]]:
+def history_of(machines: PoolMachines) -> list[tuple[int, int, int]]:
     """(from, to, machines) of all leases: from their readiness on."""
     rows = zip(machines.leases.batch, machines.leases.end, machines.leases.count, strict=True)
     return [(machines.batch_start[batch], end, count) for batch, end, count in rows]
@@ -131,11 +138,16 @@ def _seen(engine: Engine, least: int) -> list[tuple[int, int, int]]:
     st.integers(1, 3),
     st.sampled_from([Slurm(), OnDemand(), Bursts(waste=20), SemiElastic(wait_limit=30)]),
     st.sampled_from([Idle(0), Idle(30), AtOnce(), Delayed(before_end=20)]),
-    st.sampled_from(list(Order)),
+    st.sampled_from(list(IdleOrder)),
     st.sampled_from(list(Clock)),
 )
 def test_a_warm_pool_lacks_no_machine_that_it_has_room_for(
-    history: Jobs, least: int, growth: AnyGrowth, release: AnyRelease, order: Order, clock: Clock
+    history: Jobs,
+    least: int,
+    growth: AnyGrowth,
+    release: AnyRelease,
+    order: IdleOrder,
+    clock: Clock,
 ) -> None:
     """At the end of each moment ``least`` are idle or boot, unless all machines are there; the
     books are checked by the run itself.

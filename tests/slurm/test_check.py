@@ -19,7 +19,7 @@ from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.slurm.client import answers, siteconf
 from slurm_elastic.slurm.conf import check, dryrun, plan
 from slurm_elastic.slurm.conf import isolated as isolated_program
-from slurm_elastic.slurm.conf.plan import Plan
+from slurm_elastic.slurm.conf.plan import ConfPlan
 from tests.slurm import site_cases
 
 pytestmark = unless("slurmctld")
@@ -36,7 +36,7 @@ def root() -> Iterator[Path]:
         yield path
 
 
-def planned(name: str, root: Path, extra: str = "") -> Plan:
+def planned(name: str, root: Path, extra: str = "") -> ConfPlan:
     conf = site_cases.copy(name, root)
     if name == "topology":
         site_cases.add_topology(conf)
@@ -89,7 +89,7 @@ SEEKS = 10.0
 """Seconds for a slurmctld to call its nodes; measured: 1 to 5."""
 
 
-def listening_site(root: Path, listener: Listener) -> Plan:
+def listening_site(root: Path, listener: Listener) -> ConfPlan:
     """One node, whose slurmd is the listener."""
     conf = site_cases.copy("small", root)
     text = "\n".join(line for line in conf.read_text().split("\n") if "n[1-4]" not in line)
@@ -216,7 +216,7 @@ def test_a_site_that_slurmctld_itself_refuses_gets_the_lesser_check(root: Path) 
     assert "it does not start on slurm.conf as it is" in report.lines[-1]
 
 
-def own_nodes(root: Path, nodes: str, names: str) -> Plan:
+def own_nodes(root: Path, nodes: str, names: str) -> ConfPlan:
     """The small site with other nodes."""
     conf = site_cases.copy("small", root)
     text = "\n".join(line for line in conf.read_text().split("\n") if "n[1-4]" not in line)

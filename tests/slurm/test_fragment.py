@@ -26,12 +26,12 @@ BASE = "ClusterName=small\nSlurmUser=slurm\n"
 
 
 def rendered(
-    config: Config, site: siteconf.Site, version: tuple[int, int] = (22, 5), *, lua: bool = True
+    config: Config, site: siteconf.SiteConf, version: tuple[int, int] = (22, 5), *, lua: bool = True
 ) -> str:
     return fragment.render(config, plan.pools_of(config), site, version, lua=lua)
 
 
-def site_of(tmp_path: Path, text: str) -> siteconf.Site:
+def site_of(tmp_path: Path, text: str) -> siteconf.SiteConf:
     path = tmp_path / "slurm.conf"
     path.write_text(BASE + text)
     return siteconf.read(path)

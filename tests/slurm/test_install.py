@@ -16,9 +16,9 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.config import Config, configfile
-from slurm_elastic.model.cluster import CAPACITY, Exclusion
+from slurm_elastic.model.exclusion import CAPACITY, Exclusion
 from slurm_elastic.slurm.conf import conf_diff, our_lines, plan
-from slurm_elastic.slurm.conf.install import Outcome, install, read_manifest
+from slurm_elastic.slurm.conf.install import InstallResult, install, read_manifest
 from slurm_elastic.slurm.conf.uninstall import uninstall
 from slurm_elastic.state.ledger import Ledger
 from tests import ledger_cases
@@ -52,12 +52,12 @@ class Host:
         path.write_text(f"#!/bin/sh\n{script}\n")
         path.chmod(0o755)
 
-    def install(self, config: Config | None = None, **options: object) -> Outcome:
+    def install(self, config: Config | None = None, **options: object) -> InstallResult:
         return install(
             config or self.config, self.config_path, version=VERSION, verify=False, **options
         )
 
-    def uninstall(self, **options: object) -> Outcome:
+    def uninstall(self, **options: object) -> InstallResult:
         options = {"force": True} | options
         return uninstall(self.config, self.config_path, version=VERSION, **options)
 
@@ -363,15 +363,15 @@ def paid(host: Host, *instances: tuple[str, str]) -> None:
     """The cloud answered a launch with these machines (id, node)."""
     spec = ledger_cases.spec(nodes=tuple(node for _, node in instances))
     with contextlib.closing(Ledger(host.config.state / "ledger.db")) as ledger:
-        ledger.intend(spec, "r1", ledger_cases.T0)
+        ledger.launches.intend(spec, "r1", ledger_cases.T0)
         made = [ledger_cases.instance(id_, node) for id_, node in instances]
-        ledger.launched(spec.generation, made, ledger_cases.T0)
+        ledger.machines.launched(spec.generation, made, ledger_cases.T0)
 
 
 def all_ended(host: Host) -> None:
     with contextlib.closing(Ledger(host.config.state / "ledger.db")) as ledger:
-        ids = [m.instance.id for m in ledger.machines()]
-        ledger.ended("aws", ids, "gone", ledger_cases.T0)
+        ids = [m.instance.id for m in ledger.machines.live()]
+        ledger.machines.ended("aws", ids, "gone", ledger_cases.T0)
 
 
 def answering(host: Host) -> None:
@@ -407,18 +407,18 @@ def test_after_an_uninstall_no_node_is_held_any_more(host: Host) -> None:
         until=ledger_cases.T0,
     )
     with contextlib.closing(Ledger(host.config.state / "ledger.db")) as ledger:
-        ledger.exclude(
+        ledger.exclusions.add(
             *[row, replace(row, kind="policy"), replace(row, scope="pub2", kind="policy")]
         )
         host.uninstall()
-        assert ledger.holds() == ()
+        assert ledger.exclusions.holds() == ()
 
 
 def test_a_launch_without_an_answer_counts_as_paid(host: Host) -> None:
     host.install()
     answering(host)
     with contextlib.closing(Ledger(host.config.state / "ledger.db")) as ledger:
-        ledger.intend(ledger_cases.spec(), "r1", ledger_cases.T0)
+        ledger.launches.intend(ledger_cases.spec(), "r1", ledger_cases.T0)
     with pytest.raises(ConfigError, match=r"a launch at aws for pub\[1-2\] has no answer yet"):
         host.uninstall(force=False)
 

@@ -15,7 +15,7 @@ from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.slurm.client import controller
 from slurm_elastic.slurm.conf import plan
 from slurm_elastic.slurm.conf.check import VOLATILE
-from slurm_elastic.slurm.conf.install import Outcome, install
+from slurm_elastic.slurm.conf.install import InstallResult, install
 from slurm_elastic.slurm.conf.uninstall import uninstall
 from tests.slurm import site_cases
 from tests.slurm.live_site import LiveSite, wait_for
@@ -148,7 +148,7 @@ def test_without_a_restart_the_programs_stay_until_slurmctld_let_go(root: Path) 
         live.stop()
 
 
-def _told(live: LiveSite, done: Outcome, at_once: bool) -> None:
+def _told(live: LiveSite, done: InstallResult, at_once: bool) -> None:
     """Check install's words on slurmctld without a restart command; restart it where needed."""
     assert done.restart_needed is not at_once
     if at_once:

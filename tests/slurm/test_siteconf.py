@@ -11,13 +11,13 @@ from slurm_elastic.slurm.client import siteconf
 from tests.slurm import site_cases
 
 
-def read(tmp_path: Path, text: str) -> siteconf.Site:
+def read(tmp_path: Path, text: str) -> siteconf.SiteConf:
     path = tmp_path / "slurm.conf"
     path.write_bytes(text.encode())
     return siteconf.read(path)
 
 
-def value(site: siteconf.Site, name: str) -> str | None:
+def value(site: siteconf.SiteConf, name: str) -> str | None:
     entry = site.option(name)
     return entry.value if entry else None
 

@@ -19,6 +19,7 @@ from slurm_elastic.watch.view.day import (
     STEP,
     HourView,
     Peak,
+    Span,
     day_view,
     hours,
     still_waiting,
@@ -127,3 +128,14 @@ def test_jobs_wait_from_their_submission_on() -> None:
         SlurmJob(id=3, states=frozenset({"RUNNING"}), submit=NOW - 400),
     ]
     assert still_waiting(jobs, NOW)[-3:] == [4, 4, 4]
+
+
+@pytest.mark.parametrize(("span", "rows"), [("6h", 6), ("24h", 24), ("7d", 7), ("30d", 30)])
+def test_other_spans_have_as_much_money_and_rows_of_hours_or_days(span: str, rows: int) -> None:
+    chosen = Span(span)
+    day = day_view([machine(NOW - 7200, NOW - 3600)], [], NOW, span=chosen)
+    assert (day.begin, day.begin + (day.points - 1) * day.step) == (NOW - chosen.seconds, NOW)
+    assert sum(day.dollars["spot"]) * day.step == pytest.approx(3600 * 0.5, abs=0.01)
+    assert len(hours(day)) == rows + 1, "and now"
+    old = SlurmJob(id=1, states=frozenset({"PENDING"}), submit=NOW - 40 * SPAN)
+    assert still_waiting([old], NOW, chosen) == [1] * day.points

@@ -11,8 +11,10 @@ from msgspec.structs import replace
 from status_cases import NOW, busy_ledger, busy_slurm, config, job, node
 
 from slurm_elastic.config.policies import Budget, CloudPolicies, SitePolicies
-from slurm_elastic.model.cluster import CAPACITY, POLICY, Exclusion, InstanceState, Market
-from slurm_elastic.model.slurm import SlurmNode
+from slurm_elastic.model.cluster import InstanceState, Market
+from slurm_elastic.model.directive import Directive, Pause
+from slurm_elastic.model.exclusion import CAPACITY, POLICY, Exclusion
+from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.growth.capacity import Spent
 from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
 from slurm_elastic.state.ledger import Health, Machine
@@ -20,6 +22,7 @@ from slurm_elastic.watch.view import DAY, Facts, StatusView, status_view
 from slurm_elastic.watch.view.attention import attention
 from slurm_elastic.watch.view.checkpoints import CheckpointFacts
 from slurm_elastic.watch.view.next_action import Outlook, brief, node_note, node_state
+from slurm_elastic.watch.view.rows import WAITING_TOLD, Level
 
 
 @pytest.fixture
@@ -30,11 +33,11 @@ def view(tmp_path: Path) -> StatusView:
         now=NOW,
         nodes=slurm.nodes(),
         jobs=slurm.jobs(),
-        machines=ledger.machines(ended_since=NOW - DAY),
-        open_launches=ledger.open_launches(),
-        cool_downs=ledger.cool_downs(NOW),
-        holds=ledger.holds(),
-        health=ledger.health(),
+        machines=ledger.machines.live(ended_since=NOW - DAY),
+        open_launches=ledger.launches.open(),
+        cool_downs=ledger.exclusions.cool_downs(NOW),
+        holds=ledger.exclusions.holds(),
+        health=ledger.health.all(),
         heartbeat=(NOW - 3, 99),
         process_found=True,
         pending=2,
@@ -463,3 +466,44 @@ def test_budgets_of_users_are_told_too(tmp_path: Path) -> None:
     (alice,) = status_view(made, facts).budgets
     assert (alice.account, alice.user, alice.per_day) == ("", "alice", 5.0)
     assert str(alice.stop).startswith("user alice has spent $5.50 of $5.00 today; new machines")
+
+
+def test_jobs_that_wait_are_told_the_longest_first(tmp_path: Path) -> None:
+    pending = frozenset({"PENDING"})
+    jobs = [
+        SlurmJob(id=n, states=pending, submit=NOW - n, user="ann", reason="Resources", tasks=2)
+        for n in range(1, 2 * WAITING_TOLD)
+    ]
+    running = SlurmJob(id=9000, states=frozenset({"RUNNING"}), submit=NOW - 9000)
+    queue = status_view(config(tmp_path), Facts(now=NOW, nodes={}, jobs=[running, *jobs])).queue
+    assert queue is not None
+    assert queue.waiting == 2 * len(jobs)
+    assert [one.age for one in queue.jobs] == sorted((one.age for one in queue.jobs), reverse=True)
+    assert len(queue.jobs) == WAITING_TOLD
+    assert (queue.jobs[0].id, queue.jobs[0].tasks) == (2 * WAITING_TOLD - 1, 2)
+
+
+def test_an_operators_pause_is_no_alarm(tmp_path: Path) -> None:
+    order = Directive(word=Pause(scope="cloud:aws"), who="root", since=NOW, starts=NOW)
+    view = status_view(config(tmp_path), Facts(now=NOW, nodes={}, directives=[order]))
+    told = next(one for one in view.attention if "is paused by root" in one.text)
+    assert told.level is Level.WARN
+
+
+def test_services_that_are_away_are_told_with_what_to_do(tmp_path: Path) -> None:
+    view = status_view(config(tmp_path), Facts(now=NOW, slurm_error="timed out"))
+    told = {one.text.split(":")[0]: one.do for one in view.attention}
+    assert told["Slurm does not answer"].startswith("systemctl status slurmctld")
+    assert told["Daemon"] == "systemctl start slurm-elasticd"
+
+
+def test_nodes_that_private_data_hides_are_not_missing_ones(tmp_path: Path) -> None:
+    one = Machine(instance=instance("i-1", "pub1"), pool="general")
+    view = status_view(
+        config(tmp_path), Facts(now=NOW, nodes={}, machines=[one], private=("nodes",))
+    )
+    assert [pool.states for pool in view.pools] == [{}, {}]
+    assert [machine.next for machine in view.instances] == [
+        "unknown: Slurm does not show its nodes"
+    ]
+    assert view.instances[0].calm

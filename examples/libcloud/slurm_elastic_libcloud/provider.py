@@ -13,7 +13,7 @@ from requests import RequestException
 
 from slurm_elastic.base.errors import AuthError, ConfigError, TransientError
 from slurm_elastic.model.cluster import InstanceState
-from slurm_elastic.providers.base.marks import machine_of, marks_of
+from slurm_elastic.providers.base.machine_tags import machine_of, marks_of
 from slurm_elastic.providers.base.offers import plain_offers
 from slurm_elastic.providers.base.one_by_one import OneByOne
 from slurm_elastic.providers.base.ownership import ownership_of

@@ -1,7 +1,7 @@
-"""The part that runs on the nodes for methods ``criu`` and ``dmtcp``: the program that the launcher
-starts by sudo, and the sweeper. It is the only part of the checkpoints that is root; README.md
-beside this file says who calls it, what it trusts, and where to look.
+"""The part of checkpointing by ``criu`` and ``dmtcp`` that runs on the nodes as root: the program
+that the launcher starts by sudo, and the sweeper. README.md beside this file says who calls it,
+what it trusts, and where to look.
 
-Standard library only and apart from all other modules: it is put on the nodes as one file
-(``slurm-elastic rootpart``).
+It uses the standard library only and nothing of our other modules, as it is put on the nodes as one
+file (``slurm-elastic rootpart``).
 """

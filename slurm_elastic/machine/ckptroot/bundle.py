@@ -1,4 +1,4 @@
-"""The program for the nodes as one file: this package in a zip archive that Python runs."""
+"""Packs this package into one file for the nodes: a zip archive that Python runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def build(config: str = CONFIG) -> bytes:
-    """The program; the same bytes for the same sources. ``config`` is where it reads its own."""
+    """The program's bytes, always the same for the same sources. It will read ``config``."""
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
         for source in sorted(resources.files(__package__).iterdir(), key=lambda s: s.name):

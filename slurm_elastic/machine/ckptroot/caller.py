@@ -1,8 +1,8 @@
-"""For which job we were started: found out from the kernel, not believed.
+"""Finds out from the kernel for which job we were started, without believing the caller.
 
-The chain of parents must be slurmstepd of a batch step, then sudo, then us. A process is slurmstepd
-only if it runs the installed program as root: its name and its arguments are words that a user may
-give to a program of his own, sudo included.
+Our parents must be sudo, and above it the slurmstepd of a batch step. A process counts as
+slurmstepd only if it runs the installed program as root: users can give a program of their own, or
+sudo, any name and any arguments.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from .site import Refused, Site
 _TITLE = re.compile(rb"slurmstepd: \[(?:StepId=)?(\d+)\.batch\]")
 _CGROUP = re.compile(r"/job_(\d+)(?:/|$)", re.MULTILINE)
 CLEAN = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
-"""The environment of all that root runs."""
+"""The environment of every program that root runs."""
 
 
 @dataclass(frozen=True)
 class Caller:
-    """The job and its user. ``environment`` is the user's own, for his program only."""
+    """The job and its user. ``environment`` is the user's own and is given to his program only."""
 
     job: int
     uid: int
@@ -34,22 +34,25 @@ class Caller:
 
     @property
     def node(self) -> str:
-        """Slurm's name of this node; a name for people, as the user may set what he likes."""
+        """Slurm's name of this node. It is only shown to people, as the user may
+        have changed it.
+        """
         return self.environment.get(b"SLURMD_NODENAME", b"").decode(errors="replace")
 
     @property
     def restarts(self) -> int | None:
-        """How often Slurm had restarted the job by the environment, which the user may change;
-        None where that says nothing, as in a first run.
+        """How often Slurm has restarted the job, by the environment, which the user may have
+        changed; None where it does not say, as in a first run.
         """
         text = self.environment.get(b"SLURM_RESTART_COUNT", b"")
         return int(text) if text.isdigit() else None
 
 
 def identify(site: Site, *, asks: bool = False, proc: Path = Path("/proc")) -> Caller:
-    """The caller; Refused unless it is the batch script of a job of the user who called sudo.
+    """The caller. Raises Refused unless it is the batch script of a job of the user who called
+    sudo.
 
-    With ``asks`` the script has called sudo as a child, to ask whether it may be run so.
+    With ``asks`` the script has called sudo as a child, to ask whether the job may be checkpointed.
     """
     user, parent = sudo_user(), os.getppid()
     top, step = chain(site, proc, asks=asks)
@@ -65,14 +68,16 @@ def identify(site: Site, *, asks: bool = False, proc: Path = Path("/proc")) -> C
         groups=tuple(os.getgrouplist(user.pw_name, sudo_number("SUDO_GID"))),
         environment=_environment(top, proc),
     )
-    # Whose parent is alive still has that parent: so none of these numbers was another's meanwhile.
+    # While our parent lives it stays our parent, so these pids were not reused as we looked.
     if os.getppid() != parent or chain(site, proc, asks=asks) != (top, step):
         raise Refused("what started us ended meanwhile")
     return caller
 
 
 def sudo_user() -> pwd.struct_passwd:
-    """Who called sudo, which sets this itself; Refused for root and for unknown users."""
+    """The user who called sudo, which sets this itself. Raises Refused for root and
+    unknown users.
+    """
     uid = sudo_number("SUDO_UID")
     try:
         user = pwd.getpwuid(uid)
@@ -84,12 +89,14 @@ def sudo_user() -> pwd.struct_passwd:
 
 
 def own_environment(sudo: str, proc: Path = Path("/proc")) -> dict[bytes, bytes]:
-    """That of sudo, our parent, as its caller gave it; Refused where it is not to be had."""
+    """The environment that sudo, our parent, was called with. Raises Refused if it
+    cannot be read.
+    """
     parent = os.getppid()
     try:
         if program_of(parent, proc) == os.path.realpath(sudo):
             environment = _environment(parent, proc)
-            if os.getppid() == parent:  # else its number may have been another's meanwhile
+            if os.getppid() == parent:  # otherwise its pid may have been reused as we looked
                 return environment
     except OSError as error:
         raise Refused(f"the environment of {sudo}, process {parent}: {error.strerror}") from error
@@ -97,7 +104,7 @@ def own_environment(sudo: str, proc: Path = Path("/proc")) -> dict[bytes, bytes]
 
 
 def chain(site: Site, proc: Path, *, asks: bool) -> tuple[int, int]:
-    """The pids of the step's first process, which is sudo, and of its slurmstepd."""
+    """The pids of the step's first process, which is sudo, and of the slurmstepd above it."""
     child, pid = 0, os.getppid()
     while pid > 1 and program_of(pid, proc) == os.path.realpath(site.sudo):
         child, pid = pid, int(_status(pid, proc, "PPid") or 0)
@@ -120,7 +127,7 @@ def _job_of(step: int, proc: Path) -> int:
 
 
 def program_of(pid: int, proc: Path = Path("/proc")) -> str:
-    """The path of the file that a process runs; empty where it cannot be read."""
+    """The path of the file that a process runs; empty if it cannot be read."""
     try:
         return os.readlink(proc / str(pid) / "exe").removesuffix(" (deleted)")
     except OSError:
@@ -148,7 +155,6 @@ def _environment(pid: int, proc: Path) -> dict[bytes, bytes]:
 
 
 def sudo_number(name: str) -> int:
-    """One of the numbers that sudo sets."""
     text = os.environ.get(name, "")
     if not text.isdigit():
         raise Refused(f"{name} is not set: start this by sudo")

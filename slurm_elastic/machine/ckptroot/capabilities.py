@@ -1,7 +1,8 @@
-"""With which rights CRIU runs, in the words of setpriv(1): no more than it takes (capabilities(7)).
+"""The rights that CRIU runs with, as options of setpriv(1): no more than it needs
+(capabilities(7)).
 
-CAP_CHECKPOINT_RESTORE is for process numbers and memory maps; where root lacks it, as in containers
-and before Linux 5.9, CAP_SYS_ADMIN, which had it in it.
+CAP_CHECKPOINT_RESTORE lets it choose process numbers and memory maps. Where root lacks that, as in
+containers and before Linux 5.9, CAP_SYS_ADMIN does, which it was split off from.
 """
 
 from __future__ import annotations
@@ -18,20 +19,20 @@ _SYS_PTRACE, _SYS_ADMIN, _SYS_RESOURCE, _CHECKPOINT_RESTORE = 19, 21, 24, 40
 def restorer(
     user: User, groups: tuple[int, ...], has_sysv: bool = False, has_streams: bool = False
 ) -> list[str]:
-    """The words that make CRIU the job's user for good, with no right on files but his, to restore.
+    """Makes CRIU the job's user for good, with no rights on files but his, for a restore.
 
-    It keeps the rights that this takes: process numbers and memory maps, smaller bounding sets
+    It keeps the rights that a restore takes: process numbers and memory maps, smaller bounding sets
     (setpcap), limits above the present ones (sys_resource), a namespace for System V IPC
-    (sys_admin), and connections of TCP (net_admin). Nobody of that user can look into such a
-    process (ptrace(2), "Ptrace access mode checking"), and it can become nobody else.
+    (sys_admin) and TCP connections (net_admin). That user's other processes cannot look into such a
+    process (ptrace(2), "Ptrace access mode checking"), and it cannot become anybody else.
     """
     more = ({_SYS_ADMIN} if has_sysv else set()) | ({_NET_ADMIN} if has_streams else set())
     return _as_user(user, groups, {_SETPCAP, _SYS_RESOURCE, restores(), *more})
 
 
 def own_dumper(user: User, has_sysv: bool) -> list[str]:
-    """As ``restorer``, to save: with the states of sockets (net_admin), and to enter a job's System
-    V IPC and read it.
+    """Like ``restorer``, for a save as the user: CRIU also reads the states of sockets (net_admin),
+    and enters and reads the job's System V IPC.
     """
     sysv = {_SYS_ADMIN, _IPC_OWNER} if has_sysv else set()
     wanted = {_NET_ADMIN, _SYS_PTRACE, _SYS_RESOURCE, restores(), *sysv}
@@ -39,8 +40,8 @@ def own_dumper(user: User, has_sysv: bool) -> list[str]:
 
 
 def dumper(user: User, has_sysv: bool) -> list[str]:
-    """The words that keep CRIU, as root, from more than a dump takes: it reads what the job's
-    processes hold. prlimit(2) goes by the real user where root lacks CAP_SYS_RESOURCE.
+    """Keeps CRIU, which runs as root, from doing more than a save takes: reading what the job's
+    processes hold. Where root lacks CAP_SYS_RESOURCE, prlimit(2) goes by the real user.
     """
     words = list[str]()
     if not _has(_SYS_RESOURCE):
@@ -53,7 +54,7 @@ def dumper(user: User, has_sysv: bool) -> list[str]:
 
 
 def restores() -> int:
-    """The capability that lets a user restore process numbers and memory maps."""
+    """The capability by which a user may restore process numbers and memory maps."""
     return _CHECKPOINT_RESTORE if is_whole() else _SYS_ADMIN
 
 
@@ -72,7 +73,7 @@ def _as_user(user: User, groups: tuple[int, ...], wanted: set[int]) -> list[str]
 
 
 def _listed(wanted: set[int]) -> str:
-    """The wanted ones that root has, as setpriv(1) takes them."""
+    """Those of the wanted ones that root has, as setpriv(1) takes them."""
     return ",".join(["-all", *(f"+cap_{number}" for number in sorted(wanted) if _has(number))])
 
 

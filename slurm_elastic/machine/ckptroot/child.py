@@ -1,4 +1,4 @@
-"""Child processes of ours that run as the user, who may do with them whatever he likes."""
+"""Our child processes that run as the user, who may do with them whatever he likes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _BLOCK = 65536
 
 
 class Child:
-    """The leader of a process group. Until ``end`` it is not reaped: so long neither its number nor
-    that of its group can be anybody else's (wait(2); a number is free once it is reaped).
+    """The leader of a process group. We do not reap it before ``end``, so until then neither its
+    pid nor its group's number can be anybody else's (wait(2)).
     """
 
     def __init__(self, pid: int) -> None:
@@ -36,12 +36,12 @@ class Child:
         return found.si_status | (0x80 if found.si_code == os.CLD_DUMPED else 0)
 
     def signal(self, number: int) -> None:
-        """To itself alone."""
+        """Send it to this process alone."""
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._descriptor, number)
 
     def end(self) -> None:
-        """Kill it and what is left of its group, and let it go."""
+        """Kill it and what is left of its group, and reap it."""
         with contextlib.suppress(ProcessLookupError):  # it may not lead its group yet
             os.killpg(self.pid, signal.SIGKILL)
         self.signal(signal.SIGKILL)
@@ -52,8 +52,9 @@ class Child:
 def run(
     command: Sequence[str], timeout: float, user: tuple[int, int, Sequence[int]], most: int = 65536
 ) -> tuple[int, str]:
-    """Run a program as the user: its exit code, and what it says first. Refused where it does not
-    end in time: it is killed. Whoever else holds its output is not waited for.
+    """Run a program as the user; its exit code and the beginning of its output. It is killed, and
+    Refused raised, if it does not end in time. Nobody waits for other processes that hold its
+    output.
     """
     uid, gid, groups = user
     with subprocess.Popen(
@@ -71,7 +72,7 @@ def run(
 
 
 def _said(asked: subprocess.Popen[bytes], timeout: float, most: int) -> bytes | None:
-    """The output until it ends, of which only the first bytes are kept; None if it does not."""
+    """Its first ``most`` bytes of output, once it has ended; None if it does not end in time."""
     output = asked.stdout.fileno() if asked.stdout else -1
     said, waited, until = b"", [output], time.monotonic() + timeout
     ends = os.pidfd_open(asked.pid)

@@ -1,10 +1,10 @@
-"""A job's own CLOCK_MONOTONIC and CLOCK_BOOTTIME (time_namespaces(7), Linux 5.6): they go on from
-where they stood when it was saved, whatever machine it goes on.
+"""Gives a job its own CLOCK_MONOTONIC and CLOCK_BOOTTIME (time_namespaces(7), Linux 5.6), so that
+they go on from where they stood at the save, whatever machine the job goes on.
 
-Both count from a machine's start. A program that waits until a time of theirs, as most event loops
-and locks with a time-out do, would wait for ever on a machine that was started later than the one
-it was saved on, and not at all on one that was started before. A machine's offsets are against the
-kernel's own clocks, so that a node which is itself in such a namespace, as in a container, counts.
+Both count from the machine's start. Most event loops and locks with a time-out wait until some time
+of theirs: moved to a machine that was started later they would wait for ever, and on one that was
+started earlier not at all. Offsets are against the kernel's own clocks, so we add those of the node
+itself, which may be in such a namespace, too, as in a container.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _CLOCKS = {"monotonic": time.CLOCK_MONOTONIC, "boottime": time.CLOCK_BOOTTIME}
 _SECOND = 1_000_000_000
 
 Clocks = dict[str, int]
-"""Nanoseconds by the name that the kernel gives a clock: what it says, or its offset."""
+"""Nanoseconds by the kernel's name of a clock: its time, or its offset."""
 
 
 def offsets() -> Clocks:
-    """The offsets of our children's clocks, and so of ours as long as they have none of their own;
-    empty where the kernel knows no such namespaces.
+    """The offsets of our children's clocks, which are ours, too, as long as the children have none
+    of their own. Empty if the kernel knows no time namespaces.
     """
     found = {}
     with contextlib.suppress(OSError):
@@ -39,9 +39,10 @@ def offsets() -> Clocks:
 
 
 def begin(ours: Mapping[str, int], saved: Mapping[str, int] | None) -> Clocks:
-    """Our children to come have clocks of their own, which begin at what was ``saved``, else at
-    what ours say; their offsets. ``ours`` are those of our own clocks. OSError where this kernel
-    does not know that, or root may not set clocks (CAP_SYS_TIME), as in containers.
+    """Give the children that we start from now on clocks of their own; returns their offsets. The
+    clocks begin at ``saved``, otherwise at our present time. ``ours`` are the offsets of our own.
+    Raises OSError where the kernel cannot do that, or root may not set clocks (CAP_SYS_TIME), as in
+    containers.
     """
     if not ours:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
@@ -60,19 +61,19 @@ def begin(ours: Mapping[str, int], saved: Mapping[str, int] | None) -> Clocks:
 
 @contextlib.contextmanager
 def begun(ours: Mapping[str, int], saved: Mapping[str, int] | None) -> Iterator[Clocks]:
-    """As ``begin``, for the children that are started meanwhile. Later ones have our clocks, and so
-    has what shares memory with us, which Linux before 6.1 refuses else.
+    """Like ``begin``, for the children that are started inside the ``with``. Later ones have our
+    clocks again, and so have threads, which Linux before 6.1 refuses otherwise.
     """
     found = begin(ours, saved)
     try:
         yield found
     finally:
-        with contextlib.suppress(OSError):  # what was started is there, and has to be told of
+        with contextlib.suppress(OSError):  # our caller has to learn of what was started
             share_time()
 
 
 def now(ours: Mapping[str, int], theirs: Mapping[str, int]) -> Clocks:
-    """The time by clocks with the offsets ``theirs``, read by our own with the offsets ``ours``."""
+    """The time on clocks with the offsets ``theirs``; the clocks that we read have ``ours``."""
     return {name: _now(name) - ours[name] + theirs[name] for name in _CLOCKS}
 
 

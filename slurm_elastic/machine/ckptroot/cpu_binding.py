@@ -1,8 +1,9 @@
-"""The CPUs that programs bind their threads to (sched_setaffinity(2)), as taskset and OpenMP do.
+"""Remembers the CPUs that programs bind their threads to (sched_setaffinity(2)), as taskset and
+OpenMP do.
 
-CRIU brings threads back with the CPUs of the step that they come back in, which is what Slurm gives
-them. Where a program wanted less than its step had, it gets as much of the new one: by their places
-among the step's CPUs, as another node, or another job beside it, leaves it other numbers.
+After a restore by CRIU, threads have all CPUs of the new step. A program that had bound some to
+fewer gets as much of the new step: we note the places of those CPUs among the step's, as the new
+step may have CPUs of other numbers.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from .proc import number_inside, status_of, threads_of
 
 Bound = dict[str, list[int]]
-"""By a thread's number in the job's own namespace, places among the sorted CPUs of its step."""
+"""For each thread, by its number in the job's namespace, places among the step's sorted CPUs."""
 
 
 def bound(tasks: Iterable[int], allowed: Collection[int]) -> Bound:
-    """The threads that use less than all CPUs ``allowed`` to the step."""
+    """The threads that use fewer CPUs than ``allowed``, the step's."""
     places, found = {cpu: place for place, cpu in enumerate(sorted(allowed))}, Bound()
     for thread, inside in _threads(tasks):
         with contextlib.suppress(OSError):
@@ -31,9 +32,9 @@ def bound(tasks: Iterable[int], allowed: Collection[int]) -> Bound:
 def bind(
     tasks: Iterable[int], saved: Mapping[str, Sequence[int]], allowed: Collection[int]
 ) -> None:
-    """Bind threads again as they were ``saved``; where this step has fewer CPUs, those whose places
-    it has not keep all of them. With the user's own rights, as a thread that has ended meanwhile
-    may have left its number to somebody else's.
+    """Bind threads again as ``saved``. A thread keeps all CPUs if this step has too few for its
+    places. Called with the user's rights: a thread may have ended, and its number be somebody
+    else's.
     """
     cpus = sorted(allowed)
     for thread, inside in _threads(tasks):
@@ -44,7 +45,7 @@ def bind(
 
 
 def _threads(tasks: Iterable[int]) -> Iterator[tuple[int, str]]:
-    """The number out here and the one inside of each thread."""
+    """Each thread's number on the node, and the one in the job's namespace."""
     for pid in tasks:
         for thread in threads_of(pid):
             yield thread, str(number_inside(status_of(thread)))

@@ -1,6 +1,6 @@
-"""Method ``criu``: transparent checkpoints by CRIU, of all processes of a job on one node.
+"""Method ``criu``: CRIU saves all processes of a job on one node, and they need not know of it.
 
-A dump leaves the tasks stopped until its image was checked: what cannot be saved goes on.
+A dump leaves the tasks stopped until its image was checked; if that cannot be used, they go on.
 Measured with CRIU 4.1.1 and 4.2.1, Slurm 24.11 and 26.05.
 """
 
@@ -46,16 +46,18 @@ from .tempfiles import TempFiles
 
 YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 _CLOSES = ("--tcp-close", "--skip-in-flight")
-"""Only where that is asked for: a job with a connection is refused else, and goes on with it."""
+"""Only where the job or the site asks for it. Otherwise a job with a connection to elsewhere is
+refused, and goes on with it.
+"""
 _KEEPS = ("--tcp-established",)
-"""Only where all connections are between processes of the job, by the loopback address."""
+"""Only where all connections are between the job's own processes, by the loopback address."""
 _BOTH = (
     "--ext-unix-sk", "--evasive-devices", "--manage-cgroups=ignore", "--file-locks",
     "--ghost-limit", "1000G", "-v2",
 )  # fmt: skip
-"""``--file-locks``: the locks of the job's own tasks; ``inventory.check_locked`` sees to it that
-nobody used the file meanwhile. ``--ghost-limit``: an open file that was deleted is in the image,
-which has no more than there is room for.
+"""``--file-locks``: the locks of the job's own tasks; ``inventory.check_locked`` makes sure that
+nobody has used the file meanwhile. ``--ghost-limit``: the image contains open files that were
+deleted; the room for the image bounds their size.
 """
 
 
@@ -90,14 +92,15 @@ class Criu(Method):
         self._begun(self.inside.ask("start", 30.0))
 
     def lay_out(self, image: Path, /) -> None:
-        """The files that the job has in temporary directories."""
+        """Put the job's files back into the temporary directories."""
         self._tempfiles.unpack(image)
 
     def restore(self, image: Path, manifest: Manifest) -> None:
-        """Bring the image's processes back; Refused where that failed, nothing is left of them.
+        """Bring the image's processes back. Raises Refused if that fails, and then none of them is
+        left.
 
-        CRIU opens every file of the job again by its path, so it does that with the user's own
-        rights on files: whatever he has put there since is what he could open himself.
+        CRIU opens every file of the job by its path. It does so with the user's own rights on
+        files: he could open himself whatever he has put there since.
         """
         groups = images.check(image, self._caller)
         image_access.show(image)
@@ -126,9 +129,9 @@ class Criu(Method):
                 cpu_binding.bind(self.inside.tasks(), manifest.bound, os.sched_getaffinity(0))
 
     def _take_locks(self, held: locks.Locks, stopped: frozenset[int]) -> None:
-        """The restored tasks, which are left stopped, take their locks and go on, but for those
-        that somebody ``stopped`` before the save. Refused, and nothing is left of them, where
-        another process has such a lock.
+        """Have the restored tasks, which are still stopped, take their locks and go on, except
+        those that somebody had ``stopped`` before the save. If another process has one of the
+        locks, end the tasks and raise Refused.
         """
         if path := locks.take(self.inside.tasks(), held):
             self._end()
@@ -136,7 +139,7 @@ class Criu(Method):
         self._continue(stopped)
 
     def _begun(self, told: Mapping[str, Any]) -> None:
-        """The payload runs as process 1 has ``told``."""
+        """Note what process 1 has ``told`` about the payload it started."""
         self.pid = int(told["pid"])
         self._clocks, self._clockless = told.get("clocks"), told.get("clockless", "")
 
@@ -145,8 +148,8 @@ class Criu(Method):
         return frozenset(file.path for file in images.writing(image) if not file.appends)
 
     def need(self) -> int:
-        """The memory of all tasks, found before anything is stopped; Refused for what cannot be
-        brought back.
+        """The memory of all tasks, counted before anything is stopped. Raises Refused if something
+        of the job could not be brought back.
         """
         if self._clockless:
             raise Refused(f"its node gives it no clocks of its own: {self._clockless}")
@@ -159,18 +162,18 @@ class Criu(Method):
         return memory + (held.beyond if held else 0)
 
     def clocks(self) -> clock.Clocks | None:
-        """The time by the job's own clocks."""
+        """The time on the job's own clocks."""
         return None if self._clocks is None else clock.now(clock.offsets(), self._clocks)
 
     def locked(self) -> dict[str, inventory.State]:
-        """The files that the job keeps locked, as they are now; its own copies of what is on this
-        node alone are nobody else's.
+        """The files that the job keeps locked, as they are now. Its copies of files of this node
+        alone are left out: nobody else has those.
         """
         found = inventory.locked_files(self.inside.tasks())
         return {path: state for path, state in found.items() if not self._tempfiles.holds(path)}
 
     def bound(self) -> cpu_binding.Bound:
-        """The threads that have not all of their step's CPUs."""
+        """The threads that are bound to fewer than all CPUs of the step."""
         return cpu_binding.bound(self.inside.tasks(), os.sched_getaffinity(0))
 
     def connections(self) -> list[str]:
@@ -178,16 +181,18 @@ class Criu(Method):
         return sockets.connections(self.inside.tasks())
 
     def partners(self) -> list[str]:
-        """The same, unless all are between its own processes."""
+        """The same, or nothing if all connections are between the job's own processes."""
         tasks = self.inside.tasks()
         return [] if sockets.are_its_own(tasks) else sockets.connections(tasks)
 
     def dump(self, image: Path, within: float, most: int, closes: bool = False) -> dict[str, int]:
-        """Save all processes into ``image`` and leave them stopped: ``go_on`` or ``stop`` is next.
+        """Save all processes into ``image`` and leave them stopped; call ``go_on`` or ``stop``
+        next.
 
-        Returns the files that they have open for writing, with sizes. Refused: they go on as if
-        nothing had been. CRIU is never killed: its victims would not survive that. So it may end
-        after ``within``, and what it may write is bounded as by a full disk (``dump``).
+        Returns the files that they have open for writing, with sizes. If it raises Refused, they go
+        on as if nothing had happened. CRIU is never killed, as its victims would not survive that.
+        So it may take longer than ``within``, and its output is bounded like by a full disk
+        (``dump``).
         """
         if within <= 0:
             raise Refused("the deadline has passed")
@@ -201,7 +206,7 @@ class Criu(Method):
                 inside["ipc"] = ipc
             try:
                 self._save(image, most, closes, inside)
-            except OSError:  # CRIU had done its part: where that fails, it lets them go on itself
+            except OSError:  # CRIU has saved them; had it failed, it had let them go on itself
                 self.go_on()
                 raise
             try:
@@ -220,7 +225,6 @@ class Criu(Method):
                 raise
 
     def _save(self, image: Path, most: int, closes: bool, inside: Mapping[str, int]) -> None:
-        """CRIU's part."""
         dump.know_kernel(self._site.criu)
         log, tasks = self._scratch.path() / "dump.log", self.inside.tasks()
         keeps = not closes and sockets.are_its_own(tasks)
@@ -233,11 +237,11 @@ class Criu(Method):
         (one.run_as_user if has_renamed else one.run)(image, log, most)
 
     def gather(self, image: Path, most: int, /) -> None:
-        """With what they have in this node's temporary directories."""
+        """Add what they have in this node's temporary directories."""
         self._tempfiles.pack(image, most, self.inside.tasks())
 
     def go_on(self) -> None:
-        """After a dump: the processes run on, but for those that somebody had stopped before."""
+        """After a dump, let the processes run on, except those that somebody had stopped before."""
         try:
             poll_again.go_back(self.inside.tasks())
             if self._reused is not None:
@@ -253,13 +257,13 @@ class Criu(Method):
         self.inside.tell("continue", but=sorted(others))
 
     def stop(self) -> None:
-        """After a dump: the processes end here."""
+        """After a dump, end the processes on this node."""
         self._end()
         self._tempfiles.take_back()
         self._tempfiles.leave()
 
     def _end(self) -> None:
-        """An image has the tasks, which end here: what they keep in files is to stay as it is."""
+        """End the tasks, which an image has; what they keep in files must stay as it is."""
         robust_mutexes.keep(self.inside.tasks())
         self.inside.kill()
 
@@ -280,22 +284,22 @@ class Criu(Method):
         return {"criu": found[1] if found else "unknown", "kernel": os.uname().release}
 
     def close(self) -> None:
-        """All that is left of the job ends; its places and the scratch directory go."""
+        """End what is left of the job; remove its places and the scratch directory."""
         self.inside.close()
         self._tempfiles.discard()
         self._tmp.close()
         self._scratch.close()
 
     def _check_held(self, before: sysv.Held | None, now: sysv.Held | None) -> None:
-        """Refused where the image may lack something of what there is ``now``."""
+        """Refused if the image may lack System V objects that there are ``now``."""
         if now and not before:
             raise Refused("it has begun to use System V IPC just now")
         if now and now.semaphores:
             sysv.check_undone(self.inside.tasks(), self.inside.init)
 
     def _check_sysv(self) -> None:
-        """Refused where this kernel lets no user choose the numbers of System V IPC. With the job's
-        own /proc, where a container's may not be written.
+        """Refused if this kernel lets no user choose the numbers of System V IPC. Tried in the
+        job's own /proc, as a container's may be read-only.
         """
         words = capabilities.restorer(self._caller, self._caller.groups, has_sysv=True)
         enter = ["/usr/bin/nsenter", f"--mount=/proc/self/fd/{self.inside.mounts}", "--"]
@@ -304,8 +308,8 @@ class Criu(Method):
             raise Refused("it uses System V IPC, which this kernel lets only root bring back")
 
     def _check(self) -> int:
-        """That nothing of the job would be left behind, and that its user may restore every task;
-        the bytes of its memory and of its files on this node.
+        """Make sure that a save leaves nothing of the job behind and that its user may restore
+        every task; returns the bytes of its memory and of its files on this node.
         """
         tasks = self.inside.tasks()
         steps.check(self._site, self._caller.job, tasks, self.name)
@@ -319,7 +323,7 @@ class Criu(Method):
 
 
 def available(site: Site) -> None:
-    """Refused where this host cannot do it."""
+    """Raises Refused if this host cannot run it."""
     with contextlib.suppress(FileNotFoundError):
         scope = YAMA.read_text().strip()
         if scope != "0":

@@ -1,10 +1,10 @@
-"""Method ``dmtcp``: DMTCP's own commands (dmtcp_launch(1), dmtcp_command(1), dmtcp_restart(1)).
+"""Method ``dmtcp``: runs DMTCP's own commands (dmtcp_launch(1), dmtcp_command(1),
+dmtcp_restart(1)).
 
-All of them run as the user, as does what they restore: nothing here needs root but the directories.
-Each run has a coordinator of its own, on a port that others cannot reach (guard).
-DMTCP saves into a directory of the user's, in the job's own; root copies that from there. So nobody
-but root ever has one of root's files open for writing, and what is read is a bounded number of
-plain files.
+They all run as the user, and so does what they restore; only the directories need root. Each run
+has a coordinator of its own, on a port that others cannot reach (port_guard). DMTCP saves into a
+directory that the user owns; root then copies a bounded number of plain files from there. So nobody
+but root ever has one of root's files open for writing.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from . import clock, files, image_access, steps
 from .caller import Caller
 from .child import Child
 from .dmtcp_coordinator import UNGUARDED, Coordinator
-from .guard import guarded
 from .manifest import Manifest
 from .method import Method
 from .payload import HANDED, Payload, become
+from .port_guard import guarded
 from .rights import as_user
 from .site import Refused, Site
 
 _PROCESSES = 10_000
-"""Files in a directory that DMTCP saved into: one for each process, and some more."""
+"""Most files in a directory that DMTCP saved into: one a process, and a few more."""
 
 
 class Dmtcp(Method):
@@ -49,7 +49,7 @@ class Dmtcp(Method):
 
     @property
     def pid(self) -> int:
-        """The payload's first process; 0 where there is none."""
+        """The payload's first process; 0 if there is none."""
         return self._child.pid if self._child else 0
 
     def start(self) -> None:
@@ -57,8 +57,8 @@ class Dmtcp(Method):
         self._run([self._program("dmtcp_launch"), *self._coordinator.words(), *self._payload.argv])
 
     def restore(self, image: Path, manifest: Manifest) -> None:
-        """dmtcp_restart of the image's files, which were verified. It gets their directory open, as
-        the way there is closed to users.
+        """Run dmtcp_restart on the image's files, which were verified. It is handed their directory
+        open, as users cannot reach it by its path.
         """
         names = [name for name in sorted(manifest.files) if name.endswith(".dmtcp")]
         if not names:
@@ -70,18 +70,20 @@ class Dmtcp(Method):
             self._run(command, handed=directory, clocks=manifest.clocks)
 
     def need(self) -> int:
-        """Not known before DMTCP has compressed it; it is told when that is to be copied. Refused
-        while a step runs, whose srun could not be brought back.
+        """Unknown until DMTCP has compressed it; ``gather`` then bounds it. Raises Refused while a
+        step runs, as its srun could not be brought back.
         """
         steps.check(self._site, self._caller.job, (), self.name)
         return 0
 
     def clocks(self) -> clock.Clocks | None:
-        """Later than in the image, as the tasks have run on: they never go back."""
+        """The time now, which is later than in the image as the tasks run on: they
+        never go back.
+        """
         return None if self._clocks is None else clock.now(self._own_clocks, self._clocks)
 
     def dump(self, _image: Path, within: float, _most: int, _closes: bool, /) -> dict[str, int]:
-        """Save into the user's directory. Refused: they go on."""
+        """Save into the user's directory. If it raises Refused, the tasks go on."""
         self._discard()
         try:
             with as_user(self._caller):
@@ -95,7 +97,7 @@ class Dmtcp(Method):
         return {}
 
     def gather(self, image: Path, most: int) -> None:
-        """Copy what was saved into the image, as files of root's."""
+        """Copy what was saved into the image, as root's files."""
         try:
             with as_user(self._caller):
                 directory = os.open(self._saved, os.O_RDONLY | os.O_DIRECTORY | files.SAFE)
@@ -119,8 +121,8 @@ class Dmtcp(Method):
                 os.close(source)
 
     def _discard(self) -> None:
-        """The files that were saved into the user's directory go, with his rights; what he keeps us
-        from removing is his.
+        """Remove, with the user's rights, what was saved into his directory. If he keeps us from
+        it, that is his affair.
         """
         with contextlib.suppress(OSError, Refused), as_user(self._caller):
             files.remove(self._saved, _PROCESSES)
@@ -130,7 +132,7 @@ class Dmtcp(Method):
         self._discard()
 
     def stop(self) -> None:
-        """After a dump: the processes end here, and with them their coordinator."""
+        """After a dump, end the processes and with them their coordinator."""
         with contextlib.suppress(Refused):
             self._coordinator.command(30.0, "--quit")
         self._kill()
@@ -153,7 +155,7 @@ class Dmtcp(Method):
         return {"dmtcp": found[1] if found else "unknown", "kernel": os.uname().release}
 
     def close(self) -> None:
-        """All that is left of the job ends; the scratch directory goes."""
+        """End what is left of the job; remove the scratch directory."""
         if self._child:
             with contextlib.suppress(Refused):
                 self._coordinator.command(10.0, "--quit")
@@ -164,7 +166,7 @@ class Dmtcp(Method):
     def _run(
         self, argv: Sequence[str], handed: int | None = None, clocks: clock.Clocks | None = None
     ) -> None:
-        """The payload, as our child and the leader of a session; its ``clocks`` go on."""
+        """Start the payload as our child and the leader of a session, with the saved ``clocks``."""
         self._coordinator.forget()
         payload = replace(self._payload, argv=tuple(argv))
         with self._with_clocks(clocks):
@@ -180,8 +182,8 @@ class Dmtcp(Method):
 
     @contextlib.contextmanager
     def _with_clocks(self, saved: clock.Clocks | None) -> Iterator[None]:
-        """A child that is started has clocks of its own, where this node can give it any. A job
-        that was saved with its own is not brought back without.
+        """Give a child that is started clocks of its own if this node can. A job that was saved
+        with its own is not brought back without.
         """
         self._clocks = None
         with contextlib.ExitStack() as stack:
@@ -193,7 +195,7 @@ class Dmtcp(Method):
             yield
 
     def _kill(self) -> None:
-        """The payload leads a session; what left that is the coordinator's to end."""
+        """Kill the payload's session; the coordinator ends processes that have left it."""
         if self._child:
             self._child.end()
             self._child = None
@@ -203,7 +205,7 @@ class Dmtcp(Method):
 
 
 def available(site: Site) -> None:
-    """Refused where this host cannot do it."""
+    """Raises Refused if this host cannot run it."""
     for name in ("dmtcp_launch", "dmtcp_command", "dmtcp_restart"):
         if not os.access(f"{site.dmtcp}/{name}", os.X_OK):
             raise Refused(f"{site.dmtcp}/{name} is not installed")

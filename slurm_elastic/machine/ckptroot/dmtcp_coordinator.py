@@ -1,5 +1,5 @@
-"""The coordinator of one run under DMTCP (dmtcp_command(1)). It asks nobody who they are, so its
-port is for the job's user and root alone (guard), or there is none.
+"""The coordinator of one run under DMTCP (dmtcp_command(1)). It takes orders from anybody, so only
+the job's user and root may reach its port (port_guard); without such a port there is no run.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from . import child, files
 from .caller import Caller
-from .guard import Guard, guarded
+from .port_guard import Guard, guarded
 from .rights import as_user
 from .scratch import Scratch
 from .site import Refused, Site
@@ -20,14 +20,14 @@ UNGUARDED = (
     "nftables on the node (in a container with CAP_NET_ADMIN), or use criu"
 )
 _PORT = 32
-"""Bytes of the file with its port."""
+"""Most bytes of the file that it writes its port into."""
 _BEGIN = 60.0
-"""Seconds for it to begin."""
+"""Seconds that it may take to begin."""
 
 
 class Coordinator:
-    """Started by dmtcp_launch or dmtcp_restart with its ``words``; it writes its port into a file
-    on a small file system of the user's on this machine.
+    """dmtcp_launch and dmtcp_restart start it with our ``words``. It writes its port into a file on
+    a small file system of the user's on this machine.
     """
 
     def __init__(self, site: Site, caller: Caller) -> None:
@@ -37,7 +37,9 @@ class Coordinator:
         self._guard: Guard | None = None
 
     def words(self) -> list[str]:
-        """The options of a program that is to start it; Refused where its port cannot be kept."""
+        """The options of a program that is to start it. Raises Refused if its port cannot be
+        guarded.
+        """
         self._guard = self._guard or guarded(self._caller.uid)
         if self._guard is None:
             raise Refused(UNGUARDED)
@@ -46,13 +48,15 @@ class Coordinator:
                 "--interval", "0", "--ckptdir", str(file.parent)]  # fmt: skip
 
     def forget(self) -> None:
-        """The port of an earlier one is not this one's."""
+        """Remove the port file of an earlier coordinator."""
         path = self._port_file()
         with as_user(self._caller):
             files.remove(path)
 
     def wait(self, program: str, ended: Callable[[], int | None]) -> None:
-        """Until it is there; Refused where that takes too long, or the payload has ended."""
+        """Wait until it runs. Raises Refused if that takes too long, or if the
+        payload has ended.
+        """
         until = time.monotonic() + _BEGIN
         while self._port() is None:
             if ended() is not None or time.monotonic() > until:
@@ -60,7 +64,7 @@ class Coordinator:
             time.sleep(0.05)
 
     def command(self, within: float, *arguments: str) -> None:
-        """Have it do something; Refused where it did not."""
+        """Have it do something; Refused if that fails."""
         port = self._port()
         if port is None:
             raise Refused("the coordinator's port is no number")
@@ -70,12 +74,12 @@ class Coordinator:
             raise Refused(f"dmtcp_command: exit {code}: {said.strip()[:200]}")
 
     def ask(self, program: str, within: float, *arguments: str) -> tuple[int, str]:
-        """The exit code of one of DMTCP's programs, run as the user, and what it says."""
+        """Run one of DMTCP's programs as the user; its exit code and what it says."""
         user = (self._caller.uid, self._caller.gid, self._caller.groups)
         return child.run([f"{self._programs}/{program}", *arguments], max(within, 1.0), user)
 
     def close(self) -> None:
-        """Its port is everybody's again; the scratch directory goes."""
+        """Open its port to everybody again and remove the scratch directory."""
         if self._guard:
             self._guard.close()
         self._scratch.close()
@@ -84,7 +88,6 @@ class Coordinator:
         return self._scratch.of_user(self._caller.uid, self._caller.gid) / "port"
 
     def _port(self) -> str | None:
-        """None where there is none yet."""
         path = self._port_file()
         try:
             with as_user(self._caller):

@@ -1,10 +1,10 @@
-"""One save by CRIU: the words that it is started with, how much it may write, and why it failed.
+"""Runs CRIU for one save: its options, how much it may write, and why it failed.
 
-It enters the job's mounts, process numbers and clocks, and its System V IPC where there is nothing
-in that: CRIU saves the namespaces that it is not in itself. It is never killed, as its victims
-would not survive that. A limit of each file's length (setrlimit(2)) it takes as a full disk, and
-lets them go on. As a job may have thousands of processes, and each has files of its own in the
-image, that is looked at meanwhile: once it is too large, no file of CRIU's may grow any more.
+CRIU enters the job's mounts, process numbers and clocks, and its System V IPC if that is empty:
+CRIU saves those namespaces that it is not in itself. We never kill it, as its victims would not
+survive that. A limit on each file's length (setrlimit(2)) looks to it like a full disk, and it lets
+the tasks go on. But a job may have thousands of processes with files of their own in the image, so
+we watch the image's size, too: once it is too large, no file of CRIU's may grow any more.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from .quota import allocated
 from .site import Refused
 
 _LOG = 16 << 20
-"""Characters of CRIU's log that are looked through."""
+"""How many characters of CRIU's log we look through."""
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 KNOWN_KERNEL = Path("/run/criu.kdat")
 LOOK = 0.1
-"""Seconds between two looks at the image: a fast disk takes some hundred MiB meanwhile."""
+"""Seconds between two looks at the image; a fast disk takes some hundred MiB meanwhile."""
 _PART = 0.1
-"""The part of the time that looks may take."""
+"""The share of the time that looks may take."""
 
 
 @dataclass(frozen=True)
 class Dump:
-    """A save of the process ``pid``, as it is called ``inside``: namespaces by their names in
-    nsenter(1), as descriptors.
+    """A save of the process that has the number ``pid`` in the namespaces ``inside``: descriptors,
+    by their names in nsenter(1).
     """
 
     program: str
@@ -51,31 +51,24 @@ class Dump:
 
     @property
     def has_sysv(self) -> bool:
-        """Whether the image is to have the job's System V IPC."""
+        """Whether CRIU is to save the job's System V IPC."""
         return "ipc" not in self.inside
 
     def run(self, image: Path, log: Path, most: int) -> None:
-        """As root, which opens nothing by the job's paths; Refused where that failed."""
+        """Save as root, which opens nothing by the job's paths; Refused if that fails."""
         rights = capabilities.dumper(self.caller, self.has_sysv)
         where = ("-D", str(image), "-W", str(log.parent), "-o", log.name)
         self._run([*rights, *self._words(), *where], image, log, most)
 
     def run_as_user(self, image: Path, log: Path, most: int) -> None:
-        """As the job's user: CRIU makes links by the job's paths, for files that have another name
-        by now than the one that they were opened by. Nobody could make more than he himself.
+        """Save as the job's user. CRIU makes links by the job's paths, for files whose names have
+        changed since they were opened; it can make none that the user could not make himself.
         """
         caller = self.caller
         rights = capabilities.own_dumper(caller, self.has_sysv)
         with files.held(log, _NEW) as said, image_access.handed(image, caller.uid) as place:
-            where = (
-                "--unprivileged",
-                "--link-remap",
-                "-D",
-                f"/proc/self/fd/{place}",
-                "-W",
-                "/",
-            )
-            command = [*rights, *self._words(), *where, "-W", "/"]
+            where = ("--unprivileged", "--link-remap", "-D", f"/proc/self/fd/{place}", "-W", "/")
+            command = [*rights, *self._words(), *where]
             self._run(command, image, log, most, handed=(place,), said=said)
 
     def _words(self) -> list[str]:
@@ -96,7 +89,7 @@ class Dump:
 
 
 def last_error(log: Path) -> str:
-    """The first error in CRIU's log is the cause; the others follow from it."""
+    """The first error in CRIU's log, which is the cause of the others."""
     with contextlib.suppress(OSError, Refused), open(files.opened(log), errors="replace") as file:
         for line in file.read(_LOG).splitlines():
             if "Error (" in line and "RLIMIT_NOFILE" not in line:
@@ -105,15 +98,15 @@ def last_error(log: Path) -> str:
 
 
 def know_kernel(program: str) -> None:
-    """CRIU's own check of the kernel has to come first, as plain root: it keeps what it finds in
-    /run, makes a network namespace for it, and asks libnftables.
+    """Have CRIU check the kernel first, as plain root: it keeps what it finds in /run, makes a
+    network namespace for it, and asks libnftables.
     """
     if not KNOWN_KERNEL.exists():
         quietly([program, "check"])
 
 
 def quietly(command: list[str], *handed: int) -> int:
-    """The exit code of a program that says nothing to anybody."""
+    """The exit code of a program whose output nobody reads."""
     return subprocess.run(
         command, env=CLEAN, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL, check=False, preexec_fn=calm, pass_fds=handed,
@@ -123,8 +116,8 @@ def quietly(command: list[str], *handed: int) -> int:
 def run(
     command: list[str], pass_fds: tuple[int, ...], image: Path, most: int, said: int | None = None
 ) -> tuple[int, bool]:
-    """Its exit code, and whether it was told to end as ``image`` has more than ``most`` bytes. Its
-    words go to the descriptor ``said``, if there is one.
+    """Its exit code, and whether it was stopped because ``image`` has more than ``most`` bytes. Its
+    messages go to the descriptor ``said``, if there is one.
     """
 
     def before() -> None:
@@ -151,14 +144,16 @@ def run(
 
 
 def watch(pid: int, image: Path, most: int, done: threading.Event, over: threading.Event) -> None:
-    """Nothing is lost where that fails: what was written is counted once more when it is whole."""
+    """Stop CRIU's writing once the image is too large. If this fails, nothing is lost: the size is
+    checked once more when the image is complete.
+    """
     pause = LOOK
     while not done.wait(pause):
         begun = time.monotonic()
         with contextlib.suppress(OSError):
             if allocated(image) > most:
                 over.set()
-        if over.is_set():  # at each look: CRIU may not have begun at the one before
+        if over.is_set():  # at each look, as CRIU may have started more processes since
             for one in family(pid):
                 # EPERM without CAP_SYS_RESOURCE, as in containers; its files' limit stands.
                 with contextlib.suppress(OSError, ValueError):

@@ -1,8 +1,8 @@
 """How root opens, reads, copies and removes files where somebody else may have put something else.
 
-Nothing here waits for a pipe or a lease, follows a link in the last place of a path, reads more
-than it was told to, or goes deeper into directories for their being deep. The way to a file is
-either root's own all the way, or walked with the user's rights (``rights``).
+Nothing here waits for a pipe or a lease, follows a link in the last part of a path, reads more than
+it was told to, or recurses into deep directories. The directories above a file are either all
+root's own, or walked with the user's rights (``rights``).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from typing import Any
 from .site import Refused
 
 SAFE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
-"""Flags of every opening of a file (open(2)): O_NONBLOCK so that no pipe or lease keeps us."""
+"""Flags for every opening of a file (open(2)); with O_NONBLOCK no pipe or lease holds us up."""
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | SAFE
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 _BLOCK = 1 << 20
 _BATCH = 1000
 ENTRIES = 1_000_000
-"""Most files and directories that one call removes."""
+"""How many files and directories one call removes at most."""
 _NO_HOLES = {errno.EINVAL, errno.ENOTSUP}
 
 
@@ -40,11 +40,11 @@ def opened(
     at: int | None = None,
     mode: int = 0o600,
 ) -> int:
-    """A descriptor of the regular file at ``path``, relative to the directory ``at``; one that is
-    made gets ``mode``.
+    """A descriptor of the regular file at ``path``, relative to the directory ``at``; a new one
+    gets ``mode``.
 
-    OSError where it cannot be opened, Refused where it is anything else than a regular file, of
-    nobody among ``owners`` (if any are given), or longer than ``most`` bytes.
+    Raises OSError if it cannot be opened, and Refused if it is no regular file, belongs to nobody
+    among ``owners`` (if any are given), or is longer than ``most`` bytes.
     """
     descriptor = os.open(path, flags | SAFE, mode, dir_fd=at)
     try:
@@ -60,7 +60,7 @@ def held(
     path: str | Path, flags: int = os.O_RDONLY, *, owners: Collection[int] = (),
     most: int | None = None, mode: int = 0o600,
 ) -> Iterator[int]:  # fmt: skip
-    """As ``opened``, and closed afterwards."""
+    """Like ``opened``, and closed afterwards."""
     descriptor = opened(path, flags, owners=owners, most=most, mode=mode)
     try:
         yield descriptor
@@ -70,7 +70,7 @@ def held(
 
 @contextlib.contextmanager
 def directory(path: str | Path) -> Iterator[int]:
-    """A descriptor of the directory itself, closed afterwards."""
+    """A descriptor of the directory, closed afterwards."""
     descriptor = os.open(path, _DIRECTORY)
     try:
         yield descriptor
@@ -90,7 +90,7 @@ def _check(
 
 
 def read(path: str | Path, most: int, *, owners: Collection[int] = ()) -> bytes:
-    """The whole content of a regular file of at most that many bytes; errors as of ``opened``."""
+    """The whole content of a regular file of at most ``most`` bytes; errors as in ``opened``."""
     with open(opened(path, owners=owners, most=most), "rb") as file:
         content = file.read(most + 1)
     if len(content) > most:  # it has grown since
@@ -107,7 +107,7 @@ def json_of(content: bytes) -> Any:  # noqa: ANN401 - whatever JSON says
 
 
 def names(directory: int, most: int) -> list[str]:
-    """The names in an open directory; Refused where there are more."""
+    """The names in an open directory; Refused if there are more than ``most``."""
     with os.scandir(directory) as entries:
         found = [entry.name for entry in islice(entries, most + 1)]
     if len(found) > most:
@@ -116,11 +116,11 @@ def names(directory: int, most: int) -> list[str]:
 
 
 def remove(path: Path, most: int = ENTRIES) -> None:
-    """Remove whatever is there, if anything; a link itself and not what it points to.
+    """Remove whatever is there, if anything; of a link, the link itself.
 
-    A directory's directories are moved up to the first one before they are emptied in their turn:
-    nothing is ever two levels deep, however deep it was. Refused after ``most`` entries: the rest
-    is for another time.
+    Directories in it are moved up to the first level before they are emptied in turn, so that
+    nothing is ever two levels deep, however deep it was. After ``most`` entries it raises Refused
+    and leaves the rest for another time.
     """
     try:
         parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -161,7 +161,9 @@ def _empty(top: int, path: Path, most: int) -> None:
 
 
 def _hollow(top: int, name: str, path: Path, most: int) -> int:
-    """Remove a directory's files, move its directories up to ``top``; how many those were."""
+    """Remove a directory's files and move its directories up to ``top``; how many
+    entries it had.
+    """
     directory, left = os.open(name, _DIRECTORY, dir_fd=top), most
     try:
         while batch := _batch(directory):
@@ -189,9 +191,10 @@ def _batch(directory: int) -> list[tuple[str, bool]]:
 
 
 def pieces(source: int, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Where there are data between two places of a file, each (from, to) at most a block long.
+    """The parts of a file, between two places, that have data: each (from, to), at most a block
+    long.
 
-    Between them are holes (lseek(2), SEEK_DATA): they read as zeros and take no room.
+    What lies between them are holes (lseek(2), SEEK_DATA), which read as zeros and take no room.
     """
     at = start
     while at < end:
@@ -214,9 +217,8 @@ def pieces(source: int, start: int, end: int) -> Iterator[tuple[int, int]]:
 def copy(
     source: int, target: int, start: int, end: int, *, shift: int = 0, most: int | None = None
 ) -> int:
-    """Copy what is between two places of a file to the same ones less ``shift``, holes as holes;
-    how many bytes of data that were. Refused where the file ends before that, or they are more than
-    ``most``.
+    """Copy a part of a file to the same place less ``shift``, holes as holes; how many bytes of
+    data it had. Raises Refused if the file ends before ``end``, or if these are more than ``most``.
     """
     if os.fstat(source).st_size < end:
         raise Refused(f"a copy ends at byte {os.fstat(source).st_size} of {end}")
@@ -232,7 +234,7 @@ def copy(
 
 
 def copy_file(source: int, path: Path, mode: int, most: int | None) -> int:
-    """Copy a whole file to a new one at ``path``; how many bytes of data that were."""
+    """Copy a whole file to a new one at ``path``; how many bytes of data it had."""
     with held(path, NEW) as target:
         done = copy(source, target, 0, os.fstat(source).st_size, most=most)
         os.fchmod(target, mode)
@@ -240,7 +242,7 @@ def copy_file(source: int, path: Path, mode: int, most: int | None) -> int:
 
 
 def copy_block(source: int, target: int, at: int, stop: int, shift: int) -> None:
-    """What is between two places, to the same ones less ``shift``."""
+    """Copy a part to the same place less ``shift``."""
     while at < stop:
         block = os.pread(source, stop - at, at)
         if not block:

@@ -1,7 +1,7 @@
-"""A job that was stopped after its image ("held"), until it is requeued.
+"""Keeps a job that was stopped after its image ("held") until it is requeued.
 
-Only slurmctld knows whether it was: a node that is cut off from it may hold a job that runs
-elsewhere.
+Whether it was requeued only slurmctld knows: a node that is cut off from slurmctld may hold a job
+that runs elsewhere by now.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from .run import Run
 from .signals import Relay
 
 _AGAIN = 10.0
-"""Seconds until slurmctld is asked again about a held job that nobody requeued."""
+"""Seconds until we ask slurmctld again about a held job that nobody has requeued."""
 _ANSWER = 5.0
-"""Seconds for its answer."""
+"""Seconds that slurmctld has for its answer."""
 
 
 class Outcome(Enum):
-    """What is to become of a held job now."""
+    """What is to happen to a held job now."""
 
     STAYS = auto()
     IS_OVER = auto()
@@ -38,7 +38,7 @@ class Hold:
         self._said = ""
 
     def begin(self) -> None:
-        """From now on, for as long as the site allows."""
+        """Hold the job from now on, for as long as the site allows."""
         self.until = time.monotonic() + self._run.site.hold
 
     def end(self) -> None:
@@ -46,7 +46,7 @@ class Hold:
         self.until, self._said = None, ""
 
     def outcome(self) -> Outcome:
-        """By slurmctld's word, which is asked for late, or where SIGTERM has come."""
+        """What slurmctld says to do; it is asked only when time is up or SIGTERM has come."""
         late = self.until is not None and time.monotonic() > self.until
         if not late and not self._relay.terminated:
             return Outcome.STAYS
@@ -54,8 +54,8 @@ class Hold:
         if found is not None and found.ends(attempt):
             return Outcome.IS_OVER
         if self._relay.terminated and found is not None and found.preempted:
-            return Outcome.IS_OVER  # the head has it end, so that Slurm itself requeues it
-        # If slurmctld knows of no end, the user has sent that signal himself.
+            return Outcome.IS_OVER  # once it has ended, Slurm itself requeues it
+        # If slurmctld knows of no end, the user has sent SIGTERM himself.
         self._relay.terminated = self._relay.terminated and found is None
         if late and found is not None and found.runs(attempt):
             self._run.say(f"no requeue in {self._run.site.hold:.0f} s: the job goes on here")
@@ -65,7 +65,7 @@ class Hold:
         return Outcome.STAYS
 
     def _stay(self, found: JobState | None) -> None:
-        """Ask again later; said once."""
+        """Ask again later; the reason is said once."""
         hold = self._run.site.hold
         self.until = time.monotonic() + min(hold, _AGAIN)
         said = f"slurmctld says {found.state}" if found else "slurmctld does not answer"

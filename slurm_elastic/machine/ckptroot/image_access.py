@@ -1,7 +1,7 @@
-"""How a process of the user's gets at an image, which is root's: by the directory, opened by root.
+"""Lets a process of the user's get at an image, which is root's: root opens the directory for it.
 
-Nobody else gets there: the directory above is closed to users, whatever the images' own modes are.
-A copy for the user would take time and memory that the job may not have.
+Nobody else gets in, whatever the modes of the images are: the directory above is closed to users. A
+copy for the user would take time and memory that the job may not have.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from . import files
 
 
 def show(directory: Path) -> None:
-    """Let a process of the user's read the images that has their directory open."""
+    """Let a process of the user's that has the images' directory open read them."""
     directory.parent.chmod(0o750)
     directory.chmod(0o2755)
     for entry in directory.iterdir():
@@ -26,7 +26,7 @@ def show(directory: Path) -> None:
 @contextlib.contextmanager
 def handed(directory: Path, uid: int) -> Iterator[int]:
     """A descriptor of the directory, for a process of the user's that is to make an image there.
-    Root's again afterwards.
+    The directory is root's again afterwards.
     """
     directory.parent.chmod(0o750)
     place = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | files.SAFE)

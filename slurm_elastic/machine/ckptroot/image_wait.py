@@ -1,7 +1,8 @@
-"""A run that may go on from images waits for what passes by itself, rather than start from zero.
+"""A run that may go on from images waits for troubles that pass by themselves, rather than start
+anew.
 
-Its job stands still meanwhile, and says so: by a line in its error output, which is taken out again
-where the job then goes on as if nothing had been, and by one in the node's syslog.
+The job stands still meanwhile. It says so in the node's syslog and in its error output; the line
+there is taken out again if the job then goes on as if nothing had happened.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ import time
 from . import log
 
 PATIENCE = 300.0
-"""Seconds. The lock of a machine that is gone stays with an NFS server until that client's lease
-ends, after 90 s unless set (rpc.nfsd(8), --lease-time), and where the server itself was started
-anew, after its grace period of as long. A slurmctld that is started anew, or asked by a thousand
-jobs at once, is back sooner. A job that has images has more than minutes of work to lose.
+"""Seconds. An NFS server keeps the lock of a machine that is gone until that client's lease ends,
+after 90 s by default (rpc.nfsd(8), --lease-time); if the server itself was restarted, until its
+grace period of the same length is over. A slurmctld that restarts, or that a thousand jobs ask at
+once, is back sooner. A job that has images has more than minutes of work to lose.
 """
 _FIRST, _LONGEST = 1.0, 15.0
 """Seconds between two tries, on average: each time half as many again."""
@@ -31,8 +32,8 @@ class Ended(Exception):  # noqa: N818 - what has become of the run, not a failur
 
 
 class ImageWait:
-    """The waiting of one run; SIGTERM is blocked, and ends it. ``patient``: whether there is
-    anything to wait for; without that it has no patience at all.
+    """How one run waits. SIGTERM is blocked, and ends the wait. ``patient``: whether there is
+    anything to wait for; if not, it does not wait at all.
     """
 
     def __init__(self, job: int, limit: float = PATIENCE) -> None:
@@ -46,11 +47,11 @@ class ImageWait:
 
     @property
     def waited(self) -> bool:
-        """Whether it has come to that."""
+        """Whether it has waited at all."""
         return self._since is not None
 
     def again(self, why: str) -> bool:
-        """Whether to try again, after a while; False once the time is up."""
+        """Wait a while; whether to try again then. False once the time is up."""
         if not self.patient:
             return False
         now = time.monotonic()
@@ -71,12 +72,12 @@ class ImageWait:
         return True
 
     def look(self) -> None:
-        """Ended once SIGTERM has come."""
+        """Raises Ended once SIGTERM has come."""
         if signal.SIGTERM in signal.sigpending():
             raise Ended("cancelled while it waited")
 
     def rewarded(self) -> None:
-        """Say how long it waited, now that the wait is over."""
+        """The wait is over: log how long it took and take its line back."""
         if self._since is not None:
             seconds = time.monotonic() - self._since
             log.tell(log.NOTICE, f"job {self._job}: waited {seconds:.0f} s")
@@ -88,7 +89,7 @@ class ImageWait:
 
 
 class _Note:
-    """Lines in the job's error output while nothing else writes there."""
+    """A line in the job's error output while nothing else writes there."""
 
     def __init__(self, output: int = 2) -> None:
         self._output = output
@@ -96,7 +97,9 @@ class _Note:
         self._ends = 0
 
     def write(self, line: bytes) -> None:
-        """Add a line. Not to a file that is not appended to: what comes next would leave a gap."""
+        """Add a line, unless the file is not opened to append: the job's next output would leave a
+        gap.
+        """
         with contextlib.suppress(OSError):
             before = os.fstat(self._output)
             regular = stat.S_ISREG(before.st_mode)
@@ -108,7 +111,9 @@ class _Note:
                 self._ends = os.fstat(self._output).st_size
 
     def take_back(self) -> None:
-        """Out of a file: the restored output would be doubled or cut wrongly by them."""
+        """Take the lines out of a file again: a restored output would be doubled or cut wrongly by
+        them.
+        """
         with contextlib.suppress(OSError):
             if self._begins is not None and os.fstat(self._output).st_size == self._ends:
                 os.ftruncate(self._output, self._begins)

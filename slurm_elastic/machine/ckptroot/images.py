@@ -1,4 +1,4 @@
-"""What CRIU's images say of the tasks that they would bring back (criu/images/*.proto)."""
+"""Reads from CRIU's images what tasks they would bring back (criu/images/*.proto)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FILES = 0x56303138
 _REMAPS = 0x59133954
 _LOCKS = 0x54323616
 _MOST = 256 << 20
-"""Bytes of an image that is read whole: a million open files are less."""
+"""Bytes of an image file that we read whole; a million open files are fewer."""
 _STREAM = 0x51465506
 _TCP, _ESTABLISHED = 6, 1  # IPPROTO_TCP; net/tcp_states.h
 _POSIX = 1  # criu/include/file-lock.h: FL_POSIX
@@ -39,8 +39,8 @@ _SYSV = re.compile(r"ipcns-(var|shm|msg|sem)-\d+\.img")
 class OpenFile:
     """A regular file that a task has open for writing, with its size (bytes) at the dump.
 
-    ``appends``: a task of the job does so at its end (O_APPEND), where others may append, too;
-    else each says where.
+    ``appends``: a task of the job only appends to it (O_APPEND), so others may do so, too;
+    otherwise tasks write at places of their own.
     """
 
     path: str
@@ -50,9 +50,9 @@ class OpenFile:
 
 @dataclass(frozen=True)
 class Stream:
-    """One end of a connection of TCP: the place up to which it has ``received``, that from which
-    its image has ``kept`` what it sent (modulo 2^32), and the bytes that are ``unsent`` yet.
-    Addresses of 4 or 16 bytes, and ports.
+    """One end of a TCP connection. It has ``received`` data up to one place; from the place
+    ``kept`` on its image has what it sent (both modulo 2^32), of which ``unsent`` bytes have not
+    left. The ends are addresses of 4 or 16 bytes, and ports.
     """
 
     local: tuple[bytes, int]
@@ -63,8 +63,8 @@ class Stream:
 
 
 def check(directory: Path, user: User) -> tuple[int, ...]:
-    """Refuse images with anything but tasks of ``user`` in them. The tasks' other groups, the
-    same for all: without privileges nobody can change his.
+    """Refuse images with anything but tasks of ``user`` in them. Returns the tasks' supplementary
+    groups, which are the same for all, as nobody can change his without privileges.
     """
     names = sorted(entry.name for entry in directory.iterdir())
     if not {"inventory.img", "pstree.img"} <= set(names):
@@ -82,17 +82,17 @@ def check(directory: Path, user: User) -> tuple[int, ...]:
 
 
 def has_sysv(directory: Path) -> bool:
-    """Whether the image has System V IPC, which comes back in a namespace of its own."""
+    """Whether the image has System V IPC, for which a restore makes a namespace."""
     return any(_SYSV.fullmatch(entry.name) for entry in directory.iterdir())
 
 
 def has_streams(directory: Path) -> bool:
-    """Whether the image has connections of TCP."""
+    """Whether the image has TCP connections."""
     return any(_STREAMS.fullmatch(entry.name) for entry in directory.iterdir())
 
 
 def streams(directory: Path) -> list[Stream]:
-    """Its connections of TCP (sk-inet.proto)."""
+    """Its TCP connections (sk-inet.proto)."""
     return [
         _stream(directory, inet)
         for entry in _entries(directory / "files.img", _FILES)
@@ -102,7 +102,9 @@ def streams(directory: Path) -> list[Stream]:
 
 
 def _stream(directory: Path, inet: Message) -> Stream:
-    """Its state is the first message of an image with raw data behind it (tcp-stream.proto)."""
+    """One connection; its state is the first message of an image with raw data behind it
+    (tcp-stream.proto).
+    """
     path = directory / f"tcp-stream-{inet.number(2):x}.img"
     stream = next(_entries(path, _STREAM), Message(b""))
     local, far = (
@@ -114,8 +116,8 @@ def _stream(directory: Path, inet: Message) -> Stream:
 
 
 def stopped(directory: Path) -> frozenset[int]:
-    """The numbers, as they have them for themselves, of the tasks that somebody had stopped before
-    the dump did (signal(7)).
+    """The tasks, by their numbers in the job's namespace, that somebody had stopped before the dump
+    did (signal(7)).
     """
     cores = (entry for entry in directory.iterdir() if _TASK.fullmatch(entry.name))
     return frozenset(
@@ -127,7 +129,9 @@ def stopped(directory: Path) -> frozenset[int]:
 
 
 def locks(directory: Path) -> dict[int, list[Lock]]:
-    """The locks on parts of files (file-lock.proto), by the tasks' numbers for themselves."""
+    """The locks on parts of files (file-lock.proto), by the tasks' numbers in the
+    job's namespace.
+    """
     found: dict[int, list[Lock]] = {}
     for entry in _entries_if_any(directory / "filelocks.img", _LOCKS):
         if entry.number(1) & _POSIX:
@@ -145,10 +149,11 @@ def links(directory: Path) -> tuple[str, ...]:
 
 
 def writing(directory: Path) -> tuple[OpenFile, ...]:
-    """The regular files that the tasks have open for writing, each once, with those that some only
-    read and others append to: CRIU brings readers back to a file of the same length only. It knows
-    no size where a file can be appended to and not read (should_check_size, criu/files-reg.c).
-    Deleted files are in the image, and at their path there is nothing, or another file.
+    """The regular files that the tasks have open for writing, each once; also files that some tasks
+    only read and others append to, as CRIU restores a reader only to a file of the same length.
+    CRIU notes no size where a file can be appended to but not read (should_check_size,
+    criu/files-reg.c). Deleted files are left out: the image has them, and at their path is nothing,
+    or another file.
     """
     remaps = _entries_if_any(directory / "remap-fpath.img", _REMAPS)
     elsewhere = {entry.number(1) for entry in remaps}  # not brought back by their path
@@ -163,8 +168,8 @@ def writing(directory: Path) -> tuple[OpenFile, ...]:
 
 
 def _files(directory: Path) -> Iterator[tuple[str, int, int, int]]:
-    """Path, flags (open(2)), size and CRIU's number of each opening of a regular file; -1 for no
-    size.
+    """Path, flags (open(2)), size (-1 for none) and CRIU's number of each opening of a regular
+    file.
     """
     for entry in _entries(directory / "files.img", _FILES):
         for reg in entry.messages(3):
@@ -179,20 +184,20 @@ def _check_core(path: Path, user: User) -> tuple[int, ...] | None:
     if len(entries) != 1:
         raise Refused(f"{path.name}: {len(entries)} entries, expected one")
     threads = entries[0].messages(5)
-    # One that had ended only waits for its parent to ask how. CRIU notes no credentials for it, and
-    # what it brings back ends at once and runs nothing (core.proto's task_core_entry;
+    # A task that has ended waits for its parent to ask how. CRIU notes no credentials for it, and
+    # restores it as a process that ends at once and runs nothing (core.proto's task_core_entry;
     # restore_one_zombie in criu/cr-restore.c).
     if not threads and [task.number(1) for task in entries[0].messages(3)] == [_DEAD]:
         return None
     creds = [one for thread in threads for one in thread.messages(10)]
-    # A field that comes twice is merged or overwritten: what CRIU would take cannot be told.
+    # If a field comes twice we cannot tell which of them CRIU takes, or whether it merges them.
     if len(threads) != 1 or len(creds) != 1:
         raise Refused(f"{path.name}: not one set of credentials")
     return _check_credentials(path, creds[0], user)
 
 
 def _check_credentials(path: Path, creds: Message, user: User) -> tuple[int, ...]:
-    """The task's other groups."""
+    """The task's supplementary groups."""
     for field, what, wanted in (
         *((n, "uid", user.uid) for n in (1, 3, 5, 7)),
         *((n, "gid", user.gid) for n in (2, 4, 6, 8)),

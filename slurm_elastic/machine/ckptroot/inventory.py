@@ -1,5 +1,5 @@
-"""A job has more than its memory, which may not be there where it goes on: processes that left its
-tree, files of this node alone, files that it keeps locked (proc(5), /proc/PID/fdinfo).
+"""Finds what a job has beside its memory that may be missing where it goes on: processes that left
+its tree, files of this node alone, files that it keeps locked (proc(5), /proc/PID/fdinfo).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .site import Refused
 
 _GONE = " (deleted)"
 _MEMORY = ("/memfd:", "/dev/shm/", "/SYSV")  # noqa: S108 - these are found, not made
-"""Begin the names of files that are memory."""
+"""How the names of files begin that are memory."""
 _SIGCHLD = signal.SIGCHLD - 1  # its bit (proc(5), fdinfo of a signalfd)
 
 File = tuple[int, int]
@@ -28,8 +28,8 @@ State = tuple[int, int, int]
 
 
 def stray(tasks: Iterable[int], init: int, first: int) -> str:
-    """Why a task is none of those that an image has: it is not below the job's first process, whose
-    number inside is ``first``, but a child of process 1, ``init``. Empty where there is none.
+    """Why a task would not be in the image: it is a child of process 1 (``init``) and not below the
+    job's first process, whose number inside is ``first``. Empty if there is no such task.
     """
     for pid in tasks:
         status = status_of(pid)
@@ -42,7 +42,7 @@ def stray(tasks: Iterable[int], init: int, first: int) -> str:
 
 def open_paths(tasks: Iterable[int]) -> Iterator[str]:
     """The directories that tasks work in, and the files and directories that they have open or
-    mapped, as long as these have a name.
+    mapped, if these still have a name.
     """
     for pid in tasks:
         with contextlib.suppress(OSError):
@@ -55,7 +55,7 @@ def open_paths(tasks: Iterable[int]) -> Iterator[str]:
 
 
 def used(tasks: Collection[int]) -> set[tuple[int, int]]:
-    """Device and inode of all that the tasks have open or mapped, or work in."""
+    """Device and inode of everything that the tasks have open or mapped, or work in."""
     found = set()
     for pid in tasks:
         links = [f"/proc/{pid}/cwd"]
@@ -70,7 +70,7 @@ def used(tasks: Collection[int]) -> set[tuple[int, int]]:
 
 
 def _mapped_paths(pid: int) -> set[str]:
-    """The files that a task has mapped and that are there still."""
+    """The files that a task has mapped and that still exist."""
     return {path for path, _ in _mapped(pid) if not path.endswith(_GONE)}
 
 
@@ -85,7 +85,7 @@ def _mapped(pid: int) -> Iterator[tuple[str, File]]:
 
 
 def gone_names(tasks: Iterable[int]) -> dict[str, File]:
-    """The names that files of the tasks had when they were opened, and have no longer."""
+    """The names that files had when the tasks opened them, and no longer have."""
     found = {}
     for pid in tasks:
         opened = ((path, (seen.st_dev, seen.st_ino)) for _, path, seen in _opened(pid))
@@ -96,8 +96,8 @@ def gone_names(tasks: Iterable[int]) -> dict[str, File]:
 
 
 def deleted(tasks: Iterable[int]) -> int:
-    """Bytes of the deleted files that the tasks have open: an image has them. Files in memory count
-    as the tasks' memory.
+    """Bytes of the deleted files that the tasks have open, which the image will contain. Files in
+    memory count as the tasks' memory.
     """
     found = {}
     for pid in tasks:
@@ -115,9 +115,10 @@ def _opened(pid: int) -> Iterator[tuple[int, str, os.stat_result]]:
 
 
 def terminal(tasks: Iterable[int]) -> str:
-    """Why a save would end what a task runs: it has a terminal's other side (pty(7)) and waits for
-    SIGCHLD by signalfd(2), as script(1) and su --pty do. These take a stopped child for one that
-    its user stopped, and what it writes afterwards is lost. Empty where no task does.
+    """Why a save would end what a task runs: the task has the other side of a terminal (pty(7)) and
+    waits for SIGCHLD by signalfd(2), as script(1) and su --pty do. These take a stopped child for
+    one that the user has stopped, and what it writes afterwards is lost. Empty if no task does
+    that.
     """
     for pid in tasks:
         opened = list(descriptors_of(pid))
@@ -148,7 +149,7 @@ def locked_files(tasks: Iterable[int]) -> dict[str, State]:
     ]
     mapped = [(pid, number) for pid, number, path in locked if path in _mapped_paths(pid)]
     if mapped:
-        tracing.by_child(_write_out, mapped)  # the file's server may not answer
+        tracing.by_child(_write_out, mapped)  # in a child, as the file's server may not answer
     found = {}
     for pid, number, path in locked:
         with contextlib.suppress(OSError):
@@ -163,23 +164,23 @@ def _has_lock(fdinfo: str) -> bool:
 
 
 def _write_out(pid: int, number: int) -> None:
-    """Have a file of a stopped task on its disk that is mapped. A write to memory changes a file's
-    time only where the page has nothing yet that is to be written (mmap(2), MAP_SHARED): else none
-    that comes later would be seen.
+    """Write a mapped file of a stopped task to its disk. A write to memory changes the file's time
+    only if its page has nothing yet to be written (mmap(2), MAP_SHARED); without this we would not
+    see any that come later.
     """
     with contextlib.suppress(OSError):
         os.fsync(descriptor_of(os.pidfd_open(pid), number))
 
 
 def state_of(path: str) -> State:
-    """The file's state; OSError where there is none."""
+    """The file's state; OSError if there is none."""
     seen = os.stat(path)
     return seen.st_ino, seen.st_size, seen.st_mtime_ns
 
 
 def check_locked(locked: Mapping[str, State]) -> None:
-    """Refused where a file has changed since a job that kept it locked was saved: while it was not
-    running its lock was nobody's, and what it knows of the file is no longer true.
+    """Refused if a file has changed since the save of a job that kept it locked: nobody held the
+    lock while the job was not running, and what the job knows of the file is no longer true.
     """
     for path, before in locked.items():
         try:

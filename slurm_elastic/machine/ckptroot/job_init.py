@@ -1,10 +1,10 @@
-"""Process 1 of a job's own process numbers: parent of the payload, before and after a restore.
+"""Process 1 of a job's own process numbers: the parent of the payload, before and after a restore.
 
-With numbers of its own a job gets its old ones back on any machine. Three processes: the session
-(outside), a middle one that makes the namespaces, and process 1. The middle one is needed as a
-process that made a process namespace can start no child any more once that namespace's process 1
-is dead. Each is killed with its parent, and the kernel kills a namespace with its process 1: so
-nothing of a job outlives its session.
+With numbers of its own a job gets its old ones back on any machine. There are three processes: the
+session (outside), a middle one that makes the namespaces, and process 1. The middle one is needed
+because a process that has made a process namespace can start no children any more once that
+namespace's process 1 is dead. Each is killed with its parent, and the kernel kills a whole
+namespace with its process 1, so nothing of a job outlives its session.
 """
 
 from __future__ import annotations
@@ -20,23 +20,17 @@ from typing import Any, NoReturn
 
 from . import clock, sysv
 from .caller import CLEAN
-from .kernel import (
-    adopt_orphans,
-    cover,
-    die_with_parent,
-    mount_own_proc,
-    unshare_processes,
-)
+from .kernel import adopt_orphans, cover, die_with_parent, mount_own_proc, unshare_processes
 from .payload import Payload, become, calm, reopen_standard
 
 FIRST_PID = 1000
-"""Payloads get higher numbers, so that those of process 1 and of CRIU are never in the way."""
+"""Payloads get higher numbers than this, so that process 1 and CRIU do not take one of theirs."""
 _LONGEST = 65536
 
 
 def start(payload: Payload) -> tuple[socket.socket, int]:
-    """Process 1; the way to talk to it, and the middle process's pid. Its first message says its
-    own pid.
+    """Start process 1; the socket to talk to it, and the middle process's pid. Its first message
+    tells its own pid.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     middle = os.fork()
@@ -61,7 +55,7 @@ def start(payload: Payload) -> tuple[socket.socket, int]:
 
 
 def send(way: socket.socket, message: dict[str, Any]) -> None:
-    """One message; a partner that is gone is noticed elsewhere."""
+    """Send one message. If the partner is gone, that is noticed elsewhere."""
     try:
         way.send(json.dumps(message).encode())
     except OSError:
@@ -69,7 +63,7 @@ def send(way: socket.socket, message: dict[str, Any]) -> None:
 
 
 def receive(way: socket.socket, timeout: float) -> dict[str, Any] | None:
-    """The next message; None when there is none, ``{"gone": True}`` when there will be none."""
+    """The next message; None if there is none, ``{"gone": True}`` if there will be none."""
     ready, _, _ = select.select([way], [], [], timeout)
     if not ready:
         return None
@@ -82,7 +76,7 @@ def receive(way: socket.socket, timeout: float) -> dict[str, Any] | None:
 
 
 class JobInit:
-    """The loop of process 1. ``clocks`` are the offsets of its own."""
+    """The loop of process 1. ``clocks`` are the offsets of its own clocks."""
 
     def __init__(
         self,
@@ -101,7 +95,7 @@ class JobInit:
         """Serve until the session goes away. Never comes back."""
         try:
             reopen_standard(self._payload)
-            die_with_parent()  # not before: acting as the user takes it back (prctl(2))
+            die_with_parent()  # only now: acting as the user would undo it (prctl(2))
             mount_own_proc()
             sysv.set_limits(self._limits)
             self.loop()
@@ -111,7 +105,7 @@ class JobInit:
             os._exit(0)
 
     def loop(self) -> None:
-        """Until the session goes away."""
+        """Serve until the session goes away."""
         calm()
         woken, wakes = os.pipe()
         os.set_blocking(wakes, False)
@@ -130,7 +124,7 @@ class JobInit:
                 self.obey(message)
 
     def obey(self, message: dict[str, Any]) -> None:
-        """What the session has told us to do."""
+        """Do what the session tells us."""
         match message["do"]:
             case "start":
                 self._start()
@@ -160,8 +154,8 @@ class JobInit:
         send(self._way, {"pid": self.child, **clocks})
 
     def _begin_clocks(self, saved: Mapping[str, int] | None) -> dict[str, Any]:
-        """The offsets of the payload's own clocks, or why it has none: it runs all the same where
-        nothing was ``saved`` of them.
+        """The offsets of the payload's own clocks, or why it has none. It runs without them, unless
+        some were ``saved``.
         """
         try:
             return {"clocks": clock.begin(self._clocks, saved)}
@@ -171,10 +165,10 @@ class JobInit:
             return {"clockless": error.strerror or str(error)}
 
     def _restore(self, order: dict[str, Any]) -> None:
-        """CRIU makes the restored process our child (its option --restore-sibling).
+        """Have CRIU restore the process as our child (its option --restore-sibling).
 
-        It has the user's rights on files: root opens for it what is root's. The directory of
-        images is its standard input, the log its standard error.
+        CRIU has the user's rights on files, so root opens what is root's: the directory of images
+        becomes its standard input, the log its standard error.
         """
         try:
             clocks = self._begin_clocks(order["clocks"])
@@ -191,26 +185,25 @@ class JobInit:
     def _kill(self, *, quiet: bool = False) -> None:
         """End all processes of the job and wait until they are gone."""
         self.child = 0
-        _all(signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(-1, signal.SIGKILL)  # all of this namespace but ourselves (kill(2))
         while True:
             try:
                 os.waitpid(-1, 0)
             except ChildProcessError:
                 break
-        with contextlib.suppress(OSError):  # its memory only goes later
+        with contextlib.suppress(OSError):  # otherwise its memory is freed later
             sysv.begin_anew(self._limits)
         if not quiet:
             send(self._way, {"killed": True})
 
     def _signal(self, number: int) -> None:
         if self.child:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(self.child, number)
-            except ProcessLookupError:
-                return
 
     def reap(self) -> None:
-        """All that have ended; the payload's end is told."""
+        """Reap all that have ended, and tell the session when the payload has."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -224,7 +217,7 @@ class JobInit:
 
 
 def restore(order: dict[str, Any]) -> None:
-    """Restore as ``order`` says; OSError where that failed."""
+    """Restore as ``order`` says; OSError if that fails."""
     images = os.open(order["images"], os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
     log = os.open(order["log"], flags, 0o600)
@@ -241,10 +234,10 @@ def restore(order: dict[str, Any]) -> None:
 
 
 def _run(command: Sequence[str], images: int, log: int) -> int:
-    """Run CRIU, whose memory no other process may open while it does (proc(5), /proc/pid/mem).
+    """Run CRIU so that no other process can open its memory (proc(5), /proc/pid/mem).
 
-    The restored processes have its user and its capabilities for a while, and may have been made to
-    open that file by a link: it is covered before CRIU begins.
+    The restored processes have its user and its capabilities for a while, and a link may have made
+    them open that file, so we cover it before CRIU begins.
     """
     ready, go = os.pipe()
     pid = os.fork()
@@ -276,16 +269,8 @@ def _become(command: Sequence[str], images: int, log: int, ready: int, go: int) 
 
 
 def _go_on(but: Collection[int]) -> None:
-    """All that are stopped but these, which are to stay so, or go on already."""
+    """Continue all stopped processes except ``but``: those stay stopped, or go on already."""
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) not in (os.getpid(), *but):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(name), signal.SIGCONT)
-
-
-def _all(number: signal.Signals) -> None:
-    """All of ours but ourselves (kill(2))."""
-    try:
-        os.kill(-1, number)
-    except ProcessLookupError:
-        return

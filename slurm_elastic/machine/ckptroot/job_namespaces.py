@@ -1,4 +1,4 @@
-"""A job's own namespaces, seen from outside: its processes, and the talk with its process 1."""
+"""A job's own namespaces as seen from outside: its processes, and the talk with its process 1."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from .site import Refused
 
 
 class JobNamespaces:
-    """Those that one job lives in; ``init`` is the number out here of its process 1. ``mounts`` and
-    ``numbers`` are descriptors of its mounts and of its process numbers.
+    """One job's namespaces. ``init`` is the number that its process 1 has on the node; ``mounts``
+    and ``numbers`` are descriptors of its mounts and its process numbers.
     """
 
     def __init__(self, payload: Payload) -> None:
         self._ended: int | None = None
         self._way, self._middle = job_init.start(payload)
         self.init = int(self._answer(30.0)["init"])
-        # By the middle process, which is our own child and not reaped: the number of process 1 may
-        # be anybody's once that has reaped it.
+        # Of the middle process, our own child, which we have not reaped: once that has reaped
+        # process 1, its number may be anybody's.
         self.mounts = os.open(f"/proc/{self._middle}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         try:
             place = f"/proc/{self._middle}/ns/pid_for_children"
@@ -39,12 +39,12 @@ class JobNamespaces:
         job_init.send(self._way, {"do": what, **more})
 
     def ask(self, what: str, within: float, **more: object) -> dict[str, Any]:
-        """The answer of process 1, once it has done something; Refused where it could not."""
+        """Have process 1 do something; its answer, or Refused if it could not."""
         self.tell(what, **more)
         return self._answer(within)
 
     def _answer(self, within: float) -> dict[str, Any]:
-        """The next one; a payload that ends meanwhile is remembered."""
+        """Its next answer. If the payload ends meanwhile, that is remembered."""
         until = time.monotonic() + within
         while (left := until - time.monotonic()) > 0:
             message = job_init.receive(self._way, left)
@@ -72,12 +72,12 @@ class JobNamespaces:
         return self._ended
 
     def kill(self) -> None:
-        """End all of its processes but process 1; it may have others later."""
+        """End all of its processes but process 1, which may start others later."""
         self.ask("kill", 60.0)
         self._ended = None
 
     def tasks(self) -> list[int]:
-        """The job's processes, by their numbers out here; process 1 is not one of them."""
+        """The job's processes, by their numbers on the node, without process 1."""
         own, found = os.fstat(self.numbers), []
         for pid in processes():
             with contextlib.suppress(OSError):
@@ -87,8 +87,9 @@ class JobNamespaces:
 
     @contextlib.contextmanager
     def made_anew(self, kind: str) -> Iterator[int]:
-        """A descriptor of a namespace that a restore makes anew, the job's System V IPC or clocks.
-        It may be another's, should its process end just then: then CRIU refuses.
+        """A descriptor of a namespace that a restore makes anew: the job's System V IPC or clocks.
+        If the process that we take it from ends just then it may be another job's; CRIU then
+        refuses.
         """
         for pid in self.tasks():
             with contextlib.suppress(OSError):
@@ -102,7 +103,7 @@ class JobNamespaces:
             os.close(found)
 
     def close(self) -> None:
-        """Process 1 and all that is left of the job end."""
+        """End process 1 and all that is left of the job."""
         self._way.close()
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self._middle, 0)

@@ -1,4 +1,4 @@
-"""A job as slurmctld has it, by scontrol(1)."""
+"""Asks slurmctld about a job, by scontrol(1)."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from .caller import CLEAN
 from .site import Site
 
 _PREEMPTED = re.compile(r" PreemptTime=(\S+)")
-"""The first one of what follows BatchFlag is Slurm's: texts of the user's come later."""
+"""The first match after BatchFlag is Slurm's own: texts of the user's come later."""
 _LOOK = 0.5
-"""Seconds between two looks at what might end an unanswered question."""
+"""Seconds between two calls of ``look`` while slurmctld has not answered."""
 _ENDED = {"COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "DEADLINE", "OUT_OF_MEMORY", "PREEMPTED",
           "GONE"}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class JobState:
-    """A job as slurmctld has it. ``state`` is its base state, such as RUNNING; ``preempted``: it is
-    to make room for another one soon.
+    """A job as slurmctld knows it. ``state`` is its base state, such as RUNNING; ``preempted``: it
+    is to make room for another job soon.
     """
 
     state: str
@@ -34,33 +34,33 @@ class JobState:
     preempted: bool = False
 
     def is_over(self) -> bool:
-        """Whether it has ended, and no run is to come."""
+        """Whether the job has ended for good."""
         return self.state in _ENDED | {"BOOT_FAIL", "NODE_FAIL"}
 
     def ends(self, attempt: int) -> bool:
-        """Whether that run of it is over for Slurm, or soon will be."""
+        """Whether this run of it is over for Slurm, or soon will be."""
         return self.restarts > attempt or self.state in _ENDED | {
             "COMPLETING", "NODE_FAIL", "PENDING", "REQUEUED",
         }  # fmt: skip
 
     def ends_with(self, attempt: int) -> bool:
-        """Whether that run of it was the last one, by what Slurm knows."""
+        """Whether this run of it is the last one as far as Slurm knows."""
         return self.restarts == attempt and self.state in _ENDED | {"COMPLETING"}
 
     def runs(self, attempt: int) -> bool:
-        """Whether that run of it is going on for Slurm."""
+        """Whether this run of it is going on for Slurm."""
         return self.restarts == attempt and self.state == "RUNNING"
 
     def label(self, job: int) -> str:
-        """The name that users have for the job: ``12``, or ``12_3`` of an array."""
+        """The job's name for users: ``12``, or ``12_3`` of an array."""
         return str(job) if self.array_task is None else f"{self.array_job}_{self.array_task}"
 
 
 def ask(
     site: Site, job: int, timeout: float = 10.0, look: Callable[[], None] = lambda: None
 ) -> JobState | None:
-    """The job as slurmctld has it; None where it does not answer, state ``GONE`` where it no
-    longer knows the job. ``look`` is called now and then, and may end it by what it raises.
+    """The job as slurmctld knows it; None if it does not answer, state ``GONE`` if it no longer
+    knows the job. ``look`` is called now and then, and may end the wait by raising.
     """
     command = [site.scontrol, "-o", "show", "job", str(job)]
     try:
@@ -80,7 +80,7 @@ def ask(
 def answer(
     asked: subprocess.Popen[str], timeout: float, look: Callable[[], None]
 ) -> tuple[str, str]:
-    """What the program says, in that time; it is ended by whatever ``look`` raises."""
+    """What the program says in that time. If ``look`` raises anything the program is ended."""
     until = time.monotonic() + timeout
     try:
         while (left := until - time.monotonic()) > _LOOK:
@@ -94,11 +94,12 @@ def answer(
 
 
 def parse(text: str, job: int) -> JobState | None:
-    """One line a job; an array's id names all of its tasks, so ours is looked for.
+    """Find our job in scontrol's output, which has one line a job: an array's id names all its
+    tasks.
 
-    Its user's own texts may imitate any field. All but the job's name come after BatchFlag, which
-    follows Restarts, and of what the name imitates the real one comes later; those of an array come
-    before it. Where BatchFlag itself is imitated nothing is certain.
+    The user's own texts may imitate any field. All of them but the job's name come after BatchFlag,
+    which follows Restarts; what the name imitates comes before the real field, except for an
+    array's ids, which come before the name. Where BatchFlag itself is imitated nothing is certain.
     """
     for line in text.splitlines():
         if not line.startswith(f"JobId={job} "):
@@ -126,7 +127,7 @@ def _words(text: str) -> dict[str, str]:
 
 
 def is_up(site: Site) -> bool:
-    """Whether slurmctld is there: only then may "invalid job id" be believed."""
+    """Whether slurmctld answers: only then may we believe "invalid job id"."""
     try:
         done = subprocess.run(
             [site.scontrol, "ping"], env=_environment(site), capture_output=True, timeout=20,

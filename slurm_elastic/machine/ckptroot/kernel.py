@@ -1,5 +1,5 @@
-"""What Linux does for a process that Python has no function for: its parent, its namespaces, its
-mounts. os.unshare and os.setns come with Python 3.12.
+"""Calls of Linux that Python has no function for: parents, namespaces, mounts. (os.unshare and
+os.setns come with Python 3.12.)
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def _check(result: int, what: str) -> None:
 
 
 def descriptor_of(process: int, number: int) -> int:
-    """A copy of a descriptor of the process that the pidfd ``process`` is of: to open its file
-    could break a lease, and is no way to a socket (pidfd_getfd(2)).
+    """A copy of a descriptor of the process that the pidfd ``process`` stands for (pidfd_getfd(2)).
+    Opening its file instead could break a lease, and does not work for sockets.
     """
     found: int = LIBC.syscall(PIDFD_GETFD, process, number, 0)
     if found < 0:
@@ -38,39 +38,41 @@ def descriptor_of(process: int, number: int) -> int:
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent ends, however that ends."""
+    """Have the kernel kill this process when its parent ends, however it ends."""
     _check(LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
 
 
 def adopt_orphans() -> None:
-    """Become the parent of what children of ours leave behind, and so of daemons: they stay below
-    this process, whatever it executes, and are saved with it.
+    """Become the parent of what our children leave behind, so of daemons, too: they stay below this
+    process, whatever it executes, and are saved with it.
     """
     _check(LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
 
 
 def unshare_processes() -> None:
-    """Own mounts and own System V IPC for us; own process numbers for the children to come."""
+    """Give us mounts and System V IPC of our own, and children to come their own
+    process numbers.
+    """
     _check(LIBC.unshare(CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC), "unshare")
 
 
 def unshare_time() -> None:
-    """Clocks of their own for the children to come; ours stay (time_namespaces(7))."""
+    """Give children to come clocks of their own; ours stay (time_namespaces(7))."""
     _check(LIBC.unshare(CLONE_NEWTIME), "unshare --time")
 
 
 def share_time() -> None:
-    """The children to come have our clocks again. Not with threads (setns(2))."""
+    """Give children to come our clocks again. Fails if we have threads (setns(2))."""
     _join("/proc/self/ns/time", CLONE_NEWTIME)
 
 
 def unshare_ipc() -> None:
-    """System V IPC with nothing in it; what was in ours goes, unless others are there still."""
+    """Give us an empty System V IPC; the old one goes, unless others still use it."""
     _check(LIBC.unshare(CLONE_NEWIPC), "unshare")
 
 
 def join_ipc(path: str) -> None:
-    """From now on the System V IPC of the namespace at ``path``."""
+    """Use the System V IPC of the namespace at ``path`` from now on."""
     _join(path, CLONE_NEWIPC)
 
 
@@ -83,27 +85,27 @@ def _join(path: str, kind: int) -> None:
 
 
 def unshare_mounts() -> None:
-    """Own mounts. The host's later ones (autofs) come through."""
+    """Give us mounts of our own; later mounts of the host (autofs) still come through."""
     _check(LIBC.unshare(CLONE_NEWNS), "unshare")
     _check(LIBC.mount(None, b"/", None, MS_REC | MS_SLAVE, None), "mount /")
 
 
 def mount_bind(source: str, place: str) -> None:
-    """The directory ``source`` at ``place``, too."""
+    """Make the directory ``source`` appear at ``place``, too."""
     found = LIBC.mount(os.fsencode(source), os.fsencode(place), None, MS_BIND, None)
     _check(found, f"mount {place}")
 
 
 def mount_small(path: str, uid: int, gid: int) -> None:
-    """A file system of the user's in memory, with room for a few small files."""
+    """Mount a file system of the user's in memory, with room for a few small files."""
     flags = MS_NOSUID | MS_NODEV | MS_NOEXEC
     options = f"size=64k,nr_inodes=32,mode=700,uid={uid},gid={gid}".encode()
     _check(LIBC.mount(b"tmpfs", path.encode(), b"tmpfs", flags, options), f"mount {path}")
 
 
 def mount_beside(path: str, aside: str, names: Sequence[str]) -> None:
-    """A directory in place of that at ``path``, with empty files of these ``names``, or paths, that
-    all may write; what else is there is there by links, which lead through its directory ``aside``.
+    """Mount a directory over ``path`` that has empty files of these ``names`` (or paths), which all
+    may write, and links for the rest, which lead through its directory ``aside`` to the real one.
     """
     real = os.open(path, os.O_PATH | os.O_DIRECTORY)
     try:
@@ -126,12 +128,14 @@ def mount_beside(path: str, aside: str, names: Sequence[str]) -> None:
 
 
 def unmount(path: str) -> None:
-    """At once, whoever uses it."""
+    """Unmount at once, whoever uses it."""
     _check(LIBC.umount2(os.fsencode(path), MNT_DETACH), f"umount {path}")
 
 
 def mount_own_proc() -> None:
-    """A /proc of our namespace, and no other. The host's later mounts (autofs) come through."""
+    """Mount a /proc of our namespace, and unmount all others. Later mounts of the host (autofs)
+    still come through.
+    """
     _check(LIBC.mount(None, b"/", None, MS_REC | MS_SLAVE, None), "mount /")
     _check(LIBC.mount(b"proc", b"/proc", b"proc", 0, None), "mount /proc")
     with open("/proc/self/mountinfo", "rb") as file:
@@ -141,7 +145,7 @@ def mount_own_proc() -> None:
 
 
 def other_procs(mountinfo: bytes) -> list[bytes]:
-    """Where the host has mounted proc outside of /proc, as in a chroot (proc(5), mountinfo)."""
+    """Where else the host has mounted proc, as in a chroot (proc(5), mountinfo)."""
     found = []
     for line in mountinfo.splitlines():
         mount, _, source = line.partition(b" - ")
@@ -152,5 +156,5 @@ def other_procs(mountinfo: bytes) -> list[bytes]:
 
 
 def cover(path: str) -> None:
-    """Nobody in our mounts can open the file at ``path`` any more: there is /dev/null."""
+    """Mount /dev/null over ``path``, so that nobody in our mounts can open that file any more."""
     _check(LIBC.mount(b"/dev/null", path.encode(), None, MS_BIND, None), f"mount {path}")

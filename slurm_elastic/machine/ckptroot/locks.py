@@ -1,10 +1,10 @@
-"""Locks on parts of files (fcntl(2)), which CRIU takes again too early: tasks take theirs again.
+"""Has tasks take their locks on parts of files (fcntl(2)) again, as CRIU takes them too early.
 
-Such a lock is its process', and goes as soon as that closes any descriptor of the file. CRIU takes
-it, then maps the files of the process and closes what it has opened for that. So the lock of a file
-that is also mapped is gone where the job goes on, as those of LMDB's lock.mdb and of sqlite's
-shared memory (WAL) are, and the next who opens the file begins it anew. Nobody but the process can
-take it: each is traced while it stands still, and calls fcntl once. This is for x86-64 alone.
+Such a lock belongs to a process, and goes as soon as that closes any descriptor of the file. CRIU
+takes it, then maps the files of the process, and closes what it opened for that. So the lock of a
+file that is also mapped is gone after a restore (LMDB's lock.mdb, sqlite's shared memory for WAL),
+and the next process that opens the file initialises it. Only the process itself can take its lock:
+while it stands still we trace it and have it call fcntl once. This is for x86-64 alone.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from .tracing import await_stop, trace
 
 _FCNTL, _SETLK = 72, 6  # arch/x86/entry/syscalls/syscall_64.tbl; asm-generic/fcntl.h
 _SYSCALL = b"\x0f\x05"
-"""The instruction, which the kernel's own code in each process has (vdso(7))."""
+"""The instruction that calls the kernel; each process has one in the vdso (vdso(7))."""
 _NO_CALL = (1 << 64) - 1
 _KINDS = {"READ": 0, "WRITE": 1}  # F_RDLCK, F_WRLCK
 _TO_THE_END = 0
 _STOPS = 8
-"""Stops of a thread until its call is over: some of ptrace's own come before."""
+"""How often a thread may stop until its call is over: ptrace's own stops come before."""
 _PATIENCE = 10.0
-"""Seconds until tasks that were told to stop do."""
+"""Seconds that tasks have to stop after they were told to."""
 
 
 @dataclass(frozen=True)
 class Lock:
-    """A lock on a part of a file that a task has open as ``file``: for reading or writing (F_RDLCK,
-    F_WRLCK), of so many bytes, 0 for all up to its end.
+    """A lock on a part of the file that a task has open as ``file``, for reading or writing
+    (F_RDLCK, F_WRLCK), ``length`` bytes long; 0 means up to the end.
     """
 
     file: int
@@ -51,20 +51,22 @@ Locks = Mapping[int, Sequence[Lock]]
 
 
 def can_take() -> bool:
-    """Whether tasks of this machine can be made to."""
+    """Whether this machine's tasks can be made to take locks."""
     return os.uname().machine == "x86_64"
 
 
 def take(tasks: Iterable[int], wanted: Locks) -> str:
-    """Have stopped tasks take those of their ``wanted`` locks that they lack; the file of one that
-    could not be taken, empty where there is none.
+    """Have stopped tasks take those of their ``wanted`` locks that they lack. Returns the file of
+    one that could not be taken, or nothing.
     """
     found = {task: wanted.get(number_inside(status_of(task)), ()) for task in tasks}
     lost = {task: missing for task, locks in found.items() if (missing := _missing(task, locks))}
     if not lost:
         return ""
-    _await_all(lost)
-
+    until = time.monotonic() + _PATIENCE
+    for task in lost:
+        while status_of(task).get("State", "T")[0] != "T" and time.monotonic() < until:
+            time.sleep(0.001)
     tracing.by_child(_have_taken, lost.items())
     still = (f"/proc/{task}/fd/{one.file}" for task in lost for one in _missing(task, lost[task]))
     return next((os.readlink(link) for link in still), "")
@@ -85,15 +87,8 @@ def _held(task: int, file: int) -> Iterator[Lock]:
                 yield Lock(file, _KINDS[words[4]], start, length)
 
 
-def _await_all(tasks: Iterable[int]) -> None:
-    until = time.monotonic() + _PATIENCE
-    for task in tasks:
-        while status_of(task).get("State", "T")[0] != "T" and time.monotonic() < until:
-            time.sleep(0.001)
-
-
 def _have_taken(task: int, locks: Iterable[Lock]) -> None:
-    """Have the task's first thread take them, with its registers and memory as they were before."""
+    """Have the task's first thread take them, and give it its registers and memory back."""
     if not trace(tracing.SEIZE, task):
         return
     await_stop(task)
@@ -107,7 +102,7 @@ def _have_taken(task: int, locks: Iterable[Lock]) -> None:
 
 
 def _lend(task: int, before: ctypes.Array[ctypes.c_ulonglong], locks: Iterable[Lock]) -> None:
-    """A piece of the task's memory holds what it asks for meanwhile."""
+    """Ask for each lock; the question stands in a piece of the task's memory meanwhile."""
     with open(f"/proc/{task}/mem", "r+b", buffering=0) as file:
         memory, (call, place) = file.fileno(), _places(task, file.fileno())
         kept = os.pread(memory, _ASKED.size, place)
@@ -142,7 +137,7 @@ def _places(task: int, memory: int) -> tuple[int, int]:
 def _call(
     task: int, before: ctypes.Array[ctypes.c_ulonglong], place: int, words: tuple[int, int, int]
 ) -> None:
-    """The task calls fcntl at that place, and stops again."""
+    """Have the task call fcntl at that place, and stop again."""
     registers = tracing.Registers(*before)
     registers[tracing.RIP], registers[tracing.RAX] = place, _FCNTL
     registers[tracing.ORIG_RAX] = _NO_CALL

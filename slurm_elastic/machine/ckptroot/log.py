@@ -1,5 +1,5 @@
-"""Root's lines in the node's journal. Names of users' files come in them, which may be no text and
-may have lines of their own: all that cannot be printed is shown by its number.
+"""Root's lines in the node's journal. They contain names of users' files, which may have
+unprintable characters or line breaks: those are shown by their numbers.
 """
 
 from __future__ import annotations
@@ -10,15 +10,14 @@ NOTICE, WARNING = syslog.LOG_NOTICE, syslog.LOG_WARNING
 
 
 def begin() -> None:
-    """Under our own name."""
+    """Log under our own name."""
     syslog.openlog("slurm-elastic-ckpt-root", syslog.LOG_PID, syslog.LOG_DAEMON)
 
 
 def tell(level: int, line: str) -> None:
-    """One line."""
     syslog.syslog(level, shown(line))
 
 
 def shown(text: str) -> str:
-    """The text as it can be printed, in one line."""
+    """The text, printable and in one line."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

@@ -66,8 +66,8 @@ def _octal(text: str) -> int:
 
 
 def _ready(method: str, config: str) -> None:
-    """Refused where the script had better run by itself. Not for want of slurmctld's answer where
-    the job may have images: ``run`` waits for that.
+    """Refused if the script had better run without us. If only slurmctld's answer is missing and
+    the job may have images, that is no reason: ``run`` waits for it.
     """
     site, caller = starting.allowed(method, config, asks=True)
     state = job_state.ask(site, caller.job)
@@ -78,9 +78,9 @@ def _ready(method: str, config: str) -> None:
 
 
 def _run(config: str, method: str, umask: int, argv: list[str]) -> int:
-    """Drive the job's run; whatever keeps us from that, the job runs, only without checkpoints."""
+    """Drive the job's run. If anything keeps us from that, the job runs without checkpoints."""
     os.umask(0o027)
-    # Before the first fork: none of ours but the payload may die of a signal to the whole step.
+    # Before the first fork: a signal to the whole step may kill the payload, but nothing of ours.
     block()
     plain = starting.plain(config, umask, argv)
     try:

@@ -1,7 +1,7 @@
-"""The manifest of an image: what it is, each file's size and digest, and root's seal on it.
+"""The manifest of an image: what it is of, each file's size and digest, and root's seal.
 
-The seal is an HMAC-SHA256 with a key that only root on the nodes has. Directories of root are proof
-enough on a local disk; a shared one may be mounted by a host where somebody else is root.
+The seal is an HMAC-SHA256 with a key that only root on the nodes has. On a local disk it would do
+that the directories are root's; a shared one may be mounted by a host where somebody else is root.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ NAME = "manifest.json"
 _BLOCK = 1 << 20
 _MOST = 16 << 20
 _FILES = 100_000
-"""Bytes of a manifest, files of an image: CRIU makes a handful for each task."""
+"""Most bytes of a manifest, and most files of an image: CRIU makes a handful for each task."""
 MOST = sys.maxsize
-"""Bytes of an image that no quota bounds."""
+"""Most bytes of an image that no quota bounds."""
 
 
 @dataclass(frozen=True)
 class Manifest:
     """``files``: name to (bytes, SHA-256). ``writing``: path to size of what the job had open for
-    writing; ``locked``: path to the state of what it kept locked (``inventory.State``). ``pid`` is
-    the first process's in its namespace, 0 where there is none. ``closed`` are the far ends of the
-    TCP connections that are closed in the image; None where it can have none. ``clocks``: what the
-    job's own clocks said (ns, ``clock.Clocks``); None where it had none. ``bound``: the CPUs of its
-    threads that have not all (``cpu_binding.Bound``).
+    writing; ``locked``: path to state of what it kept locked (``inventory.State``). ``pid`` is the
+    first process's number in its namespace, 0 if there is none. ``closed`` are the far ends of the
+    TCP connections that the save closed in the image; None if it was not to close any. ``clocks``:
+    the job's own clocks (ns, ``clock.Clocks``); None if it had none. ``bound``: the CPUs of threads
+    that are bound to fewer than all (``cpu_binding.Bound``).
     """
 
     cluster: str
@@ -67,7 +67,7 @@ def seal(manifest: Manifest, key: bytes) -> bytes:
     """The manifest as text, with its seal."""
     values = asdict(manifest)
     for name, nothing in (("closed", None), ("clocks", None), ("bound", {})):
-        if values[name] == nothing:  # nodes of before read it, too
+        if values[name] == nothing:  # so that nodes with an older program can read it, too
             del values[name]
     return json.dumps({**values, "seal": _seal(values, key)}, indent=1).encode() + b"\n"
 
@@ -104,8 +104,8 @@ def read(directory: Path, key: bytes) -> Manifest:
 
 
 def digests(directory: Path, most: int = MOST) -> dict[str, tuple[int, str]]:
-    """Size and digest of all files, which are on disk afterwards; Refused for links and such, and
-    for more than ``most`` bytes altogether.
+    """Size and digest of all files, which are on disk afterwards. Refused for links and the like,
+    and for more than ``most`` bytes altogether.
     """
     found: dict[str, tuple[int, str]] = {}
     for name in _names(directory):
@@ -134,7 +134,7 @@ def _names(directory: Path) -> list[str]:
 
 
 def sync(path: Path) -> None:
-    """A directory's entries are on disk afterwards."""
+    """Have a directory's entries on disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -1,7 +1,7 @@
-"""A way to save processes and to bring them back: ``criu.Criu`` and ``dmtcp.Dmtcp``.
+"""What a way to save processes and bring them back can do: ``criu.Criu`` and ``dmtcp.Dmtcp``.
 
-A save is ``dump``, then ``gather``, then ``go_on`` or ``stop``; between them it is asked what
-belongs to the image. Of what a method knows nothing, it says that there is none.
+A save calls ``dump``, then ``gather``, then ``go_on`` or ``stop``, and in between asks for what the
+manifest notes. A method that has nothing to tell of a thing answers that there is none.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from .manifest import Manifest
 
 
 class Method(Protocol):
-    """``name`` is that of ``--checkpoint-method``; ``stands_still``: whether the tasks do so from a
-    dump on until they go on or are stopped. ``pid`` is the payload's first process, 0 for none.
+    """``name`` is that of ``--checkpoint-method``. ``stands_still``: whether the tasks stay stopped
+    from a dump until ``go_on`` or ``stop``. ``pid`` is the payload's first process, 0 for none.
     """
 
     name: str
@@ -32,28 +32,28 @@ class Method(Protocol):
         return
 
     def restore(self, image: Path, manifest: Manifest) -> None:
-        """Bring back what a verified image holds; Refused where that failed: nothing is left."""
+        """Bring back what a verified image holds; if it raises Refused, nothing is left of it."""
 
     def alone(self, image: Path, /) -> frozenset[str]:  # noqa: ARG002
         """The files that a verified image's tasks write, but do not append to."""
         return frozenset()
 
     def need(self) -> int:
-        """About how many bytes an image of now would have; Refused where none is possible."""
+        """About how many bytes an image would have now; Refused if the job cannot be saved."""
 
     def locked(self) -> dict[str, State]:
-        """After a dump: the files that the tasks keep locked, as they are."""
+        """After a dump: the files that the tasks keep locked, with their states."""
         return {}
 
     def clocks(self) -> dict[str, int] | None:
-        """After a dump: what the tasks' own clocks say (ns); None where they have none."""
+        """After a dump: the time on the tasks' own clocks (ns); None if they have none."""
 
     def bound(self) -> dict[str, list[int]]:
-        """After a dump: the CPUs of the threads that have not all of their step's."""
+        """After a dump: the CPUs of threads that are bound to fewer than their step's."""
         return {}
 
     def connections(self) -> list[str]:
-        """After a dump: the far ends of the TCP connections that the tasks have."""
+        """After a dump: the far ends of the tasks' TCP connections."""
         return []
 
     def partners(self) -> list[str]:
@@ -61,22 +61,22 @@ class Method(Protocol):
         return []
 
     def dump(self, image: Path, within: float, most: int, closes: bool, /) -> dict[str, int]:
-        """Save, into files of at most that many bytes; sizes of files open for writing. Refused:
-        unharmed. ``closes``: TCP connections are closed in the image, and not where the tasks run
-        on.
+        """Save into files of at most ``most`` bytes altogether; returns the sizes of files open for
+        writing. If it raises Refused, the tasks are unharmed. ``closes``: close TCP connections in
+        the image, but not for the tasks if they run on.
         """
 
     def gather(self, image: Path, most: int, /) -> None:
-        """After a dump: all of it is in the image, of at most that many bytes, or Refused."""
+        """After a dump: complete the image, with at most that many bytes, or raise Refused."""
 
     def go_on(self) -> None:
-        """Run on after a dump."""
+        """After a dump: let the tasks run on."""
 
     def stop(self) -> None:
-        """End after a dump."""
+        """After a dump: end the tasks."""
 
     def signal(self, number: int) -> None:
-        """To the payload's first process."""
+        """Send it to the payload's first process."""
 
     def ended(self) -> int | None:
         """The payload's wait status, once it has ended."""

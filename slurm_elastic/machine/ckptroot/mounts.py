@@ -1,5 +1,5 @@
-"""What is mounted where, by the kernel's own list of it (proc(5), mountinfo): so nobody is asked
-whose server, or whose process that serves it (fuse(4)), may never answer.
+"""What is mounted where, from the kernel's own list (proc(5), mountinfo): so we never wait for a
+server, or for a user's process that serves a file system (fuse(4)), which may not answer.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def mount_points(mountinfo: str) -> list[str]:
 
 
 def file_system(path: str, mountinfo: str) -> str:
-    """The type of the file system that ``path`` is on. By the names of mount points: on btrfs
-    stat(2) has another device than proc(5).
+    """The type of the file system that ``path`` is on. We go by the names of mount points, as on
+    btrfs stat(2) and proc(5) name different devices.
     """
     found, longest = "", ""
     for line in mountinfo.split("\n"):
@@ -38,17 +38,15 @@ def file_system(path: str, mountinfo: str) -> str:
 
 
 def mount_root(path: str, mountinfo: str) -> str:
-    """The directory of its file system that is mounted at ``path``; empty where nothing is."""
+    """The directory of its file system that is mounted at ``path``; empty if nothing is."""
     lines = [line for line in mountinfo.split("\n") if line and _point(line) == path]
     return lines[-1].split(" ")[3] if lines else ""
 
 
 def is_local(path: str, shared: Path) -> bool:
-    """Whether that path is on a file system of this node (proc(5), mountinfo), and not on that of
-    ``shared``.
-    """
+    """Whether the path is on a file system of this node, and not on that of ``shared``."""
     try:
-        # Before it is touched: a server, or a user's process, that hangs holds whoever asks.
+        # Before we touch it: if its server, or a user's process, hangs, so would we.
         if file_system(os.path.normpath(path), mounts()) not in _LOCAL:
             return False
         if os.stat(path).st_dev == os.stat(shared).st_dev:

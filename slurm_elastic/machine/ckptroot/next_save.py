@@ -1,5 +1,5 @@
-"""A look at a job between its saves, which stops nothing: its next save is promised room, and what
-would keep it from that save is known before a notice, when it would be too late.
+"""Looks at a job between its saves, without stopping anything. So room is promised to its next
+save, and what would prevent that save is known before a notice, when it would be too late.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ EVERY = 60.0
 
 
 class NextSave:
-    """The one that may come next in a run. ``hindered``: why it could not be made now; empty where
-    nothing says so. ``closes``: whether the last save that was asked for was to close connections;
-    None where none was.
+    """The next save of a run. ``hindered``: why it could not be made now, empty if nothing is
+    known. ``closes``: whether the last save was asked to close connections; None before the first.
     """
 
     def __init__(self, run: Run) -> None:
@@ -41,7 +40,7 @@ class NextSave:
                 self._bytes = need
         except Refused as error:
             before, self.hindered = self.hindered, str(error)
-            # Numbers and names behind the colon may change each minute.
+            # What follows the colon are numbers and names, which may change each minute.
             if before.partition(":")[0] == self.hindered.partition(":")[0]:
                 return False
             run.say(f"its next save could not be made now: {error}")
@@ -55,7 +54,9 @@ class NextSave:
         return True
 
     def _last_size(self) -> int:
-        """Bytes that the last image takes: DMTCP's may have holes, as what it saves has."""
+        """Bytes that the last image takes on disk: DMTCP's may have holes, as the memory it saves
+        has.
+        """
         for image in self._run.store.images()[:1]:
             with contextlib.suppress(Refused):
                 return min(manifests.read(image, self._run.site.key).size, allocated(image))

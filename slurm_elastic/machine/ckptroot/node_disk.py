@@ -1,9 +1,9 @@
-"""A disk of the node's own, to which an image is written while its job stands still.
+"""A disk of the node's own, which an image is written to while its job stands still.
 
-The shared directory may be as slow as the network, and NFS has a file there when it is closed. So a
-job that is saved beside its work runs on once its image is on this disk; then the image is copied.
-A job that is stopped goes on nowhere before its image is in the shared directory: it is written
-there at once.
+The shared directory may be as slow as the network, and on NFS a file is written out when it is
+closed. So a job that is saved while it works runs on as soon as its image is on this disk, and the
+image is copied afterwards. A job that is stopped goes on nowhere before its image is in the shared
+directory, so that is written there at once.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from .scratch import Scratch
 from .site import Refused, Site
 
 _OWN = "slurm-elastic-stage"
-"""A directory of our own: the site's may have others."""
+"""Our own directory there, as the site may use the disk for other things, too."""
 _IMAGE = "image"
 _FILES = 100_000
 
 
 class NodeDisk:
-    """One job's part of it. ``tell`` is told once why it is not used."""
+    """One job's part of the disk. ``tell`` is told once if we do not use it, and why."""
 
     def __init__(self, site: Site, job: int, tell: Callable[[str], None]) -> None:
         self._keep_free = site.keep_free
@@ -35,20 +35,20 @@ class NodeDisk:
 
     @contextlib.contextmanager
     def directory(self, image: Path, need: int, most: int) -> Iterator[tuple[Path, int]]:
-        """Where to write an image of about ``need`` bytes first, which is then ``moved``, and how
-        many it may have: a new directory here, or ``image`` itself with ``most`` where there is no
-        such disk, or too little room on it.
+        """Where to write an image of about ``need`` bytes first, and how many bytes it may have
+        there; ``move`` takes it on. That is a new directory on this disk, or ``image`` itself with
+        ``most`` if there is no such disk or too little room on it.
         """
         made, room = self._new(need)
         try:
             yield (made, min(room, most)) if made else (image, most)
         finally:
             if made:
-                with contextlib.suppress(OSError, Refused):  # the job's next save takes it away
+                with contextlib.suppress(OSError, Refused):  # the job's next save removes it
                     files.remove(made)
 
     def close(self) -> None:
-        """Nothing of the job's stays here."""
+        """Remove all that the job has here."""
         if self._scratch:
             self._scratch.close()
 
@@ -77,8 +77,8 @@ class NodeDisk:
 
 
 def move(made: Path, image: Path, most: int) -> None:
-    """The files of an image to where they belong, of at most ``most`` bytes of data; Refused or
-    OSError where that cannot be.
+    """Move the files of an image to their place, at most ``most`` bytes of data; Refused or OSError
+    if that fails.
     """
     if made == image:
         return

@@ -1,14 +1,14 @@
-"""The job's output over its runs: neither lost nor doubled, without any option of the site's.
+"""Keeps a job's output over its runs, neither lost nor doubled, without any option of the site's.
 
 slurmstepd truncates a job's output file at each start, before the script runs (slurm.conf(5),
-JobFileAppend). So after each image what the outputs have gained is added to copies of root's, and a
-later run gets them back into its fresh file, whose inode slurmstepd keeps open. All files that the
-job had open for writing are cut back to their length at the image: what was written after it will
-be written again. All that others have appended meanwhile, or have written into a fresh file before
-the job's own is back, is kept beside it. (CRIU takes files that a job can only append to as they
-are, whatever their length: should_check_size in criu/files-reg.c. Such files are not cut.)
+JobFileAppend). So after each image we add what the outputs have gained to copies of root's; a later
+run writes these back into its fresh file, whose inode slurmstepd keeps open. All files that the job
+had open for writing are cut back to their length at the image, as the job will write the rest
+again. What others have appended meanwhile, or written into a fresh file before we restored the
+job's own output, is kept beside it. (CRIU does not mind the length of files that a job can only
+append to: should_check_size in criu/files-reg.c. We do not cut those.)
 
-Everything that is done to a file of the user's is done with his rights on files only.
+Everything is done to the user's files with his rights on files only.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .rights import as_user
 from .site import Refused
 
 _END = 1 << 20
-"""Bytes of a file's end by which it is told from another."""
+"""How many bytes at a file's end we compare to tell it from another."""
 
 
 def of_step(proc: Path = Path("/proc/self/fd")) -> list[str]:
@@ -56,8 +56,8 @@ def keep(
 def give_back(
     directory: Path, outputs: list[str], written: Collection[OpenFile], caller: Caller, number: int
 ) -> list[str]:
-    """Before a restore of image ``number``: the files as they were at the image. Returns all steps,
-    a sentence each. Refused where what is to be cut cannot be kept.
+    """Before a restore of image ``number``, bring the files back to how they were at the image.
+    Returns a sentence for each step. Refused if what is to be cut cannot be kept.
     """
     done = []
     for one in written:
@@ -79,10 +79,11 @@ def give_back(
 
 
 def settle(directory: Path, outputs: list[str], sizes: Mapping[str, int]) -> None:
-    """Before the first image of a run: the copies hold what the image that it was restored from
-    knows and no more, as what came after it in an earlier run came anew, and maybe otherwise.
+    """Before the first image of a run, cut the copies to what the image that it went on from knows:
+    what an earlier run wrote after it came again, and maybe differently.
 
-    Not earlier: until there is a new image, all older ones may be of use on another node.
+    This has to wait until there is a new image; until then another node may still use any older
+    one.
     """
     for index, path in enumerate(outputs):
         kept = directory / str(index)
@@ -91,8 +92,8 @@ def settle(directory: Path, outputs: list[str], sizes: Mapping[str, int]) -> Non
 
 
 def clear(directory: Path, outputs: list[str], caller: Caller) -> list[str]:
-    """The job starts anew after all: its output is what slurmstepd made it, empty. Returns all
-    steps, a sentence each. The copies stay for a node where an image can be used.
+    """The job starts anew after all: empty its output, as slurmstepd made it. Returns a sentence
+    for each step. The copies stay, for a node where an image can be used.
     """
     done = []
     for index, path in enumerate(outputs):
@@ -140,7 +141,7 @@ def _opened(path: str, flags: int, caller: Caller) -> Iterator[int]:
 
 
 def _shorten(file: int, one: OpenFile, caller: Caller, number: int, *, lose: bool) -> str:
-    """Cut the file to the image's bytes; where the rest of it is, unless that may be lost."""
+    """Cut the file to the image's bytes; says where the rest is kept, unless that may be lost."""
     if not lose:
         return _aside(file, one, caller, number)
     with as_user(caller):
@@ -149,10 +150,10 @@ def _shorten(file: int, one: OpenFile, caller: Caller, number: int, *, lose: boo
 
 
 def _aside(file: int, one: OpenFile, caller: Caller, number: int) -> str:
-    """Keep what comes after the image's bytes in a file of its own, cut it off, and say where.
+    """Move what comes after the image's bytes into a file of its own, and say where it is.
 
-    Text that is appended meanwhile is copied, too, until nothing more comes: what is left is
-    the instant between the last look and the cut, as no call does both.
+    Text that is appended meanwhile is copied, too, until no more comes. Only what is written in the
+    instant between the last look and the cut is lost, as no call does both.
     """
     with as_user(caller):
         path = target = None
@@ -174,7 +175,7 @@ def _aside(file: int, one: OpenFile, caller: Caller, number: int) -> str:
 
 
 def _copy_rest(source: int, target: int, start: int, at: int) -> int:
-    """Copy from ``at`` on until the file's length stands; that length. ``start`` goes to 0."""
+    """Copy from ``at`` on until the file grows no more; its length. ``start`` goes to 0."""
     while (end := os.fstat(source).st_size) > at:
         files.copy(source, target, at, end, shift=start)
         at = end
@@ -182,7 +183,7 @@ def _copy_rest(source: int, target: int, start: int, at: int) -> int:
 
 
 def _fresh(path: str, like: int) -> tuple[str, int]:
-    """A new file with that name, or the next that is free, as readable as the other."""
+    """A new file with that name, or the next free one, that the same people may read."""
     flags = files.NEW | files.SAFE
     for name in (path, *(f"{path}.{again}" for again in range(1, 1000))):
         with contextlib.suppress(FileExistsError):
@@ -193,7 +194,7 @@ def _fresh(path: str, like: int) -> tuple[str, int]:
 
 
 def _given_back(file: int, kept: Path) -> bool:
-    """Whether nothing is in the file but what a copy of root's gave back."""
+    """Whether the file has nothing but what we gave back from a copy."""
     if not kept.exists():
         return False
     with files.held(kept, owners=(0,)) as source:
@@ -207,8 +208,8 @@ def _given_back(file: int, kept: Path) -> bool:
 
 
 def _is_ours(file: int, kept: Path, size: int) -> bool:
-    """Whether the file's first bytes are the job's own, by the last ones of them. slurmstepd's word
-    of what became of the job, or another job's line, may be sooner in an emptied file than we.
+    """Whether the file's first bytes are the job's own, judged by the last of them. slurmstepd's
+    message about the job, or another job's line, may have come into an emptied file before us.
     """
     if not kept.exists():
         return True  # nothing is known of it
@@ -219,7 +220,7 @@ def _is_ours(file: int, kept: Path, size: int) -> bool:
 
 
 def _extend(kept: Path, source: int, size: int, most: int) -> int:
-    """How many bytes of data came to the copy."""
+    """Add to the copy; how many bytes of data."""
     with files.held(kept, os.O_RDWR | os.O_CREAT, owners=(0,)) as target:
         have = min(os.fstat(target).st_size, size)
         os.ftruncate(target, have)

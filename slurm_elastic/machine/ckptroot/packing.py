@@ -1,4 +1,4 @@
-"""One file after the other into an image and out of it, with the rights of whoever calls."""
+"""Packs single files into an image and unpacks them, with the rights of whoever calls."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from .site import Refused
 
 @dataclass(frozen=True)
 class Item:
-    """A file, directory, link or pipe. ``pieces`` says where its data are: (from, to) in the file,
-    one after the other in the image. ``same`` is the path of another name of the same file.
+    """A file, directory, link or pipe. ``pieces`` are the parts of the file that have data, (from,
+    to) each; the image has them one after the other. ``same`` is the path of another name of the
+    file.
     """
 
     path: str
@@ -30,7 +31,7 @@ class Item:
 
 
 def item_of(fields: dict[str, Any]) -> Item:
-    """An item as the image's index has it."""
+    """An item from the image's index."""
     return Item(**{**fields, "pieces": tuple(map(tuple, fields["pieces"]))})
 
 
@@ -42,9 +43,9 @@ def pack(
     at: int,
     most: int,
 ) -> tuple[Item, int]:
-    """The item for what is at ``path``, its data appended at ``at`` of the image's; where the next
-    one's begin. ``names`` are those of the files that were packed; Refused for more than ``most``
-    bytes altogether, OSError where it cannot be read.
+    """The item for what is at ``path``, and where the next one's data begin; its own are appended
+    at ``at`` of the image's data. ``names`` are the files packed so far. Refused for more than
+    ``most`` bytes altogether, OSError if the file cannot be read.
     """
     item = Item(path, seen.st_mode, seen.st_gid, seen.st_mtime_ns)
     if stat.S_ISLNK(seen.st_mode):
@@ -66,8 +67,8 @@ def pack(
 
 
 def unpack(item: Item, data: int, at: int, make_way: Callable[[str], None]) -> int:
-    """Lay the item out, whose data are at ``at`` of the image's; where the next one's begin.
-    ``make_way`` takes away what is there. A directory can be written until it is ``finished``.
+    """Lay out the item, whose data begin at ``at`` of the image's; where the next one's begin.
+    ``make_way`` is called to move away what is there. Directories stay writable until ``finish``.
     """
     os.makedirs(os.path.dirname(item.path), mode=0o700, exist_ok=True)
     if stat.S_ISDIR(item.mode):
@@ -98,7 +99,7 @@ def _open_up(item: Item, make_way: Callable[[str], None]) -> None:
 
 
 def _mode_of(path: str) -> int:
-    """Without following a link; 0 where there is nothing."""
+    """The mode of a path itself, not of what a link points to; 0 if there is nothing."""
     try:
         return os.lstat(path).st_mode
     except FileNotFoundError:
@@ -150,8 +151,8 @@ def _is_same(item: Item, data: int, at: int) -> bool:
 
 
 def finish(item: Item) -> None:
-    """Group, mode and time as they were: of a directory once all that is in it was laid out, as one
-    that its owner only reads is common.
+    """Give the item its group, mode and time. For a directory this comes after everything in it, as
+    directories that their owner may only read are common.
     """
     if os.lstat(item.path).st_gid != item.gid:
         with contextlib.suppress(PermissionError):
@@ -162,5 +163,7 @@ def finish(item: Item) -> None:
 
 
 def _touch(item: Item) -> None:
-    """The time of its change is now, too: what was there already is of this run from now on."""
+    """Set its time. This also sets its ctime to now, so that a file that was here already counts as
+    this run's from now on.
+    """
     os.utime(item.path, ns=(item.mtime_ns, item.mtime_ns), follow_symlinks=False)

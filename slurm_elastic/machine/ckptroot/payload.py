@@ -1,4 +1,4 @@
-"""The user's program, and how a process of root's becomes it."""
+"""The user's program, and how a process of root's turns into it."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ class Payload:
 
 
 HANDED = 3
-"""The number of a descriptor that a payload is given."""
+"""The number of the descriptor that a payload may be handed."""
 
 
 def become(payload: Payload, *, bound: bool = False, handed: int | None = None) -> NoReturn:
-    """Turn this process, a fresh child, into the payload. Never comes back.
+    """Turn this process, a fresh child, into the payload.
 
-    It leads a session of its own: CRIU saves whole sessions only. ``bound``: it is killed with its
-    parent; a change of the user would take that back, so it comes after. ``handed`` is a descriptor
-    that it gets as ``HANDED``.
+    It leads a session of its own, as CRIU saves whole sessions only. ``bound``: it is killed with
+    its parent; that is set after the change of user, which would undo it. It gets the descriptor
+    ``handed`` as ``HANDED``.
     """
     code = 126
     try:
@@ -71,17 +71,17 @@ def become(payload: Payload, *, bound: bool = False, handed: int | None = None) 
 
 
 def calm() -> None:
-    """Every signal at its default, none blocked."""
+    """Set every signal to its default and block none."""
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def reopen_standard(payload: Payload) -> None:
-    """Standard streams that are files: opened anew by their paths, through our own mounts.
+    """Open standard streams that are files anew by their paths, through our own mounts.
 
-    CRIU finds a file by the mount that it was opened through, which has to be one of the namespace
-    that it saves. A path with another file by now stays as it is.
+    CRIU finds a file by the mount through which it was opened, and that has to be one of the
+    namespace that it saves. If a path leads to another file by now, we leave the stream as it is.
     """
     opened: dict[tuple[str, int], int] = {}
     for descriptor in (0, 1, 2):
@@ -97,7 +97,7 @@ def reopen_standard(payload: Payload) -> None:
 
 
 def _reopen(descriptor: int, path: str, flags: int, payload: Payload) -> int:
-    """A second opening of the same file at the same place; OSError if it is another file now."""
+    """Open the same file again, at the same place; OSError if the path has another file now."""
     with as_user(payload):
         new = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     mine, other = os.fstat(new), os.fstat(descriptor)

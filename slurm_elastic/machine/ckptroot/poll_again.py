@@ -1,12 +1,13 @@
-"""A task that was saved in poll(2) waits there again, where it goes on and where it runs on.
+"""Has tasks that were saved in poll(2) wait there again, where they are restored and where they run
+on.
 
-Where a save finds a task in a call that Linux would go on with by itself (restart_syscall(2)), CRIU
-leaves EINTR, in the image (compel, get_task_regs) and in the task. Programs without signal handlers
-never see that from poll, and end: tail(1) of coreutils 9.7. So such a call is made again, with its
-whole timeout, as CRIU has others made again. The rest stay as they are: nanosleep(2) has told how
-much is left, and programs ask futex(2) again by themselves. Nor is it known of a task that had been
-stopped in poll before which call it was in. This is for x86-64 alone: elsewhere the C library asks
-ppoll(2), which is made again.
+If a save finds a task in a call that Linux would resume by itself (restart_syscall(2)), CRIU leaves
+EINTR, in the image (compel, get_task_regs) and in the task. Programs without signal handlers never
+expect that from poll, and end, such as tail(1) of coreutils 9.7. So we have the call made again,
+with its whole timeout, as CRIU does with other calls. We leave nanosleep(2), which has told how
+much time is left, and futex(2), which programs call again by themselves. For a task that had been
+stopped in poll before, we do not know which call it was in. All this is for x86-64 alone: elsewhere
+the C library calls ppoll(2), which is made again.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _NATIVE = 1  # core-x86.proto, user_x86_regs_mode
 _POLL = 7  # arch/x86/entry/syscalls/syscall_64.tbl
 _EINTR = (1 << 64) - 4  # include/uapi/asm-generic/errno-base.h
 _SYSCALL = 2
-"""Bytes of the instruction."""
+"""Bytes of the instruction that calls the kernel."""
 _AX, _ORIG_AX, _IP, _MODE = 11, 16, 17, 28  # core-x86.proto, user_x86_regs_entry
 
 Span = tuple[int, int]
@@ -38,7 +39,9 @@ Span = tuple[int, int]
 
 
 def wait_again(image: Path) -> int:
-    """Change the image so; how many threads will wait again. Refused for what is no such image."""
+    """Change the image accordingly; how many threads will wait again. Refused if it is no such
+    image.
+    """
     done = 0
     for entry in sorted(image.iterdir()):
         if entry.name.startswith("core-"):
@@ -56,7 +59,7 @@ def _mend(path: Path) -> bool:
 
 
 def _changes(data: bytes) -> dict[Span, int]:
-    """The numbers that are to stand there; none where the thread was not in such a call."""
+    """The numbers to write, by their places; none if the thread was not in such a call."""
     core = _spans(data, (_HEAD, len(data)))
     if 1 not in core or 2 not in core or _number(data, core[1]) != _X86_64:
         return {}
@@ -71,7 +74,7 @@ def _changes(data: bytes) -> dict[Span, int]:
 
 
 def _spans(data: bytes, message: Span) -> dict[int, Span]:
-    """The fields of a message by number; of one that comes twice the last, as CRIU takes it."""
+    """The fields of a message by number; if one comes twice the last, as CRIU takes that."""
     return {number: (start, stop) for number, _, start, stop in protobuf.fields(data, *message)}
 
 
@@ -80,7 +83,7 @@ def _number(data: bytes, span: Span) -> int:
 
 
 def _padded(value: int, size: int) -> bytes:
-    """The number as a varint of so many bytes: all lengths around it stay as they are."""
+    """The number as a varint of ``size`` bytes, so that no length around it changes."""
     digits = [(value >> 7 * place) & 0x7F for place in range(size)]
     if sum(digit << 7 * place for place, digit in enumerate(digits)) != value:
         raise Refused("a number of the image has no place")
@@ -88,7 +91,9 @@ def _padded(value: int, size: int) -> bytes:
 
 
 def go_back(tasks: Iterable[int]) -> None:
-    """Have the threads of stopped tasks that a save has left so wait again once they run."""
+    """Have those threads of stopped tasks that a save has left with EINTR wait
+    again once they run.
+    """
     if os.uname().machine != "x86_64":
         return
     threads = [(thread,) for task in tasks for thread in _in_poll(task)]

@@ -1,13 +1,13 @@
-"""Temporary directories that a job has to itself: in the place of the node's /tmp, /var/tmp and
-/dev/shm it has directories of its own on the same file systems, so that all in them is the job's.
+"""Gives a job temporary directories to itself: in place of the node's /tmp, /var/tmp and /dev/shm
+it sees directories of its own on the same file systems, so that everything in them is the job's.
 
-Root makes each of them in a directory that is closed to users, and mounts it for the session and
-what that starts. It is locked for as long as one of those lives, and removed at the end; each
-session removes what killed ones have left.
+Root makes each of them in a directory that users cannot enter, and mounts it for the session and
+its children. It is locked as long as one of these lives, and removed at the end; each session also
+removes what killed ones have left.
 
-A place stays the node's where the job would miss something there: its directory, home or output, a
-ticket cache of its user, a file that its script, arguments or environment name and that is there
-already; and everywhere for a script that starts steps, which run outside of the session's mounts.
+A place stays the node's if the job would miss something there: its directory, home or output, its
+user's ticket cache, or an existing file that its script, arguments or environment name. All places
+stay the node's for a script that starts steps, as these run outside of the session's mounts.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class PrivateTmp:
         self._taken: list[tuple[str, Path, int]] = []
 
     def take(self, payload: Payload) -> list[str]:
-        """Mount its own where it may have them; the places that it has to itself then, also by
-        Slurm's job_container/tmpfs. The others stay the node's.
+        """Mount its own directories where it may have them. Returns the places that it has to
+        itself then, by us or by Slurm's job_container/tmpfs.
         """
         local = [place for place in PLACES if is_local(place, self._site.directory)]
         job, found = self._caller.job, mounts()
@@ -79,12 +79,12 @@ class PrivateTmp:
         ]  # fmt: skip
 
     def _missed(self, text: bytes, place: str) -> set[str]:
-        """The names in a place that the job would miss, if there is anything."""
+        """The names in a place that the job would miss, if they exist."""
         return {f"krb5cc_{self._caller.uid}", *_named(text, place, self._given(place))}
 
     def _given(self, place: str) -> str:
-        """The TMPDIR that a prolog has made for the job in a place; empty where there is none.
-        One of all users, or a link, keeps the job from having that place to itself.
+        """The TMPDIR in a place that a prolog has made for the job; empty if there is none. One
+        that all users share, or a link, keeps the job from having that place to itself.
         """
         text = os.fsdecode(self._caller.environment.get(b"TMPDIR", b""))
         path = os.path.normpath(text or "/")
@@ -96,7 +96,7 @@ class PrivateTmp:
         return ""
 
     def close(self) -> None:
-        """They go; what cannot be removed now is for a later session."""
+        """Remove them; a later session removes what we cannot remove now."""
         for place, path, lock in reversed(self._taken):
             with contextlib.suppress(OSError, Refused):
                 unmount(place)
@@ -127,8 +127,8 @@ class PrivateTmp:
                     _show(place, one, number)
 
     def _shown(self, place: str) -> Iterator[str]:
-        """The directories of the node that are there still: X11's sockets, and the TMPDIR that a
-        prolog has made for the job.
+        """The directories of the node that the job still sees: X11's sockets, and the TMPDIR that a
+        prolog has made for it.
         """
         if given := self._given(place):
             yield given
@@ -137,9 +137,9 @@ class PrivateTmp:
 
 
 def sweep(place: str) -> None:
-    """Remove what sessions that were killed have left in a place; nothing else is ours."""
+    """Remove what killed sessions have left in a place, and nothing else."""
     with contextlib.suppress(OSError):
-        mounted = mount_points(mounts())  # a file system that hangs holds whoever asks
+        mounted = mount_points(mounts())  # a file system that hangs would hold us up
         for name in os.listdir(place):
             if name.startswith(PREFIX) and f"{place}/{name}" not in mounted:
                 _sweep(Path(place, name))
@@ -150,14 +150,14 @@ def _sweep(path: Path) -> None:
         lock = locked(path)
         if lock is not None:
             try:
-                if os.fstat(lock).st_uid == 0:  # whose names nobody else changes in such a place
+                if os.fstat(lock).st_uid == 0:  # in a sticky directory only root renames it
                     files.remove(path)
             finally:
                 os.close(lock)
 
 
 def _made(place: str, job: int) -> tuple[Path, int]:
-    """A new directory of root's, and its lock; another session may remove it before that."""
+    """A new directory of root's, and its lock; another session may remove it before we lock it."""
     for _ in range(_TRIES):
         path = Path(place, f"{PREFIX}{job}-{secrets.token_hex(8)}")
         path.mkdir(mode=0o700)
@@ -179,8 +179,8 @@ def _streams() -> Iterator[str]:
 
 
 def _named(text: bytes, place: str, given: str) -> set[str]:
-    """The first names below a place that a text has, but for the TMPDIR that is ``given``. A name
-    that goes on in a variable or a pattern is none.
+    """The first names below a place that a text mentions, except the TMPDIR that was ``given``. A
+    name that goes on in a variable or a pattern does not count.
     """
     found = set()
     for match in re.finditer(_BEFORE + re.escape(os.fsencode(place)) + _NAME, text):
@@ -195,7 +195,7 @@ def _named(text: bytes, place: str, given: str) -> set[str]:
 
 @contextlib.contextmanager
 def _opened(path: str, caller: Caller) -> Iterator[int | None]:
-    """A directory as the job's user finds it; None where there is none."""
+    """A directory as the job's user finds it; None if there is none."""
     number = None
     with contextlib.suppress(OSError), as_user(caller):
         number = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -207,7 +207,7 @@ def _opened(path: str, caller: Caller) -> Iterator[int | None]:
 
 
 def _show(place: str, path: str, number: int) -> None:
-    """The open directory at its old path, in a place that nobody but root has written to yet."""
+    """Mount the open directory at its old path, in a place that only root has written to so far."""
     at = place
     for name in path.removeprefix(f"{place}/").split("/"):
         at = f"{at}/{name}"

@@ -1,4 +1,4 @@
-"""Processes as the kernel tells of them (proc(5))."""
+"""Reads about processes from the kernel (proc(5))."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def status_of(pid: int) -> dict[str, str]:
-    """/proc/PID/status; empty where the process is gone."""
+    """/proc/PID/status; empty if the process is gone."""
     with contextlib.suppress(OSError):
         text = Path(f"/proc/{pid}/status").read_text(errors="replace")
         pairs = (line.partition(":") for line in text.splitlines())
@@ -18,12 +18,12 @@ def status_of(pid: int) -> dict[str, str]:
 
 
 def processes() -> list[int]:
-    """All processes, by their numbers out here."""
+    """All processes, by their numbers on the node."""
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
 def family(pid: int) -> Iterator[int]:
-    """A process and those that it has started (proc(5), children)."""
+    """A process and all that it has started (proc(5), children)."""
     yield pid
     with contextlib.suppress(OSError):
         for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
@@ -31,14 +31,14 @@ def family(pid: int) -> Iterator[int]:
 
 
 def threads_of(pid: int) -> list[int]:
-    """The threads of a process; none where it is gone."""
+    """The threads of a process; none if it is gone."""
     with contextlib.suppress(OSError):
         return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
     return []
 
 
 def descriptors_of(pid: int) -> Iterator[tuple[int, str]]:
-    """The open descriptors of a process, each with what it is of, as a path or ``socket:[7]``."""
+    """A process's open descriptors, each with what it refers to: a path, or ``socket:[7]``."""
     with contextlib.suppress(OSError):
         for number in os.listdir(f"/proc/{pid}/fd"):
             with contextlib.suppress(OSError):
@@ -46,12 +46,12 @@ def descriptors_of(pid: int) -> Iterator[tuple[int, str]]:
 
 
 def number_inside(status: Mapping[str, str]) -> int:
-    """The number that a process has for itself, in its own namespace; 0 where it is gone."""
+    """The number that a process has in its own namespace; 0 if it is gone."""
     return int(status.get("NSpid", "0").split()[-1])
 
 
 def numbers_of(pid: int) -> tuple[int, int] | None:
-    """The namespace that a process has its number in; None where it is gone."""
+    """The namespace that a process has its number in; None if it is gone."""
     with contextlib.suppress(OSError):
         seen = os.stat(f"/proc/{pid}/ns/pid")
         return seen.st_dev, seen.st_ino
@@ -59,8 +59,8 @@ def numbers_of(pid: int) -> tuple[int, int] | None:
 
 
 def others_of(uid: int, tasks: Collection[int]) -> set[int]:
-    """The user's processes on this node that are not the job's; nor are those that its ``tasks``
-    have begun since these were looked up, as a shell does all the time.
+    """The user's processes on this node that are not the job's. Processes that the job's ``tasks``
+    have started since we looked them up count as the job's: a shell starts some all the time.
     """
     own, found = {numbers_of(task) for task in tasks} - {None, numbers_of(os.getpid())}, set()
     for pid in set(processes()) - {*tasks, os.getpid()}:
@@ -72,17 +72,17 @@ def others_of(uid: int, tasks: Collection[int]) -> set[int]:
 
 
 def memory_of(status: dict[str, str]) -> int:
-    """Bytes of the memory that is the process's own, also what was swapped out."""
+    """Bytes of the process's own memory, also of what was swapped out."""
     return sum(1024 * int(status.get(name, "0").split()[0]) for name in ("RssAnon", "VmSwap"))
 
 
 _LITTLE = 4 << 20
-"""Bytes of shared memory for which the kernel is not made to walk through all of its pages."""
+"""Bytes of shared memory; for less we do not have the kernel walk through all pages."""
 
 
 def shared_of(pid: int, status: dict[str, str]) -> int:
-    """Bytes of the memory that processes share, as far as it is this one's part (proc(5), smaps):
-    the parts of all that share it are the whole. 0 where that is little, or not known.
+    """Bytes of this process's share of the memory that processes share (proc(5), smaps): the shares
+    of all add up to the whole. 0 if that is little, or unknown.
     """
     if 1024 * int(status.get("RssShmem", "0").split()[0]) < _LITTLE:
         return 0
@@ -94,7 +94,7 @@ def shared_of(pid: int, status: dict[str, str]) -> int:
 
 
 def is_dead(status: Mapping[str, str]) -> bool:
-    """Whether all of it has ended, and only its parent has yet to ask how (proc(5))."""
+    """Whether all its threads have ended and only its parent has yet to reap it (proc(5))."""
     return status.get("State", "")[:1] == "Z" and status.get("Threads") == "1"
 
 

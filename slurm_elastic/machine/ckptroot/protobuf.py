@@ -1,7 +1,8 @@
-"""Messages of protocol buffers: numbered fields, each with a wire type (protobuf.dev, "Encoding").
+"""Reads messages of protocol buffers: numbered fields, each with a wire type (protobuf.dev,
+"Encoding").
 
-No library for them is in Debian's CRIU or in Python, and what is needed here is little. Whatever
-does not read as expected is refused.
+Neither Debian's CRIU nor Python brings a library for them, and we need little. Whatever does not
+read as expected is refused.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _WORD = (1 << 64) - 1
 
 
 class Message:
-    """One message; a field that is not there is 0, or empty."""
+    """One message; a missing field is 0, or empty."""
 
     def __init__(self, data: bytes) -> None:
         self.fields: dict[int, list[Value]] = {}
@@ -30,7 +31,7 @@ class Message:
         return values[0] if values else None
 
     def number(self, field: int, missing: int = 0) -> int:
-        """A number, or what stands for one that is ``missing``."""
+        """A number, or ``missing`` if the field is missing."""
         value = self.one(field)
         if isinstance(value, bytes):
             raise Refused(f"an image whose field {field} is no number")
@@ -60,7 +61,7 @@ class Message:
 
 
 def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, Value, int, int]]:
-    """The fields of the message between two places: number, value, and where that begins and
+    """The fields of the message between two places: number, value, and where the value begins and
     ends.
     """
     while at < end:

@@ -1,10 +1,10 @@
-"""Tasks that a save has stopped go on, and none of them notices.
+"""Has tasks that a save has stopped go on without noticing it.
 
 CRIU stops them as kill(1) does, and only SIGCONT ends that. A task that catches SIGCONT, or waits
-for it with sigwait(3) or signalfd(2), would get one that it does not get without us; so of such a
-task each thread is traced, its SIGCONT is taken from it and dropped (ptrace(2)). One that its user
-had stopped stays so. One thing can still be seen: a parent that asks to be told of stopped children
-(no SA_NOCLDSTOP) gets SIGCHLD, and none of them is stopped when it looks.
+for it with sigwait(3) or signalfd(2), would get one that it would not have got without us; so we
+trace each thread of such a task, take its SIGCONT and drop it (ptrace(2)). A task that its user had
+stopped stays stopped. One thing can still be seen: a parent that asks to be told of stopped
+children (no SA_NOCLDSTOP) gets SIGCHLD, and finds none of them stopped.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _BIT = 1 << (signal.SIGCONT - 1)
 _ALL_BUT = ctypes.c_uint64(~_BIT & (1 << 64) - 1)
 _MASK = ctypes.sizeof(_ALL_BUT)
 _STOPS = 8
-"""Stops of a thread until it is given its signal: some of ptrace's own come before."""
+"""How often a thread may stop until it is given its signal: ptrace's own stops come before."""
 
 
 def quietly(tasks: Iterable[int], stopped: Collection[int]) -> frozenset[int]:
-    """Have those of the stopped ``tasks`` that would notice go on; their numbers in the job's own
-    namespace. ``stopped``, by these numbers, are to stay.
+    """Have those of the stopped ``tasks`` that would notice go on; returns their numbers in the
+    job's namespace. Those in ``stopped``, by these numbers, stay stopped.
     """
     statuses = {pid: status_of(pid) for pid in tasks}
     inside = {pid: number_inside(status) for pid, status in statuses.items()}
@@ -57,7 +57,7 @@ def _would_notice(pid: int, status: Mapping[str, str]) -> bool:
 
 
 def _signal(pid: int) -> None:
-    """By a descriptor, so that its number is no other's by then."""
+    """Send SIGCONT by a descriptor, in case its pid is reused meanwhile."""
     with contextlib.suppress(OSError):
         task = os.pidfd_open(pid)
         try:
@@ -72,8 +72,8 @@ def _is_stopped(pid: int) -> bool:
 
 
 def _readied(task: int) -> list[int]:
-    """Its threads, no longer stopped but held by us. One of them, the first, is given the signal
-    with all others blocked, and so nothing else.
+    """Its threads, no longer stopped but held by us. The first of them is given the signal while
+    all others are blocked, so that it gets nothing else.
     """
     held = [thread for thread in threads_of(task) if _seized(thread)]
     if task not in held:
@@ -95,7 +95,7 @@ def _readied(task: int) -> list[int]:
 
 
 def _seized(thread: int) -> bool:
-    """A stopped thread stops once more, for its tracer, and then it waits."""
+    """Trace a stopped thread, which stops once more for its tracer; whether that worked."""
     if not trace(tracing.SEIZE, thread):
         return False
     await_stop(thread)

@@ -1,8 +1,9 @@
 """How much of root's image storage a job and its user may have.
 
-Counted are the blocks that files take, so holes cost nothing. The room that each job of a user has,
-and that is promised to it for its next save, stands in one small file a user. Promises hold: what
-was promised to one is no room for the others. Entries of jobs whose directory is gone mean nothing.
+We count the blocks that files take, so holes cost nothing. One small file for each user notes the
+room that each of his jobs has, and how much is promised to its next save. Promises hold: room that
+was promised to one job is none for the others. Entries of jobs whose directory is gone do not
+count.
 """
 
 from __future__ import annotations
@@ -24,21 +25,21 @@ _MOST = 16 << 20
 _DEPTH = 3
 """A job's directory, images, one image."""
 PATIENCE = 10.0
-"""Seconds for which another's look at a user's file is waited for."""
+"""Seconds that we wait while another process has a user's file."""
 TURN = 2.0
-"""Seconds for which the promises before are waited for."""
+"""Seconds that we wait for promises that are being made."""
 _BLOCK = 512  # st_blocks, stat(2)
 
 
 @dataclass(frozen=True)
 class Room:
-    """That many bytes may come to what a job has, by the limit that leaves the least."""
+    """How many more bytes a job may have, by the limit that leaves the least."""
 
     size: int
     limit: str
 
     def check(self, need: int) -> None:
-        """Refused where that is too little."""
+        """Refused if that is too little."""
         if need > self.size:
             there = max(self.size, 0) >> 20
             raise Refused(f"no room: {need >> 20} MiB needed, {there} MiB left by {self.limit}")
@@ -46,14 +47,14 @@ class Room:
 
 @dataclass(frozen=True)
 class Part:
-    """A job's: bytes that it ``has``, and that are promised to its ``next`` save."""
+    """The bytes that a job ``has``, and those that are promised to its ``next`` save."""
 
     has: int = 0
     next: int = 0
 
 
 class Quota:
-    """One job's part. ``path`` is its directory."""
+    """One job's part; ``path`` is its directory."""
 
     def __init__(self, site: Site, job: int, uid: int, path: Path) -> None:
         self.site = site
@@ -64,8 +65,8 @@ class Quota:
         self._path = path
 
     def room(self, need: int) -> Room:
-        """The room that the job may take now, of which ``need`` is promised to it from now on;
-        Refused where there is less, and the promise before stands.
+        """The room that the job may take now; ``need`` of it is promised to the job from now on. If
+        there is less, raises Refused, and an earlier promise stands.
         """
         with self._in_turn(), self._entries() as entries:
             before, has = entries.get(self._job, Part()), allocated(self._path)
@@ -76,14 +77,16 @@ class Quota:
         return room
 
     def settle(self) -> None:
-        """Count what the job has from now on. Refused where that is more than it may have."""
+        """Count what the job has now. Refused if that is more than it may have."""
         with self._entries() as entries:
             before, has = entries.get(self._job, Part()), allocated(self._path)
             entries[self._job] = Part(has, before.next)
             self._room(has, entries).check(0)
 
     def forget(self) -> None:
-        """It has nothing any more, or its directory has become another user's."""
+        """Forget the job, which has nothing any more, or whose directory is another
+        user's by now.
+        """
         with self._entries() as entries:
             entries.pop(self._job, None)
 
@@ -122,8 +125,8 @@ class Quota:
 
     @contextlib.contextmanager
     def _in_turn(self) -> Iterator[None]:
-        """One promise after the other, whoever's, so that each counts those before it. No save is
-        given up for that: what is late goes on, and ``keep_free`` is there for two at once.
+        """Make promises one after the other, whoever's, so that each counts those before it. No
+        save fails for that: after a while we go on, and ``keep_free`` covers two at once.
         """
         self._make_place()
         with files.held(self._place / "lock", os.O_RDWR | os.O_CREAT, owners=(0,)) as lock:
@@ -137,8 +140,8 @@ class Quota:
 
     @contextlib.contextmanager
     def _entries(self) -> Iterator[dict[str, Part]]:
-        """The room that all jobs of the user have, to be changed; written in the end, also for a
-        refusal.
+        """The entries of all jobs of the user, to be changed; written at the end, after a refusal,
+        too.
         """
         self._make_place()
         with files.held(f"{self._file}.lock", os.O_RDWR | os.O_CREAT, owners=(0,)) as lock:
@@ -168,7 +171,7 @@ class Quota:
 
 
 def tidy(site: Site) -> None:
-    """Entries of jobs whose directory is gone go: what was promised to them is room again."""
+    """Remove entries of jobs whose directory is gone, so that what was promised to them is free."""
     for path in sorted((site.jobs / "quota").glob("*[0-9]")):
         if path.name.isdigit():
             Quota(site, 0, int(path.name), site.jobs).forget()
@@ -183,7 +186,7 @@ def _parts(path: Path) -> dict[str, Part]:
 
 
 def allocated(path: Path) -> int:
-    """Bytes of the blocks that a job's directory takes with all that is in it."""
+    """Bytes of the blocks that a job's directory and everything in it take."""
     total, places = 0, [(path, _DEPTH)]
     while places:
         place, depth = places.pop()

@@ -1,4 +1,4 @@
-"""An image is brought back, once it is known to be this job's and as it was made."""
+"""Brings an image back, once it has proved to be this job's and unchanged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from .site import Refused
 
 
 def restore(run: Run, image: Path) -> int:
-    """The image's number, once its tasks run; Refused says why that is not possible."""
+    """Bring the image back; its number, once its tasks run. Refused says why that
+    is not possible.
+    """
     begun, caller, method = time.monotonic(), run.caller, run.method
     manifest = manifests.read(image, run.site.key)
     wanted = (run.site.cluster, caller.job, caller.uid, caller.gid, method.name, image.name)

@@ -1,4 +1,4 @@
-"""The user's rights on files, for so long as we touch his."""
+"""Acts with the user's rights on files while we touch the user's files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class User(Protocol):
 
 @contextlib.contextmanager
 def as_user(user: User) -> Iterator[None]:
-    """With the user's rights on files, and no more. Our real user stays root."""
+    """Act with the user's rights on files, and no more. Our real user stays root."""
     before = os.getgroups()
     os.setgroups(user.groups)
     os.setegid(user.gid)
@@ -45,8 +45,8 @@ _NO_ACL = {errno.EOPNOTSUPP, errno.EPERM, errno.EINVAL}
 
 
 def let_run(descriptor: int, uid: int) -> bool:
-    """Let a user, and nobody else but root, read and run a file of root's (acl(5)); whether this
-    file system can do that.
+    """Let a user, and nobody else but root, read and run a file of root's (acl(5)); False if this
+    file system cannot do that.
     """
     entries = ((_USER_OBJ, 5, _NOBODY), (_USER, 5, uid), (_GROUP_OBJ, 0, _NOBODY),
                (_MASK, 5, _NOBODY), (_OTHER, 0, _NOBODY))  # fmt: skip

@@ -1,4 +1,4 @@
-"""One run of a job on this node, for all that takes part in it."""
+"""One run of a job on this node, as all parts of the program share it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .store import Meta, Store
 
 @dataclass
 class Run:
-    """Whose it is, how often the job was restarted before it, and by which method it is saved.
-    ``given_back``: the files that the image had open which it goes on from, with their sizes,
-    until it has an image of its own.
+    """A run of the job that was restarted ``attempt`` times before, and is saved by ``method``.
+    ``given_back``: the files, with sizes, that were open in the image which it goes on from, until
+    it has an image of its own.
     """
 
     site: Site
@@ -35,10 +35,10 @@ class Run:
 
     @property
     def copies(self) -> Path:
-        """The directory with what the job has written to its outputs (``outputs.py``)."""
+        """The directory of copies of what the job has written to its outputs (``outputs.py``)."""
         return self.store.path / "keep"
 
     def say(self, line: str) -> None:
-        """For the head, and for the node's syslog."""
+        """Tell the head and the node's syslog."""
         self.store.say(log.shown(line))
         log.tell(log.NOTICE, f"job {self.caller.job}: {line}")

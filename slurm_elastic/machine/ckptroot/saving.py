@@ -1,4 +1,6 @@
-"""A save of a job: its image in the shared directory, whole and sealed, or none."""
+"""Saves a job: afterwards its image is in the shared directory, whole and sealed,
+or there is none.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from .store import Request
 
 
 class Saves:
-    """Those of one run: after ``take`` its tasks ``go_on`` or ``stop``."""
+    """The saves of one run; after ``take`` call ``go_on`` or ``stop``."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -26,8 +28,8 @@ class Saves:
         self._still = False
 
     def take(self, request: Request) -> tuple[Manifest, bool]:
-        """The new image, and whether it is late by the request's deadline. Refused where there is
-        none: the tasks go on.
+        """The new image, and whether it came after the request's deadline. If it raises Refused
+        there is no image, and the tasks go on.
         """
         run, begun = self._run, time.monotonic()
         image = run.store.new_image()
@@ -41,14 +43,14 @@ class Saves:
                 run.store.drop_image(image)
             raise Refused(f"no checkpoint: {error}") from error
         finally:
-            # Older images or a half-made one went; what is left is small, or said at the next save.
+            # Older images or a half-made one are gone. If this fails, the next save says so.
             with contextlib.suppress(OSError, Refused):
                 run.quota.settle()
         return manifest, late
 
     def _make(self, image: Path, request: Request) -> Manifest:
-        """Write the image, which is on disk then. The tasks go on as soon as it is written, or
-        stand still afterwards where they are to be stopped.
+        """Write the image to the disk. The tasks go on as soon as it is written, or, if they are to
+        be stopped, stand still afterwards.
         """
         run = self._run
         need = run.method.need() + outputs.new(run.copies, run.meta.outputs, run.caller)
@@ -62,7 +64,7 @@ class Saves:
             self._still = True
             number = int(image.name.partition(".")[0])
             manifest = self._complete(made, number, writing, most, request.closes)
-            if not request.stop:  # what is still to be done takes as long as the image is large
+            if not request.stop:  # before the rest, which takes long for a large image
                 self.go_on()
             move(made, image, room)
         run.quota.settle()
@@ -71,8 +73,8 @@ class Saves:
     def _complete(
         self, image: Path, number: int, writing: dict[str, int], room: int, closes: bool
     ) -> Manifest:
-        """All that belongs to an image, of at most ``room`` bytes, while the tasks stand still; the
-        digests are yet to come.
+        """Add the rest of an image of at most ``room`` bytes, while the tasks stand still. The
+        manifest lacks only the digests.
         """
         run, caller, method = self._run, self._run.caller, self._run.method
         # CRIU gives no size of what can only be appended to, as slurmstepd opens outputs.
@@ -105,16 +107,16 @@ class Saves:
         )
 
     def go_on(self) -> None:
-        """The tasks, if they stand still."""
+        """Let the tasks run on, if they stand still."""
         if self._still:
             self._still = False
             self._run.method.go_on()
 
     def stop(self) -> None:
-        """The tasks, which the image has."""
+        """End the tasks, which the image has."""
         self._still = False
         self._run.method.stop()
 
     def close(self) -> None:
-        """Nothing of it stays on this node."""
+        """Remove all of it from this node."""
         self._disk.close()

@@ -1,8 +1,9 @@
 """A job's directory on this machine, for what is of no use after its session.
 
-It is root's, and locked by the session for as long as it lives. Each session removes what those
-that were killed have left. The files that a user is to write there get a small file system of their
-own, which only the session and its children have mounted: it cannot be filled, and ends with them.
+It is root's, and the session locks it for as long as it lives. Each session removes what killed
+ones have left. Files that a user is to write there get a small file system of their own, which only
+the session and its children have mounted: the user cannot fill more than that, and it ends with
+them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from .site import Refused
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | files.SAFE
 _PATIENCE = 5.0
-"""Seconds for another session to let go of the directory: it removes it, or is ending."""
+"""Seconds that another session may take to let go of the directory: it removes it, or is ending."""
 
 
 class Scratch:
@@ -32,7 +33,7 @@ class Scratch:
         self._mounted = False
 
     def path(self) -> Path:
-        """Root's own."""
+        """The directory, root's own."""
         if self._lock is None:
             _own(self._root, 0o711)
             sweep(self._root)
@@ -40,7 +41,7 @@ class Scratch:
         return self._path
 
     def of_user(self, uid: int, gid: int) -> Path:
-        """The same, once and for all the user's. Refused where that cannot be bounded."""
+        """The same, given to the user for good; Refused if it cannot be bounded."""
         path = self.path()
         if not self._mounted:
             try:
@@ -52,7 +53,7 @@ class Scratch:
         return path
 
     def close(self) -> None:
-        """It goes; what cannot be removed now is for a later session."""
+        """Remove it; a later session removes what we cannot remove now."""
         if self._lock is None:
             return
         with contextlib.suppress(OSError, Refused):
@@ -63,7 +64,7 @@ class Scratch:
         self._lock, self._mounted = None, False
 
     def _take(self) -> int:
-        """Another session may be removing what we have just made: then once more."""
+        """Lock it. Another session may be removing what we have just made; then we try again."""
         until = time.monotonic() + _PATIENCE
         while True:
             with contextlib.suppress(FileNotFoundError):
@@ -77,7 +78,7 @@ class Scratch:
 
 
 def sweep(root: Path) -> None:
-    """Remove the directories of jobs whose sessions are gone; nothing else is ours."""
+    """Remove the directories of jobs whose sessions are gone, and nothing else."""
     for path in (path for path in root.iterdir() if path.name.isdigit()):
         with contextlib.suppress(OSError, Refused):
             lock = locked(path)
@@ -97,8 +98,8 @@ def _own(path: Path, mode: int) -> None:
 
 
 def locked(path: Path) -> int | None:
-    """A descriptor of the directory with its lock; None where there is none, or another session has
-    it. One that was removed before we had its lock is not the one that stands there by now.
+    """A descriptor of the directory, locked; None if there is none, or another session has it. It
+    may be removed before we have the lock, so we compare it with what has that path then.
     """
     try:
         lock = os.open(path, _DIRECTORY)

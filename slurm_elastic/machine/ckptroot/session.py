@@ -1,8 +1,9 @@
-"""The course of one run: start or restore the job, serve the head's requests, and end as it ends.
+"""The course of one run: start or restore the job, serve the head's requests, and end as the job
+ends.
 
-While a job is held after its image, this process stays, and with it the batch step: the job is
-RUNNING in Slurm until the head has requeued it. So no exit of ours can be taken for the job's own,
-and no option of the cluster's is needed. When no requeue comes, the job is brought back here.
+While a job is held after its image, this process stays, and with it the batch step: for Slurm the
+job is RUNNING until the head has requeued it. So our exit cannot be taken for the job's own, and
+the cluster needs no option for this. If no requeue comes, the job is brought back here.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from .site import Refused
 from .store import Request
 
 _WHY = 500
-"""Characters of the reason why an image is not used that the head is told, and tells on."""
+"""Characters of the reason why an image is not used that the head is told and passes on."""
 _SENT = (signal.SIGTERM, signal.SIGKILL)
 
 
 class Session:
-    """Drives one run: ``begin``, ``run``, ``leave``."""
+    """Drives one run; call ``begin``, ``run``, ``leave``."""
 
     def __init__(self, run: Run, relay: Relay) -> None:
         self.hold = Hold(run, relay)
@@ -42,14 +43,16 @@ class Session:
         self._origin: tuple[int, str] = (0, "")
 
     def begin(self) -> None:
-        """Restore the newest image that can be, else start anew. Refused: nothing was started."""
+        """Restore the newest image that can be restored, or start anew. If it raises Refused,
+        nothing was started.
+        """
         run, before = self._run, self._run.store.request()
         self._answered = before.id if before else ""
         for image in run.store.images() if run.attempt else []:
             try:
                 number = restoring.restore(run, image)
             except Exception as error:  # noqa: BLE001 - whatever it is, there is an older one
-                # The head is told of the newest one alone: it is what the run was to go on from.
+                # The head learns about the newest one only, from which the run was to go on.
                 why = f"image {image.name} is not used: {error}"
                 self._origin = (0, self._origin[1] or why)
                 run.say(why)
@@ -72,6 +75,7 @@ class Session:
         while True:
             for number in self._relay.wait(min(site.poll, 0.5)):
                 self.pass_on(number)
+            self._relay.wake_sudo()
             if self.is_held:
                 outcome = self.hold.outcome()
                 if outcome is Outcome.IS_OVER:
@@ -88,16 +92,17 @@ class Session:
                 self.look_ahead()
 
     def abandon(self, error: Exception) -> None:
-        """After a ``begin`` that failed: nothing of ours stays, images of earlier runs do."""
+        """Clean up after a ``begin`` that failed; images of earlier runs stay."""
         self._close()
         self._origin = (0, str(error))
         self._publish("abandoned")
 
     def leave(self, status: int) -> None:
-        """After ``run``, with what it said: the job's directory goes, unless another run is to go
-        on from it, or might.
+        """After ``run``, with what it returned: remove the job's directory, unless another run is
+        to go on from it, or might.
         """
         run = self._run
+        self._relay.wake_sudo(0.0)  # who else tells slurmstepd that this is over
         try:
             self._close()
             killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) in _SENT
@@ -120,19 +125,19 @@ class Session:
         return self.hold.until is not None
 
     def pass_on(self, number: int) -> None:
-        """A signal that was meant for the payload and did not reach it by itself."""
+        """Pass on a signal that was meant for the payload and has not reached it by itself."""
         if not self.is_held:
             self._run.method.signal(number)
         elif number != signal.SIGTERM:
             self._run.say(f"signal {number} came while the job was held: not delivered")
 
     def look_ahead(self) -> None:
-        """A look at what the next save will take, or what is in its way."""
+        """Look at what the next save will take, or what would prevent it."""
         if self.next_save.look():
             self._publish()
 
     def serve(self, request: Request | None) -> None:
-        """Carry out what is new, and answer it."""
+        """Carry out a new request and answer it."""
         if request is None or request.id == self._answered:
             return
         self._answered = request.id
@@ -147,8 +152,8 @@ class Session:
         self._publish()
 
     def carry_out(self, request: Request) -> tuple[str, int]:
-        """What was done, and the number of the image, if one was asked for; Refused where it could
-        not be.
+        """What was done, and the number of the image if one was asked for; Refused if it could not
+        be done.
         """
         match request.verb:
             case "checkpoint":
@@ -160,7 +165,7 @@ class Session:
         raise Refused(f"unknown request {request.verb!r}")
 
     def _checkpoint(self, request: Request) -> tuple[str, int]:
-        """Save the job. Refused, and the job goes on, wherever that is not possible in time."""
+        """Save the job. If that is not possible in time, raises Refused and the job goes on."""
         self.next_save.closes = request.closes
         if self.is_held:
             newest = self._run.store.images()
@@ -179,7 +184,9 @@ class Session:
         return f"{image}: {manifest.size} bytes in {manifest.seconds:.3f} s", manifest.number
 
     def _release(self) -> None:
-        """The head wants the job to go on, unless slurmctld has given it another run since."""
+        """The head wants the job to go on; it does, unless slurmctld has given it another run
+        since.
+        """
         found = self.hold.ask()
         if found is not None and found.ends(self._run.attempt):
             raise Refused(f"slurmctld says {found.state}, restart {found.restarts}")
@@ -187,7 +194,7 @@ class Session:
             raise Refused("no image could be brought back")
 
     def _bring_back(self) -> bool:
-        """A held job runs on where it was stopped; whether that worked."""
+        """Have a held job run on where it was stopped; whether that worked."""
         for image in self._run.store.images():
             try:
                 number = restoring.restore(self._run, image)
@@ -203,8 +210,8 @@ class Session:
         return not self.is_held
 
     def _is_over(self) -> bool:
-        """Whether slurmctld knows that the job ends. A machine that shuts down ends all processes,
-        too, while the job is still RUNNING there, and will go on elsewhere.
+        """Whether slurmctld knows that the job has ended. A machine that shuts down ends all
+        processes, too, but then the job is still RUNNING for slurmctld, and will go on elsewhere.
         """
         for _ in range(5):
             found = job_state.ask(self._run.site, self._run.caller.job, 3.0)

@@ -1,44 +1,57 @@
-"""Which signals reach the payload: each once, however Slurm sends it.
+"""Decides which signals to pass on to the payload, so that each reaches it once, however Slurm
+sends it.
 
-``scancel --batch`` sends to the batch script's process alone, which is sudo, and sudo passes it on
-to us: then we pass it on to the payload. Otherwise slurmstepd sends to every process of the step:
-to sudo, to us and to the payload itself, and what sudo passes on is a second copy.
+``scancel --batch`` signals only the batch script's process, which is sudo; sudo passes that on to
+us, and we pass it on to the payload. Otherwise slurmstepd signals every process of the step: sudo,
+us and the payload itself. What sudo then passes on is a second copy.
+
+Slurm suspends a job by SIGTSTP to all of them, two seconds later SIGSTOP, and resumes it by
+SIGCONT. sudo passes SIGTSTP on, and stops itself as soon as it hears that we were stopped: if that
+comes late, after SIGCONT, nobody continues it, and the step never ends (measured: 2 of 25 resumes).
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import time
+
+from .proc import status_of
 
 SIGNALS = frozenset(
     {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM,
      signal.SIGTERM, signal.SIGXCPU, signal.SIGURG, signal.SIGWINCH, signal.SIGCHLD}
 )  # fmt: skip
 _TOGETHER = 0.1
-"""Seconds within which copies of one signal come."""
+"""Seconds within which the copies of one signal arrive."""
+_STANDS = 1.0
+"""Seconds that sudo stands still while we run: Slurm stops or continues us all in moments."""
 
 
 def block() -> None:
-    """Signals wait until they are taken. SIGCHLD has its default: where the job's script had it
-    ignored, the kernel would reap our children at once, and give their numbers to others.
+    """Have signals wait until we take them. SIGCHLD gets its default: if the job's script had it
+    ignored, the kernel would reap our children at once, and their pids could be reused. SIGTSTP is
+    ignored: Slurm's SIGSTOP follows, and sudo's copy may come when the job runs on already.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGTSTP, signal.SIG_IGN)
 
 
 class Relay:
-    """Takes our signals, which stay blocked; ``sudo`` is the pid of our parent.
-
-    ``terminated``: SIGTERM has come, by whichever way.
+    """Takes our signals, which stay blocked; ``sudo`` is our parent's pid. ``terminated``: SIGTERM
+    has come, in whichever way.
     """
 
     def __init__(self, sudo: int) -> None:
         self._sudo = sudo
+        self._stood: float | None = None
         self.terminated = False
         block()
 
     def wait(self, timeout: float) -> list[int]:
-        """Wait for signals; those that are to be passed on. SIGCHLD only ends the waiting."""
+        """Wait for signals; returns those to pass on. SIGCHLD only ends the wait."""
         first = signal.sigtimedwait(SIGNALS, timeout)
         if first is None:
             return []
@@ -58,3 +71,16 @@ class Relay:
         if signal.SIGTERM in passed | direct:
             self.terminated = True
         return sorted(passed - direct)
+
+    def wake_sudo(self, stands: float = _STANDS) -> None:
+        """Continue sudo where it has stopped itself, so many seconds ago; to be called again and
+        again.
+        """
+        if os.getppid() != self._sudo or status_of(self._sudo).get("State", "")[:1] != "T":
+            self._stood = None
+            return
+        now = time.monotonic()
+        self._stood = now if self._stood is None else self._stood
+        if now - self._stood >= stands:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._sudo, signal.SIGCONT)

@@ -1,4 +1,4 @@
-"""Root's own configuration on a node, and whether a path can be trusted to be root's."""
+"""Reads root's configuration on a node, and tells whether a path can be trusted to be root's."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class Refused(Exception):  # noqa: N818 - an answer to the caller, not a failure
 
 @dataclass(frozen=True)
 class Amount:
-    """Bytes, or a share (0 to 1) of the file system's."""
+    """Bytes, or a share (0 to 1) of a file system."""
 
     text: str
     size: int = 0
     share: float = 0.0
 
     def of(self, total: int) -> int:
-        """In bytes, of a file system with that many."""
+        """In bytes, for a file system of ``total`` bytes."""
         return self.size or int(self.share * total)
 
     def __str__(self) -> str:
@@ -37,11 +37,11 @@ class Amount:
 @dataclass(frozen=True)
 class Site:
     """``directory`` is shared by all nodes and the head. ``key`` authenticates manifests and is the
-    same on all nodes. ``hold`` (s) is how long a stopped job waits for its requeue, ``poll`` (s)
-    how often it looks for requests. ``job_quota`` and ``user_quota`` are for all that a job, and
-    all jobs of a user, have there; ``keep_free`` is what saves leave of the file system. ``stage``
-    is a directory on a disk of the node's own (``node_disk.py``). ``tmp``: ``own``, or ``node``
-    where jobs are to have the node's temporary directories (``private_tmp.py``).
+    same on all nodes. A stopped job waits ``hold`` seconds for its requeue and looks for requests
+    every ``poll`` seconds. ``job_quota`` and ``user_quota`` bound what a job, and all jobs of a
+    user, have there; saves leave ``keep_free`` of the file system. ``stage`` is a directory on a
+    disk of the node's own (``node_disk.py``). ``tmp``: ``own``, or ``node`` if jobs are to have the
+    node's temporary directories (``private_tmp.py``).
     """
 
     cluster: str
@@ -66,7 +66,7 @@ class Site:
 
     @property
     def jobs(self) -> Path:
-        """The directory with one directory a job."""
+        """The directory that has a directory for each job."""
         return self.directory / self.cluster
 
 
@@ -102,9 +102,9 @@ def read(path: str = CONFIG) -> Site:
 
 
 def trust(path: Path, *, directory: bool = False, private: bool = False) -> None:
-    """Refused unless nobody but root can change what is at ``path``: it and all above it are
-    root's own, not writable by others (but for sticky directories such as /tmp), no link. A
-    ``private`` file is readable by root alone.
+    """Refused unless only root can change what is at ``path``: it and all directories above are
+    root's, no link, and not writable by others (except sticky directories such as /tmp). A
+    ``private`` file must be readable by root alone.
     """
     if not path.is_absolute() or ".." in path.parts:
         raise Refused(f"{path}: not an absolute path")

@@ -1,8 +1,8 @@
-"""The network sockets of a job (proc(5), net/tcp): which can be there again on another node.
+"""Looks at a job's network sockets (proc(5), net/tcp): which can exist again on another node.
 
 A connection between two of the job's own processes by the loopback address can: CRIU brings both
-ends back. Nobody keeps the kernel from carrying what is under way between them while one end is
-saved after the other; so the two must agree afterwards (``check_streams``).
+ends back. But CRIU saves one end after the other, and the kernel may carry data between them
+meanwhile; so we check afterwards that the two agree (``check_streams``).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ End = tuple[Address, int]
 
 @dataclass(frozen=True)
 class Socket:
-    """One end, and the far one, whose port is 0 where there is none. ``unread``: bytes of memory
-    that what came for it takes.
+    """One end, and the far one, whose port is 0 if there is none. ``unread``: bytes of memory that
+    data take which the program has not read yet.
     """
 
     kind: str
@@ -69,7 +69,7 @@ def _rows(tasks: Iterable[int], table: str, own: Collection[str]) -> list[Socket
 
 
 def connections(tasks: Collection[int]) -> list[str]:
-    """The far ends of the TCP connections that the tasks have, as 10.0.0.2:80 or [::1]:80."""
+    """The far ends of the tasks' TCP connections, as 10.0.0.2:80 or [::1]:80."""
     return sorted({_shown(one.far) for one in _connected(sockets(tasks))})
 
 
@@ -78,9 +78,9 @@ def _connected(found: Iterable[Socket]) -> list[Socket]:
 
 
 def stays_here(tasks: Collection[int]) -> str:
-    """Why a socket cannot be there again on another node: it is bound to an address of this one,
-    and nodes let nobody bind to an address that they have not (ip(7), ip_nonlocal_bind). Empty
-    where none is. Connections are another matter.
+    """Why a socket cannot exist on another node: it is bound to an address of this one, and nodes
+    let nobody bind to an address that they do not have (ip(7), ip_nonlocal_bind). Empty if there is
+    none. Connections are looked at elsewhere.
     """
     with contextlib.suppress(OSError):
         if NONLOCAL.read_text(encoding="ascii").strip() == "1":
@@ -94,7 +94,7 @@ def stays_here(tasks: Collection[int]) -> str:
 
 
 def are_its_own(tasks: Collection[int]) -> bool:
-    """Whether the tasks have connections, and all of them between themselves and by loopback."""
+    """Whether the tasks have connections, all of them between themselves and by loopback."""
     found = _connected(sockets(tasks))
     ends = {(one.local, one.far) for one in found}
     return bool(found) and all(
@@ -107,9 +107,9 @@ def are_its_own(tasks: Collection[int]) -> bool:
 
 
 def check_streams(streams: Collection[Stream]) -> None:
-    """Refused where an end was saved before it got what the other one's image no longer has, as it
-    was under way; where an end is without the other; and where one has yet to send: at a restore
-    the kernel would do so before the other end is there.
+    """Refused if data were under way: saved neither by the sending end, which no longer has them,
+    nor by the receiving one. Also if an end lacks the other, or still has to send: at a restore the
+    kernel would send before the other end exists.
     """
     ends = {(_plain(one.local), _plain(one.far)): one for one in streams}
     for (local, far), one in ends.items():
@@ -119,22 +119,22 @@ def check_streams(streams: Collection[Stream]) -> None:
 
 
 def check_datagrams(tasks: Collection[int]) -> None:
-    """Refused where stopped tasks have yet to read a datagram that came by the loopback address:
-    CRIU saves none, and who sent it, one of them mostly, does not send it again. Others' may get
-    lost at any time.
+    """Refused if stopped tasks have yet to read a datagram that came by loopback. CRIU saves none,
+    and its sender, mostly one of them, does not send it again. Datagrams from elsewhere may get
+    lost at any time anyway.
     """
     if any(one.kind == "udp" and one.local[0].is_loopback and one.unread for one in sockets(tasks)):
         raise Refused("its datagrams could not be saved at rest")
 
 
 def _before(one: int, other: int) -> bool:
-    """Whether a place in a stream is before the other: counted modulo 2^32 (RFC 9293, 3.4)."""
+    """Whether one place in a stream is before the other, modulo 2^32 (RFC 9293, 3.4)."""
     return (one - other) & 0xFFFFFFFF >= 1 << 31
 
 
 def reused(tasks: Iterable[int]) -> frozenset[str]:
-    """The sockets of TCP, by their inodes, whose address may be another's soon (SO_REUSEADDR).
-    Refused where nobody may open them here (pidfd_getfd(2)), and so nobody could ``wake`` them.
+    """The TCP sockets, by inode, whose address may be reused soon (SO_REUSEADDR). Refused if we may
+    not open them (pidfd_getfd(2)), as nobody could ``wake`` them then.
     """
     found = set()
     for inode, one in _opened(tasks):
@@ -144,8 +144,8 @@ def reused(tasks: Iterable[int]) -> frozenset[str]:
 
 
 def wake(tasks: Iterable[int], reused: Collection[str]) -> None:
-    """After a save that left the tasks stopped: their connections carry data again. CRIU leaves
-    them at rest (TCP_REPAIR), which changes what ``reused`` has told before.
+    """After a save that left the tasks stopped, let their connections carry data again. CRIU leaves
+    them in repair mode (TCP_REPAIR) and changes SO_REUSEADDR, which we set back to ``reused``.
     """
     for inode, one in _opened(tasks):
         if one.getsockopt(socket.IPPROTO_TCP, TCP_REPAIR):
@@ -154,7 +154,7 @@ def wake(tasks: Iterable[int], reused: Collection[str]) -> None:
 
 
 def _opened(tasks: Iterable[int]) -> Iterator[tuple[str, socket.socket]]:
-    """The tasks' sockets of TCP with their inodes, each open here while it is looked at."""
+    """The tasks' TCP sockets with their inodes, each open here while the caller looks at it."""
     for pid in tasks:
         try:
             process = os.pidfd_open(pid)
@@ -187,8 +187,8 @@ def _sockets_of(pid: int) -> Iterator[tuple[int, str]]:
 
 
 def _end(text: str) -> End:
-    """The address of proc(5): words of four bytes in this machine's order, then the port. IPv4's in
-    IPv6 are the same as by themselves: the two ends of a connection may be of one kind each.
+    """An address of proc(5): words of four bytes in this machine's order, then the port. An IPv4
+    address inside IPv6 becomes plain: the two ends of a connection may be of either kind.
     """
     address, _, port = text.rpartition(":")
     if len(address) not in (8, 32):

@@ -1,4 +1,4 @@
-"""A run of a job begins: whose it is, its directory, and whether it may go on from images."""
+"""Begins a job's run: whose job it is, its directory, and whether it may go on from images."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ METHODS = {"criu": criu, "dmtcp": dmtcp}
 
 
 def allowed(method: str, config: str, *, asks: bool = False) -> tuple[Site, Caller]:
-    """The site and the caller; Refused where that method cannot be had here, or not by them."""
+    """The site and the caller; Refused if this node does not offer the method, or not to them."""
     if method not in METHODS:
         raise Refused(f"unknown method {method!r}")
     site = read(config)
@@ -65,7 +65,7 @@ def begin(
 
 
 def drive(store: Store, session: Session) -> int:
-    """The payload's wait status, in the end."""
+    """Run the session to its end; the payload's wait status."""
     try:
         status = session.run()
         session.leave(status)
@@ -90,14 +90,16 @@ def take(site: Site, caller: Caller, store: Store, wait: ImageWait) -> JobState:
 
 
 def _ask(site: Site, caller: Caller, wait: ImageWait, restarts: int | None) -> JobState:
-    """``restarts``: how often the job was restarted before this run, if that is known."""
+    """What slurmctld says. ``restarts``: how often the job was restarted before
+    this run, if known.
+    """
     while True:
         state = job_state.ask(site, caller.job, look=wait.look)
         if state is not None:
             break
         if not wait.again("slurmctld does not answer"):
             raise Refused("slurmctld does not answer")
-    # A run that was cut off with its node: the job may have long been running elsewhere.
+    # If our node was cut off, the job may long be running elsewhere.
     if wait.waited and state.ends(state.restarts if restarts is None else restarts):
         raise Ended(f"Slurm says {state.state}, restarted {state.restarts} times")
     check_owner(state, caller)
@@ -107,9 +109,9 @@ def _ask(site: Site, caller: Caller, wait: ImageWait, restarts: int | None) -> J
 def meta_of(
     site: Site, caller: Caller, store: Store, state: JobState, method: str, script: str
 ) -> Meta:
-    """How the job began: now, or in an earlier run.
+    """How the job began, now or in an earlier run.
 
-    A directory that is not of this user and method is of another job that had the number.
+    A directory of another user or method is that of another job that had the same number.
     """
     before = store.meta()
     wanted = (caller.uid, caller.gid, method)
@@ -129,16 +131,17 @@ def check_owner(state: JobState, caller: Caller) -> None:
 
 
 def may_go_on(store: Store, caller: Caller) -> bool:
-    """Whether it is a restart as far as that can be told without slurmctld. A user who says so
-    himself waits for nothing, and so does no harm but to himself.
+    """Whether this is a restart, as far as we can tell without slurmctld. A user who pretends so
+    only makes his own job wait.
     """
     return bool(caller.restarts or store.images())
 
 
 def plain(config: str, umask: int, argv: list[str]) -> Payload:
-    """The launcher again, which then runs the script by itself: as the user, where we are, with the
-    environment that sudo was called with. Found out first, as nothing may keep us from it later.
-    Refused where it cannot be: the script never runs as somebody else, or with root's environment.
+    """The launcher again, which then runs the script by itself: as the user, in this directory,
+    with the environment that sudo was called with. It is prepared first, as nothing may keep us
+    from it later. Refused if it cannot be: the script must never run as somebody else, or with
+    root's environment.
     """
     try:
         sudo = read(config).sudo
@@ -148,7 +151,7 @@ def plain(config: str, umask: int, argv: list[str]) -> Payload:
     return Payload(
         argv=argv,
         environment={**callers.own_environment(sudo), b"SLURM_ELASTIC_PLAIN": b"1"},
-        directory=".",  # which may have been deleted meanwhile
+        directory=".",  # our own, even if it was deleted meanwhile
         umask=umask,
         uid=user.pw_uid,
         gid=gid,

@@ -37,7 +37,7 @@ _MOST = 64 << 20
 _MARKER = b"\n#__SLURM_ELASTIC_SCRIPT__\n"
 _NEW = ".new"
 REMOVED = ".removed-"
-"""Begins the name of a directory that is being deleted; the sweeper deletes what is left of it."""
+"""How the name of a directory begins that is being deleted; the sweeper deletes leftovers."""
 _META = 1 << 20
 _REQUEST = 4096
 
@@ -56,8 +56,8 @@ class Meta:
 
 @dataclass(frozen=True)
 class Request:
-    """A request of the head: ``verb`` checkpoint, release or remove; ``within`` seconds;
-    ``closes``: TCP connections are closed in the image.
+    """A request of the head: ``verb`` is checkpoint, release or remove; ``within`` is in seconds;
+    ``closes``: close TCP connections in the image.
     """
 
     id: str
@@ -68,11 +68,11 @@ class Request:
 
 
 class Taken(Refused):
-    """The directory is another run's, for now: that of a run which has ended is soon free."""
+    """Another run has the directory for now; a run that has ended soon lets go of it."""
 
 
 class Store:
-    """The directory of one job. Made only by us; everything in it is root's but the script."""
+    """The directory of one job, which only we make. Everything in it but the script is root's."""
 
     def __init__(self, site: Site, job: int) -> None:
         self.path = site.jobs / str(job)
@@ -83,8 +83,8 @@ class Store:
         self._known: list[dict[str, Any]] = []
 
     def open(self) -> None:
-        """Make the directory if need be, and take it: Refused if it is not root's, Taken if another
-        run has it.
+        """Make the directory if need be and lock it. Raises Refused if it is not root's, Taken if
+        another run has it.
         """
         try:
             for path, mode in ((self.site.jobs, 0o755), (self.path, 0o751)):
@@ -102,8 +102,8 @@ class Store:
         self._lock = lock
 
     def _take(self, lock: int) -> None:
-        """In a directory that its last run, or the sweeper, has just removed the lock is nobody's,
-        and means nothing.
+        """Lock it, and check that its last run or the sweeper has not just removed the directory:
+        the lock means nothing then.
         """
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -126,13 +126,13 @@ class Store:
             self._give(path, mode)
 
     def close(self) -> None:
-        """Let it be taken again."""
+        """Let others take it."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
     def begin(self, meta: Meta, script: bytes) -> None:
-        """A job's first run: nothing of an earlier job of this number stays."""
+        """A job's first run: remove what an earlier job of this number has left."""
         for entry in self.path.iterdir():
             if entry.name != "lock":
                 files.remove(entry)
@@ -143,8 +143,8 @@ class Store:
         self.replace("meta.json", json.dumps(asdict(meta)).encode(), 0o600)
 
     def meta(self) -> Meta | None:
-        """The facts that an earlier run left; None where there is none, or no sense in it. OSError
-        where it cannot be read now: nothing is known then, and nothing may be removed for it.
+        """What an earlier run noted; None if it noted nothing that makes sense. Raises OSError if
+        it cannot be read now: we know nothing then, and may remove nothing.
         """
         try:
             return Meta(**files.json_of(files.read(self.path / "meta.json", _META, owners=(0,))))
@@ -152,9 +152,7 @@ class Store:
             return None
 
     def request(self) -> Request | None:
-        """The request that SlurmUser last wrote; None where that is nothing, or nothing that can be
-        read.
-        """
+        """SlurmUser's last request; None if there is none, or none that can be read."""
         owners = (0, self.site.reader[0])
         try:
             values = files.json_of(files.read(self.path / "request", _REQUEST, owners=owners))
@@ -169,7 +167,7 @@ class Store:
             return None
 
     def say(self, line: str) -> None:
-        """Keep a sentence for the head and people; the last ones are in the status."""
+        """Keep a sentence for the head and for people; the status has the last ones."""
         self.lines = [*self.lines[-49:], f"{time.time():.3f} {line}"]
 
     def publish(self, state: str, **more: object) -> None:
@@ -178,7 +176,7 @@ class Store:
         self.replace("status.json", json.dumps(values).encode(), 0o640)
 
     def images(self) -> list[Path]:
-        """The directories of complete images, newest first; each is yet to be verified."""
+        """The directories of complete images, newest first; none of them is verified yet."""
         try:
             names = os.listdir(self.path / "images")
         except OSError:
@@ -187,7 +185,7 @@ class Store:
         return [self.path / "images" / str(number) for number in numbers]
 
     def new_image(self) -> Path:
-        """An empty directory for the next image; what a killed run left half done goes."""
+        """An empty directory for the next image. What a killed run left half done is removed."""
         images = self.path / "images"
         for name in os.listdir(images):
             if name.endswith(_NEW):
@@ -200,7 +198,7 @@ class Store:
         return path
 
     def accept(self, path: Path, manifest: Manifest) -> Path:
-        """The image is complete: seal it, give it its name, delete those beyond the kept ones."""
+        """The image is complete: seal it, name it, and delete those beyond the kept ones."""
         content = manifests.seal(manifest, self.site.key)
         _write(path / manifests.NAME, content, 0o640, (0, self.site.reader[1]))
         manifests.sync(path)
@@ -212,15 +210,15 @@ class Store:
         return final
 
     def drop_image(self, path: Path) -> None:
-        """An image that is of no use goes; what cannot be removed now costs no other."""
+        """Remove an image that is of no use. If that fails, it only takes room."""
         try:
             files.remove(path)
         except (OSError, Refused) as error:
             self.say(f"image {path.name} stays: {error}")
 
     def remove(self) -> None:
-        """Delete the whole directory, which first gets a name that is no job's. The lock is let go
-        before: on NFS a file that somebody has open cannot be deleted, nor what it lies in.
+        """Delete the whole directory, after renaming it to what is no job's name. The lock is let
+        go before: on NFS a file that is open, and its directory, cannot be deleted.
         """
         removed = self.path.with_name(f"{REMOVED}{self.job}-{secrets.token_hex(6)}")
         with contextlib.suppress(FileNotFoundError):
@@ -229,7 +227,7 @@ class Store:
         files.remove(removed)
 
     def replace(self, name: str, content: bytes, mode: int) -> None:
-        """Write a file of root's as one step."""
+        """Write a file of root's in one step."""
         path = self.path / name
         new = self.path / f"{name}{_NEW}"
         new.unlink(missing_ok=True)
@@ -237,8 +235,8 @@ class Store:
         new.rename(path)
 
     def _listed(self) -> list[dict[str, Any]]:
-        """The good images for the head, without the lists of files; the last known where the
-        directory cannot be read now.
+        """The good images for the head, without the lists of their files; the last known ones if
+        the directory cannot be read now.
         """
         if not (self.path / "images").is_dir():
             return self._known
@@ -261,8 +259,8 @@ class Store:
         path.chmod(mode)
 
     def _script(self, script: bytes, meta: Meta) -> None:
-        """For its user to run, and not to write: what is his he could make as long as he likes.
-        Where a file system has no such rights it is his all the same.
+        """Write the script so that its user can run it but not change it: a file of his own he
+        could make as long as he likes. If the file system cannot do that, it is his all the same.
         """
         _write(self.path / "script", script, 0o500, (0, 0))
         with files.held(self.path / "script", owners=(0,)) as descriptor:
@@ -271,7 +269,8 @@ class Store:
 
 
 def read_script(caller: Caller, path: str) -> bytes:
-    """The job's own script out of the one that Slurm started; read with the user's rights only.
+    """The job's own script, taken out of the one that Slurm started; read with the user's rights
+    only.
 
     slurmd's copy lies in a directory that the job's group may enter.
     """

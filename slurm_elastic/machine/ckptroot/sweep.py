@@ -1,9 +1,9 @@
-"""The sweeper: job directories that nobody drives and that no run will go on from.
+"""The sweeper removes job directories that no session uses and from which no run will go on.
 
-A job removes its directory when it ends. It cannot when its machine was lost, its session was
-killed, or it was cancelled while it waited: that is what this is for. It runs now and then on one
-host (the head, where that has root's rights on the shared directory, or any node). Nothing goes on
-doubt: only what slurmctld says has ended, or no longer knows while it knows of itself.
+A job removes its directory when it ends, but cannot if its machine was lost, its session was
+killed, or it was cancelled while it waited. The sweeper runs now and then on one host (the head, if
+root may write to the shared directory there, or any node). It removes nothing on doubt: only jobs
+that slurmctld says have ended, or that it no longer knows while it is up.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ def sweep(site: Site) -> list[str]:
 
 
 def _guarded(site: Site, path: Path) -> str:
-    """A directory that cannot be removed now keeps nothing else; the next sweep tries it again."""
+    """A directory that cannot be removed now does not hold up the others; the next sweep tries it
+    again.
+    """
     try:
         return _one(site, path)
     except Exception as error:  # noqa: BLE001 - whatever one job's directory has in it
@@ -63,7 +65,9 @@ def _one(site: Site, path: Path) -> str:
 
 
 def _rest(path: Path) -> str:
-    """Remove what a session is deleting, or was when its machine was lost; a sentence of it."""
+    """Remove what a session was deleting when it ended, or its machine was lost; a sentence about
+    it.
+    """
     try:
         files.remove(path)
     except FileNotFoundError:
@@ -72,7 +76,9 @@ def _rest(path: Path) -> str:
 
 
 def _same_user(store: Store, found: JobState) -> bool:
-    """A number that was given out again belongs to another job: its own run clears that up."""
+    """Whether the directory is of the same user's job. If not, the number was given out again, and
+    that job's own run cleans up.
+    """
     try:
         meta = store.meta()
     except OSError:

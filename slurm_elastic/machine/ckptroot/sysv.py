@@ -1,7 +1,8 @@
-"""A job's System V shared memory, semaphores and message queues (sysvipc(7)): in a namespace of its
-own, so that they get their old numbers on any machine and go with the job (ipc_namespaces(7)).
+"""Puts a job's System V shared memory, semaphores and message queues (sysvipc(7)) into a namespace
+of its own, so that they get their old numbers on any machine and go when the job goes
+(ipc_namespaces(7)).
 
-An image has them only where there are some: bringing them back takes one right more.
+An image includes them only if there are some, as one more right is needed to bring them back.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ _LIMITS = {
         "mqueue/msgsize_default",
     ),
 }  # fmt: skip
-"""The node's limits that a new namespace begins without (proc(5), mq_overview(7))."""
+"""The node's limits, which a new namespace does not inherit (proc(5), mq_overview(7))."""
 NUMBERS = _SYSCTLS / "kernel/shm_next_id"
-"""Where the next segment's number is chosen: by whoever may restore, since Linux 5.17."""
+"""Where the next segment's number is set; since Linux 5.17 whoever may restore may set it."""
 _KCMP = {"x86_64": 312, "aarch64": 272, "ppc64le": 354}
 _SYSVSEM = 6  # linux/kcmp.h: KCMP_SYSVSEM
 _TABLES = ("shm", "sem", "msg")
 _PATIENCE = 30.0
-"""Seconds for a look at what there is, which a busy disk may hold up."""
+"""Seconds for reading the tables, which a busy disk may hold up."""
 _MOST = 16 << 20
 
 
@@ -52,7 +53,7 @@ def limits() -> dict[str, str]:
 
 
 def set_limits(wanted: Mapping[str, str]) -> None:
-    """The same limits in our present namespace; a kernel that refuses one keeps its own."""
+    """Set the same limits in our present namespace; if the kernel refuses one, it keeps its own."""
     for name, value in wanted.items():
         with contextlib.suppress(OSError):
             if (_SYSCTLS / name).read_text(encoding="ascii") != value:
@@ -60,13 +61,13 @@ def set_limits(wanted: Mapping[str, str]) -> None:
 
 
 def begin_anew(wanted: Mapping[str, str]) -> None:
-    """A namespace with nothing in it, and with these limits."""
+    """Enter a namespace with nothing in it and with these limits."""
     unshare_ipc()
     set_limits(wanted)
 
 
 def set_limits_of(pid: int, wanted: Mapping[str, str]) -> None:
-    """The same in the namespace of another process."""
+    """Set the same limits in the namespace of another process."""
     child = os.fork()
     if child == 0:
         try:
@@ -79,9 +80,9 @@ def set_limits_of(pid: int, wanted: Mapping[str, str]) -> None:
 
 @contextlib.contextmanager
 def limits_ignored() -> Iterator[None]:
-    """Nothing that is written into the limits meanwhile has an effect. CRIU sets those that an
-    image has, which only root may do, and gives up where it may not. Their files cannot be covered
-    one by one: each namespace has its own.
+    """Meanwhile nothing that is written into the limits has an effect. CRIU sets those that an
+    image has, which only root may do, and gives up otherwise. Each namespace has files of its own
+    for them, so we cannot cover them one by one.
     """
     covered = []
     try:
@@ -99,8 +100,8 @@ def limits_ignored() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Held:
-    """The contents of a namespace: the bytes ``beyond`` those that its processes have in their
-    memory already, as CRIU saves whole segments; whether there are ``semaphores``.
+    """What a namespace holds: ``beyond`` are the bytes that its processes do not have in memory
+    already, as CRIU saves whole segments; and whether there are ``semaphores``.
     """
 
     beyond: int
@@ -108,7 +109,7 @@ class Held:
 
 
 def held(namespace: int) -> Held | None:
-    """By a descriptor of the namespace; None where there is nothing at all."""
+    """What the namespace behind the descriptor holds; None if it is empty."""
     segments, semaphores, queues = (_entries(table) for table in _read(namespace))
     if not (segments or semaphores or queues):
         return None
@@ -116,10 +117,10 @@ def held(namespace: int) -> Held | None:
 
 
 def check_undone(tasks: Iterable[int], plain: int) -> None:
-    """Refused where a task may have asked for a change of a semaphore to be undone at its end: CRIU
-    does not save that, and says nothing. The kernel tells whether a task has a list of such changes
-    by a comparison with ``plain``, which has none (kcmp(2)): a process that never had threads, as
-    those always have one, maybe with nothing in it.
+    """Refused if a task may have asked to have a change of a semaphore undone when it ends: CRIU
+    does not save that, and does not say so. The kernel tells by a comparison with ``plain``, which
+    has no such changes (kcmp(2)), whether a task has a list of them. ``plain`` must never have had
+    threads: those always have a list, maybe an empty one.
     """
     for pid in tasks:
         compared = LIBC.syscall(_KCMP[os.uname().machine], plain, pid, _SYSVSEM, 0, 0)
@@ -131,7 +132,7 @@ def check_undone(tasks: Iterable[int], plain: int) -> None:
 
 
 def _read(namespace: int) -> list[str]:
-    """The tables of proc(5), sysvipc: of the namespace of whoever opens them."""
+    """The tables of proc(5), sysvipc, of the namespace of whoever opens them."""
     tables = [f"/proc/sysvipc/{name}" for name in _TABLES]
     try:
         done = subprocess.run(

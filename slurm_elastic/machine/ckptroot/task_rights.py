@@ -1,4 +1,4 @@
-"""Whether a job's user may restore its tasks: CRIU does so with that user's rights and the few of
+"""Checks that a job's user may restore its tasks: CRIU restores them with his rights and the few of
 ``capabilities.restorer``, and gives no task more.
 """
 
@@ -15,7 +15,9 @@ from .site import Refused
 
 NEEDED = ("CapInh", "CapPrm", "CapEff", "CapAmb")
 _MOST_GROUPS = 128
-"""CRIU compares no more before it calls setgroups(2) (criu/pie/restorer.c, groups_match)."""
+"""CRIU compares no more of them before it calls setgroups(2) (criu/pie/restorer.c,
+groups_match).
+"""
 _FILTER = "2"  # proc(5), Seccomp in status: SECCOMP_MODE_FILTER
 
 
@@ -23,7 +25,7 @@ def check(tasks: Iterable[int], user: User) -> int:
     """Refused where one could not be restored; the memory of all of them (bytes)."""
     memory = 0
     for pid in tasks:
-        owner = None  # before the status: what ends meanwhile has no memory there
+        owner = None  # looked up before the status, in which a task that ends has no memory
         with contextlib.suppress(OSError):
             owner = os.stat(f"/proc/{pid}/fd").st_uid
         status = status_of(pid)
@@ -35,11 +37,11 @@ def check(tasks: Iterable[int], user: User) -> int:
 
 
 def obstacle(pid: int, owner: int | None, status: dict[str, str], user: User) -> str:
-    """What keeps the task from being restored, by its status (proc(5)) and by whose its
-    descriptors are; empty where nothing does.
+    """What prevents a restore of the task, by its status (proc(5)) and the owner of its
+    descriptors; empty if nothing does.
     """
     if is_dead(status):
-        return ""  # it has those that it was brought back with
+        return ""  # it is restored as a dead process, with the rights of the restore
     if is_apart(pid):
         return "runs in a user namespace of its own, which CRIU cannot restore as a user"
     uids = set(status.get("Uid", "").split()) - {str(user.uid)}

@@ -1,11 +1,12 @@
-"""The files that a job has in the temporary directories of its node, which no other node has: they
-travel with the image, and are there again before the job goes on.
+"""Has the files that a job keeps in its node's temporary directories travel with the image, as no
+other node has them; they are there again before the job goes on.
 
-All in a place that the job has to itself is the job's. A job without a TMPDIR of its own gets one
-elsewhere, of which all is the job's, too. In the node's own places it cannot be told who made a
-file: what the job's user has made or changed since the run began is the job's, unless
-other processes of the user are on the node; then only what its tasks have open is, and a file that
-nobody has open is a reason to refuse. All of it is read and written with the user's rights.
+In a place that the job has to itself, everything is the job's. A job without a TMPDIR of its own
+gets one elsewhere, in which everything is the job's, too. In the node's own places nobody can tell
+who made a file. So what the job's user has made or changed since the run began counts as the job's,
+unless the user has other processes on the node; then only what the job's tasks have open counts,
+and a file that nobody has open is a reason to refuse. All of it is read and written with the user's
+rights.
 """
 
 from __future__ import annotations
@@ -32,22 +33,21 @@ from .walk import Seen, Walk
 
 PLACES = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - where programs leave files, not ours
 MOST = 256 << 20
-"""Bytes of data that travel."""
+"""Most bytes of data that travel."""
 ITEMS = 10_000
 INDEX, DATA = "local.json", "local.data"
 INDEX_MOST = 64 << 20
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 _EARLIER = 1.0
-"""Seconds by which the kernel's clock of files may be behind."""
+"""Seconds by which the kernel's clock for files may be behind."""
 
 
 class TempFiles:
     """The files of one job on this node; ``shared`` is on the file system that all nodes have.
 
-    ``its``: the places that the job has to itself (``private_tmp.py``), of which all is its own.
-    ``since``: what its user changes from then on (ns) is the job's. ``record`` is a file of root's,
-    for what the job leaves behind here when it moves: should it come back, that is its own, and in
-    nobody's way.
+    ``its``: the places that the job has to itself (``private_tmp.py``). ``since`` (ns): what its
+    user changes from then on is the job's. ``record`` is a file of root's, which notes what the job
+    leaves behind when it moves: if the job comes back, those files are its own and in nobody's way.
     """
 
     def __init__(
@@ -71,14 +71,14 @@ class TempFiles:
         self._lent: list[str] = []
 
     def _is_for_one_job(self, path: str) -> bool:
-        """Whether a TMPDIR is no place of all users, such as a node's /scratch."""
+        """Whether a TMPDIR is the user's own, not shared by all users like a node's /scratch."""
         try:
             return path not in PLACES and os.stat(path).st_uid == self._caller.uid
         except OSError:
             return False
 
     def prepare(self) -> dict[bytes, bytes]:
-        """Before the job starts: what its environment lacks, a TMPDIR of its own."""
+        """Before the job starts: make a TMPDIR if it lacks one; what to add to its environment."""
         top = self._given or PLACES[0]
         if self._has_tmpdir or top in self._its or top not in self.places:
             return {}
@@ -93,7 +93,7 @@ class TempFiles:
         return {b"TMPDIR": os.fsencode(path)}
 
     def leave(self) -> None:
-        """The job was stopped after an image, and moves; OSError is not worth its work."""
+        """The job was stopped after an image and moves. An OSError is not worth losing its work."""
         with contextlib.suppress(OSError):
             record = files.opened(self._record, _NEW, owners=(0,))
             with open(record, "w") as file:
@@ -101,14 +101,14 @@ class TempFiles:
         self.discard()
 
     def discard(self) -> None:
-        """The job is not here any more: the TMPDIR that it was given goes."""
+        """The job is no longer here: remove the TMPDIR that we gave it."""
         for path in self._made:
             with contextlib.suppress(OSError, Refused), as_user(self._caller):
                 files.remove(Path(path))
 
     def found(self, tasks: Collection[int]) -> dict[str, os.stat_result]:
-        """The job's files by path, those of a directory after it. Refused where they are too many,
-        or it cannot be told which they are.
+        """The job's files by path, a directory before its files. Refused if they are too many, or
+        if we cannot tell which are the job's.
         """
         found: dict[str, os.stat_result] = {}
         with as_user(self._caller):
@@ -130,7 +130,7 @@ class TempFiles:
     def _told_apart(
         self, found: dict[str, os.stat_result], tasks: Collection[int], others: Collection[int]
     ) -> dict[str, os.stat_result]:
-        """The files of its user that are this job's and not another's."""
+        """Those of its user's files that are this job's and not another's."""
         mine, theirs = used(tasks), used(others)
         kept = {}
         for path, seen in found.items():
@@ -147,8 +147,8 @@ class TempFiles:
         return dict(sorted(kept.items()))
 
     def missed(self, tasks: Iterable[int], found: Collection[str]) -> str:
-        """Why the job would miss files elsewhere: a task works in, has open or has mapped a file of
-        a temporary directory that is none of those ``found``, which travel with it. Empty where it
+        """Why the job would miss files elsewhere: a task works in, has open or has mapped a file in
+        a temporary directory that is not among those ``found``, which travel with it. Empty if it
         would not.
         """
         for path in open_paths(tasks):
@@ -157,8 +157,8 @@ class TempFiles:
         return ""
 
     def has_renamed(self, gone: Mapping[str, tuple[int, int]], tasks: Collection[int]) -> bool:
-        """Whether files that are in use by a name that is ``gone`` have another one here, as
-        semaphores have (sem_open(3)).
+        """Whether files that are in use by a name that is ``gone`` have another name here, as
+        semaphores do (sem_open(3)).
         """
         wanted = {file for name, file in gone.items() if self.holds(name)}
         return bool(wanted) and any(
@@ -166,7 +166,9 @@ class TempFiles:
         )
 
     def lend(self, links: Sequence[str]) -> None:
-        """More names that files of the job's have until ``take_back``, as CRIU needs them."""
+        """Note the additional names that CRIU has given to files of the job's,
+        until ``take_back``.
+        """
         self._lent = list(links)
         for path in links:
             if not self.holds(path):
@@ -174,21 +176,23 @@ class TempFiles:
                 raise Refused(f"link remap of a file that is not of this node alone: {path}")
 
     def take_back(self) -> None:
-        """The names that were lent to files, here or where the image was made."""
+        """Remove the names that CRIU gave to files, here or where the image was made."""
         shared = set()
         with as_user(self._caller):
             for name in self._lent:
                 with contextlib.suppress(OSError):
                     shared.add(os.lstat(name).st_ino)
                     os.unlink(name)
-            for path, (inode, _) in self._taken.items():  # whose ctime has changed by that
+            for path, (inode, _) in self._taken.items():  # which has changed their ctime
                 if inode in shared:
                     with contextlib.suppress(OSError):
                         self._taken[path] = (inode, os.lstat(path).st_ctime_ns)
         self._lent = []
 
     def pack(self, image: Path, most: int, tasks: Collection[int]) -> None:
-        """Into the image, at most that many bytes of data, or Refused. The tasks stand still."""
+        """Pack them into the image, at most ``most`` bytes of data, or raise Refused. The tasks
+        stand still.
+        """
         found = self.found(tasks)
         self._taken = {path: (seen.st_ino, seen.st_ctime_ns) for path, seen in found.items()}
         self._fresh = {}
@@ -210,7 +214,7 @@ class TempFiles:
             file.write(text)
 
     def unpack(self, image: Path) -> None:
-        """Where they were, out of a verified image. Refused where something else is in the way."""
+        """Put them back from a verified image; Refused if something else is in the way."""
         try:
             index = files.json_of(files.read(image / INDEX, INDEX_MOST, owners=(0,)))
         except FileNotFoundError:
@@ -239,13 +243,15 @@ class TempFiles:
             laid.append(item)
             if now and (before is None or before[0] != now[0]):
                 self._fresh[item.path] = now
-        for item in reversed(items):  # after what is in them
+        for item in reversed(items):  # directories, after what is in them
             if stat.S_ISDIR(item.mode):
                 with as_user(self._caller), _told(item.path):
                     finish(item)
 
     def _note(self, laid: list[Item]) -> None:
-        """Should the image not be used after all, what is here of it is in no other one's way."""
+        """Note what was laid out: if this image is not used after all, that is in no other one's
+        way.
+        """
         with as_user(self._caller):
             for item in laid:
                 with contextlib.suppress(OSError):
@@ -253,11 +259,11 @@ class TempFiles:
                     self._left[item.path] = (there.st_ino, there.st_ctime_ns)
 
     def withdraw(self) -> None:
-        """Remove what was laid out of an image that is not used after all, unless it was changed:
-        an older image, or a job that starts anew, knows nothing of it.
+        """Remove what was laid out for an image that is not used after all, unless it was changed
+        since. An older image, or a job that starts anew, does not expect it.
         """
         with as_user(self._caller):
-            for path, state in reversed(self._fresh.items()):  # what is in a directory before it
+            for path, state in reversed(self._fresh.items()):  # files before their directory
                 _remove_unchanged(path, state)
         self._fresh = {}
 
@@ -269,13 +275,13 @@ class TempFiles:
         return {path: tuple(state) for path, state in found.items()}
 
     def holds(self, path: str) -> bool:
-        """Whether a path is in one of the temporary directories of this node."""
+        """Whether a path is in one of this node's temporary directories."""
         return path.startswith(tuple(f"{place}/" for place in self.places))
 
     # what is found
 
     def _walk(self) -> Iterator[Seen]:
-        """All that its user can see there, not on file systems that are mounted below."""
+        """Everything there that its user can see, except on file systems that are mounted below."""
         walk = Walk(self._caller.uid)
         for place in self.places:
             try:
@@ -303,8 +309,8 @@ class TempFiles:
             raise Refused(f"{path}: not in a temporary directory of this node")
 
     def make_way(self, path: str) -> None:
-        """A file that this job has left, or that is in a place of its own, goes. Anything else is
-        of another run of its user, and is kept under another name. Refused where that one may be at
+        """Remove a file that this job has left, or that is in a place of its own. Anything else
+        belongs to another run of the user's, and gets another name. Refused if that run may be at
         work.
         """
         if not os.path.lexists(path):
@@ -325,13 +331,13 @@ class TempFiles:
 
 
 def _check_is_open(path: str, seen: os.stat_result) -> None:
-    """Refused for a directory whose files would be missed, as its user may not list or enter it."""
+    """Refused for a directory that the user may not list or enter: we would miss its files."""
     if stat.S_ISDIR(seen.st_mode) and ~seen.st_mode & (stat.S_IRUSR | stat.S_IXUSR):
         raise Refused(f"{path} cannot be looked through with the rights of its user")
 
 
 def _remove_unchanged(path: str, state: tuple[int, int]) -> None:
-    """A directory with something in it stays, and so does what cannot be removed."""
+    """A directory that is not empty stays, and so does what cannot be removed."""
     with contextlib.suppress(OSError):
         if stat.S_ISDIR(os.lstat(path).st_mode):
             os.rmdir(path)
@@ -340,7 +346,7 @@ def _remove_unchanged(path: str, state: tuple[int, int]) -> None:
 
 
 def _state(path: str) -> tuple[int, int] | None:
-    """Inode and time of the last writing; None where there is nothing."""
+    """Inode and time of the last writing; None if there is nothing."""
     with contextlib.suppress(FileNotFoundError):
         there = os.lstat(path)
         return there.st_ino, there.st_mtime_ns

@@ -1,6 +1,6 @@
-"""Stopped tasks are traced (ptrace(2)) by a child of ours, and go on untraced.
+"""Has a child of ours trace stopped tasks (ptrace(2)), which go on untraced afterwards.
 
-Should the child not come to its end, Linux lets go of what it traces.
+If the child dies before it is done, Linux lets go of what it traces.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LIBC.ptrace.restype = ctypes.c_long
 
 
 def by_child(work: Callable[..., object], each: Iterable[tuple[Any, ...]]) -> None:
-    """Have a child do the work for each of these, for so long as one can wait for it."""
+    """Have a child call ``work`` for each of these; after a while we no longer wait for it."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -43,7 +43,7 @@ def by_child(work: Callable[..., object], each: Iterable[tuple[Any, ...]]) -> No
 
 
 def trace(request: int, thread: int, address: object = None, data: object = None) -> bool:
-    """One request of ptrace(2); whether it could be carried out."""
+    """Make one request of ptrace(2); whether it succeeded."""
     return bool(LIBC.ptrace(request, thread, address, data) == 0)
 
 

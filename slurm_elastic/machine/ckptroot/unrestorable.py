@@ -1,5 +1,5 @@
-"""Programs that CRIU saves, and that would not work where they are brought back: they are refused
-at the save, which costs them nothing.
+"""Programs that CRIU can save but that would not work once restored. We refuse to save them, which
+costs them nothing.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from .proc import status_of
 _VALGRIND = re.compile(
     r"/valgrind/[^/]+$|/[a-z]+-(amd64|x86|arm64|arm|ppc64\w*|s390x|mips\w*)-linux$"
 )
-"""A tool of it is a program, in which the user's one runs: .../memcheck-amd64-linux."""
+"""Each valgrind tool is a program in which the user's one runs: .../memcheck-amd64-linux."""
 _TICKETS = b"\0KRB5CCNAME=KEYRING:"
 _USERS = Path("/proc/key-users")
 _EMPTY = 2
-"""Keys of a user who has none: two keyrings with nothing in them (user-keyring(7))."""
+"""Keys of a user who has none: two empty keyrings (user-keyring(7))."""
 _MOST = 1 << 20
-"""Bytes of an environment that are read."""
+"""Bytes of an environment that we read."""
 
 
 def why(tasks: Iterable[int], uid: int) -> str:
-    """Why the job of user ``uid`` would not work elsewhere; empty where nothing says so."""
+    """Why the job of user ``uid`` would not work elsewhere; empty if nothing says so."""
     has_keys = _has_keys(uid)
     for pid in tasks:
         name = status_of(pid).get("Name", str(pid))
@@ -42,8 +42,8 @@ def _program(pid: int) -> str:
 
 
 def _has_keys(uid: int) -> bool:
-    """Whether the kernel keeps keys of the user (keyrings(7)): the variable may come from the host
-    that the job was submitted on, and name what this node never had.
+    """Whether the kernel keeps keys of the user (keyrings(7)). The variable alone proves nothing:
+    it may come from the host that the job was submitted on.
     """
     with contextlib.suppress(OSError, ValueError):
         for line in _USERS.read_text(encoding="ascii").splitlines():
@@ -54,8 +54,8 @@ def _has_keys(uid: int) -> bool:
 
 
 def _environment(pid: int) -> bytes:
-    """The environment that the program was started with. Only from the stack, where the kernel puts
-    it: a user may map a file in its place, whose server nobody is to wait for (fuse(4)).
+    """The environment that the program was started with. We read it only from the stack, where the
+    kernel puts it: a user may map a file in its place, whose server may hang (fuse(4)).
     """
     with contextlib.suppress(OSError, ValueError, IndexError):
         stat = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(") ")[2].split()

@@ -1,8 +1,8 @@
-"""A walk through the temporary directories of a node, which all its users fill and mount into.
+"""Walks through the temporary directories of a node, which all its users fill and mount into.
 
-None of them keeps another one's job from its save: what is in a user's own directories is counted
-for that user. Mount points are left out by their names, as nothing else is sure to answer: whoever
-asks about a file system waits for its server, or for the user's process that serves it (fuse(4)).
+No user can keep another one's job from its save: what is in a user's own directories counts for
+that user. We leave out mount points by their names, as asking about a file system means waiting for
+its server, or for the user's process that serves it (fuse(4)).
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from .mounts import mount_points, mounts
 from .site import Refused
 
 MOST = 200_000
-"""Files and directories that are looked at in the directories of one user."""
+"""Most files and directories that we look at in the directories of one user."""
 Seen = tuple[str, os.stat_result]
 
 
 class Walk:
-    """One walk, with the rights of ``uid``: all that this user can see, not on file systems that
-    are mounted below. The places and root's directories have no bound: no user makes those.
+    """One walk with the rights of ``uid``: everything that this user can see, except on file
+    systems that are mounted below. The places and root's directories have no bound, as no user
+    fills those.
     """
 
     def __init__(self, uid: int) -> None:
@@ -32,8 +33,8 @@ class Walk:
         self._mounts = mount_points(mounts())
 
     def below(self, place: str, top: os.stat_result) -> Iterator[Seen]:
-        """All that is in a place, a directory before what is in it. Refused for too much of the
-        user's own, or in the directories of another user where this one has files.
+        """Everything in a place, a directory before its content. Refused if there is too much of
+        the user's own, or in directories of another user where this one has files.
         """
         waiting, leave_out = [(place, 0)], self._mounted(place)
         while waiting:
@@ -50,13 +51,13 @@ class Walk:
                     waiting.append((path, seen.st_uid))
 
     def _mounted(self, place: str) -> frozenset[str]:
-        """The mount points below, by their names from ``place`` on, which may be a link."""
+        """The mount points below, by their names as seen from ``place``, which may be a link."""
         real = os.path.realpath(place)
         there = (point for point in self._mounts if point.startswith(f"{real}/"))
         return frozenset(place + point.removeprefix(real) for point in there)
 
     def has_turn(self, owner: int, place: str) -> bool:
-        """Count one more for that user; whether it is looked at. ``used`` are the users in whose
+        """Count one more for that user; whether we look at it. ``used`` are the users in whose
         directories this one has files.
         """
         if owner == 0:

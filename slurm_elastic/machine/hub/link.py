@@ -1,5 +1,5 @@
-"""The tunnel's interface on the head, by ip(8) and wg(8): made where it is not there, and its peers
-changed to what they are to be. A peer that stays is not touched.
+"""The tunnel's interface on the head, by ip(8) and wg(8). It is made if missing, and its peers are
+changed to the wanted ones; a peer that stays is not touched.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from pathlib import Path
 
 from slurm_elastic.base import writing
 from slurm_elastic.config.joining import Network
-from slurm_elastic.machine.hub.wire import HubError, Seen
+from slurm_elastic.machine.hub.wire import HubError, PeerSeen
 from slurm_elastic.policies.repair.peers import Peer, head_address
 
 KERNEL, USERSPACE = "kernel", "wireguard-go"
 _OURS = ("wireguard", "tun")
-"""Kinds of interfaces: the kernel's, and wireguard-go's."""
+"""The kinds that our interface may have: the kernel's, and wireguard-go's."""
 AT_ONCE = 500
-"""Peers of one command: a command line has room for some thousand."""
+"""Peers in one command; a command line has room for some thousand."""
 ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "LC_ALL": "C",
@@ -29,7 +29,7 @@ _SYSCTL = Path("/proc/sys/net/ipv4/conf")
 
 
 def run(*command: str, text: str | None = None) -> str:
-    """The output of a command of the system; HubError with its words where it fails."""
+    """The output of a command of the system; HubError with its message if it fails."""
     try:
         done = subprocess.run(
             command, env=ENVIRONMENT, input=text, stdin=None if text else subprocess.DEVNULL,
@@ -46,8 +46,8 @@ def run(*command: str, text: str | None = None) -> str:
 
 
 def make_key(network: Network) -> None:
-    """The head's key, where there is none: the private part is root's alone, the public one is for
-    all to read.
+    """Make the head's key if there is none: only root may read the private part, all may read the
+    public one.
     """
     private, public = Path(network.private_key), Path(network.public_key)
     if not private.exists():
@@ -65,7 +65,7 @@ class Link:
         self.name = network.interface
 
     def require_ours(self) -> None:
-        """HubError where the name is another interface's: the rules would shut the head off."""
+        """HubError if another interface has the name: our rules would cut the head off."""
         kind = self._kind()
         if kind and kind not in _OURS:
             raise HubError(
@@ -74,7 +74,7 @@ class Link:
             )
 
     def ensure(self) -> None:
-        """It is there, up, with the head's key and address."""
+        """Have the interface up, with the head's key and address."""
         name, network = self.name, self._network
         if not self._kind():
             self._make()
@@ -83,7 +83,7 @@ class Link:
         prefix = IPv4Network(network.subnet).prefixlen
         run("ip", "address", "replace", f"{head_address(network.subnet)}/{prefix}", "dev", name)
         run("ip", "link", "set", "dev", name, "mtu", str(network.mtu), "up")
-        # From machine to machine: for packets that come by this interface, no others.
+        # Machines may talk to each other: forward packets that come by this interface, no others.
         (_SYSCTL / name / "forwarding").write_text("1")
 
     def _make(self) -> None:
@@ -94,18 +94,18 @@ class Link:
 
     @property
     def how(self) -> str:
-        """Who carries the packets."""
+        """Whether the kernel or wireguard-go carries the packets."""
         return KERNEL if self._kind() == "wireguard" else USERSPACE
 
     def _kind(self) -> str:
-        """The interface's kind, ``wireguard`` or ``tun``; "" where there is none."""
+        """The interface's kind, ``wireguard`` or ``tun``; "" if there is none."""
         for one in json.loads(run("ip", "-json", "-details", "link", "show") or "[]"):
             if one.get("ifname") == self.name:
                 return str(one.get("linkinfo", {}).get("info_kind", "unknown"))
         return ""
 
     def set_peers(self, peers: Sequence[Peer]) -> None:
-        """These, and no others."""
+        """Let the interface have exactly these peers."""
         wanted = {p.key: (f"{p.address}/32",) for p in peers if p.key}
         there = {one.key: one.addresses for one in self.peers()}
         gone = [("peer", key, "remove") for key in there.keys() - wanted.keys()]
@@ -114,23 +114,23 @@ class Link:
             for key, own in wanted.items()
             if there.get(key) != own
         ]
-        for changes in (gone, new):  # first those that go, as an address is one peer's only
+        for changes in (gone, new):  # first remove, as only one peer can have an address
             for begin in range(0, len(changes), AT_ONCE):
                 words = [word for one in changes[begin : begin + AT_ONCE] for word in one]
                 run("wg", "set", self.name, *words)
 
-    def peers(self) -> tuple[Seen, ...]:
-        """As the interface has them."""
+    def peers(self) -> tuple[PeerSeen, ...]:
+        """The peers that the interface has."""
         return tuple(seen_peers(run("wg", "show", self.name, "dump")))
 
 
-def seen_peers(dump: str) -> list[Seen]:
+def seen_peers(dump: str) -> list[PeerSeen]:
     """The peers of ``wg show INTERFACE dump``, whose first line is the interface with its key."""
     found = []
     for line in dump.splitlines()[1:]:
         key, _, endpoint, addresses, handshake, received, sent, *_ = line.split("\t")
         found.append(
-            Seen(
+            PeerSeen(
                 key=key,
                 addresses=() if addresses == "(none)" else tuple(addresses.split(",")),
                 endpoint="" if endpoint == "(none)" else endpoint,
@@ -142,6 +142,6 @@ def seen_peers(dump: str) -> list[Seen]:
     return found
 
 
-def by_address(peers: Sequence[Seen]) -> Mapping[str, Seen]:
+def by_address(peers: Sequence[PeerSeen]) -> Mapping[str, PeerSeen]:
     """The peers by their address in the tunnel."""
     return {text.partition("/")[0]: one for one in peers for text in one.addresses}

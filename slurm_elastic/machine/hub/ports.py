@@ -1,4 +1,4 @@
-"""Slurm's ports of the head: slurmctld's, and where an srun that was typed on it listens."""
+"""Slurm's ports on the head: slurmctld's, and those at which an srun on the head listens."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ SLURMCTLD = "6817"
 
 
 def slurm_ports(slurm_conf: str) -> tuple[str, ...]:
-    """As slurm.conf says (SlurmctldPort, SrunPortRange), else as Slurm and the kernel have them."""
+    """As slurm.conf sets them (SlurmctldPort, SrunPortRange), otherwise the defaults of Slurm and
+    the kernel.
+    """
     try:
         site = siteconf.read(slurm_conf)
     except ConfigError:

@@ -1,8 +1,8 @@
-"""nftables' rules of the head (nft(8)): who may send what. Pure; the whole table at once, which the
-kernel takes or leaves as a whole.
+"""nftables' rules of the head (nft(8)): who may send what. Writes the text of the whole table,
+which the kernel accepts or refuses as a whole.
 
-Nothing here goes by connections that are established alone: a machine that is let in no longer is
-silent from that moment on.
+An established connection is never enough by itself: a machine that is no longer let in is silent
+from that moment on.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ TABLE = "slurm_elastic_hub"
 
 
 def table(network: Network, peers: Sequence[Peer], slurm: Sequence[str]) -> str:
-    """The table, in the place of the one that is there. ``slurm`` are Slurm's own ports of the head
+    """The table, which replaces the present one. ``slurm`` are Slurm's own ports on the head
     (``6817``, ``60001-63000``).
     """
     lines = [
@@ -39,9 +39,9 @@ def table(network: Network, peers: Sequence[Peer], slurm: Sequence[str]) -> str:
 
 
 def _into_head(network: Network, slurm: Sequence[str]) -> Iterable[str]:
-    """To what machines need of the head, and the answers to what it asks of them. Where they enrol
-    slurm-elasticd itself listens: nobody else comes there, users of the head and jobs of machines
-    among them, though the port may be one of those that srun's are given out of.
+    """Let machines reach what they need of the head, and answer what it asks them. At the port
+    where they enrol, slurm-elasticd itself listens. Nobody else may reach that, neither users of
+    the head nor jobs of machines, even if it is among the ports that srun's get.
     """
     tunnel = f'iifname "{network.interface}"'
     yield f"{tunnel} ip saddr @enrolling tcp dport {ENROL_PORT} accept"
@@ -54,7 +54,7 @@ def _into_head(network: Network, slurm: Sequence[str]) -> Iterable[str]:
 
 
 def _closed(network: Network) -> Iterable[str]:
-    """The head's ports, but for itself, the site and live machines."""
+    """Close the head's ports to all but itself, the site and live machines."""
     if network.firewall is None:
         return
     ports = f"tcp dport {{ {', '.join(map(str, network.ports))} }}"
@@ -66,7 +66,7 @@ def _closed(network: Network) -> Iterable[str]:
 
 
 def _through_head(network: Network) -> Iterable[str]:
-    """From machine to machine, and to and from the networks behind the head."""
+    """Forward between machines, and between them and the networks behind the head."""
     of, to = f'iifname "{network.interface}"', f'oifname "{network.interface}"'
     ports = ", ".join(map(str, network.node_ports))
     only = f" tcp dport {{ {ports} }}" if ports else ""

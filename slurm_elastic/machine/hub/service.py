@@ -1,8 +1,8 @@
-"""The hub's verbs: ``apply`` and ``show``, for root and SlurmUser; nothing else can be asked for.
+"""What the hub can be asked by root and SlurmUser: ``apply`` and ``show``, nothing else.
 
-Who asks may let machines in and out, within the tunnel's subnet; he reaches no other interface, no
-other table, and never the head's private key. The table that was applied last is kept in ``PEERS``,
-beside the socket, so that a hub that starts anew lets in whom it let in before.
+Whoever asks may let machines in and out, within the tunnel's subnet, but reaches no other
+interface, no other table, and never the head's private key. ``PEERS``, beside the socket, keeps the
+last table, so that a hub that restarts lets in the same machines as before.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from slurm_elastic.config.joining import Network
 from slurm_elastic.machine.hub.link import Link, make_key, run
 from slurm_elastic.machine.hub.ports import slurm_ports
 from slurm_elastic.machine.hub.rules import table
-from slurm_elastic.machine.hub.wire import Answer, Apply, HubError, Message
+from slurm_elastic.machine.hub.wire import Apply, HubAnswer, HubError, Message
 from slurm_elastic.policies.repair.peers import Peer, head_address
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ KEY_BYTES = 32
 
 
 class Hub:
-    """Answers one message after the other; ``start`` first."""
+    """Answers one message after the other; call ``start`` first."""
 
     def __init__(self, network: Network, slurm_conf: str) -> None:
         self._network, self._slurm_conf = network, slurm_conf
@@ -44,39 +44,41 @@ class Hub:
         self._plain: tuple[str, ...] = ()
 
     def start(self) -> None:
-        """Make the key where there is none; then let in whom an earlier hub let in. HubError."""
+        """Make the key if there is none, and let in the machines that an earlier hub let in.
+        HubError.
+        """
         if self._link is not None:
             make_key(self._network)
         try:
             peers = msgspec.json.decode(self._kept.read_bytes(), type=tuple[Peer, ...])
-            check(self._network, peers)  # the configuration may be another one since
+            check(self._network, peers)  # the configuration may have changed since
         except (FileNotFoundError, msgspec.DecodeError, ValueError) as error:
             log.info("nobody is let in yet: %s", error)
             peers = ()
         self._apply(peers)
 
     def answer(self, line: bytes) -> bytes:
-        """The answer to a line; a mistake of the other end is told, and changes nothing."""
+        """The answer to a line. A mistake in the request is told and changes nothing."""
         try:
             with self._lock:
                 answer = self._answer(msgspec.json.decode(line, type=Message))
         except (msgspec.DecodeError, ValueError, HubError, OSError) as error:
             log.warning("refused or failed: %s", error)
-            answer = Answer(ok=False, message=str(error))
+            answer = HubAnswer(ok=False, message=str(error))
         return msgspec.json.encode(answer)
 
-    def _answer(self, message: Message) -> Answer:
+    def _answer(self, message: Message) -> HubAnswer:
         if isinstance(message, Apply):
             check(self._network, message.peers)
             self._apply(message.peers)
-            return Answer(ok=True, how=self._link.how if self._link else "")
+            return HubAnswer(ok=True, how=self._link.how if self._link else "")
         if self._link is None:
-            return Answer(ok=True, plain=self._plain)
+            return HubAnswer(ok=True, plain=self._plain)
         seen = (replace(p, live=p.key not in self._enrolling) for p in self._link.peers())
-        return Answer(ok=True, peers=tuple(seen), how=self._link.how, plain=self._plain)
+        return HubAnswer(ok=True, peers=tuple(seen), how=self._link.how, plain=self._plain)
 
     def _apply(self, peers: Sequence[Peer]) -> None:
-        """The firewall first: nobody is a peer before the rules are for him."""
+        """Set the firewall first: nobody becomes a peer before the rules cover him."""
         if self._link is not None:
             self._link.require_ours()
         run("nft", "-f", "-", text=table(self._network, peers, slurm_ports(self._slurm_conf)))
@@ -89,7 +91,7 @@ class Hub:
 
 
 def check(network: Network, peers: Sequence[Peer]) -> None:
-    """ValueError where somebody asks for what is not his to ask for."""
+    """ValueError if somebody asks for what he may not have."""
     subnet, head = IPv4Network(network.subnet), head_address(network.subnet)
     for one in peers:
         address = IPv4Address(one.address)

@@ -16,12 +16,12 @@ from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.policies.repair.peers import Peer
 
 MOST = 16 << 20
-"""Bytes of an answer; a peer takes some hundred."""
+"""Most bytes of an answer; a peer takes a few hundred."""
 TIMEOUT = 30.0
 
 
 class HubError(SlurmElasticError):
-    """The hub is not there, or could not do it: the next round tries again."""
+    """The hub is not running, or failed; the next round tries again."""
 
 
 class Apply(Struct, frozen=True, kw_only=True, tag_field="op", tag="apply"):
@@ -37,9 +37,9 @@ class Show(Struct, frozen=True, kw_only=True, tag_field="op", tag="show"):
 Message = Apply | Show
 
 
-class Seen(Struct, frozen=True, kw_only=True):
-    """A peer of the interface: from where it came last, when its last handshake was (Unix time, 0:
-    never), and the bytes that came from it and went to it. Not ``live``: it may hand in its key,
+class PeerSeen(Struct, frozen=True, kw_only=True):
+    """A peer of the interface: where it last came from, when its last handshake was (Unix time, 0
+    for never), and the bytes received and sent. A peer that is not ``live`` may hand in its key,
     and nothing else.
     """
 
@@ -52,26 +52,26 @@ class Seen(Struct, frozen=True, kw_only=True):
     live: bool = True
 
 
-class Answer(Struct, frozen=True, kw_only=True):
+class HubAnswer(Struct, frozen=True, kw_only=True):
     """The hub's answer. ``how``: ``kernel`` or ``wireguard-go``, "" without a tunnel. ``plain``:
-    addresses that are let in without one.
+    the addresses that are let in without one.
     """
 
     ok: bool
     message: str = ""
-    peers: tuple[Seen, ...] = ()
+    peers: tuple[PeerSeen, ...] = ()
     how: str = ""
     plain: tuple[str, ...] = ()
 
 
-def ask(path: str, message: Message, timeout: float = TIMEOUT) -> Answer:
-    """The hub's answer; HubError where there is none, or it could not do it."""
+def ask(path: str, message: Message, timeout: float = TIMEOUT) -> HubAnswer:
+    """The hub's answer; HubError if there is none, or if the hub failed."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(timeout)
             connection.connect(path)
             line = exchange(connection, msgspec.json.encode(message), Budget(MOST, timeout))
-        answer = msgspec.json.decode(line, type=Answer)
+        answer = msgspec.json.decode(line, type=HubAnswer)
     except (OSError, msgspec.DecodeError) as error:
         raise HubError(f"slurm-elastic-hub at {path} does not answer: {error}") from None
     if not answer.ok:

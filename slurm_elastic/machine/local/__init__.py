@@ -1,5 +1,6 @@
-"""Machines of provider local: slurmd processes of this host, kept by a small root agent.
+"""Machines of provider local: slurmd processes of this host, kept by a small agent that runs as
+root.
 
-``agent`` serves (and runs as root), ``driver`` starts and stops, ``records`` remembers, ``wire`` is
-what is said over the socket, ``listening`` its path and who may speak.
+``agent`` serves requests, ``driver`` starts and stops, ``records`` remembers, ``wire`` has the
+messages, ``listening`` the socket and who may use it.
 """

@@ -1,11 +1,12 @@
-"""The ``local`` cloud's door to root: starts and powers off slurmd's on this host, nothing else.
+"""The agent of the ``local`` cloud: it starts and powers off slurmd's on this host, and nothing
+else.
 
-Runs as root beside slurmctld and listens on a unix socket (``listening``). It serves root and
-SlurmUser only and knows only the node names of the cloud's own pools; what it executes comes from
-root's configuration, never from a request.
+It runs as root beside slurmctld, listens on a unix socket (``listening``), and serves root and
+SlurmUser only. It knows only the node names of the cloud's own pools; which programs it runs comes
+from root's configuration, never from a request.
 
-Each machine is a file in the directory, written before its slurmd is started. One thread drives
-every machine towards what its file says, so a killed agent goes on where it was.
+Each machine is a file in the directory, written before its slurmd is started. One thread brings
+every machine to the state that its file says, so an agent that was killed continues where it was.
 """
 
 from __future__ import annotations
@@ -19,10 +20,18 @@ from collections.abc import Callable
 
 import msgspec
 
-from slurm_elastic.machine import nodeproc
+from slurm_elastic.machine.local import local_processes
 from slurm_elastic.machine.local.driver import AgentSettings, Driver
 from slurm_elastic.machine.local.records import Register
-from slurm_elastic.machine.local.wire import Answer, Launch, List, Message, Ping, Record, Terminate
+from slurm_elastic.machine.local.wire import (
+    AgentAnswer,
+    LaunchOrder,
+    List,
+    Message,
+    Ping,
+    Record,
+    Terminate,
+)
 from slurm_elastic.model.cluster import STANDING, InstanceState
 
 log = logging.getLogger(__name__)
@@ -31,7 +40,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 class Refusal(Exception):  # noqa: N818 - an answer, not a failure of the agent
-    """The agent's answer to a request that it does not carry out; nothing was started."""
+    """The agent's answer to a request that it does not carry out; it has started nothing."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -49,43 +58,45 @@ class Agent:
         self._driver = Driver(settings, self._register, clock)
 
     def close(self) -> None:
-        """Let another agent have the machines, which go on."""
+        """Let another agent take over the machines, which go on."""
         self._driver.close()
         self._register.close()
 
     def answer(self, line: bytes) -> bytes:
-        """The answer to one request line; never raises for what a client sent."""
+        """The answer to one request line; nothing that a client sends makes it raise."""
         try:
             message = msgspec.json.decode(line, type=Message)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            said = Answer(ok=False, code="InvalidRequest", message=str(error))
+            said = AgentAnswer(ok=False, code="InvalidRequest", message=str(error))
         else:
             said = self._answer(message)
         return msgspec.json.encode(said)
 
-    def _answer(self, message: Message) -> Answer:
+    def _answer(self, message: Message) -> AgentAnswer:
         try:
             match message:
                 case Ping():
                     used = len(self._register.standing())
-                    return Answer(ok=True, capacity=self._settings.room, used=used)
+                    return AgentAnswer(ok=True, capacity=self._settings.room, used=used)
                 case List():
                     found = [r for r in self._register.live() if r.cluster == message.cluster]
-                    return Answer(ok=True, machines=tuple(found))
-                case Launch():
-                    return Answer(ok=True, machines=self.launch(message))
+                    return AgentAnswer(ok=True, machines=tuple(found))
+                case LaunchOrder():
+                    return AgentAnswer(ok=True, machines=self.launch(message))
                 case Terminate():
                     self.terminate(message)
-                    return Answer(ok=True)
+                    return AgentAnswer(ok=True)
         except Refusal as refusal:
             log.info("refused code=%s message=%s", refusal.code, refusal.message)
-            return Answer(ok=False, code=refusal.code, message=refusal.message)
+            return AgentAnswer(ok=False, code=refusal.code, message=refusal.message)
         except OSError as error:
             log.exception("request failed")
-            return Answer(ok=False, code="InternalError", message=str(error))
+            return AgentAnswer(ok=False, code="InternalError", message=str(error))
 
-    def launch(self, message: Launch) -> tuple[Record, ...]:
-        """Machines for the message's nodes, the same ones if its generation came before."""
+    def launch(self, message: LaunchOrder) -> tuple[Record, ...]:
+        """Machines for the message's nodes; the same ones again if its generation was launched
+        before.
+        """
         self._validate(message)
         with self._register.changing:
             records = self._known(message)
@@ -97,8 +108,8 @@ class Agent:
         log.info("launch generation=%s machines=%d", message.generation, len(records))
         return records
 
-    def _known(self, message: Launch) -> tuple[Record, ...]:
-        """The machines left of an earlier launch of this generation; a Refusal if all of it is
+    def _known(self, message: LaunchOrder) -> tuple[Record, ...]:
+        """The machines left of an earlier launch of this generation; Refusal if all of them are
         gone.
         """
         name = (message.cluster, message.generation)
@@ -109,7 +120,7 @@ class Agent:
         return tuple(sorted(standing, key=lambda r: r.index))
 
     def terminate(self, message: Terminate) -> None:
-        """Mark the machines for their end and tell their slurmd's; the driver does the rest."""
+        """Mark the machines as stopping and tell their slurmd's; the driver does the rest."""
         with self._register.changing:
             for record in map(self._register.get, message.ids):
                 if record is not None and record.cluster == message.cluster:
@@ -121,11 +132,11 @@ class Agent:
             return
         log.info("terminate machine=%s node=%s", record.id, record.node)
         if record.process:
-            nodeproc.send(record.process, signal.SIGTERM)
+            local_processes.send(record.process, signal.SIGTERM)
         stop_by = self._clock() + self._settings.deadline
         self._register.save(record, state=InstanceState.STOPPING, stop_by=stop_by)
 
-    def _validate(self, message: Launch) -> None:
+    def _validate(self, message: LaunchOrder) -> None:
         for what in (message.generation, message.cluster):
             if not _NAME.fullmatch(what):
                 raise Refusal("InvalidRequest", f"{what!r} is not a name")
@@ -134,7 +145,7 @@ class Agent:
         if not message.nodes or len(set(message.nodes)) < len(message.nodes):
             raise Refusal("InvalidRequest", "nodes must be named, and each once")
 
-    def _room(self, message: Launch) -> int:
+    def _room(self, message: LaunchOrder) -> int:
         standing = self._register.standing()
         if busy := sorted({r.node for r in standing} & set(message.nodes)):
             raise Refusal("NodeBusy", f"there is a machine already for: {', '.join(busy)}")
@@ -144,9 +155,9 @@ class Agent:
             raise Refusal("InsufficientCapacity", f"{taken}, {len(message.nodes)} more wanted")
         return room
 
-    def _new(self, message: Launch, room: int) -> tuple[Record, ...]:
+    def _new(self, message: LaunchOrder, room: int) -> tuple[Record, ...]:
         now = self._clock()
-        # Generations are unique within a cluster only; ids are file names, and short for people.
+        # Generations are unique only within a cluster. Ids are file names, and people read them.
         launch = f"{message.cluster} {message.generation}"
         name = hashlib.sha256(launch.encode()).hexdigest()[:10]
         return tuple(

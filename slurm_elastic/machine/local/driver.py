@@ -1,6 +1,6 @@
-"""Drives each machine of the local agent towards what its record says, in one thread.
+"""Brings each machine of the local agent to the state that its record says, in one thread.
 
-Level-triggered: every round looks at all machines, so a restart needs no recovery of its own.
+Every round looks at all machines anew, so a restart needs no recovery of its own.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from slurm_elastic.machine import nodeproc
+from slurm_elastic.machine.local import local_processes
 from slurm_elastic.machine.local.records import Register
 from slurm_elastic.machine.local.wire import Record
 from slurm_elastic.model.cluster import InstanceState
@@ -24,11 +24,11 @@ _PERIOD = 0.25
 
 
 class AgentSettings(Struct, frozen=True, kw_only=True):
-    """The settings of root's configuration. ``directory`` holds the machines' files, mode 0700.
+    """The settings of root's configuration. ``directory`` has the machines' files, mode 0700.
 
-    ``capacity`` bounds how many machines may run (None: as many as there are ``nodes``); ``boot``
-    delays each slurmd by so many seconds; ``deadline`` (s) is how long slurmd may take to end by
-    itself before the machine is powered off.
+    ``capacity`` bounds how many machines may run (None: as many as there are ``nodes``); each
+    slurmd starts ``boot`` seconds late; slurmd has ``deadline`` seconds to end by itself before the
+    machine is powered off.
     """
 
     nodes: frozenset[str]
@@ -43,13 +43,15 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
 
     @property
     def room(self) -> int:
-        """How many machines may be there at once."""
+        """How many machines may exist at once."""
         nodes = len(self.nodes)
         return nodes if self.capacity is None else min(self.capacity, nodes)
 
 
 class Driver:
-    """Starts what is pending, ends what is to be ended or has died, forgets what ended long ago."""
+    """Starts pending machines, ends those that are to end or have died, forgets those that ended
+    long ago.
+    """
 
     def __init__(
         self, settings: AgentSettings, register: Register, clock: Callable[[], float]
@@ -91,13 +93,12 @@ class Driver:
             elif not self._stands(record):
                 self._end(record)
         except OSError:
-            # One machine must not keep the others from being driven; it is tried again.
+            # The other machines must go on; this one is tried again in the next round.
             log.exception("machine failed id=%s node=%s", record.id, record.node)
 
     def _boot(self, record: Record) -> None:
-        if self._clock() < record.due or record.node in self._settings.never_boot:
-            return
-        if self._in_the_way(record):
+        waits = self._clock() < record.due or record.node in self._settings.never_boot
+        if waits or self._in_the_way(record):
             return
         with self._register.changing:
             now = self._register.get(record.id)
@@ -106,7 +107,13 @@ class Driver:
 
     def _start(self, record: Record) -> None:
         try:
-            process = nodeproc.start(self._machine(record))
+            process = local_processes.start(
+                local_processes.SlurmdSettings(
+                    id=record.id, node=record.node, directory=self._register.workdir(record),
+                    log=str(self._settings.log_dir / f"slurmd-{record.node}.out"),
+                    conf=self._settings.slurm_conf, slurmd=self._settings.slurmd,
+                )
+            )  # fmt: skip
         except OSError as error:
             log.exception("slurmd cannot be started node=%s", record.node)
             why = f"slurmd cannot be started: {error}"
@@ -117,19 +124,19 @@ class Driver:
         log.info("started node=%s machine=%s pid=%d", record.node, record.id, process.pid)
 
     def _in_the_way(self, record: Record) -> bool:
-        """Machines that are ending hold their node's port and their share of the host till then."""
+        """Machines that are ending still have their node's port and their share of the host."""
         live = self._register.live()
         ending = {r.node for r in live if r.state == InstanceState.STOPPING}
         started = [r for r in live if r.process is not None]
         return record.node in ending or len(started) >= self._settings.room
 
     def _stands(self, record: Record) -> bool:
-        if record.process is None or not nodeproc.alive(record.process):
+        if record.process is None or not local_processes.alive(record.process):
             return False
         return record.stop_by is None or self._clock() < record.stop_by
 
     def _end(self, record: Record) -> None:
-        nodeproc.power_off(self._register.workdir(record), slurmd=record.process)
+        local_processes.power_off(self._register.workdir(record), slurmd=record.process)
         asked = record.state == InstanceState.STOPPING
         why = "terminated as asked" if asked else "slurmd ended by itself"
         log.info("ended node=%s machine=%s reason=%s", record.node, record.id, why)
@@ -138,24 +145,18 @@ class Driver:
             self._register.save(record, state=InstanceState.TERMINATED, ended=ended, why=why)
 
     def _forget(self, record: Record) -> None:
-        """Ended machines stay known for a while, so that a repeated launch is not a new one."""
+        """Remember ended machines for a while, so that a repeated launch does not
+        start new ones.
+        """
         if record.ended is not None and self._clock() >= record.ended + _FORGET_AFTER:
             with self._register.changing:
                 self._register.forget(record)
 
     def _recover(self, record: Record) -> None:
-        """A machine may have been started just before we were killed, and not yet recorded."""
-        if record.process is None and (found := nodeproc.find(self._register.workdir(record))):
+        """Find a slurmd that was started just before we were killed, and not yet recorded."""
+        if record.process is None and (
+            found := local_processes.find(self._register.workdir(record))
+        ):
             pending = record.state == InstanceState.PENDING
             state = InstanceState.RUNNING if pending else record.state
             self._register.save(record, state=state, process=found)
-
-    def _machine(self, record: Record) -> nodeproc.Machine:
-        return nodeproc.Machine(
-            id=record.id,
-            node=record.node,
-            directory=self._register.workdir(record),
-            log=str(self._settings.log_dir / f"slurmd-{record.node}.out"),
-            conf=self._settings.slurm_conf,
-            slurmd=self._settings.slurmd,
-        )

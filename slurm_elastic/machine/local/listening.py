@@ -1,7 +1,7 @@
-"""The unix socket of a service that runs as root: who may speak, and one answer a line.
+"""The unix socket of a service that runs as root: who may use it, and one answer a line.
 
-The socket is SlurmUser's own (root may always connect), and the kernel says who is at the other end
-before a thread is spent: nobody else can cost the service anything but a moment.
+The socket belongs to SlurmUser (root may always connect). The kernel says who is at the other end
+before we spend a thread, so nobody else can cost the service more than a moment.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 MAX_LINE = 4 * 1024 * 1024
 CLIENTS = 16
-"""Served at a time: the daemon and a few commands of operators."""
+"""Clients served at a time: the daemon and a few commands of operators."""
 IDLE = 30.0
 _REFUSED = b'{"ok":false,"code":"NotPermitted","message":"only root and SlurmUser may ask"}\n'
 _TOO_LONG = b'{"ok":false,"code":"InvalidRequest","message":"a request has 4 MiB at most"}\n'
@@ -49,7 +49,7 @@ class RootServer(Server):
         return _REFUSED
 
     async def attend(self, client: Client) -> None:
-        """A line, its answer, and so on, while they come."""
+        """Answer line after line, as long as they come."""
         while True:
             try:
                 line = await client.line(IDLE)

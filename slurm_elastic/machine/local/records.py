@@ -1,6 +1,6 @@
-"""The local agent's machines: a file each, written before anything else happens.
+"""The local agent's machines, a file each, written before anything else happens.
 
-The register belongs to one agent at a time; the files may be read by anybody who has the right.
+One agent at a time has the register; whoever has the right may read the files.
 """
 
 from __future__ import annotations
@@ -38,11 +38,10 @@ class Register:
         self._guard.close()
 
     def get(self, name: str) -> Record | None:
-        """The machine of that id."""
         return self._records.get(name)
 
     def all(self) -> Sequence[Record]:
-        """All machines, those included that ended lately."""
+        """All machines, also those that ended lately."""
         return tuple(self._records.values())
 
     def live(self) -> Sequence[Record]:
@@ -50,11 +49,11 @@ class Register:
         return tuple(r for r in self.all() if r.state != InstanceState.TERMINATED)
 
     def standing(self) -> Sequence[Record]:
-        """The machines that have not ended and are not being ended."""
+        """The machines that have not ended and are not stopping."""
         return tuple(r for r in self.all() if r.state in STANDING)
 
     def save(self, record: Record, **changes: object) -> Record:
-        """Write the record, with these changes; what was written."""
+        """Write the record with these changes; returns what was written."""
         changed = msgspec.structs.replace(record, **changes)
         writing.replace(self._file(record), msgspec.json.encode(changed))
         self._records[record.id] = changed
@@ -68,7 +67,7 @@ class Register:
             os.rmdir(self.workdir(record))
 
     def workdir(self, record: Record) -> str:
-        """Where the machine's slurmd works."""
+        """The directory that the machine's slurmd works in."""
         return workdir(self._directory, record)
 
     def _file(self, record: Record) -> Path:
@@ -76,12 +75,12 @@ class Register:
 
 
 def workdir(directory: Path, record: Record) -> str:
-    """The working directory of a machine's slurmd; by it its processes are known."""
+    """The working directory of a machine's slurmd, by which we find its processes."""
     return str((directory / record.id).resolve())
 
 
 def read_records(directory: Path) -> Sequence[Record]:
-    """All machines that the files tell of; a file that cannot be read is logged and left."""
+    """All machines that have files here. A file that cannot be read is logged and left alone."""
     records = []
     for path in sorted(directory.glob("*.json")):
         try:

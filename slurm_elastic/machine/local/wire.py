@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from slurm_elastic.machine.nodeproc import Process
+from slurm_elastic.machine.local.local_processes import Process
 from slurm_elastic.model.cluster import InstanceState, Market
 
 
@@ -40,8 +40,8 @@ class Record(Struct, frozen=True, kw_only=True):
     why: str = ""
 
 
-class Launch(Struct, frozen=True, kw_only=True, tag_field="op", tag="launch"):
-    """Start machines for ``nodes``, for the first of them where there is no room for all."""
+class LaunchOrder(Struct, frozen=True, kw_only=True, tag_field="op", tag="launch"):
+    """Start machines for ``nodes``, or only for the first of them if there is not room for all."""
 
     cluster: str
     generation: str
@@ -70,10 +70,10 @@ class Ping(Struct, frozen=True, kw_only=True, tag_field="op", tag="ping"):
     """Whether the agent works, and how full it is."""
 
 
-Message = Launch | List | Terminate | Ping
+Message = LaunchOrder | List | Terminate | Ping
 
 
-class Answer(Struct, frozen=True, kw_only=True):
+class AgentAnswer(Struct, frozen=True, kw_only=True):
     """The agent's answer; fields that do not apply have their defaults."""
 
     ok: bool

@@ -3,20 +3,22 @@
 
 With ``check`` it only runs the site's check, once, before slurmd starts.
 
-It starts slurmd when the munge key is there, and is the dead-man switch: a machine costs money, and
-the head that would end it may be gone. Slurm itself is asked, by ``scontrol show node`` over munge:
-as long as slurmctld answers and does not have this node powered down, the machine is needed. So no
-further port is open on the head, and the switch also works where slurmctld runs and the daemon that
-ends machines does not: slurmctld then has the node powered down, and nobody ends its machine. Only
-after ``heartbeat_timeout`` seconds without need, each of them watched, and only while no slurmstepd
-runs, does ``stop_command`` run. A restart of slurmctld or of the network is far shorter.
-Older than ``max_age`` and another timeout, an idle machine ends also when it is needed.
+It starts slurmd once the munge key is there, and it is the dead-man switch: a machine costs money,
+and the head that would end it may be gone. It asks Slurm itself, by ``scontrol show node`` over
+munge: the machine is needed as long as slurmctld answers and does not have this node powered down.
+So the head needs no further port, and the switch also works if slurmctld runs but the daemon that
+ends machines does not: slurmctld then has the node powered down, and nobody ends its machine.
+``stop_command`` runs only after ``heartbeat_timeout`` seconds in all of which the agent has seen
+that nobody needs the machine, and only while no slurmstepd runs. A restart of slurmctld or of the
+network takes far less time. An idle machine that is older than ``max_age`` and another timeout ends
+even if it is needed.
 
-Warnings of EC2's metadata service (IMDSv2) go to the head as the comment of the Slurm node, which
-root on the node may set (as site health checks set a node's reason): see ckptman/sources.py.
+The agent passes warnings of EC2's metadata service (IMDSv2) on to the head as the comment of the
+Slurm node, which root on the node may set (as health checks set a node's reason): see
+ckptman/sources.py.
 
-Standard library only, any Python from 3.6 on. SETTINGS has ``key=value`` lines, values to the end
-of the line; it is read once.
+It uses the standard library only, and any Python from 3.6 on. SETTINGS has ``key=value`` lines,
+values to the end of the line, and is read once.
 """
 
 import calendar
@@ -33,15 +35,15 @@ from typing import Dict, List, Set, Tuple  # noqa: UP035 - the machine's Python 
 PERIOD = 5.0
 """Seconds between two looks at the machine."""
 LOOK = 0.5
-"""Seconds between two looks for what slurmd waits for."""
+"""Seconds between two looks for the files that slurmd waits for."""
 ANSWER = 60.0
 """Seconds that a Slurm command may take."""
 SETTLE = 60.0
-"""Seconds without slurmstepd before a machine is idle: a job's end may be on its way."""
+"""Seconds without slurmstepd until a machine is idle: the news of a job's end may be on its way."""
 TELLING = 12
-"""Times that slurmctld is told of a check that failed, until it takes it."""
+"""How often slurmctld is told of a failed check, until it accepts that."""
 MOST = 65536
-"""Bytes of an answer of the metadata service."""
+"""Most bytes of an answer of the metadata service."""
 GONE = {"POWERED_DOWN", "POWERING_DOWN"}
 INTERRUPTION = "meta-data/spot/instance-action"
 INSTANCE = "meta-data/instance-id"
@@ -49,7 +51,7 @@ REBALANCE = "meta-data/events/recommendations/rebalance"
 
 
 class Switch:
-    """Whether the machine has had its day; ``now`` is monotonic, all in seconds."""
+    """Decides when the machine is to stop; ``now`` is monotonic, all times are in seconds."""
 
     def __init__(self, timeout: float, max_age: float, now: float, gap: float = 4 * PERIOD) -> None:
         self.timeout = timeout
@@ -61,10 +63,10 @@ class Switch:
         self.alone = 0.0
 
     def reason(self, now: float, age: float, unneeded: str, busy: bool) -> str:
-        """Why to stop now, '' not to. ``unneeded`` is why nobody needs the machine ('': needed).
+        """Why to stop now, '' if not. ``unneeded`` is why nobody needs the machine ('': needed).
 
-        Time in which nobody looked, as when the host had stopped the machine, counts as ``gap`` at
-        most: the world may have been well meanwhile.
+        Time in which nobody looked, for instance because the host had stopped the machine, counts
+        as ``gap`` at most: somebody may have needed the machine meanwhile.
         """
         step, self.last = min(now - self.last, self.gap), now
         self.alone = self.alone + step if unneeded else 0.0
@@ -87,7 +89,7 @@ class Slurm:
         self.scontrol = scontrol
 
     def unneeded(self) -> str:
-        """Why nobody needs this machine, '' if slurmctld does."""
+        """Why nobody needs this machine; '' if slurmctld does."""
         code, text = self.run("show", "node", self.node)
         found = re.search(r"\bState=(\S+)", text)
         if found is None:
@@ -99,11 +101,11 @@ class Slurm:
         return ""
 
     def tell(self, comment: str) -> bool:
-        """Put a comment on the node; whether slurmctld has taken it."""
+        """Put a comment on the node; whether slurmctld has accepted it."""
         return self.run("update", "nodename=" + self.node, "comment=" + comment)[0] == 0
 
     def run(self, *words: str) -> Tuple[int, str]:  # noqa: UP006
-        """Exit code and all output of an scontrol."""
+        """The exit code and all output of an scontrol."""
         try:
             done = subprocess.run(
                 [self.scontrol, *words],
@@ -121,7 +123,7 @@ class Slurm:
 
 
 def busy(workdir: str) -> bool:
-    """Whether a slurmstepd runs (``workdir``: in that directory only). In doubt, yes."""
+    """Whether a slurmstepd runs (with ``workdir``: one in that directory). If in doubt, yes."""
     try:
         pids = [entry for entry in os.listdir("/proc") if entry.isdigit()]
     except OSError:
@@ -130,10 +132,10 @@ def busy(workdir: str) -> bool:
 
 
 def is_step(pid: str, workdir: str) -> bool:
-    """Whether the process is the slurmstepd of a job. One that is gone meanwhile is not.
+    """Whether the process is the slurmstepd of a job. If it ends meanwhile, it is not.
 
-    Any user may name a process as he likes, and the machine would never stop: it has to be of our
-    own user (root, as slurmd is) and run a program of that name that is ours, too.
+    Users may give their processes any name, and could keep the machine up for ever. So the process
+    has to be of our own user (root, as slurmd is) and run a program of that name that is ours, too.
     """
     try:
         with open("/proc/%s/comm" % pid) as file:  # noqa: UP031
@@ -160,7 +162,7 @@ def is_step(pid: str, workdir: str) -> bool:
 
 
 def real_user(pid: str) -> int:
-    """The process' real uid: slurmstepd lends its effective one to the job's user at times."""
+    """The process' real uid, as slurmstepd sometimes sets its effective one to the job's user."""
     with open("/proc/%s/status" % pid) as file:  # noqa: UP031
         for line in file:
             if line.startswith("Uid:"):
@@ -169,7 +171,7 @@ def real_user(pid: str) -> int:
 
 
 class Gate:
-    """The site's own check of this machine: ``check`` exits 0 where jobs may run here."""
+    """The site's own check of this machine: ``check`` exits 0 if jobs may run here."""
 
     def __init__(self, settings: Dict[str, str], slurm: Slurm) -> None:  # noqa: UP006
         self.command = settings.get("check") or ""
@@ -179,7 +181,7 @@ class Gate:
         self.was_busy = False
 
     def wrong(self) -> str:
-        """The check's last words where it fails, '' where it does not."""
+        """The check's last line if it fails, '' if it does not."""
         if not self.command:
             return ""
         try:
@@ -198,12 +200,12 @@ class Gate:
         if done.returncode == 0:
             return ""
         said = done.stdout.decode(errors="replace").strip().splitlines()[-1:]
-        # A comma parts the reasons that Slurm itself joins.
+        # Slurm separates reasons that it joins by commas.
         words = "".join(c if c.isprintable() else "?" for c in "".join(said)).replace(",", ";")
         return "exit %d: %s" % (done.returncode, words[:150])  # noqa: UP031
 
     def enter(self) -> int:
-        """Before slurmd starts: 0, or 1 where the machine is not to; slurmctld is told why."""
+        """Before slurmd starts: 0, or 1 if it must not start; slurmctld is told why."""
         words = self.wrong()
         if not words:
             return 0
@@ -215,7 +217,9 @@ class Gate:
         return 1
 
     def look(self, is_busy: bool) -> None:
-        """After the last job of a time: no other comes where the check fails by now."""
+        """Check again when the last running job has ended; if that fails, no other
+        job comes here.
+        """
         ended, self.was_busy = self.was_busy and not is_busy, is_busy
         words = self.wrong() if ended else ""
         if words:
@@ -235,8 +239,8 @@ class Metadata:
         self.renew = 0.0
 
     def warning(self, now: float) -> str:
-        """``KIND:TIME:INSTANCE`` of a warning, '' if there is none. The Unix time (0 unknown) is an
-        interruption's deadline, and of a rebalance recommendation when it was given.
+        """``KIND:TIME:INSTANCE`` of a warning, '' if there is none. TIME is Unix time (0 if
+        unknown): an interruption's deadline, or when a rebalance recommendation was given.
         """
         if now >= self.renew:
             self.token = self.ask("api/token", "PUT", "X-aws-ec2-metadata-token-ttl-seconds", "300")
@@ -252,11 +256,11 @@ class Metadata:
         return "rebalance:%d:%s" % (unix(said.get("noticeTime")), self.text(INSTANCE))  # noqa: UP031
 
     def text(self, path: str) -> str:
-        """The text that stands there; '' if none does."""
+        """The text at that path; '' if there is none."""
         return self.ask(path, "GET", "X-aws-ec2-metadata-token", self.token)
 
     def get(self, path: str) -> Dict[str, object]:  # noqa: UP006
-        """The JSON object there, an empty one if there is none."""
+        """The JSON object at that path; an empty one if there is none."""
         try:
             said = json.loads(self.text(path) or "{}")
         except ValueError:
@@ -264,8 +268,8 @@ class Metadata:
         return said if isinstance(said, dict) else {}
 
     def ask(self, path: str, method: str, header: str, value: str) -> str:
-        """The answer's text; '' for none (404: there is no warning)."""
-        # Only here: it is the greatest part of this program's start, which slurmd waits for.
+        """The answer's text; '' if there is none (404: there is no warning)."""
+        # Imported only here: it takes longer than the rest of our start, which slurmd waits for.
         import urllib.request
 
         request = urllib.request.Request(  # noqa: S310
@@ -280,7 +284,7 @@ class Metadata:
 
 
 def unix(text: object) -> int:
-    """``2017-09-18T08:22:00Z`` as Unix time, 0 where it cannot be read."""
+    """``2017-09-18T08:22:00Z`` as Unix time; 0 if it cannot be read."""
     try:
         return calendar.timegm(time.strptime(str(text), "%Y-%m-%dT%H:%M:%SZ"))
     except ValueError:
@@ -288,13 +292,13 @@ def unix(text: object) -> int:
 
 
 class Agent:
-    """All of it, one look after the other."""
+    """All of it together, one look after the other."""
 
     def __init__(self, path: str, settings: Dict[str, str]) -> None:  # noqa: UP006
         self.path = path
         self.settings = settings
         self.timeout = float(settings["heartbeat_timeout"])
-        # Often enough that a short timeout still sees some answers.
+        # Often enough to get some answers within a short timeout.
         self.period = min(PERIOD, self.timeout / 5)
         self.slurm = Slurm(settings["node"], settings.get("scontrol") or "scontrol")
         max_age = float(settings.get("max_age") or 0)
@@ -324,8 +328,8 @@ class Agent:
         return why
 
     def watch(self) -> None:
-        """Until slurmd was started; in a thread of its own, as each scontrol takes seconds before
-        the munge key is there.
+        """Try until slurmd was started. This has a thread of its own, as each scontrol takes
+        seconds while the munge key is missing.
         """
         while True:
             try:
@@ -337,8 +341,8 @@ class Agent:
             time.sleep(LOOK)
 
     def start(self) -> bool:
-        """Run ``start_command`` once a boot, when all files of ``key_mark`` are there: the munge
-        key has come, the tunnel is up. Whether that is over.
+        """Run ``start_command`` once a boot, when all files of ``key_mark`` exist: the munge key
+        has come, the tunnel is up. Whether that is done.
         """
         command, marks = self.settings.get("start_command"), self.settings.get("key_mark") or ""
         done = self.path + ".started"
@@ -353,7 +357,7 @@ class Agent:
         return there
 
     def relay(self) -> None:
-        """Tell Slurm of a warning, once each, again until slurmctld has taken it."""
+        """Tell Slurm of each warning once; try again until slurmctld has accepted it."""
         said = self.metadata.warning(time.monotonic()) if self.metadata else ""
         if not said or said == self.told:
             return
@@ -362,7 +366,7 @@ class Agent:
             self.told = said
 
     def run(self, command: List[str]) -> None:  # noqa: UP006
-        """A command of the settings; what goes wrong is said, and it is tried again."""
+        """Run a command of the settings. If it fails we say so; the next look tries again."""
         try:
             code = subprocess.call(command, stdin=subprocess.DEVNULL)
         except OSError as error:
@@ -372,8 +376,8 @@ class Agent:
             say("%s: exit %d" % (command, code))  # noqa: UP031
 
     def first(self, name: str, value: str) -> str:
-        """The value that was kept under that name since the boot; ``value`` from now on if nothing
-        was.
+        """The value that was kept under that name since the boot; if there is none,
+        keep ``value``.
         """
         path = self.path + "." + name
         try:
@@ -386,19 +390,18 @@ class Agent:
 
 
 def clock() -> float:
-    """Seconds since the boot, those in which the machine was suspended included."""
+    """Seconds since the boot, including those in which the machine was suspended."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", 7))
 
 
 def read(path: str) -> Dict[str, str]:  # noqa: UP006
-    """The settings."""
     with open(path, encoding="utf-8") as file:
         lines = [line.rstrip("\n").partition("=") for line in file if "=" in line]
     return {key.strip(): value.strip() for key, _, value in lines}
 
 
 def say(text: str) -> None:
-    """To the journal, in plain characters: others' words are in it."""
+    """Write to the journal, in printable characters only, as it may quote others."""
     text = "".join(c if c.isprintable() else "?" for c in text)
     sys.stderr.write("slurm-elastic-agent: %s\n" % text)  # noqa: UP031
     sys.stderr.flush()

@@ -1,16 +1,17 @@
 #!/usr/bin/python3 -IS
 """The program that slurmctld runs as ResumeProgram, SuspendProgram and ResumeFailProgram.
 
-Installed as a copy under three names, ``slurm-elastic-resume``, ``-suspend`` and ``-resume-fail``;
-the name says what is asked for. It writes one durable file into ``requests/`` of the state
-directory (form: slurm_elastic/state/spool.py), wakes the daemon and is gone: slurmctld kills these
-programs after a while and SLURM_RESUME_FILE lives no longer than they do (slurm.conf(5)). No
-lock, no network, no child, and the daemon need not run. Standard library only, and little of
-it: to import ``socket`` and ``json``, and not only their C parts, would double the start-up time.
+It is installed as a copy under three names, ``slurm-elastic-resume``, ``-suspend`` and
+``-resume-fail``; the name says what is asked for. It writes one durable file into ``requests/`` of
+the state directory (form: slurm_elastic/state/spool.py), wakes the daemon and ends: slurmctld kills
+these programs after a while, and SLURM_RESUME_FILE lives no longer than they do (slurm.conf(5)). It
+takes no lock, uses no network, starts no child, and does not need the daemon. It uses the standard
+library only, and little of that: importing ``socket`` and ``json`` instead of only their C parts
+would double the start-up time.
 
-Exit 0: the request is on the disk. Exit 1: it is not; the reason is on stderr and in
-``programs.log``. Slurm does not repeat the call: the nodes time out (ResumeTimeout) and their
-jobs are requeued.
+Exit 0: the request is on the disk. Exit 1: it is not, and the reason is on stderr and in
+``programs.log``. Slurm does not repeat the call: the nodes time out (ResumeTimeout) and their jobs
+are requeued.
 """
 
 import os
@@ -42,7 +43,7 @@ def main(argv: list[str]) -> int:
 
 
 def kind_of(program: str) -> str:
-    """The kind of request that the name of the program stands for."""
+    """The kind of request, which the program's name tells."""
     kind = os.path.basename(program).removeprefix("slurm-elastic-")
     if kind not in KINDS:
         raise RequestError(f"must be named slurm-elastic-KIND, KIND one of {', '.join(KINDS)}")
@@ -50,7 +51,7 @@ def kind_of(program: str) -> str:
 
 
 def hostlist_of(argv: list[str]) -> str:
-    """The nodes: Slurm gives one hostlist; several arguments are taken as one."""
+    """The nodes. Slurm gives one hostlist; several arguments are joined."""
     hostlist = ",".join(name for name in argv[1:] if name)
     if not hostlist:
         raise RequestError(f"usage: {argv[0]} HOSTLIST")
@@ -72,11 +73,13 @@ def read_setting(directory: str, wanted: str) -> str:
 
 
 def store(requests: str, kind: str, hostlist: str) -> None:
-    """Write the request so that it survives a crash of this host, or leave nothing behind."""
+    """Write the request so that it survives a crash of this host; if that fails, leave nothing
+    behind.
+    """
     received = time.time_ns()
     resume, error = read_resume_file() if kind == "resume" else (b"", None)
-    # The resume file goes in as it came: with thousands of jobs it would take longer to look at
-    # than all else here, and the daemon has the time.
+    # We copy the resume file as it is: with thousands of jobs, parsing it would take longer than
+    # all else here. The daemon has the time.
     head = (
         f'{{"kind": "{kind}", "hostlist": {quote(hostlist)}, "received": {received / 1e9!r}, '
         f'"resume_file_error": {quote(error) if error else "null"}}}\n'
@@ -93,7 +96,7 @@ def store(requests: str, kind: str, hostlist: str) -> None:
 
 
 def write_durably(path: str, *parts: bytes) -> None:
-    """Make a file of ``parts`` that is on the disk on return."""
+    """Make a file of ``parts`` that is on the disk when this returns."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         for part in parts:
@@ -106,7 +109,7 @@ def write_durably(path: str, *parts: bytes) -> None:
 
 
 def sync_directory(path: str) -> None:
-    """Put the names in a directory on the disk."""
+    """Have the names in a directory on the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -123,7 +126,7 @@ def remove(path: str) -> None:
 
 
 def read_resume_file() -> tuple[bytes, str | None]:
-    """The content of SLURM_RESUME_FILE, and None; or nothing, and why."""
+    """The content of SLURM_RESUME_FILE and None; or nothing, and the reason."""
     path = os.environ.get("SLURM_RESUME_FILE")
     if not path:
         return b"", "SLURM_RESUME_FILE is not set"
@@ -135,7 +138,6 @@ def read_resume_file() -> tuple[bytes, str | None]:
 
 
 def quote(text: str) -> str:
-    """``text`` as a JSON string."""
     try:
         from _json import encode_basestring_ascii
     except ImportError:
@@ -144,7 +146,7 @@ def quote(text: str) -> str:
 
 
 def read_whole(path: str) -> bytes:
-    """The content of a file; ValueError where it is too long. Never waits, not even on a FIFO."""
+    """The content of a file; ValueError if it is too long. It never waits, not even for a FIFO."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     parts, size = [], 0
     try:
@@ -159,7 +161,7 @@ def read_whole(path: str) -> bytes:
 
 
 def wake(state_dir: str, kind: str) -> None:
-    """Tell the services that run: without the daemon the request waits for its next start."""
+    """Tell the running services. Without the daemon the request waits for its next start."""
     try:
         import _socket
 
@@ -176,7 +178,7 @@ def wake(state_dir: str, kind: str) -> None:
 
 
 def complain(state_dir: str | None, message: str) -> None:
-    """Say why on stderr, which slurmctld does not keep, and in ``programs.log``, best effort."""
+    """Say why on stderr, which slurmctld does not keep, and in ``programs.log`` if possible."""
     line = f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {message}\n".encode(errors="replace")
     try:  # noqa: SIM105
         os.write(2, line)
@@ -187,7 +189,7 @@ def complain(state_dir: str | None, message: str) -> None:
 
 
 def append(path: str, line: bytes) -> None:
-    """Add to a log that stops growing at LOG_LIMIT bytes."""
+    """Add to a log, which stops growing at LOG_LIMIT bytes."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         descriptor = os.open(path, flags, 0o600)
@@ -201,7 +203,7 @@ def append(path: str, line: bytes) -> None:
 
 
 def clip(arguments: list[str]) -> str:
-    """The arguments for a message, in bounded length."""
+    """The arguments for a message, shortened."""
     text = " ".join(arguments)
     return text if len(text) <= 200 else f"{text[:200]}... ({len(text)} characters)"
 

@@ -1,14 +1,14 @@
 #!/usr/bin/python3 -I
 """Runs on each cloud machine, as root: ``tunnel.py SETTINGS FACTS``; opens the tunnel to the head.
 
-The machine makes its own key, which never leaves it. The public part is printed on the console,
-where the head reads it by the cloud's own means; or, where user data has a key that is good for
-nothing else (``enrol_key``, or ``enrol``, of which it is made), it is handed in through the tunnel
-itself, once. Until the head answers each try begins anew, as WireGuard by itself would wait for
-seconds between two.
+The machine makes its own key, which never leaves it. It prints the public part on the console,
+where the head reads it by the cloud's own means. Or, if user data has a key that is good for
+nothing else (``enrol_key``, or ``enrol``, from which it is derived), the machine hands in its
+public key through the tunnel itself, once. Until the head answers, each try begins anew, as
+WireGuard by itself would wait for seconds between two.
 
-SETTINGS is JSON, FACTS has the machine's ``key=value`` lines. Standard library only, any Python
-from 3.6 on; ip(8) and wg(8), and wireguard-go where the kernel has no WireGuard.
+SETTINGS is JSON, FACTS has the machine's ``key=value`` lines. It uses the standard library only,
+and any Python from 3.6 on; ip(8) and wg(8), and wireguard-go if the kernel has no WireGuard.
 """
 
 import base64
@@ -26,24 +26,26 @@ import time
 from typing import Any, Dict, List  # noqa: UP035 - the machine's Python may be an old one
 
 TRY = 1.0
-"""Seconds between two tries, while the head does not answer."""
+"""Seconds between two tries while the head does not answer."""
 LOOK = 15.0
 """Seconds between two looks at a tunnel that works."""
 STALE = 180.0
-"""Seconds after a handshake by which there has been another, as both ends send now and then."""
+"""Seconds since the last handshake after which the tunnel counts as down: both ends send now and
+then, so there would have been another.
+"""
 KEEPALIVE = 25
 PRINT = 60.0
-"""Seconds between two times that the key is printed, until the head has it."""
+"""Seconds after which the key is printed again, until the head has it."""
 REACH = 3.0
-"""Seconds in which the head's desk is reached."""
+"""Seconds in which the head's port for enrolment must be reached."""
 ANSWER = 0.5
-"""Seconds that the head has to say more than that it has the line."""
+"""Seconds that the head has for an answer to the line."""
 AGAIN = 10.0
-"""Seconds until a key that was handed in is handed in again, if the head does not answer to it."""
+"""Seconds until a key is handed in again if the head does not answer to it."""
 
 
 def run(*command: str, **more: Any) -> str:  # noqa: ANN401
-    """The output of a command; what goes wrong is an exception."""
+    """The output of a command; raises if it fails."""
     done = subprocess.run(  # noqa: UP022 - the machine's Python may be an old one
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False, timeout=30, **more
     )
@@ -54,7 +56,7 @@ def run(*command: str, **more: Any) -> str:  # noqa: ANN401
 
 
 def expand(hostlist: str) -> List[str]:  # noqa: UP006
-    """The names in a hostlist with at most one bracket a name."""
+    """The names in a hostlist that has at most one bracket in each name."""
     names = []
     for prefix, group in re.findall(r"([^,\[\]]+)(?:\[([^\]]*)\])?", hostlist):
         for piece in group.split(","):
@@ -65,14 +67,16 @@ def expand(hostlist: str) -> List[str]:  # noqa: UP006
 
 
 def own_address(settings: Dict[str, Any], facts: Dict[str, str]) -> str:  # noqa: UP006
-    """The address of this machine's node: its place in the block of its pool."""
+    """The address of this machine's node: its place in its pool's block of addresses."""
     pool = settings["pools"][facts["pool"]]
     place = expand(pool["nodes"]).index(facts["node"])
     return str(ipaddress.IPv4Address(pool["first"]) + place)
 
 
 def enrolment_key(launch: str, node: str) -> str:
-    """The private key by which the machine of this node enrols, from what its launch was told."""
+    """The private key with which this node's machine enrols, derived from what its
+    launch was told.
+    """
     raw = bytearray(hmac.new(launch.encode(), node.encode(), hashlib.sha256).digest())
     raw[0] &= 248
     raw[31] = raw[31] & 127 | 64
@@ -92,15 +96,15 @@ class Tunnel:
         self.enrols = facts.get("enrol_key") or (enrolment_key(word, facts["node"]) if word else "")
         self.public = ""
         self.printed = float("-inf")
-        # The head may know the key of an earlier boot.
+        # The head may know the key already, from an earlier boot.
         self.handed = time.monotonic() if os.path.exists(self.key) else float("-inf")
         self.arranged = False
 
     def look(self) -> bool:
-        """One look; whether the head answers."""
+        """One look at the tunnel; whether the head answers."""
         if not self.public:
             self.public = self.own_key()
-            if not self.enrols:  # first of all: it takes the head a while to read it
+            if not self.enrols:  # first of all, as it takes the head a while to read it
                 self.announce()
         if not self.is_there():
             self.make()
@@ -127,7 +131,7 @@ class Tunnel:
             return run("wg", "pubkey", input=file.read().encode()).strip()
 
     def write(self, path: str, text: str) -> None:
-        """A file that root alone may read, whole or not at all."""
+        """Write a file that only root may read, whole or not at all."""
         draft = path + ".new"
         handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(handle, "w") as file:
@@ -135,14 +139,14 @@ class Tunnel:
         os.replace(draft, path)
 
     def is_there(self) -> bool:
-        """Whether there is such an interface: one that its program left is gone with that."""
+        """Whether the interface exists. wireguard-go's ends with its program."""
         return any(
             line.split()[1:2] == [self.name + ":"]
             for line in run("ip", "-oneline", "link", "show").splitlines()
         )
 
     def make(self) -> None:
-        """The interface, by the kernel where it can."""
+        """Make the interface, by the kernel if it can."""
         try:
             run("ip", "link", "add", "dev", self.name, "type", "wireguard")
         except OSError as why:
@@ -153,7 +157,9 @@ class Tunnel:
             )  # fmt: skip
 
     def arrange(self) -> None:
-        """Address and routes; done again where it broke off, also in an earlier process."""
+        """Set address and routes. If that broke off, in an earlier process, too, it
+        is done again.
+        """
         mtu = str(self.settings["mtu"])
         run("ip", "address", "replace", self.address + "/32", "dev", self.name)
         run("ip", "link", "set", "dev", self.name, "mtu", mtu, "up")
@@ -162,7 +168,9 @@ class Tunnel:
         self.arranged = True
 
     def connect(self, key: str) -> None:
-        """Try anew with the private key in that file: the head's name may have another address."""
+        """Try anew with the private key in that file, as the head's name may have another address
+        by now.
+        """
         head = self.settings["public_key"]
         run("wg", "set", self.name, "private-key", key, "peer", head, "remove")
         run(
@@ -172,7 +180,7 @@ class Tunnel:
         )  # fmt: skip
 
     def is_up(self) -> bool:
-        """Whether there was a handshake, not long ago."""
+        """Whether there was a handshake not long ago."""
         lines = run("wg", "show", self.name, "latest-handshakes").split()
         return len(lines) == 2 and time.time() - float(lines[1]) < STALE
 
@@ -186,7 +194,7 @@ class Tunnel:
         return True
 
     def announce(self) -> None:
-        """The public key on the console, for whoever may read that."""
+        """Print the public key on the console, for whoever may read that."""
         words = (self.facts["generation"], self.facts["node"], self.public)
         line = "slurm-elastic-tunnel-key %s %s %s\n" % words  # noqa: UP031
         self.printed = time.monotonic()
@@ -199,8 +207,8 @@ class Tunnel:
             say("the key cannot be printed on the console: %s" % why)  # noqa: UP031
 
     def hand_in(self) -> None:
-        """Give the head our public key, by the key that is good for that alone. Where it
-        has taken it, it answers to our own key.
+        """Give the head our public key, using the key that is good only for that. Once the head has
+        accepted it, it answers to our own key.
         """
         path = self.key + ".enrol"
         self.write(path, self.enrols)
@@ -216,8 +224,8 @@ class Tunnel:
             os.unlink(path)
 
     def ask(self, line: str) -> str:
-        """The head's answer to a line; "" where there is none soon. A head that takes a key answers
-        to that from then on, and so to this connection no more.
+        """The head's answer to a line; "" if none comes soon. A head that accepts the key answers
+        to that from then on, and so no longer to this connection.
         """
         place = (self.settings["head"], int(self.settings["enrol_port"]))
         with socket.create_connection(place, timeout=REACH) as connection:
@@ -230,14 +238,14 @@ class Tunnel:
 
 
 def say(text: str) -> None:
-    """To the journal, in plain characters."""
+    """Write to the journal, in printable characters only."""
     text = "".join(c if c.isprintable() else "?" for c in text)
     sys.stderr.write("slurm-elastic-tunnel: %s\n" % text)  # noqa: UP031
     sys.stderr.flush()
 
 
 def read(path: str) -> Dict[str, str]:  # noqa: UP006
-    """The facts that the machine was told, as sh reads them."""
+    """The facts that the machine was told, read as sh would."""
     with open(path, encoding="utf-8") as file:
         lines = [line.partition("=") for line in file if "=" in line]
     return {key.strip(): "".join(shlex.split(value)) for key, _, value in lines}

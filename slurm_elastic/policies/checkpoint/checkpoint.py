@@ -73,11 +73,6 @@ class Situation(Struct, frozen=True, kw_only=True):
         return max(self.started, self.last if self.blocking else self.last - self.cost)
 
 
-def checkpoint(situation: Situation, reason: str) -> SaveJob:
-    """The one action of these policies."""
-    return SaveJob(job=situation.job, reason=reason)
-
-
 class Never(Policy, frozen=True, tag="none"):
     """No checkpoints: an interrupted job begins anew."""
 
@@ -109,7 +104,7 @@ class Hour(Policy, frozen=True, tag="hour"):
         left = end - situation.now
         whole = "the paid lease" if paid == situation.lease else "its time"
         reason = f"{whole} of {paid:.0f} s ends in {left:.0f} s (margin {end - opens:g})"
-        return checkpoint(situation, reason)
+        return SaveJob(job=situation.job, reason=reason)
 
     def wake(self, situation: Situation) -> float:
         """When the margin of this lease begins, or of the next one if this one is done."""
@@ -149,7 +144,9 @@ class Threshold(Policy, frozen=True, tag="threshold"):
             return None
         if not limit < price <= situation.bid:
             return None
-        return checkpoint(situation, f"price ${price:.4f} is over the threshold ${limit:.4f}")
+        return SaveJob(
+            job=situation.job, reason=f"price ${price:.4f} is over the threshold ${limit:.4f}"
+        )
 
     def wake(self, situation: Situation) -> float:
         """At the hour's margin or at the next point of the grid."""
@@ -196,7 +193,7 @@ class ThresholdStatic(Policy, frozen=True, tag="threshold_static"):
         edge = (1 - self.band) * situation.bid
         if price <= before or not edge < price <= situation.bid:
             return None
-        return checkpoint(situation, f"price ${price:.4f} rose over ${edge:.4f}")
+        return SaveJob(job=situation.job, reason=f"price ${price:.4f} rose over ${edge:.4f}")
 
     def wake(self, situation: Situation) -> float:
         """At the hour's margin."""
@@ -222,7 +219,9 @@ class Daly(Policy, frozen=True, tag="daly"):
         interval = self.interval(situation)
         if situation.now < situation.since + interval:
             return None
-        return checkpoint(situation, f"{interval:.0f} s of work since the last checkpoint")
+        return SaveJob(
+            job=situation.job, reason=f"{interval:.0f} s of work since the last checkpoint"
+        )
 
     def wake(self, situation: Situation) -> float:
         """When the interval is over."""
@@ -248,8 +247,9 @@ class OnNotice(Policy, frozen=True, tag="on_notice"):
         """For the first warning that no checkpoint has answered and that leaves time for one."""
         for notice in situation.notices:
             if self._open(notice, situation):
-                left = "" if notice.deadline is None else _left(notice.deadline, situation.now)
-                return checkpoint(situation, f"{notice.kind} notice{left}")
+                end, now = notice.deadline, situation.now
+                left = "" if end is None else f", {end - now:.0f} s left"
+                return SaveJob(job=situation.job, reason=f"{notice.kind} notice{left}")
         return None
 
     def wake(self, situation: Situation) -> float:
@@ -402,7 +402,3 @@ def mean_price(prices: tuple[tuple[float, float], ...], begin: float, end: float
             total += price * (since - at)
             price, at = later, since
     return (total + price * (end - at)) / (end - begin)
-
-
-def _left(deadline: float, now: float) -> str:
-    return f", {deadline - now:.0f} s left"

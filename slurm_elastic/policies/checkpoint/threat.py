@@ -37,6 +37,8 @@ LEAD = 15.0
 """Seconds kept, besides a save's own and the site's slack, for the look that finds it due, the stop
 and the requeue.
 """
+FALSE_AFTER = 600.0
+"""Seconds after its deadline after which a machine that is still there was warned of wrongly."""
 HORIZON = 900.0
 """Seconds before its end, or as long as three saves, from which on a planned threat counts."""
 _DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?)?(?:Z|[+-]\d\d:\d\d)?")
@@ -68,7 +70,7 @@ OF_MACHINES = frozenset({Cause.RECLAIM, Cause.REBALANCE, Cause.PLANNED_END})
 """The causes for which nodes may be drained and powered down: other drains are others'."""
 
 
-class Answer(StrEnum):
+class Response(StrEnum):
     """The thing to do: ``MOVE`` the job, saved first; only ``SAVE`` it, as what threatens it
     may not come; or let it ``END``.
     """
@@ -86,7 +88,7 @@ class Threat(Struct, frozen=True, kw_only=True):
 
     what: str
     cause: Cause
-    answer: Answer
+    answer: Response
     why: str
     since: float
     until: float | None = None
@@ -129,11 +131,16 @@ def of_notice(node: str, notice: Notice) -> Threat:
     return Threat(
         what=node,
         cause=Cause.RECLAIM if taken else Cause.REBALANCE,
-        answer=Answer.MOVE if taken else Answer.SAVE,
+        answer=Response.MOVE if taken else Response.SAVE,
         why=notice.reason or f"{notice.kind} notice",
         since=notice.seen,
         until=notice.deadline,
     )
+
+
+def is_false(notice: Notice, now: float) -> bool:
+    """Whether a machine that is still there was warned of wrongly, and may take jobs again."""
+    return notice.deadline is not None and now > notice.deadline + FALSE_AFTER
 
 
 def of_age(node: str, launched: float, max_age: float | None, now: float) -> Threat | None:
@@ -143,7 +150,7 @@ def of_age(node: str, launched: float, max_age: float | None, now: float) -> Thr
     ends = launched + max_age
     # Nobody ends it while it has jobs: one that is over its age may be left at leisure.
     return Threat(
-        what=node, cause=Cause.PLANNED_END, answer=Answer.MOVE, since=now,
+        what=node, cause=Cause.PLANNED_END, answer=Response.MOVE, since=now,
         why=f"its machine reaches the pool's maximum age of {_span(max_age)}",
         until=ends if ends > now else None,
     )  # fmt: skip
@@ -153,7 +160,7 @@ def of_reservations(reservations: Iterable[Reservation], now: float) -> list[Thr
     """The maintenances that are to begin, one for each of their nodes."""
     return [
         Threat(
-            what=node, cause=Cause.MAINTENANCE, answer=Answer.MOVE, since=now, until=one.start,
+            what=node, cause=Cause.MAINTENANCE, answer=Response.MOVE, since=now, until=one.start,
             why=f"maintenance {one.name} begins",
         )
         for one in reservations
@@ -169,7 +176,7 @@ def of_node(node: SlurmNode, now: float, ours: str) -> Threat | None:
     """
     if node.states & {"FAIL", "FAILING"}:
         why = f"Slurm has its node as failing: {node.reason or 'no reason is given'}"
-        return Threat(what=node.name, cause=Cause.HEALTH, answer=Answer.MOVE, why=why, since=now)
+        return Threat(what=node.name, cause=Cause.HEALTH, answer=Response.MOVE, why=why, since=now)
     if "DRAIN" not in node.states or node.reason.startswith(ours):
         return None
     when = _date(node.reason)
@@ -177,7 +184,7 @@ def of_node(node: SlurmNode, now: float, ours: str) -> Threat | None:
         return None
     why = f"its node is drained: {node.reason}"
     return Threat(
-        what=node.name, cause=Cause.DRAIN, answer=Answer.MOVE, why=why, since=now, until=when
+        what=node.name, cause=Cause.DRAIN, answer=Response.MOVE, why=why, since=now, until=when
     )
 
 
@@ -189,7 +196,7 @@ def of_price(
         return None
     since = next(at for at, _ in reversed(_last_over(prices, bid)))
     why = f"price ${prices[-1][1]:.4f} is over the bid of ${bid:.4f}"
-    return Threat(what=node, cause=Cause.PRICE, answer=Answer.SAVE, why=why, since=since)
+    return Threat(what=node, cause=Cause.PRICE, answer=Response.SAVE, why=why, since=since)
 
 
 def of_limit(job: SlurmJob, dump: float, times: int, renewed: int, now: float) -> Threat | None:
@@ -203,12 +210,17 @@ def of_limit(job: SlurmJob, dump: float, times: int, renewed: int, now: float) -
     if renewed >= times:
         why = f"its time limit of {limit} ends, and it was requeued for that {renewed} times"
         return Threat(
-            what=f"job:{job.id}", cause=Cause.LIMIT, answer=Answer.END, why=why, since=now,
+            what=f"job:{job.id}", cause=Cause.LIMIT, answer=Response.END, why=why, since=now,
             until=until,
         )  # fmt: skip
     why = f"its time limit of {limit} ends ({renewed + 1} of {times} times)"
     return Threat(
-        what=f"job:{job.id}", cause=Cause.LIMIT, answer=Answer.MOVE, why=why, since=now, until=until
+        what=f"job:{job.id}",
+        cause=Cause.LIMIT,
+        answer=Response.MOVE,
+        why=why,
+        since=now,
+        until=until,
     )
 
 
@@ -219,7 +231,7 @@ def of_preemption(job: SlurmJob, now: float) -> Threat | None:
     if not job.preempted:
         return None
     return Threat(
-        what=f"job:{job.id}", cause=Cause.PREEMPTION, answer=Answer.MOVE, since=now,
+        what=f"job:{job.id}", cause=Cause.PREEMPTION, answer=Response.MOVE, since=now,
         why="a job of higher priority is to have its place", until=job.preempted,
     )  # fmt: skip
 
@@ -239,7 +251,9 @@ def moving(threats: Threats) -> Mapping[str, Threat]:
     """The nodes and jobs that are to be moved, each with the threat that ends first; a threat
     without a known end comes after the others.
     """
-    leaving = {what: [t for t in some if t.answer is Answer.MOVE] for what, some in threats.items()}
+    leaving = {
+        what: [t for t in some if t.answer is Response.MOVE] for what, some in threats.items()
+    }
     return {what: some[0] for what, some in leaving.items() if some}
 
 
@@ -261,13 +275,13 @@ def notices(threats: Iterable[Threat], now: float) -> tuple[Notice, ...]:
         Notice(
             instance="",
             node=one.what,
-            kind=NoticeKind.REBALANCE if one.answer is Answer.SAVE else NoticeKind.INTERRUPTION,
-            seen=one.since if one.answer is Answer.SAVE else now,
+            kind=NoticeKind.REBALANCE if one.answer is Response.SAVE else NoticeKind.INTERRUPTION,
+            seen=one.since if one.answer is Response.SAVE else now,
             deadline=one.until,
             reason=one.why,
         )
         for one in threats
-        if one.answer is not Answer.END
+        if one.answer is not Response.END
     )
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from msgspec import Struct
 
@@ -21,6 +21,7 @@ from slurm_elastic.policies.growth.release import AnyRelease, AtOnce, Delayed, F
 from slurm_elastic.policies.policy_text import (
     Jobs,
     Machines,
+    Makers,
     Policy,
     Whole,
     WholeOver,
@@ -234,7 +235,34 @@ class SemiElastic(Policy, frozen=True, tag="semi_elastic"):
         return f"the head would have waited {wait} s, over {self.wait_limit} s"
 
 
-AnyGrowth = Slurm | OnDemand | SteadyStream | Bursts | GroupBursts | Ratio | SemiElastic
+class OwnGrowth(Policy, frozen=True, tag="own"):
+    """What a growth policy of another package derives from, with the ``tag`` that is its name.
+
+    Its fields are what the text may give (``weekend(most=4)``): numbers and texts, each with a
+    default. ``period``: seconds between two looks in the simulator (None: whenever a job arrives or
+    ends); the daemon looks every ``policies.look`` seconds. ``once``: a waiting job counts for one
+    growth only, then it is in ``Demand.fresh`` no more.
+
+    Both methods are pure and quick: no clock but ``demand.now`` (Unix time, s), no file, no random
+    number. If one raises, or its answer makes no sense, nothing is started and nothing is ended,
+    and the reason is told (GrowthError).
+    """
+
+    period: ClassVar[int | None] = 15
+    once: ClassVar[bool] = False
+
+    def grow(self, demand: Demand) -> Growth | None:
+        """So many machines more (0 or more) and why, in words; None: no more are wanted. Budgets,
+        caps and the nodes that are left bound it afterwards.
+        """
+        raise NotImplementedError
+
+    def surplus(self, demand: Demand) -> int:
+        """Machines to flag, idle ones or others, for ``release: flagged``."""
+        return 0 if demand.queue else demand.idle
+
+
+AnyGrowth = Slurm | OnDemand | SteadyStream | Bursts | GroupBursts | Ratio | SemiElastic | OwnGrowth
 
 
 def _for_fresh(wanted: int, demand: Demand, reason: str) -> Growth | None:
@@ -347,7 +375,7 @@ def misfits(
     return found
 
 
-_GROWTH: Mapping[str, type] = {
+GROWTH: Mapping[str, type] = {
     "slurm": Slurm,
     "on_demand": OnDemand,
     "steady_stream": SteadyStream,
@@ -358,7 +386,7 @@ _GROWTH: Mapping[str, type] = {
 }
 
 
-def parse_growth(text: str) -> AnyGrowth:
+def parse_growth(text: str, makers: Makers = GROWTH) -> AnyGrowth:
     """``bursts(waste=180)``; ValueError with one sentence where there is no such policy."""
-    policy: AnyGrowth = parse_policy(text, _GROWTH)
+    policy: AnyGrowth = parse_policy(text, makers)
     return policy

@@ -6,9 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from slurm_elastic.policies.growth.capacity import (
-    Slurm,
-)
+from slurm_elastic.policies.growth.capacity import Slurm
 from slurm_elastic.policies.growth.scaling import (
     GroupSnapshot,
     PendingJob,
@@ -36,7 +34,7 @@ def split_demand(group: GroupSnapshot) -> list[tuple[GroupSnapshot, ScalingPlan]
             left[pool.name] = pool
     wanted = {name for able in classes for name in able}
     rest = [pool for name, pool in left.items() if name not in wanted]
-    if rest:
+    if rest and not any(plan.failed for _, plan in found):
         # Where jobs wait elsewhere nothing is started here for its own sake.
         alone = group if not classes else replace(group, growth=Slurm())
         moment = _moment(alone, rest, ())

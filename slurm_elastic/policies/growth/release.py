@@ -75,7 +75,7 @@ class Flagged(Policy, frozen=True, tag="flagged"):
 AnyRelease = Idle | AtOnce | Delayed | Flagged
 
 
-class Order(StrEnum):
+class IdleOrder(StrEnum):
     """Which idle machines a job gets first: by the rest of their paid lease, or by idle time."""
 
     RANDOM = "random"
@@ -90,14 +90,14 @@ def residual(started: int, now: int, lease: int) -> int:
     return lease - (now - started) % lease
 
 
-def rank_key(order: Order, started: int, since: int, now: int, lease: int) -> int:
+def rank_key(order: IdleOrder, started: int, since: int, now: int, lease: int) -> int:
     """Smaller first; 0 for all where the order is random (node weights come from this)."""
     return {
-        Order.RANDOM: 0,
-        Order.MAX_MARGIN: -residual(started, now, lease),
-        Order.MIN_MARGIN: residual(started, now, lease),
-        Order.MAX_IDLE: since - now,
-        Order.MIN_IDLE: now - since,
+        IdleOrder.RANDOM: 0,
+        IdleOrder.MAX_MARGIN: -residual(started, now, lease),
+        IdleOrder.MIN_MARGIN: residual(started, now, lease),
+        IdleOrder.MAX_IDLE: since - now,
+        IdleOrder.MIN_IDLE: now - since,
     }[order]
 
 

@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeVar
 
 from msgspec import Struct
 
+from slurm_elastic.base.errors import GrowthError
 from slurm_elastic.policies.growth.capacity import (
     UNBOUNDED,
     AnyGrowth,
@@ -21,6 +22,7 @@ from slurm_elastic.policies.growth.capacity import (
     GroupBursts,
     Growth,
     OnDemand,
+    OwnGrowth,
     Slurm,
     Spent,
     SteadyStream,
@@ -29,7 +31,8 @@ from slurm_elastic.policies.growth.capacity import (
     bounded,
     stopped,
 )
-from slurm_elastic.policies.growth.release import AnyRelease, Flagged, Order, rank_key
+from slurm_elastic.policies.growth.guarded import grown, surplus
+from slurm_elastic.policies.growth.release import AnyRelease, Flagged, IdleOrder, rank_key
 
 T = TypeVar("T")
 
@@ -64,7 +67,7 @@ class PoolRules(Struct, frozen=True, kw_only=True):
 
     growth: AnyGrowth
     release: AnyRelease | None = None
-    order: Order | None = None
+    order: IdleOrder | None = None
     lease: int = 1
     boot: int = 120
     windows: tuple[Window, ...] = ()
@@ -123,13 +126,14 @@ class ScaleDown(NamedTuple):
 
 class ScalingPlan(Struct, frozen=True, kw_only=True):
     """The answer to a ``GroupSnapshot``. ``covered`` as there, for the next time; ``unserved``: why
-    a growth that the policy wanted gets no machine, or fewer.
+    a growth that the policy wanted gets no machine, or fewer, or, if ``failed``, how it fails.
     """
 
     starts: tuple[ScaleUp, ...] = ()
     leaves: tuple[ScaleDown, ...] = ()
     covered: tuple[int, ...] = ()
     unserved: str | None = None
+    failed: bool = False
 
 
 def holds_back(growth: AnyGrowth) -> bool:
@@ -140,8 +144,15 @@ def holds_back(growth: AnyGrowth) -> bool:
 def decide(now: GroupSnapshot) -> ScalingPlan:
     """Everything of one moment, of pools that all of its jobs may use: what the growth policy
     wants and what warm pools lack, then what is too much; machines go by their idle time only
-    while no job waits.
+    while no job waits. Where the policy fails, nothing starts and nothing ends.
     """
+    try:
+        return _decided(now)
+    except GrowthError as error:
+        return ScalingPlan(covered=_still_waiting(now), unserved=str(error), failed=True)
+
+
+def _decided(now: GroupSnapshot) -> ScalingPlan:
     starts, covered, unserved = _growth(now)
     warm = [start for pool in now.pools if (start := _warm(pool, starts)) is not None]
     plan = ScalingPlan(starts=(*starts, *warm), covered=covered, unserved=unserved)
@@ -175,14 +186,17 @@ def _waiting(queue: Iterable[PendingJob]) -> tuple[Waiting, ...]:
 
 def counts_once(growth: AnyGrowth) -> bool:
     """Whether a waiting job counts for one growth only."""
-    return isinstance(growth, OnDemand | Bursts | GroupBursts)
+    own = isinstance(growth, OwnGrowth) and growth.once
+    return own or isinstance(growth, OnDemand | Bursts | GroupBursts)
 
 
 def desired_growth(
     growth: AnyGrowth, demand: Demand, bounds: Bounds, spent: Spent
 ) -> Growth | None:
-    """The growth that the policy wants and the bounds leave; None where it wants nothing."""
-    wanted = growth.grow(demand)
+    """The growth that the policy wants and the bounds leave; None where it wants nothing.
+    GrowthError where one of another package fails.
+    """
+    wanted = grown(growth, demand)
     if wanted is None or bounds == UNBOUNDED:
         return wanted
     return bounded(wanted, demand, bounds, spent)
@@ -225,8 +239,8 @@ def excess(growth: AnyGrowth, demand: Demand) -> int:
     """Machines to flag; a growth policy without a rule of its own flags all idle ones once the
     queue is empty.
     """
-    if isinstance(growth, SteadyStream):
-        return growth.surplus(demand)
+    if isinstance(growth, SteadyStream | OwnGrowth):
+        return surplus(growth, demand)
     return 0 if demand.queue else demand.idle
 
 
@@ -275,14 +289,18 @@ def weights(
     return {node: base + rank[key] * min(levels, step) // step for node, key in keys.items()}
 
 
+def _still_waiting(now: GroupSnapshot) -> tuple[int, ...]:
+    """The covered jobs that wait still."""
+    return tuple(sorted({job.id for job in now.queue}.intersection(now.covered)))
+
+
 def _growth(now: GroupSnapshot) -> tuple[tuple[ScaleUp, ...], tuple[int, ...], str | None]:
-    waiting = {job.id for job in now.queue}
-    covered = tuple(sorted(waiting.intersection(now.covered)))
+    covered = _still_waiting(now)
     answer = desired_growth(now.growth, demand_of(now), UNBOUNDED, Spent())
     rooms = _rooms(now) if answer else []
     parts = spread(answer.machines if answer else 0, rooms)
     if counts_once(now.growth) and (answer is None or parts):
-        covered = tuple(sorted(waiting))
+        covered = tuple(sorted({job.id for job in now.queue}))
     if answer is None:
         return _head_start(now), covered, None
     starts = tuple(ScaleUp(name, count, answer.reason) for name, count in parts)

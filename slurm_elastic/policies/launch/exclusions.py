@@ -16,7 +16,9 @@ from collections.abc import Collection, Iterable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from slurm_elastic.model.cluster import BREAKER, COOL_DOWN, NO_SPOT, Exclusion, Market, Offer, Pool
+from slurm_elastic.base.errors import AuthError, DeniedError, ProviderError, QuotaError
+from slurm_elastic.model.cluster import Market, Offer, Pool
+from slurm_elastic.model.exclusion import BREAKER, COOL_DOWN, NO_SPOT, Exclusion
 
 RANKED = frozenset({COOL_DOWN, BREAKER, NO_SPOT})
 """Kinds of exclusions by which offers are ranked."""
@@ -24,6 +26,8 @@ STRIKES_KEPT = 3600.0
 """How long (s) after its end a cool-down still counts for the length of the next."""
 _PARTS = 4
 """Parts of an offer's key."""
+AUTH_COOLDOWN = 60.0
+"""Seconds before a cloud that refused our credentials is asked again."""
 DENIED = "Denied"
 """The code of the cool-down of an offer for which a right is missing: a person has to grant it."""
 NEVER_REGISTERED = "booted but never registered with Slurm"
@@ -115,6 +119,23 @@ def _covers(key: str, pool: Pool, offer: Offer) -> bool:
 def keys_of(offer: Offer) -> tuple[str, str, str]:
     """The keys of cool-downs: the offer's own, its market's in the cloud, and the whole cloud's."""
     return offer.key, f"{offer.cloud}/*/*/{offer.market}", f"{offer.cloud}/*/*/*"
+
+
+def of_refusal(
+    offer: Offer, error: ProviderError, capacity: float, quota: float
+) -> tuple[str, float, str, str]:
+    """What is not asked again after a cloud's refusal, for how long the first time (s; ``capacity``
+    and ``quota`` are the site's), its code and the reason.
+    """
+    of_offer, of_market, of_cloud = keys_of(offer)
+    if isinstance(error, DeniedError):
+        key = of_market if error.of_market else of_offer
+        return key, capacity, DENIED, f"{error.code}: {error.message}"
+    if isinstance(error, AuthError):
+        return of_cloud, AUTH_COOLDOWN, error.code, error.message
+    if isinstance(error, QuotaError):
+        return of_market, quota, error.code, error.message
+    return of_offer, capacity, error.code, error.message
 
 
 def after_refusal(

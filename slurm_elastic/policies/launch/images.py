@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 
 from msgspec import Struct
 
-from slurm_elastic.model.cluster import ImageChoice
+from slurm_elastic.model.boot_image import ImageChoice
 
 
 class Candidate(Struct, frozen=True, kw_only=True):
@@ -24,7 +24,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
 def newest(choice: ImageChoice, candidates: Iterable[Candidate]) -> Candidate | None:
     """The newest of those that lack nothing; None where there is none."""
     fitting = [c for c in candidates if not lacks(choice, c)]
-    return max(fitting, key=_age, default=None)
+    return max(fitting, key=lambda one: (one.created, one.id), default=None)
 
 
 def lacks(choice: ImageChoice, one: Candidate) -> tuple[str, ...]:
@@ -68,10 +68,6 @@ def wanted(choice: ImageChoice) -> str:
 def software_of(text: str) -> frozenset[str]:
     """The words of a tag: ``slurm-24.11 cuda-12.4`` or with commas."""
     return frozenset(text.replace(",", " ").split())
-
-
-def _age(one: Candidate) -> tuple[float, str]:
-    return one.created, one.id
 
 
 def _is_release(has: str, wanted: str) -> bool:

@@ -13,7 +13,7 @@ from itertools import islice
 
 from msgspec import Struct
 
-from slurm_elastic.model.cluster import NodeRequest, Offer, Placement, Ranked
+from slurm_elastic.model.cluster import NodeRequest, Offer, Placement
 from slurm_elastic.policies.launch.boots import turn
 from slurm_elastic.policies.launch.gang import Gang, part_of, select
 from slurm_elastic.policies.launch.ranking import DEFAULT_KEYS, Scope, rank, serving
@@ -74,21 +74,16 @@ def next_launch(
         return NextLaunch(placement=first, spare=room)
     whole = tuple(nodes) == left
     placement = first if whole else rank(part_of(request, nodes), offers, scope, now, keys)
-    nodes = nodes[: min(placement.ranked[0].room, allowed)]
+    best, *others = placement.ranked
+    nodes = nodes[: min(best.room, allowed)]
+    market = best.offer.market
+    fitting = (r.offer for r in others if r.offer.market is market and r.room >= len(nodes))
     return NextLaunch(
         placement=placement,
         nodes=nodes,
         jobs=part_of(request, nodes).jobs,
-        offers=_offers(placement.ranked, len(nodes), choices),
+        offers=(best.offer, *islice(fitting, choices)),
     )
-
-
-def _offers(ranked: Sequence[Ranked], count: int, choices: int) -> tuple[Offer, ...]:
-    """The best, and up to so many ``choices`` more of its market with room for as many nodes."""
-    best, *others = ranked
-    market = best.offer.market
-    fitting = (r.offer for r in others if r.offer.market is market and r.room >= count)
-    return (best.offer, *islice(fitting, choices))
 
 
 def _api_bound(cloud: str, startable: int) -> tuple[int, str]:

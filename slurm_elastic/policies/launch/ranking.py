@@ -14,7 +14,6 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from slurm_elastic.model.cluster import (
-    Exclusion,
     Limits,
     Location,
     Market,
@@ -26,11 +25,13 @@ from slurm_elastic.model.cluster import (
     Rejected,
     Usage,
 )
+from slurm_elastic.model.exclusion import Exclusion
 from slurm_elastic.model.protocols import RankingKey
 from slurm_elastic.policies.launch.exclusions import Excluded
 
 ROUNDED = 1.01
 """A price may be typed with so much less than its digits."""
+NO_LIMITS = Limits()
 _MARKET_ORDER = {Market.RESERVED: 0, Market.SPOT: 1, Market.ON_DEMAND: 2}
 
 
@@ -117,13 +118,11 @@ def rank(
     resting = excluded.among(offers)
     for offer in offers:
         why = _rejection(request.pool, offer, scope, excluded) or resting.get(offer.key)
-        room, bound = _room(request, offer, scope, excluded)
-        if why is None and room < 1:
-            why = bound
-        if why is None:
-            ranked.append(Ranked(offer=offer, room=room, reason=_praise(offer, bound)))
+        room, bound = (0, why) if why is not None else _room(request, offer, scope, excluded)
+        if room < 1:
+            rejected.append(Rejected(offer=offer, reason=bound))
         else:
-            rejected.append(Rejected(offer=offer, reason=why))
+            ranked.append(Ranked(offer=offer, room=room, reason=_praise(offer, bound)))
     order = [KEYS[name] for name in keys]
     ranked.sort(key=lambda r: (*(key(request, r.offer) for key in order), r.offer.key))
     rejected.sort(key=lambda r: r.offer.key)
@@ -153,6 +152,8 @@ def serving(
         best = ranked[0]
         chosen.append(best)
         nodes = nodes[best.room :]
+        if not nodes:
+            break
         left.remove(best.offer)
         booting = scope.booting.get(f"pool:{request.pool.name}", 0) + best.room
         scope = replace(
@@ -303,9 +304,10 @@ def _room(request: NodeRequest, offer: Offer, scope: Scope, excluded: Excluded) 
     most = scope.pool_nodes.get(pool.name, pool.max_nodes)
     if most is not None:
         bounds.append(_left(f"pool {pool.name}", most, used.get(f"pool:{pool.name}", 0)))
-    bounds += _limit_bounds("the cluster", scope.limits, "", offer, scope.usage)
-    cloud_limits = scope.cloud_limits.get(offer.cloud)
-    if cloud_limits is not None:
+    if scope.limits != NO_LIMITS:
+        bounds += _limit_bounds("the cluster", scope.limits, "", offer, scope.usage)
+    cloud_limits = scope.cloud_limits.get(offer.cloud, NO_LIMITS)
+    if cloud_limits != NO_LIMITS:
         prefix = f"cloud:{offer.cloud}"
         bounds += _limit_bounds(f"cloud {offer.cloud}", cloud_limits, prefix, offer, scope.usage)
     return min(bounds, key=lambda bound: bound[0])

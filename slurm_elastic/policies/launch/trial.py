@@ -45,7 +45,7 @@ MEANING = {
 }
 
 
-class Seen(Struct, frozen=True, kw_only=True):
+class Look(Struct, frozen=True, kw_only=True):
     """One look. ``machine``: the ledger's, launched since the start; ``refused``: why the daemon
     gave the node back; ``answers``: whether somebody took a connection (None: not tried).
     """
@@ -56,7 +56,7 @@ class Seen(Struct, frozen=True, kw_only=True):
     answers: bool | None = None
 
 
-def reached(seen: Seen, before: Sequence[Step]) -> tuple[Step, ...]:
+def reached(seen: Look, before: Sequence[Step]) -> tuple[Step, ...]:
     """The steps up to the registration that have been made, in their order. ``before``: what
     earlier looks have seen; a step once made stays made.
     """
@@ -104,7 +104,7 @@ def is_over(rest: Rest) -> bool:
     return bool(rest.machines) or rest.refused or phase(node) is Phase.POWERED_DOWN
 
 
-class Cause(Struct, frozen=True):
+class FirstMistake(Struct, frozen=True):
     """A mistake of first days: its name, the words by which it is known, and what to do. ``weak``
     words may as well come of another mistake: they count where nothing else is known.
     """
@@ -124,30 +124,30 @@ NAMELESS = (
 """The output of a slurmd that does not reach slurmctld, or cannot look its name up."""
 _HEAD = "join.head must be the head's name and port as the machine reaches it (SlurmctldPort)"
 
-CAUSES: tuple[Cause, ...] = (
-    Cause(
+CAUSES: tuple[FirstMistake, ...] = (
+    FirstMistake(
         "no answer of slurmctld", rf"^{SLURMCTLD}",
         "`scontrol ping`, and slurmctld's log: it is down, hangs or has too much to do",
     ),
-    Cause(
+    FirstMistake(
         "clock off",
         r"RequestExpired|RequestTimeTooSkewed|Signature (?:expired|not yet current)"
         r"|(?:Expired|Rewound) credential|out of sync clocks|clock skew",
         "set the clocks of head and machine by NTP (`chronyc tracking`, `slurm-elastic doctor`)",
     ),
-    Cause(
+    FirstMistake(
         "expired credentials",
         r"AuthFailure|ExpiredToken|UnrecognizedClient|InvalidClientTokenId|UnauthorizedOperation"
         r"|credentials|[Uu]nauthori[sz]ed|\b401\b|authentication required"
         r"|couldn't be authenticated",
         "renew what the services use (docs/install.md says where it is); `slurm-elastic doctor`",
     ),
-    Cause(
+    FirstMistake(
         "quota",
         r"LimitExceeded|[Qq]uota|CountExceeded|exceeds? .{0,40}limit",
         "have the cloud raise the account's quota, or lower the pool's max_nodes",
     ),
-    Cause(
+    FirstMistake(
         "wrong image",
         r"InvalidAMIID|[Ii]mage \S+ (?:is not|could not be|not) ?(?:found|available)?"
         r"|no image (?:fits|of)|No such image|manifest unknown"
@@ -155,22 +155,22 @@ CAUSES: tuple[Cause, ...] = (
         r"|No such file or directory: '?\S*slurmd",
         "name an image of this region that has slurmd and munge (docs/joining.md)",
     ),
-    Cause(
+    FirstMistake(
         "wrong munge key",
         r"Invalid credential|munge key not brought|Munge decode failed|authentication key",
         "give the machine the head's /etc/munge/munge.key (docs/joining.md)",
     ),
-    Cause(
+    FirstMistake(
         "wrong key of auth/slurm",
         r"could not find kid|token received for expired key|slurm\.jwks not brought",
         "slurm-elastic key rotate, or give the image its cloud's keys (docs/keys.md)",
     ),
-    Cause(
+    FirstMistake(
         "other Slurm release",
         r"[Pp]rotocol [Vv]ersion|[Ii]ncompatible versions|[Vv]ersion mismatch",
         "install the head's release of Slurm in the image (`scontrol version`, `slurmd -V`)",
     ),
-    Cause(
+    FirstMistake(
         "name that does not resolve",
         r"Name or service not known|[Cc]ould not resolve|getaddrinfo|Temporary failure in name"
         r"|No address associated with hostname|Unable to resolve"
@@ -178,36 +178,36 @@ CAUSES: tuple[Cause, ...] = (
         "use a name that the machine (or the head) can resolve, or an address, in join.head or the "
         "endpoint",
     ),
-    Cause(
+    FirstMistake(
         "full disk",
         r"No space left on device|SlurmdSpoolDir is full|disk is full",
         "give the image a larger disk",
     ),
-    Cause(
+    FirstMistake(
         "missing user",
         r"uid \d+ not found|[Nn]o such user|unknown user|[Ii]nvalid user|User not found on host"
         r"|getpwuid failed|user '?slurm'? (?:is unknown|does not exist)",
         "the image needs the site's users with the head's uids, SlurmUser and munge among them",
     ),
-    Cause("wrong head address", r"nobody answers at join\.head", _HEAD),
-    Cause(
+    FirstMistake("wrong head address", r"nobody answers at join\.head", _HEAD),
+    FirstMistake(
         "no route",
         r"No route to host|Network is unreachable|timed out|did not answer in"
         r"|does not reach join\.head",
         "route and firewall between head and machine: SlurmctldPort, SlurmdPort, 22 where join.ssh",
     ),
-    Cause(
+    FirstMistake(
         "wrong head address",
         rf"{HEADLESS}|fetch_config: DNS SRV|Unable to register|Zero Bytes were transmitted",
         _HEAD, weak=True,
     ),
-    Cause(
+    FirstMistake(
         "closed port",
         r"Connection refused|refuses the connection",
         "slurmd does not run there, or another port: look at the console, and at SlurmdPort and "
         "firewall of the image", weak=True,
     ),
-    Cause(
+    FirstMistake(
         "no capacity or no room",
         r"InsufficientInstanceCapacity|no free|may spend|is limited to|is paused|cools? down"
         r"|has no offers|No valid host",

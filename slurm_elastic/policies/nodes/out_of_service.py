@@ -19,7 +19,7 @@ class Strike(Enum):
     MACHINE = "machine"
 
 
-class Cause(Struct, frozen=True):
+class NodeTrouble(Struct, frozen=True):
     """One row: ``words`` is a pattern of Slurm's whole text, ``remedy`` what a person can do."""
 
     words: str
@@ -67,57 +67,57 @@ _CPUS = _says("set the pool's `cpus` to what `slurmd -C` prints on a machine of 
 _LOGS = _says("look into slurmd's log on a machine of the pool")
 _PROLOG = _says("the site's Prolog fails on these machines: slurmd's log there says how")
 
-CAUSES: tuple[Cause, ...] = (
-    Cause(
+CAUSES: tuple[NodeTrouble, ...] = (
+    NodeTrouble(
         r"Low RealMemory(?: \(reported:(?P<reported>\d+) < .*?(?:of )?configured:\d+\))?",
         "the machine has less memory than its pool promises", Strike.POOL, _memory,
     ),
-    Cause(
+    NodeTrouble(
         r"Low socket\*core\*thread count|Low socket\*core count|Low CPUs|CoreSpec differ",
         "the machine has fewer CPUs than its pool promises", Strike.POOL, _CPUS,
     ),
-    Cause(
+    NodeTrouble(
         r"Low TmpDisk(?: \(.*?\))?",
         "the machine has less temporary disk than slurm.conf promises", Strike.POOL,
         _says("lower TmpDisk of these nodes in slurm.conf, or give the image a larger disk"),
     ),
-    Cause(
+    NodeTrouble(
         r"gres/\S+ count (?:reported lower than configured|too low)"
         r"(?: \((?P<there>\d+) < \d+\))?",
         "the machine has fewer devices than its pool promises", Strike.POOL, _gres,
     ),
-    Cause(
+    NodeTrouble(
         r"Could not unpack gres data",
         "slurmctld cannot read what the machine says of its devices", Strike.POOL,
         _says("install the head node's release of Slurm in the image"),
     ),
-    Cause(
+    NodeTrouble(
         r"Prolog error|Job env setup error",
         "the site's Prolog failed on the machine", Strike.POOL, _PROLOG,
     ),
-    Cause(
+    NodeTrouble(
         r"Prolog/Epilog failure|Epilog error",
         "the site's Epilog failed on the machine", Strike.MACHINE, _LOGS,
     ),
-    Cause(
+    NodeTrouble(
         r"slurm-elastic gate: .*",
         "the site's check of the machine failed after a job", Strike.POOL,
         _says("run join.check on a machine of the pool"),
     ),
-    Cause(
+    NodeTrouble(
         r"SlurmdSpoolDir is full",
         "the machine's disk is full", Strike.MACHINE,
         _says("give the image a larger disk, or clean up what jobs leave there"),
     ),
-    Cause(
+    NodeTrouble(
         r"Node unexpectedly rebooted",
         "the machine was started anew, which ended its jobs", Strike.MACHINE, _says(""),
     ),
-    Cause(
+    NodeTrouble(
         r"Kill task failed",
         "a job's processes could not be ended", Strike.MACHINE, _says(""),
     ),
-    Cause(
+    NodeTrouble(
         r"batch job complete failure|Duplicate jobid",
         "slurmd could not start a job or end it", Strike.MACHINE, _LOGS,
     ),

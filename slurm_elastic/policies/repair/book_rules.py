@@ -6,18 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from slurm_elastic.model.cluster import (
-    BREAKER,
-    OFF,
-    InstanceState,
-)
-from slurm_elastic.model.memory import (
-    OUT_OF_SERVICE,
-    SUSPENDED,
-    Drained,
-    Machine,
-    decided_at,
-)
+from slurm_elastic.model.cluster import OFF, InstanceState
+from slurm_elastic.model.exclusion import BREAKER
+from slurm_elastic.model.memory import OUT_OF_SERVICE, SUSPENDED, Drained, Machine, decided_at
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.actions import (
     Action,

@@ -116,6 +116,11 @@ class CloudView(Struct, frozen=True, kw_only=True, dict=True):
         """The meaning of Slurm's words for ``nodes``, read once: each rule asks for it."""
         return states_of(self.nodes, self.slurm_user)
 
+    def phase(self, node: str) -> Phase | None:
+        """The phase of one node; None where Slurm does not list it."""
+        state = self.states.get(node)
+        return None if state is None else state.phase
+
     @cached_property
     def at_others(self) -> frozenset[str]:
         """Nodes that have the address of another one, or of its machine, by now: asked where a node

@@ -9,16 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from slurm_elastic.model.cluster import (
-    CAPACITY,
-)
-from slurm_elastic.model.memory import (
-    Machine,
-    decided_at,
-)
-from slurm_elastic.policies.actions import (
-    Action,
-)
+from slurm_elastic.model.exclusion import CAPACITY
+from slurm_elastic.model.memory import Machine, decided_at
+from slurm_elastic.policies.actions import Action
 from slurm_elastic.policies.growth.stopped import departing, unwanted
 from slurm_elastic.policies.nodes.node_state import Phase, phase
 from slurm_elastic.policies.repair.book_rules import addresses, drains, read, registrations
@@ -31,15 +24,6 @@ from slurm_elastic.policies.repair.cloud_view import (
 from slurm_elastic.policies.repair.cluster_snapshot import ClusterSnapshot, Rule
 from slurm_elastic.policies.repair.hold_rules import holds
 from slurm_elastic.policies.repair.reconcile_rules import repairs
-from slurm_elastic.policies.repair.repair_pace import DueRepairs, due_repairs
-from slurm_elastic.policies.repair.request_rules import requested
-
-
-def decide_repairs(
-    snapshot: ClusterSnapshot, standing: Mapping[tuple[str, str], float], clock: float
-) -> DueRepairs:
-    """The repairs of a round: ``standing`` is what the round before left, ``clock`` monotonic."""
-    return due_repairs(cloud_view(snapshot), snapshot.terms.patience, standing, clock)
 
 
 def decide(snapshot: ClusterSnapshot, due: Iterable[Rule]) -> tuple[Action, ...]:
@@ -181,7 +165,6 @@ def _unshown(snapshot: ClusterSnapshot) -> frozenset[str]:
 
 
 _RULES: Mapping[Rule, Callable[[ClusterSnapshot], Iterable[Action]]] = {
-    Rule.REQUEST: requested,
     Rule.REPAIR: _repairs,
     Rule.READ: read,
     Rule.ADDRESSES: addresses,

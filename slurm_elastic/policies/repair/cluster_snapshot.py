@@ -4,33 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
+from functools import cached_property
 
 from msgspec import Struct, field
 
-from slurm_elastic.model.cluster import (
-    Exclusion,
-    Instance,
-    Offer,
-    Pool,
-)
+from slurm_elastic.model.cluster import Instance, Offer, Pool
 from slurm_elastic.model.directive import Directive
-from slurm_elastic.model.memory import (
-    Drained,
-    Launch,
-    Machine,
-)
+from slurm_elastic.model.exclusion import Exclusion
+from slurm_elastic.model.memory import Drained, Launch, Machine
 from slurm_elastic.model.slurm import Request, SlurmNode
 from slurm_elastic.policies.growth.stopped import NO_RECIPES, Recipes
 from slurm_elastic.policies.launch.ranking import DEFAULT_KEYS, Scope
-from slurm_elastic.policies.repair.cloud_view import (
-    Thresholds,
-)
+from slurm_elastic.policies.repair.cloud_view import Thresholds
 
 
 class Rule(Enum):
     """The rules, in the order in which they are asked."""
 
-    REQUEST = "request"
     REPAIR = "repair"
     READ = "read"
     ADDRESSES = "addresses"
@@ -64,7 +54,7 @@ class Terms(Struct, frozen=True, kw_only=True):
     keys: Sequence[str] = DEFAULT_KEYS
 
 
-class ClusterSnapshot(Struct, frozen=True, kw_only=True):
+class ClusterSnapshot(Struct, frozen=True, kw_only=True, dict=True):
     """Slurm, the ledger and a cloud, read once for one pass, which began at ``now``.
 
     ``machines`` are the ledger's live ones, ``launches`` its open ones, of all clouds; ``recent``
@@ -97,12 +87,12 @@ class ClusterSnapshot(Struct, frozen=True, kw_only=True):
     recipes: Recipes = NO_RECIPES
     request: Request | None = None
 
-    @property
+    @cached_property
     def mine(self) -> list[Machine]:
         """The live machines of the pass's cloud."""
         return [m for m in self.machines if m.instance.cloud == self.terms.cloud]
 
-    @property
+    @cached_property
     def own_pools(self) -> list[Pool]:
         """The pools of the pass's cloud."""
         return [pool for pool in self.terms.pools.values() if pool.cloud == self.terms.cloud]

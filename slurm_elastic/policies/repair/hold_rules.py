@@ -4,20 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from slurm_elastic.model.cluster import (
-    CAPACITY,
-    OPERATOR,
-    POLICY,
-    Exclusion,
-    NodeRequest,
-    Pool,
-)
+from slurm_elastic.model.cluster import NodeRequest, Pool
+from slurm_elastic.model.exclusion import CAPACITY, OPERATOR, POLICY, Exclusion
 from slurm_elastic.model.slurm import SlurmNode
-from slurm_elastic.policies.actions import (
-    Action,
-    Hold,
-    Release,
-)
+from slurm_elastic.policies.actions import Action, Hold, Release
 from slurm_elastic.policies.launch.ranking import serving
 from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
 from slurm_elastic.policies.nodes.node_state import Phase, is_drained, phase

@@ -89,8 +89,9 @@ def _believed(one: Instance, price_of: PriceOf, now: float) -> tuple[Instance, l
         if not text.isprintable() or len(text) > LONGEST:
             wrong.append(f"{field.replace('_', ' ')} {shown(text)} is none")
             one = replace(one, **{field: ""})
-    if one.address is not None and not _is_address(one.address):
-        wrong.append(f"address {shown(one.address)} is none")
+    address = one.address
+    if address is not None and (len(address) > LONGEST or not _ADDRESS.fullmatch(address)):
+        wrong.append(f"address {shown(address)} is none")
         one = replace(one, address=None)
     if not (isfinite(one.launched) and 0 <= one.launched < LATEST):
         wrong.append(f"launch time {one.launched} is none: it counts from now")
@@ -104,7 +105,3 @@ def _believed(one: Instance, price_of: PriceOf, now: float) -> tuple[Instance, l
 
 def _is_word(text: str, longest: int) -> bool:
     return len(text) <= longest and _WORD.fullmatch(text) is not None
-
-
-def _is_address(text: str) -> bool:
-    return len(text) <= LONGEST and _ADDRESS.fullmatch(text) is not None

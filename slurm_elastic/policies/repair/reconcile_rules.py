@@ -62,6 +62,9 @@ up, idle         machine over age    there                    power-down
 up, busy         machine over age    there                    power-down-asap (after its jobs)
 ===============  ==================  =======================  =====================================
 
+The rows of machines are here; those of open launches are in ``launch_repairs``, of nodes in
+``node_repairs``, of stopped machines in ``stopped_repairs``.
+
 "Nothing" in the ledger and the cloud: no machine or open launch of another cloud serves the node,
 either; one that is suspending, or that the cloud is stopping, serves none. "Heard": slurmctld has
 the node up and answering, and pings it (``is_pinged``): with a SlurmdTimeout of 0,
@@ -78,32 +81,20 @@ empty the site).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import isfinite
 
-from slurm_elastic.model.cluster import OFF, STANDING, Instance, InstanceState
+from slurm_elastic.model.cluster import OFF, InstanceState
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.actions import (
-    Abandon,
     Action,
-    Adopt,
-    AdoptStopped,
-    Clear,
-    Confirm,
     DoubtList,
-    FailLost,
-    FailNode,
-    GiveBack,
-    Launch,
     NoteEnd,
     NoteMissing,
     NoteStopped,
     PowerDown,
     PowerDownWhenIdle,
-    Recycle,
     Relaunch,
-    Restore,
-    Retry,
     StartAgain,
     StopAgain,
     Terminate,
@@ -112,43 +103,26 @@ from slurm_elastic.policies.actions import (
     TerminateStopped,
 )
 from slurm_elastic.policies.clock_guard import age as age_of
-from slurm_elastic.policies.nodes.node_reasons import NOTICE_MARK, OUR_MARK
-from slurm_elastic.policies.nodes.node_state import (
-    Phase,
-    is_busy,
-    is_down,
-    is_drained,
-    phase,
-)
-from slurm_elastic.policies.nodes.out_of_service import Ill
-from slurm_elastic.policies.repair.cloud_view import (
-    CloudView,
-    Intent,
-    Thresholds,
-    TrackedInstance,
-)
+from slurm_elastic.policies.nodes.node_state import Phase, is_busy, is_down, is_drained, phase
+from slurm_elastic.policies.repair.cloud_view import CloudView, Thresholds, TrackedInstance
 from slurm_elastic.policies.repair.inventory import (
     InventoryReport,
     answers,
     assess_inventory,
-    is_heard,
     is_overdue,
-    served,
-    standing,
 )
+from slurm_elastic.policies.repair.launch_repairs import of_launches
+from slurm_elastic.policies.repair.node_repairs import of_nodes
 from slurm_elastic.policies.repair.stopped_repairs import stopped_ones
 from slurm_elastic.policies.repair.unneeded import POWERED_DOWN
 
-_GIVEN_UP = (OUR_MARK, "ResumeTimeout reached", "Not responding")
-"""Reasons of a DOWN cloud node that we may clear: ours, and those slurmctld itself sets."""
 POWERED_UP_AGAIN = "Slurm powers its node up again: it waits for a machine that boots after that"
 
 
 def repairs(view: CloudView, patience: Thresholds) -> tuple[Action, ...]:
     """All findings of this round, in the order they should be acted on."""
     actions: list[Action] = []
-    actions += _adoptions(view)
-    actions += _intents(view, patience)
+    actions += of_launches(view, patience)
     listing = assess_inventory(view, patience)
     if listing.doubt:
         actions.append(DoubtList(reason=listing.doubt))
@@ -159,74 +133,8 @@ def repairs(view: CloudView, patience: Thresholds) -> tuple[Action, ...]:
     if view.stopped:
         actions += stopped_ones(view, patience, listing)
     actions += _doubles(view)
-    actions += _nodes(view, hears=listing.hears)
+    actions += of_nodes(view, hears=listing.hears)
     return tuple(actions)
-
-
-_Found = Mapping[str, Sequence[Instance]]
-"""By the generation of each open launch, the machines of it that are there."""
-
-
-def _found(view: CloudView) -> _Found:
-    found: dict[str, list[Instance]] = {i.generation: [] for i in view.intents}
-    for instance in view.seen or ():
-        if instance.generation in found:
-            found[instance.generation].append(instance)
-    return found
-
-
-def _is_whole(intent: Intent, found: _Found) -> bool:
-    return {i.node for i in found[intent.generation]}.issuperset(intent.nodes)
-
-
-def _adoptions(view: CloudView) -> list[Action]:
-    known = {m.id for m in view.known} | {m.id for m in view.stopped}
-    found = _found(view)
-    confirmed = {i.generation for i in view.intents if _is_whole(i, found)}
-    return [
-        (AdoptStopped if instance.state in OFF else Adopt)(
-            machine=instance.id,
-            reason=f"carries this cluster's tag for node {instance.node}; the ledger lacks it",
-        )
-        for instance in view.seen or ()
-        if instance.id not in known
-        and instance.generation not in confirmed
-        and instance.state is not InstanceState.TERMINATED
-    ]
-
-
-def _intents(view: CloudView, patience: Thresholds) -> list[Action]:
-    if view.seen is None:
-        return []
-    found = _found(view)
-    return [a for i in view.intents if (a := _intent(view, i, found, patience)) is not None]
-
-
-def _intent(view: CloudView, intent: Intent, found: _Found, patience: Thresholds) -> Action | None:
-    some = found[intent.generation]
-    left = set(intent.nodes) - {i.node for i in some}
-    others = standing(view) | {n for i in view.intents if i is not intent for n in i.nodes}
-    # The ledger lacked them when this was decided: its file was lost, or a list had not all.
-    served = sorted(left & others)
-    if some:
-        # For a launch that took effect the same call tells what else there is, and starts nothing.
-        why = f"{len(some)} machine(s) of this open launch are there"
-        kind = Confirm if not left or served else Retry
-        return kind(generation=intent.generation, reason=why)
-    wanted = [n for n in intent.nodes if _phase(view, n) is Phase.POWERING_UP]
-    if wanted and not served:
-        return Retry(
-            generation=intent.generation,
-            reason=f"no answer is known and Slurm still wants {len(wanted)} of its nodes",
-        )
-    age = view.now - intent.created
-    if age < patience.visibility:
-        return None
-    why = f"{served[0]} has another one" if served else "Slurm wants none of its nodes"
-    return Abandon(
-        generation=intent.generation,
-        reason=f"no machine of it was seen for {age:.0f} s and {why}",
-    )
 
 
 def _machine(
@@ -290,14 +198,14 @@ def _to_be_started(
     restarted = machine.born is not None and not machine.registered
     if not restarted or state is not InstanceState.STOPPED:
         return None
-    if _phase(view, machine.node) is not Phase.POWERING_UP:
+    if view.phase(machine.node) is not Phase.POWERING_UP:
         return None
     return StartAgain(machine=machine.id, reason="it was to be started and is still stopped")
 
 
 def _is_past(view: CloudView, machine: TrackedInstance) -> bool:
     """Whether its node powers up once more: slurmctld takes no slurmd that booted before that."""
-    return machine.registered and _phase(view, machine.node) is Phase.POWERING_UP
+    return machine.registered and view.phase(machine.node) is Phase.POWERING_UP
 
 
 def _unlisted(view: CloudView, machine: TrackedInstance, patience: Thresholds) -> Action | None:
@@ -377,77 +285,3 @@ def _keeper(node: SlurmNode | None, machines: Sequence[TrackedInstance]) -> Trac
     if node is not None and phase(node) is Phase.UP and is_busy(node):
         return None
     return max(machines, key=lambda m: (m.generation, m.id))
-
-
-def _nodes(view: CloudView, *, hears: bool) -> list[Action]:
-    has = served(view) | (_started_again(view) if view.stopped else set())
-    lost = {i.node for i in view.seen or () if i.state is InstanceState.TERMINATED}
-    actions: list[Action] = []
-    for name, node in view.nodes.items():
-        action = None
-        state = view.states[name]
-        if state.ails is not None:
-            action = _ill(node, state.ails)
-        elif state.down:
-            action = _down(node, state.phase)
-        elif view.seen is not None and name not in has:
-            action = _node(view, node, lost=name in lost, heard=hears and is_heard(view, node))
-        if action is not None:
-            actions.append(action)
-    return actions
-
-
-def _started_again(view: CloudView) -> set[str]:
-    """Nodes that are up by their stopped machines, which somebody else has started."""
-    running = {i.id for i in view.seen or () if i.state in STANDING}
-    nodes = {one.node for one in view.stopped if one.id in running}
-    return {name for name in nodes if _phase(view, name) is Phase.UP}
-
-
-def _node(view: CloudView, node: SlurmNode, *, lost: bool, heard: bool) -> Action | None:
-    """The action for a node that nothing serves."""
-    where, held = view.states[node.name].phase, node.name in view.held
-    if where is Phase.POWERING_UP:
-        if held:
-            return GiveBack(node=node.name, reason="no offer was left for it")
-        return Launch(
-            node=node.name,
-            reason="Slurm waits for it and nothing serves it: the request was lost",
-        )
-    if where is Phase.POWERED_DOWN and node.reason.startswith(NOTICE_MARK) and is_drained(node):
-        # Slurm powered it down just as it was drained, which ends no drain that comes later.
-        why = "drained for a machine that is gone: back to the powered-down nodes"
-        return Restore(node=node.name, reason=why)
-    if where is Phase.UP and not held and (lost or not heard):
-        fail = FailLost if lost else FailNode
-        return fail(node=node.name, reason="Slurm has it up and its machine is gone")
-    return None
-
-
-def _ill(node: SlurmNode, ails: Ill) -> Action | None:
-    """A node that Slurm has taken out of service gets another machine; its jobs end before that,
-    unless Slurm has ended them.
-    """
-    where = phase(node)
-    if where is Phase.POWERED_DOWN:
-        why = f"{ails.words}: its machine is gone, back to the powered-down nodes"
-        return Restore(node=node.name, reason=why)
-    if where is not Phase.UP or (is_busy(node) and not is_down(node)):
-        return None
-    if "POWER_DOWN" in node.states:
-        return None  # it goes
-    return Recycle(node=node.name, reason=str(ails))
-
-
-def _down(node: SlurmNode, where: Phase) -> Action | None:
-    """A DOWN node of ours goes back to the powered-down ones; an admin's own stays."""
-    if not node.reason.startswith(_GIVEN_UP) or where not in (Phase.UP, Phase.POWERED_DOWN):
-        return None
-    action = Restore if where is Phase.POWERED_DOWN else Clear
-    why = f"DOWN ({node.reason}): back to the powered-down nodes"
-    return action(node=node.name, reason=why)
-
-
-def _phase(view: CloudView, name: str) -> Phase | None:
-    state = view.states.get(name)
-    return None if state is None else state.phase

@@ -6,16 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from slurm_elastic.policies.actions import (
-    Action,
-)
-from slurm_elastic.policies.repair.cloud_view import (
-    CloudView,
-    Thresholds,
-)
-from slurm_elastic.policies.repair.inventory import (
-    cap,
-)
+from slurm_elastic.policies.actions import Action
+from slurm_elastic.policies.repair.cloud_view import CloudView, Thresholds
+from slurm_elastic.policies.repair.inventory import cap
 from slurm_elastic.policies.repair.reconcile_rules import repairs
 
 
@@ -32,7 +25,9 @@ class DueRepairs(Struct, frozen=True, kw_only=True):
 def due_repairs(
     view: CloudView, patience: Thresholds, before: Mapping[tuple[str, str], float], clock: float
 ) -> DueRepairs:
-    """The repairs that have stood for long enough, and not too many at once."""
+    """The repairs of a round that have stood for long enough, and not too many at once: ``before``
+    is what the round before left standing, ``clock`` monotonic.
+    """
     ready, standing = debounce(repairs(view, patience), before, clock, patience.grace)
     ready, waiting = limit_disruption(ready, len(view.known))
     return DueRepairs(ready=ready, waiting=waiting, standing=standing)

@@ -5,26 +5,10 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 
 from slurm_elastic.model.cluster import OFF, STANDING
-from slurm_elastic.policies.actions import (
-    Action,
-    EndStopped,
-    NoteMissing,
-    RunsAgain,
-)
-from slurm_elastic.policies.nodes.node_state import (
-    Phase,
-    is_unneeded,
-    phase,
-)
-from slurm_elastic.policies.repair.cloud_view import (
-    CloudView,
-    StoppedInstance,
-    Thresholds,
-)
-from slurm_elastic.policies.repair.inventory import (
-    InventoryReport,
-    served,
-)
+from slurm_elastic.policies.actions import Action, EndStopped, NoteMissing, RunsAgain
+from slurm_elastic.policies.nodes.node_state import Phase, is_unneeded, phase
+from slurm_elastic.policies.repair.cloud_view import CloudView, StoppedInstance, Thresholds
+from slurm_elastic.policies.repair.inventory import InventoryReport, served
 from slurm_elastic.policies.repair.unneeded import POWERED_DOWN
 
 

@@ -8,9 +8,7 @@ from msgspec import Struct
 
 from slurm_elastic.model.cluster import Instance, InstanceState
 from slurm_elastic.model.slurm import SlurmNode
-from slurm_elastic.policies.actions import (
-    TerminateOrphan,
-)
+from slurm_elastic.policies.actions import TerminateOrphan
 from slurm_elastic.policies.nodes.node_state import is_unneeded
 from slurm_elastic.policies.repair.inventory import cap
 
@@ -31,7 +29,7 @@ class Standing(Struct, frozen=True, kw_only=True):
     looks: int = 1
 
 
-class Verdict(Struct, frozen=True, kw_only=True):
+class Unneeded(Struct, frozen=True, kw_only=True):
     """``ready`` may be ended now; ``waiting`` are so many that the cap leaves for the next look.
     ``standing`` is to be given to the next look.
     """
@@ -48,7 +46,7 @@ def overdue(
     before: Mapping[str, Standing],
     now: float,
     bound: Bound,
-) -> Verdict:
+) -> Unneeded:
     """The machines of a cloud's list (``seen``) whose node is unneeded, with no job on it
     (``busy``), and has been for ``bound``. A node that Slurm does not list is a doubt, and stays;
     what was needed in one look starts anew. No look ends more than repair may in a round.
@@ -70,7 +68,7 @@ def overdue(
         if now - (at := standing[one.id]).since >= bound.seconds and at.looks >= bound.looks
     ]
     most = cap(len(seen))
-    return Verdict(ready=tuple(ready[:most]), waiting=max(len(ready) - most, 0), standing=standing)
+    return Unneeded(ready=tuple(ready[:most]), waiting=max(len(ready) - most, 0), standing=standing)
 
 
 def _at_work(nodes: Mapping[str, SlurmNode]) -> Set[str]:

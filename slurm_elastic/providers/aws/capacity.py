@@ -15,7 +15,8 @@ from typing import Any
 from msgspec import Struct
 
 from slurm_elastic.base.errors import ProviderError
-from slurm_elastic.model.cluster import Finding, Limits, Market, Pool
+from slurm_elastic.model.cluster import Limits, Market, Pool
+from slurm_elastic.model.finding import Finding
 from slurm_elastic.providers.aws.client import other_service
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.base.preflight import affordable, most, size

@@ -5,11 +5,10 @@ the typed on-demand prices are checked by.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from msgspec import Struct
+from msgspec.structs import replace
 
 from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.config.clouds import InstanceType
@@ -19,6 +18,8 @@ from slurm_elastic.providers.aws import client
 from slurm_elastic.providers.aws.client import Api
 from slurm_elastic.providers.aws.images import Images
 from slurm_elastic.providers.aws.settings import AwsCloud
+from slurm_elastic.providers.base.kept import Kept
+from slurm_elastic.providers.base.offers import typed_offer
 
 log = logging.getLogger(__name__)
 
@@ -26,13 +27,6 @@ PRICES_FRESH = 60.0
 """Seconds for which one answer of the spot price history serves all pools."""
 PRICES_STALE = 3600.0
 """And for how long while there is no other one: they change slowly, and on demand costs more."""
-
-
-class _Told(Struct, frozen=True):
-    """Spot prices by type and zone, and when EC2 told them (monotonic)."""
-
-    prices: Mapping[tuple[str, str], float]
-    when: float
 
 
 class Offers:
@@ -53,10 +47,8 @@ class Offers:
         self._settings = settings
         self._images = images
         self._clock = clock
-        self._monotonic = monotonic
-        self._lock = threading.Lock()
+        self._kept = Kept(monotonic)
         self._zones: tuple[str, ...] = ()
-        self._told: dict[str, _Told] = {}
 
     def of(self, pool: Pool) -> Sequence[Offer]:
         """Shape and on-demand price from the settings, spot prices from the price history. Without
@@ -105,17 +97,10 @@ class Offers:
     ) -> Offer:
         told, where = dearest or (None, "")
         rates = self._settings.interruption_rates
-        return Offer(
-            cloud=self._settings.name,
-            location=self._settings.location,
-            instance_type=name,
-            zone=zone,
-            market=market,
+        place = (self._settings.name, self._settings.location)
+        return replace(
+            typed_offer(place, name, shape, zone, market),
             price=price,
-            cpus=shape.cpus,
-            memory=shape.memory,
-            gres=shape.gres,
-            on_demand_price=shape.price,
             interruption_rate=rates.get(name, 0.0) if market is Market.SPOT else 0.0,
             reference_price=told,
             reference=f"spot in {where}" if where else "",
@@ -147,13 +132,14 @@ class Offers:
         is bought then, for which they are only to check typed prices by.
         """
         product = self._images.product(pool)
+        found: Mapping[tuple[str, str], float] | None
         try:
-            found = self._spot(product)
+            found = self._kept.of(product, PRICES_FRESH, lambda: self._spot(product))
         except ProviderError as error:
             self._say(error)
-            last = self._last(product, PRICES_STALE)
-            if last is not None:
-                return last
+            found = self._kept.last(product, None, PRICES_STALE)
+            if found is not None:
+                return found
             if Market.SPOT in pool.markets and Market.ON_DEMAND not in pool.markets:
                 raise
             return {}
@@ -169,9 +155,6 @@ class Offers:
 
     def _spot(self, product: str) -> Mapping[tuple[str, str], float]:
         """The spot price of each (type, zone): the newest of each, one call for all."""
-        last = self._last(product, PRICES_FRESH)
-        if last is not None:
-            return last
         now = self._clock()
         request = {
             "InstanceTypes": sorted(self._settings.types),
@@ -187,16 +170,7 @@ class Offers:
             price = price_in(point["SpotPrice"])
             if price is not None and (key not in newest or point["Timestamp"] > newest[key][0]):
                 newest[key] = point["Timestamp"], price
-        found = {key: price for key, (_, price) in newest.items()}
-        with self._lock:
-            self._told[product] = _Told(found, self._monotonic())
-        return found
-
-    def _last(self, product: str, age: float) -> Mapping[tuple[str, str], float] | None:
-        """The prices of an answer that is younger than ``age``."""
-        with self._lock:
-            told = self._told.get(product)
-        return told.prices if told and self._monotonic() - told.when < age else None
+        return {key: price for key, (_, price) in newest.items()}
 
 
 def _zones(pool: Pool, usable: Sequence[str]) -> Sequence[str]:

@@ -74,7 +74,8 @@ class Api:
         while True:
             self._wait_turn(operation, machines)
             try:
-                answer = self._once(operation, request)
+                with translated(self._settings.name):
+                    answer: Mapping[str, Any] = getattr(self._client(), operation)(**request)
             except AuthError:
                 # Credentials may be renewed while we run; a client keeps those it began with.
                 self._ec2 = None
@@ -108,11 +109,6 @@ class Api:
                 return
         text = f"the answer to {operation} has no end after {MOST_PAGES} pages"
         raise TransientError(self._settings.name, "BadAnswer", text)
-
-    def _once(self, operation: str, request: Mapping[str, object]) -> Mapping[str, Any]:
-        with translated(self._settings.name):
-            answer: Mapping[str, Any] = getattr(self._client(), operation)(**request)
-            return answer
 
     def _wait_turn(self, operation: str, machines: int) -> None:
         if self.pace is None:

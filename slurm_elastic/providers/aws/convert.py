@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from msgspec.structs import replace
-
 from slurm_elastic.model.cluster import Instance, InstanceState, Market
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.aws.tags import FleetNodeNames, price_text
@@ -52,11 +50,6 @@ def instances(records: Iterable[Record], settings: AwsCloud) -> Sequence[Instanc
     """The records, which are of machines of this cloud's, as machines."""
     names = FleetNodeNames()
     return [_instance(r, settings, names) for r in records]
-
-
-def at_node(machine: Instance, node: str) -> Instance:
-    """The machine, which is that node."""
-    return replace(machine, node=node)
 
 
 def _instance(record: Record, settings: AwsCloud, names: FleetNodeNames) -> Instance:

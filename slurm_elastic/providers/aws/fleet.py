@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from botocore.exceptions import ClientError
+from msgspec.structs import replace
 
 from slurm_elastic.base.errors import (
     AuthError,
@@ -29,14 +30,8 @@ from slurm_elastic.providers.aws import client, convert
 from slurm_elastic.providers.aws import tags as machine_tags
 from slurm_elastic.providers.aws.client import Api
 from slurm_elastic.providers.aws.convert import Record
-from slurm_elastic.providers.aws.errors import (
-    NO_TEMPLATE,
-    THROTTLES,
-    named,
-    refusal,
-    sentence,
-)
-from slurm_elastic.providers.aws.instances import Machines, earlier
+from slurm_elastic.providers.aws.errors import NO_TEMPLATE, THROTTLES, named, refusal, sentence
+from slurm_elastic.providers.aws.instances import Ec2Instances, earlier
 from slurm_elastic.providers.aws.requests import create_fleet, offer_of
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.aws.templates import Templates
@@ -71,7 +66,7 @@ class Fleet:
         settings: AwsCloud,
         cluster: Cluster,
         templates: Templates,
-        machines: Machines,
+        machines: Ec2Instances,
         clock: Callable[[], float],
     ) -> None:
         self._api = api
@@ -99,7 +94,12 @@ class Fleet:
             return found
         except ClientError as error:
             return earlier(self._settings.name, error, lambda: self._placed(spec, nodes, {}))
-        return self._placed(spec, nodes, self._told(spec, answer))
+        told = {
+            id_: offer_of(self._settings, spec, group) or spec.offer
+            for group in answer.get("Instances", ())
+            for id_ in group["InstanceIds"]
+        }
+        return self._placed(spec, nodes, told)
 
     def settle(self, records: Sequence[Record]) -> Sequence[Instance]:
         """Give those of the records a node that have waited for long: the answer to their launch
@@ -128,7 +128,7 @@ class Fleet:
         except ProviderError as error:
             log.warning("places not tagged, tried again at the next reading: %s", error)
             return ()
-        return [convert.at_node(machines[i], nodes[n]) for i, n in places.items()]
+        return [replace(machines[i], node=nodes[n]) for i, n in places.items()]
 
     def _waits(self, machine: Instance) -> bool:
         age = self._clock() - machine.launched
@@ -224,20 +224,13 @@ class Fleet:
         while len(self._refusals) > _KEPT:
             self._refusals.popitem(last=False)
 
-    def _told(self, spec: LaunchSpec, answer: Mapping[str, Any]) -> dict[str, Offer]:
-        """The ids of the answer, each with the offer it came from."""
-        return {
-            id_: offer_of(self._settings, spec, group) or spec.offer
-            for group in answer.get("Instances", ())
-            for id_ in group["InstanceIds"]
-        }
-
     # which node each machine is
 
     def _placed(
         self, spec: LaunchSpec, nodes: Sequence[str], told: Mapping[str, Offer]
     ) -> Sequence[Instance]:
-        """Its machines, each at its node. Whatever EC2 answers here, a call was made, and machines
+        """Its machines, each at its node; ``told``: the ids of the answer, each with the offer that
+        it came from. Whatever EC2 answers here, a call was made, and machines
         that it started cost money: nobody may take this for a launch that was refused.
         """
         try:
@@ -321,7 +314,7 @@ class Fleet:
         self, spec: LaunchSpec, id_: str, node: str, seen: Instance | None, offer: Offer | None
     ) -> Instance:
         if seen is not None:
-            return convert.at_node(seen, node)
+            return replace(seen, node=node)
         bought = offer or spec.offer
         return Instance(
             id=id_,

@@ -8,9 +8,10 @@ from typing import Any
 
 import boto3
 from botocore.exceptions import BotoCoreError
+from msgspec import structs
 
 from slurm_elastic.base.errors import ProviderError
-from slurm_elastic.config.found import Found, Place, unusable
+from slurm_elastic.config.found import Found, SearchPlace, unusable
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.providers.aws.client import Api
 from slurm_elastic.providers.aws.known_types import known_types
@@ -19,9 +20,16 @@ from slurm_elastic.providers.aws.settings import AwsCloud
 MOST = 4
 """Profiles that are looked at."""
 PATIENCE = 10.0
+FOR_BATCH: dict[str, object] = {
+    "generation": "5..",
+    "exclude": ["t*", "inf*", "dl*", "f*", "vt*", "hpc*", "u*"],
+}
+"""Neither slow for their price (m2), nor throttled when their credits are used up (t), nor paid for
+an accelerator that no job asked for (trn, inf, dl, f, vt), nor without spot (hpc, u).
+"""
 
 
-def found(place: Place) -> Iterator[Found]:
+def found(place: SearchPlace) -> Iterator[Found]:
     """One for each profile with a region; nothing where there are no credentials at all."""
     try:
         profiles = [None, *boto3.session.Session().available_profiles]
@@ -37,7 +45,7 @@ def found(place: Place) -> Iterator[Found]:
             yield one
 
 
-def _looked(profile: str | None, place: Place) -> Found | None:
+def _looked(profile: str | None, place: SearchPlace) -> Found | None:
     session: Any = boto3.session.Session(profile_name=profile)
     try:
         if session.get_credentials() is None:
@@ -52,6 +60,8 @@ def _looked(profile: str | None, place: Place) -> Found | None:
         what=f"AWS profile {profile or 'default'}",
         usable=True,
         spot=True,
+        narrowed=FOR_BATCH,
+        joins=True,
     )
     region = session.region_name
     if region is None:
@@ -72,14 +82,11 @@ def _with_settings(one: Found, profile: str | None, region: str, endpoint: str |
     api = Api(settings, None)
     image = _image(api.send("describe_images", {"Owners": ["self"]}))
     if image is None:
-        return unusable(one, "make an image with slurmd and munge (docs/joining.md)")
+        return unusable(one, "make an image of this account (docs/images.md)")
     keys = {**base, "image": image, "catalogue": True, "subnets": _subnets(api)}
     groups = _groups(api)
     keys |= {"security_groups": groups} if groups else {}
-    return Found(
-        name=one.name, provider=one.provider, location=one.location, what=one.what, usable=True,
-        spot=True, keys=keys, types=known_types(settings),
-    )  # fmt: skip
+    return structs.replace(one, keys=keys, types=known_types(settings))
 
 
 def _image(answer: Mapping[str, Any]) -> str | None:

@@ -13,7 +13,8 @@ from typing import Any
 
 from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.config import Cluster
-from slurm_elastic.model.cluster import CloudImage, ImageFile, Pool
+from slurm_elastic.model.boot_image import CloudImage, ImageFile
+from slurm_elastic.model.cluster import Pool
 from slurm_elastic.providers.aws import imports
 from slurm_elastic.providers.aws.client import Api
 from slurm_elastic.providers.aws.convert import tags

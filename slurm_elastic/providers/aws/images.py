@@ -12,7 +12,8 @@ from datetime import datetime
 from typing import Any
 
 from slurm_elastic.base.errors import ProviderError
-from slurm_elastic.model.cluster import ImageChoice, Pool
+from slurm_elastic.model.boot_image import ImageChoice
+from slurm_elastic.model.cluster import Pool
 from slurm_elastic.policies.launch.images import Candidate, newest, none_fits, software_of
 from slurm_elastic.providers.aws.client import Api
 from slurm_elastic.providers.aws.convert import tags

@@ -16,7 +16,7 @@ from botocore.config import Config
 
 from slurm_elastic.base.errors import ConfigError, ProviderError
 from slurm_elastic.config import Cluster
-from slurm_elastic.model.cluster import ImageFile
+from slurm_elastic.model.boot_image import ImageFile
 from slurm_elastic.providers.aws.client import Api
 from slurm_elastic.providers.aws.convert import tags
 from slurm_elastic.providers.aws.errors import translated

@@ -19,7 +19,7 @@ from slurm_elastic.providers.base.ours import Ours
 from slurm_elastic.providers.base.ownership import Ownership
 
 
-class Machines:
+class Ec2Instances:
     """One cloud's. ``ours`` are the ids seen with our tag, or told by a launch of ours."""
 
     def __init__(self, settings: AwsCloud, ownership: Ownership) -> None:

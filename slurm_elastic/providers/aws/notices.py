@@ -14,9 +14,10 @@ from slurm_elastic.model.cluster import Notice, NoticeKind
 from slurm_elastic.providers.aws import client
 from slurm_elastic.providers.aws.client import Api
 from slurm_elastic.providers.aws.convert import Record
-from slurm_elastic.providers.aws.instances import Machines
+from slurm_elastic.providers.aws.instances import Ec2Instances
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.base import tags as machine_tags
+from slurm_elastic.providers.base.kept import Kept
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ class Notices:
         api: Api,
         settings: AwsCloud,
         cluster: Cluster,
-        machines: Machines,
+        machines: Ec2Instances,
         learn: Callable[[], object],
         monotonic: Callable[[], float],
     ) -> None:
@@ -53,10 +54,8 @@ class Notices:
         self._cluster = cluster
         self._machines = machines
         self._learn = learn
-        self._monotonic = monotonic
+        self._kept = Kept(monotonic)
         self._foreign: set[str] = set()
-        self._events: Sequence[Record] = ()
-        self._asked = float("-inf")
         self._refused = False
 
     def standing(self, now: float) -> Sequence[Notice]:
@@ -87,12 +86,9 @@ class Notices:
 
     def _maintenance(self, now: float) -> Sequence[Notice]:
         """The account's scheduled events, as far as they are of our machines and near."""
-        if self._monotonic() - self._asked >= EVENTS_FRESH:
-            self._events = self._scheduled()
-            self._asked = self._monotonic()
         near = [
             (status["InstanceId"], event)
-            for status in self._events
+            for status in self._kept.of("events", EVENTS_FRESH, self._scheduled)
             for event in status.get("Events", ())
             if event.get("NotBefore") and event["NotBefore"].timestamp() - now < SOON
             if not event.get("Description", "").startswith(_OVER)

@@ -43,7 +43,10 @@ def grant(settings: AwsCloud, use: Use, holder: Holder) -> Grant:
         statements = list(_uploads(settings, settings.image_bucket or "", cluster, arns))
         notes = [_IMPORT_ROLE]
     elif holder is Holder.WATCHDOG:
-        statements = list(_watchdog(settings, cluster, arns))
+        statements = [
+            _allow("See", ["DescribeInstances"], ["*"], _in_region(settings)),
+            _allow("EndOurs", ["TerminateInstances"], [arns.ec2("instance")], _ours(cluster)),
+        ]
         notes = []
     else:
         statements = list(_services(settings, cluster, pools, arns))
@@ -82,11 +85,6 @@ class _Arns:
         return f"arn:{self.partition}:iam::*:role/{profile}"
 
 
-def _watchdog(settings: AwsCloud, cluster: Cluster, arns: _Arns) -> Iterator[Statement]:
-    yield _allow("See", ["DescribeInstances"], ["*"], _in_region(settings))
-    yield _allow("EndOurs", ["TerminateInstances"], [arns.ec2("instance")], _ours(cluster))
-
-
 def _uploads(settings: AwsCloud, bucket: str, cluster: Cluster, arns: _Arns) -> Iterator[Statement]:
     """``image upload`` and ``image list``; snapshots and images are told by no account in ARNs."""
     image, snapshot = (f"arn:{arns.partition}:ec2:{settings.region}::{k}/*" for k in _UPLOADED)
@@ -123,8 +121,10 @@ def _services(
             "ec2:MetadataHttpTokens": "required",
         },
     })  # fmt: skip
+    fleet = ["CreateFleet", "CreateLaunchTemplate"]
+    creating = [*(fleet if settings.strategy is Strategy.FLEET else ()), "RunInstances"]
     yield _allow("TagAtTheStart", ["CreateTags"], _tagged(settings, pools, arns), {
-        "StringEquals": {"ec2:CreateAction": _creating(settings)},
+        "StringEquals": {"ec2:CreateAction": creating},
     })  # fmt: skip
     ending = ["GetConsoleOutput", "TerminateInstances"]
     if any(pool.stopped for pool in pools):
@@ -212,11 +212,6 @@ def _tagged(settings: AwsCloud, pools: Sequence[Pool], arns: _Arns) -> list[str]
     if settings.strategy is Strategy.FLEET:
         kinds += ["fleet", "launch-template"]
     return [arns.ec2(kind) for kind in kinds]
-
-
-def _creating(settings: AwsCloud) -> list[str]:
-    fleet = ["CreateFleet", "CreateLaunchTemplate"]
-    return [*(fleet if settings.strategy is Strategy.FLEET else ()), "RunInstances"]
 
 
 def _fleets(settings: AwsCloud, cluster: Cluster, arns: _Arns) -> Iterator[Statement]:

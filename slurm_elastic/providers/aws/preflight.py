@@ -7,7 +7,8 @@ from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any
 
-from slurm_elastic.model.cluster import Finding, Pool
+from slurm_elastic.model.cluster import Pool
+from slurm_elastic.model.finding import Finding
 from slurm_elastic.policies.launch.images import wanted
 from slurm_elastic.providers.aws.client import Api
 from slurm_elastic.providers.aws.images import Images

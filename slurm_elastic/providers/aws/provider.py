@@ -15,14 +15,9 @@ from contextlib import suppress
 from botocore.exceptions import ClientError
 from msgspec import structs
 
-from slurm_elastic.base.errors import (
-    InstanceNotFound,
-    ProviderError,
-    TransientError,
-)
+from slurm_elastic.base.errors import InstanceNotFound, ProviderError, TransientError
 from slurm_elastic.config import Cluster
 from slurm_elastic.model.cluster import (
-    Finding,
     Instance,
     InstanceState,
     LaunchSpec,
@@ -31,21 +26,15 @@ from slurm_elastic.model.cluster import (
     Offer,
     Pool,
 )
-from slurm_elastic.providers.aws import (
-    capacity,
-    client,
-    preflight,
-    requests,
-    rights,
-    site_template,
-)
+from slurm_elastic.model.finding import Finding
+from slurm_elastic.providers.aws import capacity, client, preflight, requests, rights, site_template
 from slurm_elastic.providers.aws.catalog import Offers
 from slurm_elastic.providers.aws.client import Api
 from slurm_elastic.providers.aws.convert import Record
 from slurm_elastic.providers.aws.expiry import credentials_end
 from slurm_elastic.providers.aws.fleet import ALTERNATIVES, Fleet
 from slurm_elastic.providers.aws.images import Images
-from slurm_elastic.providers.aws.instances import Machines, earlier
+from slurm_elastic.providers.aws.instances import Ec2Instances, earlier
 from slurm_elastic.providers.aws.notices import Notices
 from slurm_elastic.providers.aws.rate_limit import Pace, pace_of
 from slurm_elastic.providers.aws.settings import AwsCloud, Strategy
@@ -83,7 +72,7 @@ class AwsProvider:
         self._api = Api(settings, pace or pace_of(settings))
         self._ending = Ending(self._api, settings.name)
         self._stopping = Stopping(self._api, settings.name)
-        self._machines = Machines(settings, ownership or ownership_of(settings, cluster, None))
+        self._machines = Ec2Instances(settings, ownership or ownership_of(settings, cluster, None))
         self._images = Images(self._api, settings, monotonic)
         self._site = SiteTemplate(self._api, settings, monotonic)
         self._offers = Offers(self._api, settings, self._images, clock, monotonic)
@@ -144,9 +133,7 @@ class AwsProvider:
         return self._machines.read(self._records())
 
     def _records(self) -> Sequence[Record]:
-        filters = [
-            {"Name": f"tag:{machine_tags.CLUSTER}", "Values": [self._cluster.uuid]},
-        ]
+        filters = [{"Name": f"tag:{machine_tags.CLUSTER}", "Values": [self._cluster.uuid]}]
         request = {"Filters": filters, "MaxResults": client.PAGE}
         reservations = self._api.pages("describe_instances", "Reservations", request)
         return [r for reservation in reservations for r in reservation["Instances"]]
@@ -224,7 +211,7 @@ class AwsProvider:
             ),
         )
 
-    def _trials(self, pools: Sequence[Pool]) -> Iterator[rights.Trial]:
+    def _trials(self, pools: Sequence[Pool]) -> Iterator[rights.DryLaunch]:
         """A launch for each market in use; what cannot be read is told by another finding."""
         seen: set[Market] = set()
         for pool in pools:
@@ -233,7 +220,7 @@ class AwsProvider:
                 for offer in self._tried(pool):
                     if offer.market not in seen:
                         seen.add(offer.market)
-                        yield rights.Trial(spec=rights.trial(pool, offer), image=image)
+                        yield rights.DryLaunch(spec=rights.trial(pool, offer), image=image)
 
     def _tried(self, pool: Pool) -> Iterator[Offer]:
         """The offers of the pool; where nobody tells spot prices, one of each market besides."""
@@ -263,8 +250,9 @@ class AwsProvider:
         try:
             answer = self._api.send("run_instances", request, len(nodes))
         except ClientError as error:
-            return earlier(self.name, error, lambda: self._started(spec, nodes))
+            launch = spec.generation
+            return earlier(
+                self.name, error,
+                lambda: [i for i in self._listed() if i.generation == launch and i.node in nodes],
+            )  # fmt: skip
         return self._machines.read(answer["Instances"])
-
-    def _started(self, spec: LaunchSpec, nodes: Sequence[str]) -> Sequence[Instance]:
-        return [i for i in self._listed() if i.generation == spec.generation and i.node in nodes]

@@ -87,7 +87,9 @@ def run_instances(
     }
     if settings.launch_template is not None:
         request["LaunchTemplate"] = site_template(settings.launch_template)
-    place = _place(settings, spec.offer.zone, site or {})
+    subnet = settings.subnets.get(spec.offer.zone)
+    placement = {**(site or {}).get("Placement", {}), "AvailabilityZone": spec.offer.zone}
+    place = {"SubnetId": subnet} if subnet else {"Placement": placement}
     return request | place | _market(spec) | settings_of_site(settings)
 
 
@@ -107,13 +109,6 @@ def metadata_over(site: Mapping[str, Any]) -> Mapping[str, object]:
     """
     theirs = site.get("MetadataOptions", {})
     return {**{key: value for key, value in theirs.items() if key != _ONLY_TOLD}, **METADATA}
-
-
-def _place(settings: AwsCloud, zone: str, site: Mapping[str, Any]) -> dict[str, object]:
-    subnet = settings.subnets.get(zone)
-    if subnet:
-        return {"SubnetId": subnet}
-    return {"Placement": {**site.get("Placement", {}), "AvailabilityZone": zone}}
 
 
 def tag_list(tags: Mapping[str, str]) -> list[dict[str, str]]:
@@ -175,7 +170,7 @@ def create_fleet(
 ) -> dict[str, object]:
     """The request for ``nodes``, the ``number``-th part of ``spec``."""
     tags = tag_list(fleet_tags(spec, nodes, cluster, settings.name))
-    market = "spot" if spec.offer.market is Market.SPOT else "on-demand"
+    market = "spot" if _spot(spec) else "on-demand"
     options: dict[str, object] = {
         "AllocationStrategy": _STRATEGIES[settings.allocation, spec.offer.market]
     }

@@ -12,7 +12,8 @@ from msgspec import Struct, field, structs
 
 from slurm_elastic.base.errors import AuthError, InstanceNotFound, ProviderError, TransientError
 from slurm_elastic.config import Cluster
-from slurm_elastic.model.cluster import Finding, LaunchSpec, Market, Offer, Pool
+from slurm_elastic.model.cluster import LaunchSpec, Market, Offer, Pool
+from slurm_elastic.model.finding import Finding
 from slurm_elastic.providers.aws import requests
 from slurm_elastic.providers.aws.client import Api
 from slurm_elastic.providers.aws.errors import NO_TEMPLATE
@@ -45,7 +46,7 @@ class Attempt(Struct, frozen=True, kw_only=True):
         return f"{self.action} ({self.note})" if self.note else self.action
 
 
-class Trial(Struct, frozen=True, kw_only=True):
+class DryLaunch(Struct, frozen=True, kw_only=True):
     """A launch of one machine that is never made, from that image."""
 
     spec: LaunchSpec
@@ -113,7 +114,7 @@ def attempts(
     settings: AwsCloud,
     cluster: Cluster,
     pools: Sequence[Pool],
-    launches: Iterable[Trial],
+    launches: Iterable[DryLaunch],
     machine: str | None,
 ) -> Iterator[Attempt]:
     """The rights that launching, listing and ending take. ``launches``: one for each market in use;

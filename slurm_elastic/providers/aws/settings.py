@@ -8,10 +8,7 @@ from typing import Annotated, ClassVar
 from msgspec import Meta, field
 
 from slurm_elastic.config.clouds import CloudSettings, InstanceType
-from slurm_elastic.config.numbers import (
-    PerHour,
-    PerSecond,
-)
+from slurm_elastic.config.numbers import PerHour, PerSecond
 from slurm_elastic.model.cluster import Location, Market
 from slurm_elastic.policies.launch.next_launch import WORTH_A_CALL
 

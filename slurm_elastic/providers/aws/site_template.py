@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from slurm_elastic.base.errors import ProviderError
-from slurm_elastic.model.cluster import Finding
+from slurm_elastic.model.finding import Finding
 from slurm_elastic.providers.aws.client import Api
 from slurm_elastic.providers.aws.requests import site_template
 from slurm_elastic.providers.aws.settings import AwsCloud

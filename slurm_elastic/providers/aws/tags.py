@@ -72,18 +72,15 @@ def width(count: int) -> int:
 
 def place_of(tags: Mapping[str, str]) -> int | None:
     """The place that the tags of a fleet's machine give it; None while one is missing."""
-    digits = "".join(tags.get(f"{PLACE}{n}", "?") for n in range(_announced(tags)))
+    text = tags.get(PLACES, "")
+    count = int(text) if text.isascii() and text.isdigit() and len(text) == 1 else 0
+    digits = "".join(tags.get(f"{PLACE}{n}", "?") for n in range(count))
     return int(digits) if digits.isascii() and digits.isdigit() else None
 
 
 def in_fleet(tags: Mapping[str, str]) -> bool:
     """Whether the machine's place is told by tags and not by its launch index."""
     return PLACES in tags
-
-
-def _announced(tags: Mapping[str, str]) -> int:
-    text = tags.get(PLACES, "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) == 1 else 0
 
 
 def assigned(

@@ -5,7 +5,7 @@ upload may take. Pure.
 from __future__ import annotations
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.model.cluster import ImageFile
+from slurm_elastic.model.boot_image import ImageFile
 from slurm_elastic.providers.base.tags import CLUSTER, NAME, PREFIX
 
 DIGEST = PREFIX + "digest"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Hashable
 from typing import Any
@@ -26,10 +27,11 @@ class Kept:
             self._told[what] = self._monotonic(), value
         return value
 
-    def last(self, what: Hashable, otherwise: Any) -> Any:  # noqa: ANN401
-        """The last answer, however old."""
+    def last(self, what: Hashable, otherwise: Any, age: float = math.inf) -> Any:  # noqa: ANN401
+        """The last answer, unless it is older than ``age`` (s)."""
         with self._lock:
-            return self._told.get(what, (0.0, otherwise))[1]
+            since, value = self._told.get(what, (float("-inf"), otherwise))
+        return value if self._monotonic() - since < age else otherwise
 
     def forget(self) -> None:
         """Ask anew."""

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from msgspec import Struct
 
 from slurm_elastic.base.errors import AuthError, ProviderError
-from slurm_elastic.model.cluster import Finding, Pool
+from slurm_elastic.model.cluster import Pool
+from slurm_elastic.model.finding import Finding
 
 ANSWER = "an answer: until then nothing of this cloud is repaired"
 """What is expected of a host that jobs are to be sent to."""

@@ -17,18 +17,11 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import CapacityError, InstanceNotFound, ProviderError, TransientError
 from slurm_elastic.config import Cluster
-from slurm_elastic.model.cluster import (
-    Finding,
-    Instance,
-    InstanceState,
-    LaunchSpec,
-    Notice,
-    Offer,
-    Pool,
-)
+from slurm_elastic.model.cluster import Instance, InstanceState, LaunchSpec, Notice, Offer, Pool
+from slurm_elastic.model.finding import Finding
 from slurm_elastic.providers.base.claims import Claim, Claims
 from slurm_elastic.providers.base.host_settings import HostsCloud
-from slurm_elastic.providers.base.marks import MADE, machine_of, marks_of
+from slurm_elastic.providers.base.machine_tags import MADE, machine_of, marks_of
 from slurm_elastic.providers.base.offers import plain_offers
 from slurm_elastic.providers.base.one_by_one import OneByOne
 from slurm_elastic.providers.base.parallel import each
@@ -150,8 +143,10 @@ class SwitchedHosts:
 
     def _listed(self) -> Sequence[Instance]:
         """A host that does not answer is as it was; unless none does, which says nothing of any."""
-        ours = {h: c for h, c in self._claims.all().items() if self._is_ours(h, c)}
-        asked = list(ours) or list(self._settings.hosts)[:1]
+        mine, hosts = self._cluster.uuid, self._settings.hosts
+        claims = self._claims.all().items()
+        ours = {h: c for h, c in claims if h in hosts and c.marks.get(CLUSTER) == mine}
+        asked = list(ours) or list(hosts)[:1]
         answers = each(asked, self._power.is_on, self._settings.threads)
         if all(answer.exception() for answer in answers):
             answers[0].result()
@@ -161,9 +156,6 @@ class SwitchedHosts:
             state = _known(claim) if silent else self._seen(host, claim, on=answer.result())
             found.append(self._machine(host, claim, state))
         return found
-
-    def _is_ours(self, host: str, claim: Claim) -> bool:
-        return claim.marks.get(CLUSTER) == self._cluster.uuid and host in self._settings.hosts
 
     def _seen(self, host: str, claim: Claim, *, on: bool) -> InstanceState:
         """The state of one of ours, and what follows from it."""

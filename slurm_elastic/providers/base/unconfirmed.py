@@ -45,7 +45,10 @@ class UnconfirmedOrders:
             raise
         finally:
             if not refused:
-                self._note(generation, nodes)
+                now = self._clock()
+                with self._lock:
+                    self._since = {k: at for k, at in self._since.items() if now - at < self._lag}
+                    self._since |= {(generation, node): now for node in nodes}
 
     def listed(self, generation: str, nodes: Sequence[str]) -> None:
         """The lists have shown what came of the order for these nodes."""
@@ -71,9 +74,3 @@ class UnconfirmedOrders:
             f"{self._lag - age:.0f} s (listing_lag)"
         )
         raise UnsettledError(self._cloud, "Unsettled", text)
-
-    def _note(self, generation: str, nodes: Sequence[str]) -> None:
-        now = self._clock()
-        with self._lock:
-            self._since = {k: at for k, at in self._since.items() if now - at < self._lag}
-            self._since |= {(generation, node): now for node in nodes}

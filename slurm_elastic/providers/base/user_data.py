@@ -127,12 +127,9 @@ def compose(facts: Mapping[str, str], nodes: str, parts: tuple[str, ...], form: 
 
 def _document(facts: Mapping[str, str], parts: tuple[str, ...], form: Form) -> bytes:
     """Packed where it is long; cloud-init unpacks it by itself."""
-    whole = multipart((_boothook(facts, form), *parts)).encode()
+    boothook = f"#cloud-boothook\n#!/usr/bin/python3\n{program(facts, form)}"
+    whole = multipart((boothook, *parts)).encode()
     return gzip.compress(whole, mtime=0) if len(whole) > form.most - form.ours else whole
-
-
-def _boothook(facts: Mapping[str, str], form: Form) -> str:
-    return f"#cloud-boothook\n#!/usr/bin/python3\n{program(facts, form)}"
 
 
 def program(facts: Mapping[str, str], form: Form) -> str:

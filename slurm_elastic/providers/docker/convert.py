@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.model.cluster import InstanceState
 from slurm_elastic.providers.base.hosted import Tagged
-from slurm_elastic.providers.base.marks import machine_of
+from slurm_elastic.providers.base.machine_tags import machine_of
 from slurm_elastic.providers.docker.requests import CPUS, MEMORY, SPELLING
 from slurm_elastic.providers.docker.settings import DockerCloud
 

@@ -3,21 +3,70 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from slurm_elastic.config.found import Found, Place
+from msgspec.structs import replace
+
+from slurm_elastic.base.errors import ProviderError
+from slurm_elastic.config.found import Found, SearchPlace, unusable
+from slurm_elastic.config.requirements import KnownType
 from slurm_elastic.model.cluster import Location
+from slurm_elastic.providers.docker.client import Client
+from slurm_elastic.providers.docker.engines import Engines
+from slurm_elastic.providers.docker.settings import DockerCloud, DockerHost
 
 SOCKET = Path("/var/run/docker.sock")
+PATIENCE = 10.0
+MUNGE_KEY = Path("/etc/munge/munge.key")
+HERE = "here"
+_OWN_NETWORKS = {"bridge", "host", "none"}
 
 
-def found(place: Place) -> Iterator[Found]:
-    """Its socket is there; which image and network are a node's, nobody can tell."""
+def found(place: SearchPlace) -> Iterator[Found]:
+    """The engine of its socket, with an image and a network for nodes."""
     del place
-    if SOCKET.exists():
-        reach = "" if os.access(SOCKET, os.W_OK) else "put SlurmUser into the group docker, and "
-        yield Found(
-            name="boxes", provider="docker", location=Location.ON_PREMISES, usable=False,
-            what=str(SOCKET), enable=f"{reach}make an image and a network (docs/docker.md)",
-        )  # fmt: skip
+    if not SOCKET.exists():
+        return
+    one = Found(
+        name="boxes", provider="docker", location=Location.ON_PREMISES, usable=True, joins=True,
+        what=str(SOCKET), sized=True,
+    )  # fmt: skip
+    if not os.access(SOCKET, os.W_OK):
+        yield unusable(one, "put SlurmUser into the group docker (docs/docker.md)")
+        return
+    hosts = {HERE: DockerHost(url=f"unix://{SOCKET}")}
+    engines = Engines(DockerCloud(
+        name=one.name, location=one.location, hosts=hosts, image="?", network="?", types={},
+        timeout=PATIENCE,
+    ))  # fmt: skip
+    try:
+        with engines.limited():
+            yield engines.call(HERE, lambda client: _with_settings(one, client))
+    except ProviderError as error:
+        yield unusable(one, f"{error.message[:160]}")
+
+
+def _with_settings(one: Found, client: Client) -> Found:
+    tags = [tag for row in client.images() for tag in row.get("RepoTags") or ()]
+    image = next((tag for tag in tags if "slurm" in tag.lower()), None)
+    network = _network(client.networks())
+    if image is None or network is None:
+        lacks = "an image with slurm in its name" if image is None else "a network for nodes"
+        return unusable(one, f"make {lacks} (docs/docker.md)")
+    info = client.info()
+    whole = KnownType(name=HERE, cpus=int(info["NCPU"]), memory=int(info["MemTotal"]) >> 20)
+    keys: dict[str, object] = {
+        "hosts": {HERE: {"url": f"unix://{SOCKET}"}}, "image": image, "network": network,
+    }  # fmt: skip
+    if MUNGE_KEY.parent.exists():
+        keys["mounts"] = [f"{MUNGE_KEY}:/etc/slurm-elastic/munge.key:ro"]
+    return replace(one, keys=keys, types=(whole,))
+
+
+def _network(rows: list[Mapping[str, Any]]) -> str | None:
+    """One with Slurm in its name, else the only one that somebody made."""
+    made = [str(row["Name"]) for row in rows if row["Name"] not in _OWN_NETWORKS]
+    slurm = [name for name in made if "slurm" in name.lower()]
+    return next(iter(slurm or (made if len(made) == 1 else ())), None)

@@ -15,7 +15,8 @@ import msgspec
 
 from slurm_elastic.base.errors import ConfigError, ProviderError
 from slurm_elastic.config import Cluster
-from slurm_elastic.model.cluster import CloudImage, ImageFile, Pool
+from slurm_elastic.model.boot_image import CloudImage, ImageFile
+from slurm_elastic.model.cluster import Pool
 from slurm_elastic.policies.launch.images import software_of
 from slurm_elastic.providers.base.hosts import until
 from slurm_elastic.providers.base.image_marks import image_marks, upload_limit

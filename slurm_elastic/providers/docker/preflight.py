@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from slurm_elastic.model.cluster import Finding, Level
+from slurm_elastic.model.finding import Finding, Level
 from slurm_elastic.providers.base.preflight import ANSWER, Look
 from slurm_elastic.providers.docker.client import Client
 from slurm_elastic.providers.docker.engines import Engines

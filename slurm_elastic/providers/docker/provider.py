@@ -13,13 +13,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from slurm_elastic.base.errors import (
-    InstanceNotFound,
-    ProviderError,
-    TransientError,
-)
+from slurm_elastic.base.errors import InstanceNotFound, ProviderError, TransientError
 from slurm_elastic.config import Cluster
-from slurm_elastic.model.cluster import Finding, LaunchSpec, Pool
+from slurm_elastic.model.cluster import LaunchSpec, Pool
+from slurm_elastic.model.finding import Finding
 from slurm_elastic.providers.base.hosted import HostedProvider, Room, Tagged, room
 from slurm_elastic.providers.base.ownership import Ownership, ownership_of
 from slurm_elastic.providers.base.tags import GENERATION
@@ -93,7 +90,7 @@ class DockerProvider(HostedProvider[DockerType]):
 
     def _run(self, spec: LaunchSpec, node: str, kind: DockerType) -> None:
         host = spec.offer.zone
-        machine = requests.Machine(
+        machine = requests.ContainerToBe(
             settings=self._settings,
             cluster=self._cluster,
             spec=spec,
@@ -110,7 +107,7 @@ class DockerProvider(HostedProvider[DockerType]):
             self._remove_number(host, number)
             raise
 
-    def _make(self, host: str, machine: requests.Machine) -> str:
+    def _make(self, host: str, machine: requests.ContainerToBe) -> str:
         """Its id; where there is one of that name, that one's, if it is this very machine."""
         try:
             made = self._engines.call(host, lambda client: _created(client, machine))
@@ -182,7 +179,7 @@ class DockerProvider(HostedProvider[DockerType]):
             log.debug("already removed cloud=%s id=%s", self.name, number)
 
 
-def _created(client: Client, machine: requests.Machine) -> Mapping[str, Any]:
+def _created(client: Client, machine: requests.ContainerToBe) -> Mapping[str, Any]:
     settings = machine.settings
     endpoint = client.create_endpoint_config(aliases=[machine.node])
     answer: Mapping[str, Any] = client.create_container(

@@ -11,7 +11,7 @@ from msgspec import Struct
 from slurm_elastic.config import Cluster
 from slurm_elastic.model.cluster import LaunchSpec
 from slurm_elastic.providers.base import tags
-from slurm_elastic.providers.base.marks import Spelling
+from slurm_elastic.providers.base.machine_tags import Spelling
 from slurm_elastic.providers.docker.settings import DockerCloud, DockerType
 
 PREFIX = "slurm-elastic."
@@ -22,7 +22,7 @@ MEMORY = PREFIX + "memory"
 _MAX_NAME = 100
 
 
-class Machine(Struct, frozen=True, kw_only=True):
+class ContainerToBe(Struct, frozen=True, kw_only=True):
     """A container to be: ``options`` are HostConfig's, ``head`` is where slurmd finds slurmctld."""
 
     settings: DockerCloud

@@ -7,10 +7,7 @@ from typing import Annotated
 from msgspec import Meta, Struct, field
 
 from slurm_elastic.config.clouds import CloudSettings, InstanceType
-from slurm_elastic.config.numbers import (
-    Cpus,
-    Mebibytes,
-)
+from slurm_elastic.config.numbers import Cpus, Mebibytes
 from slurm_elastic.providers.base.hosted_cloud import HostedCloud
 
 

@@ -37,6 +37,7 @@ from slurm_elastic.model.cluster import (
     Pool,
 )
 from slurm_elastic.providers.base.launched import launched
+from slurm_elastic.providers.base.offers import typed_offer
 from slurm_elastic.providers.base.recipe import recipe
 from slurm_elastic.providers.fake.settings import FakeCloud
 
@@ -226,7 +227,9 @@ class FakeProvider:
             if key not in self.account.launches:
                 self.account.launches[key] = self._start(spec)
             self._lose_answer()
-            return self._standing(spec, self.account.launches[key])
+            machines = map(self.account.machines.__getitem__, self.account.launches[key])
+            alive = [m.instance for m in machines if _alive(m)]
+            return launched(self.name, spec, alive) if spec.nodes else ()
 
     def startable(self) -> int | None:
         """``start_limit``."""
@@ -251,7 +254,9 @@ class FakeProvider:
         """At once; all that are not protected."""
         with self._called("terminate", len(ids)):
             kept = [i for i in ids if i in self.account.protected & self.account.alive()]
-            self._end([i for i in ids if i not in kept])
+            for one in ids:
+                if one not in kept and self._owns(one):
+                    self._stop(one)
             if kept:
                 text = f"{', '.join(kept)} may not be terminated"
                 raise ProviderError(self.name, "OperationNotPermitted", text)
@@ -316,17 +321,10 @@ class FakeProvider:
 
     def _offer(self, name: str, shape: InstanceType, zone: str, market: Market) -> Offer:
         usual = shape.price * (self._settings.spot_factor if market is Market.SPOT else 1)
-        return Offer(
-            cloud=self.name,
-            location=self._settings.location,
-            instance_type=name,
-            zone=zone,
-            market=market,
+        place = (self.name, self._settings.location)
+        return replace(
+            typed_offer(place, name, shape, zone, market),
             price=self.account.prices.get((name, zone, market), usual),
-            cpus=shape.cpus,
-            memory=shape.memory,
-            gres=shape.gres,
-            on_demand_price=shape.price,
             reference_price=self.account.catalogue.get(name),
             reference="its catalogue",
         )
@@ -357,11 +355,6 @@ class FakeProvider:
                 refused[offer.key] = CapacityError(self.name, "InsufficientCapacity", text)
         return plan
 
-    def _standing(self, spec: LaunchSpec, ids: Sequence[str]) -> Sequence[Instance]:
-        """The machines that are not gone since; CapacityError where none is left."""
-        alive = [m.instance for m in map(self.account.machines.__getitem__, ids) if _alive(m)]
-        return launched(self.name, spec, alive) if spec.nodes else ()
-
     def _lose_answer(self) -> None:
         if self._answers_to_lose:
             self._answers_to_lose -= 1
@@ -375,11 +368,6 @@ class FakeProvider:
         if machine.instance.market is Market.SPOT:
             raise ProviderError(self.name, "UnsupportedOperation", f"{instance_id} is spot")
         machine.instance = replace(machine.instance, state=state)
-
-    def _end(self, ids: Sequence[str]) -> None:
-        for instance_id in ids:
-            if self._owns(instance_id):
-                self._stop(instance_id)
 
     def _stop(self, instance_id: str) -> None:
         machine = self.account.machines[instance_id]

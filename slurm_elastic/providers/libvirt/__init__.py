@@ -10,5 +10,6 @@ CLOUD = CloudKind(
     settings=LibvirtCloud,
     open=opened(f"{__name__}.provider:LibvirtProvider"),
     check=check,
+    found=later(f"{__name__}.found:found"),
     images=later(f"{__name__}.image_store:VolumeImages"),
 )

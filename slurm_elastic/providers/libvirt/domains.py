@@ -18,7 +18,7 @@ from slurm_elastic.providers.libvirt.machine import (
     OFF,
     STOPPED,
     UNKNOWN,
-    Plan,
+    DomainPlan,
     marked,
     tags_in,
     volumes,
@@ -87,7 +87,7 @@ def kind_of(one: Any) -> str:  # noqa: ANN401
     return "raw" if kind is None else str(kind.get("type", "raw"))
 
 
-def start(connection: Any, plan: Plan) -> None:  # noqa: ANN401
+def start(connection: Any, plan: DomainPlan) -> None:  # noqa: ANN401
     """Define it, make its volumes, start it; what is there is left as it is."""
     settings = plan.settings
     pool, path, kind, size = image(connection, settings)
@@ -99,10 +99,7 @@ def start(connection: Any, plan: Plan) -> None:  # noqa: ANN401
     disk, seed = volumes(plan.name)
     _volume(pool, disk, max(size, (plan.kind.disk or 0) << 30), "qcow2", backing)
     data = plan.seed()
-    stream = connection.newStream()
-    _volume(pool, seed, len(data), "raw").upload(stream, 0, len(data))
-    stream.sendAll(lambda _, count, source: source.read(count), io.BytesIO(data))
-    stream.finish()
+    send(connection, _volume(pool, seed, len(data), "raw"), len(data), io.BytesIO(data).read)
     left()
     _settled(domain.create, domain.isActive)
 
@@ -119,6 +116,19 @@ def new_volume(pool: Any, name: str, size: int, kind: str, backing: str = "") ->
         f"<volume><name>{escape(name)}</name><capacity>{size}</capacity>"
         f"<target><format type='{kind}'/></target><backingStore>{backing}</backingStore></volume>"
     )
+
+
+def send(connection: Any, target: Any, size: int, read: Callable[[int], bytes]) -> None:  # noqa: ANN401
+    """Fill a volume with ``size`` bytes, before this thread's deadline."""
+
+    def piece(_stream: Any, count: int, _nothing: None) -> bytes:  # noqa: ANN401
+        left()
+        return read(count)
+
+    stream = connection.newStream()
+    target.upload(stream, 0, size)
+    stream.sendAll(piece, None)
+    stream.finish()
 
 
 def stop(connection: Any, number: str) -> None:  # noqa: ANN401

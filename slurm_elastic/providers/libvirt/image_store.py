@@ -20,10 +20,11 @@ from msgspec import Struct
 
 from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.config import Cluster
-from slurm_elastic.model.cluster import CloudImage, ImageFile, Pool
+from slurm_elastic.model.boot_image import CloudImage, ImageFile
+from slurm_elastic.model.cluster import Pool
 from slurm_elastic.providers.base.hosts import left, until
 from slurm_elastic.providers.base.image_marks import image_marks, upload_limit
-from slurm_elastic.providers.libvirt.domains import UNFINISHED, found, kind_of, new_volume
+from slurm_elastic.providers.libvirt.domains import UNFINISHED, found, kind_of, new_volume, send
 from slurm_elastic.providers.libvirt.hosts import LibvirtHosts, bindings
 from slurm_elastic.providers.libvirt.settings import LibvirtCloud
 
@@ -60,7 +61,11 @@ class VolumeImages:
     def images(self) -> Sequence[CloudImage]:
         """Labelled ones, unfinished ones, and the one that machines start from."""
         with self._hosts.limited():
-            return [one for host in self.places for one in self._call(host, self._there(host))]
+            return [
+                one
+                for host in self.places
+                for one in self._call(host, partial(_listed, self._settings, host))
+            ]
 
     def steps(self, file: ImageFile) -> Sequence[str]:
         """Three."""
@@ -100,9 +105,6 @@ class VolumeImages:
             os=file.os, version=file.version, software=file.software, size=file.size,
             digest=file.digest, built=file.built, marks=image_marks(file, self._cluster),
         )  # fmt: skip
-
-    def _there(self, host: str) -> Callable[[Any], list[CloudImage]]:
-        return lambda connection: list(_listed(self._settings, host, connection))
 
     def _take_back(self, host: str, name: str, say: Say) -> None:
         try:
@@ -147,28 +149,18 @@ def _fill(
     # As raw: libvirt would begin a qcow2 of its own. What it is, is seen by its content.
     target = new_volume(pool, name, file.size, "raw")
     with open(file.path, "rb") as data:
-        _send(connection, target, file.size, data.read)
+        send(connection, target, file.size, data.read)
     _await_form(pool, name, file.form)
-    target = pool.storageVolLookupByName(name)
-    if _digest(connection, target, file.size) != file.digest:
+    back = hashlib.sha256()
+    for piece in _read(connection, pool.storageVolLookupByName(name), file.size):
+        back.update(piece)
+    if back.hexdigest() != file.digest:
         text = f"{name} has another content than {file.path}"
         raise ProviderError(settings.name, "BadImage", text)
     say("read back, it is as the file")
     about = msgspec.json.encode(label)
     beside = new_volume(pool, name + LABEL, len(about), "raw")
-    _send(connection, beside, len(about), io.BytesIO(about).read)
-
-
-def _send(connection: Any, target: Any, size: int, read: Callable[[int], bytes]) -> None:  # noqa: ANN401
-    stream = connection.newStream()
-    target.upload(stream, 0, size)
-    stream.sendAll(lambda _, count, __: _in_time(read(count)), None)
-    stream.finish()
-
-
-def _in_time(data: bytes) -> bytes:
-    left()
-    return data
+    send(connection, beside, len(about), io.BytesIO(about).read)
 
 
 def _await_form(pool: Any, name: str, form: str) -> None:  # noqa: ANN401
@@ -179,13 +171,6 @@ def _await_form(pool: Any, name: str, form: str) -> None:  # noqa: ANN401
             if kind_of(pool.storageVolLookupByName(name)) == form:
                 return
         time.sleep(min(_PAUSE, left()))
-
-
-def _digest(connection: Any, target: Any, size: int) -> str:  # noqa: ANN401
-    read = hashlib.sha256()
-    for piece in _read(connection, target, size):
-        read.update(piece)
-    return read.hexdigest()
 
 
 def _read(connection: Any, target: Any, size: int) -> Iterator[bytes]:  # noqa: ANN401
@@ -213,16 +198,18 @@ def _drop(settings: LibvirtCloud, name: str, connection: Any) -> None:  # noqa: 
             there.delete()
 
 
-def _listed(settings: LibvirtCloud, host: str, connection: Any) -> Iterator[CloudImage]:  # noqa: ANN401
+def _listed(settings: LibvirtCloud, host: str, connection: Any) -> list[CloudImage]:  # noqa: ANN401
     pool = connection.storagePoolLookupByName(settings.storage)
     there = {one.name(): one for one in pool.listAllVolumes()}
     bases = {name.removesuffix(end) for name in there for end in (LABEL, UNFINISHED)
              if name.endswith(end)}  # fmt: skip
+    listed = []
     for name in sorted(bases | ({settings.image} & there.keys())):
         label = _label_in(connection, there.get(name + LABEL))
         half = name + UNFINISHED in there
         if half or (name in there and (label or name == settings.image)):
-            yield _image(name, host, label, half=half)
+            listed.append(_image(name, host, label, half=half))
+    return listed
 
 
 def _label_in(connection: Any, there: Any) -> VolumeLabel | None:  # noqa: ANN401

@@ -12,7 +12,7 @@ from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import Cluster
 from slurm_elastic.model.cluster import InstanceState, LaunchSpec
 from slurm_elastic.providers.base.joining import own_facts
-from slurm_elastic.providers.base.marks import MADE, marks_of
+from slurm_elastic.providers.base.machine_tags import MADE, marks_of
 from slurm_elastic.providers.base.nocloud import seed
 from slurm_elastic.providers.base.tags import CLOUD, CLUSTER, GENERATION, PREFIX, NodeNames
 from slurm_elastic.providers.base.user_data import facts_program, read_part
@@ -53,7 +53,7 @@ def state_of(state: int, reason: int, tags: Mapping[str, str], now: float) -> In
 
 
 def tags_in(metadata: str) -> dict[str, str]:
-    """The marks that ``Plan.definition`` wrote."""
+    """The marks that ``DomainPlan.definition`` wrote."""
     found = Xml.fromstring(metadata).iter("tag")  # noqa: S314 - libvirt has read and written it
     return {one.get("key", ""): one.text or "" for one in found}
 
@@ -100,7 +100,7 @@ def marked(tags: Mapping[str, str]) -> str:
     return Xml.tostring(_marked(tags), encoding="unicode")
 
 
-class Plan(Struct, frozen=True, kw_only=True):
+class DomainPlan(Struct, frozen=True, kw_only=True):
     """A machine to be: ``text`` is the domain to start from, ``parts`` are its user data's."""
 
     settings: LibvirtCloud

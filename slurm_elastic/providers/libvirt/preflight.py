@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from slurm_elastic.base.errors import ProviderError
-from slurm_elastic.model.cluster import Finding, Level
+from slurm_elastic.model.finding import Finding, Level
 from slurm_elastic.providers.base.preflight import ANSWER, Look
 from slurm_elastic.providers.libvirt import domains
 from slurm_elastic.providers.libvirt.hosts import LibvirtHosts

@@ -9,24 +9,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from slurm_elastic.base.errors import (
-    CapacityError,
-    InstanceNotFound,
-    ProviderError,
-    TransientError,
-)
+from slurm_elastic.base.errors import CapacityError, InstanceNotFound, ProviderError, TransientError
 from slurm_elastic.config import Cluster
-from slurm_elastic.model.cluster import Finding, InstanceState, LaunchSpec, Pool
+from slurm_elastic.model.cluster import InstanceState, LaunchSpec, Pool
+from slurm_elastic.model.finding import Finding
 from slurm_elastic.providers.base.hosted import HostedProvider, Room, Tagged, room
 from slurm_elastic.providers.base.hosts import left
-from slurm_elastic.providers.base.marks import machine_of
+from slurm_elastic.providers.base.machine_tags import machine_of
 from slurm_elastic.providers.base.ownership import Ownership
 from slurm_elastic.providers.base.parallel import require
 from slurm_elastic.providers.base.recipe import recipe
 from slurm_elastic.providers.base.user_data import read_user_data
 from slurm_elastic.providers.libvirt import domains, machine, preflight
 from slurm_elastic.providers.libvirt.hosts import LibvirtHosts, bindings
-from slurm_elastic.providers.libvirt.machine import Plan
+from slurm_elastic.providers.libvirt.machine import DomainPlan
 from slurm_elastic.providers.libvirt.settings import LibvirtCloud, LibvirtType
 
 log = logging.getLogger(__name__)
@@ -92,7 +88,7 @@ class LibvirtProvider(HostedProvider[LibvirtType]):
 
     def _run(self, spec: LaunchSpec, node: str, kind: LibvirtType) -> None:
         host = spec.offer.zone
-        plan = Plan(
+        plan = DomainPlan(
             settings=self._settings, cluster=self._cluster, spec=spec, node=node, kind=kind,
             text=self._text, parts=self._parts,
         )  # fmt: skip

@@ -6,13 +6,13 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from slurm_elastic.config.found import Found, Place
+from slurm_elastic.config.found import Found, SearchPlace
 from slurm_elastic.model.cluster import Location
 
 SOCKET = Path("/run/slurm-elastic/local.sock")
 
 
-def found(place: Place) -> Iterator[Found]:
+def found(place: SearchPlace) -> Iterator[Found]:
     """Always there; usable while its agent runs."""
     del place
     runs = SOCKET.exists()

@@ -10,7 +10,15 @@ import msgspec
 from slurm_elastic.base.bounded import Budget, exchange
 from slurm_elastic.base.errors import AuthError, CapacityError, ProviderError, TransientError
 from slurm_elastic.config import Cluster
-from slurm_elastic.machine.local.wire import Answer, Launch, List, Message, Ping, Record, Terminate
+from slurm_elastic.machine.local.wire import (
+    AgentAnswer,
+    LaunchOrder,
+    List,
+    Message,
+    Ping,
+    Record,
+    Terminate,
+)
 from slurm_elastic.model.cluster import (
     Instance,
     InstanceState,
@@ -75,7 +83,7 @@ class LocalProvider:
     def launch(self, spec: LaunchSpec) -> Sequence[Instance]:
         """Have slurmd's started; the answer comes before they have registered."""
         answer = self._ask(
-            Launch(
+            LaunchOrder(
                 cluster=self._cluster,
                 generation=spec.generation,
                 pool=spec.pool.name,
@@ -121,10 +129,10 @@ class LocalProvider:
             address="127.0.0.1",
         )
 
-    def _ask(self, message: Message) -> Answer:
+    def _ask(self, message: Message) -> AgentAnswer:
         try:
             line = self._exchange(msgspec.json.encode(message))
-            answer = msgspec.json.decode(line, type=Answer)
+            answer = msgspec.json.decode(line, type=AgentAnswer)
         except PermissionError as error:
             raise AuthError(self.name, "NotPermitted", f"{self._agent}: {error.strerror}") from None
         except TimeoutError:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from slurm_elastic.config.clouds import CloudSettings
-from slurm_elastic.config.numbers import (
-    Count,
-)
+from slurm_elastic.config.numbers import Count
 
 LOCAL_AGENT = (
     "systemctl enable --now slurm-elastic-local; "

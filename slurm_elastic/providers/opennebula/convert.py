@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from slurm_elastic.model.cluster import Instance, InstanceState
-from slurm_elastic.providers.base.marks import machine_of
+from slurm_elastic.providers.base.machine_tags import machine_of
 from slurm_elastic.providers.base.tags import GENERATION, NODES
 from slurm_elastic.providers.opennebula.requests import SPELLING
 from slurm_elastic.providers.opennebula.settings import OpenNebulaCloud
@@ -93,11 +93,6 @@ def vm(record: Any) -> Vm:  # noqa: ANN401 - a pyone object
         address=_address(record.TEMPLATE),
         host=int(last.HID) if last else None,
     )
-
-
-def fresh(number: int, started: float, tags: Mapping[str, str]) -> Vm:
-    """One just started, of which nothing has been read yet."""
-    return Vm(id=number, state=PENDING, lcm=0, started=started, tags=tags, address=None)
 
 
 def state_of(one: Vm) -> InstanceState:

@@ -122,7 +122,9 @@ def _known(cloud: str, error: Exception) -> ProviderError | None:
         case NoCredentials():
             return AuthError(cloud, "NoCredentials", str(error))
         case xmlrpc.client.ProtocolError():
-            return _from_http(cloud, error)
+            # Oned answers 200 always: anything else is a proxy in between, or not oned at all.
+            text = f"HTTP {error.errcode} {error.errmsg} from {error.url}"
+            return kind_of(error.errcode)(cloud, f"HTTP{error.errcode}", text)
         case ssl.SSLCertVerificationError():
             return AuthError(cloud, "Certificate", error.verify_message)
     if isinstance(error, _NO_ANSWER):
@@ -140,12 +142,6 @@ def _strange(cloud: str, error: Exception) -> ProviderError | None:
         text = f"the answer makes no sense: {type(error).__name__}: {_sentence(error)}"
         return TransientError(cloud, "BadAnswer", text)
     return None
-
-
-def _from_http(cloud: str, error: xmlrpc.client.ProtocolError) -> ProviderError:
-    """Oned answers 200 always: anything else is a proxy in between, or not oned at all."""
-    text = f"HTTP {error.errcode} {error.errmsg} from {error.url}"
-    return kind_of(error.errcode)(cloud, f"HTTP{error.errcode}", text)
 
 
 def _sentence(error: BaseException) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import ProviderError
-from slurm_elastic.config.found import Found, Place, unusable
+from slurm_elastic.config.found import Found, SearchPlace, unusable
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.providers.opennebula.known_types import known_types
 from slurm_elastic.providers.opennebula.settings import OpenNebulaCloud
@@ -18,7 +18,7 @@ HERE = "http://localhost:2633/RPC2"
 PATIENCE = 10.0
 
 
-def found(place: Place) -> Iterator[Found]:
+def found(place: SearchPlace) -> Iterator[Found]:
     """Where there is a one_auth: OpenNebula's own variables and files say which front end."""
     auth = Path(place.environment.get("ONE_AUTH") or place.home / ".one" / "one_auth")
     if not auth.exists():
@@ -26,7 +26,7 @@ def found(place: Place) -> Iterator[Found]:
     endpoint = place.environment.get("ONE_XMLRPC") or _told(place.home) or HERE
     one = Found(
         name="nebula", provider="opennebula", location=Location.ON_PREMISES, usable=True,
-        what=f"{auth} for {endpoint}",
+        what=f"{auth} for {endpoint}", joins=True,
     )  # fmt: skip
     keys: dict[str, Any] = {"endpoint": endpoint, "auth": str(auth.resolve())}
     settings = OpenNebulaCloud(name=one.name, location=one.location, timeout=PATIENCE, **keys)

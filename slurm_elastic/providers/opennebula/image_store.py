@@ -13,7 +13,8 @@ from typing import Any
 
 from slurm_elastic.base.errors import ConfigError, ProviderError
 from slurm_elastic.config import Cluster
-from slurm_elastic.model.cluster import CloudImage, ImageFile, Pool
+from slurm_elastic.model.boot_image import CloudImage, ImageFile
+from slurm_elastic.model.cluster import Pool
 from slurm_elastic.providers.base.image_marks import DIGEST, image_marks, upload_limit
 from slurm_elastic.providers.opennebula.front_end import FrontEnd
 from slurm_elastic.providers.opennebula.images import (
@@ -91,6 +92,8 @@ class OneImages:
 
     def _template(self, file: ImageFile) -> Mapping[str, str]:
         marks = {SPELLING.key(key): text for key, text in image_marks(file, self._cluster).items()}
+        with open(file.path, "rb") as data:
+            digest = hashlib.file_digest(data, lambda: hashlib.sha1(usedforsecurity=False))
         return {
             "NAME": file.name,
             "TYPE": "OS",
@@ -99,7 +102,7 @@ class OneImages:
             "FORMAT": file.form,
             "DRIVER": file.form,
             "DEV_PREFIX": "vd",
-            "SHA1": _sha1(file.path),  # the front end compares it, where it loads a URL
+            "SHA1": digest.hexdigest(),  # the front end compares it, where it loads a URL
             **marks,
         }
 
@@ -158,8 +161,3 @@ def _image(record: Any, uid: int) -> CloudImage:  # noqa: ANN401
         created=told.created, size=int(record.SIZE or 0) * _MIB or None, digest=digest,
         unfinished=one.broken or half, own=one.uid == uid,
     )  # fmt: skip
-
-
-def _sha1(path: str) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.sha1(usedforsecurity=False)).hexdigest()

@@ -15,7 +15,8 @@ from typing import Any
 from msgspec import Struct
 
 from slurm_elastic.base.errors import ProviderError
-from slurm_elastic.model.cluster import ImageChoice, Pool
+from slurm_elastic.model.boot_image import ImageChoice
+from slurm_elastic.model.cluster import Pool
 from slurm_elastic.policies.launch.images import Candidate, lacks, newest, none_fits, software_of
 from slurm_elastic.providers.base.kept import Kept
 from slurm_elastic.providers.opennebula.requests import PREFIX
@@ -40,7 +41,7 @@ _STATES = {
 _WILD = frozenset("*?[")
 
 
-class Image(Struct, frozen=True, kw_only=True):
+class OneImage(Struct, frozen=True, kw_only=True):
     """The fields that we read of an image. ``unsuited`` says why a pool's machines cannot boot from
     it, ``broken`` why machines cannot start with it at all.
     """
@@ -103,7 +104,7 @@ class Images:
 
 
 def chosen(
-    settings: OpenNebulaCloud, choice: ImageChoice, images: Sequence[Image], uid: int
+    settings: OpenNebulaCloud, choice: ImageChoice, images: Sequence[OneImage], uid: int
 ) -> Candidate:
     """The image for a choice; ``uid`` is the account's own. ProviderError where there is none, or
     more than one of an exact name.
@@ -124,7 +125,9 @@ def chosen(
     return found
 
 
-def _left_out(choice: ImageChoice, images: Iterable[Image], trusted: Collection[Image]) -> str:
+def _left_out(
+    choice: ImageChoice, images: Iterable[OneImage], trusted: Collection[OneImage]
+) -> str:
     """The images that would have fitted, and why they do not count."""
     reasons = [
         f"{i.shown} {i.unusable if i in trusted else 'is of an owner not in image_owners'}"
@@ -134,11 +137,11 @@ def _left_out(choice: ImageChoice, images: Iterable[Image], trusted: Collection[
     return f"; {', '.join(reasons)}" if reasons else ""
 
 
-def image(record: Any) -> Image:  # noqa: ANN401 - a pyone object
+def image(record: Any) -> OneImage:  # noqa: ANN401 - a pyone object
     """One image of oned's pool."""
     tags: Mapping[str, Any] = record.TEMPLATE or {}
     told = {key: str(tags.get(key) or "") for key in (OS, VERSION, SOFTWARE, "LABELS")}
-    return Image(
+    return OneImage(
         candidate=Candidate(
             id=str(record.ID),
             name=str(record.NAME),

@@ -33,7 +33,7 @@ ASKED_AGAIN = 30.0
 """Seconds after which a machine that was to end, and is still there, is asked to end again."""
 
 
-class Machines:
+class OneMachines:
     """``ours`` are the ids that were ever seen with our tag, or started. Thread-safe."""
 
     def __init__(

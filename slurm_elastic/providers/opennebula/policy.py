@@ -61,19 +61,15 @@ def grant(settings: OpenNebulaCloud, use: Use, holder: Holder) -> Grant:
 
 def _rules(settings: OpenNebulaCloud, pools: Sequence[Pool]) -> Iterator[str]:
     yield 'allow "VM/* CREATE"'
-    templates = sorted({settings.types[name].template for name in _types(settings, pools)})
-    for number in templates:
+    # The types that the pools take; doctor looks at all that the settings have.
+    types = {n for p in pools for n in p.instance_types or settings.types if n in settings.types}
+    for number in sorted({settings.types[name].template for name in types}):
         yield f'allow "TEMPLATE/#{number} USE"'
         yield f'for id in $(each {number} IMAGE_ID); do allow "IMAGE/#$id USE"; done'
         yield f'for id in $(each {number} NETWORK_ID); do allow "NET/#$id USE"; done'
     named = {int(p.image.id) for p in pools if p.image is not None and p.image.id is not None}
     yield from (f'allow "IMAGE/#{number} USE"' for number in sorted(named))
     yield 'allow "HOST/* USE"  # to see them: room is known before an order, and hosts taken out'
-
-
-def _types(settings: OpenNebulaCloud, pools: Sequence[Pool]) -> set[str]:
-    """The types that the pools take; doctor looks at all that the settings have."""
-    return {n for p in pools for n in p.instance_types or settings.types if n in settings.types}
 
 
 def _quota(settings: OpenNebulaCloud, pools: Sequence[Pool]) -> str:

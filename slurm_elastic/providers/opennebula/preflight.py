@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from slurm_elastic.model.cluster import Finding, Pool
+from slurm_elastic.model.cluster import Pool
+from slurm_elastic.model.finding import Finding
 from slurm_elastic.policies.launch.images import wanted
-from slurm_elastic.providers.base.marks import TYPE
+from slurm_elastic.providers.base.machine_tags import TYPE
 from slurm_elastic.providers.base.preflight import Look, asked, quota
 from slurm_elastic.providers.opennebula import capacity, images, requests
 from slurm_elastic.providers.opennebula.convert import Vm

@@ -24,9 +24,10 @@ from slurm_elastic.base.errors import (
 )
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import LISTING_LAG
-from slurm_elastic.model.cluster import Finding, Instance, LaunchSpec, Notice, Offer, Pool
+from slurm_elastic.model.cluster import Instance, LaunchSpec, Notice, Offer, Pool
+from slurm_elastic.model.finding import Finding
 from slurm_elastic.providers.base.launched import launched
-from slurm_elastic.providers.base.marks import TYPE, bought
+from slurm_elastic.providers.base.machine_tags import TYPE, bought
 from slurm_elastic.providers.base.offers import Room, offers_with
 from slurm_elastic.providers.base.ownership import Ownership, ownership_of
 from slurm_elastic.providers.base.parallel import until_refused
@@ -40,7 +41,7 @@ from slurm_elastic.providers.opennebula.convert import Vm
 from slurm_elastic.providers.opennebula.errors import is_refusal
 from slurm_elastic.providers.opennebula.front_end import FrontEnd
 from slurm_elastic.providers.opennebula.images import Images
-from slurm_elastic.providers.opennebula.instances import Machines
+from slurm_elastic.providers.opennebula.instances import OneMachines
 from slurm_elastic.providers.opennebula.requests import read_parts
 from slurm_elastic.providers.opennebula.scheduling import Placements, given_up, in_line
 from slurm_elastic.providers.opennebula.settings import OneTemplate, OpenNebulaCloud
@@ -74,7 +75,7 @@ class OpenNebulaProvider:
         self._parts = read_parts(settings.user_data, settings.name, joining)
         self._call = FrontEnd(settings).call
         self._images = Images(self._call, settings)
-        self._machines = Machines(
+        self._machines = OneMachines(
             settings.name,
             ownership or ownership_of(settings, cluster, None),
             self._call,
@@ -296,7 +297,8 @@ class OpenNebulaProvider:
 
         def unread(node: str, number: int) -> Vm:
             tags = bought(spec, [node], self._cluster, self.name)
-            return convert.fresh(number, self._clock(), tags)
+            now = self._clock()
+            return Vm(id=number, state=convert.PENDING, lcm=0, started=now, tags=tags, address=None)
 
         try:
             known = self._machines.some(list(numbers.values()))

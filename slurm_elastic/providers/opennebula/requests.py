@@ -19,13 +19,8 @@ from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.model.cluster import LaunchSpec
 from slurm_elastic.providers.base.joining import own_facts
-from slurm_elastic.providers.base.marks import Spelling
-from slurm_elastic.providers.base.user_data import (
-    PROGRAM,
-    facts_program,
-    multipart,
-    read_user_data,
-)
+from slurm_elastic.providers.base.machine_tags import Spelling
+from slurm_elastic.providers.base.user_data import PROGRAM, facts_program, multipart, read_user_data
 from slurm_elastic.providers.opennebula.settings import OneTemplate
 
 PREFIX = "SLURM_ELASTIC_"
@@ -123,11 +118,14 @@ def merged(
     """
     context = {key: str(value or "") for key, value in template.items()}
     programs = [_template_program(context), *(p for p in parts if p.startswith(PROGRAM))]
+    texts = (p if p.startswith(PROGRAM) else f"#!/bin/sh\n{p}" for p in programs if p)
+    # one-context runs it at each boot: it writes the facts, then runs the programs in turn.
+    script = "".join(_PROGRAM.format(text=_base64(text, wrap=True)) for text in texts)
     context.pop("START_SCRIPT", None)
     context |= {f"SLURM_ELASTIC_{key.upper()}": value for key, value in facts.items()}
     context |= {
         "SET_HOSTNAME": facts["node"],
-        "START_SCRIPT_BASE64": _base64(_start_script(facts, [p for p in programs if p])),
+        "START_SCRIPT_BASE64": _base64(facts_program(facts) + script),
     }
     if not all(p.startswith(PROGRAM) for p in parts):
         document = multipart((f"#cloud-boothook\n{facts_program(facts)}", *parts))
@@ -144,14 +142,6 @@ def _template_program(context: Mapping[str, str]) -> str:
         return base64.b64decode(packed, validate=False).decode()
     except ValueError:
         return ""
-
-
-def _start_script(facts: Mapping[str, str], programs: Sequence[str]) -> str:
-    """one-context runs it at each boot: it writes the facts, then runs the others in turn."""
-    texts = [p if p.startswith("#!") else f"#!/bin/sh\n{p}" for p in programs]
-    return facts_program(facts) + "".join(
-        _PROGRAM.format(text=_base64(t, wrap=True)) for t in texts
-    )
 
 
 def _base64(text: str, *, wrap: bool = False) -> str:

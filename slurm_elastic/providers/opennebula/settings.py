@@ -8,9 +8,7 @@ from msgspec import Meta, field
 
 from slurm_elastic.config.clouds import CloudSettings, InstanceType, without_spot
 from slurm_elastic.config.gone import Gone
-from slurm_elastic.config.numbers import (
-    Seconds,
-)
+from slurm_elastic.config.numbers import Seconds
 from slurm_elastic.model.cluster import Market
 
 

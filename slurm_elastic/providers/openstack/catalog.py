@@ -15,7 +15,7 @@ from urllib.parse import quote
 from msgspec import Struct
 
 from slurm_elastic.base.errors import ProviderError
-from slurm_elastic.model.cluster import ImageChoice
+from slurm_elastic.model.boot_image import ImageChoice
 from slurm_elastic.policies.launch.images import Candidate, newest, none_fits, software_of
 from slurm_elastic.providers.base.kept import Kept
 from slurm_elastic.providers.openstack import requests
@@ -59,7 +59,8 @@ class Catalog:
     def unusable(self) -> Mapping[str, str]:
         """The settings' types that are not offered, and why; read anew."""
         there = self._listed_flavors()
-        reasons = {n: _lack(kind, there.get(kind.flavor or n)) for n, kind in self._types.items()}
+        types = self._settings.types
+        reasons = {n: _lack(kind, there.get(kind.flavor or n)) for n, kind in types.items()}
         return {name: why for name, why in reasons.items() if why}
 
     def flavor(self, kind_name: str) -> FlavorFound:
@@ -98,12 +99,12 @@ class Catalog:
     def _read_flavors(self) -> Mapping[str, FlavorFound]:
         there = self._listed_flavors()
         found: dict[str, FlavorFound] = {}
-        for name, kind in self._types.items():
+        for name, kind in self._settings.types.items():
             one = there.get(kind.flavor or name)
-            if one is not None and not _lack(kind, one):
+            why = _lack(kind, one)
+            if one is not None and not why:
                 found[name] = one
             else:
-                why = _lack(kind, one)
                 log.warning(
                     "not offered cloud=%s type=%s reason=%s", self._settings.name, name, why
                 )
@@ -116,10 +117,6 @@ class Catalog:
             one = _flavor(record)
             there |= {one.id: one, one.name: one}
         return there
-
-    @property
-    def _types(self) -> Mapping[str, Flavor]:
-        return self._settings.types
 
     def _read_image(self, name: str) -> str:
         path = f"/images?name={quote(name)}&status=active&sort=created_at:desc&limit=1"

@@ -281,11 +281,8 @@ def _message(answer: requests.Response) -> str:
         words = answer.json()
     except ValueError:
         return answer.text
-    parts = words.values() if isinstance(words, Mapping) else ()
-    found = (p.get("message") for p in parts if isinstance(p, Mapping))
-    listed = (
-        (e.get("title") for e in words.get("errors", ()) if isinstance(e, Mapping))
-        if (isinstance(words, Mapping))
-        else ()
-    )
+    if not isinstance(words, Mapping):
+        return answer.text
+    found = (p.get("message") for p in words.values() if isinstance(p, Mapping))
+    listed = (e.get("title") for e in words.get("errors", ()) if isinstance(e, Mapping))
     return str(next((m for m in (*found, *listed) if m), answer.text))

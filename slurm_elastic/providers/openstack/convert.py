@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from slurm_elastic.model.cluster import Instance, InstanceState
 from slurm_elastic.providers.base import tags as machine_tags
-from slurm_elastic.providers.base.marks import machine_of
+from slurm_elastic.providers.base.machine_tags import machine_of
 from slurm_elastic.providers.base.tags import NodeNames
 from slurm_elastic.providers.openstack import requests
 from slurm_elastic.providers.openstack.settings import OpenStackCloud
@@ -42,7 +42,7 @@ LEAVING = (DELETING, "soft-deleting")
 """The tasks of a server whose deletion nova has taken."""
 
 
-class Server(Struct, frozen=True, kw_only=True):
+class ServerFields(Struct, frozen=True, kw_only=True):
     """The fields that we read of a server. ``placed``: a host has it or had it; ``started``: it
     once ran; ``powered``: its guest runs. ``host_status`` is None where nova does not show it.
     """
@@ -76,7 +76,7 @@ class Server(Struct, frozen=True, kw_only=True):
         return self.status == "BUILD" and not self.placed
 
 
-def servers(records: Iterable[Record]) -> list[Server]:
+def servers(records: Iterable[Record]) -> list[ServerFields]:
     """The records of a list; KeyError, TypeError or ValueError where they are not servers."""
     names = NodeNames()
     return [_server(r, names) for r in records]
@@ -87,9 +87,9 @@ def is_whole(record: Record) -> bool:
     return "metadata" in record and "name" in record
 
 
-def _server(record: Record, names: NodeNames) -> Server:
+def _server(record: Record, names: NodeNames) -> ServerFields:
     tags = {str(key): str(value) for key, value in record["metadata"].items()}
-    return Server(
+    return ServerFields(
         id=str(record["id"]),
         name=str(record["name"]),
         status=str(record["status"]),
@@ -117,7 +117,7 @@ def _node(tags: Mapping[str, str], name: str, names: NodeNames) -> str:
     return names.node(tags, own[1]) if own else ""
 
 
-def state_of(one: Server) -> InstanceState:
+def state_of(one: ServerFields) -> InstanceState:
     """As all clouds have it. A guest that runs is not lost because nova has it as ERROR, as after a
     nova-compute that could not look after it when it came up again (compute/manager.py,
     _init_instance) or a deletion that failed.
@@ -129,7 +129,7 @@ def state_of(one: Server) -> InstanceState:
     return STATES.get(one.status, InstanceState.STOPPING)
 
 
-def instance(one: Server, settings: OpenStackCloud) -> Instance:
+def instance(one: ServerFields, settings: OpenStackCloud) -> Instance:
     """A server as a machine; what it was bought as is in its metadata."""
     return machine_of(
         one.id, one.tags, settings, state_of(one), one.address, node=one.node, launched=one.created

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from openstack.config.loader import CONFIG_FILES
 
 from slurm_elastic.base.errors import ProviderError
-from slurm_elastic.config.found import Found, Place, unusable
+from slurm_elastic.config.found import Found, SearchPlace, unusable
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.providers.openstack.errors import translated
 from slurm_elastic.providers.openstack.known_types import known_types
@@ -24,7 +24,7 @@ PATIENCE = 10.0
 MOST = 4
 
 
-def found(place: Place) -> Iterator[Found]:
+def found(place: SearchPlace) -> Iterator[Found]:
     """One for each entry of the first clouds.yaml that openstacksdk would read."""
     named = place.environment.get("OS_CLIENT_CONFIG_FILE")
     paths = [named] if named else [*CONFIG_FILES]
@@ -44,7 +44,7 @@ def _looked(entry: str, path: Path) -> Found:
     word = re.sub(r"[^a-z0-9]+", "-", entry.lower()).strip("-") or "stack"
     one = Found(
         name=word, provider="openstack", location=Location.ON_PREMISES, usable=True,
-        what=f"{entry} of {path}",
+        what=f"{entry} of {path}", joins=True,
     )  # fmt: skip
     keys: dict[str, Any] = {"cloud": entry, "clouds_file": str(path.resolve())}
     settings = OpenStackCloud(name=word, location=one.location, image="?", timeout=PATIENCE, **keys)
@@ -54,7 +54,7 @@ def _looked(entry: str, path: Path) -> Found:
     except ProviderError as error:
         return unusable(one, f"{error.refusal[:160]}")
     if image is None:
-        return unusable(one, "make an image with slurmd and munge (docs/joining.md)")
+        return unusable(one, "make an image in this project (docs/images.md)")
     more = {"image": image, "catalogue": True, "networks": [network or "auto"]}
     return replace(one, keys={**keys, **more}, types=types)
 

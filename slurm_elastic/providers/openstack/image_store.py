@@ -13,7 +13,8 @@ from typing import Any
 
 from slurm_elastic.base.errors import ProviderError, TransientError
 from slurm_elastic.config import Cluster
-from slurm_elastic.model.cluster import CloudImage, ImageFile, Pool
+from slurm_elastic.model.boot_image import CloudImage, ImageFile
+from slurm_elastic.model.cluster import Pool
 from slurm_elastic.providers.base.image_marks import DIGEST, image_marks, upload_limit
 from slurm_elastic.providers.openstack.catalog import Catalog, candidate, image_pages
 from slurm_elastic.providers.openstack.project import Project
@@ -22,7 +23,6 @@ from slurm_elastic.providers.openstack.settings import OpenStackCloud
 UNFINISHED = "slurm_elastic_unfinished"
 SIZE = "slurm_elastic_size"
 _PATCH = "application/openstack-images-v2.1-json-patch"
-_CHUNK = 1 << 20
 
 
 class GlanceImages:
@@ -98,7 +98,9 @@ class GlanceImages:
         name = str(found.get("os_hash_algo") or "")
         if name not in hashlib.algorithms_available:
             raise ProviderError(self._settings.name, "BadImage", "glance tells no checksum of it")
-        if _digest(file.path, name) != found.get("os_hash_value"):
+        with open(file.path, "rb") as data:
+            digest = hashlib.file_digest(data, name).hexdigest()
+        if digest != found.get("os_hash_value"):
             text = f"the image's {name} is not that of {file.path}"
             raise ProviderError(self._settings.name, "BadImage", text)
 
@@ -148,11 +150,3 @@ def _image(record: Mapping[str, Any]) -> CloudImage:
         unfinished=half or ("" if status == "active" else f"it is {status}"),
         own=record.get("visibility") == "private",
     )  # fmt: skip
-
-
-def _digest(path: str, name: str) -> str:
-    found = hashlib.new(name)
-    with open(path, "rb") as file:
-        while chunk := file.read(_CHUNK):
-            found.update(chunk)
-    return found.hexdigest()

@@ -23,7 +23,7 @@ from slurm_elastic.providers.base.ownership import Ownership
 from slurm_elastic.providers.base.parallel import each, failures, require
 from slurm_elastic.providers.openstack import convert
 from slurm_elastic.providers.openstack.catalog import Call
-from slurm_elastic.providers.openstack.convert import Record, Server
+from slurm_elastic.providers.openstack.convert import Record, ServerFields
 from slurm_elastic.providers.openstack.errors import from_fault, translated
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class Servers:
         self._lock = threading.Lock()
         self._taken: dict[str, float] = {}
 
-    def live(self, mark: str = "") -> list[Server]:
+    def live(self, mark: str = "") -> list[ServerFields]:
         """Ours that are there, of the launch with that mark in their names.
 
         nova filters neither by metadata nor, while a server is being scheduled, by tag: the list
@@ -68,7 +68,7 @@ class Servers:
             leaving = frozenset(self._taken)
         return [replace(s, task=convert.DELETING) if s.id in leaving else s for s in found]
 
-    def ended(self, mark: str, since: float) -> list[Server]:
+    def ended(self, mark: str, since: float) -> list[ServerFields]:
         """Servers of a launch that are gone: nova forgets their metadata and keeps their names."""
         stamp = dt.datetime.fromtimestamp(since, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         records = self._records(mark, **{"changes-since": stamp})
@@ -147,7 +147,7 @@ class Servers:
                 return
             query["marker"] = page[-1]["id"]
 
-    def _read(self, records: Iterator[Record]) -> list[Server]:
+    def _read(self, records: Iterator[Record]) -> list[ServerFields]:
         """The servers that are this cloud's by their metadata."""
         whole = list(records)
         broken = [r["id"] for r in whole if not convert.is_whole(r)]

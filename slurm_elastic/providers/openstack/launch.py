@@ -16,7 +16,7 @@ from slurm_elastic.model.cluster import STANDING, LaunchSpec
 from slurm_elastic.providers.base.tags import decided
 from slurm_elastic.providers.base.unconfirmed import UnconfirmedOrders
 from slurm_elastic.providers.openstack import requests
-from slurm_elastic.providers.openstack.convert import LEAVING, Server, state_of
+from slurm_elastic.providers.openstack.convert import LEAVING, ServerFields, state_of
 from slurm_elastic.providers.openstack.errors import NO_HOST
 from slurm_elastic.providers.openstack.instances import Servers
 
@@ -32,7 +32,7 @@ Order = Callable[[LaunchSpec, int, Sequence[str]], None]
 """``POST /servers`` for these nodes, which begin at that place of the spec."""
 
 
-class Launch:
+class ServerLaunch:
     """Carries out one spec; used once. ``warned`` may have a refusal from before."""
 
     def __init__(
@@ -53,7 +53,7 @@ class Launch:
         self._patience = patience
         self._unconfirmed = unconfirmed
         self._mark = requests.mark(uuid, spec.generation)
-        self.standing: dict[str, Server] = {}
+        self.standing: dict[str, ServerFields] = {}
         self.refusal: ProviderError | None = None
         self._deleted: set[str] = set()
 
@@ -81,7 +81,7 @@ class Launch:
         spec = self._spec
         mine = [s for s in self._servers.live(self._mark) if s.generation == spec.generation]
         broken = [s for s in mine if s.failed]
-        doubles: list[Server] = []
+        doubles: list[ServerFields] = []
         # One that is being deleted, or was stopped, is none of a launch's machines any more.
         there = [s for s in mine if not s.failed and state_of(s) in STANDING]
         for one in sorted(there, key=lambda s: (s.created, s.id)):
@@ -102,7 +102,7 @@ class Launch:
         lost = [s for s in mine if s.failed or state_of(s) not in STANDING]
         return begun, self._over(lost, ended)
 
-    def _over(self, lost: Sequence[Server], ended: Sequence[Server]) -> set[str]:
+    def _over(self, lost: Sequence[ServerFields], ended: Sequence[ServerFields]) -> set[str]:
         """The nodes of these machines, where no later call can have begun at the same place.
 
         One that asks for fewer does, but only when nova has taken the deletion of all that found
@@ -114,7 +114,7 @@ class Launch:
         places = [p for s in (*lost, *ended) if (p := self._place(s)) and p[0] in starts]
         return {node for p in places for node in self._spec.nodes[sum(p) : sum(p) + 1]}
 
-    def _place(self, one: Server) -> tuple[int, int] | None:
+    def _place(self, one: ServerFields) -> tuple[int, int] | None:
         return requests.place(one.name, self._uuid, self._spec.generation)
 
     def _start(self, start: int, nodes: Sequence[str]) -> None:
@@ -141,7 +141,7 @@ class Launch:
 
     def _batch(
         self, start: int, nodes: Sequence[str]
-    ) -> tuple[dict[str, Server], ProviderError | None]:
+    ) -> tuple[dict[str, ServerFields], ProviderError | None]:
         """One call. In doubt it raises; a refusal with machines means that some failed."""
         try:
             self._order(self._spec, start, nodes)
@@ -158,7 +158,9 @@ class Launch:
             text = f"the machines were ordered and cannot be looked after: {error.message}"
             raise TransientError(self._servers.name, error.code, text) from error
 
-    def _sorted_out(self, nodes: Sequence[str]) -> tuple[dict[str, Server], ProviderError | None]:
+    def _sorted_out(
+        self, nodes: Sequence[str]
+    ) -> tuple[dict[str, ServerFields], ProviderError | None]:
         """The machines of a call that are well; the others are ended, and the first one's fault."""
         made = self._decided_on(nodes)
         self._unconfirmed.listed(self._spec.generation, nodes)
@@ -173,7 +175,7 @@ class Launch:
             self._delete(failed)
         return good, refusal
 
-    def _decided_on(self, nodes: Sequence[str]) -> dict[str, Server]:
+    def _decided_on(self, nodes: Sequence[str]) -> dict[str, ServerFields]:
         """The servers of a call by node, when the scheduler has spoken or patience is over.
 
         Fewer than nodes are believed when they are as many twice: a list may lag behind. None at
@@ -201,6 +203,6 @@ class Launch:
             raise TransientError(self._servers.name, "NotListed", text)
         return made
 
-    def _delete(self, some: Sequence[Server]) -> None:
+    def _delete(self, some: Sequence[ServerFields]) -> None:
         self._deleted.update(s.id for s in some)
         self._servers.delete([s.id for s in some])

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from slurm_elastic.model.cluster import InstanceState, Notice, NoticeKind
-from slurm_elastic.providers.openstack.convert import Server, state_of
+from slurm_elastic.providers.openstack.convert import ServerFields, state_of
 
 FRESH = 60.0
 """Seconds for which one list of servers serves: it is read as a whole."""
@@ -25,7 +25,7 @@ class Notices:
 
     def __init__(
         self,
-        live: Callable[[], Iterable[Server]],
+        live: Callable[[], Iterable[ServerFields]],
         clock: Callable[[], float],
         monotonic: Callable[[], float],
     ) -> None:

@@ -7,7 +7,9 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote
 
-from slurm_elastic.model.cluster import Finding, ImageChoice, Instance, Pool
+from slurm_elastic.model.boot_image import ImageChoice
+from slurm_elastic.model.cluster import Instance, Pool
+from slurm_elastic.model.finding import Finding
 from slurm_elastic.policies.launch.images import wanted
 from slurm_elastic.providers.base.preflight import Look, asked, quota
 from slurm_elastic.providers.openstack.capacity import LIMITS

@@ -18,9 +18,10 @@ from msgspec.structs import replace
 from slurm_elastic.base.errors import InstanceNotFound, ProviderError
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import LISTING_LAG
-from slurm_elastic.model.cluster import Finding, Instance, LaunchSpec, Notice, Offer, Pool
+from slurm_elastic.model.cluster import Instance, LaunchSpec, Notice, Offer, Pool
+from slurm_elastic.model.finding import Finding
 from slurm_elastic.providers.base.launched import launched
-from slurm_elastic.providers.base.marks import TYPE
+from slurm_elastic.providers.base.machine_tags import TYPE
 from slurm_elastic.providers.base.offers import Room, offers_with
 from slurm_elastic.providers.base.ownership import Ownership, ownership_of
 from slurm_elastic.providers.base.recipe import recipe
@@ -29,10 +30,10 @@ from slurm_elastic.providers.base.user_data import read_parts
 from slurm_elastic.providers.openstack import convert, preflight, requests
 from slurm_elastic.providers.openstack.capacity import room
 from slurm_elastic.providers.openstack.catalog import Catalog
-from slurm_elastic.providers.openstack.convert import Server
+from slurm_elastic.providers.openstack.convert import ServerFields
 from slurm_elastic.providers.openstack.errors import is_refusal, translated
 from slurm_elastic.providers.openstack.instances import Servers
-from slurm_elastic.providers.openstack.launch import Launch
+from slurm_elastic.providers.openstack.launch import ServerLaunch
 from slurm_elastic.providers.openstack.notices import Notices
 from slurm_elastic.providers.openstack.project import Project
 from slurm_elastic.providers.openstack.settings import OpenStackCloud
@@ -93,7 +94,7 @@ class OpenStackProvider:
         """
         if not spec.nodes:
             return ()
-        launch = Launch(
+        launch = ServerLaunch(
             self._servers,
             self._order,
             lambda: self._tell_failed(spec.offer.instance_type),
@@ -220,7 +221,7 @@ class OpenStackProvider:
             until, error = self._failed.pop(kind, (0.0, None))
         return error if self._clock() < until else None
 
-    def _end_hopeless(self, some: Sequence[Server]) -> frozenset[str]:
+    def _end_hopeless(self, some: Sequence[ServerFields]) -> frozenset[str]:
         """End them and remember their types; the ids of those that are ended."""
         why = self._servers.fault(some[0].id)
         ended = set()

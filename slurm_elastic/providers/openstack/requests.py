@@ -17,7 +17,7 @@ from slurm_elastic.config.clouds import ONE_ZONE
 from slurm_elastic.model.cluster import LaunchSpec
 from slurm_elastic.providers.base import tags as machine_tags
 from slurm_elastic.providers.base.joining import facts_of
-from slurm_elastic.providers.base.marks import bought
+from slurm_elastic.providers.base.machine_tags import bought
 from slurm_elastic.providers.base.user_data import Form, compose
 from slurm_elastic.providers.openstack.settings import NETWORK_WORDS, OpenStackCloud
 

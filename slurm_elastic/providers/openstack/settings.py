@@ -8,9 +8,7 @@ from msgspec import field
 
 from slurm_elastic.config.clouds import ONE_ZONE, CloudSettings, InstanceType, without_spot
 from slurm_elastic.config.gone import Gone
-from slurm_elastic.config.numbers import (
-    Seconds,
-)
+from slurm_elastic.config.numbers import Seconds
 from slurm_elastic.model.cluster import Market
 
 NETWORK_WORDS = ("none", "auto")

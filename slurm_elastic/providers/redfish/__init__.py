@@ -9,6 +9,7 @@ from slurm_elastic.config.cloud_kinds import CloudKind
 from slurm_elastic.config.document import shown
 from slurm_elastic.config.partial import Draft
 from slurm_elastic.model.protocols import Provider
+from slurm_elastic.providers.base.later import later
 from slurm_elastic.providers.redfish.settings import RedfishCloud
 
 _URL = re.compile(r"(https://[^/\s]+|http://(localhost|127\.[\d.]+|\[::1\])(:\d+)?)/\S+")
@@ -50,4 +51,6 @@ def _check(draft: Draft, i: int, cloud: RedfishCloud) -> None:
             draft.problems.add(("pools", n, "nodes"), shown(missing[0]), expected)
 
 
-CLOUD = CloudKind(settings=RedfishCloud, open=_open, check=_check)
+CLOUD = CloudKind(
+    settings=RedfishCloud, open=_open, check=_check, found=later(f"{__name__}.found:found")
+)

@@ -25,9 +25,7 @@ _PAIR = re.compile(r"(\w+)=(\S*)")
 
 
 class RawNode(Struct, gc=False):
-    """The part that we use of an element of ``nodes`` of ``sinfo --json`` (22.05) or ``scontrol
-    show nodes --json``, in whatever form it comes.
-    """
+    """What we use of an element of ``nodes`` (``sinfo`` or ``scontrol show nodes``, JSON)."""
 
     name: Any
     state: Any = None
@@ -46,9 +44,7 @@ class RawNode(Struct, gc=False):
 
 
 class RawJob(Struct, gc=False):
-    """The part that we use of an element of ``jobs`` of ``squeue --json``, in whatever form it
-    comes.
-    """
+    """What we use of an element of ``jobs`` of ``squeue --json``, in whatever form."""
 
     job_id: Any
     job_state: Any = None
@@ -97,8 +93,7 @@ class RawJob(Struct, gc=False):
     memory_per_cpu: Any = None
 
 
-SLURMD_TIMEOUT = 300.0
-"""Slurm's default (s): slurm.conf(5)."""
+SLURMD_TIMEOUT = 300.0  # Slurm's default (s): slurm.conf(5)
 _TASKS = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
 
 
@@ -126,9 +121,7 @@ def states(*values: object) -> frozenset[str]:
 
 
 def job_states(value: object) -> frozenset[str]:
-    """The same of a job: 22.05 has one word for each, and a job that it has requeued and holds is
-    pending.
-    """
+    """The same of a job: 22.05 has one word, and one that it requeued and holds is pending."""
     found = states(value)
     return found | {"PENDING"} if found and found <= HOLDS_ITSELF else found
 

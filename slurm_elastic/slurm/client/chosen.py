@@ -12,9 +12,8 @@ log = logging.getLogger(__name__)
 
 
 def open_slurm(settings: SlurmSettings, stop: threading.Event | None = None) -> SlurmCli:
-    """The client of ``slurm.client``, of a service that ends with ``stop``. Where pyslurm
-    cannot be used, Slurm's commands are, with a line in the log. SlurmError where Slurm's own
-    version cannot be read.
+    """The client of ``slurm.client``, until ``stop``; commands where pyslurm cannot be used.
+    SlurmError where Slurm's own version cannot be read.
     """
     if settings.client is Client.CLI:
         return SlurmCli(settings, stop)

@@ -40,14 +40,11 @@ Raw = TypeVar("Raw", bound=Struct)
 
 MAX_HOSTLIST_CHARS = 60_000
 """The length of one argument; Linux takes 128 KiB (execve(2), MAX_ARG_STRLEN)."""
-_JSON_SINCE = (23, 2)
-"""From this release on there is data_parser, before it only 22.05's own forms."""
+_JSON_SINCE = (23, 2)  # from this release on there is data_parser, before it only 22.05's own forms
 _MISSHAPEN = (AttributeError, KeyError, TypeError, ValueError)
 """The errors that an answer of an unknown shape raises in ``answers``."""
-_WORDS = 1 << 16
-"""Bytes of what a failed command printed that its error has."""
-OPTIONS_KEPT = 600.0
-"""Seconds for which an option of slurm.conf holds once it was asked for."""
+_WORDS = 1 << 16  # bytes of what a failed command printed that its error has
+OPTIONS_KEPT = 600.0  # seconds for which an option of slurm.conf holds once it was asked for
 AGAIN_SECONDS = 5.0
 _AGAIN_PAUSE = 0.2
 _FAILED = re.compile(r"^slurm_\w+ error:|Unable to contact slurm controller", re.MULTILINE)
@@ -55,9 +52,7 @@ _FAILED = re.compile(r"^slurm_\w+ error:|Unable to contact slurm controller", re
 
 
 class SlurmCli:
-    """``model.protocols.Slurm`` by the command line; ``calls`` counts commands by name. Once
-    ``stop`` is set a slurmctld that does not answer is no longer waited for.
-    """
+    """``model.protocols.Slurm`` by commands; ``calls`` counts them; no wait after ``stop``."""
 
     def __init__(self, settings: SlurmSettings, stop: threading.Event | None = None) -> None:
         self._settings = settings
@@ -104,9 +99,7 @@ class SlurmCli:
         return {node.name: node for node in found if wanted is None or node.name in wanted}
 
     def jobs(self, *, ended: bool = False) -> Sequence[SlurmJob]:
-        """All jobs of the queue, array tasks apart. ``ended`` ones are there for MinJobAge: 22.05
-        lists them whether it is asked for them or not.
-        """
+        """All jobs, array tasks apart. ``ended`` ones for MinJobAge, by 22.05 in any case."""
         return self._history.get() if ended else self._queue.get()
 
     def _jobs(self) -> Sequence[SlurmJob]:
@@ -126,9 +119,7 @@ class SlurmCli:
         return found
 
     def _form(self) -> str:
-        """The option that asks for a form of JSON that we know, of those that this Slurm says it
-        has, asked once; empty before there was data_parser.
-        """
+        """The option for a form of JSON that we know; empty before there was data_parser."""
         if self._json is None:
             offered = self._offered() if self.version() >= _JSON_SINCE else None
             self._json = "" if offered is None else known(offered)
@@ -206,7 +197,6 @@ class SlurmCli:
         self._run("scontrol", "requeue", self._label(job))
 
     def start_now(self, job: int) -> None:
-        """``scontrol update jobid=JOB starttime=now``."""
         self._update_job(self._label(job), "starttime=now")
 
     def change_pending(
@@ -236,16 +226,13 @@ class SlurmCli:
         self._update_job(self._label(job), f"partition={','.join(partitions)}")
 
     def set_requeue(self, job: int, *, requeue: bool) -> None:
-        """``scontrol update jobid=JOB requeue=0|1``."""
         self._update_job(self._label(job), f"requeue={int(requeue)}")
 
     def signal(self, job: int, name: str, *, full: bool) -> None:
         """``scancel --signal=NAME --batch|--full JOB``."""
-        scope = "--full" if full else "--batch"
-        self._run("scancel", f"--signal={name}", scope, self._label(job))
+        self._run("scancel", f"--signal={name}", "--full" if full else "--batch", self._label(job))
 
     def any_nodes(self, job: int) -> None:
-        """``scontrol update jobid=JOB reqnodelist=``."""
         self._update_job(self._label(job), "reqnodelist=")
 
     def excluded_nodes(self, job: int) -> tuple[str, ...]:
@@ -257,7 +244,6 @@ class SlurmCli:
         return () if found[1] in ("", "(null)") else tuple(expand(found[1]))
 
     def exclude_nodes(self, job: int, nodes: Sequence[str]) -> None:
-        """``scontrol update jobid=JOB excnodelist=NODES``."""
         self._update_job(self._label(job), f"excnodelist={compress(nodes)}")
 
     def hold(self, job: int) -> None:
@@ -265,15 +251,12 @@ class SlurmCli:
         self._ask_again("scontrol", "uhold", self._label(job))
 
     def release(self, job: int) -> None:
-        """``scontrol release JOB``."""
         self._ask_again("scontrol", "release", self._label(job))
 
     def suspend(self, job: int) -> None:
-        """``scontrol suspend JOB``."""
         self._ask_again("scontrol", "suspend", self._label(job))
 
     def resume(self, job: int) -> None:
-        """``scontrol resume JOB``."""
         self._ask_again("scontrol", "resume", self._label(job))
 
     def reservations(self) -> Sequence[Reservation]:
@@ -285,7 +268,6 @@ class SlurmCli:
             raise SlurmError(command, 0, f"answered text of an unknown form: {error}") from error
 
     def tell(self, job: int, line: str) -> None:
-        """``scontrol notify JOB LINE``."""
         self._ask_again("scontrol", "notify", str(job), line)
 
     def finished(self, days: int) -> Sequence[tuple[str, str, int, int, int]]:
@@ -316,7 +298,6 @@ class SlurmCli:
         )  # fmt: skip
 
     def set_admin_comment(self, job: int, text: str) -> None:
-        """``scontrol update jobid=JOB admincomment=TEXT``."""
         self._update_job(self._label(job), f"admincomment={text}")
 
     def output(self, job: int) -> str:
@@ -367,8 +348,7 @@ class SlurmCli:
             # The fields that are asked for say no more.
             raise SlurmError(command, error.code, error.stderr) from error
         except (TypeError, ValueError) as error:
-            said = f"answered text of an unknown form: {error}"
-            raise SlurmError(command, 0, said) from error
+            raise SlurmError(command, 0, f"answered text of an unknown form: {error}") from error
         return tuple(text.found)
 
     def _read(
@@ -397,9 +377,7 @@ class SlurmCli:
         return b"".join(parts).decode(errors="replace")
 
     def _hand_on(self, take: Callable[[bytes], object], *command: str, **environment: str) -> str:
-        """Run it; ``take`` gets what it prints. Returns what it says beside that; SlurmError where
-        it fails.
-        """
+        """Run it; ``take`` gets what it prints. Returns the rest; SlurmError where it fails."""
         self.calls[command[0]] += 1
         if not os.path.exists(self._settings.conf):
             # Slurm's commands would look for it for a minute.

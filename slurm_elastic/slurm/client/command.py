@@ -10,14 +10,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 _PART = 1 << 18
-_MOST_ERRORS = 1 << 20
-"""Bytes of a command's complaints that are kept."""
-AT_THE_END = 1.0
-"""Seconds that a call may still take once the service is to end: far more than any needs that
-slurmctld answers.
-"""
-LOOK = 0.25
-"""Seconds after which who waits looks whether the service is to end."""
+_MOST_ERRORS = 1 << 20  # bytes of a command's complaints that are kept
+AT_THE_END = 1.0  # seconds of a call once the service is to end: more than any answer needs
+LOOK = 0.25  # seconds after which who waits looks whether the service is to end
 
 
 class Patience:

@@ -65,7 +65,6 @@ class FakeSlurm:
             self._jobs[job] = msgspec.structs.replace(old, **fields)
 
     def remove_job(self, job: int) -> None:
-        """Take a job out of the queue."""
         with self._lock:
             self._jobs.pop(job, None)
 
@@ -112,14 +111,12 @@ class FakeSlurm:
                 self._nodes[name] = _after(node, state, reason)
 
     def set_weights(self, weights: Mapping[str, int]) -> None:
-        """Keep the weights."""
         with self._lock:
             self._command("set_weights", weights=dict(weights))
             for name, weight in weights.items():
                 self._nodes[name] = msgspec.structs.replace(self._known(name), weight=weight)
 
     def set_addresses(self, addresses: Mapping[str, str]) -> None:
-        """Keep the addresses."""
         with self._lock:
             self._command("set_addresses", addresses=dict(addresses))
             for name, address in addresses.items():
@@ -182,7 +179,6 @@ class FakeSlurm:
             return {job: {k: v for k, v in names.items() if v} for job, names in told.items()}
 
     def set_requeue(self, job: int, *, requeue: bool) -> None:
-        """Whether Slurm may requeue the job."""
         with self._lock:
             self._command("set_requeue", job=job, requeue=requeue)
             self._jobs[job] = msgspec.structs.replace(self._known_job(job), requeue=requeue)
@@ -207,11 +203,9 @@ class FakeSlurm:
             return self._known_job(job).excluded
 
     def exclude_nodes(self, job: int, nodes: Sequence[str]) -> None:
-        """Other excluded nodes."""
         with self._lock:
             self._command("exclude_nodes", job=job, nodes=tuple(nodes))
-            known = self._known_job(job)
-            self._jobs[job] = msgspec.structs.replace(known, excluded=tuple(nodes))
+            self._jobs[job] = msgspec.structs.replace(self._known_job(job), excluded=tuple(nodes))
 
     def hold(self, job: int) -> None:
         """Its reason says so, and priority 0."""
@@ -324,9 +318,7 @@ BASE_STATES = frozenset({"IDLE", "ALLOCATED", "MIXED", "DOWN", "COMPLETING", "UN
 
 
 def requeued_for(job: SlurmJob) -> str:
-    """The reason of a job that is requeued: Slurm holds one that a person has suspended, as its
-    priority stays 0 (24.11, measured).
-    """
+    """The reason of a requeued job; Slurm holds one that a person suspended (24.11, measured)."""
     return "JobHeldAdmin" if job.is_suspended_by_person else "BeginTime"
 
 

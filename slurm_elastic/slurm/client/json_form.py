@@ -5,18 +5,14 @@ from __future__ import annotations
 import re
 
 _MEASURED = (0, 0, 42)
-"""The form of JSON that was measured, of 24.11, 25.11 and 26.05; each release has some, older and
-newer, and drops the oldest in time.
-"""
+"""The form that was measured, of 24.11 to 26.05; each release has some, and drops the oldest."""
 
 
 _FORM = re.compile(r"\bv(\d+)\.(\d+)\.(\d+)\b")
 
 
 def known(offered: str) -> str:
-    """The measured form, or the next newer one; else the newest; the release's own where it names
-    none.
-    """
+    """The measured form, or the next newer one; else the newest, or the release's own."""
     forms = sorted({(int(a), int(b), int(c)) for a, b, c in _FORM.findall(offered)})
     if not forms:
         return "--json"

@@ -19,12 +19,9 @@ from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.slurm.client.cli import SlurmCli
 from slurm_elastic.slurm.client.command import Patience
 
-PATIENCE = 5.0
-"""Seconds for one command, unless ``slurm.command_timeout`` is less."""
-ANSWER = 2.0
-"""Seconds for slurmctld's word that it is up, which waits for no lock of its own."""
-UP_FOR = 1.0
-"""Seconds for which a slurmctld that was up is not asked again whether it is."""
+PATIENCE = 5.0  # seconds for one command, unless `slurm.command_timeout` is less
+ANSWER = 2.0  # seconds for slurmctld's word that it is up, which waits for no lock of its own
+UP_FOR = 1.0  # seconds for which a slurmctld that was up is not asked again whether it is
 _PING = ("scontrol", "ping")
 
 
@@ -50,9 +47,7 @@ class PromptCli(SlurmCli):
         return self._ping_patience if command == _PING else self._patience
 
     def _queue_text(self) -> tuple[SlurmJob, ...]:
-        """A screen also tells of nodes that a job avoids, for which 22.05's ``--Format`` has no
-        field; where Slurm refuses to say so, of all else.
-        """
+        """With the nodes that a job avoids, which 22.05's ``--Format`` lacks, if Slurm says so."""
         found = super()._queue_text()
         if not self._excluded:
             return found

@@ -3,8 +3,8 @@ slurm_elastic.slurm.client.pyslurm_child``.
 
 pyslurm holds Python's lock through each call of slurmctld's, for MessageTimeout where that hangs,
 and libslurm's fatal errors end the process: neither may reach a service. The process is given a
-socket as standard input; a line of JSON there is a ``Request``, its answer an ``Answer``. It ends
-with the socket, so with whoever started it.
+socket as standard input; a line of JSON there is a ``ChildRequest``, its answer an
+``ChildAnswer``. It ends with the socket, so with whoever started it.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from slurm_elastic.slurm.client.command import LOOK, Patience
 _PART = 1 << 18
 
 
-class Request(Struct, frozen=True, kw_only=True):
+class ChildRequest(Struct, frozen=True, kw_only=True):
     """Set ``changes`` (pyslurm's words) of the nodes ``names``; without any: read all nodes."""
 
     names: tuple[str, ...] = ()
     changes: dict[str, str] = {}
 
 
-class Answer(Struct, frozen=True, kw_only=True):
+class ChildAnswer(Struct, frozen=True, kw_only=True):
     """The nodes that were asked for, or why not."""
 
     nodes: tuple[SlurmNode, ...] = ()
@@ -50,14 +50,14 @@ class Child:
         self._process: subprocess.Popen[bytes] | None = None
         self._link: socket.socket | None = None
 
-    def ask(self, request: Request) -> Answer:
+    def ask(self, request: ChildRequest) -> ChildAnswer:
         """Its answer. OSError where there is none, TimeoutError among them: the process is over."""
         began = time.monotonic()
         try:
             link = self._link or self._start()
             link.settimeout(self._patience.left(began))
             link.sendall(msgspec.json.encode(request) + b"\n")
-            return msgspec.json.decode(self._line(link, began), type=Answer)
+            return msgspec.json.decode(self._line(link, began), type=ChildAnswer)
         except BaseException as error:
             code = self.close()
             if isinstance(error, (EOFError, ConnectionError, msgspec.DecodeError)):
@@ -119,14 +119,14 @@ def node(raw: Any) -> SlurmNode:  # noqa: ANN401 - a pyslurm.Node
     )
 
 
-def _answer(pyslurm: Any, request: Request) -> Answer:  # noqa: ANN401 - the module
+def _answer(pyslurm: Any, request: ChildRequest) -> ChildAnswer:  # noqa: ANN401 - the module
     try:
         if request.names:
             pyslurm.Nodes(list(request.names)).modify(pyslurm.Node(**request.changes))
-            return Answer()
-        return Answer(nodes=tuple(map(node, pyslurm.Nodes.load().values())))
+            return ChildAnswer()
+        return ChildAnswer(nodes=tuple(map(node, pyslurm.Nodes.load().values())))
     except pyslurm.PyslurmError as error:
-        return Answer(error=str(error) or type(error).__name__)
+        return ChildAnswer(error=str(error) or type(error).__name__)
 
 
 def main() -> None:
@@ -135,7 +135,7 @@ def main() -> None:
 
     with socket.socket(fileno=os.dup(sys.stdin.fileno())) as link, link.makefile("rb") as lines:
         for line in lines:
-            request = msgspec.json.decode(line, type=Request)
+            request = msgspec.json.decode(line, type=ChildRequest)
             link.sendall(msgspec.json.encode(_answer(pyslurm, request)) + b"\n")
 
 

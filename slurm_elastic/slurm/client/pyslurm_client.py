@@ -19,7 +19,7 @@ from slurm_elastic.config import SlurmSettings
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.slurm.client import answers
 from slurm_elastic.slurm.client.cli import SlurmCli
-from slurm_elastic.slurm.client.pyslurm_child import Answer, Child, Request
+from slurm_elastic.slurm.client.pyslurm_child import Child, ChildAnswer, ChildRequest
 from slurm_elastic.slurm.client.shared_reading import SharedReading
 
 _IMPORT = "import pyslurm; print(pyslurm.__version__)"
@@ -60,9 +60,7 @@ def unusable(settings: SlurmSettings, version: tuple[int, int]) -> str:
 
 
 class PyslurmClient(SlurmCli):
-    """``model.protocols.Slurm`` with the nodes by pyslurm. Open it only where ``unusable`` is
-    empty.
-    """
+    """``model.protocols.Slurm``, nodes by pyslurm. Only where ``unusable`` is empty."""
 
     def __init__(self, settings: SlurmSettings, stop: threading.Event | None = None) -> None:
         super().__init__(settings, stop)
@@ -95,12 +93,12 @@ class PyslurmClient(SlurmCli):
             super().update_nodes(names, state=state, reason=reason, address=address)
             return
         changes = {"state": str(state)} | ({} if reason is None else {"reason": reason})
-        self._ask(Request(names=tuple(names), changes=changes), "Nodes.modify", str(state))
+        self._ask(ChildRequest(names=tuple(names), changes=changes), "Nodes.modify", str(state))
 
     def _load(self) -> Sequence[SlurmNode]:
-        return self._ask(Request(), "Nodes.load").nodes
+        return self._ask(ChildRequest(), "Nodes.load").nodes
 
-    def _ask(self, request: Request, *words: str) -> Answer:
+    def _ask(self, request: ChildRequest, *words: str) -> ChildAnswer:
         command = ("pyslurm", *words)
         with self._lock:
             self.calls["pyslurm"] += 1

@@ -37,9 +37,7 @@ def options(mark: str) -> tuple[str, ...]:
 
 
 class QueueText:
-    """``take`` what comes, then ``close``; ``found`` has the jobs. ValueError where the text is not
-    what was asked for.
-    """
+    """``take`` what comes, then ``close``; ``found`` has the jobs. ValueError for another text."""
 
     def __init__(self, mark: str) -> None:
         self._mark = mark
@@ -152,9 +150,7 @@ def _limit(value: str) -> int | None:
 
 
 def _description(reason: str, reason_list: str) -> str:
-    """In parentheses there is what Slurm says more exactly than by the reason, or that again; else
-    the job's nodes are there.
-    """
+    """What Slurm says in parentheses beside the reason; the job's nodes are there otherwise."""
     if not reason_list.startswith("("):
         return ""
     said = reason_list[1:].removesuffix(")")

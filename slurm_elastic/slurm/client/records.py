@@ -19,10 +19,7 @@ from msgspec import Struct, defstruct
 Raw = TypeVar("Raw", bound=Struct)
 Value = TypeVar("Value")
 
-BATCH = 1 << 16
-"""Bytes that are decoded at once: larger blocks come from the system anew each time, which doubles
-the time (measured).
-"""
+BATCH = 1 << 16  # bytes decoded at once: larger blocks take twice the time (measured)
 _FIRST_KEY = re.compile(rb'\s*\{\r?\n([ \t]+)"')
 
 
@@ -62,9 +59,7 @@ class Records(Generic[Raw, Value]):
         return rest.errors
 
     def _find_end(self) -> bytes:
-        """The text between two records; empty where the layout is not the one we know. All that
-        stands before the first one goes to the head.
-        """
+        """The text between two records (empty: unknown layout); the head is before the first."""
         first = _FIRST_KEY.match(self._buffer)
         if first is None:
             return b""

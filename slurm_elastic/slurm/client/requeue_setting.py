@@ -20,16 +20,13 @@ def lift_until_it_runs(slurm: Slurm, ledger: Ledger, job: SlurmJob, now: float) 
     Raises SlurmError where Slurm refuses or does not answer: the job may not be requeued then, and
     the ledger's row only makes a later ``put_back`` look once more.
     """
-    ledger.lift_requeue(job.id, job.restarts, now)
+    ledger.requeues.lift(job.id, job.restarts, now)
     reach("refuse.lifted")
     slurm.set_requeue(job.id, requeue=True)
 
 
 def lift_for_good(slurm: Slurm, job: int) -> None:
-    """Allow requeues of a job that has an image: it goes on instead of beginning anew.
-
-    Raises SlurmError where Slurm refuses or does not answer.
-    """
+    """Allow requeues of a job that has an image, from which it goes on. SlurmError if not."""
     slurm.set_requeue(job, requeue=True)
 
 
@@ -41,4 +38,4 @@ def put_back(slurm: Slurm, ledger: Ledger, number: int, job: SlurmJob | None) ->
     if job is not None and job.requeue:
         slurm.set_requeue(job.id, requeue=False)
     reach("refuse.put-back")
-    ledger.requeue_put_back(number)
+    ledger.requeues.put_back(number)

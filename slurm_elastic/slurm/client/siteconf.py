@@ -67,10 +67,8 @@ class Record(Struct, frozen=True, kw_only=True):
         return default if entry is None else entry.value
 
 
-class Site(Struct, frozen=True, kw_only=True):
-    """The whole file, Includes in place. ``node_defaults`` and ``partition_defaults`` are what a
-    line after the end of the file would inherit.
-    """
+class SiteConf(Struct, frozen=True, kw_only=True):
+    """The file, Includes in place. ``*_defaults``: what a line after its end would inherit."""
 
     path: str
     lines: tuple[Line, ...]
@@ -127,18 +125,13 @@ class Site(Struct, frozen=True, kw_only=True):
         return int(text) if text.isdigit() else 1
 
 
-def read(path: str | Path, *, ignore: str | None = None) -> Site:
-    """Read slurm.conf and what it includes, but for files named ``ignore`` (our own fragment).
-
-    Raises ConfigError naming file and line.
-    """
+def read(path: str | Path, *, ignore: str | None = None) -> SiteConf:
+    """Read slurm.conf and its includes but ``ignore`` (our fragment). ConfigError has the line."""
     return _assemble(str(path), tuple(_lines(Path(path), Path(path), ignore, 0, {})))
 
 
 def read_lines(path: Path, *, ignore: str | None = None) -> tuple[Line, ...]:
-    """The logical lines of another file in slurm.conf's form (topology.conf, a fragment), but for
-    what it includes of the name ``ignore``.
-    """
+    """The logical lines of another file in that form, but for includes named ``ignore``."""
     return tuple(_lines(path, path, ignore, 0, {}))
 
 
@@ -183,9 +176,8 @@ def pairs(text: str, file: str, line: int) -> tuple[Entry, ...]:
 
 
 def _strip(raw: str) -> tuple[str, bool]:
-    """A physical line without its comment, and whether the next one continues it.
-
-    Slurm takes the comment off first, so a backslash inside a comment continues nothing.
+    """A physical line without its comment, and whether the next continues it. Slurm takes the
+    comment off first, so a backslash inside a comment continues nothing.
     """
     line = raw.rstrip("\r")
     comment = re.search(r"(?<!\\)(?:\\\\)*#", line)
@@ -205,9 +197,7 @@ def _text(path: Path, where: str) -> str:
 
 
 def encoded(text: str) -> bytes:
-    """``text`` as bytes again: what came out of a site's file goes back byte for byte, also where
-    it is no UTF-8.
-    """
+    """``text`` as bytes again: a site's file goes back byte for byte, also where it is no UTF-8."""
     return text.encode("utf-8", "surrogateescape")
 
 
@@ -248,7 +238,7 @@ class _Defaults:
         return Record(names=found, where=head.where, values={**self.values, **rest})
 
 
-def _assemble(path: str, lines: tuple[Line, ...]) -> Site:
+def _assemble(path: str, lines: tuple[Line, ...]) -> SiteConf:
     kinds = {kind: _Defaults() for kind in ("nodename", "partitionname", "nodeset")}
     records: dict[str, list[Record]] = {kind: [] for kind in kinds}
     for line in lines:
@@ -260,7 +250,7 @@ def _assemble(path: str, lines: tuple[Line, ...]) -> Site:
             records[kind].append(record)
     _unique(records["nodename"], "node")
     _unique(records["partitionname"], "partition")
-    return Site(
+    return SiteConf(
         path=path,
         lines=lines,
         nodes=tuple(records["nodename"]),

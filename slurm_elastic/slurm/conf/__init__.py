@@ -1,3 +1,1 @@
-"""Slurm's configuration: read as Slurm reads it, rendered, proven, installed and taken out
-again.
-"""
+"""Slurm's configuration: read as Slurm reads it, rendered, proven, installed, taken out again."""

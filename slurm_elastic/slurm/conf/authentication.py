@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from slurm_elastic.config import Config
-from slurm_elastic.slurm.client.siteconf import Site
+from slurm_elastic.slurm.client.siteconf import SiteConf
 
-SLURM = "auth/slurm"
-"""Slurm 23.11 and later: keys with an id and an end, no munge."""
+SLURM = "auth/slurm"  # Slurm 23.11 and later: keys with an id and an end, no munge
 
 
-def kind(site: Site) -> str:
+def kind(site: SiteConf) -> str:
     """The AuthType, with Slurm's own default."""
     found = site.option("AuthType")
     return "auth/munge" if found is None else found.value.lower()
 
 
-def wrong_secret(config: Config, site: Site) -> str:
+def wrong_secret(config: Config, site: SiteConf) -> str:
     """Why the secret that machines get by SSH is of no use to them; empty where it is the right
     one, or comes another way.
     """
@@ -28,7 +27,7 @@ def wrong_secret(config: Config, site: Site) -> str:
     return f"AuthType is {kind(site)}: join.ssh brings {has}, machines need {needs}"
 
 
-def notices(config: Config, site: Site) -> Iterator[str]:
+def notices(config: Config, site: SiteConf) -> Iterator[str]:
     """The words that an admin has to read about it before slurm-elastic is installed."""
     if wrong := wrong_secret(config, site):
         yield f"{wrong}, or cannot join"

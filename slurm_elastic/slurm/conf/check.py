@@ -18,10 +18,10 @@ from pathlib import Path
 from msgspec import Struct
 
 from slurm_elastic.base.errors import ConfigError, SlurmError
-from slurm_elastic.slurm.client.siteconf import Site, encoded, read_lines
+from slurm_elastic.slurm.client.siteconf import SiteConf, encoded, read_lines
 from slurm_elastic.slurm.conf import dryrun, fragment
 from slurm_elastic.slurm.conf.dryrun import DryRun
-from slurm_elastic.slurm.conf.plan import Plan
+from slurm_elastic.slurm.conf.plan import ConfPlan
 from slurm_elastic.slurm.conf.topology import FILE_NAME, is_tree, missing, switches
 
 VOLATILE = frozenset(
@@ -63,19 +63,14 @@ _MAY_CHANGE = frozenset(
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """``full``: the throw-away slurmctld was run; else ``lines`` say why not. ``lines`` are what
-    was found to be in order, one sentence each.
-    """
+    """``full``: a throw-away slurmctld was run; ``lines``: what is in order, or why it was not."""
 
     full: bool
     lines: tuple[str, ...]
 
 
-def check(plan: Plan, *, wrapper: Sequence[str] | None = None) -> Report:
-    """Check a plan; ConfigError where it must not be installed.
-
-    ``wrapper`` is the command that isolates (default: what works here).
-    """
+def check(plan: ConfPlan, *, wrapper: Sequence[str] | None = None) -> Report:
+    """Check a plan; ConfigError where it must not be installed. ``wrapper`` isolates."""
     problems = topology_problems(plan)
     if problems:
         raise ConfigError(*problems)
@@ -99,7 +94,7 @@ def check(plan: Plan, *, wrapper: Sequence[str] | None = None) -> Report:
     return Report(full=True, lines=tuple(lines))
 
 
-def topology_problems(plan: Plan) -> list[str]:
+def topology_problems(plan: ConfPlan) -> list[str]:
     """The lines that topology.conf lacks, where the site uses topology/tree."""
     if not is_tree(plan.site):
         return []
@@ -117,12 +112,13 @@ def _lesser(lines: Sequence[str], why: str) -> Report:
     return Report(full=False, lines=(*lines, f"lesser check, no throw-away slurmctld: {why}"))
 
 
-def _parse(plan: Plan) -> str:
+def _parse(plan: ConfPlan) -> str:
     """Let Slurm's own parser read the whole: unknown keys are fatal to clients too."""
     with tempfile.TemporaryDirectory(prefix="slurm-elastic-check-") as name:
         conf = Path(name) / "slurm.conf"
         (Path(name) / fragment.FILE_NAME).write_bytes(encoded(plan.fragment))
-        text = _flattened(plan.site) + f"include {fragment.FILE_NAME}\n"
+        lines = (f"{line.text}\n".replace("#", "\\#") for line in plan.site.lines)
+        text = "".join(lines) + f"include {fragment.FILE_NAME}\n"
         conf.write_bytes(encoded(text))
         command = (f"{plan.config.slurm.bin_dir}/scontrol", "show", "hostnames", "x")
         env = {"SLURM_CONF": str(conf), "PATH": os.environ.get("PATH", "/usr/bin:/bin")}
@@ -144,15 +140,8 @@ def _parse(plan: Plan) -> str:
     return "Slurm's parser reads slurm.conf with the fragment"
 
 
-def _flattened(site: Site) -> str:
-    return "".join(f"{line.text}\n".replace("#", "\\#") for line in site.lines)
-
-
-def _relocated(message: str, conf: Path, site: Site) -> str:
-    """The copy's place in a message of Slurm means the site's: its lines stand one for one.
-
-    For a key that it does not know, 22.05 names no place.
-    """
+def _relocated(message: str, conf: Path, site: SiteConf) -> str:
+    """A place in Slurm's message about our copy as the site's: lines stand one for one."""
     unknown = re.search(r"unrecognized key: (\w+)", message)
     if unknown and (found := site.option(unknown[1])):
         return f"{found.where}: Slurm does not know {found.name}"
@@ -165,7 +154,7 @@ def _relocated(message: str, conf: Path, site: Site) -> str:
     return message.replace(str(conf), site.path)
 
 
-def _differences(plan: Plan, before: DryRun, after: DryRun) -> Iterator[str]:
+def _differences(plan: ConfPlan, before: DryRun, after: DryRun) -> Iterator[str]:
     if after.failure:
         yield f"slurmctld does not start with the fragment: {after.failure}"
         return

@@ -1,7 +1,5 @@
-"""``conf diff``: what install would change, as a unified diff or as a person reads it.
-
-The short form has a line for each option, node line and partition of ours that comes, goes or
-changes, names our programs, and fits 80 columns however many nodes there are.
+"""``conf diff``: what install would change, as a unified diff or as a person reads it: a line for
+each option, node line and partition that comes, goes or changes, in 80 columns.
 """
 
 from __future__ import annotations
@@ -14,23 +12,21 @@ from pathlib import Path
 
 from slurm_elastic.base.hostlist import HostlistError, expand
 from slurm_elastic.slurm.conf import fragment, gresconf
-from slurm_elastic.slurm.conf.plan import Plan, PlannedFile
+from slurm_elastic.slurm.conf.plan import ConfPlan, PlannedFile
 
 WIDTH = 80
-_LONGEST = 48
-"""Characters of a list of nodes that is printed whole."""
-_MOST = 12
-"""Lines of a kind (NodeName, PartitionName, options) that are printed; more are counted."""
+_LONGEST = 48  # characters of a list of nodes that is printed whole
+_MOST = 12  # lines of a kind (NodeName, PartitionName, options) that are printed; more are counted
 _RECORDS = ("NodeName=", "PartitionName=")
 _PIECE = re.compile(r"[^ ,]+[ ,]*|[ ,]+")
 
 
-def whole(planned: Plan) -> str:
+def whole(planned: ConfPlan) -> str:
     """Every changed file as a unified diff; empty for no change."""
     return "".join(_unified(file) for file in planned.changes())
 
 
-def short(planned: Plan) -> str:
+def short(planned: ConfPlan) -> str:
     """The changes, a line each; empty for no change."""
     conf = Path(planned.config.slurm.conf)
     records = planned.site.directory / fragment.FILE_NAME

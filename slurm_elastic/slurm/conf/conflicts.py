@@ -13,7 +13,7 @@ from slurm_elastic.base.account import same
 from slurm_elastic.config import Config
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.policies.launch.verdict import features
-from slurm_elastic.slurm.client.siteconf import Entry, Record, Site
+from slurm_elastic.slurm.client.siteconf import Entry, Record, SiteConf
 
 FOREVER = frozenset({"-1", "infinite", "unlimited"})
 
@@ -36,7 +36,7 @@ _NODE_SET_BY_US = frozenset(
 )
 
 
-def conflicts_of(config: Config, pools: Sequence[Pool], site: Site) -> list[str]:
+def conflicts_of(config: Config, pools: Sequence[Pool], site: SiteConf) -> list[str]:
     """One sentence for each conflict; empty where fragment and site fit together."""
     return [
         *_cluster(config, site),
@@ -62,7 +62,7 @@ def programs_of(config: Config) -> dict[str, str]:
     }
 
 
-def _cluster(config: Config, site: Site) -> Iterator[str]:
+def _cluster(config: Config, site: SiteConf) -> Iterator[str]:
     name = site.option("ClusterName")
     if name is None:
         yield f"{site.path}: ClusterName is not set; slurm-elastic's cluster.name must equal it"
@@ -75,7 +75,7 @@ def _cluster(config: Config, site: Site) -> Iterator[str]:
         yield f"{where}: SlurmUser is {found}, slurm-elastic's slurm.user is {config.slurm.user}"
 
 
-def _names(config: Config, pools: Sequence[Pool], site: Site) -> Iterator[str]:
+def _names(config: Config, pools: Sequence[Pool], site: SiteConf) -> Iterator[str]:
     own = site.node_names
     for pool in pools:
         for node in pool.nodes:
@@ -89,7 +89,7 @@ def _names(config: Config, pools: Sequence[Pool], site: Site) -> Iterator[str]:
             yield f"{partitions[name]}: {name} is the site's own; cloud {cloud.name} uses it too"
 
 
-def _lone_localhost(site: Site) -> Iterator[str]:
+def _lone_localhost(site: SiteConf) -> Iterator[str]:
     """Slurm finds the first node by every name that is none yet, if it is named localhost and still
     the only one, and takes the next node for its double (node_conf.c, 22.05 to master).
     """
@@ -102,7 +102,7 @@ def _lone_localhost(site: Site) -> Iterator[str]:
             )
 
 
-def _spills_over(pools: Sequence[Pool], site: Site) -> Iterator[str]:
+def _spills_over(pools: Sequence[Pool], site: SiteConf) -> Iterator[str]:
     """Site partitions and node sets that our nodes would silently join."""
     for partition in site.partitions:
         if "ALL" in partition.get("nodes").upper().split(","):
@@ -119,14 +119,14 @@ def _spills_over(pools: Sequence[Pool], site: Site) -> Iterator[str]:
             )
 
 
-def _programs(config: Config, site: Site) -> Iterator[str]:
+def _programs(config: Config, site: SiteConf) -> Iterator[str]:
     for name, ours in programs_of(config).items():
         entry = site.option(name)
         if entry is not None and entry.value != ours:
             yield f"{entry.where}: {name} is {entry.value}, slurm-elastic needs {ours}"
 
 
-def _suspends_static(site: Site) -> Iterator[str]:
+def _suspends_static(site: SiteConf) -> Iterator[str]:
     """A finite SuspendTime would hand the site's own idle nodes to our SuspendProgram."""
     entry = site.option("SuspendTime")
     if entry is not None and entry.value.lower() not in FOREVER:
@@ -155,7 +155,7 @@ def _suspend_sentence(what: str, entry: Entry) -> str:
     )
 
 
-def _node_defaults(site: Site) -> Iterator[str]:
+def _node_defaults(site: SiteConf) -> Iterator[str]:
     known = _NODE_SET_BY_US | NODE_RESETS.keys()
     for key, entry in site.node_defaults.items():
         if key not in known:
@@ -165,7 +165,7 @@ def _node_defaults(site: Site) -> Iterator[str]:
             )
 
 
-def _node_count(pools: Sequence[Pool], site: Site) -> Iterator[str]:
+def _node_count(pools: Sequence[Pool], site: SiteConf) -> Iterator[str]:
     entry = site.option("MaxNodeCount")
     if entry is None or not entry.value.isdigit():
         return

@@ -24,7 +24,7 @@ from msgspec import Struct
 from slurm_elastic.base.account import account
 from slurm_elastic.config import SlurmSettings
 from slurm_elastic.slurm.client import siteconf
-from slurm_elastic.slurm.client.siteconf import Entry, Line, Site
+from slurm_elastic.slurm.client.siteconf import Entry, Line, SiteConf
 from slurm_elastic.slurm.conf import gresconf
 from slurm_elastic.slurm.conf.isolated import ADDRESS, QUESTIONS, namespaces
 from slurm_elastic.slurm.conf.plugins import has_plugin
@@ -50,9 +50,7 @@ _BESIDE = ("cgroup.conf", "topology.conf", "topology.yaml")
 
 
 class DryRun(Struct, frozen=True, kw_only=True):
-    """The answer of slurmctld: fields by name for each node and partition, and the whole of
-    ``scontrol show config``. ``failure`` is what its log had to say if it did not start.
-    """
+    """slurmctld's answer: fields by node and partition, and all options; or its ``failure``."""
 
     nodes: Mapping[str, Mapping[str, str]]
     partitions: Mapping[str, Mapping[str, str]]
@@ -70,7 +68,7 @@ def isolation() -> tuple[str, ...] | None:
 
 def run(
     settings: SlurmSettings,
-    site: Site,
+    site: SiteConf,
     fragment: str | None,
     wrapper: Sequence[str],
     *,
@@ -110,7 +108,7 @@ def run(
 
 
 def _command(
-    settings: SlurmSettings, site: Site, directory: Path, wrapper: Sequence[str], linger: float
+    settings: SlurmSettings, site: SiteConf, directory: Path, wrapper: Sequence[str], linger: float
 ) -> list[str]:
     return [
         *wrapper,
@@ -162,7 +160,9 @@ def _works(command: Sequence[str]) -> bool:
     return done.returncode == 0
 
 
-def _prepare(settings: SlurmSettings, site: Site, fragment: str | None, directory: Path) -> None:
+def _prepare(
+    settings: SlurmSettings, site: SiteConf, fragment: str | None, directory: Path
+) -> None:
     lines = site.lines
     if fragment is not None:
         (directory / "fragment").write_bytes(siteconf.encoded(fragment))
@@ -185,14 +185,14 @@ def _prepare(settings: SlurmSettings, site: Site, fragment: str | None, director
         os.chown(directory / "state", owner.pw_uid, owner.pw_gid)
 
 
-def _prepare_gres(site: Site, ours: str, directory: Path) -> None:
+def _prepare_gres(site: SiteConf, ours: str, directory: Path) -> None:
     lines = gresconf.site_lines(site)
     if lines or ours:
         text = gresconf.flattened(lines, ours)
         (directory / gresconf.SITE_FILE).write_bytes(siteconf.encoded(text))
 
 
-def _needs_no_munge(settings: SlurmSettings, site: Site) -> bool:
+def _needs_no_munge(settings: SlurmSettings, site: SiteConf) -> bool:
     """Debian has the plug-ins that authenticate nobody; SchedMD's RPMs leave them out."""
     return all(has_plugin(settings, site, name) for name in ("auth_none", "cred_none"))
 

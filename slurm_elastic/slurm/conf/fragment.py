@@ -18,7 +18,7 @@ from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.rules import fail_safe
 from slurm_elastic.model.cluster import Location, Pool
 from slurm_elastic.policies.launch.verdict import features
-from slurm_elastic.slurm.client.siteconf import Site
+from slurm_elastic.slurm.client.siteconf import SiteConf
 from slurm_elastic.slurm.conf.conflicts import NODE_RESETS, conflicts_of, programs_of
 
 FILE_NAME = "slurm-elastic.conf"
@@ -54,7 +54,7 @@ _PARTITION_SET_BY_US = frozenset(
 def render(
     config: Config,
     pools: Sequence[Pool],
-    site: Site,
+    site: SiteConf,
     version: tuple[int, int],
     *,
     lua: bool = True,
@@ -91,7 +91,7 @@ def _header(config: Config, version: tuple[int, int]) -> list[str]:
 
 
 def _options(
-    config: Config, pools: Sequence[Pool], site: Site, version: tuple[int, int], *, lua: bool
+    config: Config, pools: Sequence[Pool], site: SiteConf, version: tuple[int, int], *, lua: bool
 ) -> Iterator[str]:
     for name, value in programs_of(config).items():
         yield f"{name}={value}"
@@ -101,7 +101,8 @@ def _options(
         yield f"EpilogSlurmctld={base}/slurm-elastic-epilog"
     yield from _union(site, "SlurmctldParameters", _controller_parameters(config, version))
     yield from _union(site, "PrivateData", ["cloud"] if version < (23, 2) else [])
-    yield from _union(site, "GresTypes", _gres_types(pools))
+    gres = {name.partition(":")[0] for pool in pools for name in pool.gres}
+    yield from _union(site, "GresTypes", sorted(gres))
     yield from _union(site, "JobSubmitPlugins", ["lua"] if lua else [])
 
 
@@ -120,7 +121,7 @@ def _controller_parameters(config: Config, version: tuple[int, int]) -> list[str
     return wanted
 
 
-def _union(site: Site, name: str, wanted: Sequence[str]) -> Iterator[str]:
+def _union(site: SiteConf, name: str, wanted: Sequence[str]) -> Iterator[str]:
     """The site's items, then ours that it lacks; no line where it lacks none.
 
     An item with a value (``power_save_interval=5``) stays the site's.
@@ -130,10 +131,6 @@ def _union(site: Site, name: str, wanted: Sequence[str]) -> Iterator[str]:
     new = [item for item in wanted if item.partition("=")[0].lower() not in have]
     if new:
         yield f"{name}={','.join((*own, *new))}"
-
-
-def _gres_types(pools: Sequence[Pool]) -> list[str]:
-    return sorted({name.partition(":")[0] for pool in pools for name in pool.gres})
 
 
 def ranked(config: Config, pools: Sequence[Pool]) -> list[Pool]:
@@ -149,7 +146,7 @@ def slurm_weights(config: Config, pools: Sequence[Pool]) -> dict[str, int]:
     return {pool.name: weight for pool, weight in zip(ranked(config, pools), weights, strict=True)}
 
 
-def _nodes(config: Config, pools: Sequence[Pool], site: Site) -> Iterator[str]:
+def _nodes(config: Config, pools: Sequence[Pool], site: SiteConf) -> Iterator[str]:
     ports = {pool.name: pool.slurmd_port for pool in config.pools}
     weights = slurm_weights(config, pools)
     for pool in ranked(config, pools):
@@ -179,7 +176,7 @@ def _gres(pool: Pool) -> Iterator[str]:
         yield "Gres=" + ",".join(f"{name}:{count}" for name, count in pool.gres.items())
 
 
-def _address(pool: Pool, port: int | None, site: Site) -> Iterator[str]:
+def _address(pool: Pool, port: int | None, site: SiteConf) -> Iterator[str]:
     """Several slurmd's on this host need a port each; else the cloud tells the address."""
     if port is not None:
         last = port + len(pool.nodes) - 1
@@ -189,7 +186,7 @@ def _address(pool: Pool, port: int | None, site: Site) -> Iterator[str]:
         yield f"Port={slurmd_port.value if slurmd_port else 6818}"
 
 
-def _node_resets(pool: Pool, site: Site) -> Iterator[str]:
+def _node_resets(pool: Pool, site: SiteConf) -> Iterator[str]:
     for key, entry in site.node_defaults.items():
         if key == "corespersocket":
             yield f"{entry.name}={pool.cpus}"
@@ -197,7 +194,7 @@ def _node_resets(pool: Pool, site: Site) -> Iterator[str]:
             yield f"{entry.name}={NODE_RESETS[key]}"
 
 
-def _partitions(config: Config, pools: Sequence[Pool], site: Site) -> Iterator[str]:
+def _partitions(config: Config, pools: Sequence[Pool], site: SiteConf) -> Iterator[str]:
     kept = [
         f"{entry.name}={entry.value} ({PurePath(entry.file).name}:{entry.line})"
         for key, entry in site.partition_defaults.items()
@@ -217,7 +214,7 @@ def _partitions(config: Config, pools: Sequence[Pool], site: Site) -> Iterator[s
         yield f"{_partition(config, cloud, nodes, site)} State={state}"
 
 
-def _partition(config: Config, cloud: CloudSettings, nodes: Sequence[str], site: Site) -> str:
+def _partition(config: Config, cloud: CloudSettings, nodes: Sequence[str], site: SiteConf) -> str:
     resets = (_PARTITION_RESETS[k] for k in site.partition_defaults if k in _PARTITION_RESETS)
     return " ".join(
         (
@@ -236,11 +233,8 @@ def _partition(config: Config, cloud: CloudSettings, nodes: Sequence[str], site:
 def _who(config: Config, cloud: CloudSettings) -> Iterator[str]:
     """Slurm wants every list to hold: account and group and QOS (slurm.conf(5))."""
     who = config.who_of(cloud)
-    for name, allowed in (
-        ("AllowAccounts", who.accounts),
-        ("AllowGroups", who.groups),
-        ("AllowQos", who.qos),
-    ):
+    lists = {"AllowAccounts": who.accounts, "AllowGroups": who.groups, "AllowQos": who.qos}
+    for name, allowed in lists.items():
         if allowed:
             yield f"{name}={','.join(allowed)}"
     if who.default_time is not None:
@@ -250,12 +244,9 @@ def _who(config: Config, cloud: CloudSettings) -> Iterator[str]:
 
 
 def _times(config: Config, cloud: CloudSettings) -> Iterator[str]:
-    for name, seconds in (
-        ("SuspendTime", fail_safe(config, cloud)),
-        ("ResumeTimeout", config.resume_timeout(cloud)),
-        ("SuspendTimeout", config.suspend_timeout(cloud)),
-    ):
-        yield f"{name}={math.ceil(seconds)}"
+    yield f"SuspendTime={math.ceil(fail_safe(config, cloud))}"
+    yield f"ResumeTimeout={math.ceil(config.resume_timeout(cloud))}"
+    yield f"SuspendTimeout={math.ceil(config.suspend_timeout(cloud))}"
 
 
 def _billing(config: Config, cloud: CloudSettings) -> Iterator[str]:

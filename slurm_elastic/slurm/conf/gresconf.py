@@ -16,7 +16,7 @@ from slurm_elastic.base.hostlist import compress
 from slurm_elastic.config import Config, PoolSettings
 from slurm_elastic.config.devices import Device, devices
 from slurm_elastic.model.cluster import Pool
-from slurm_elastic.slurm.client.siteconf import Entry, Line, Site, names, read_lines
+from slurm_elastic.slurm.client.siteconf import Line, SiteConf, names, read_lines
 
 SITE_FILE = "gres.conf"
 FILE_NAME = "slurm-elastic-gres.conf"
@@ -26,7 +26,7 @@ _HEAD = """\
 """
 
 
-def site_lines(site: Site) -> tuple[Line, ...]:
+def site_lines(site: SiteConf) -> tuple[Line, ...]:
     """The site's own gres.conf, Includes in place; none where it has none."""
     path = path_of(site)
     return read_lines(path, ignore=FILE_NAME) if path.is_file() else ()
@@ -73,14 +73,10 @@ def _for_all(pool: PoolSettings, lines: Sequence[Line]) -> Iterator[str]:
     kinds = {name.partition(":")[0] for name in pool.gres}
     for entry in (line.entries[0] for line in lines if not line.is_record):
         if entry.key == "name" and entry.value in kinds:
-            yield _everywhere(entry, pool.name)
-
-
-def _everywhere(entry: Entry, pool: str) -> str:
-    return (
-        f"{entry.where}: Name={entry.value} without NodeName holds for the nodes of pool {pool},"
-        " too; expected NodeName= with the site's own nodes before it"
-    )
+            yield (
+                f"{entry.where}: Name={entry.value} without NodeName holds for the nodes of pool"
+                f" {pool.name}, too; expected NodeName= with the site's own nodes before it"
+            )
 
 
 def _of_pool(
@@ -112,6 +108,6 @@ def least(types: Sequence[Mapping[str, int]]) -> dict[str, int]:
     return {name: min(one[name] for one in types) for name in sorted(told)}
 
 
-def path_of(site: Site) -> Path:
+def path_of(site: SiteConf) -> Path:
     """The site's gres.conf, which has our include."""
     return site.directory / SITE_FILE

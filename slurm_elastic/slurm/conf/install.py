@@ -23,7 +23,7 @@ from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.config import Config, SlurmSettings, configfile
 from slurm_elastic.slurm.client import controller
 from slurm_elastic.slurm.conf import check, fragment, gresconf, leaving, our_lines, plan
-from slurm_elastic.slurm.conf.plan import Plan, PlannedFile
+from slurm_elastic.slurm.conf.plan import ConfPlan, PlannedFile
 from slurm_elastic.slurm.conf.transaction import Transaction
 from slurm_elastic.slurm.hooks import submit_filter
 from slurm_elastic.state import statedir
@@ -49,7 +49,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
     files: dict[str, str]
 
 
-class Outcome(Struct, frozen=True, kw_only=True):
+class InstallResult(Struct, frozen=True, kw_only=True):
     """``changed``: the paths written or removed. ``lines``: what a person should read, in order.
     ``restart_needed``: slurmctld still runs on the old configuration.
     """
@@ -67,7 +67,7 @@ def install(
     force: bool = False,
     version: tuple[int, int] | None = None,
     verify: bool = True,
-) -> Outcome:
+) -> InstallResult:
     """Install or bring up to date. ``restart`` is a command that restarts slurmctld; ``force``
     takes nodes out of an earlier install also while jobs run on, or wait for, them, and while
     their machines are paid.
@@ -88,15 +88,17 @@ def install(
     if not changes:
         with all_or_nothing() as files:
             _ensure_rest(config, config_path, planned, files)
-        return Outcome(changed=(), lines=(*lines, "already installed as configured: no change"))
+        return InstallResult(
+            changed=(), lines=(*lines, "already installed as configured: no change")
+        )
     told, needed = _carry_out(planned, config_path, changes, restart, gone)
     paths = tuple(file.path for file in changes)
     lines += [f"wrote {path}" for path in paths]
-    return Outcome(changed=paths, lines=(*lines, told), restart_needed=needed)
+    return InstallResult(changed=paths, lines=(*lines, told), restart_needed=needed)
 
 
 def _carry_out(
-    planned: Plan,
+    planned: ConfPlan,
     config_path: Path,
     changes: tuple[PlannedFile, ...],
     restart: str | None,
@@ -129,7 +131,6 @@ def all_or_nothing() -> Iterator[Transaction]:
 
 
 def manifest_path(config_path: Path) -> Path:
-    """Where the manifest lies."""
     return config_path.parent / MANIFEST
 
 
@@ -149,7 +150,7 @@ def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _ensure_rest(config: Config, config_path: Path, planned: Plan, files: Transaction) -> None:
+def _ensure_rest(config: Config, config_path: Path, planned: ConfPlan, files: Transaction) -> None:
     """State directories, the cluster's identity and the manifest."""
     owner = _slurm_user(config)
     files.make_directory(config.state, owner, statedir.DIRECTORY)
@@ -195,7 +196,7 @@ def _check_state_dir(config: Config) -> None:
         )
 
 
-def _gone(planned: Plan) -> leaving.Things:
+def _gone(planned: ConfPlan) -> leaving.Things:
     """The files that an earlier install had and this one lacks."""
     new = leaving.Things(
         nodes=frozenset(node for pool in planned.pools for node in pool.nodes),
@@ -204,24 +205,23 @@ def _gone(planned: Plan) -> leaving.Things:
     return leaving.installed(planned.site.directory).without(new)
 
 
-def _leave(planned: Plan, gone: leaving.Things, still: leaving.Paid, *, force: bool) -> None:
+def _leave(planned: ConfPlan, gone: leaving.Things, still: leaving.Paid, *, force: bool) -> None:
     if gone or still:
         settings = planned.config.slurm
         leaving.leave(settings, gone, up=controller.is_up(settings), still=still, force=force)
 
 
-def _back_up(planned: Plan, files: Transaction) -> None:
+def _back_up(planned: ConfPlan, files: Transaction) -> None:
     """Keep slurm.conf as it was before our lines; what is kept from the first install stays."""
     path = Path(planned.config.slurm.conf)
     text = path.read_bytes()
     if not our_lines.has_include(text):
         mode = path.stat().st_mode & 0o7777
-        backup = Path(f"{path}{BACKUP_SUFFIX}")
-        files.write(PlannedFile(path=backup, content=text, mode=mode))
+        files.write(PlannedFile(path=Path(f"{path}{BACKUP_SUFFIX}"), content=text, mode=mode))
 
 
 def _apply(
-    planned: Plan, changes: tuple[PlannedFile, ...], restart: str | None, files: Transaction
+    planned: ConfPlan, changes: tuple[PlannedFile, ...], restart: str | None, files: Transaction
 ) -> tuple[str, bool]:
     """Let slurmctld know; what to tell the admin, and whether a restart is still to be made."""
     names = {file.path.name for file in changes}
@@ -251,10 +251,7 @@ def taken_back(
 def tell_slurmctld(
     config: Config, version: tuple[int, int], restart: str | None
 ) -> tuple[str, bool]:
-    """Let slurmctld read its files anew, as this version can; (sentence, restart needed).
-
-    Raises SlurmError if it does not come up.
-    """
+    """Have slurmctld read its files: (sentence, restart needed). SlurmError if it stays down."""
     settings = config.slurm
     if restart is not None:
         controller.restart(settings, restart)
@@ -273,10 +270,8 @@ def tell_slurmctld(
 
 
 def touch_lua(directory: Path) -> None:
-    """Slurm reads job_submit.lua, and ours from it, again when it is newer than the last reading.
-
-    Its clock has whole seconds, so the time lies a little ahead, also of the last one: a change
-    within the second of the last reading would be missed until the next change.
+    """Slurm reads job_submit.lua again when it is newer than the last reading, in whole seconds: so
+    the time lies ahead, also of the last one.
     """
     path = directory / submit_filter.PLUGIN_SCRIPT
     if path.exists():

@@ -24,8 +24,7 @@ QUESTIONS = {
     "partitions": ("-a", "-o", "show", "partitions"),
     "config": ("show", "config"),
 }
-ADDRESS = "192.0.2.1"
-"""An address of RFC 5737, for documentation: it is nobody's."""
+ADDRESS = "192.0.2.1"  # an address of RFC 5737, for documentation: it is nobody's
 
 _SIOCSIFFLAGS, _SIOCSIFADDR, _IFF_UP, _MS_BIND = 0x8914, 0x8916, 1, 4096
 _START_SECONDS, _STOP_SECONDS = 60.0, 10.0
@@ -55,9 +54,7 @@ def main() -> int:
 
 
 def arguments() -> argparse.Namespace:
-    """``--shared`` (no namespaces) and ``--linger`` are for the proof that a contact would be
-    noticed.
-    """
+    """``--shared`` (no namespaces) and ``--linger`` prove that a contact would be noticed."""
     parser = argparse.ArgumentParser()
     parser.add_argument("directory")
     parser.add_argument("slurmctld")
@@ -75,9 +72,7 @@ def namespaces() -> str:
 
 
 def cut_off(outside: str) -> bool:
-    """Whether both namespaces differ from the caller's. The next steps would else change the host's
-    own loopback and /etc/hosts.
-    """
+    """Whether both namespaces differ from the caller's, else loopback and hosts are the host's."""
     theirs, ours = outside.split(), namespaces().split()
     return len(theirs) == len(ours) and all(a != b for a, b in zip(theirs, ours, strict=True))
 

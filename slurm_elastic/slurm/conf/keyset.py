@@ -25,11 +25,9 @@ from msgspec.structs import replace
 from slurm_elastic.base.errors import ConfigError
 
 DEFAULT = "default"
-SIZE = 64
-"""Bytes of a new key."""
+SIZE = 64  # bytes of a new key
 _OURS = "slurm-elastic"
-_LEAST = 16
-"""Bytes of a key that Slurm takes."""
+_LEAST = 16  # bytes of a key that Slurm takes
 _MOST = 1 << 20
 
 
@@ -85,8 +83,7 @@ class KeySet(Struct, frozen=True):
         """
         kept = [key for key in self.keys if key.cloud in ("", cloud) and key.lives(now)]
         own = [key for key in kept if key.cloud] or [self.default]
-        found = KeySet(tuple(kept) or (self.default,))
-        return found.signing(own[-1].kid)
+        return KeySet(tuple(kept) or (self.default,)).signing(own[-1].kid)
 
     def joined(self, other: KeySet) -> KeySet:
         """These keys, with their default, and those of ``other`` that are not among them."""
@@ -139,9 +136,7 @@ def parse(text: bytes) -> KeySet:
 
 
 def read(path: str | Path) -> KeySet:
-    """The keys of a file; OSError where it cannot be read, ConfigError where Slurm could not
-    use it.
-    """
+    """The keys of a file; OSError if unreadable, ConfigError where Slurm could not use it."""
     with Path(path).open("rb") as file:
         text = file.read(_MOST)
     try:

@@ -19,12 +19,13 @@ from msgspec import Struct
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.config import Config, SlurmSettings
-from slurm_elastic.model.cluster import CAPACITY, POLICY
+from slurm_elastic.model.exclusion import CAPACITY, POLICY
 from slurm_elastic.model.slurm import ON_NODES, SlurmJob
 from slurm_elastic.slurm.client.cli import SlurmCli
 from slurm_elastic.slurm.client.siteconf import Line, names, read_lines
 from slurm_elastic.slurm.conf import fragment
 from slurm_elastic.state.ledger import Launch, Ledger, Machine
+from slurm_elastic.state.store.journal import is_there
 
 log = logging.getLogger(__name__)
 
@@ -48,9 +49,7 @@ class Things(Struct, frozen=True, kw_only=True):
 
 
 class Paid(Struct, frozen=True, kw_only=True):
-    """The things that cost money on nodes that leave: machines, and launches whose answer is not
-    known. ``unread``: why the ledger, which knows that, could not be read.
-    """
+    """What costs money on nodes that leave: machines, and launches without an answer."""
 
     machines: tuple[Machine, ...] = ()
     launches: tuple[Launch, ...] = ()
@@ -85,7 +84,7 @@ class Paid(Struct, frozen=True, kw_only=True):
 def paid(config: Config, gone: Things, clouds: Set[str]) -> Paid:
     """Machines that are paid on nodes of ``gone``, or at a cloud that is not one of ``clouds``."""
     path = config.state / "ledger.db"
-    if not path.exists():
+    if not is_there(path):
         return Paid()
     try:
         with contextlib.closing(Ledger(path, read_only=True)) as ledger:
@@ -105,13 +104,13 @@ def paid(config: Config, gone: Things, clouds: Set[str]) -> Paid:
 def forget_holds(config: Config) -> None:
     """Nodes that have left are held no more: should they come back, they come free."""
     path = config.state / "ledger.db"
-    if not path.exists():
+    if not is_there(path):
         return
     try:
         with contextlib.closing(Ledger(path)) as ledger:
             for kind in (POLICY, CAPACITY):
-                nodes = [row.scope for row in ledger.holds() if row.kind == kind]
-                ledger.readmit(kind, *nodes)
+                nodes = [row.scope for row in ledger.exclusions.holds() if row.kind == kind]
+                ledger.exclusions.readmit(kind, *nodes)
     except (sqlite3.Error, SlurmElasticError) as error:
         log.warning("holds stay in the ledger path=%s error=%s", path, error)
 

@@ -43,9 +43,7 @@ def with_include(text: bytes, name: str = fragment.FILE_NAME) -> bytes:
 
 
 def without_include(text: bytes, name: str = fragment.FILE_NAME) -> bytes:
-    """``text`` without our lines, and without the newlines that came with them if they still end
-    the file; whatever else was edited since stays.
-    """
+    """``text`` without our lines, and the newlines that came with them; edits since stay."""
     while match := _block(name).search(text):
         before, rest = match["before"], text[match.end() :]
         if not rest.strip():
@@ -61,10 +59,7 @@ def has_include(text: bytes, name: str = fragment.FILE_NAME) -> bool:
 
 
 def _newlines_needed(text: bytes) -> int:
-    """Our comment must start a line of its own, and be no continuation of the last one.
-
-    A backslash that ends the last line would join ours to it (slurm.conf(5)).
-    """
+    """Our comment starts a line of its own, not joined by a backslash before (slurm.conf(5))."""
     if not text:
         return 0
     last = text.rstrip(b"\r\n").rsplit(b"\n", 1)[-1].split(b"#", 1)[0].rstrip()

@@ -1,7 +1,4 @@
-"""The plan of ``conf install`` for this host: every file with its content. Nothing is written.
-
-``check``, ``diff`` and ``install`` all start from the same plan.
-"""
+"""The plan of ``conf install`` for this host: every file with its content. Nothing is written."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from slurm_elastic.model.cluster import Pool
 from slurm_elastic.policies.launch.verdict import features
 from slurm_elastic.policies.nodes.pings import is_pinged
 from slurm_elastic.slurm.client import answers
-from slurm_elastic.slurm.client.siteconf import Site, encoded, read
+from slurm_elastic.slurm.client.siteconf import SiteConf, encoded, read
 from slurm_elastic.slurm.conf import authentication, fragment, gresconf
 from slurm_elastic.slurm.conf.our_lines import has_include, with_include, without_include
 from slurm_elastic.slurm.conf.plugins import has_plugin
@@ -67,15 +64,12 @@ class PlannedFile(Struct, frozen=True, kw_only=True):
         return self.mode is not None and self.path.lstat().st_mode != stat.S_IFREG | self.mode
 
 
-class Plan(Struct, frozen=True, kw_only=True):
-    """``files`` in the order in which they are written, slurm.conf last. ``notices`` are for the
-    admin to read; ``manual`` are lines that only the admin can put in. ``gres`` is our part of
-    gres.conf.
-    """
+class ConfPlan(Struct, frozen=True, kw_only=True):
+    """``files`` in order, slurm.conf last; ``notices``, and ``manual`` lines for the admin."""
 
     config: Config
     pools: tuple[Pool, ...]
-    site: Site
+    site: SiteConf
     version: tuple[int, int]
     fragment: str
     gres: str
@@ -88,7 +82,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         return tuple(file for file in self.files if file.differs())
 
 
-def make(config: Config, *, version: tuple[int, int] | None = None) -> Plan:
+def make(config: Config, *, version: tuple[int, int] | None = None) -> ConfPlan:
     """Read the site and plan. Raises ConfigError for whatever does not fit together."""
     version = version or detect_version(config.slurm)
     site = read(config.slurm.conf, ignore=fragment.FILE_NAME)
@@ -97,7 +91,7 @@ def make(config: Config, *, version: tuple[int, int] | None = None) -> Plan:
     text = fragment.render(config, pools, site, version, lua=lua)
     gres = gresconf.render(config, pools, gresconf.site_lines(site))
     filters = submit_filter.render(config, pools, site)
-    return Plan(
+    return ConfPlan(
         config=config,
         pools=pools,
         site=site,
@@ -139,7 +133,7 @@ def detect_version(settings: SlurmSettings) -> tuple[int, int]:
     raise ConfigError(f"cannot find out Slurm's version: {'; '.join(tried)}")
 
 
-def settings_text(config: Config, site: Site, version: tuple[int, int]) -> str:
+def settings_text(config: Config, site: SiteConf, version: tuple[int, int]) -> str:
     """The file ``settings`` beside the programs; values run to the end of their line.
 
     Up to 22.05 the last PrologSlurmctld replaces the site's own, so ours calls it; since 23.11
@@ -159,7 +153,7 @@ def settings_text(config: Config, site: Site, version: tuple[int, int]) -> str:
     return "".join(f"{key}={value}\n" for key, value in values.items())
 
 
-def _prolog_timeout(config: Config, site: Site) -> float:
+def _prolog_timeout(config: Config, site: SiteConf) -> float:
     """How long (s) a prolog waits at most: for the slowest cloud, but less than slurmctld lets it
     (PrologEpilogTimeout), which would kill it.
     """
@@ -168,12 +162,12 @@ def _prolog_timeout(config: Config, site: Site) -> float:
     return min(longest, max(int(own) - 5, 1)) if own.isdigit() else longest
 
 
-def _value(site: Site, name: str) -> str:
+def _value(site: SiteConf, name: str) -> str:
     entry = site.option(name)
     return entry.value if entry else ""
 
 
-def _programs(config: Config, site: Site, version: tuple[int, int]) -> Iterator[PlannedFile]:
+def _programs(config: Config, site: SiteConf, version: tuple[int, int]) -> Iterator[PlannedFile]:
     base = Path(config.slurm.programs_dir)
     text = settings_text(config, site, version)
     yield PlannedFile(path=base / "settings", content=encoded(text), mode=0o644)
@@ -182,7 +176,7 @@ def _programs(config: Config, site: Site, version: tuple[int, int]) -> Iterator[
         yield PlannedFile(path=base / name, content=(sources / source).read_bytes(), mode=0o755)
 
 
-def _lua_files(site: Site, filters: Mapping[str, str]) -> Iterator[PlannedFile]:
+def _lua_files(site: SiteConf, filters: Mapping[str, str]) -> Iterator[PlannedFile]:
     foreign = foreign_lua(site.directory)
     for name, text in filters.items():
         if name != submit_filter.PLUGIN_SCRIPT or foreign is None:
@@ -202,9 +196,7 @@ def foreign_lua(directory: Path) -> str | None:
 
 
 def is_installed(config: Config) -> bool:
-    """Whether slurm.conf includes our part, by whosever line; also where it cannot be read, which
-    others tell.
-    """
+    """Whether slurm.conf includes our part, by whosever line, as far as it can be read."""
     try:
         return _ANY_INCLUDE.search(Path(config.slurm.conf).read_bytes()) is not None
     except OSError:
@@ -213,27 +205,30 @@ def is_installed(config: Config) -> bool:
 
 def _slurm_conf(config: Config) -> PlannedFile:
     path = Path(config.slurm.conf)
+    return PlannedFile(path=path, content=with_include(bytes_of(path)), mode=None)
+
+
+def bytes_of(path: Path) -> bytes:
+    """The content of a file that has to be there; ConfigError where it cannot be read."""
     try:
-        text = path.read_bytes()
+        return path.read_bytes()
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
-    return PlannedFile(path=path, content=with_include(text), mode=None)
 
 
-def _gres_files(site: Site, gres: str) -> Iterator[PlannedFile]:
+def _gres_files(site: SiteConf, gres: str) -> Iterator[PlannedFile]:
     """Our lines, and gres.conf, which includes them: the site's own, or one with nothing else."""
     path = gresconf.path_of(site)
     own = PlannedFile(path=path, content=b"", mode=None).current()
     if not gres and not has_include(own or b"", gresconf.FILE_NAME):
         return
-    ours = site.directory / gresconf.FILE_NAME
-    yield PlannedFile(path=ours, content=encoded(gres), mode=0o644)
+    yield PlannedFile(path=site.directory / gresconf.FILE_NAME, content=encoded(gres), mode=0o644)
     rest = without_include(own or b"", gresconf.FILE_NAME)
     content = with_include(own or b"", gresconf.FILE_NAME)
     yield PlannedFile(path=path, content=content, mode=None if rest else 0o644)
 
 
-def _notices(config: Config, pools: Sequence[Pool], site: Site) -> Iterator[str]:
+def _notices(config: Config, pools: Sequence[Pool], site: SiteConf) -> Iterator[str]:
     if config.join.wipe:
         own = site.option("Epilog")
         whose = f"{own.where}: the site's Epilog" if own else "slurm.conf has no Epilog: one"
@@ -270,7 +265,7 @@ def _notices(config: Config, pools: Sequence[Pool], site: Site) -> Iterator[str]
         )
 
 
-def _gres_notices(config: Config, pools: Sequence[Pool], site: Site) -> Iterator[str]:
+def _gres_notices(config: Config, pools: Sequence[Pool], site: SiteConf) -> Iterator[str]:
     """The pools whose devices are the site's to name, or that nobody tells Slurm of."""
     taken = gresconf.named_nodes(gresconf.site_lines(site))
     for pool, settings in zip(pools, config.pools, strict=True):
@@ -287,7 +282,7 @@ def _gres_notices(config: Config, pools: Sequence[Pool], site: Site) -> Iterator
             )
 
 
-def _manual_lua(site: Site) -> Iterator[str]:
+def _manual_lua(site: SiteConf) -> Iterator[str]:
     """The two lines for a site's own job_submit.lua."""
     text = foreign_lua(site.directory)
     if text is None:
@@ -308,10 +303,8 @@ def _manual_lua(site: Site) -> Iterator[str]:
         )
 
 
-def _manual_profile(config: Config, site: Site) -> Iterator[str]:
-    """The environment that serves plain jobs where Slurm was built without Lua (sbatch(1), input
-    environment).
-    """
+def _manual_profile(config: Config, site: SiteConf) -> Iterator[str]:
+    """The environment that serves plain jobs where Slurm has no Lua (sbatch(1))."""
     default = site.default_partition
     partitions = [default.names[0]] if default else []
     partitions += [cloud.partition_name for cloud in config.clouds]

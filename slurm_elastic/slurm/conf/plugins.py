@@ -6,18 +6,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from slurm_elastic.config import SlurmSettings
-from slurm_elastic.slurm.client.siteconf import Site
+from slurm_elastic.slurm.client.siteconf import SiteConf
 
 _PLACES = ("lib*/slurm", "lib*/slurm-wlm", "lib/*/slurm", "lib/*/slurm-wlm")
 """Below the prefix that Slurm was built for: SchedMD's, RPMs' and Debian's ways."""
 
 
-def has_plugin(settings: SlurmSettings, site: Site, name: str) -> bool:
+def has_plugin(settings: SlurmSettings, site: SiteConf, name: str) -> bool:
     """Whether the site's Slurm has this plug-in."""
     return any((place / f"{name}.so").exists() for place in _directories(settings, site))
 
 
-def _directories(settings: SlurmSettings, site: Site) -> Iterator[Path]:
+def _directories(settings: SlurmSettings, site: SiteConf) -> Iterator[Path]:
     entry = site.option("PluginDir")
     if entry is not None:
         yield from (Path(place) for place in entry.value.split(":"))

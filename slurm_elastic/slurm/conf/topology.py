@@ -12,12 +12,12 @@ from collections.abc import Iterator, Sequence
 from slurm_elastic.base.hostlist import HostlistError, compress, expand
 from slurm_elastic.config import Config
 from slurm_elastic.model.cluster import Pool
-from slurm_elastic.slurm.client.siteconf import Line, Record, Site
+from slurm_elastic.slurm.client.siteconf import Line, Record, SiteConf
 
 FILE_NAME = "topology.conf"
 
 
-def is_tree(site: Site) -> bool:
+def is_tree(site: SiteConf) -> bool:
     """Whether the site's slurm.conf says topology/tree."""
     plugin = site.option("TopologyPlugin")
     return plugin is not None and plugin.value.lower().removeprefix("topology/") == "tree"

@@ -19,8 +19,8 @@ from slurm_elastic.slurm.client import controller
 from slurm_elastic.slurm.conf import gresconf, leaving, our_lines, plan
 from slurm_elastic.slurm.conf.install import (
     BACKUP_SUFFIX,
+    InstallResult,
     Manifest,
-    Outcome,
     all_or_nothing,
     digest,
     manifest_path,
@@ -49,7 +49,7 @@ def uninstall(
     restart: str | None = None,
     force: bool = False,
     version: tuple[int, int] | None = None,
-) -> Outcome:
+) -> InstallResult:
     """Take out what ``install`` put in. ``force``: also while jobs run on, or wait for, our nodes,
     and while machines are paid.
 
@@ -59,9 +59,9 @@ def uninstall(
     version = version or plan.detect_version(config.slurm)
     manifest = read_manifest(config_path)
     slurm_conf = Path(config.slurm.conf)
-    text = _read(slurm_conf)
+    text = plan.bytes_of(slurm_conf)
     if manifest is None and not our_lines.has_include(text):
-        return Outcome(changed=(), lines=("nothing is installed",))
+        return InstallResult(changed=(), lines=("nothing is installed",))
     _refuse_for_lua(config)
     still = leaving.paid(config, leaving.Things(), frozenset())
     if our_lines.has_include(text):
@@ -73,7 +73,7 @@ def uninstall(
         told, needed = "slurm.conf has no line of slurm-elastic", False
     if needed or _still_used(config):
         later = "then run `slurm-elastic conf uninstall` again: it removes the remaining files"
-        return Outcome(
+        return InstallResult(
             changed=(slurm_conf,), lines=(*still.lines(), told, later), restart_needed=True
         )
     _leave_gres_conf(slurm_conf.parent)
@@ -81,7 +81,7 @@ def uninstall(
     leaving.forget_holds(config)
     left = _left_over(config, config_path)
     lines = (*still.lines(), told, *(f"removed {path}" for path in removed), *kept, *left)
-    return Outcome(changed=(slurm_conf, *removed), lines=lines)
+    return InstallResult(changed=(slurm_conf, *removed), lines=lines)
 
 
 def _left_over(config: Config, config_path: Path) -> Iterator[str]:
@@ -119,8 +119,7 @@ def _take_out(
     with Transaction() as files:
         try:
             _disarm(path.parent, files)
-            up = controller.is_up(settings)
-            leaving.leave(settings, gone, up=up, still=still, force=force)
+            leaving.leave(settings, gone, up=controller.is_up(settings), still=still, force=force)
             files.write(PlannedFile(path=path, content=our_lines.without_include(text), mode=None))
         except SlurmElasticError:
             files.roll_back()
@@ -160,9 +159,7 @@ def _still_used(config: Config) -> bool:
 def _remove_files(
     config: Config, config_path: Path, manifest: Manifest | None
 ) -> tuple[list[Path], list[str]]:
-    """The files that were removed, and a sentence for each file that was left because it was
-    changed.
-    """
+    """The files that were removed, and a sentence for each that stays, as it was changed."""
     removed: list[Path] = []
     kept: list[str] = []
     for name, written in (manifest.files if manifest else {}).items():
@@ -191,10 +188,3 @@ def _drop_backup(slurm_conf: Path) -> Iterator[str]:
         backup.unlink()
     else:
         yield f"slurm.conf was edited since the install; {backup} keeps it as it was before"
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error

@@ -15,14 +15,15 @@ from pathlib import Path
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import Config, blocked_clouds
-from slurm_elastic.config.checkpoint import LIMIT, METHODS, OPTIONS
+from slurm_elastic.config.checkpoint import LIMIT
 from slurm_elastic.config.clouds import CloudSettings
+from slurm_elastic.config.method_kinds import options_of, table
 from slurm_elastic.config.rules import cheapest
 from slurm_elastic.model.cluster import Location, Market, Pool
 from slurm_elastic.policies.checkpoint.unsavable import BY_SBATCH, ON_ONE_NODE, ONE_NODE, STEPS
 from slurm_elastic.policies.launch.verdict import features, most_nodes
 from slurm_elastic.slurm.client import siteconf
-from slurm_elastic.slurm.client.siteconf import Site
+from slurm_elastic.slurm.client.siteconf import SiteConf
 from slurm_elastic.slurm.hooks.launcher import launchers
 
 FILTER = "slurm_elastic.lua"
@@ -36,7 +37,7 @@ _COMMENT = re.compile(r"--\[\[.*?\]\]|--[^\n]*", re.DOTALL)
 LuaValue = str | int | float | bool | Mapping[str, "LuaValue"] | Sequence["LuaValue"]
 
 
-def render(config: Config, pools: Sequence[Pool], site: Site | None = None) -> dict[str, str]:
+def render(config: Config, pools: Sequence[Pool], site: SiteConf | None = None) -> dict[str, str]:
     """Name -> text of the files that go beside slurm.conf.
 
     ``job_submit.lua`` is for sites without one; a site's own is never replaced, it loads the other
@@ -85,13 +86,12 @@ ENFORCING = frozenset({"all", "associations", "limits", "qos", "safe", "wckeys"}
 """The words of AccountingStorageEnforce that hold users to their accounts (slurm.conf(5))."""
 
 
-def accounts_enforced(site: Site) -> bool:
+def accounts_enforced(site: SiteConf) -> bool:
     """Whether Slurm takes only jobs whose users belong to the account that they name."""
-    words = {word.lower() for word in site.items("AccountingStorageEnforce")}
-    return bool(words & ENFORCING)
+    return bool({word.lower() for word in site.items("AccountingStorageEnforce")} & ENFORCING)
 
 
-def client_patience(site: Site | None) -> int:
+def client_patience(site: SiteConf | None) -> int:
     """Seconds that srun and salloc wait for the nodes of their job to boot before they give up.
 
     They know the cluster's timeouts only, not those of a partition (22.05 to 26.05: src/srun and
@@ -122,11 +122,11 @@ def to_lua(value: LuaValue, indent: int = 0) -> str:
 def _saving() -> dict[str, LuaValue]:
     """The words in which a job says how it is saved, and ours where it is not."""
     options: dict[str, LuaValue] = {
-        method: [{"key": key, "values": values} for key, values in keys.items()]
-        for method, keys in OPTIONS.items()
+        method: [{"key": key, "values": values} for key, values in options_of(method).items()]
+        for method in table().names()
     }
     return {
-        "methods": METHODS, "options": options, "bare": LIMIT, "one_node": ONE_NODE,
+        "methods": table().names(), "options": options, "bare": LIMIT, "one_node": ONE_NODE,
         "by_sbatch": BY_SBATCH, "on_one_node": ON_ONE_NODE, "without_steps": STEPS,
     }  # fmt: skip
 
@@ -187,20 +187,14 @@ def most_of_cloud(config: Config, cloud: CloudSettings) -> int | None:
     return min((limit for limit in limits if limit is not None), default=None)
 
 
-def _default_memory(site: Site | None) -> dict[str, LuaValue]:
+def _default_memory(site: SiteConf | None) -> dict[str, LuaValue]:
     """MiB; slurm.conf(5) knows no unit here, and 0 is none."""
-    found: dict[str, LuaValue] = {}
-    for name, option in (
-        ("def_mem_per_cpu", "DefMemPerCPU"),
-        ("def_mem_per_node", "DefMemPerNode"),
-    ):
-        value = _integer(site, option, 0)
-        if value:
-            found[name] = value
-    return found
+    options = {"def_mem_per_cpu": "DefMemPerCPU", "def_mem_per_node": "DefMemPerNode"}
+    found = {name: _integer(site, option, 0) for name, option in options.items()}
+    return {name: value for name, value in found.items() if value}
 
 
-def _integer(site: Site | None, option: str, default: int) -> int:
+def _integer(site: SiteConf | None, option: str, default: int) -> int:
     """A global option's number; the default also for UNLIMITED and what is no number."""
     entry = site.option(option) if site else None
     return int(entry.value) if entry is not None and entry.value.isdigit() else default

@@ -6,7 +6,8 @@ from enum import StrEnum
 
 from msgspec import Struct, field
 
-from slurm_elastic.model.cluster import Image, JobRun, Notice, NoticeKind
+from slurm_elastic.model.checkpoint import Image, JobRun
+from slurm_elastic.model.cluster import Notice, NoticeKind
 from slurm_elastic.policies.checkpoint.threat import OF_JOBS, Cause
 
 
@@ -99,7 +100,7 @@ class Migration(Struct, frozen=True, kw_only=True):
         return self.step in ENDS
 
 
-class Verdict(Struct, frozen=True, kw_only=True):
+class UnsavableRun(Struct, frozen=True, kw_only=True):
     """A run of a job cannot be saved: ``why`` in one sentence, and ``remedy``, which would help.
     Found ``at`` (Unix time). ``moved``: it was requeued to machines that are not taken away.
     """

@@ -18,17 +18,14 @@ BUCKETS: Mapping[str, tuple[float, ...]] = {
 }
 Counts = defaultdict[str, float]
 Labels = tuple[tuple[str, str], ...]
+_ESCAPED = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 
 @functools.lru_cache(4096)
 def series(name: str, **labels: str) -> str:
     """The name of a counter with its labels: ``name{label="value"}``."""
-    text = ",".join(f'{key}="{_quoted(labels[key])}"' for key in sorted(labels))
+    text = ",".join(f'{key}="{labels[key].translate(_ESCAPED)}"' for key in sorted(labels))
     return f"{name}{{{text}}}"
-
-
-def _quoted(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def observe(counts: Counts, name: str, value: float, **labels: str) -> None:

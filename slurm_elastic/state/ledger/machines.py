@@ -1,42 +1,25 @@
-"""The ledger's rows of launches and machines: which there are, and which were.
-
-Part of ``state.ledger.Ledger``, which opens the file and describes its tables.
-"""
+"""The ledger's rows of machines: which there are, and which were."""
 
 from __future__ import annotations
 
 import math
+import sqlite3
 from collections.abc import Collection, Mapping, Sequence
+from operator import itemgetter
+from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import SlurmElasticError
-from slurm_elastic.model.cluster import (
-    Instance,
-    InstanceState,
-    LaunchSpec,
-    Pool,
-    worst_price,
-)
-from slurm_elastic.model.memory import DONE, FAILED, INTENT, MACHINE_JOBS, Launch, Machine
+from slurm_elastic.model.cluster import STANDING, Instance, InstanceState, Market, Pool, worst_price
+from slurm_elastic.model.memory import DONE, INTENT, MACHINE_JOBS, Launch, Machine
 from slurm_elastic.policies.clock_guard import AHEAD
-from slurm_elastic.state.ledger.machine_rows import (
-    GONE,
-    launch_from,
-    launch_of_spec,
-    launch_row,
-    machine_from,
-    machine_row,
-    same_call,
-    seen_values,
-)
-from slurm_elastic.state.ledger.mark_rows import to_json
-from slurm_elastic.state.ledger.marks import Marks
+from slurm_elastic.state.ledger.launches import Launches
+from slurm_elastic.state.store.store import Store, Table
+from slurm_elastic.state.store.view import OF_LIST, to_json
 
-LAUNCH_COLUMNS = (
-    "generation, request, pool, cloud, nodes, jobs, offer, state, created, finished, "
-    "error, accounts, owner, recipe"
-)
+GONE = "terminated in the cloud"
 MACHINE_COLUMNS = (
     "id, cloud, node, generation, instance_type, zone, market, price, state, launched, address, "
     "pool, jobs, last_seen, misses, suspending, ended, why, worst_price, registered, accounts, "
@@ -63,13 +46,14 @@ SEEN = """
     )
 """
 """One machine of a complete read of its cloud, as ``Ledger.observe`` and ``adopt`` describe it."""
-IN_ORDER = "order by created, generation"
-OPEN = f"select {LAUNCH_COLUMNS} from launches where state = 'intent' {IN_ORDER}"
 NOT_ENDED = f"select {MACHINE_COLUMNS} from machines where ended is null"
 """All that are paid for: those that are live, and those that are stopped."""
 BY_TIME = "order by launched, id"
-
-
+OF_CLOUD = f"cloud = ? and id in {OF_LIST}"
+SAME = """
+    update machines set last_seen = max(last_seen, ?), misses = 0
+    where cloud = ? and ended is null and id in (select value from json_each(?))
+"""
 MISSED = """
     update machines set misses = misses + 1 where cloud = ? and ended is null
     and last_seen not between ? and ? and launched not between ? and ?
@@ -77,102 +61,118 @@ MISSED = """
 """
 
 
-class Machines(Marks):
-    """All methods are one transaction each."""
+_JOBS = msgspec.json.Decoder(tuple[int, ...])
+_ACCOUNTS = msgspec.json.Decoder(dict[str, int])
 
-    # launches
 
-    def intend(self, spec: LaunchSpec, request: str, now: float) -> None:
-        """Write down a launch before the cloud is called; ``request`` is the correlation id.
+def machine_row(machine: Machine) -> tuple[object, ...]:
+    """Values for MACHINE_COLUMNS."""
+    i = machine.instance
+    return (
+        i.id,
+        i.cloud,
+        i.node,
+        i.generation,
+        i.instance_type,
+        i.zone,
+        str(i.market),
+        i.price,
+        str(i.state),
+        i.launched,
+        i.address,
+        machine.pool,
+        to_json(machine.jobs),
+        machine.last_seen,
+        machine.misses,
+        machine.suspending,
+        machine.ended,
+        machine.why,
+        machine.worst_price,
+        machine.registered,
+        to_json(machine.accounts),
+        machine.stopping,
+        machine.stopped,
+        machine.born,
+        machine.tunnel_key,
+    )
 
-        Again with the same content: nothing happens. Raises SlurmElasticError when the generation
-        stands for another launch or for one that has failed (a new call needs a new generation,
-        or its machines would have no open intent).
-        """
-        new = launch_of_spec(spec, request, now, self._wanted_by(spec.nodes))
-        with self._transaction("launches") as db:
-            row = launch_row(new)
-            values = ", ".join("?" * len(row))
-            sql = f"insert or ignore into launches ({LAUNCH_COLUMNS}) values ({values})"
-            if db.execute(sql, row).rowcount:
-                return
-            old = self._known(spec.generation)
-            if not same_call(old, new):
-                raise SlurmElasticError(
-                    f"generation {spec.generation} already stands for another launch, of "
-                    f"{len(old.nodes)} nodes of pool {old.pool} from {old.offer.key}"
-                )
-            if old.state == FAILED:
-                raise SlurmElasticError(
-                    f"generation {spec.generation} has failed: {old.error}; "
-                    "a new call needs a new generation"
-                )
 
-    def launched(self, generation: str, instances: Sequence[Instance], now: float) -> None:
-        """The cloud's answer: the launch is done and these machines are live, in one transaction.
+def machine_from(row: sqlite3.Row) -> Machine:
+    """A row of MACHINE_COLUMNS as a value."""
+    instance = Instance(
+        id=row["id"],
+        cloud=row["cloud"],
+        node=row["node"],
+        generation=row["generation"],
+        instance_type=row["instance_type"],
+        zone=row["zone"],
+        market=Market(row["market"]),
+        price=row["price"],
+        state=InstanceState(row["state"]),
+        launched=row["launched"],
+        address=row["address"],
+    )
+    return Machine(
+        instance=instance,
+        pool=row["pool"],
+        jobs=_JOBS.decode(row["jobs"]),
+        last_seen=row["last_seen"],
+        misses=row["misses"],
+        suspending=row["suspending"],
+        ended=row["ended"],
+        why=row["why"],
+        worst_price=row["worst_price"],
+        registered=row["registered"],
+        accounts=_ACCOUNTS.decode(row["accounts"]),
+        stopping=row["stopping"],
+        stopped=row["stopped"],
+        born=row["born"],
+        tunnel_key=row["tunnel_key"],
+    )
 
-        Again: nothing happens, but machines that a first, shorter answer lacked are added. A
-        launch that was given up as failed becomes done too: its machines exist. Raises
-        SlurmElasticError for an unknown generation or a machine known from another launch.
-        """
-        with self._transaction("machines", "launches") as db:
-            launch = self._known(generation)
-            for instance in instances:
-                worst = worst_price(instance, launch.offers)
-                self._insert(instance, launch.pool, launch, now, worst)
-            db.execute(
-                "update launches set state = ?, finished = coalesce(finished, ?), error = null "
-                "where generation = ?",
-                (DONE, now, generation),
-            )
 
-    def failed(self, generation: str, error: str, now: float) -> None:
-        """Nothing was started, in the cloud's words ``error``. A finished launch stays as it is."""
-        with self._transaction("launches") as db:
-            self._known(generation)
-            db.execute(
-                "update launches set state = ?, finished = ?, error = ? "
-                "where generation = ? and state = ?",
-                (FAILED, now, error, generation, INTENT),
-            )
+def _seen_values(
+    instance: Instance, cloud: str, now: float, *, adopted: bool = False
+) -> dict[str, object]:
+    """Values for SEEN. A row that has ended lives again where its machine serves since, or is
+    stopped as it was to be; where it is ``adopted`` in any state but TERMINATED, and whatever the
+    head's clock says.
+    """
+    serves = instance.state in STANDING
+    there = instance.state is not InstanceState.TERMINATED
+    return {
+        "id": instance.id,
+        "cloud": cloud,
+        "state": str(instance.state),
+        "lives": there if adopted else serves,
+        "off": instance.state is InstanceState.STOPPED,
+        "before": math.inf if adopted else now,
+        "address": instance.address,
+        "now": now,
+        "gone": GONE,
+    }
 
-    def forget_failed(self, generations: Sequence[str]) -> None:
-        """Forget those of these launches that a cloud refused: what it said is kept elsewhere.
 
-        A request may be refused by hundreds of offers, and a refused launch costs nothing.
-        """
-        rows = [(generation, FAILED) for generation in generations]
-        with self._transaction(None) as db:
-            db.executemany("delete from launches where generation = ? and state = ?", rows)
+def _is_same(seen: Instance, known: Instance) -> bool:
+    """Whether a list has no news of a machine that has not ended."""
+    same_place = bool(known.node) and seen.address in (None, known.address)
+    return seen.state is known.state is not InstanceState.TERMINATED and same_place
 
-    def open_launches(self) -> tuple[Launch, ...]:
-        """Intents whose call is not known to have answered, oldest first."""
-        return self._tables("launches")[0]
 
-    def current(self) -> tuple[tuple[Machine, ...], tuple[Launch, ...]]:
-        """Machines that have not ended and open launches, as of one moment: a launch that is
-        answered between two reads may be missing in both.
-        """
-        with self._lock:
-            launches = self.open_launches()  # first, as another process may write meanwhile
-            return self.machines(), launches
+TABLES: Mapping[str, Table] = {
+    "machines": (f"{NOT_ENDED} {BY_TIME}", machine_from),
+    "complete": ("select cloud from read_whole", itemgetter(0)),
+}
 
-    def launch(self, generation: str) -> Launch | None:
-        """The launch of that generation."""
-        return self._launch(generation)
 
-    def finished(self, generations: Collection[str]) -> dict[str, float]:
-        """When these launches were answered: those of them that were."""
-        rows = self._select(
-            "select generation, finished from launches where finished is not null "
-            "and generation in (select value from json_each(?))",
-            to_json(list(generations)),
-        )
-        return {row["generation"]: row["finished"] for row in rows}
+class Machines:
+    """Each method is one transaction."""
 
-    # machines
+    def __init__(self, store: Store, launches: Launches, read: Collection[str] | None) -> None:
+        self._store, self._launches = store, launches
+        self._read = None if read is None else frozenset(read)
 
-    def machines(
+    def live(
         self,
         *,
         ended_since: float | None = None,
@@ -184,7 +184,7 @@ class Machines(Marks):
         of their lives in which others were, are among them only where that is asked for.
         """
         if ended_since is None and nodes is None:
-            return tuple(m for m in self._tables("machines")[0] if m.stopped is None)
+            return tuple(m for m in self._store.tables("machines")[0] if m.stopped is None)
         # Not ``or``: sqlite would read the machines of a year for it, as no index has both.
         ended = f"select {MACHINE_COLUMNS} from machines where ended >= ?1"
         ended += "" if stopped else " and stopped is null"
@@ -196,7 +196,7 @@ class Machines(Marks):
                 (since, to_json([*nodes])),
             )
         not_ended = NOT_ENDED if stopped else f"{NOT_ENDED} and stopped is null"
-        rows = self._select(f"{not_ended}{of} union all {ended}{of} {BY_TIME}", *values)
+        rows = self._store.select(f"{not_ended}{of} union all {ended}{of} {BY_TIME}", *values)
         return tuple(machine_from(row) for row in rows)
 
     def clouds(self, since: float) -> tuple[str, ...]:
@@ -206,7 +206,25 @@ class Machines(Marks):
             "union select cloud from machines indexed by machines_ended where ended >= ? "
             "order by cloud"
         )
-        return tuple(row["cloud"] for row in self._select(sql, since))
+        return tuple(row["cloud"] for row in self._store.select(sql, since))
+
+    def launched(self, generation: str, instances: Sequence[Instance], now: float) -> None:
+        """The cloud's answer: the launch is done and these machines are live, in one transaction.
+
+        Again: nothing happens, but machines that a first, shorter answer lacked are added. A
+        launch that was given up as failed becomes done too: its machines exist. Raises
+        SlurmElasticError for an unknown generation or a machine known from another launch.
+        """
+        with self._store.transaction("machines", "launches"):
+            launch = self._launches.known(generation)
+            for instance in instances:
+                worst = worst_price(instance, launch.offers)
+                self._take(instance, launch.pool, launch, now, worst)
+            self._store.change(
+                "update launches set state = ?, finished = coalesce(finished, ?), error = null "
+                "where generation = ?",
+                DONE, now, generation,
+            )  # fmt: skip
 
     def observe(
         self,
@@ -224,20 +242,22 @@ class Machines(Marks):
         that had no node yet takes the cloud's, and the pool of that node by ``pool_of``. Machines
         that the ledger does not know are not inserted: see ``adopt``.
         """
-        (not_ended,) = self._tables("machines")
-        known = [m.instance for m in not_ended if m.instance.cloud == cloud]
+        (not_ended,) = self._store.tables("machines")
+        known = {m.instance.id: m.instance for m in not_ended if m.instance.cloud == cloud}
         if not known and not seen:
             return
-        nameless = {i.id for i in known if not i.node}
         ids = {i.id for i in seen}
-        lacks = not ids.issuperset(i.id for i in known)
-        with self._transaction("machines") as db:
-            db.executemany(SEEN, [seen_values(i, cloud, now) for i in seen])
-            for instance in seen:
-                if instance.id in nameless:
+        same = {i.id for i in seen if (k := known.get(i.id)) is not None and _is_same(i, k)}
+        news = [i for i in seen if i.id not in same]
+        with self._store.transaction("machines") as db:
+            if same:  # when a machine was seen last is of the moment
+                db.execute(SAME, (now, cloud, to_json(list(same))))
+            for instance in news:
+                self._store.change(SEEN, _seen_values(instance, cloud, now))
+                if instance.id in known and not known[instance.id].node:
                     pool = (pool_of or {}).get(instance.node)
                     self._name(instance, pool.name if pool else "")
-            if lacks:
+            if not ids.issuperset(known):
                 db.execute(MISSED, (cloud, *(now, now + AHEAD) * 2, to_json(list(ids))))
 
     def adopt(
@@ -256,76 +276,76 @@ class Machines(Marks):
         goes on under the new one, so that it is paid once. ``worst`` is what it may come to
         ($/h), for where its launch is not known. Returns its row as it was before, if any.
         """
-        with self._transaction("machines", "launches") as db:
+        with self._store.transaction("machines", "launches"):
             before = self._machine(instance.cloud, instance.id)
             if before is not None:  # a tag is anybody's to change, its launch was written down
                 instance = replace(instance, generation=before.instance.generation)
-            launch = self._launch(instance.generation)
+            launch = self._launches.get(instance.generation)
             if clouds is not None and launch is not None and launch.cloud not in clouds:
                 self._follow(launch, instance.cloud, now)
             if clouds is not None and before is None:
                 before = self._renamed(instance, pool, clouds)
             if launch is not None:
                 worst = worst_price(instance, launch.offers)
-            self._insert(instance, pool, launch, now, worst)
+            self._take(instance, pool, launch, now, worst)
             self._name(instance, pool)
-            db.execute(SEEN, seen_values(instance, instance.cloud, now, adopted=True))
+            self._store.change(SEEN, _seen_values(instance, instance.cloud, now, adopted=True))
             return before
 
     def registered(self, cloud: str, ids: Sequence[str], now: float) -> None:
         """Slurm has the nodes of these machines up; the first time counts."""
-        with self._transaction("machines") as db:
-            db.executemany(
-                "update machines set registered = ? "
-                "where cloud = ? and id = ? and registered is null",
-                [(now, cloud, id_) for id_ in ids],
-            )
+        sql = f"update machines set registered = ? where {OF_CLOUD} and registered is null"
+        self._store.execute("machines", sql, now, cloud, to_json(ids))
 
     def suspending(self, cloud: str, ids: Sequence[str], why: str, now: float) -> None:
         """Write down that these are to be terminated, before the cloud is called.
 
         The first intent stands; machines that have ended or are not known are left alone.
         """
-        with self._transaction("machines") as db:
-            db.executemany(
-                "update machines set suspending = ?, why = ? "
-                "where cloud = ? and id = ? and suspending is null and ended is null",
-                [(now, why, cloud, id_) for id_ in ids],
-            )
+        sql = f"update machines set suspending = ?, why = ? where {OF_CLOUD} "
+        sql += "and suspending is null and ended is null"
+        self._store.execute("machines", sql, now, why, cloud, to_json(ids))
 
     def ended(self, cloud: str, ids: Sequence[str], why: str, now: float) -> None:
         """These are gone and no longer paid. An earlier ``why`` (of ``suspending``) and an earlier
         end stand.
         """
-        with self._transaction("machines") as db:
-            db.executemany(
-                "update machines set ended = ?, state = ?, why = coalesce(why, ?) "
-                "where cloud = ? and id = ? and ended is null",
-                [(now, str(InstanceState.TERMINATED), why, cloud, id_) for id_ in ids],
-            )
+        sql = "update machines set ended = ?, state = ?, why = coalesce(why, ?) "
+        sql += f"where {OF_CLOUD} and ended is null"
+        self._store.execute(
+            "machines", sql, now, str(InstanceState.TERMINATED), why, cloud, to_json(ids)
+        )
 
-    # inside
+    def read_whole(self, cloud: str, now: float) -> None:
+        """A complete read of ``cloud`` was taken in, its unknown machines adopted."""
+        with self._store.lock:
+            if cloud not in self._store.tables("complete")[0]:
+                sql = "insert or ignore into read_whole (cloud, at) values (?, ?)"
+                self._store.execute("complete", sql, cloud, now)
+            if self._read is not None:
+                self._read |= {cloud}
 
-    def _known(self, generation: str) -> Launch:
-        launch = self._launch(generation)
-        if launch is None:
-            raise SlurmElasticError(f"no launch with generation {generation} was ever intended")
-        return launch
+    def clouds_read(self) -> frozenset[str]:
+        """The clouds whose machines are all in the ledger. A cloud that a new ledger lacks, or that
+        is new itself, may have machines of ours.
+        """
+        complete = frozenset(self._store.tables("complete")[0])
+        return complete if self._read is None else complete & self._read
 
     def _machine(self, cloud: str, id_: str) -> Machine | None:
         sql = f"select {MACHINE_COLUMNS} from machines where cloud = ? and id = ?"
-        rows = self._select(sql, cloud, id_)
+        rows = self._store.select(sql, cloud, id_)
         return machine_from(rows[0]) if rows else None
 
     def _name(self, instance: Instance, pool: str) -> None:
         """Its node, pool and payers, where it had none, as a fleet's machine not tagged yet."""
-        launch = self._launch(instance.generation)
+        launch = self._launches.get(instance.generation)
         accounts = to_json(launch.accounts.get(instance.node, {})) if launch else None
-        self._db.execute(
+        self._store.change(
             "update machines set node = ?, pool = ?, accounts = coalesce(?, accounts) "
             "where cloud = ? and id = ? and node = ''",
-            (instance.node, pool, accounts, instance.cloud, instance.id),
-        )
+            instance.node, pool, accounts, instance.cloud, instance.id,
+        )  # fmt: skip
 
     def _renamed(self, instance: Instance, pool: str, clouds: Collection[str]) -> Machine | None:
         """Move the machine's live row from a cloud that is not configured any more. A generation is
@@ -335,34 +355,32 @@ class Machines(Marks):
             f"select {MACHINE_COLUMNS} from machines "
             "where id = ? and generation = ? and generation != '' and ended is null"
         )
-        rows = [machine_from(row) for row in self._select(sql, instance.id, instance.generation)]
+        rows = [
+            machine_from(row) for row in self._store.select(sql, instance.id, instance.generation)
+        ]
         former = next((m for m in rows if m.instance.cloud not in clouds), None)
         if former is not None:
-            self._db.execute(
-                "update machines set cloud = ?, pool = ? where cloud = ? and id = ?",
-                (instance.cloud, pool or former.pool, former.instance.cloud, instance.id),
-            )
+            self.move(former, instance.cloud, instance.id, pool=pool or former.pool)
         return former
 
     def _follow(self, launch: Launch, cloud: str, now: float) -> None:
         """Have the launch of a machine of a renamed cloud under the new name, too. An open one is
         done: it cannot be repeated by that name, and what it has made is adopted.
         """
-        self._db.execute(
+        self._store.change(
             "update launches set cloud = ?, finished = coalesce(finished, ?), "
             "state = case when state = ? then ? else state end where generation = ?",
-            (cloud, now, INTENT, DONE, launch.generation),
-        )
+            cloud, now, INTENT, DONE, launch.generation,
+        )  # fmt: skip
 
-    def _launches(self, where: str, *values: object) -> tuple[Launch, ...]:
-        sql = f"select {LAUNCH_COLUMNS} from launches where {where} {IN_ORDER}"
-        return tuple(launch_from(row) for row in self._select(sql, *values))
+    def move(self, machine: Machine, cloud: str, id_: str, **changes: Any) -> None:  # noqa: ANN401
+        """Its row under another key, with ``changes`` of the machine."""
+        one = machine.instance
+        self._store.change("delete from machines where cloud = ? and id = ?", one.cloud, one.id)
+        moved = replace(machine, instance=replace(one, cloud=cloud, id=id_), **changes)
+        self._store.insert("insert into machines", MACHINE_COLUMNS, [machine_row(moved)])
 
-    def _launch(self, generation: str) -> Launch | None:
-        rows = self._launches("generation = ?", generation)
-        return rows[0] if rows else None
-
-    def _insert(
+    def _take(
         self,
         instance: Instance,
         pool: str,
@@ -383,7 +401,7 @@ class Machines(Marks):
             worst_price=worst,
         )
         sql = f"insert or ignore into machines ({MACHINE_COLUMNS}) values ({MACHINE_VALUES})"
-        if self._db.execute(sql, machine_row(machine)).rowcount:
+        if self._store.change(sql, *machine_row(machine)):
             return
         known = self._machine(instance.cloud, instance.id)
         if known is not None and known.instance.generation != instance.generation:

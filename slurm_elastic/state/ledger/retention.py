@@ -6,20 +6,16 @@ matter until its machines are there. Later one offer tells what a machine of it 
 
 from __future__ import annotations
 
-import logging
-import os
 import sqlite3
 from collections import defaultdict
 
 from msgspec import MsgspecError
 
 from slurm_elastic.model.memory import MACHINE_JOBS, Launch
-from slurm_elastic.state.ledger.machine_rows import launch_from, machine_from
-from slurm_elastic.state.ledger.machines import LAUNCH_COLUMNS, MACHINE_COLUMNS
-from slurm_elastic.state.ledger.mark_rows import to_json
-from slurm_elastic.state.store.moving import KEPT
-
-log = logging.getLogger(__name__)
+from slurm_elastic.state.ledger.launches import LAUNCH_COLUMNS, launch_from
+from slurm_elastic.state.ledger.machines import MACHINE_COLUMNS, machine_from
+from slurm_elastic.state.store.endurance import KEPT
+from slurm_elastic.state.store.view import to_json
 
 SHORTENED_AFTER = 86400.0
 """Seconds after its answer from which on a launch is kept short: longer than any boot."""
@@ -33,8 +29,6 @@ MOST_RUNS = 5_000_000
 """
 PART = 500
 """Launches of one transaction, as others wait for it."""
-FREE = 2**20
-"""Bytes that a file must have free in itself to be made anew."""
 
 _LONG = f"""
     select {LAUNCH_COLUMNS} from launches where state != 'intent' and finished < ?
@@ -89,30 +83,3 @@ def _launch(row: sqlite3.Row) -> Launch | None:
         return launch_from(row)
     except (MsgspecError, TypeError):
         return None
-
-
-def give_back(db: sqlite3.Connection) -> bool:
-    """Make a file anew of which more than half is free, where the disk has room for both; whether
-    it was. Not inside a transaction.
-    """
-    path = next((row[2] for row in db.execute("pragma database_list") if row[1] == "main"), "")
-    pages, free, size = (
-        int(db.execute(f"pragma {name}").fetchone()[0])
-        for name in ("page_count", "freelist_count", "page_size")
-    )
-    if not path or free * 2 <= pages or free * size < FREE:
-        return False
-    try:
-        disk = os.statvfs(path)
-        if disk.f_bavail * disk.f_frsize < 3 * pages * size:
-            return False
-        db.execute("vacuum")
-        db.execute("pragma wal_checkpoint(truncate)")
-    except (
-        sqlite3.OperationalError,
-        OSError,
-    ) as error:  # locked, or no room after all: it stays as it was
-        log.info("the ledger keeps its free %d MB for now: %s", free * size >> 20, error)
-        return False
-    log.info("the ledger gave %d MB back", free * size >> 20)
-    return True

@@ -1,6 +1,7 @@
-"""The one sqlite layer, under the ledger and under what slurm-elastic-ckptman remembers.
+"""What our services remember: a journal of facts, and sqlite as its view.
 
-``files`` makes, opens and migrates, ``store`` has transactions and writes that share a sync,
-``trouble`` names what ails a file, and ``refuge``, which sets a damaged one aside, with
-``moving`` goes on in memory while it cannot be used.
+``journal`` has the lines, ``view`` the file that is asked, ``disk`` both as one; ``store`` is what
+threads use, ``endurance`` how it goes on without a disk and ``merging`` how it comes back,
+``trouble`` names what ails one; ``before`` takes over files of releases without a journal,
+``backup`` is what ``slurm-elastic journal`` does.
 """

@@ -1,168 +1,362 @@
-"""An open file of ours for many threads: reads, transactions, and writes that share a sync."""
+"""A memory of ours for many threads: reads, transactions, and writes that share a sync.
+
+What a write that fails means, by who has the store:
+
+================  =================================================================================
+who               then
+================  =================================================================================
+a command         its error: nothing was done
+slurm-elasticd    end-only: nothing is bought; ends, charges, exclusions, decisions and what a list
+                  tells are kept in memory, and appended when the disk is back
+ckptman: its own  jobs are saved and requeued as ever; steps, images and notices are kept in memory,
+                  and appended when the disk is back
+ckptman: ledger   decisions wait with it; what it asks of machines it reads from the clouds
+================  =================================================================================
+
+What is of the moment (heartbeats, health, when a machine was seen last) is in the view alone, as is
+that old rows are forgotten: the next segment of the journal lacks them.
+"""
 
 from __future__ import annotations
 
+import functools
+import re
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from typing import Any, ClassVar, cast
+from contextlib import contextmanager
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, cast
+
+from msgspec import Struct
+
+from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.state.store import view
+from slurm_elastic.state.store.disk import Disk, Elsewhere
+from slurm_elastic.state.store.endurance import Memory, Refuge
+from slurm_elastic.state.store.journal import Fact, Journal
+from slurm_elastic.state.store.trouble import JournalError, Trouble
+from slurm_elastic.state.store.view import Schema, fact_row
 
 Table = tuple[str, Callable[[sqlite3.Row], Any]]
 """The statement that reads a table, and how a row of it becomes a value."""
-Write = tuple[str, tuple[object, ...]]
-"""A statement and its values."""
+AT_ONCE = 1000
+"""Rows in one statement: sqlite takes so many values at most."""
+_STATEMENT = re.compile(r"\s*(?:insert(?: or \w+)? into|update|(delete) from)\s+(\w+)")
 
 
-@contextmanager
-def transaction(db: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-    """Everything that is written inside is on the disk afterwards; after an error none of it is."""
-    db.execute("begin immediate")
-    try:
-        yield db
-    except BaseException:
-        if db.in_transaction:  # sqlite ends it itself where the disk is full
-            db.execute("rollback")
-        raise
-    db.execute("commit")
-
-
-class Ticket:
-    """Writes of one caller that go to the disk together with those of others; ``applied`` is called
-    once they are there, with the store's lock held.
+class Keyed(Struct, frozen=True):
+    """Rows of ``table`` that are remembered by key, and what each is to who asks: None for one that
+    does not count. ``where``: those that may count.
     """
 
-    def __init__(self, writes: Sequence[Write], applied: Callable[[], None]) -> None:
-        self.writes = writes
-        self.applied = applied
-        self.error: sqlite3.Error | None = None
+    table: str
+    value: Callable[[Mapping[str, Any] | sqlite3.Row], Any]
+    where: str = ""
+
+
+class Ticket(Struct):
+    """Facts of one caller that go to the disk together with those of others."""
+
+    facts: Sequence[Fact]
+    error: BaseException | None = None
+
+
+class Reader(Memory):
+    """What can be read by who may not write: the view where it can be believed, else what the
+    journal tells.
+    """
+
+    def __init__(self, path: Path, schema: Schema) -> None:
+        super().__init__(_opened(path, schema), schema)
 
 
 class Store:
     """One thing at a time in this connection; sqlite3.Error passes through.
 
-    TABLES are those that a loop asks for many times a pass: who calls ``refresh`` at the start of
-    each pass has them from memory until a write here changes them.
+    ``tables`` are those that a loop asks for many times a pass: who calls ``refresh`` at the start
+    of each pass has them from memory until a write here changes them. So it is with those that are
+    ``keyed``, in which what threads write together is changed row by row.
     """
 
-    TABLES: ClassVar[Mapping[str, Table]] = {}
-
-    def __init__(self, db: sqlite3.Connection) -> None:
-        self._db = db
-        self._lock = threading.RLock()
+    def __init__(
+        self,
+        home: Disk | Elsewhere | Refuge | Reader,
+        schema: Schema,
+        now: Callable[[], float] = time.time,
+        tables: Mapping[str, Table] | None = None,
+        keyed: Mapping[str, Keyed] | None = None,
+    ) -> None:
+        self._home, self._schema, self._now = home, schema, now
+        self._read, self._keyed = tables or {}, keyed or {}
+        # Of one column the value itself, of several a tuple.
+        self._key_of = {
+            name: itemgetter(*view.keys_of(schema, one.table)) for name, one in self._keyed.items()
+        }
+        self.lock = threading.RLock()
         self._memory: dict[str, object] = {}
         self._version: int | None = None
         self._depth = 0
+        self._facts: list[Fact] = []
         self._gather = threading.Lock()
         self._tickets: list[Ticket] = []
+        self._db: sqlite3.Connection
+        if not isinstance(home, Elsewhere):
+            with self.lock:
+                self._current()
 
     def close(self) -> None:
-        """Close the file; closing twice is no error."""
-        with self._lock:
-            self._db.close()
+        """Close the files; closing twice is no error."""
+        with self.lock:
+            self._home.close()
 
-    def _use(self, db: sqlite3.Connection) -> None:
-        """From now on this file, or this memory."""
-        if db is not self._db:
+    @property
+    def trouble(self) -> Trouble | None:
+        """Why it goes on in memory."""
+        return self._home.trouble if isinstance(self._home, Refuge) else None
+
+    @property
+    def trouble_since(self) -> float:
+        """Since when (Unix time)."""
+        return self._home.since if isinstance(self._home, Refuge) else 0.0
+
+    def look_after(self) -> None:
+        """Go over to memory where the files cannot be used, and back where they can."""
+        if isinstance(self._home, Refuge):
+            with self.lock:
+                self._home.check()
+                self._current()
+
+    def give_up(self, error: Exception) -> bool:
+        """The files have failed with ``error``: go on without, where that is how it is. Whether
+        something has changed by that.
+        """
+        if not isinstance(self._home, Refuge):
+            return False
+        with self.lock:
+            changed = self._home.give_up(error)
+            self._current()
+            return changed
+
+    def _current(self) -> Disk | Memory:
+        """What is read and written now."""
+        found = self._home.require_current()
+        if found.changed:
+            found.changed = False
             self._memory.clear()
-            self._db = db
-
-    def _forget(self) -> None:
-        self._memory.clear()
+        self._db = found.db
+        return found
 
     def refresh(self) -> None:
         """Take in what other processes have written since: the first step of a pass."""
-        with self._lock:
-            version = int(self._select("pragma data_version")[0][0])
+        with self.lock:
+            version = int(self.select("pragma data_version")[0][0])
             if version != self._version:
                 self._memory.clear()
             self._version = version
 
     @contextmanager
-    def together(self) -> Iterator[None]:
-        """Several writes of this thread as one transaction: all of them, or none after a crash."""
-        with self._transaction(None):
-            yield
-
-    @contextmanager
-    def _transaction(self, *changes: str | None) -> Iterator[sqlite3.Connection]:
+    def transaction(self, *changes: str | None) -> Iterator[sqlite3.Connection]:
         """For what is read and then written; inside another one, a part of that. ``changes``: which
-        of TABLES it changes, None where none.
+        of the tables it changes, None where none. What ``change`` did is a line of the journal.
         """
-        with self._lock:
+        with self.lock:
             self._depth += 1
             try:
-                with transaction(self._db) if self._depth == 1 else nullcontext(self._db) as db:
-                    yield db
-            except BaseException:
+                if self._depth > 1:
+                    yield self._db
+                    return
+                self._facts = []
+                found = self._current()
+                with found.write(self._facts, self._now) as self._db:
+                    if found.changed:
+                        found.changed = False
+                        self._memory.clear()
+                    yield self._db
+            except BaseException as error:
                 self._memory.clear()
+                self._home.damage = error
                 raise
             finally:
                 self._depth -= 1
                 for name in changes:
                     self._memory.pop(name or "", None)
 
-    def _select(self, sql: str, *values: object) -> list[sqlite3.Row]:
-        with self._lock:
-            return self._db.execute(sql, values).fetchall()
+    def select(self, sql: str, *values: object) -> list[sqlite3.Row]:
+        with self.lock:
+            try:
+                if not self._depth:
+                    self._current()
+                return self._db.execute(sql, values).fetchall()
+            except sqlite3.Error as error:
+                self._home.damage = error
+                raise
 
-    def _put(
+    def change(self, sql: str, *values: object) -> list[sqlite3.Row]:
+        """A statement that changes rows, in a transaction; the rows as they are then, or were."""
+        full, table, is_delete = _returning(sql)
+        by_name = values[0] if values and isinstance(values[0], dict) else None
+        found = self._db.execute(full, values if by_name is None else by_name).fetchall()
+        if not found:
+            return found
+        rows = [fact_row(row) for row in found]
+        if is_delete:
+            keys = view.keys_of(self._schema, table)
+            rows = [{key: row[key] for key in keys} for row in rows]
+        elif table in self._schema.numbered:
+            for row in rows:
+                del row["id"]
+        self._facts.append(Fact(drop=table, rows=rows) if is_delete else Fact(put=table, rows=rows))
+        return found
+
+    def insert(self, how: str, columns: str, rows: Sequence[Sequence[object]]) -> None:
+        """Rows of a table, ``how`` says which: many in one statement, inside a transaction."""
+        marks = f"({', '.join('?' * (columns.count(',') + 1))})"
+        for begin in range(0, len(rows), AT_ONCE):
+            some = rows[begin : begin + AT_ONCE]
+            values = [value for row in some for value in row]
+            self.change(f"{how} ({columns}) values {', '.join([marks] * len(some))}", *values)
+
+    def first_id(self) -> int:
+        """For rows that are known by their line: the id that the view will give the next one."""
+        rows = sum(len(fact.rows) for fact in self._facts if fact.put in self._schema.numbered)
+        return view.first_id(self._current().position.number + 1) + rows
+
+    def execute(self, changes: str | None, sql: str, *values: object) -> None:
+        """One statement that changes rows, a transaction by itself or a part of the open one."""
+        with self.transaction(changes):
+            self.change(sql, *values)
+
+    def passing(
         self, changes: str | None, sql: str, *values: object, rows: tuple[object, ...] | None = None
     ) -> None:
-        """One statement that writes, a transaction by itself or a part of the one that is open.
-        ``rows`` are those of the table that it ``changes`` afterwards, for who knows them. Inside
-        a transaction nothing is remembered, as that may not come to its end.
+        """One statement about what is of the moment: for the view alone. ``rows`` are those of the
+        table that it ``changes`` afterwards, for who knows them. Inside a transaction nothing is
+        remembered, as that may not come to its end.
         """
-        with self._lock:
-            self._select(sql, *values)
+        with self.lock:
+            self.select(sql, *values)
             self._memory.pop(changes or "", None)
             if changes and rows is not None and self._version is not None and not self._depth:
                 self._memory[changes] = rows
 
-    def _tables(self, *names: str) -> list[tuple[Any, ...]]:
-        """The rows of these TABLES, as of the last write here or ``refresh``; read anew each time
+    def tables(self, *names: str) -> list[tuple[Any, ...]]:
+        """The rows of these tables, as of the last write here or ``refresh``; read anew each time
         for who never refreshes.
         """
         found = []
-        with self._lock:
+        with self.lock:
             for name in names:
                 rows = self._memory.get(name)
                 if rows is None:
-                    sql, read = self.TABLES[name]
-                    rows = tuple(read(row) for row in self._select(sql))
+                    sql, read = self._read[name]
+                    rows = tuple(read(row) for row in self.select(sql))
                     if self._version is not None and not self._depth:
                         self._memory[name] = rows
                 found.append(cast("tuple[Any, ...]", rows))
         return found
 
-    def _write(self, writes: Sequence[Write], applied: Callable[[], None] | None = None) -> None:
-        """On the disk on return. Whoever gets the file writes for all that wait by then.
-
-        ``applied`` makes the same change in what is remembered; without it that is read anew.
+    def by_key(self, name: str) -> dict[Any, Any]:
+        """One that is ``keyed``, as of the last write here or ``refresh``. The caller has the lock
+        for as long as it uses that.
         """
-        if not writes:
+        found = self._memory.get(name)
+        if found is None:
+            one = self._keyed[name]
+            key = self._key_of[name]
+            rows = self.select(f"select * from {one.table} {one.where}")
+            values = ((key(row), one.value(row)) for row in rows)
+            found = {key: value for key, value in values if value is not None}
+            if self._version is not None:
+                self._memory[name] = found
+        return cast("dict[Any, Any]", found)
+
+    def _write(self, *facts: Fact) -> None:
+        """On the disk on return: those that have rows. Whoever gets the files writes for all that
+        wait by then.
+        """
+        mine = Ticket([fact for fact in facts if fact.rows])
+        if not mine.facts:
             return
-        mine = Ticket(writes, applied or self._forget)
         with self._gather:
             self._tickets.append(mine)
-        with self._lock:
+        with self.lock:
             with self._gather:
                 batch, self._tickets = self._tickets, []
-            self._commit(batch)
+            if batch:
+                self._commit(batch)
         if mine.error is not None:
             raise mine.error
 
     def _commit(self, tickets: Sequence[Ticket]) -> None:
-        writes = [write for ticket in tickets for write in ticket.writes]
         try:
-            # One statement is a transaction by itself.
-            with transaction(self._db) if len(writes) > 1 else nullcontext(self._db) as db:
-                for sql, values in writes:
-                    db.execute(sql, values)
-        except sqlite3.Error as error:
+            self._append([ticket.facts for ticket in tickets])
+        except BaseException as error:  # noqa: BLE001 - each of those who wait raises it
             self._memory.clear()
             for ticket in tickets:
                 ticket.error = error
         else:
             for ticket in tickets:
-                ticket.applied()
+                self._remember(ticket.facts)
+
+    def _remember(self, facts: Sequence[Fact]) -> None:
+        """The same change in what is remembered by key; all else is forgotten."""
+        for name in list(self._memory):
+            one = self._keyed.get(name)
+            if one is None:
+                del self._memory[name]
+                continue
+            known, key = cast("dict[Any, Any]", self._memory[name]), self._key_of[name]
+            mine = [fact for fact in facts if one.table in (fact.put, fact.drop)]
+            for row, is_put in ((row, bool(fact.put)) for fact in mine for row in fact.rows):
+                known.pop(key(row), None)
+                value = one.value(row) if is_put else None
+                if value is not None:
+                    known[key(row)] = value
+
+    def _append(self, batches: Sequence[Sequence[Fact]]) -> None:
+        self._current().put(batches, self._now)
+
+    def shorten(self) -> None:
+        """Give room back to the disk, and begin a new segment of the journal where that is due."""
+        with self.lock:
+            found = self._current()
+            self.select("pragma wal_checkpoint(passive)")
+        if isinstance(found, Disk):
+            found.shorten(self.lock, self._now())
+
+
+def _opened(path: Path, schema: Schema) -> sqlite3.Connection:
+    journal = Journal(path.parent / "journal", path.stem)
+    is_there = bool(journal.segments())
+    if path.exists() and (not is_there or journal.applied().boot == view.boot()):
+        try:
+            found = view.open_reader(path, schema)
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.OperationalError) or not is_there:
+                raise
+        else:
+            is_whole = not is_there or view.number_of(found) >= journal.applied().position.number
+            if is_whole and view.version_of(found, path, schema) == schema.version:
+                return found
+            found.close()
+    if not is_there:
+        why = "an older one is" if path.exists() else "there is no"
+        raise SlurmElasticError(
+            f"{why} {schema.name} at {path}; {schema.maker} makes it when it starts"
+        )
+    made = view.open_memory(schema)
+    with JournalError.of_system():
+        view.filled(made, schema, journal)
+    made.execute("pragma query_only = on")
+    return made
+
+
+@functools.lru_cache(512)
+def _returning(sql: str) -> tuple[str, str, bool]:
+    found = _STATEMENT.match(sql)
+    if found is None:
+        raise ValueError(f"found {sql}, expected a statement that changes rows")
+    return f"{sql} returning *", found[2], found[1] is not None

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import sqlite3
 import tempfile
+import time
+from collections.abc import Iterator
 from enum import StrEnum
+from itertools import count
 from pathlib import Path
 
 from msgspec import Struct
+
+from slurm_elastic.base import writing
 
 LEAST = 2**20
 """Bytes that the disk must have left for a file to count as usable: what is found by the first
@@ -42,6 +48,11 @@ class LostFileError(OSError):
     """The file at the path is not the one that was opened."""
 
 
+def locked_error(path: Path) -> OSError:
+    """Others have had the lock of that file for too long."""
+    return OSError(errno.EWOULDBLOCK, "another process has its lock", str(path))
+
+
 _BY_CODE = {
     sqlite3.SQLITE_FULL: Kind.FULL,
     sqlite3.SQLITE_BUSY: Kind.LOCKED,
@@ -56,6 +67,7 @@ _BY_NUMBER = {
     errno.EDQUOT: Kind.FULL,
     errno.EFBIG: Kind.FULL,
     errno.EROFS: Kind.READ_ONLY,
+    errno.EWOULDBLOCK: Kind.LOCKED,
 }
 PASSING = frozenset(
     {*_BY_NUMBER, errno.EIO, errno.ENFILE, errno.EMFILE, errno.ENOMEM, errno.EAGAIN, errno.ESTALE}
@@ -63,8 +75,25 @@ PASSING = frozenset(
 """Troubles that pass by themselves, or by what an administrator does to the disk and not to us."""
 
 
-def kind_of(error: Exception) -> Kind:
+class JournalError(sqlite3.OperationalError):
+    """The journal cannot be written or read; its cause is the system's error. To callers that is
+    what sqlite tells of the view.
+    """
+
+    @staticmethod
+    @contextlib.contextmanager
+    def of_system() -> Iterator[None]:
+        """In the place of the system's own."""
+        try:
+            yield
+        except OSError as error:
+            raise JournalError(str(error)) from error
+
+
+def kind_of(error: BaseException) -> Kind:
     """By sqlite's own code, or the system's; what has none is merely unusable."""
+    if isinstance(error, JournalError) and isinstance(error.__cause__, OSError):
+        error = error.__cause__
     if isinstance(error, LostFileError):
         return Kind.LOST
     if isinstance(error, OSError):
@@ -75,9 +104,12 @@ def kind_of(error: Exception) -> Kind:
     return Kind.FULL if "disk is full" in str(error) else Kind.UNUSABLE
 
 
-def trouble_of(error: Exception, path: Path) -> Trouble:
+def trouble_of(error: BaseException, path: Path) -> Trouble:
     """The trouble that ``error``, met with the file at ``path`` or its directory, means."""
     kind = kind_of(error)
+    cause = error.__cause__ if isinstance(error, JournalError) else error
+    if kind in (Kind.LOCKED, Kind.LOST) and isinstance(cause, OSError) and cause.filename:
+        path = Path(cause.filename)
     what, remedy = {
         Kind.FULL: (
             f"the disk of {path.parent} is full",
@@ -93,7 +125,7 @@ def trouble_of(error: Exception, path: Path) -> Trouble:
         ),
         Kind.LOST: (
             f"{path} was removed or replaced",
-            "nothing: it is made again of what is in memory",
+            "nothing while its service runs: it makes it again of what it knows",
         ),
         Kind.READ_ONLY: (
             f"{path} cannot be written",
@@ -111,3 +143,19 @@ def require_room(directory: Path, size: int) -> None:
     """OSError where ``directory`` does not take a file of so many bytes (nor more than a quota)."""
     with tempfile.TemporaryFile(dir=directory) as file:
         os.posix_fallocate(file.fileno(), 0, size)
+
+
+def set_aside(path: Path, now: float) -> Path:
+    """Rename a damaged file that no journal vouches for; what sqlite has left beside it goes."""
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
+    name = f"{path.name}.damaged-{stamp}"
+    aside = path.with_name(name)
+    for number in count(2):
+        if not aside.exists():
+            break
+        aside = path.with_name(f"{name}-{number}")
+    for beside in ("-wal", "-shm"):  # a new file would take their pages for its own
+        path.with_name(path.name + beside).unlink(missing_ok=True)
+    os.rename(path, aside)
+    writing.sync_directory(path.parent)
+    return aside

@@ -1,1 +1,1 @@
-"""Doctor says what is wrong and what to do: each look changes nothing and gives findings."""
+"""Doctor says what is wrong and what to do about it. Looking changes nothing."""

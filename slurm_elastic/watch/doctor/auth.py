@@ -1,56 +1,50 @@
-"""The keys of auth/slurm: do machines get the right secret, and does a key end that is in use."""
+"""The keys of auth/slurm: whether machines get the right secret, and whether keys end soon."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import Config
-from slurm_elastic.model.cluster import Finding, Level
+from slurm_elastic.model.finding import Finding, Level
 from slurm_elastic.slurm.client import siteconf
 from slurm_elastic.slurm.conf import authentication, keyset
 from slurm_elastic.slurm.conf.keyset import Key, KeySet
 
-SOON = 7 * 86400.0
-"""Seconds before its end from which a key is worth a word."""
+SOON = 7 * 86400.0  # how many seconds before its end a key is mentioned
 FILE = "slurm.jwks"
 
 
 def examine(config: Config, now: float) -> Iterator[Finding]:
-    """At a site with another AuthType only a wrong secret of machines; nothing about keys that are
-    another user's to read.
-    """
+    """With another AuthType, only a wrong secret. Keys that only others may read are left out."""
     try:
         site = siteconf.read(config.slurm.conf)
     except (ConfigError, OSError):
         return
     if wrong := authentication.wrong_secret(config, site):
-        yield Finding(
-            what="join.ssh", level=Level.WRONG, found=wrong,
+        yield Finding.wrong(
+            "join.ssh",
+            wrong,
             expected="the secret by which slurmctld knows its nodes",
             advice="give join.ssh the other one (docs/keys.md)",
-        )  # fmt: skip
+        )
     if authentication.kind(site) != authentication.SLURM:
         return
     path = site.directory / FILE
     try:
         keys = keyset.read(path)
     except FileNotFoundError:
-        yield Finding(what=FILE, level=Level.NOTE, found="not there: slurm.key never expires")
+        yield Finding.note(FILE, "not there: slurm.key never expires")
     except PermissionError:
         return
     except (OSError, ConfigError) as error:
-        yield _unusable(path, error)
+        yield Finding.wrong(
+            FILE,
+            f"{path} cannot be used: {error}",
+            expected='JSON: {"keys": [{"kid": ..., "exp": ...}]}',
+        )
     else:
         yield from _keys(config, keys, now)
-
-
-def _unusable(path: Path, error: Exception) -> Finding:
-    return Finding(
-        what=FILE, level=Level.WRONG, found=f"{path} cannot be used: {error}",
-        expected='JSON: {"keys": [{"kid": ..., "exp": ...}]}',
-    )  # fmt: skip
 
 
 def _keys(config: Config, keys: KeySet, now: float) -> Iterator[Finding]:
@@ -59,21 +53,18 @@ def _keys(config: Config, keys: KeySet, now: float) -> Iterator[Finding]:
     for key in ending:
         yield _told(key, now)
     if without := sorted(set(clouds) - {key.cloud for key in keys.keys}):
-        yield Finding(
-            what=FILE, level=Level.NOTE,
-            found=f"no key of its own: {', '.join(without)}",
+        yield Finding.note(
+            FILE,
+            f"no key of its own: {', '.join(without)}",
             expected="a key for each cloud, so that its machines can be told apart",
             advice="slurm-elastic key rotate",
-        )  # fmt: skip
+        )
     elif not ending:
-        found = f"{len(keys.keys)} key(s), none in use ends in a week"
-        yield Finding(what=FILE, level=Level.OK, found=found)
+        yield Finding.ok(FILE, f"{len(keys.keys)} key(s), none in use ends in a week")
 
 
 def _used(keys: KeySet, clouds: list[str]) -> list[Key]:
-    """The keys that slurmctld and machines sign with, and the site's own; not those that a rotation
-    has left to end.
-    """
+    """The keys that somebody signs with, and the site's own; not those a rotation lets expire."""
     used = {keys.default.kid}
     for cloud in clouds:
         own = [key.kid for key in keys.keys if key.cloud == cloud]

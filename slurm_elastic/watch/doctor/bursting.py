@@ -1,4 +1,4 @@
-"""Can anything burst at all: the submit filter, the allow lists, nodes in service, and a probe."""
+"""Whether anything can burst: the submit filter, allow lists, nodes in service, and a probe."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 from slurm_elastic.base.errors import ConfigError, SlurmError
 from slurm_elastic.config import Config, blocked_clouds
 from slurm_elastic.config.access import Who
-from slurm_elastic.model.cluster import Finding, Level
+from slurm_elastic.model.finding import Finding, Level
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.launch.verdict import out_of_service
 from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
@@ -23,29 +23,29 @@ from slurm_elastic.slurm.hooks import submit_filter
 
 @runtime_checkable
 class Probing(Protocol):
-    """A client of Slurm that can also ask slurmdbd and sbatch (``slurm.hooks.submission_test``)."""
+    """A client of Slurm that can also ask slurmdbd and sbatch (``slurm.hooks.doctor_commands``)."""
 
     def accounts(self) -> frozenset[str]:
         """All accounts of slurmdbd."""
         ...
 
     def member(self, account: str) -> str:
-        """A user of the account; empty where it has none."""
+        """A user of the account; empty if it has none."""
         ...
 
     def test_only(self, partition: str, *, account: str = "", qos: str = "", user: str = "") -> str:
-        """Where and when a job of one node would start; SlurmError with sbatch's words."""
+        """Where and when a job of one node would start; SlurmError with sbatch's own message."""
         ...
 
 
 def filter_called(config: Config) -> Iterator[Finding]:
-    """Whether jobs that name no partition are given ours. A Slurm without the plugin cannot."""
+    """Whether jobs that name no partition get ours. A Slurm without the plugin cannot do that."""
     why = submit_filter.trouble(config.slurm.conf)
     site = _site(config)
     if site is None:
         return  # told by the check of slurm.conf
     if not why:
-        yield Finding(what="submit filter", level=Level.OK, found="job_submit.lua calls it")
+        yield Finding.ok("submit filter", "job_submit.lua calls it")
         return
     able = has_plugin(config.slurm, site, "job_submit_lua")
     yield Finding(
@@ -58,7 +58,7 @@ def filter_called(config: Config) -> Iterator[Finding]:
 
 
 def accounts_held(config: Config) -> Iterator[Finding]:
-    """Whether users are held to their accounts, where accounts say who may spend, and how much."""
+    """Whether users can use only their own accounts, if accounts decide who may spend."""
     site = _site(config)
     by_account = bool(config.policies.account_budgets) or any(
         config.who_of(cloud).accounts for cloud in config.clouds
@@ -66,8 +66,7 @@ def accounts_held(config: Config) -> Iterator[Finding]:
     if site is None or not by_account:
         return
     if submit_filter.accounts_enforced(site):
-        found = "Slurm takes only accounts that a job's user belongs to"
-        yield Finding(what="accounts", level=Level.OK, found=found)
+        yield Finding.ok("accounts", "Slurm takes only accounts that a job's user belongs to")
         return
     advice = "set AccountingStorageEnforce=associations in slurm.conf (it needs slurmdbd)"
     curable = _has_slurmdbd(config) or bool(config.policies.account_budgets)
@@ -84,7 +83,7 @@ def accounts_held(config: Config) -> Iterator[Finding]:
 
 
 def accounts_known(config: Config, client: Probing) -> Iterator[Finding]:
-    """Whether slurmdbd, where there is one, has the accounts of the allow lists."""
+    """Whether slurmdbd, if there is one, knows the accounts of the allow lists."""
     listed = {name for cloud in config.clouds for name in config.who_of(cloud).accounts}
     if not listed or not _has_slurmdbd(config):
         return
@@ -92,45 +91,42 @@ def accounts_known(config: Config, client: Probing) -> Iterator[Finding]:
     try:
         known = client.accounts()
     except SlurmError as error:
-        yield Finding(
-            what=what,
-            level=Level.NOTE,
-            found=f"not looked up: {error}",
+        yield Finding.note(
+            what,
+            f"not looked up: {error}",
             expected="an answer of slurmdbd (sacctmgr show account)",
         )
         return
     unknown = sorted(name for name in listed if name.lower() not in known)
     if unknown:
-        yield Finding(
-            what=what,
-            level=Level.WRONG,
-            found=f"slurmdbd has no account {', '.join(unknown)}",
+        yield Finding.wrong(
+            what,
+            f"slurmdbd has no account {', '.join(unknown)}",
             expected="accounts that jobs can have: for an unknown one none bursts",
             advice="is it spelled as in sacctmgr show account? Else: sacctmgr add account",
         )
     else:
-        yield Finding(what=what, level=Level.OK, found=f"slurmdbd has {', '.join(sorted(listed))}")
+        yield Finding.ok(what, f"slurmdbd has {', '.join(sorted(listed))}")
 
 
 def in_service(config: Config, nodes: Mapping[str, SlurmNode]) -> Iterator[Finding]:
-    """Pools of which most nodes take no jobs. Our own holds come and go; status shows them."""
+    """Pools of which most nodes take no jobs. Our own holds come and go, and status shows them."""
     for pool in plan.pools_of(config):
         own = [nodes[name] for name in pool.nodes if name in nodes]
         others = [node for node in own if not node.reason.startswith(HOLD_MARK)]
         out, why = out_of_service(others, config.slurm.user)
         if 2 * out > len(own):
             found, _, remedy = why.partition("; do: ")
-            yield Finding(
-                what=f"nodes of pool {pool.name}",
-                level=Level.WRONG,
-                found=f"{out} of {len(own)} take no jobs: {found}",
+            yield Finding.wrong(
+                f"nodes of pool {pool.name}",
+                f"{out} of {len(own)} take no jobs: {found}",
                 expected="most of them in service",
                 advice=remedy or "sinfo -R says who drained them, and when",
             )
 
 
 def probes(config: Config, client: Probing) -> Iterator[Finding]:
-    """The answer of sbatch, for each cloud, to a job of one node that somebody allowed submits."""
+    """For each cloud, what sbatch says to a job of one node of somebody who is allowed to."""
     blocked = blocked_clouds(config)
     for cloud in config.clouds:
         if cloud.name not in blocked:
@@ -145,7 +141,7 @@ def probes(config: Config, client: Probing) -> Iterator[Finding]:
 def _probe(
     client: Probing, partition: str, account: str, user: str, qos: str, *, strange: bool
 ) -> Finding:
-    """``strange``: who asks may be none of those that are allowed."""
+    """``strange``: whoever runs this may not be allowed there."""
     asked = f" as {user}" if user else ""
     asked += f" with account {account}" if account else ""
     what = f"sbatch --test-only in partition {partition}{asked}"
@@ -159,7 +155,7 @@ def _probe(
             expected="a time at which a job of one node would start",
             advice=_next(error, strange=strange),
         )
-    return Finding(what=what, level=Level.OK, found=said or "it would start")
+    return Finding.ok(what, said or "it would start")
 
 
 def _next(error: SlurmError, *, strange: bool) -> str:
@@ -171,9 +167,7 @@ def _next(error: SlurmError, *, strange: bool) -> str:
 
 
 def _somebody(who: Who, client: Probing, *, accounts: bool) -> tuple[str, str]:
-    """An account that is allowed, and a user: only root can ask as another than itself, and Slurm
-    lets root in where it would refuse users.
-    """
+    """An allowed account and user. Only root can ask as another, and Slurm lets root in anyway."""
     account = (*who.accounts, "")[0]
     if os.geteuid() != 0:
         return account, ""
@@ -196,7 +190,7 @@ def _has_slurmdbd(config: Config) -> bool:
     return kind is not None and kind.value.lower().endswith("slurmdbd")
 
 
-def _site(config: Config) -> siteconf.Site | None:
+def _site(config: Config) -> siteconf.SiteConf | None:
     try:
         return siteconf.read(config.slurm.conf) if Path(config.slurm.conf).exists() else None
     except ConfigError:

@@ -1,4 +1,4 @@
-"""A cloud's catalogue: is there one, how old is it, and do typed prices agree with it."""
+"""A cloud's catalogue: whether there is one, its age, and whether typed prices agree with it."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from slurm_elastic.base.units import format_duration
 from slurm_elastic.config import Config
 from slurm_elastic.config.catalogue import FRESH, OLDEST, Catalogue, kept, path_of
 from slurm_elastic.config.clouds import CloudSettings
-from slurm_elastic.model.cluster import Finding, Level, Location, Pool
+from slurm_elastic.model.cluster import Location, Pool
+from slurm_elastic.model.finding import Finding, Level
 from slurm_elastic.providers.catalogues import ask
 
 WHAT = "catalogue"
-TOLERANCE = 0.01
-"""The part by which a typed price may differ."""
+TOLERANCE = 0.01  # the share by which a typed price may differ
 
 
 def examine(
     config: Config, cloud: CloudSettings, pools: Sequence[Pool], now: float
 ) -> Iterator[Finding]:
-    """Nothing of a cloud without ``catalogue: true``."""
+    """Finds nothing for a cloud without ``catalogue: true``."""
     if not cloud.catalogued:
         return
     found = kept(path_of(config, cloud))
@@ -28,29 +28,31 @@ def examine(
         try:
             found = ask(cloud, now)
         except ProviderError as error:
-            yield Finding(
-                what=WHAT, level=Level.WRONG, found=f"{error.code}: {error.message}",
+            yield Finding.wrong(
+                WHAT,
+                f"{error.code}: {error.message}",
                 expected="the cloud's types and prices: pools have only what is typed",
                 advice=f"`slurm-elastic iam render {cloud.provider}` has the rights; or type types",
-            )  # fmt: skip
+            )
             return
     yield _age(cloud, found, now)
     yield from _typed(cloud, found)
     for pool in pools:
         sold = [name for name in pool.instance_types if name in cloud.shapes]
         if not sold:
-            yield Finding(
-                what=f"types of pool {pool.name}", level=Level.WRONG,
-                found="none of the catalogue's is as instance_types asks, and has a price",
-                expected="one at least", advice="widen instance_types, or type one with its price",
-            )  # fmt: skip
+            yield Finding.wrong(
+                f"types of pool {pool.name}",
+                "none of the catalogue's is as instance_types asks, and has a price",
+                expected="one at least",
+                advice="widen instance_types, or type one with its price",
+            )
 
 
 def _age(cloud: CloudSettings, found: Catalogue, now: float) -> Finding:
     age = max(now - found.at, 0.0)
     told = f"{len(found.types)} types, {format_duration(round(age)) if age >= 1 else '0s'} old"
     if age <= 2 * FRESH:
-        return Finding(what=WHAT, level=Level.OK, found=told)
+        return Finding.ok(WHAT, told)
     dead = age > OLDEST and cloud.location is Location.PUBLIC
     return Finding(
         what=WHAT,

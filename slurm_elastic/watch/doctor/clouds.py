@@ -1,4 +1,4 @@
-"""A cloud: do the credentials work, is there anything to buy, do the clocks agree."""
+"""A cloud: whether credentials work, whether there is anything to buy, whether the clocks agree."""
 
 from __future__ import annotations
 
@@ -14,16 +14,8 @@ from slurm_elastic.base.errors import AuthError, ProviderError, SlurmElasticErro
 from slurm_elastic.config import Config
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.rules import types_of
-from slurm_elastic.model.cluster import (
-    OFF,
-    STANDING,
-    Finding,
-    Level,
-    Limits,
-    NodeRequest,
-    Offer,
-    Pool,
-)
+from slurm_elastic.model.cluster import OFF, STANDING, Limits, NodeRequest, Offer, Pool
+from slurm_elastic.model.finding import Finding, Level
 from slurm_elastic.model.protocols import Examinable, Expiring, Provider
 from slurm_elastic.policies.launch.ranking import Scope, ceiling, mispriced, unsold
 from slurm_elastic.providers import open_provider
@@ -32,34 +24,39 @@ from slurm_elastic.watch.doctor import catalogue
 from slurm_elastic.watch.doctor.environment import FILE
 
 NO_LIMITS = Limits()
-SKEW = 60.0
-"""Seconds that a cloud's clock may differ before it is worth a word."""
+SKEW = 60.0  # seconds that a cloud's clock may differ before we mention it
 
 
 def examine(config: Config, cloud: CloudSettings, pools: Sequence[Pool]) -> tuple[Finding, ...]:
-    """All findings on one cloud. Whatever an SDK raises is a finding."""
+    """All findings on one cloud. Whatever an SDK raises becomes a finding."""
     try:
-        # Both bound the most that pools could ask for.
+        # Both limits bound what pools can ask for.
         bounded = altered(cloud, limits=tighter(cloud.limits, config.limits))
         provider = open_provider(bounded, config.cluster, config)
         told = catalogue.examine(config, cloud, pools, time.time())
         return (*look(provider, cloud, pools, config.limits), *told)
-    except Exception as error:  # noqa: BLE001 - another cloud's look must go on
-        return (_unexpected("opening it", error),)
+    except Exception as error:  # noqa: BLE001 - the other clouds must still be looked at
+        known = isinstance(error, SlurmElasticError)
+        return (
+            Finding.wrong(
+                "opening it",
+                str(error) if known else f"{type(error).__name__}: {error}",
+                expected="no error",
+            ),
+        )
 
 
 def not_looked_at(config: Config) -> Finding:
-    """For users, whose own credentials would say nothing about those of the services."""
-    return Finding(
-        what="credentials, machines, offers",
-        level=Level.NOTE,
-        found=f"not looked at: the cloud's credentials are for root and {config.slurm.user}",
+    """For users: their own credentials would say nothing about those of the services."""
+    return Finding.note(
+        "credentials, machines, offers",
+        f"not looked at: the cloud's credentials are for root and {config.slurm.user}",
         advice=f"run this as root or {config.slurm.user}",
     )
 
 
 def tighter(one: Limits, other: Limits) -> Limits:
-    """The lower one of each pair of bounds."""
+    """The lower one of each pair of limits."""
     pairs = {name: (getattr(one, name), getattr(other, name)) for name in Limits.__struct_fields__}
     return Limits(
         **{name: min((n for n in pair if n is not None), default=None)
@@ -70,7 +67,7 @@ def tighter(one: Limits, other: Limits) -> Limits:
 def look(
     provider: Provider, cloud: CloudSettings, pools: Sequence[Pool], limits: Limits = NO_LIMITS
 ) -> Iterator[Finding]:
-    """By an open provider; ``limits`` are the cluster's."""
+    """What an open provider shows; ``limits`` are the cluster's."""
     credentials = _credentials(provider, cloud)
     yield credentials
     if credentials.level is Level.WRONG:
@@ -90,30 +87,28 @@ def _credentials(provider: Provider, cloud: CloudSettings) -> Finding:
     try:
         provider.check()
     except AuthError as error:
-        return Finding(
-            what="credentials",
-            level=Level.WRONG,
-            found=f"refused: {error.code}: {error.message}",
+        return Finding.wrong(
+            "credentials",
+            f"refused: {error.code}: {error.message}",
             expected="credentials that the cloud accepts, for the user that runs the daemon",
             advice=f"renew them, or say in {FILE} where the services find them (docs/install.md); "
             "the daemon goes on by itself then",
         )
     except ProviderError as error:
-        return Finding(
-            what="reaching it",
-            level=Level.WRONG,
-            found=f"{error.code}: {error.message}",
+        return Finding.wrong(
+            "reaching it",
+            f"{error.code}: {error.message}",
             expected="an answer",
             advice=cloud.reach_advice,
         )
-    return Finding(what="credentials", level=Level.OK, found="accepted")
+    return Finding.ok("credentials", "accepted")
 
 
 def _expiry(provider: Expiring, now: float) -> Iterator[Finding]:
     try:
         ends = provider.credentials_end()
     except ProviderError as error:
-        yield Finding(what="credentials' end", level=Level.NOTE, found=str(error))
+        yield Finding.note("credentials' end", str(error))
         return
     if ends is not None:
         near = soon(ends, now)
@@ -129,18 +124,16 @@ def _machines(provider: Provider) -> Finding:
     try:
         machines = provider.instances()
     except ProviderError as error:
-        return Finding(
-            what="listing machines",
-            level=Level.WRONG,
-            found=f"{error.code}: {error.message}",
+        return Finding.wrong(
+            "listing machines",
+            f"{error.code}: {error.message}",
             expected="the right to list them: without it none can be ended for sure",
             advice="see the cloud's page in docs/ for the rights that are needed",
         )
     standing = sum(one.state in STANDING for one in machines)
     off = sum(one.state in OFF for one in machines)  # clouds list machines that are gone, too
     stopped = f", {off} stopped" if off else ""
-    found = f"{standing} of this cluster{stopped}"
-    return Finding(what="listing machines", level=Level.OK, found=found)
+    return Finding.ok("listing machines", f"{standing} of this cluster{stopped}")
 
 
 def _pool(
@@ -150,8 +143,7 @@ def _pool(
     try:
         offers = provider.offers(pool)
     except ProviderError as error:
-        why = f"{error.code}: {error.message}"
-        yield Finding(what=what, level=Level.WRONG, found=why, expected="prices and types")
+        yield Finding.wrong(what, f"{error.code}: {error.message}", expected="prices and types")
         return
     scope = Scope(limits=limits, cloud_limits={cloud.name: cloud.limits})
     request = NodeRequest(id="doctor", pool=pool, nodes=pool.nodes)
@@ -160,27 +152,25 @@ def _pool(
     yield from _markets(cloud, pool, offers)
     yield from _prices(pool, offers)
     if pool.stopped and not pool.stopped_price:
-        yield Finding(
-            what=f"stopped machines of pool {pool.name}",
-            level=Level.NOTE,
-            found="stopped_price is 0: their disks are in no cost and no budget",
+        yield Finding.note(
+            f"stopped machines of pool {pool.name}",
+            "stopped_price is 0: their disks are in no cost and no budget",
             advice=f"set pools[{pool.name}].stopped_price, $/h of a machine's disk",
         )
 
 
 def _unusable(what: str, offers: Sequence[Offer], why: str) -> Finding:
-    return Finding(
-        what=what,
-        level=Level.WRONG,
-        found=f"{len(offers)}, none of which can ever be used: {why}",
+    return Finding.wrong(
+        what,
+        f"{len(offers)}, none of which can ever be used: {why}",
         expected="at least one within the limits that fits the pool",
         advice="slurm-elastic offers has the reason of each",
     )
 
 
 def _markets(cloud: CloudSettings, pool: Pool, offers: Sequence[Offer]) -> Iterator[Finding]:
-    """Offers that the configuration wants and the cloud has not. A whole market of them is a slip
-    that nobody would see: the pool is bought at another price, or never.
+    """Offers that the configuration wants but the cloud does not have. If a whole market is
+    missing, that is a slip that nobody would notice: the pool is bought at another price, or never.
     """
     missing = unsold(pool, offers, types_of(cloud, pool)) if offers else ()
     sold = {offer.market for offer in offers}
@@ -196,31 +186,28 @@ def _markets(cloud: CloudSettings, pool: Pool, offers: Sequence[Offer]) -> Itera
 
 
 def _prices(pool: Pool, offers: Sequence[Offer]) -> Iterator[Finding]:
-    """Typed prices beside those that the cloud itself tells."""
+    """Compare typed prices with those that the cloud itself tells."""
     what = f"typed prices of pool {pool.name}"
     wrong = {o.instance_type: (o, why) for o in offers if (why := mispriced(o))}
     for offer, why in wrong.values():
-        yield Finding(
-            what=what,
-            level=Level.WRONG,
-            found=why,
+        yield Finding.wrong(
+            what,
+            why,
             expected=f"at least ${offer.reference_price:.4f}/h",
             advice="put the cloud's own on-demand price there: the spending cap counts with it",
         )
     checked = {o.instance_type for o in offers if o.reference_price is not None}
     if checked and not wrong:
         names = ", ".join(sorted(checked))
-        found = f"none is below what the cloud itself asks ({names})"
-        yield Finding(what=what, level=Level.OK, found=found)
+        yield Finding.ok(what, f"none is below what the cloud itself asks ({names})")
 
 
 def _for_sale(what: str, offers: Sequence[Offer]) -> Finding:
-    """The offers that there are to buy, and how much of it where the cloud says (quota, hosts)."""
+    """What there is to buy, and how much of it if the cloud tells (quota, hosts)."""
     if not offers:
-        return Finding(
-            what=what,
-            level=Level.WRONG,
-            found="none",
+        return Finding.wrong(
+            what,
+            "none",
             expected="at least one type of machine",
             advice="does the cloud have the pool's types, templates, image and zones?",
         )
@@ -228,18 +215,17 @@ def _for_sale(what: str, offers: Sequence[Offer]) -> Finding:
     free = sum(o.free or 0 for o in told)
     if len(told) == len(offers) and not free:
         why = "; ".join(dict.fromkeys(o.free_reason for o in told if o.free_reason))
-        return Finding(
-            what=what,
-            level=Level.NOTE,
-            found=f"{len(offers)}, none of which has room now" + (f": {why}" if why else ""),
+        return Finding.note(
+            what,
+            f"{len(offers)}, none of which has room now" + (f": {why}" if why else ""),
             advice="jobs go elsewhere meanwhile; more quota, or wait",
         )
     room = f", room for {free} more" if len(told) == len(offers) else ""
-    return Finding(what=what, level=Level.OK, found=f"{len(offers)}{room}")
+    return Finding.ok(what, f"{len(offers)}{room}")
 
 
 def _clock(url: str, timeout: float) -> Iterator[Finding]:
-    """By the Date of any answer; a front end that gives none says nothing of its clock."""
+    """Compare our clock with the Date of any answer; a front end may send none."""
     if not url.startswith(("http://", "https://")):
         return
     request = urllib.request.Request(url, method="HEAD")  # noqa: S310 - http only, see above
@@ -261,14 +247,4 @@ def _clock(url: str, timeout: float) -> Iterator[Finding]:
         level=Level.OK if good else Level.NOTE,
         found=f"{abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the cloud's",
         advice="" if good else "set both by NTP",
-    )
-
-
-def _unexpected(what: str, error: Exception) -> Finding:
-    known = isinstance(error, SlurmElasticError)
-    return Finding(
-        what=what,
-        level=Level.WRONG,
-        found=str(error) if known else f"{type(error).__name__}: {error}",
-        expected="no error",
     )

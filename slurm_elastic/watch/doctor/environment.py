@@ -1,7 +1,5 @@
-"""The environment in which the services run: what their units read, and SlurmUser's home.
-
-A cloud's SDK finds its credentials by both, so a command that asks a cloud for the services needs
-them too.
+"""The environment of the services: what their units read, and SlurmUser's home. A cloud's SDK finds
+its credentials by both, so a command that asks a cloud in their place needs them, too.
 """
 
 from __future__ import annotations
@@ -13,16 +11,15 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from slurm_elastic.model.cluster import Finding, Level
+from slurm_elastic.model.finding import Finding
 
-FILE = Path("/etc/default/slurm-elastic")
-"""``EnvironmentFile`` of the units in ``etc/``."""
+FILE = Path("/etc/default/slurm-elastic")  # `EnvironmentFile` of the units in `etc/`
 WHAT = "environment of the services"
 
 
 @contextlib.contextmanager
 def of_the_services(user: str, file: Path = FILE) -> Iterator[Finding]:
-    """Have it while this lasts, as far as the caller may; the finding says how far that is."""
+    """Have that environment meanwhile; the finding says how far we may read it."""
     before = dict(os.environ)
     try:
         found, finding = _read(file, user)
@@ -41,20 +38,21 @@ def _read(file: Path, user: str) -> tuple[dict[str, str], Finding]:
         told = f"no {file}: credentials are looked for in the home of {user} ({home})"
         if not Path(home).is_dir():
             told += f", which is not there: {file} has to say where they are"
-        return {}, Finding(what=WHAT, level=Level.OK, found=told)
+        return {}, Finding.ok(WHAT, told)
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or str(error)
-        return {}, Finding(
-            what=WHAT, level=Level.NOTE, found=f"{file}: {why}",
+        return {}, Finding.note(
+            WHAT,
+            f"{file}: {why}",
             expected="what the services have, which clouds' credentials may depend on",
             advice="run this as root",
-        )  # fmt: skip
+        )
     names = ", ".join(sorted(found)) or "nothing"
-    return found, Finding(what=WHAT, level=Level.OK, found=f"{file} sets {names}")
+    return found, Finding.ok(WHAT, f"{file} sets {names}")
 
 
 def parse(text: str) -> dict[str, str]:
-    """A file of ``NAME=value`` lines, as systemd reads one."""
+    """Reads a file of ``NAME=value`` lines like systemd does."""
     found = {}
     for line in text.replace("\\\n", " ").splitlines():
         name, equals, value = line.strip().partition("=")
@@ -71,7 +69,7 @@ def _unquoted(value: str) -> str:
 
 
 def _home(user: str) -> dict[str, str]:
-    """As systemd sets it; only root speaks for another user."""
+    """What systemd sets; only root may do so for another user."""
     return {"HOME": _directory(user)} if os.geteuid() == 0 else {}
 
 

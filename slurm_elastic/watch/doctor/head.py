@@ -1,4 +1,4 @@
-"""The head node: state directory and memory, spool, Slurm and its slurm.conf."""
+"""The head node: state directory and records, spool, Slurm and its slurm.conf."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from slurm_elastic.base.account import same, trusted
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError, SlurmError
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.config import Config
-from slurm_elastic.model.cluster import Finding, Level, Location
+from slurm_elastic.model.cluster import Location
+from slurm_elastic.model.finding import SLURMCTLD, Finding, Level
 from slurm_elastic.model.protocols import NO_NODE, Slurm
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.nodes.node_state import is_down
@@ -24,55 +25,49 @@ from slurm_elastic.slurm.conf import check, plan
 from slurm_elastic.state import statedir
 from slurm_elastic.watch.doctor import bursting, services
 
-LITTLE_SPACE = 100 * 2**20
-"""Bytes; on a full disk machines are only ended."""
-WAITING = 60.0
-"""Seconds after which a request should have been taken up."""
-_PATIENCE = 5.0
-"""Seconds for who listens where users ask."""
+LITTLE_SPACE = 100 * 2**20  # bytes; with less room, as on a full disk, machines are only ended
+WAITING = 60.0  # seconds after which a request should have been taken up
+_PATIENCE = 5.0  # seconds to find out whether somebody listens where users ask
 
 
 def state_directory(config: Config) -> Iterator[Finding]:
-    """Is it there, whose is it, is there room."""
+    """Whether it exists, whose it is, and whether it has room."""
     path, what = config.state, f"state directory {config.state}"
     try:
         found = path.stat()
         free = shutil.disk_usage(path).free
     except PermissionError:
-        return  # told of its files
+        return  # ``memory`` says so
     except OSError as error:
         advice = "`slurm-elastic conf install` makes it"
-        yield Finding(what=what, level=Level.WRONG, found=str(error.strerror), advice=advice)
+        yield Finding.wrong(what, str(error.strerror), advice=advice)
         return
     owner = _name(found.st_uid)
     if not same(owner, config.slurm.user) or found.st_mode & statedir.OTHERS:
-        yield Finding(
-            what=what,
-            level=Level.WRONG,
-            found=f"owner {owner}, mode {stat.S_IMODE(found.st_mode):04o}",
+        yield Finding.wrong(
+            what,
+            f"owner {owner}, mode {stat.S_IMODE(found.st_mode):04o}",
             expected=f"owner {config.slurm.user}, mode 0700: who opens a file there can lock it",
             advice=f"chown {config.slurm.user}: {path}; chmod 0700 {path}",
         )
     elif free < LITTLE_SPACE:
-        yield Finding(
-            what=what,
-            level=Level.WRONG,
-            found=f"{free // 2**20} MiB free",
+        yield Finding.wrong(
+            what,
+            f"{free // 2**20} MiB free",
             expected=f"{LITTLE_SPACE // 2**20} MiB: on a full disk nothing is bought",
             advice="make room (df names the disk); slurm-elasticd goes on by itself then",
         )
     else:
         room = f"{free // 2**20} MiB free"
-        yield Finding(what=what, level=Level.OK, found=f"owner {owner}, {room}")
+        yield Finding.ok(what, f"owner {owner}, {room}")
 
 
 def memory(config: Config, now: float) -> Iterator[Finding]:
-    """Findings about the files in the state directory, for who may look there."""
+    """Findings about the files in the state directory, for those who may look there."""
     if _is_closed(config.state):
-        yield Finding(
-            what="requests and ledger",
-            level=Level.NOTE,
-            found=f"not looked at: {config.state} is {config.slurm.user}'s alone",
+        yield Finding.note(
+            "requests and ledger",
+            f"not looked at: {config.state} is {config.slurm.user}'s alone",
             advice=f"run this as root or {config.slurm.user}",
         )
         yield from _users(config)
@@ -86,18 +81,18 @@ def memory(config: Config, now: float) -> Iterator[Finding]:
 
 
 def _webhook(config: Config) -> Iterator[Finding]:
-    """Whether all users read the address by which the site is told."""
+    """Whether all users can read the address that the site is notified at."""
     if config.notify.webhook and not config.notify.webhook.startswith("/"):
-        yield Finding(
-            what="notify", level=Level.NOTE,
-            found="the address of notify.webhook is in slurm-elastic.yaml, which all users read",
+        yield Finding.note(
+            "notify",
+            "the address of notify.webhook is in slurm-elastic.yaml, which all users read",
             expected="the path of a file with it, for SlurmUser alone",
             advice="who has it can write there: docs/notify.md; then have it renewed",
-        )  # fmt: skip
+        )
 
 
 def _is_closed(directory: Path) -> bool:
-    """Whether it is there, or may be, and its files are not for who asks."""
+    """Whether the directory exists, or may exist, and we may not read its files."""
     try:
         directory.stat()
     except PermissionError:
@@ -110,19 +105,18 @@ def _is_closed(directory: Path) -> bool:
 def _users(config: Config) -> Iterator[Finding]:
     """Whether somebody listens where users ask."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(_PATIENCE)  # a daemon that hangs takes nobody from its queue
+        probe.settimeout(_PATIENCE)  # a daemon that hangs accepts no connection
         try:
             probe.connect(str(config.read_socket))
         except OSError as error:
-            yield Finding(
-                what="users",
-                level=Level.NOTE,
-                found=f"nobody answers them at {config.read_socket}: {error.strerror}",
+            yield Finding.note(
+                "users",
+                f"nobody answers them at {config.read_socket}: {error.strerror}",
                 expected="slurm-elasticd: without it status and explain are for root and SlurmUser",
                 advice="does it run, and may SlurmUser write that directory (users.socket)?",
             )
         else:
-            yield Finding(what="users", level=Level.OK, found=f"answered at {config.read_socket}")
+            yield Finding.ok("users", f"answered at {config.read_socket}")
 
 
 _RIGHTS = {
@@ -132,20 +126,20 @@ _RIGHTS = {
 
 
 def _rights(config: Config) -> Iterator[Finding]:
-    """Whom the configuration gives more than other users have; nothing where it names nobody."""
+    """Who has more rights than other users by the configuration; nothing if it names nobody."""
     named = {"operators": config.users.operators, "viewers": config.users.viewers}
     for key, groups in named.items():
         for group in groups:
             try:
                 grp.getgrnam(group)
             except KeyError:
-                yield Finding(
-                    what=f"users.{key}", level=Level.WRONG, found=f"this host has no group {group}",
+                yield Finding.wrong(
+                    f"users.{key}",
+                    f"this host has no group {group}",
                     advice="its members get nothing of it: correct the name, or make the group",
-                )  # fmt: skip
+                )
         if groups:
-            found = f"members of {', '.join(groups)} {_RIGHTS[key]}"
-            yield Finding(what=f"users.{key}", level=Level.OK, found=found)
+            yield Finding.ok(f"users.{key}", f"members of {', '.join(groups)} {_RIGHTS[key]}")
 
 
 def _name(uid: int) -> str:
@@ -156,8 +150,8 @@ def _name(uid: int) -> str:
 
 
 def budgets(config: Config) -> Iterator[Finding]:
-    """Accounts that no allow list of a public cloud names: a slip, or those above them are named,
-    whose children some releases of Slurm let in.
+    """Accounts with a budget that no allow list of a public cloud names. That is a slip, or their
+    parent accounts are named, whose children some releases of Slurm let in.
     """
     lists = [
         config.who_of(cloud).accounts
@@ -167,10 +161,9 @@ def budgets(config: Config) -> Iterator[Finding]:
     listed = {account for names in lists for account in names}
     for account in config.policies.account_budgets:
         if all(lists) and account not in listed:
-            yield Finding(
-                what=f"budget of account {account}",
-                level=Level.NOTE,
-                found="no public cloud's who.accounts names the account",
+            yield Finding.note(
+                f"budget of account {account}",
+                "no public cloud's who.accounts names the account",
                 expected=f"one of {', '.join(sorted(listed))}",
                 advice="is it spelled as in Slurm (sacctmgr show account)?",
             )
@@ -183,75 +176,70 @@ def spool(config: Config, now: float) -> Iterator[Finding]:
         times = [p.stat().st_mtime for p in directory.glob("*.json")]
         bad = sum(1 for _ in (directory / "bad").glob("*.json"))
     except OSError as error:
-        yield Finding(what="spool", level=Level.WRONG, found=str(error.strerror))
+        yield Finding.wrong("spool", str(error.strerror))
         return
     oldest = now - min(times, default=now)
     if oldest > WAITING:
-        yield Finding(
-            what="spool",
-            level=Level.NOTE,
-            found=f"{len(times)} request(s), the oldest waits for {oldest:.0f} s",
+        yield Finding.note(
+            "spool",
+            f"{len(times)} request(s), the oldest waits for {oldest:.0f} s",
             expected="requests that wait for their turn to boot, or none",
             advice="is the daemon alive? Its log says what it waits for",
         )
     else:
-        yield Finding(what="spool", level=Level.OK, found=f"{len(times)} request(s)")
+        yield Finding.ok("spool", f"{len(times)} request(s)")
     if bad:
-        yield Finding(
-            what="spool",
-            level=Level.NOTE,
-            found=f"{bad} unreadable request(s) in {directory / 'bad'}",
+        yield Finding.note(
+            "spool",
+            f"{bad} unreadable request(s) in {directory / 'bad'}",
             expected="none",
             advice="the daemon's log says what is wrong with them; delete them afterwards",
         )
 
 
 def _failed(config: Config, nodes: Mapping[str, SlurmNode]) -> Iterator[Finding]:
-    """Nodes of ours that Slurm itself has taken out of service, by its words."""
+    """Our nodes that Slurm itself has taken out of service, with its reasons."""
     by_words: dict[str, list[str]] = {}
     for name in (n for pool in plan.pools_of(config) for n in pool.nodes):
         if name in nodes and (ails := ill(nodes[name], config.slurm.user)) is not None:
             by_words.setdefault(str(ails), []).append(name)
     for text, names in by_words.items():
         found, _, remedy = text.partition("; do: ")
-        yield Finding(
-            what=f"nodes {compress(names)}",
-            level=Level.NOTE,
-            found=f"Slurm took them out of service: {found}",
+        yield Finding.note(
+            f"nodes {compress(names)}",
+            f"Slurm took them out of service: {found}",
             expected="nodes in service; slurm-elasticd gives them other machines",
             advice=remedy,
         )
 
 
 def _down(config: Config, nodes: Mapping[str, SlurmNode]) -> Iterator[Finding]:
-    """Nodes of ours that are down for whatever else, by Slurm's words."""
+    """Our nodes that are down for any other reason, with Slurm's words."""
     by_reason: dict[str, list[str]] = {}
     for name in (n for pool in plan.pools_of(config) for n in pool.nodes):
         node = nodes.get(name)
         if node is not None and is_down(node) and ill(node, config.slurm.user) is None:
             by_reason.setdefault(node.reason or "no reason is given", []).append(name)
     for reason, names in by_reason.items():
-        yield Finding(
-            what="nodes that are down",
-            level=Level.NOTE,
-            found=f"{len(names)}, {names[0]} among them: {reason}",
+        yield Finding.note(
+            "nodes that are down",
+            f"{len(names)}, {names[0]} among them: {reason}",
             advice=f"slurm-elastic explain {names[0]} says what is done about it",
         )
 
 
 def before_install(config: Config, client: Slurm) -> Iterator[Finding]:
-    """The findings on a head whose slurm.conf has nothing of ours yet: no service runs there."""
-    yield Finding(
-        what="slurm.conf",
-        level=Level.NOTE,
-        found="it has nothing of ours yet, so no job can use a cloud",
+    """The findings on a head whose slurm.conf has nothing of ours yet, so no service runs."""
+    yield Finding.note(
+        "slurm.conf",
+        "it has nothing of ours yet, so no job can use a cloud",
         advice="slurm-elastic conf install; then start the services (docs/install.md)",
     )
     yield _answer(config, client)[0]
 
 
 def slurm(config: Config, client: Slurm) -> Iterator[Finding]:
-    """Does it answer, does it know our nodes."""
+    """Whether Slurm answers and knows our nodes."""
     answer, nodes = _answer(config, client)
     yield answer
     if not nodes:
@@ -266,19 +254,18 @@ def slurm(config: Config, client: Slurm) -> Iterator[Finding]:
     ours = [n for pool in plan.pools_of(config) for n in pool.nodes]
     lacks = [n for n in ours if n not in nodes]
     if lacks:
-        yield Finding(
-            what="our nodes",
-            level=Level.WRONG,
-            found=f"Slurm does not list {len(lacks)} of {len(ours)}, {lacks[0]} among them",
+        yield Finding.wrong(
+            "our nodes",
+            f"Slurm does not list {len(lacks)} of {len(ours)}, {lacks[0]} among them",
             expected="all of them",
             advice="slurm-elastic conf install (on 22.05 slurmctld has to be restarted)",
         )
     else:
-        yield Finding(what="our nodes", level=Level.OK, found=f"all {len(ours)} are there")
+        yield Finding.ok("our nodes", f"all {len(ours)} are there")
 
 
 def _answer(config: Config, client: Slurm) -> tuple[Finding, Mapping[str, SlurmNode]]:
-    """Whether slurmctld does, and its nodes."""
+    """Whether slurmctld answers, and its nodes."""
     try:
         nodes = client.nodes()
         version = client.version()
@@ -293,25 +280,24 @@ def _answer(config: Config, client: Slurm) -> tuple[Finding, Mapping[str, SlurmN
         )  # fmt: skip
         return none, {}
     found = f"Slurm {version[0]:02d}.{version[1]:02d}, {len(nodes)} node(s)"
-    return Finding(what="slurmctld", level=Level.OK, found=found), nodes
+    return Finding.ok("slurmctld", found), nodes
 
 
 def _unanswered(error: SlurmError) -> Finding:
-    """Nothing is said of nodes then, and nothing advised that would change any."""
+    """Says nothing about nodes, and advises nothing that would change any."""
     advice = "is slurm.bin_dir right, and slurm.conf?"
     if error.unanswered:
-        advice = "systemctl status slurmctld; its log says why it stopped or hangs"
-    return Finding(
-        what="slurmctld",
-        level=Level.WRONG,
-        found=f"does not answer: {error}",
+        advice = SLURMCTLD
+    return Finding.wrong(
+        "slurmctld",
+        f"does not answer: {error}",
         expected="an answer; until then no machine is launched, ended or given up",
         advice=advice,
     )
 
 
 def slurm_conf(config: Config) -> Iterator[Finding]:
-    """The findings of ``conf check`` and ``conf diff``."""
+    """What ``conf check`` and ``conf diff`` find."""
     what = str(Path(config.slurm.conf))
     try:
         planned = plan.make(config)
@@ -319,21 +305,20 @@ def slurm_conf(config: Config) -> Iterator[Finding]:
     except ConfigError as error:
         advice = "slurm-elastic conf check says it at length"
         for problem in error.problems:
-            yield Finding(what=what, level=Level.WRONG, found=problem, advice=advice)
+            yield Finding.wrong(what, problem, advice=advice)
         return
     except (SlurmElasticError, OSError) as error:
-        yield Finding(what=what, level=Level.WRONG, found=str(error))
+        yield Finding.wrong(what, str(error))
         return
     depth = "proven on a throw-away slurmctld" if report.full else "parsed only"
     if not plan.is_installed(config):
-        yield Finding(what=what, level=Level.OK, found=f"our part fits into it; {depth}")
+        yield Finding.ok(what, f"our part fits into it; {depth}")
     elif planned.changes():
-        yield Finding(
-            what=what,
-            level=Level.WRONG,
-            found="what is installed differs from the configuration",
+        yield Finding.wrong(
+            what,
+            "what is installed differs from the configuration",
             expected="the same",
             advice="slurm-elastic conf diff shows it, conf install puts it in place",
         )
     else:
-        yield Finding(what=what, level=Level.OK, found=f"installed as configured; {depth}")
+        yield Finding.ok(what, f"installed as configured; {depth}")

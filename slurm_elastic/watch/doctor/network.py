@@ -1,6 +1,4 @@
-"""The network between machines and the head: nodes that Slurm has at an address which is not their
-machine's, and the tunnel where there is one.
-"""
+"""The network between machines and the head: nodes at wrong addresses, and the tunnel."""
 
 from __future__ import annotations
 
@@ -19,23 +17,19 @@ from slurm_elastic.config import Config
 from slurm_elastic.config.joining import Network
 from slurm_elastic.config.tunnel import clouds_with_tunnel
 from slurm_elastic.machine.hub.link import by_address
-from slurm_elastic.machine.hub.wire import HubError, Seen, Show, ask
-from slurm_elastic.model.cluster import Finding, Level
+from slurm_elastic.machine.hub.wire import HubError, PeerSeen, Show, ask
+from slurm_elastic.model.finding import Finding, Level
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.nodes.node_state import Phase, is_down, phase
 from slurm_elastic.slurm.conf import plan
 from slurm_elastic.state.ledger import Ledger, Machine
 
-STALE = 180.0
-"""Seconds after a handshake by which a machine that lives has made another."""
-PROBED = 3
-"""Machines to which packets of full size are sent."""
+STALE = 180.0  # seconds since its last handshake by which a live machine has made another
+PROBED = 3  # how many machines get packets of full size
 SMALLEST = 576
-_PING = 20.0
-"""Seconds for three packets."""
-_HEADERS = 28
-"""Bytes of IPv4 and ICMP before what ping(8) counts."""
+_PING = 20.0  # seconds for three packets
+_HEADERS = 28  # bytes of IPv4 and ICMP headers, which ping(8) does not count
 _HOST = re.compile(
     r"^\s*(?:SlurmctldHost|ControlMachine)\s*=\s*([^\s(#]+)(?:\(([^)\s]+)\))?", re.I | re.M
 )
@@ -44,13 +38,13 @@ NAT = (
     "join.network opens a tunnel for them, or give them a route to the head (docs/network.md)"
 )
 Passes = Callable[[str, int], bool]
-"""Whether a packet of so many bytes, whole, comes back from an address."""
+"""Whether a packet of so many bytes comes back from an address in one piece."""
 
 
 def examine(
     config: Config, slurm: Slurm, now: float, passes: Passes | None = None
 ) -> Iterator[Finding]:
-    """All findings; none where Slurm or the ledger cannot be read, which others tell."""
+    """All findings; none if Slurm or the ledger cannot be read, which others report."""
     try:
         nodes = slurm.nodes()
     except SlurmError:
@@ -68,7 +62,7 @@ def examine(
 def _machines(config: Config) -> Sequence[Machine]:
     try:
         with contextlib.closing(Ledger(config.state / "ledger.db", read_only=True)) as ledger:
-            return [m for m in ledger.machines() if m.suspending is None]
+            return [m for m in ledger.machines.live() if m.suspending is None]
     except (sqlite3.Error, OSError, SlurmElasticError):
         return ()
 
@@ -76,7 +70,7 @@ def _machines(config: Config) -> Sequence[Machine]:
 def _addresses(
     config: Config, nodes: Mapping[str, SlurmNode], machines: Iterable[Machine]
 ) -> Iterator[Finding]:
-    """Each machine of a cloud is a host of its own: no two nodes have one address."""
+    """Check that no two nodes have one address: each machine of a cloud is a host of its own."""
     own = {c.name for c in config.clouds if c.by_user_data}
     cloud_of = {n: p.cloud for p in plan.pools_of(config) if p.cloud in own for n in p.nodes}
     up = [node for name, node in nodes.items() if name in cloud_of and _is_at_a_place(node)]
@@ -87,9 +81,7 @@ def _addresses(
         if len(some) > 1:
             found = f"Slurm has {compress(some)} all at {address}"
             expected = "an address for each node: its machine's own"
-            yield Finding(
-                what="NodeAddr", level=Level.WRONG, found=found, expected=expected, advice=NAT
-            )
+            yield Finding.wrong("NodeAddr", found, expected=expected, advice=NAT)
     where = {m.instance.node: m.instance.address for m in machines}
     tunnels = clouds_with_tunnel(config)
     for node in up:
@@ -99,29 +91,23 @@ def _addresses(
 
 
 def _is_at_a_place(node: SlurmNode) -> bool:
-    """Whether it is up, at an address that somebody told slurmctld; several slurmds of one host, as
-    in the sandbox, are told apart by their ports.
-    """
+    """Whether it is up, at an address that somebody told slurmctld."""
     told = node.address not in ("", node.name) and not node.address.startswith("127.")
     return told and phase(node) is Phase.UP and not is_down(node)
 
 
 def _elsewhere(node: SlurmNode, its: str, *, inside: bool) -> Finding:
     found = f"Slurm has {node.name} at {node.address}, its machine is {its}"
-    if not inside:  # a router that has an address for each machine is none that hides them
+    if not inside:  # a router with an address for each machine does not hide them
         expected = "the machine's own address, or one that leads to it alone"
-        return Finding(
-            what="NodeAddr", level=Level.NOTE, found=found, expected=expected, advice=NAT
-        )
+        return Finding.note("NodeAddr", found, expected=expected, advice=NAT)
     expected = "the machine's own address in the tunnel"
     advice = "is SlurmctldHost's address in join.network.routes?"
-    return Finding(
-        what="NodeAddr", level=Level.WRONG, found=found, expected=expected, advice=advice
-    )
+    return Finding.wrong("NodeAddr", found, expected=expected, advice=advice)
 
 
 def _way_to_head(config: Config, network: Network) -> Iterator[Finding]:
-    """Whether slurmd reaches slurmctld through the tunnel: it goes where slurm.conf says."""
+    """Whether slurmd reaches slurmctld through the tunnel: it connects to what slurm.conf says."""
     inside = [IPv4Network(text) for text in (network.subnet, *network.routes)]
     with contextlib.suppress(OSError):
         text = Path(config.slurm.conf).read_text(encoding="utf-8", errors="replace")
@@ -129,15 +115,15 @@ def _way_to_head(config: Config, network: Network) -> Iterator[Finding]:
             where = _resolved(address or name)
             if where is None:
                 continue
-            well = any(ip_address(where) in one for one in inside)
-            yield Finding(
-                what="way to slurmctld",
-                level=Level.OK if well else Level.WRONG,
-                found=f"SlurmctldHost {name} is {where}",
-                expected="" if well else f"an address in {', '.join(map(str, inside))}",
-                advice=""
-                if well
-                else "SlurmctldHost=NAME(ADDRESS) inside, or more join.network.routes",
+            found = f"SlurmctldHost {name} is {where}"
+            if any(ip_address(where) in one for one in inside):
+                yield Finding.ok("way to slurmctld", found)
+                continue
+            yield Finding.wrong(
+                "way to slurmctld",
+                found,
+                expected=f"an address in {', '.join(map(str, inside))}",
+                advice="SlurmctldHost=NAME(ADDRESS) inside, or more join.network.routes",
             )
 
 
@@ -165,10 +151,9 @@ def _hub(
         )  # fmt: skip
         return
     if not network.tunnels:
-        yield Finding(what="slurm-elastic-hub", level=Level.OK, found="answers")
+        yield Finding.ok("slurm-elastic-hub", "answers")
         return
-    by = f"answers; packets go by {answer.how}"
-    yield Finding(what="slurm-elastic-hub", level=Level.OK, found=by)
+    yield Finding.ok("slurm-elastic-hub", f"answers; packets go by {answer.how}")
     peers = by_address(answer.peers)
     yield from _handshakes(config, peers, machines, now)
     fresh = [a for a, p in peers.items() if p.handshake >= now - STALE]
@@ -176,7 +161,7 @@ def _hub(
 
 
 def _handshakes(
-    config: Config, peers: Mapping[str, Seen], machines: Sequence[Machine], now: float
+    config: Config, peers: Mapping[str, PeerSeen], machines: Sequence[Machine], now: float
 ) -> Iterator[Finding]:
     tunnels, silent, oldest, heard = clouds_with_tunnel(config), [], 0.0, 0
     for machine in sorted(machines, key=lambda machine: machine.instance.node):
@@ -190,47 +175,42 @@ def _handshakes(
         else:
             heard, oldest = heard + 1, max(oldest, age)
     if silent:
-        yield Finding(
-            what="tunnel", level=Level.WRONG,
-            found=f"no handshake for long: {', '.join(silent[:5])}{', ...' if silent[5:] else ''}",
+        yield Finding.wrong(
+            "tunnel",
+            f"no handshake for long: {', '.join(silent[:5])}{', ...' if silent[5:] else ''}",
             expected=f"one in the last {STALE:.0f} s",
             advice="is the machine up, and UDP open between it and join.network.endpoint?",
-        )  # fmt: skip
+        )
     elif heard:
         found = f"{heard} machine(s), the oldest handshake {max(oldest, 0.0):.0f} s ago"
-        yield Finding(what="tunnel", level=Level.OK, found=found)
+        yield Finding.ok("tunnel", found)
 
 
 def _sizes(network: Network, addresses: Iterable[str], passes: Passes) -> Iterator[Finding]:
-    """Packets as large as the tunnel's MTU: where they are lost, connections hang with their first
-    long message.
-    """
+    """Send packets of the tunnel's MTU: where they are lost, connections hang at a long message."""
     for address in addresses:
         try:
             if not passes(address, SMALLEST):
-                continue  # it may not answer to ping at all
+                continue  # it may not answer ping at all
             most = _largest(address, network.mtu, passes)
         except OSError as error:
-            text = f"not probed: {error}"
-            yield Finding(
-                what="MTU", level=Level.NOTE, found=text, advice="apt install iputils-ping"
-            )
+            yield Finding.note("MTU", f"not probed: {error}", advice="apt install iputils-ping")
             return
-        well = most >= network.mtu
-        yield Finding(
-            what="MTU",
-            level=Level.OK if well else Level.WRONG,
-            found=f"{address} takes packets of {most} bytes",
-            expected="" if well else f"join.network.mtu, {network.mtu}",
-            advice=""
-            if well
-            else f"join.network.mtu: {most // 4 * 4}, then restart "
+        found = f"{address} takes packets of {most} bytes"
+        if most >= network.mtu:
+            yield Finding.ok("MTU", found)
+            continue
+        yield Finding.wrong(
+            "MTU",
+            found,
+            expected=f"join.network.mtu, {network.mtu}",
+            advice=f"join.network.mtu: {most // 4 * 4}, then restart "
             "slurm-elastic-hub and slurm-elasticd; machines have it from their launch on",
         )
 
 
 def _largest(address: str, most: int, passes: Passes) -> int:
-    """The largest size that comes back, from SMALLEST on."""
+    """The largest size, from SMALLEST on, that comes back."""
     if passes(address, most):
         return most
     low, high = SMALLEST, most
@@ -241,7 +221,7 @@ def _largest(address: str, most: int, passes: Passes) -> int:
 
 
 def _passes(address: str, size: int) -> bool:
-    """By ping(8), told not to fragment; OSError where there is none."""
+    """By ping(8), told not to fragment; OSError if there is no ping."""
     try:
         done = subprocess.run(
             ["ping", "-q", "-n", "-M", "do", "-c", "3", "-i", "0.2", "-W", "1",

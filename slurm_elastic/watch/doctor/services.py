@@ -1,4 +1,4 @@
-"""The services: whether they live, and what the ledger has of their troubles."""
+"""The services: whether they are alive, and which troubles the ledger knows of."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.base.units import format_duration
 from slurm_elastic.config import Config
-from slurm_elastic.model.cluster import Exclusion, Finding, Level
+from slurm_elastic.model.exclusion import Exclusion
+from slurm_elastic.model.finding import CONSOLE, Finding, Level
 from slurm_elastic.policies.clock_guard import set_back
 from slurm_elastic.policies.launch.exclusions import DENIED, sickly
 from slurm_elastic.policies.repair.strays import CODE
@@ -37,7 +38,7 @@ _STRAYS = (
 
 
 def daemon(config: Config, now: float) -> Iterator[Finding]:
-    """Its heartbeat, what it last heard, and what it has paused."""
+    """Its heartbeat, the last errors it got, and what it has paused."""
     path, mark = config.state / "ledger.db", read_mark(config.state)
     if why := told(config.state, mark, now, config.timings.heartbeat_stale):
         yield _cannot_write("daemon", why, "a ledger", "slurm-elasticd")
@@ -46,18 +47,16 @@ def daemon(config: Config, now: float) -> Iterator[Finding]:
             yield from _by_ledger(config, ledger, mark.beat if mark else None, now)
     except (sqlite3.Error, OSError) as error:
         trouble = trouble_of(error, path)
-        yield Finding(
-            what=f"ledger {path}",
-            level=Level.WRONG,
-            found=trouble.what,
+        yield Finding.wrong(
+            f"ledger {path}",
+            trouble.what,
             expected="a ledger that can be read",
             advice=f"{trouble.remedy}; meanwhile slurm-elasticd, if it runs, only ends machines",
         )
     except SlurmElasticError as error:
-        yield Finding(
-            what=f"ledger {path}",
-            level=Level.WRONG,
-            found=str(error),
+        yield Finding.wrong(
+            f"ledger {path}",
+            str(error),
             expected="a ledger of this release",
             advice="start slurm-elasticd, which makes it and brings it up to date",
         )
@@ -66,30 +65,30 @@ def daemon(config: Config, now: float) -> Iterator[Finding]:
 def _by_ledger(
     config: Config, ledger: Ledger, marked: tuple[float, int] | None, now: float
 ) -> Iterator[Finding]:
-    beat = latest(ledger.heartbeat(DAEMON), marked)
+    beat = latest(ledger.health.heartbeat(DAEMON), marked)
     yield _alive(config, beat, now)
-    yield from _clock(beat, ledger.machines(), now)
+    yield from _clock(beat, ledger.machines.live(), now)
     yield from _ckptman(config, ledger, now)
-    for health in ledger.health():
+    for health in ledger.health.all():
         if health.error:
             advice = _STRAYS if health.code == CODE else ""
             found = f"{health.told} ({_ago(now - health.checked)} ago)"
-            yield Finding(what="last errors", level=Level.WRONG, found=found, advice=advice)
-    for breaker in ledger.breakers():
+            yield Finding.wrong("last errors", found, advice=advice)
+    for breaker in ledger.exclusions.breakers():
         if breaker.until or sickly(breaker):
             yield _paused(breaker, now)
     yield from _held(config, ledger)
-    yield from _cooling(ledger.cool_downs(now), now)
+    yield from _cooling(ledger.exclusions.cool_downs(now), now)
 
 
 def _ago(seconds: float) -> str:
-    """To the minute, but for what is younger than two."""
+    """Rounded to minutes, except below two of them."""
     whole = max(round(seconds), 1)
     return str(format_duration(whole if whole < 120 else whole // 60 * 60))
 
 
 def checkpoints(config: Config, now: float) -> Iterator[Finding]:
-    """Whether slurm-elastic-ckptman can keep what it does, and nodes on this host what it needs."""
+    """Whether slurm-elastic-ckptman can write down what it does, and nodes here are ready."""
     yield from _guard(config)
     mark = read_mark(config.state, CKPTMAN_MARK)
     if why := told(config.state, mark, now, config.timings.heartbeat_stale):
@@ -102,19 +101,19 @@ def _guard(config: Config) -> Iterator[Finding]:
     pools = [pool for pool in config.pools if pool.cloud in here]
     methods = {(p.checkpoint and p.checkpoint.method) or config.checkpoint.method for p in pools}
     if "dmtcp" in methods and shutil.which("nft", path=_ROOTS_PATH) is None:
-        yield Finding(
-            what="dmtcp", level=Level.WRONG, found="no nft on this host, where its nodes are",
+        yield Finding.wrong(
+            "dmtcp",
+            "no nft on this host, where its nodes are",
             expected="nftables: without it jobs of this method run without checkpoints",
             advice="apt install nftables, or method criu",
-        )  # fmt: skip
+        )
 
 
 def _cannot_write(what: str, why: str, place: str, service: str) -> Finding:
     found, _, remedy = why.partition("; do: ")
-    return Finding(
-        what=what,
-        level=Level.WRONG,
-        found=found,
+    return Finding.wrong(
+        what,
+        found,
         expected=f"{place} that can be written",
         advice=f"{remedy}; {service} goes on by itself then",
     )
@@ -123,23 +122,22 @@ def _cannot_write(what: str, why: str, place: str, service: str) -> Finding:
 def _clock(
     beat: tuple[float, int] | None, machines: Iterable[Machine], now: float
 ) -> Iterator[Finding]:
-    """Whether it was set back since the ledger was written."""
+    """Whether the clock was set back since the ledger was written."""
     times = [machine.instance.launched for machine in machines]
     if trouble := set_back([*times, beat[0]] if beat else times, now):
         found, _, advice = trouble.partition("; do: ")
-        yield Finding(what="clock", level=Level.WRONG, found=found, advice=advice)
+        yield Finding.wrong("clock", found, advice=advice)
 
 
 def _ckptman(config: Config, ledger: Ledger, now: float) -> Iterator[Finding]:
-    """Whether slurm-elastic-ckptman lives; one that never ran is nobody's loss."""
+    """Whether slurm-elastic-ckptman is alive; if it never ran, nobody misses it."""
     mark = read_mark(config.state, CKPTMAN_MARK)
-    beat = latest(ledger.heartbeat(CKPTMAN), mark.beat if mark else None)
+    beat = latest(ledger.health.heartbeat(CKPTMAN), mark.beat if mark else None)
     if beat is None or alive(beat, process_exists(beat[1]), now, config.timings.heartbeat_stale):
         return
-    yield Finding(
-        what="checkpoints",
-        level=Level.WRONG,
-        found=f"slurm-elastic-ckptman does not run: last heartbeat {now - beat[0]:.0f} s ago",
+    yield Finding.wrong(
+        "checkpoints",
+        f"slurm-elastic-ckptman does not run: last heartbeat {now - beat[0]:.0f} s ago",
         expected="it runs: without it no job is saved, nor moved before its machine is taken",
         advice="systemctl start slurm-elastic-ckptman; "
         "journalctl -u slurm-elastic-ckptman says why it stopped",
@@ -149,12 +147,11 @@ def _ckptman(config: Config, ledger: Ledger, now: float) -> Iterator[Finding]:
 def _held(config: Config, ledger: Ledger) -> Iterator[Finding]:
     """Pools that start no machine now."""
     sizes = {pool.name: len(pool.nodes) for pool in plan.pools_of(config)}
-    groups = Counter((hold.pool, hold.cause) for hold in ledger.holds())
+    groups = Counter((hold.pool, hold.cause) for hold in ledger.exclusions.holds())
     for (pool, reason), count in groups.items():
-        yield Finding(
-            what=f"pool {pool}",
-            level=Level.NOTE,
-            found=f"{count} of its {sizes.get(pool, count)} nodes are held: {reason}",
+        yield Finding.note(
+            f"pool {pool}",
+            f"{count} of its {sizes.get(pool, count)} nodes are held: {reason}",
             expected="nodes that Slurm may start, once that is over",
         )
 
@@ -182,18 +179,17 @@ def _cooling(cool_downs: Iterable[Exclusion], now: float) -> Iterator[Finding]:
 
 
 def _paused(breaker: Exclusion, now: float) -> Finding:
-    """The remedy is a part of the reason where Slurm took the machines out of service."""
+    """If Slurm took the machines out of service, the reason has the remedy in it."""
     found, _, remedy = breaker.cause.partition("; do: ")
     state = "is paused" if breaker.until > now else "is tried with one machine"
     if not breaker.until:
         state = f"{breaker.count} so far"
-    looks = "look at a machine's console: image, network to slurmctld, munge key"
+    looks = CONSOLE
     if sickly(breaker) and not remedy:
         looks = "look into slurmd's log on a machine of the pool"
-    return Finding(
-        what=f"pool {breaker.scope}",
-        level=Level.WRONG,
-        found=f"{state}: {found}",
+    return Finding.wrong(
+        f"pool {breaker.scope}",
+        f"{state}: {found}",
         expected="machines that register with Slurm, and that it takes as they are",
         advice=f"{remedy or looks}; then slurm-elastic clear {breaker.scope}",
     )
@@ -203,17 +199,16 @@ def _alive(config: Config, beat: tuple[float, int] | None, now: float) -> Findin
     limit = config.timings.heartbeat_stale
     if beat is not None and alive(beat, process_exists(beat[1]), now, limit):
         found = f"heartbeat {max(now - beat[0], 0):.0f} s ago, pid {beat[1]}"
-        return Finding(what="daemon", level=Level.OK, found=found)
+        return Finding.ok("daemon", found)
     found, expected = "has never run", "it runs"
     if beat is not None:
         found = f"last heartbeat {max(now - beat[0], 0):.0f} s ago"
         expected = f"a heartbeat within {limit:.0f} s"
         if not process_exists(beat[1]):
             found, expected = f"its process {beat[1]} is gone, {found}", "it runs"
-    return Finding(
-        what="daemon",
-        level=Level.WRONG,
-        found=found,
+    return Finding.wrong(
+        "daemon",
+        found,
         expected=f"{expected}: without it nothing is launched or ended",
         advice="systemctl start slurm-elasticd; journalctl -u slurm-elasticd says why it stopped",
     )

@@ -1,8 +1,6 @@
-"""The answers at the read door, by what the files say and by who asks.
-
-Facts for everybody are read at most every FRESH seconds, whoever asks how often; the rest is
-filtered for the one who asks (``sight``). Slurm is asked for the owners of jobs only where its
-PrivateData hides some.
+"""The answers at the read door, from what the files say and who asks. Facts for everybody are read
+at most every FRESH seconds; the rest is filtered for the one who asks (``visibility``). We ask
+Slurm who owns jobs only if its PrivateData hides some.
 """
 
 from __future__ import annotations
@@ -25,15 +23,24 @@ from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.simulate.habits import Habits
 from slurm_elastic.slurm.client import siteconf
 from slurm_elastic.state.heartbeat import read_mark, told
-from slurm_elastic.watch.door.apart import apart
-from slurm_elastic.watch.door.asks import (
+from slurm_elastic.watch.door.bounded_process import apart
+from slurm_elastic.watch.door.orders import carry_out, name_of, no_right
+from slurm_elastic.watch.door.pricing import (
+    MOST_ASKED,
+    Moment,
+    habits_now,
+    prices_of,
+    seen_now,
+    sound_ask,
+)
+from slurm_elastic.watch.door.questions import (
     MAX_ANSWER,
-    Answer,
     Ask,
     ChainAsk,
     CostAsk,
     DayAsk,
     DirectAsk,
+    DoorAnswer,
     EndAsk,
     Order,
     PriceAsk,
@@ -41,52 +48,39 @@ from slurm_elastic.watch.door.asks import (
     trusted,
     understood,
 )
-from slurm_elastic.watch.door.orders import carry_out, name_of, no_right
-from slurm_elastic.watch.door.pricing import (
-    MOST_ASKED,
-    Seen,
-    habits_now,
-    prices_of,
-    seen_now,
-    sound_ask,
-)
-from slurm_elastic.watch.door.records import read_chain, read_costs, read_day, read_facts
-from slurm_elastic.watch.door.sight import (
+from slurm_elastic.watch.door.records import read_chain, read_costs, read_day, read_days, read_facts
+from slurm_elastic.watch.door.visibility import (
     HIDING,
     JOBS,
     NODES,
     Viewer,
+    day_seen,
     own_ask,
     refusal,
     seen_chain,
-    seen_day,
     seen_facts,
 )
 from slurm_elastic.watch.view import Facts
-from slurm_elastic.watch.view.day import DayView, day_view
+from slurm_elastic.watch.view.day import DayView, Span
 
 log = logging.getLogger(__name__)
 
-FRESH = 2.0
-"""Seconds for which what was read is good enough; longer where reading takes long (SHARE)."""
-SHARE = 10.0
-"""Reading again waits for so many times what it took."""
+FRESH = 2.0  # seconds for which we use what was read; longer if reading takes long (SHARE)
+SHARE = 10.0  # we read again only after so many times the time that reading took
 STALE = 60.0
 SETTINGS_FRESH = 60.0
 DAY_FRESH = 30.0
 QUEUE_FRESH, HABITS_FRESH = 10.0, 900.0
-"""Seconds for which a forecast's reading of the queue, and of what jobs used, is good enough."""
+"""Seconds for which a forecast uses one reading of the queue, and of what jobs used."""
 USERS_SPAN = 92 * 86400.0
-"""Seconds back from now of which users are told costs: a year of everybody's takes a while."""
+"""How many seconds back users may ask for costs: a year of everybody's takes a while."""
 _JOB_NUMBER = re.compile(r"[0-9]{1,10}")
 
 T = TypeVar("T")
 
 
 class Kept(Generic[T]):
-    """A value that is read anew when it is ``fresh`` seconds old; whoever asks while it is read
-    waits for that. Thread-safe.
-    """
+    """A value that is read again after ``fresh`` seconds; who asks meanwhile waits. Thread-safe."""
 
     def __init__(self, read: Callable[[], T], fresh: float) -> None:
         self._reading = threading.Lock()
@@ -104,24 +98,24 @@ class Kept(Generic[T]):
             return self._value
 
     def last(self) -> T | None:
-        """As it was read last, for who may not wait; None before the first time."""
+        """What was read last, for callers that may not wait; None before the first reading."""
         return self._value
 
     def forget(self) -> None:
-        """It has changed."""
+        """Read it again next time, as it has changed."""
         with self._reading:
             self._value = None
 
 
-class Answers:
-    """Thread-safe: the door asks in several lanes."""
+class DoorAnswers:
+    """Thread-safe, as the door asks in several lanes."""
 
     def __init__(self, config: Config, slurm: Slurm, now: Callable[[], float]) -> None:
         self._config, self._slurm, self._now = config, slurm, now
         self._trusted = trusted(config)
         self._facts: Kept[Facts] = Kept(lambda: read_facts(config, now()), FRESH)
         self._whole: Kept[bytes] = Kept(
-            lambda: msgspec.json.encode(Answer(facts=self._facts.get())), FRESH
+            lambda: msgspec.json.encode(DoorAnswer(facts=self._facts.get())), FRESH
         )
         self._hidden: Kept[frozenset[str]] = Kept(self._read_hidden, SETTINGS_FRESH)
         self._day = Kept(lambda: (now(), read_day(config, now())), DAY_FRESH)
@@ -133,13 +127,13 @@ class Answers:
             lambda: group_ids("viewers", users.viewers), SETTINGS_FRESH
         )
         self._habits: Kept[Habits] = Kept(lambda: habits_now(slurm), HABITS_FRESH)
-        self._seen: Kept[Seen] = Kept(
+        self._seen: Kept[Moment] = Kept(
             lambda: seen_now(config, slurm, now(), self._habits.get()), QUEUE_FRESH
         )
         self._jobs: Kept[Sequence[SlurmJob]] = Kept(self._read_jobs, FRESH)
 
     def __call__(self, peer: Peer, line: bytes) -> bytes:
-        """The document for one line of a request; an error is told in it."""
+        """The document for one line of a request; errors are told in it."""
         try:
             document = self._told(peer, understood(line))
         except SlurmElasticError as error:
@@ -158,23 +152,25 @@ class Answers:
             uid, now = None, self._now()
             if viewer is not None:
                 uid, ask = viewer.uid, replace(ask, since=max(ask.since, now - USERS_SPAN))
-            return msgspec.json.encode(Answer(costs=apart(read_costs, self._config, ask, now, uid)))
+            return msgspec.json.encode(
+                DoorAnswer(costs=apart(read_costs, self._config, ask, now, uid))
+            )
         if isinstance(ask, DayAsk):
-            return msgspec.json.encode(Answer(day=self._seen_day(viewer)))
+            return msgspec.json.encode(DoorAnswer(day=self._seen_day(ask.span, viewer)))
         if isinstance(ask, PriceAsk):
             own = ask if viewer is None else own_ask(ask, viewer, name_of(viewer.uid))
             found = apart(prices_of, self._config, sound_ask(own), self._seen.get())
-            return msgspec.json.encode(Answer(prices=found))
+            return msgspec.json.encode(DoorAnswer(prices=found))
         if viewer is None or not viewer.hidden:
             return self._whole.get()
-        return msgspec.json.encode(Answer(facts=seen_facts(self._facts.get(), viewer)))
+        return msgspec.json.encode(DoorAnswer(facts=seen_facts(self._facts.get(), viewer)))
 
-    def _seen_day(self, viewer: Viewer | None) -> DayView:
-        """A day's rows are read at most every DAY_FRESH seconds."""
+    def _seen_day(self, span: Span, viewer: Viewer | None) -> DayView:
+        """A day's rows are read at most every DAY_FRESH seconds; those of a month are not kept."""
+        if span is not Span.DAY:
+            return apart(read_days, self._config, self._now(), span, viewer)
         now, rows = self._day.get()
-        if viewer is None or not viewer.hidden:
-            return day_view(*rows, now)
-        return day_view(*seen_day(*rows, viewer), now, viewer.told)
+        return day_seen(*rows, now, span, viewer)
 
     def _chain(self, ask: ChainAsk, viewer: Viewer | None) -> bytes:
         if ask.about == "job" and not _JOB_NUMBER.fullmatch(ask.name):
@@ -186,7 +182,7 @@ class Answers:
             raise SlurmElasticError(why)
         chain = read_chain(self._config, ask, self._now())
         chain = replace(seen_chain(chain, viewer) if viewer else chain, end_only=self._end_only())
-        return msgspec.json.encode(Answer(chain=chain))
+        return msgspec.json.encode(DoorAnswer(chain=chain))
 
     def _directed(self, peer: Peer, ask: Order) -> bytes:
         if not self._is_operator(peer):
@@ -194,7 +190,7 @@ class Answers:
         lines = carry_out(self._config, ask, name_of(peer.uid), self._now())
         self._facts.forget()
         self._whole.forget()
-        return msgspec.json.encode(Answer(lines=lines))
+        return msgspec.json.encode(DoorAnswer(lines=lines))
 
     def _end_only(self) -> str:
         config = self._config
@@ -202,7 +198,7 @@ class Answers:
         return told(config.state, read_mark(config.state), self._now(), stale)
 
     def trusts(self, peer: Peer) -> bool:
-        """Whether it is an operator, by what is known without asking for groups, which may hang."""
+        """Whether the peer is an operator, as far as known without looking up groups (may hang)."""
         operators = self._operators.last() or frozenset()
         return peer.uid in self._trusted or not peer.groups.isdisjoint(operators)
 
@@ -210,7 +206,7 @@ class Answers:
         return peer.uid in self._trusted or not peer.groups.isdisjoint(self._operators.get())
 
     def _viewer(self, peer: Peer) -> Viewer | None:
-        """None for who sees everything."""
+        """None for those who see everything."""
         if self._is_operator(peer) or not peer.groups.isdisjoint(self._viewers.get()):
             return None
         hidden = self._hidden.get()
@@ -218,7 +214,7 @@ class Answers:
         return Viewer.of(peer.uid, hidden, jobs)
 
     def _read_hidden(self) -> frozenset[str]:
-        """Where slurm.conf cannot be read, all that may be private is."""
+        """If slurm.conf cannot be read, everything that may be private is hidden."""
         try:
             site = siteconf.read(self._config.slurm.conf)
         except ConfigError as error:
@@ -227,7 +223,7 @@ class Answers:
         return frozenset(word.lower() for word in site.items("PrivateData")) & HIDING
 
     def _read_jobs(self) -> Sequence[SlurmJob]:
-        """Nobody's, where Slurm does not say whose they are."""
+        """None if Slurm does not say whose jobs they are."""
         try:
             return self._slurm.jobs(ended=True)
         except SlurmError as error:
@@ -236,6 +232,6 @@ class Answers:
 
 
 def refused(sentence: str) -> bytes:
-    """The answer that says why there is none; of what it quotes all can be printed."""
+    """The answer that says why there is none. Whatever it quotes is made printable."""
     shown = "".join(letter if letter.isprintable() else "?" for letter in sentence)
-    return msgspec.json.encode(Answer(error=shown))
+    return msgspec.json.encode(DoorAnswer(error=shown))

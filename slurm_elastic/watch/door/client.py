@@ -1,6 +1,4 @@
-"""Commands read the files where they may open them, and else ask through slurm-elasticd's read
-door.
-"""
+"""Commands read the files if they may open them, and ask slurm-elasticd's read door otherwise."""
 
 from __future__ import annotations
 
@@ -20,40 +18,39 @@ from slurm_elastic.base.unixsocket import peer_of
 from slurm_elastic.config import Config
 from slurm_elastic.controller.books import Costs
 from slurm_elastic.model.protocols import Slurm
-from slurm_elastic.watch.door.asks import (
+from slurm_elastic.watch.door.questions import (
     MAX_ANSWER,
-    Answer,
     Ask,
     Chain,
     ChainAsk,
     CostAsk,
     DayAsk,
+    DoorAnswer,
     FactsAsk,
     Order,
     PartitionPrice,
     PriceAsk,
     trusted,
 )
-from slurm_elastic.watch.door.records import may_read, read_chain, read_costs, read_day, read_facts
+from slurm_elastic.watch.door.records import may_read, read_chain, read_costs, read_days, read_facts
 from slurm_elastic.watch.view import Facts
-from slurm_elastic.watch.view.day import DayView, day_view
+from slurm_elastic.watch.view.day import DayView, Span
 
 PATIENCE = 40.0
-"""Seconds for all of it: a little more than the daemon takes at most for an answer."""
+"""Seconds for the whole conversation: a little more than the daemon takes at most for an answer."""
 T = TypeVar("T")
-_MAX_NODES = 32 << 10
-"""Characters; a request is 64 KiB at most."""
+_MAX_NODES = 32 << 10  # characters; a request has at most 64 KiB
 
 
 def facts_of(config: Config, now: float) -> Facts:
-    """All but Slurm's own part. SlurmElasticError where the daemon does not answer."""
+    """Everything but Slurm's part. SlurmElasticError if the daemon does not answer."""
     if may_read(config):
         return read_facts(config, now)
     return _ask(config, FactsAsk(), lambda said: said.facts)
 
 
 def chain_of(config: Config, ask: ChainAsk, now: float) -> Chain:
-    """Raises SlurmElasticError where nothing can be, or is to be, read."""
+    """Raises SlurmElasticError if nothing can be read, or the caller may not see it."""
     if may_read(config):
         return read_chain(config, ask, now)
     if sum(map(len, ask.nodes)) > _MAX_NODES:  # the ledger knows most of them, too
@@ -61,18 +58,16 @@ def chain_of(config: Config, ask: ChainAsk, now: float) -> Chain:
     return _ask(config, ask, lambda said: said.chain)
 
 
-def day_of(config: Config, now: float) -> DayView:
-    """The last 24 hours, but for what Slurm says itself. SlurmElasticError where nothing can be
-    read.
-    """
+def day_of(config: Config, now: float, span: Span = Span.DAY) -> DayView:
+    """The last hours or days but for Slurm's part. SlurmElasticError if nothing can be read."""
     if may_read(config):
-        return day_view(*read_day(config, now), now)
-    return _ask(config, DayAsk(), lambda said: said.day)
+        return read_days(config, now, span)
+    return _ask(config, DayAsk(span=span), lambda said: said.day)
 
 
 def costs_of(config: Config, ask: CostAsk, now: float) -> Costs:
-    """All jobs' costs for who may open the ledger and for operators, else the caller's own. Raises
-    SlurmElasticError where nothing can be read.
+    """The costs of all jobs for operators and whoever may open the ledger, otherwise of the
+    caller's own. Raises SlurmElasticError if nothing can be read.
     """
     if may_read(config):
         return read_costs(config, ask, now)
@@ -80,11 +75,9 @@ def costs_of(config: Config, ask: CostAsk, now: float) -> Costs:
 
 
 def prices(config: Config, slurm: Slurm, ask: PriceAsk, now: float) -> tuple[PartitionPrice, ...]:
-    """For everybody. Raises SlurmElasticError where the daemon does not answer, SlurmError where
-    Slurm does not.
-    """
+    """Raises SlurmElasticError if the daemon does not answer, SlurmError if Slurm does not."""
     if may_read(config):
-        # Not what status needs, which is to be quick.
+        # Imported only here: status does not need it, and must be quick.
         from slurm_elastic.watch.door.pricing import prices_of, seen_now
 
         return prices_of(config, ask, seen_now(config, slurm, now))
@@ -92,18 +85,18 @@ def prices(config: Config, slurm: Slurm, ask: PriceAsk, now: float) -> tuple[Par
 
 
 def order(config: Config, ask: Order, now: float) -> tuple[str, ...]:
-    """Carry an operator's order out, here for root and SlurmUser, else by slurm-elasticd; the
-    deeds, a line each. SlurmElasticError for who may not.
+    """Carry out an operator's order: here for root and SlurmUser, by slurm-elasticd for others.
+    Returns what was done, a line each. SlurmElasticError for those who may not.
     """
     if os.geteuid() in trusted(config):
-        # Not what status needs, which is to be quick.
+        # Imported only here: status does not need it, and must be quick.
         from slurm_elastic.watch.door.orders import carry_out, own_name
 
         return carry_out(config, ask, own_name(), now)
     return _ask(config, ask, lambda said: said.lines)
 
 
-def _ask(config: Config, ask: Ask, part: Callable[[Answer], T | None]) -> T:
+def _ask(config: Config, ask: Ask, part: Callable[[DoorAnswer], T | None]) -> T:
     path = config.read_socket
     try:
         with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as link:
@@ -119,7 +112,7 @@ def _ask(config: Config, ask: Ask, part: Callable[[Answer], T | None]) -> T:
             f"{config.slurm.user}"
         ) from error
     try:
-        answer = msgspec.json.decode(document, type=Answer)
+        answer = msgspec.json.decode(document, type=DoorAnswer)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise SlurmElasticError(
             f"slurm-elasticd broke off, or is of another release: {error}"
@@ -133,9 +126,7 @@ def _ask(config: Config, ask: Ask, part: Callable[[Answer], T | None]) -> T:
 
 
 def _limit(link: socket.socket, seconds: float) -> None:
-    """Bound the next connect, send and receive by the kernel's time-out: only that waits in a
-    connect while the queue of connections is full.
-    """
+    """Bound the next connect, send and receive by the kernel: a full queue heeds nothing else."""
     timeval = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
     link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
     link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
@@ -144,7 +135,7 @@ def _limit(link: socket.socket, seconds: float) -> None:
 def _conversation(link: socket.socket, path: Path, line: bytes, config: Config) -> bytes:
     until = time.monotonic() + PATIENCE
     _limit(link, PATIENCE)
-    # The way by /proc fits where the path is longer than a socket's may be (107 bytes, unix(7)).
+    # By way of /proc, as a socket's path may have no more than 107 bytes (unix(7)).
     directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         link.connect(f"/proc/self/fd/{directory}/{path.name}")
@@ -155,7 +146,7 @@ def _conversation(link: socket.socket, path: Path, line: bytes, config: Config) 
         raise SlurmElasticError(
             f"{path} is served by uid {uid}, neither by root nor by {config.slurm.user}"
         )
-    # One that was turned away at the door has its answer, and nobody reads the request.
+    # If we were turned away, the answer is there already, and nobody reads the request.
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         link.sendall(line)
     parts: list[bytes] = []
@@ -164,7 +155,7 @@ def _conversation(link: socket.socket, path: Path, line: bytes, config: Config) 
         _limit(link, max(until - time.monotonic(), 0.01))
         try:
             part = link.recv(1 << 20)
-        except ConnectionResetError:  # at the end, where our request was not read
+        except ConnectionResetError:  # comes at the end if nobody read our request
             if not parts:
                 raise
             part = b""

@@ -1,8 +1,6 @@
-"""Metrics for Prometheus: what slurm-elastic alone knows, read at each scrape from the records.
-
-Slurm's own states of jobs and nodes are its own exporter's. Labels have bounded values: no job, no
-user, an account only where it has a budget. Counters are sums of the ledger and of
-slurm-elastic-ckptman's memory, so they outlive both services. Needs the extra ``metrics``.
+"""Metrics for Prometheus: what only slurm-elastic knows, read from the records at each scrape.
+Labels have few values: no job, no user, an account only if it has a budget. Counters are sums in
+the records, so they outlive the services. Needs the extra ``metrics``.
 """
 
 from __future__ import annotations
@@ -20,25 +18,24 @@ from prometheus_client.exposition import generate_latest
 
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.config import Config
-from slurm_elastic.config.changed import with_limits
+from slurm_elastic.config.limit_changes import with_limits
 from slurm_elastic.config.policies import Budget
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.model.directive import limit_changes
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.policies.growth.capacity import Spent
 from slurm_elastic.policies.repair.strays import CODE as STRAY
-from slurm_elastic.state.ckptstate import FILE, CheckpointState
+from slurm_elastic.state.ckptstate import CheckpointState
+from slurm_elastic.state.ckptstate.schema import FILE
 from slurm_elastic.state.credentials import ends_of
 from slurm_elastic.state.heartbeat import CKPTMAN, DAEMON
-from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.state.ledger.histograms import BUCKETS
 from slurm_elastic.state.spool import Spool
-from slurm_elastic.watch.door.records import read_facts
+from slurm_elastic.watch.door.records import opened, read_facts
 from slurm_elastic.watch.view import Facts, status_view
 
 PREFIX = "slurm_elastic_"
-MOST_OFFERS = 500
-"""Series of machines by type and zone; where there are more, all types and zones are one (*)."""
+MOST_OFFERS = 500  # series of machines by type and zone; of more, all become one (*)
 _SERIES = re.compile(r"(\w+?)(_bucket|_sum)?(?:\{(.*)\})?")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 COUNTERS = {
@@ -70,19 +67,18 @@ OLD_NAMES = {
     "migration_seconds": "rescue_seconds",
     "migrations_open": "rescues_open",
 }
-"""Names before 0.1.0. They are exported beside the new ones for one release, and the databases have
-what was counted under them.
+"""Names before 0.1.0. For one release they are exported beside the new ones, and the databases may
+have counts under them.
 """
 
 Labels = Mapping[str, str]
 
 
-States = Mapping[tuple[str, str, str], int]
-"""Nodes by cloud, pool and state."""
+States = Mapping[tuple[str, str, str], int]  # how many nodes there are by cloud, pool and state
 
 
 def node_states(config: Config, now: float, slurm: Slurm) -> States:
-    """As ``status`` has them. SlurmError where Slurm does not answer."""
+    """The states that ``status`` shows. SlurmError if Slurm does not answer."""
     facts = replace(read_facts(config, now), nodes=slurm.nodes())
     return {
         (pool.cloud, pool.name, state.replace(" ", "_")): count
@@ -92,7 +88,7 @@ def node_states(config: Config, now: float, slurm: Slurm) -> States:
 
 
 def text(config: Config, now: float, states: States | None = None) -> bytes:
-    """All metrics in Prometheus' text form; without ``states`` none of nodes."""
+    """All metrics in Prometheus' text form; without ``states`` none about nodes."""
     registry = CollectorRegistry()
     registry.register(_Collected(list(families(config, now, states))))
     return generate_latest(registry)
@@ -103,12 +99,12 @@ class _Collected:
         self._found = found
 
     def collect(self) -> list[Metric]:
-        """As prometheus_client asks for them."""
+        """Called by prometheus_client."""
         return self._found
 
 
 def families(config: Config, now: float, states: States | None = None) -> Iterator[Metric]:
-    """All of them; those of what cannot be read are left out."""
+    """All of them, except those about what cannot be read."""
     facts = read_facts(config, now)
     config = with_limits(config, limit_changes(facts.directives, now))
     yield _gauge("info", "Version and cluster.", [(
@@ -279,11 +275,8 @@ def _migrations(facts: Facts) -> Iterator[Metric]:
 def _counted(config: Config) -> Iterator[Metric]:
     """The sums that both services keep."""
     counts: dict[str, float] = {}
-    with (
-        contextlib.suppress(sqlite3.Error, OSError, SlurmElasticError),
-        contextlib.closing(Ledger(config.state / "ledger.db", read_only=True)) as ledger,
-    ):
-        counts.update(ledger.counters())
+    with contextlib.suppress(OSError, SlurmElasticError), opened(config) as ledger:
+        counts.update(ledger.usage.counters())
     with (
         contextlib.suppress(sqlite3.Error, OSError, SlurmElasticError),
         contextlib.closing(CheckpointState(config.state / FILE, read_only=True)) as state,
@@ -295,7 +288,7 @@ def _counted(config: Config) -> Iterator[Metric]:
         parsed = _SERIES.fullmatch(name)
         if parsed is None:
             continue
-        labels = tuple((key, _plain(word)) for key, word in _LABEL.findall(parsed[3] or ""))
+        labels = tuple((key, _unescaped(word)) for key, word in _LABEL.findall(parsed[3] or ""))
         plain = parsed[1].removesuffix("_total")
         sums = kept.setdefault(renamed.get(plain, plain), defaultdict(float))
         sums[parsed[2] or "", labels] += value
@@ -350,7 +343,7 @@ def _gauge(name: str, words: str, samples: Iterable[tuple[Labels, float]]) -> Me
     return metric
 
 
-def _plain(text: str) -> str:
+def _unescaped(text: str) -> str:
     return text.replace("\\n", "\n").replace('\\"', '"').replace("\\\\", "\\")
 
 

@@ -1,5 +1,5 @@
-"""Operators' orders: who may give them, what of them is refused, and how they are written down,
-with who gave them, in one transaction. Each kind of word has an entry in ``RULES``.
+"""Operators' orders: who may give them, which are refused, and how they are written down, with who
+gave them, in one transaction. Each kind of order has an entry in ``RULES``.
 """
 
 from __future__ import annotations
@@ -14,37 +14,36 @@ from typing import Any, NamedTuple
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.base.hostlist import compress, expand
 from slurm_elastic.config import Config
-from slurm_elastic.config.changed import checked, configured, scope_named
+from slurm_elastic.config.limit_changes import checked, configured, scope_named
 from slurm_elastic.controller.directives import subjects_of
 from slurm_elastic.model.directive import Departure, Directive, LimitChange, Pause, clock, told
 from slurm_elastic.state.ledger import Decision, Ledger
-from slurm_elastic.watch.door.asks import DirectAsk, EndAsk, Order
+from slurm_elastic.state.store.journal import is_there
+from slurm_elastic.watch.door.questions import DirectAsk, EndAsk, Order
 
-LONGEST = 366 * 86400.0
-"""Seconds that a directive may hold, or lie ahead."""
-MAX_TEXT = 200
-"""Characters of a text that a person gives."""
+LONGEST = 366 * 86400.0  # how many seconds a directive may hold, or lie ahead
+MAX_TEXT = 200  # characters of a text that a person gives
 
 
 # who may
 
 
 def no_right(config: Config) -> str:
-    """The sentence for who may give no orders."""
+    """The sentence for those who may give no orders."""
     groups = ", ".join(config.users.operators)
     members = f"members of {groups}" if groups else "members of groups in users.operators (none)"
     return f"this is for root, {config.slurm.user} and {members}"
 
 
 def name_of(uid: int) -> str:
-    """The user's name; ``uid N`` where this host knows none."""
+    """The user's name; ``uid N`` if this host knows none."""
     with contextlib.suppress(KeyError):
         return pwd.getpwuid(uid).pw_name
     return f"uid {uid}"
 
 
 def own_name() -> str:
-    """Who runs this process, and for whom by sudo, which root alone could make up."""
+    """Who runs this process, and for whom by sudo. Only root could make that up."""
     name, behind = name_of(os.getuid()), os.environ.get("SUDO_USER", "")
     return f"{name} ({behind})" if os.getuid() == 0 and behind.isprintable() and behind else name
 
@@ -53,9 +52,7 @@ def own_name() -> str:
 
 
 class Rule(NamedTuple):
-    """``check`` raises ConfigError for a word that makes no sense; ``then``: what is so when it is
-    over.
-    """
+    """``check`` raises ConfigError for one without sense; ``then``: what is so when it ends."""
 
     check: Callable[[Config, Any], None]
     then: Callable[[Config, Any], str] = lambda *_: "as before"
@@ -64,10 +61,6 @@ class Rule(NamedTuple):
 def _of_machines(scope: str) -> None:
     if scope and not scope.startswith(("cloud:", "pool:")):
         raise ConfigError(f"scope is {scope!r}, expected the cluster, a cloud or a pool")
-
-
-def _check_pause(_: Config, word: Pause) -> None:
-    _of_machines(word.scope)
 
 
 def _check_limit(config: Config, word: LimitChange) -> None:
@@ -94,7 +87,7 @@ def _check_departure(config: Config, word: Departure) -> None:
     if word.verb not in word.VERBS:
         found = word.verb[:MAX_TEXT]
         raise ConfigError(f"verb is {found!r}, expected one of {', '.join(word.VERBS)}")
-    # As the nodes are written where it is about nodes.
+    # An order about nodes names them there.
     _check_text("about", word.about, max(MAX_TEXT, len(compress(word.nodes))))
     _check_text("image", word.image)
     if word.unavailable is not None and word.unavailable < 1:
@@ -102,14 +95,14 @@ def _check_departure(config: Config, word: Departure) -> None:
 
 
 RULES: Mapping[type, Rule] = {
-    Pause: Rule(_check_pause),
+    Pause: Rule(lambda _, word: _of_machines(word.scope)),
     LimitChange: Rule(_check_limit, _then_limit),
     Departure: Rule(_check_departure),
 }
 
 
 def _check_text(name: str, text: str, most: int = MAX_TEXT) -> None:
-    """One line that shows itself on a terminal, and changes nothing there."""
+    """Refuse text of more than one line, or with characters that do something to a terminal."""
     if len(text) > most:
         raise ConfigError(f"{name} has {len(text)} characters, expected {most} at most")
     if not text.isprintable():
@@ -133,10 +126,10 @@ def _check(config: Config, ask: DirectAsk, now: float) -> None:
 
 def carry_out(config: Config, ask: Order, who: str, now: float) -> tuple[str, ...]:
     """Write the order down, and say what it does, a line each. Raises ConfigError for what the
-    configuration does not have, SlurmElasticError where the ledger cannot be written.
+    configuration does not have, SlurmElasticError if the ledger cannot be written.
     """
     path = config.state / "ledger.db"
-    if not path.exists():
+    if not is_there(path):
         raise SlurmElasticError(f"there is no ledger at {path}: slurm-elasticd has never run")
     try:
         with contextlib.closing(Ledger(path)) as ledger:
@@ -156,11 +149,11 @@ def _direct(
     reason = " ".join(ask.reason.split())
     new = Directive(word=word, who=who, since=now, starts=starts, until=until, reason=reason)
     about = type(word), word.place
-    before = [d for d in ledger.directives() if (type(d.word), d.word.place) == about]
+    before = [d for d in ledger.directives.all() if (type(d.word), d.word.place) == about]
     with ledger.together():
         for one in before:
-            ledger.end_directive(one.number)
-        ledger.direct(new)
+            ledger.directives.end(one.number)
+        ledger.directives.give(new)
         _record(config, ledger, "directed", new, told(new, now), now)
     then = RULES[type(word)].then(config, word)
     end = "until it is ended; then" if until is None else f"from {clock(until)} on"
@@ -169,8 +162,8 @@ def _direct(
 
 def _end(config: Config, ledger: Ledger, ask: EndAsk, who: str, now: float) -> tuple[str, ...]:
     lines = []
-    for one in ledger.directives():
-        if one.number in ask.numbers and ledger.end_directive(one.number):
+    for one in ledger.directives.all():
+        if one.number in ask.numbers and ledger.directives.end(one.number):
             line = f"no longer: {told(one, now)}"
             _record(config, ledger, "directive-ended", one, f"{line}; ended by {who}", now)
             lines.append(line)
@@ -181,6 +174,6 @@ def _record(
     config: Config, ledger: Ledger, kind: str, one: Directive, reason: str, now: float
 ) -> None:
     subjects = subjects_of(config, one)
-    ledger.record(
+    ledger.decisions.record(
         Decision(at=now, correlation=one.correlation, kind=kind, subjects=subjects, reason=reason)
     )

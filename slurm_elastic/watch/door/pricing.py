@@ -1,8 +1,6 @@
-"""When a job that is not submitted yet would start in each partition, and what it would cost.
-
-By the queue as Slurm has it now and by what the ledger knows: how long machines boot, what spot
-machines cost last, how often they were taken. It tells times and dollars, of nobody's job:
-so everybody may ask.
+"""When a job that is not submitted yet would start in each partition, and what it would cost: by
+Slurm's queue and the ledger's boots, prices and interruptions. It tells nothing about anybody's
+job, so everybody may ask.
 """
 
 from __future__ import annotations
@@ -29,21 +27,20 @@ from slurm_elastic.policies.checkpoint.exposure import chance, with_saves, witho
 from slurm_elastic.policies.launch.verdict import could_run, is_kept, need
 from slurm_elastic.policies.money.cost_split import paid_until
 from slurm_elastic.policies.nodes.node_state import Phase, is_down, is_drained, phase
-from slurm_elastic.simulate import ahead
-from slurm_elastic.simulate.ahead import Present, Running, quantile
+from slurm_elastic.simulate import start_forecast
 from slurm_elastic.simulate.habits import Asked, Habits
+from slurm_elastic.simulate.start_forecast import Present, Running, quantile
 from slurm_elastic.slurm.hooks.submit_filter import most_of, most_of_cloud
-from slurm_elastic.state.ckptstate import FILE, CheckpointState
-from slurm_elastic.state.ledger import Ledger
-from slurm_elastic.state.ledger.marks import MINIMUM
-from slurm_elastic.watch.door.asks import PartitionPrice, PriceAsk
+from slurm_elastic.state.ckptstate import CheckpointState
+from slurm_elastic.state.ckptstate.schema import FILE
+from slurm_elastic.state.ledger.books import MINIMUM
+from slurm_elastic.watch.door.questions import PartitionPrice, PriceAsk
+from slurm_elastic.watch.door.records import opened
 
-SPAN = 30 * 86400.0
-"""Seconds back from now of which boots, prices and interruptions are counted."""
+SPAN = 30 * 86400.0  # how many seconds back boots, prices and interruptions are counted
 NO_LIMIT = 86400
-"""Seconds that a job without a time limit, and without one of its partition's, is taken to ask."""
-MOST_WAITING = 3000
-"""Waiting jobs that a forecast goes by; of more, the first."""
+"""Seconds that a job counts as asking for if neither it nor its partition has a time limit."""
+MOST_WAITING = 3000  # how many waiting jobs, from the first on, a forecast goes by
 MOST_TASKS = 200
 MOST_ASKED, MOST_PARTITIONS = 1 << 31, 32
 HABITS_DAYS = 14
@@ -51,8 +48,8 @@ _CPUS = re.compile(r"(?:^|,)cpu=(\d+)")
 _SHARES = (0.1, 0.5, 0.9)
 
 
-class Seen(Struct, frozen=True, kw_only=True):
-    """Slurm and the records at one moment. ``taken``: machines that clouds took back, by offer."""
+class Moment(Struct, frozen=True, kw_only=True):
+    """Slurm and the records at one moment. ``taken``: machines that clouds took, by offer."""
 
     now: float
     jobs: Sequence[SlurmJob]
@@ -63,19 +60,13 @@ class Seen(Struct, frozen=True, kw_only=True):
 
 
 def records_of(config: Config, now: float) -> tuple[Sequence[Machine], Mapping[str, int]]:
-    """The machines of the last 30 days, and how many of each offer were taken back; none where the
-    files are not there or cannot be read.
-    """
+    """The machines of 30 days, and how many clouds took by offer; none without readable files."""
     machines: Sequence[Machine] = ()
     taken: Mapping[str, int] = {}
-    unreadable = (sqlite3.Error, OSError, SlurmElasticError)
+    with contextlib.suppress(OSError, SlurmElasticError), opened(config) as ledger:
+        machines = ledger.machines.live(ended_since=now - SPAN)
     with (
-        contextlib.suppress(*unreadable),
-        contextlib.closing(Ledger(config.state / "ledger.db", read_only=True)) as ledger,
-    ):
-        machines = ledger.machines(ended_since=now - SPAN)
-    with (
-        contextlib.suppress(*unreadable),
+        contextlib.suppress(sqlite3.Error, OSError, SlurmElasticError),
         contextlib.closing(CheckpointState(config.state / FILE, read_only=True)) as state,
     ):
         taken = state.interruptions(now - SPAN)
@@ -83,7 +74,7 @@ def records_of(config: Config, now: float) -> tuple[Sequence[Machine], Mapping[s
 
 
 def habits_of(rows: Iterable[tuple[str, str, int, int, int]]) -> Habits:
-    """By ended jobs: (user, account, CPUs, limit, run), oldest first, times in seconds."""
+    """From ended jobs: (user, account, CPUs, limit, run), oldest first, times in seconds."""
     found = Habits()
     for user, account, cpus, limit, run in rows:
         if limit > 0 and run > 0:
@@ -92,7 +83,7 @@ def habits_of(rows: Iterable[tuple[str, str, int, int, int]]) -> Habits:
 
 
 def habits_now(slurm: Slurm) -> Habits:
-    """By slurmdbd where there is one, else by the ended jobs that slurmctld still has."""
+    """From slurmdbd if there is one, else from the ended jobs that slurmctld still knows."""
     with contextlib.suppress(SlurmError):
         return habits_of(slurm.finished(HABITS_DAYS))
     with contextlib.suppress(SlurmError):
@@ -104,17 +95,17 @@ def habits_now(slurm: Slurm) -> Habits:
     return Habits()
 
 
-def seen_now(config: Config, slurm: Slurm, now: float, habits: Habits | None = None) -> Seen:
-    """One reading of all. SlurmError where Slurm does not answer."""
+def seen_now(config: Config, slurm: Slurm, now: float, habits: Habits | None = None) -> Moment:
+    """Read everything once. SlurmError if Slurm does not answer."""
     machines, taken = records_of(config, now)
-    return Seen(
+    return Moment(
         now=now, jobs=slurm.jobs(), nodes=slurm.nodes(), machines=machines, taken=taken,
         habits=habits_now(slurm) if habits is None else habits,
     )  # fmt: skip
 
 
 def sound_ask(ask: PriceAsk) -> PriceAsk:
-    """Within what a forecast bears. SlurmElasticError for what is no job."""
+    """The question, if a forecast can bear it; SlurmElasticError for what is no job."""
     job = ask.job
     sizes = (job.node_count, job.cpus, job.node_cpus, job.limit or 1, ask.unlimited or 1)
     if not all(0 < size < MOST_ASKED for size in sizes) or not 0 < ask.save < MOST_ASKED:
@@ -124,19 +115,21 @@ def sound_ask(ask: PriceAsk) -> PriceAsk:
     return ask
 
 
-def prices_of(config: Config, ask: PriceAsk, seen: Seen) -> tuple[PartitionPrice, ...]:
-    """For each partition of the job, and there for each pool that could have it."""
+def prices_of(config: Config, ask: PriceAsk, seen: Moment) -> tuple[PartitionPrice, ...]:
+    """One for each partition of the job, and there for each pool that could run it."""
     ours = {cloud.partition_name for cloud in config.clouds}
     return tuple(
         one
         for partition in dict.fromkeys(ask.job.partitions)
-        for one in (_pools if partition in ours else _own)(config, ask, seen, partition)
-    )
+        for one in (
+            _pools(config, ask, seen, partition) if partition in ours
+            else _own(ask, seen, partition)
+        )
+    )  # fmt: skip
 
 
-def _own(config: Config, ask: PriceAsk, seen: Seen, partition: str) -> Iterator[PartitionPrice]:
+def _own(ask: PriceAsk, seen: Moment, partition: str) -> Iterator[PartitionPrice]:
     """A partition of the site's own machines: nothing is paid, and nobody takes them."""
-    del config
     named = PartitionPrice(partition=partition, nodes=ask.job.node_count, low=0.0, high=0.0)
     nodes = [n for n in seen.nodes.values() if partition in n.partitions and _takes_jobs(n)]
     if len(nodes) < ask.job.node_count:
@@ -145,7 +138,7 @@ def _own(config: Config, ask: PriceAsk, seen: Seen, partition: str) -> Iterator[
     yield _started(named, ask, seen, present_of(ask, seen, partition, nodes), ())
 
 
-def _pools(config: Config, ask: PriceAsk, seen: Seen, partition: str) -> Iterator[PartitionPrice]:
+def _pools(config: Config, ask: PriceAsk, seen: Moment, partition: str) -> Iterator[PartitionPrice]:
     clouds = [cloud for cloud in config.clouds if cloud.partition_name == partition]
     for pool in domain_pools(config, expand):
         cloud = next((cloud for cloud in clouds if cloud.name == pool.cloud), None)
@@ -177,17 +170,17 @@ def _is_off(node: SlurmNode) -> bool:
 
 
 def _idle(nodes: Iterable[SlurmNode], jobs: Iterable[SlurmJob]) -> int:
-    """Nodes that are up and have no job."""
+    """How many nodes are up and have no job."""
     taken = {node for job in jobs if not job.has_ended for node in job.nodes}
     return sum(node.name not in taken and not _is_off(node) for node in nodes)
 
 
-# The start: in processors, as jobs may share a node. How those that are free lie on the nodes, and
-# who may pass whom by QOS or fair share in the future, is left out.
+# The start is computed in processors, as jobs may share a node. We leave out how free processors
+# are spread over the nodes, and who may pass whom by QOS or fair share in the future.
 
 
-def present_of(ask: PriceAsk, seen: Seen, partition: str, nodes: Sequence[SlurmNode]) -> Present:
-    """The processors of these nodes of a partition, who runs there, and who waits for them."""
+def present_of(ask: PriceAsk, seen: Moment, partition: str, nodes: Sequence[SlurmNode]) -> Present:
+    """The processors of a partition's nodes, the jobs that run there, and those that wait."""
     cpus = {node.name: max(node.cpus, 1) for node in nodes}
     running = []
     for job in seen.jobs:
@@ -223,13 +216,11 @@ def _asked(job: SlurmJob, size: int, ask: PriceAsk) -> Asked:
 
 
 def _started(
-    named: PartitionPrice, ask: PriceAsk, seen: Seen, present: Present, boots: Sequence[int]
+    named: PartitionPrice, ask: PriceAsk, seen: Moment, present: Present, boots: Sequence[int]
 ) -> PartitionPrice:
-    """With its start and its run. A start at once waits for a boot where no machine is up: for the
-    slowest of its machines, so for one among the slower ones of all.
-    """
+    """The forecast with its start and run; where no machine is up, it waits for a slow boot."""
     wish = _asked(ask.job, ask.job.cpus, ask)
-    times = ahead.starts(present, wish, seen.habits)
+    times = start_forecast.starts(present, wish, seen.habits)
     if not times:
         return replace(named, why=f"it has {present.machines} processors in service")
     if boots:
@@ -238,20 +229,20 @@ def _started(
     return replace(
         named,
         start=tuple(quantile(times, share) for share in _SHARES),
-        by_limits=ahead.by_limits(present, wish),
+        by_limits=start_forecast.by_limits(present, wish),
         run=tuple(seen.habits.remaining(wish, 0, share) for share in _SHARES),
         jobs_known=seen.habits.jobs,
     )
 
 
 def _boots(config: Config, pool: Pool, machines: Iterable[Machine]) -> tuple[int, ...]:
-    """Seconds that the pool's machines took to register, ascending; as configured without any."""
+    """Seconds until the pool's machines registered, ascending; as configured if there were none."""
     took = [m.registered - m.instance.launched for m in machines if m.registered is not None]
     own = rules_of(config, next(one for one in config.pools if one.name == pool.name))
     return tuple(sorted(int(max(one, 1)) for one in took)) or (own.boot,)
 
 
-# The cost: of whole machines, as another job on the same ones is luck.
+# The cost is that of whole machines: if another job shares them, that is luck.
 
 
 def _paid(
@@ -259,11 +250,11 @@ def _paid(
     pool: Pool,
     started: PartitionPrice,
     ask: PriceAsk,
-    seen: Seen,
+    seen: Moment,
     machines: Sequence[Machine],
 ) -> PartitionPrice:
-    """With its cost: from the cheapest known price at the usual run, to the dearest at the limit
-    and a boot. And what interruptions do to it, where its machines may be spot ones.
+    """The forecast with its cost: from the cheapest known price at the usual run to the dearest at
+    the limit plus a boot; and what interruptions do to it if its machines may be spot ones.
     """
     if not started.start:
         return started
@@ -314,7 +305,7 @@ def _last_spot(machines: Iterable[Machine]) -> float | None:
     return max(spot, key=lambda one: one.launched).price if spot else None
 
 
-def _mtti(machines: Iterable[Machine], seen: Seen) -> float:
+def _mtti(machines: Iterable[Machine], seen: Moment) -> float:
     """Mean seconds to an interruption of a spot machine of the pool, counted as ckptman does."""
     spot = [m for m in machines if m.instance.market is Market.SPOT]
     offers = {m.instance.offer_key for m in spot}

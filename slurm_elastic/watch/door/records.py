@@ -1,11 +1,11 @@
-"""Reads the ledger, slurm-elastic-ckptman's memory and the spool, for who may open the files."""
+"""Reads the ledger, slurm-elastic-ckptman's records and the spool, for who may open them."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -29,7 +29,8 @@ from slurm_elastic.state.audit_trail import (
     tell_job,
     tell_node,
 )
-from slurm_elastic.state.ckptstate import FILE, CheckpointState
+from slurm_elastic.state.ckptstate import CheckpointState
+from slurm_elastic.state.ckptstate.schema import FILE
 from slurm_elastic.state.heartbeat import (
     CKPTMAN,
     CKPTMAN_MARK,
@@ -41,17 +42,19 @@ from slurm_elastic.state.heartbeat import (
 )
 from slurm_elastic.state.ledger import Decision, Ledger, Machine
 from slurm_elastic.state.spool import Spool
-from slurm_elastic.watch.door.asks import Chain, ChainAsk, CostAsk
-from slurm_elastic.watch.door.bars import bars
+from slurm_elastic.state.store.journal import is_there
+from slurm_elastic.watch.door.closed_pools import bars
+from slurm_elastic.watch.door.questions import Chain, ChainAsk, CostAsk
+from slurm_elastic.watch.door.visibility import Viewer, day_seen
 from slurm_elastic.watch.view import DAY, Facts
 from slurm_elastic.watch.view.checkpoints import CheckpointFacts
+from slurm_elastic.watch.view.day import DayView, Span
 
-LAST = 253402300799
-"""The last second of the year 9999, which is the last one that has a date."""
+LAST = 253402300799  # the last second of the year 9999, which is the last year of dates
 
 
 def may_read(config: Config) -> bool:
-    """Whether this process may open the files, as far as there are any."""
+    """Whether this process may open the files, as far as they exist."""
     ledger = config.state / "ledger.db"
     try:
         os.stat(ledger)
@@ -63,7 +66,7 @@ def may_read(config: Config) -> bool:
 
 
 def read_facts(config: Config, now: float) -> Facts:
-    """The facts say which part cannot be read."""
+    """The facts; they say themselves which part cannot be read."""
     mark = read_mark(config.state)
     why = told(config.state, mark, now, config.timings.heartbeat_stale)
     facts = replace(_ledger_facts(config, now), mark=mark, end_only=why)
@@ -84,20 +87,21 @@ def _ledger_facts(config: Config, now: float) -> Facts:
     try:
         ledger = Ledger(path, read_only=True)
         with contextlib.closing(ledger):
-            found = ledger.machines(ended_since=now - DAY, stopped=True)  # read once: thousands
+            # Read once: there may be thousands.
+            found = ledger.machines.live(ended_since=now - DAY, stopped=True)
             return Facts(
                 now=now,
                 machines=tuple(m for m in found if m.stopped is None),
                 stopped=tuple(m for m in found if m.stopped is not None and m.ended is None),
-                open_launches=ledger.open_launches(),
-                cool_downs=ledger.cool_downs(now),
-                holds=ledger.holds(),
+                open_launches=ledger.launches.open(),
+                cool_downs=ledger.exclusions.cool_downs(now),
+                holds=ledger.exclusions.holds(),
                 spent=spending(limits_now(config, ledger, now), ledger, now),
                 payers=spending_of_payers(config, ledger, now),
-                breakers=ledger.breakers(),
-                directives=ledger.directives(),
-                health=ledger.health(),
-                heartbeat=ledger.heartbeat(DAEMON),
+                breakers=ledger.exclusions.breakers(),
+                directives=ledger.directives.all(),
+                health=ledger.health.all(),
+                heartbeat=ledger.health.heartbeat(DAEMON),
             )
     except SlurmElasticError as error:
         return Facts(now=now, ledger_error=str(error))
@@ -108,9 +112,9 @@ def _ledger_facts(config: Config, now: float) -> Facts:
 
 
 def _checkpoints(config: Config, now: float) -> CheckpointFacts | None:
-    """None where the service has never run."""
+    """None if the service has never run."""
     path = config.state / FILE
-    if not path.exists():
+    if not is_there(path):
         return None
     with contextlib.closing(CheckpointState(path, read_only=True)) as state:
         images, warned = state.images(), state.notices()
@@ -118,11 +122,8 @@ def _checkpoints(config: Config, now: float) -> CheckpointFacts | None:
         migrations = state.migrations(since=now - DAY)
     mark = read_mark(config.state, CKPTMAN_MARK)
     beat = mark.beat if mark else None
-    with (
-        contextlib.suppress(sqlite3.Error, SlurmElasticError),  # slurm-elasticd sees to that
-        contextlib.closing(Ledger(config.state / "ledger.db", read_only=True)) as ledger,
-    ):
-        beat = latest(beat, ledger.heartbeat(CKPTMAN))
+    with contextlib.suppress(SlurmElasticError), opened(config) as ledger:  # else its facts say so
+        beat = latest(beat, ledger.health.heartbeat(CKPTMAN))
     found = None if beat is None else process_exists(beat[1])
     return CheckpointFacts(
         heartbeat=beat,
@@ -136,54 +137,59 @@ def _checkpoints(config: Config, now: float) -> CheckpointFacts | None:
 
 
 def read_costs(config: Config, ask: CostAsk, now: float, uid: int | None = None) -> Costs:
-    """The costs of one user's jobs (``uid``), or of all. SlurmElasticError where the ledger cannot
-    be read, and for times that are none.
+    """The costs of one user's jobs (``uid``), or of all. SlurmElasticError if the ledger cannot be
+    read, or for impossible times.
     """
     for name, at in (("since", ask.since), ("until", ask.until)):
         if at is not None and not 0 <= at <= LAST:
             raise SlurmElasticError(f"{name} is {at:g}, expected a Unix time from 0 to {LAST}")
-    path = config.state / "ledger.db"
-    try:
-        with contextlib.closing(Ledger(path, read_only=True)) as ledger:
-            books = read_books(config, ledger, ask.since, ask.until, now)
-    except sqlite3.Error as error:
-        raise SlurmElasticError(f"the ledger {path} cannot be read: {error}") from error
+    with opened(config) as ledger:
+        books = read_books(config, ledger, ask.since, ask.until, now)
     return report(books, ask.by, share_unused=ask.share_unused, uid=uid)
 
 
-def read_day(config: Config, now: float) -> tuple[tuple[Machine, ...], tuple[Run, ...]]:
-    """The machines and the runs of which some part is within the last 24 hours. SlurmElasticError
-    where the ledger cannot be read.
-    """
+def read_day(
+    config: Config, now: float, span: Span = Span.DAY
+) -> tuple[tuple[Machine, ...], tuple[Run, ...]]:
+    """The machines and runs of that span. SlurmElasticError for an unreadable ledger."""
+    since = now - span.seconds
+    with opened(config) as ledger:
+        return ledger.machines.live(ended_since=since), ledger.usage.runs(since, now)
+
+
+def read_days(config: Config, now: float, span: Span, viewer: Viewer | None = None) -> DayView:
+    """That span as far as ``viewer`` may see it (None: all)."""
+    return day_seen(*read_day(config, now, span), now, span, viewer)
+
+
+@contextlib.contextmanager
+def opened(config: Config) -> Iterator[Ledger]:
+    """The ledger, to be read. SlurmElasticError if its database cannot be."""
     path = config.state / "ledger.db"
     try:
         with contextlib.closing(Ledger(path, read_only=True)) as ledger:
-            return ledger.machines(ended_since=now - DAY), ledger.runs(now - DAY, now)
+            yield ledger
     except sqlite3.Error as error:
         raise SlurmElasticError(f"the ledger {path} cannot be read: {error}") from error
 
 
 def read_chain(config: Config, ask: ChainAsk, now: float) -> Chain:
-    """SlurmElasticError where the ledger cannot be read."""
-    path = config.state / "ledger.db"
-    try:
-        with contextlib.closing(Ledger(path, read_only=True)) as ledger:
-            return _chain(config, ledger, ask, now)
-    except sqlite3.Error as error:
-        raise SlurmElasticError(f"the ledger {path} cannot be read: {error}") from error
+    """What was decided. SlurmElasticError if the ledger cannot be read."""
+    with opened(config) as ledger:
+        return _chain(config, ledger, ask, now)
 
 
 def _chain(config: Config, ledger: Ledger, ask: ChainAsk, now: float) -> Chain:
     if ask.about == "pool":
-        machines = tuple(m for m in ledger.machines() if m.pool == ask.name)
-        return Chain(decisions=ledger.decisions(pool_subject(ask.name)), machines=machines)
+        machines = tuple(m for m in ledger.machines.live() if m.pool == ask.name)
+        return Chain(decisions=ledger.decisions.about(pool_subject(ask.name)), machines=machines)
     if ask.about == "node":
-        # A word that was no UTF-8 on the command line cannot be asked for, and names nothing.
-        found = tell_node(ask.name, ledger.decisions) if ask.name.isprintable() else []
+        # The database cannot take a name that was no UTF-8 on the command line, and knows none.
+        found = tell_node(ask.name, ledger.decisions.about) if ask.name.isprintable() else []
         since = found[0].at if found else None
-        machines = ledger.machines(ended_since=since, nodes=[ask.name])
+        machines = ledger.machines.live(ended_since=since, nodes=[ask.name])
     else:
-        found = tell_job(int(ask.name), ledger.decisions, ask.nodes)
+        found = tell_job(int(ask.name), ledger.decisions.about, ask.nodes)
         machines = _machines_of_job(config, ledger, ask, found)
     asks = ask.account or ask.user
     why = barring(barred(config, ledger, now), ask.account, ask.user) if asks else None
@@ -198,28 +204,28 @@ def _chain(config: Config, ledger: Ledger, ask: ChainAsk, now: float) -> Chain:
 def _machines_of_job(
     config: Config, ledger: Ledger, ask: ChainAsk, chain: Sequence[Decision]
 ) -> tuple[Machine, ...]:
-    """By where it was when; before its first run those that were launched for it."""
+    """The machines that it ran on; before its first run, those that were launched for it."""
     job = int(ask.name)
     stays = _stays(config, ledger, ask)
     if stays:
         nodes = {node for stay in stays for node in stay.nodes}
         since = min(stay.begin for stay in stays)
-        return machines_of(stays, ledger.machines(ended_since=since, nodes=nodes))
+        return machines_of(stays, ledger.machines.live(ended_since=since, nodes=nodes))
     nodes = {node for decision in chain for node in nodes_of(decision)}
-    known = ledger.machines(ended_since=chain[0].at if chain else None, nodes=nodes)
+    known = ledger.machines.live(ended_since=chain[0].at if chain else None, nodes=nodes)
     return tuple(machine for machine in known if job in machine.jobs)
 
 
 def _stays(config: Config, ledger: Ledger, ask: ChainAsk) -> list[Stay]:
-    """A run that ended soon after its begin may be known to Slurm or to the moves alone."""
+    """Where the job was and when; a short run may be known to Slurm or to the moves alone."""
     job = int(ask.name)
     stays = [Stay(ask.nodes, ask.begin, ask.end)] if ask.nodes else []
-    for run in ledger.runs_of(job):
+    for run in ledger.usage.runs_of(job):
         nodes = tuple(node for hostlist, _ in run.shares for node in expand(hostlist))
         stays.append(Stay(nodes, run.begin, run.end))
     path = config.state / FILE
     with contextlib.suppress(OSError, sqlite3.Error, SlurmElasticError):
-        if path.exists():
+        if is_there(path):
             with contextlib.closing(CheckpointState(path, read_only=True)) as state:
                 moves = state.migrations_of(job)
             stays += [Stay(move.run.nodes, move.run.started, move.changed) for move in moves]

@@ -1,8 +1,6 @@
-"""The read door: any number of users ask, and none of them holds up another.
-
-Each question is answered in its lane, those of one user after the other's, operators' first. A lane
-has a thread, which rests in between as the one with the connections does, so that no number of
-questions takes the daemon's processor.
+"""The read door: any number of users ask, and none of them holds up another. Each question is
+answered in its lane (one thread), users by turns, operators first. Lanes pause in between, so that
+no number of questions takes the daemon's processor.
 """
 
 from __future__ import annotations
@@ -16,8 +14,8 @@ from pathlib import Path
 from slurm_elastic.base.server import Bounds, Client, Server
 from slurm_elastic.base.unixsocket import Peer
 from slurm_elastic.watch.door.answers import refused
-from slurm_elastic.watch.door.asks import Lane, lane_of
-from slurm_elastic.watch.door.turns import Question, Turns
+from slurm_elastic.watch.door.fair_turns import Question, Turns
+from slurm_elastic.watch.door.questions import Lane, lane_of
 
 log = logging.getLogger(__name__)
 
@@ -26,9 +24,9 @@ _BROKEN = refused("slurm-elasticd could not answer this; its log says why")
 
 
 class Limits(Bounds, frozen=True, kw_only=True):
-    """``held``: bytes of answers that are not taken yet, of which one user has half. Seconds: for
-    the request, until its answer, and for taking that; a lane rests ``rest`` times what an answer
-    took.
+    """``held``: bytes of answers that nobody has taken yet; one user may have half of them. Seconds
+    are for the request, until its answer, and for taking that. After each answer a lane pauses for
+    ``rest`` times what it took.
     """
 
     clients: int = 64
@@ -42,9 +40,7 @@ class Limits(Bounds, frozen=True, kw_only=True):
 
 
 class Door(Server):
-    """Serves ``answer`` at ``path``. Whatever happens here, the daemon goes on. ``trusts``: who has
-    places of their own and is answered first; it may not wait.
-    """
+    """Serves ``answer`` at ``path``; ``trusts``: who has places of their own. It must not wait."""
 
     busy = _BUSY
 
@@ -56,7 +52,7 @@ class Door(Server):
         limits: Limits | None = None,
     ) -> None:
         self._limits = limits or Limits()
-        # Whoever may come is asked for by the kernel (SO_PEERCRED), not by the mode.
+        # Who may ask is decided by what the kernel says (SO_PEERCRED), not by the mode.
         super().__init__("door", path, self._limits, mode=0o666)
         self._answer, self._trusts = answer, trusts
         self._lanes = {lane: Turns() for lane in Lane}
@@ -66,7 +62,7 @@ class Door(Server):
         return self._trusts(peer)
 
     async def attend(self, client: Client) -> None:
-        """One question and no more: who goes on talking is not waiting for an answer."""
+        """Answer one question and no more: whoever goes on talking does not wait for an answer."""
         line = await client.line(self._limits.request)
         answer = asyncio.get_running_loop().create_future()
         question = Question(client.peer, client.trusted, line, answer)
@@ -85,7 +81,7 @@ class Door(Server):
         await client.send(document, self._limits.taking)
 
     async def beside(self) -> None:
-        """Answer, in all lanes."""
+        """Answer questions in all lanes."""
         await asyncio.gather(*(self._work(lane, turns) for lane, turns in self._lanes.items()))
 
     async def _work(self, lane: Lane, turns: Turns) -> None:
@@ -98,7 +94,7 @@ class Door(Server):
             await asyncio.sleep(min(self._limits.rest * took, 2.0))
 
     def _told(self, one: Question) -> tuple[bytes, float]:
-        """The answer, and the seconds that it took."""
+        """The answer, and how many seconds it took."""
         began, document = time.monotonic(), _BROKEN
         try:
             document = self._answer(one.peer, one.line)
@@ -110,6 +106,6 @@ class Door(Server):
 
 
 def may_hold(uid: int, held: Sequence[tuple[int, int]], most: int) -> bool:
-    """Whether one more answer may be kept for a user, by what is kept for each already."""
+    """Whether one more answer may be kept for a user, given what is kept for each already."""
     mine = sum(size for user, size in held if user == uid)
     return mine <= most // 2 and sum(size for _, size in held) <= most

@@ -1,4 +1,4 @@
-"""Ledger x Slurm x configuration, joined to the one value that ``status`` shows. Pure."""
+"""Joins ledger, Slurm and configuration to the one value that ``status`` shows. Pure functions."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.hostlist import compress, expand
 from slurm_elastic.config import Config, blocked_clouds, domain_pools
-from slurm_elastic.config.changed import with_limits
 from slurm_elastic.config.clouds import CloudSettings
+from slurm_elastic.config.limit_changes import with_limits
 from slurm_elastic.config.rules import bounds_of
-from slurm_elastic.model.cluster import CAPACITY, Exclusion, Pool, Usage
+from slurm_elastic.model.cluster import Pool, Usage
 from slurm_elastic.model.directive import Directive, limit_changes, told
+from slurm_elastic.model.exclusion import CAPACITY, Exclusion
 from slurm_elastic.model.memory import Launch, Machine
 from slurm_elastic.model.slurm import ON_NODES, SlurmJob, SlurmNode
 from slurm_elastic.policies.clock_guard import set_back
@@ -39,6 +40,7 @@ from slurm_elastic.watch.view.next_action import (
     node_states,
 )
 from slurm_elastic.watch.view.rows import (
+    WAITING_TOLD,
     BreakerView,
     BudgetView,
     CloudView,
@@ -56,16 +58,16 @@ from slurm_elastic.watch.view.rows import (
     SiteView,
     StatusView,
     TotalView,
+    WaitingView,
 )
 
 __all__ = ["Facts", "StatusView", "status_view"]
 
-DAY = 86400.0
-"""Seconds; how far back ended machines count."""
+DAY = 86400.0  # for how many seconds ended machines still count
 
 
 class _Join:
-    """The facts, opened up by node, pool and cloud."""
+    """The facts, sorted by node, pool and cloud."""
 
     def __init__(self, config: Config, facts: Facts) -> None:
         self.config = config
@@ -75,6 +77,8 @@ class _Join:
         self.pool_of = {name: pool for pool in self.pools for name in pool.nodes}
         self.rank_of = {name: rank for rank, name in enumerate(self.pool_of)}
         self.clouds = {c.name: c for c in config.clouds}
+        hidden = not facts.nodes and "nodes" in facts.private  # then Slurm tells of none at all
+        self.nodes = None if hidden else facts.nodes
         self._outlooks: dict[str, Outlook] = {}
         self.live = [m for m in facts.machines if m.ended is None]
         self.usage: Usage = usage((*self.live, *facts.stopped), facts.open_launches)
@@ -94,12 +98,12 @@ class _Join:
         self.state_of: dict[str, str] = {}
         self._counts: dict[str, Counter[str]] = {}
         for pool in self.pools:
-            states = node_states(pool.nodes, facts.nodes, self.hold_of, with_machine)
+            states = node_states(pool.nodes, self.nodes, self.hold_of, with_machine)
             self.state_of |= states
             self._counts[pool.name] = Counter(states.values())
 
     def outlook(self, cloud: str) -> Outlook:
-        """Made once a cloud."""
+        """Made once for each cloud."""
         if cloud not in self._outlooks:
             self._outlooks[cloud] = Outlook(self.config, self.clouds.get(cloud), self.facts.now)
         return self._outlooks[cloud]
@@ -114,7 +118,7 @@ class _Join:
         return {state: found[state] for state in order}
 
     def place(self, machine: Machine) -> tuple[int, float]:
-        """Where a machine stands in the list: by its node in the configuration, then by age."""
+        """A machine's place in the list: by its node in the configuration, then by age."""
         return self.rank_of.get(machine.instance.node, len(self.rank_of)), machine.instance.launched
 
     def price_now(self, machines: Iterable[Machine]) -> float:
@@ -149,7 +153,7 @@ def status_view(config: Config, facts: Facts) -> StatusView:
         breakers=tuple(_breaker(b, config, facts.now) for b in facts.breakers),
         private=facts.private,
         directives=tuple(_directive(d, facts.now) for d in facts.directives),
-        clock=set_back(_written(facts.heartbeat, join.live), facts.now) or None,
+        clock=_clock(facts, join.live),
         budgets=(
             *(_budget(config, facts.now, *one) for one in facts.spent.items()),
             *(_of_payer(config, facts.now, *one) for one in facts.payers.items()),
@@ -167,12 +171,22 @@ def _queue(facts: Facts) -> QueueView | None:
     for job in waiting:
         reasons[job.reason or "None"] += job.tasks
     since = min((job.submit for job in waiting if job.submit), default=None)
+    longest = sorted(waiting, key=lambda job: (job.submit or facts.now, job.id))
     return QueueView(
         running=sum(not job.states.isdisjoint(ON_NODES) for job in facts.jobs),
         waiting=sum(job.tasks for job in waiting),
         oldest=None if since is None else max(facts.now - since, 0.0),
         reasons=dict(reasons.most_common()),
+        jobs=tuple(_waiting(job, facts.now) for job in longest[:WAITING_TOLD]),
     )
+
+
+def _waiting(job: SlurmJob, now: float) -> WaitingView:
+    return WaitingView(
+        id=job.id, name=job.name, user=job.user, account=job.account, partitions=job.partitions,
+        tasks=job.tasks, nodes=job.node_count, cpus=job.cpus, reason=job.reason,
+        age=max(now - job.submit, 0.0) if job.submit else None,
+    )  # fmt: skip
 
 
 def _directive(one: Directive, now: float) -> DirectiveView:
@@ -188,9 +202,10 @@ def _directive(one: Directive, now: float) -> DirectiveView:
     )
 
 
-def _written(beat: tuple[float, int] | None, machines: Iterable[Machine]) -> list[float]:
-    """Times that the daemon has written down."""
-    return [*(m.instance.launched for m in machines), *((beat[0],) if beat else ())]
+def _clock(facts: Facts, machines: Iterable[Machine]) -> str | None:
+    """Whether it was set back since the daemon wrote down these times."""
+    written = [m.instance.launched for m in machines]
+    return set_back([*written, *(facts.heartbeat or ())[:1]], facts.now) or None
 
 
 def _budget(config: Config, now: float, cloud: str, spent: Spent) -> BudgetView:
@@ -298,7 +313,7 @@ def _pool(join: _Join, pool: Pool) -> PoolView:
 
 
 def _nodes(join: _Join) -> tuple[NodesView, ...]:
-    """Nodes of the same cloud, state and reason together; powered-down ones are left out."""
+    """Nodes of the same cloud, state and reason together, without powered-down ones."""
     groups: defaultdict[tuple[str, str, str], list[str]] = defaultdict(list)
     for pool in join.pools:
         for name in pool.nodes:
@@ -347,8 +362,9 @@ def _next(join: _Join, machine: Machine, jobs: Sequence[SlurmJob]) -> str:
     if (stuck := unending(machine.suspending, now)) is not None:
         return f"stray: {stuck}"
     pool = join.pool_by_name.get(machine.pool)
-    if join.facts.nodes is None and machine.suspending is None and machine.misses == 0:
-        return "unknown: Slurm does not answer"
+    if join.nodes is None and machine.suspending is None and machine.misses == 0:
+        hidden = join.facts.nodes is not None
+        return f"unknown: Slurm {'does not show its nodes' if hidden else 'does not answer'}"
     return join.outlook(i.cloud).of(
         machine, join.node(i.node), jobs, pool.max_age if pool else None
     )
@@ -378,20 +394,15 @@ def _cool_down(cool_down: Exclusion, now: float) -> CoolDownView:
 
 
 def _breaker(breaker: Exclusion, config: Config, now: float) -> BreakerView:
+    _, taken_out, words = breaker.cause.partition(TAKEN_OUT)
     return BreakerView(
         pool=breaker.scope,
         failures=breaker.count,
         limit=config.timings.boot_failures,
         until=breaker.until or None,
         left=max(0.0, breaker.until - now) if breaker.until else None,
-        how=_how(breaker),
+        how=f"{taken_out}{words}" if taken_out else "booted but never registered",
     )
-
-
-def _how(breaker: Exclusion) -> str:
-    """How its machines have failed."""
-    _, taken_out, words = breaker.cause.partition(TAKEN_OUT)
-    return f"{taken_out}{words}" if taken_out else "booted but never registered"
 
 
 def _holds(facts: Facts) -> tuple[HoldView, ...]:

@@ -1,4 +1,4 @@
-"""The sentences of ``status`` that somebody has to read first. Pure."""
+"""The sentences of ``status`` that somebody has to read first. Pure functions."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterable
 
 from msgspec.structs import replace
 
+from slurm_elastic.model.finding import CONSOLE, SLURMCTLD
+from slurm_elastic.model.protocols import NO_NODE
 from slurm_elastic.watch.view.checkpoints import CheckpointsView
 from slurm_elastic.watch.view.next_action import brief
 from slurm_elastic.watch.view.rows import (
@@ -23,15 +25,15 @@ _ORDER = tuple(Level)
 
 
 def private_note(private: Collection[str]) -> str:
-    """The sentence for a viewer who sees a part only."""
+    """The sentence for a viewer who sees only a part."""
     words = ",".join(private)
     return f"Shown is what slurm.conf (PrivateData={words}) lets you see: of your own jobs alone."
 
 
 def attention(view: StatusView) -> tuple[Told, ...]:
-    """All that somebody should know before the rest, the worst first."""
+    """Everything that somebody should know before the rest, the worst first."""
     found = [
-        *_standing(view.directives),
+        *(of_directive(one) for one in view.directives if one.holds),
         *silent_daemon(view.daemon, view.ledger_error),
         *(replace(one, text=_sentence(one.text)) for one in problems(view)),
         *(silent_ckptman(view.checkpoints) if view.checkpoints else ()),
@@ -48,18 +50,18 @@ def attention(view: StatusView) -> tuple[Told, ...]:
 
 
 def of_directive(one: DirectiveView) -> Told:
-    """An operator's word that holds, or will."""
-    level = Level.NOTE if not one.holds else Level.LOUD if one.stops else Level.WARN
-    return Told(level=level, text=_sentence(one.told))
+    """An operator's order that holds now, or will: it is meant so, and nothing is broken."""
+    return Told(level=Level.WARN if one.holds else Level.NOTE, text=_sentence(one.told))
 
 
 def silent_daemon(daemon: DaemonView, ledger_error: str | None) -> Iterable[Told]:
-    """That it only ends machines, or does nothing."""
+    """Says if it only ends machines, or does nothing."""
     if daemon.end_only:
         yield Told(level=Level.LOUD, text=daemon.end_only)
     if daemon.age is None:
         why = "unknown, as the ledger cannot be read" if ledger_error else "has never run"
-        yield Told(level=Level.LOUD, text=f"Daemon: {why}")
+        do = "" if ledger_error else "systemctl start slurm-elasticd"
+        yield Told(level=Level.LOUD, text=f"Daemon: {why}", do=do)
     elif not daemon.alive:
         beat = f"heartbeat {brief(daemon.age)} ago, pid {daemon.pid}"
         if daemon.process_found is False:
@@ -69,7 +71,7 @@ def silent_daemon(daemon: DaemonView, ledger_error: str | None) -> Iterable[Told
 
 
 def silent_ckptman(view: CheckpointsView) -> Iterable[Told]:
-    """That no job is saved, or that what is saved is not written down."""
+    """Says if no job is saved, or if saves are not written down."""
     if view.alive and view.trouble:
         yield Told(level=Level.BAD, text=f"Checkpoints: {view.trouble}")
     elif not view.alive:
@@ -78,28 +80,29 @@ def silent_ckptman(view: CheckpointsView) -> Iterable[Told]:
             age += f", and {NO_PROCESS}"
         who = "slurm-elastic-ckptman is NOT RUNNING"
         text = f"Checkpoints: {who} (heartbeat {age}); no job is saved"
-        yield Told(level=Level.BAD, text=text)
+        yield Told(level=Level.BAD, text=text, do="systemctl start slurm-elastic-ckptman")
 
 
 def problems(view: StatusView) -> Iterable[Told]:
     """The last answers of Slurm and the clouds that were errors."""
     for problem in view.daemon.problems:
-        if not (view.slurm_error and problem.startswith("slurm: ")):  # told as it is now
+        if not (view.slurm_error and problem.startswith("slurm: ")):  # its present error is told
             yield Told(level=Level.BAD, text=f"last error of {problem}")
 
 
 def unread(view: StatusView) -> Iterable[Told]:
-    """The sources that could not be read, or not be true."""
+    """What could not be read, or cannot be true."""
     if view.ledger_error:
         yield Told(level=Level.LOUD, text=f"The ledger cannot be read: {view.ledger_error}")
     if view.slurm_error:
-        yield Told(level=Level.LOUD, text=f"Slurm does not answer: {view.slurm_error}")
+        text = f"Slurm does not answer: {view.slurm_error}"
+        yield Told(level=Level.LOUD, text=text, do=SLURMCTLD * (view.slurm_error != NO_NODE))
     if view.clock:
         yield Told(level=Level.LOUD, text=view.clock)
 
 
 def clouds(view: StatusView) -> Iterable[Told]:
-    """Clouds that are shut, or answer with errors."""
+    """Clouds that are not in use, or answer with errors."""
     for cloud in view.clouds:
         if cloud.blocked:
             yield Told(level=Level.WARN, text=f"Not in use: {cloud.blocked}")
@@ -117,7 +120,7 @@ def paused(breaker: BreakerView) -> Told:
     elif breaker.left > 0:
         then = f"{brief(breaker.left)} more, or until `slurm-elastic clear {breaker.pool}`"
         text = f"Pool {breaker.pool} IS PAUSED: {failed}; {then}"
-        return Told(level=Level.LOUD, text=text)
+        return Told(level=Level.LOUD, text=text, do="" if "; do: " in breaker.how else CONSOLE)
     else:
         text = f"Pool {breaker.pool} is on trial with one machine: {failed}"
     return Told(level=Level.WARN, text=text)
@@ -138,10 +141,6 @@ def payer(budget: BudgetView) -> str:
     if budget.user:
         return f"user {budget.user}"
     return f"cloud {budget.cloud}" if budget.cloud else "the cluster"
-
-
-def _standing(directives: Iterable[DirectiveView]) -> Iterable[Told]:
-    return (of_directive(one) for one in directives if one.holds)
 
 
 def _jobs_in_danger(view: CheckpointsView | None) -> Iterable[Told]:
@@ -175,5 +174,4 @@ def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}"
 
 
-_NAMED, _CAUSES = 3, 4
-"""Machines that are named for a cause; causes that are told."""
+_NAMED, _CAUSES = 3, 4  # how many machines are named for a cause, and how many causes are told

@@ -1,4 +1,4 @@
-"""The part of ``status`` and ``ckpt list`` about checkpoints. Pure."""
+"""The part of ``status`` and ``ckpt list`` about checkpoints. Pure functions."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from slurm_elastic.model.cluster import Image
+from slurm_elastic.model.checkpoint import Image
 from slurm_elastic.model.memory import Machine
-from slurm_elastic.state.ckptstate.facts import Migration, RecordedNotice, Verdict
+from slurm_elastic.state.ckptstate.facts import Migration, RecordedNotice, UnsavableRun
 from slurm_elastic.state.heartbeat import alive
 
 
 class CheckpointFacts(Struct, frozen=True, kw_only=True):
-    """The rows read of slurm-elastic-ckptman's memory. ``process_found`` says whether its process
-    exists on this host (None: not looked).
-    """
+    """slurm-elastic-ckptman's records. ``process_found``: its process exists (None: not looked)."""
 
     heartbeat: tuple[float, int] | None = None
     trouble: str = ""
@@ -23,11 +21,11 @@ class CheckpointFacts(Struct, frozen=True, kw_only=True):
     images: Sequence[Image] = ()
     warned: Sequence[RecordedNotice] = ()
     migrations: Sequence[Migration] = ()
-    unsavable: Sequence[Verdict] = ()
+    unsavable: Sequence[UnsavableRun] = ()
 
 
 class SavedView(Struct, frozen=True, kw_only=True):
-    """The last good image of a job: ``age`` seconds, ``size`` bytes (0: the application's own)."""
+    """A job's last good image: ``age`` in seconds, ``size`` in bytes (0: the application's own)."""
 
     job: int
     label: str
@@ -51,7 +49,7 @@ class UnsavableView(Struct, frozen=True, kw_only=True):
 
 
 class ThreatView(Struct, frozen=True, kw_only=True):
-    """A notice that stands; ``left`` seconds, where a deadline is known."""
+    """A notice that still holds; ``left`` in seconds, if a deadline is known."""
 
     node: str
     kind: str
@@ -60,8 +58,8 @@ class ThreatView(Struct, frozen=True, kw_only=True):
 
 
 class MoveView(Struct, frozen=True, kw_only=True):
-    """A job on its way off its nodes, or back to them with a new time limit (``cause``), or that
-    was within the last day. ``began`` (Unix time); it ``took`` seconds so far, or in all.
+    """A job that leaves its nodes, or returns to them with a new time limit (``cause``), or did so
+    within the last day. It ``began`` (Unix time) and ``took`` so many seconds so far, or in all.
     """
 
     job: int
@@ -78,8 +76,8 @@ class MoveView(Struct, frozen=True, kw_only=True):
 
 
 class CheckpointsView(Struct, frozen=True, kw_only=True):
-    """All of it. ``alive``: slurm-elastic-ckptman's sign of life, ``age`` seconds old, is fresh and
-    its process is not known to be gone. ``trouble``: why it keeps what it does in memory only.
+    """All of it. ``alive``: slurm-elastic-ckptman's heartbeat, ``age`` seconds old, is fresh, and
+    its process is not known to be gone. ``trouble``: why it keeps what it does only in memory.
     """
 
     alive: bool
@@ -96,7 +94,7 @@ class CheckpointsView(Struct, frozen=True, kw_only=True):
 def checkpoints_view(
     facts: CheckpointFacts, machines: Sequence[Machine], now: float, stale: float
 ) -> CheckpointsView:
-    """Join what is remembered with the machines; ``stale`` (s) as ``timings.heartbeat_stale``."""
+    """Join the records with the machines; ``stale`` (s) is ``timings.heartbeat_stale``."""
     age = None if facts.heartbeat is None else max(now - facts.heartbeat[0], 0.0)
     node_of = {m.instance.id: m.instance.node for m in machines}
     newest: dict[int, Image] = {}

@@ -1,11 +1,11 @@
-"""The last 24 hours as series: machines, dollars an hour, jobs. Pure.
-
-``DayView`` as JSON is the document of ``slurm-elastic status --day --json``.
+"""The last hours or days as series, which is what ``slurm-elastic status --day --json`` prints.
+Pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from enum import StrEnum
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -14,27 +14,49 @@ from slurm_elastic.model.memory import Machine, Run
 from slurm_elastic.model.slurm import SlurmJob
 
 SPAN = 86400.0
-STEP = 300.0
-"""Seconds between two points."""
-BINS = int(SPAN / STEP)
+STEP = 300.0  # seconds between two points of a day
 HOUR = 3600.0
 
 
+class Span(StrEnum):
+    """How far back it goes."""
+
+    HOURS = "6h"
+    DAY = "24h"
+    WEEK = "7d"
+    MONTH = "30d"
+
+    @property
+    def seconds(self) -> float:
+        """Its length."""
+        return int(self[:-1]) * (SPAN if self.endswith("d") else HOUR)
+
+    @property
+    def told(self) -> str:
+        """The same for people."""
+        return f"{self[:-1]} {'days' if self.endswith('d') else 'hours'}"
+
+    @property
+    def step(self) -> float:
+        """Seconds between two points; rows of a table are whole numbers of these."""
+        return {Span.HOURS: 60.0, Span.DAY: STEP, Span.WEEK: 1800.0, Span.MONTH: 7200.0}[self]
+
+
 class Peak(Struct, frozen=True, kw_only=True):
-    """The most that there was at once, and since when (None: there was nothing)."""
+    """The most that there was at once, and when it began (None: there was nothing)."""
 
     value: float
     at: float | None
 
 
 class DayView(Struct, frozen=True, kw_only=True):
-    """A value for each of ``points``: the first at ``begin`` (Unix time), one each ``step`` s, the
-    last one ``at``. A point stands for the time until the next one, the last for its moment alone:
-    counts are the most at once in that time, dollars the mean over it. By market: ``machines``
-    that were paid, and what they cost in ``dollars`` an hour. ``booting``: machines that had not
-    registered yet. ``running``: jobs on our nodes. ``waiting``: jobs that wait now, from their
-    submission on (None: Slurm did not say). ``most``: of ``machines`` and ``dollars`` over all
-    markets, and of ``running``. ``private`` as in ``Facts``.
+    """A value for each of ``points``: the first at ``begin`` (Unix time), then one each ``step``
+    seconds, the last one ``at``. A point stands for the time until the next one, the last for its
+    moment alone. Counts are the most at once in that time, dollars the mean. By market:
+    ``machines`` that were paid, and what they cost in ``dollars`` an hour. ``booting``: machines
+    that had not registered yet. ``running``: jobs on our nodes. ``waiting``: jobs that wait now,
+    from their submission on (None: Slurm did not say). ``most``: of ``machines`` and ``dollars``
+    over all markets, and of ``running``. ``private`` is as in ``Facts``.
     """
 
     at: float
@@ -52,9 +74,7 @@ class DayView(Struct, frozen=True, kw_only=True):
 
 
 class HourView(NamedTuple):
-    """An hour of the day: counts are the most at once in it, ``dollars`` its mean; of the hour that
-    begins now, as it is now.
-    """
+    """An hour, or of several days a day: the most at once, ``dollars`` the mean; the last: now."""
 
     at: float
     machines: list[int]
@@ -65,7 +85,7 @@ class HourView(NamedTuple):
 
 
 class _Level(NamedTuple):
-    """How much there was from ``since`` on, before ``until``."""
+    """How much there was from ``since`` on, until ``until``."""
 
     since: float
     until: float
@@ -73,14 +93,15 @@ class _Level(NamedTuple):
 
 
 class _Series:
-    """How much there was at once, by the beginnings and ends of what there was."""
+    """How much there was at once, from when each thing began and ended."""
 
-    def __init__(self, now: float) -> None:
-        self._begin, self._now = now - SPAN, now
+    def __init__(self, now: float, span: Span) -> None:
+        self._begin, self._now, self._step = now - span.seconds, now, span.step
+        self._bins = int(span.seconds / span.step)
         self._changes: list[tuple[float, float]] = []
 
     def add(self, since: float, until: float | None, value: float = 1.0) -> None:
-        """It was so from ``since`` on, before ``until`` (None: it still is)."""
+        """Add what lasted from ``since`` until ``until`` (None: it lasts)."""
         since = max(since, self._begin)
         if until is None:
             self._changes.append((since, value))
@@ -88,25 +109,25 @@ class _Series:
             self._changes += [(since, value), (until, -value)]
 
     def most(self) -> list[int]:
-        """The most at once in the time of each point."""
-        found = [0.0] * (BINS + 1)
+        """The most at once in each point's time."""
+        found = [0.0] * (self._bins + 1)
         for level in self._levels():
             for n in self._points(level):
                 found[n] = max(found[n], level.value)
         return [round(value) for value in found]
 
     def means(self) -> list[float]:
-        """The mean over the time of each point; of the last, what there is."""
-        found = [0.0] * (BINS + 1)
+        """The mean over each point's time; for the last point, the present value."""
+        found = [0.0] * (self._bins + 1)
         for level in self._levels():
             for n in self._points(level):
-                at = self._begin + n * STEP
-                inside = min(level.until, at + STEP) - max(level.since, at)
-                found[n] += level.value * (1.0 if n == BINS else inside / STEP)
+                at = self._begin + n * self._step
+                inside = min(level.until, at + self._step) - max(level.since, at)
+                found[n] += level.value * (1.0 if n == self._bins else inside / self._step)
         return [round(value, 6) for value in found]
 
     def peak(self) -> Peak:
-        """The most at once of all time, and when that was first reached."""
+        """The most at once in all the time, and when that was first reached."""
         levels = (level for level in self._levels() if level.value > 0)
         top = max(levels, key=lambda level: level.value, default=None)
         return Peak(value=0.0, at=None) if top is None else Peak(value=top.value, at=top.since)
@@ -117,26 +138,28 @@ class _Series:
         found, total = [], 0.0
         for n, (at, value) in enumerate(changes):
             total += value
-            until = changes[n + 1][0] if n + 1 < len(changes) else self._now + STEP
+            until = changes[n + 1][0] if n + 1 < len(changes) else self._now + self._step
             if until > at:
                 found.append(_Level(at, until, round(total, 9)))
         return found
 
     def _points(self, level: _Level) -> range:
-        """The points of whose time the level has a part."""
-        first = int((level.since - self._begin) // STEP)
-        last = BINS if level.until > self._now else -int(-(level.until - self._begin) // STEP) - 1
-        return range(first, last + 1)
+        """The points whose time the level touches."""
+        first = int((level.since - self._begin) // self._step)
+        if level.until > self._now:
+            return range(first, self._bins + 1)
+        return range(first, -int(-(level.until - self._begin) // self._step))
 
 
 def day_view(
-    machines: Sequence[Machine], runs: Iterable[Run], now: float, private: tuple[str, ...] = ()
-) -> DayView:
-    """By the machines and runs of which some part is within the last 24 hours."""
+    machines: Sequence[Machine], runs: Iterable[Run], now: float, private: tuple[str, ...] = (),
+    span: Span = Span.DAY,
+) -> DayView:  # fmt: skip
+    """From the machines and runs that fall, at least partly, within the span."""
     markets = sorted({str(machine.instance.market) for machine in machines})
-    paid = {market: _Series(now) for market in markets}
-    dollars = {market: _Series(now) for market in markets}
-    every, price, booting, running = (_Series(now) for _ in range(4))
+    paid = {market: _Series(now, span) for market in markets}
+    dollars = {market: _Series(now, span) for market in markets}
+    every, price, booting, running = (_Series(now, span) for _ in range(4))
     for machine in machines:
         one = machine.instance
         for series in (paid[one.market], every):
@@ -149,9 +172,9 @@ def day_view(
         running.add(run.begin, run.end)
     return DayView(
         at=now,
-        begin=now - SPAN,
-        step=STEP,
-        points=BINS + 1,
+        begin=now - span.seconds,
+        step=span.step,
+        points=int(span.seconds / span.step) + 1,
         machines={market: series.most() for market, series in paid.items()},
         dollars={market: series.means() for market, series in dollars.items()},
         booting=booting.most(),
@@ -161,9 +184,9 @@ def day_view(
     )
 
 
-def still_waiting(jobs: Iterable[SlurmJob], now: float) -> list[int]:
-    """How many of the jobs that wait now had been submitted in the time of each point."""
-    found = _Series(now)
+def still_waiting(jobs: Iterable[SlurmJob], now: float, span: Span = Span.DAY) -> list[int]:
+    """How many of the jobs that wait now had been submitted in each point's time."""
+    found = _Series(now, span)
     for job in jobs:
         if "PENDING" in job.states:
             found.add(job.submit, None, job.tasks)
@@ -171,8 +194,8 @@ def still_waiting(jobs: Iterable[SlurmJob], now: float) -> list[int]:
 
 
 def hours(day: DayView) -> list[HourView]:
-    """Hour by hour, the oldest first; the last one is now."""
-    each = round(HOUR / day.step)
+    """Hour by hour, or day by day, the oldest first; the last one is now."""
+    each = round((HOUR if day.at - day.begin <= SPAN else SPAN) / day.step)
     found = []
     for first in range(0, day.points, each):
         points = slice(first, first + each)

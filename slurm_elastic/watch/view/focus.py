@@ -1,9 +1,9 @@
 """Costs in the FinOps Open Cost and Usage Specification (FOCUS) 1.2, with the columns that 1.3 has
-for split charges: a row is one part of one machine's hour.
+for split charges. A row is one part of one machine's hour.
 
-The rows of a ``ResourceId`` and a charge period add up to what that machine was charged then. List
-prices are on-demand ones, where the cloud told one. Time that nobody used is a part of its own,
-with ``x_UnusedReason``. Source: the specification's columns, https://focus.finops.org.
+The rows of a ``ResourceId`` and a charge period add up to what that machine was charged in it. List
+prices are on-demand prices, if the cloud told one. Time that nobody used is a part of its own, with
+``x_UnusedReason``. Source: the specification's columns, https://focus.finops.org.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ COLUMNS = (
 
 
 def rows(charges: Iterator[Charge], runs: Sequence[Run], cluster: str) -> Iterator[dict[str, str]]:
-    """By machine and time; empty texts are null."""
+    """Ordered by machine and time; empty texts are null."""
     for charge in charges:
         of_machine = _machine_columns(charge.machine, cluster)
         for hour in charge.hours:
@@ -138,7 +138,7 @@ def _list_price(machine: Machine) -> Decimal:
 
 
 def _plain(number: Decimal) -> str:
-    """Without an exponent: the specification's numeric format, as spreadsheets read it."""
+    """Without an exponent: the specification's numeric format, which spreadsheets can read."""
     return f"{number:f}"
 
 

@@ -1,4 +1,4 @@
-"""The part of what was read that one cloud or one pool has. Pure."""
+"""The part of what was read that concerns one cloud or one pool. Pure functions."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from slurm_elastic.watch.view.rows import Facts
 def narrowed(
     config: Config, facts: Facts, cloud: str | None, pool: str | None
 ) -> tuple[Config, Facts]:
-    """As if there were no other cloud, no other pool; the limits of all clouds together are left
-    out. ConfigError where there is none of that name.
-    """
+    """Both as if there were no other cloud or pool. ConfigError if none has that name."""
     if cloud is None and pool is None:
         return config, facts
     pools = tuple(

@@ -1,4 +1,4 @@
-"""The present of a node and the next action on a machine, in words. Pure."""
+"""What state a node is in, and what will happen to a machine next, in words. Pure functions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from slurm_elastic.config import Config
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.rules import fail_safe, rules_of
-from slurm_elastic.model.cluster import CAPACITY, Exclusion
+from slurm_elastic.model.exclusion import CAPACITY, Exclusion
 from slurm_elastic.model.memory import Machine
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.growth.release import Flagged
@@ -29,8 +29,7 @@ HELD, DOWN, DRAINED, BOOTING = "held", "down", "drained", "booting"
 POWERING_DOWN, POWERED_DOWN, IN_USE, IDLE = "powering down", "powered down", "in use", "idle"
 NO_MACHINE, UNKNOWN = "no machine", "unknown to Slurm"
 
-NEVER = 10**8
-"""Seconds from which on a suspend time means never."""
+NEVER = 10**8  # a suspend time of so many seconds or more means never
 
 
 def brief(seconds: float) -> str:
@@ -50,7 +49,7 @@ def brief(seconds: float) -> str:
 
 
 def node_state(node: SlurmNode | None, hold: Exclusion | None, *, has_machine: bool) -> str:
-    """One word (or two) for a node of ours, by Slurm and by the ledger."""
+    """One or two words for the state of a node of ours, from Slurm and the ledger."""
     if node is None:
         return UNKNOWN
     where = phase(node)
@@ -78,8 +77,8 @@ def node_states(
     holds: Mapping[str, Exclusion],
     with_machine: Container[str],
 ) -> dict[str, str]:
-    """``node_state`` of each; none where Slurm's ``nodes`` are not known. Nodes of whom nobody says
-    anything, nearly all of many thousands, are alike where Slurm has the same states for them.
+    """The ``node_state`` of each; none if Slurm's ``nodes`` are not known. Nearly all of many
+    thousand nodes have no hold and no reason: those alike in Slurm are computed once.
     """
     if nodes is None:
         return {}
@@ -99,7 +98,7 @@ def node_states(
 
 
 def node_note(state: str, node: SlurmNode | None, hold: Exclusion | None, now: float) -> str:
-    """Why a node is in that state, where there is something to say."""
+    """Why a node is in that state, if there is something to say."""
     if state == HELD and hold is not None:
         if hold.kind != CAPACITY:
             return hold.cause
@@ -117,13 +116,13 @@ def node_note(state: str, node: SlurmNode | None, hold: Exclusion | None, now: f
 
 CALM = (
     "in use", "suspends", "idle", "goes", "booting: times", "powering down", "terminating",
-    "unknown: Slurm does not answer",
+    "unknown: Slurm ",
 )  # fmt: skip
-"""How a phrase begins after which nobody has to do anything about that machine."""
+"""How phrases begin that ask nobody to do anything about that machine."""
 
 
 class Outlook:
-    """The next actions on the machines of one cloud."""
+    """What happens next to the machines of one cloud."""
 
     def __init__(self, config: Config, cloud: CloudSettings | None, now: float) -> None:
         self._timings = config.timings
@@ -164,7 +163,7 @@ class Outlook:
         return self._up(machine, node, jobs, max_age)
 
     def _by_policy(self, rules: PoolRules, launched: float, since: float) -> str:
-        """The daemon's next action on an idle machine; Slurm would much later."""
+        """What the daemon does with an idle machine; Slurm would act much later."""
         if rules.release is None or isinstance(rules.release, Flagged):
             return "idle: goes when the growth policy has too many"
         now = int(self._now)
@@ -190,7 +189,7 @@ class Outlook:
             return f"in use; drained: {node.reason}" if is_drained(node) else "in use"
         if too_old:
             return "powers down: over the maximum age"
-        # a fresh node was not busy yet: Slurm counts from its registration
+        # A new node was never busy; Slurm counts from its registration.
         idle_since = max(node.last_busy, node.boot_time, machine.instance.launched)
         rules = self._rules.get(machine.pool)
         if rules is not None and rules.release is not None:

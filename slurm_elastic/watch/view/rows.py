@@ -1,8 +1,7 @@
 """The input and the output of ``status``, as values.
 
-``StatusView`` as JSON is the document of ``slurm-elastic status --json``: within one ``version``
-fields are added, never renamed or removed. Times are Unix seconds, durations seconds, money US
-dollars.
+``StatusView`` as JSON is what ``slurm-elastic status --json`` prints: within one ``version`` fields
+are added, never renamed or removed. Times are Unix seconds, durations seconds, money US dollars.
 """
 
 from __future__ import annotations
@@ -12,27 +11,28 @@ from enum import StrEnum
 
 from msgspec import Struct, field
 
-from slurm_elastic.model.cluster import Exclusion
 from slurm_elastic.model.directive import Directive
+from slurm_elastic.model.exclusion import Exclusion
 from slurm_elastic.model.memory import Health, Launch, Machine
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.growth.capacity import Spent
 from slurm_elastic.state.heartbeat import Mark
 from slurm_elastic.watch.view.checkpoints import CheckpointFacts, CheckpointsView
 
+WAITING_TOLD = 200  # jobs; a page has room for no more
+
 
 class Facts(Struct, frozen=True, kw_only=True):
-    """All that was read, at ``now``. ``nodes`` and ``jobs`` are None where Slurm did not answer,
-    ``ledger_error`` is set where the ledger could not be read (its parts are then empty).
-    ``machines`` holds the live ones and those that ended in the last 24 hours; ``stopped`` those
-    that are to be started again.
-    ``process_found`` says whether the daemon's process exists on this host (None: not looked).
-    ``mark`` is what the daemon leaves beside its ledger, ``end_only`` why it only ends machines.
-    ``spent``: dollars of this day and month, by cloud with a budget, ``""`` for all; ``payers``:
-    by account and user with a budget (``account:physics``). ``checkpoints`` is None where there are
-    none, or they could not be read (``checkpoints_error``). ``private``: words of Slurm's
-    PrivateData by which a part of it is hidden from who asks. ``directives``: operators' words, in
-    force or to come.
+    """Everything that was read, at ``now``. ``nodes`` and ``jobs`` are None if Slurm did not
+    answer; ``ledger_error`` is set if the ledger could not be read (its parts are empty then).
+    ``machines`` are the live ones and those that ended in the last 24 hours; ``stopped`` are to be
+    started again. ``process_found``: whether the daemon's process exists on this host (None: nobody
+    looked). ``mark`` is what the daemon leaves beside its ledger, ``end_only`` why it only ends
+    machines. ``spent``: dollars of this day and month, by cloud with a budget, ``""`` for all;
+    ``payers``: by account and user with a budget (``account:physics``). ``checkpoints`` is None if
+    there are none, or if they could not be read (``checkpoints_error``). ``private``: the words of
+    Slurm's PrivateData that hide a part from who asks. ``directives``: operators' orders that hold
+    now or will.
     """
 
     now: float
@@ -61,7 +61,7 @@ class Facts(Struct, frozen=True, kw_only=True):
 
 
 class Level(StrEnum):
-    """How much somebody is needed: nothing works without; something is broken; look at it; no."""
+    """How much somebody is needed: nothing works; something is broken; have a look; not at all."""
 
     LOUD = "loud"
     BAD = "bad"
@@ -70,15 +70,16 @@ class Level(StrEnum):
 
 
 class Told(Struct, frozen=True, kw_only=True):
-    """A sentence that is read before the rest."""
+    """A sentence to be read before the rest; ``do``: what to do, where that is not in it."""
 
     level: Level
     text: str
+    do: str = ""
 
 
 class DirectiveView(Struct, frozen=True, kw_only=True):
-    """An operator's word: ``told`` in one line; ``until`` (Unix time) it holds, None: until it is
-    ended; ``holds``: it is in force now. ``stops``: nothing new starts there.
+    """An operator's order: ``told`` in one line. It holds ``until`` (Unix time; None: until it is
+    ended); ``holds``: it is in force now. ``stops``: nothing new starts there.
     """
 
     number: int
@@ -93,9 +94,8 @@ class DirectiveView(Struct, frozen=True, kw_only=True):
 
 class DaemonView(Struct, frozen=True, kw_only=True):
     """slurm-elasticd. ``alive``: its heartbeat is fresh and its process is not known to be gone;
-    ``age`` is the heartbeat's. ``problems`` are what Slurm and the clouds last answered.
-    ``end_only`` is why it buys nothing and only ends machines, and what to do; None where it
-    does all.
+    ``age`` is the heartbeat's. ``problems``: what Slurm and the clouds last answered. ``end_only``:
+    why it buys nothing and only ends machines, and what to do; None if it does everything.
     """
 
     alive: bool
@@ -109,9 +109,9 @@ class DaemonView(Struct, frozen=True, kw_only=True):
 
 
 class CloudView(Struct, frozen=True, kw_only=True):
-    """A cloud. ``states`` counts its nodes by state; ``limit`` is the most nodes it may have and
-    ``machines`` those that are paid now (open launches included). Dollars an hour: ``price_now``
-    at today's prices, ``price_worst`` as the limits count.
+    """A cloud. ``states`` counts its nodes by state; ``limit`` is the most nodes it may have,
+    ``machines`` how many are paid now (including open launches). Dollars an hour: ``price_now`` at
+    today's prices, ``price_worst`` as the limits count.
     """
 
     name: str
@@ -131,9 +131,7 @@ class CloudView(Struct, frozen=True, kw_only=True):
 
 
 class SiteView(Struct, frozen=True, kw_only=True):
-    """All clouds together: ``machines`` that are paid now (open launches included) and their
-    ``limit``; dollars an hour as in ``CloudView``.
-    """
+    """All clouds together: ``machines`` paid now, their ``limit``; dollars as in ``CloudView``."""
 
     machines: int
     limit: int | None
@@ -143,9 +141,7 @@ class SiteView(Struct, frozen=True, kw_only=True):
 
 
 class PoolView(Struct, frozen=True, kw_only=True):
-    """A pool. ``states`` counts its nodes by state; ``stopped``: its machines that are to be
-    started again, beside the paid ones.
-    """
+    """A pool. ``states`` counts its nodes; ``stopped``: machines kept to be started again."""
 
     name: str
     cloud: str
@@ -177,9 +173,7 @@ class JobView(Struct, frozen=True, kw_only=True):
 
 
 class InstanceView(Struct, frozen=True, kw_only=True):
-    """A machine that is paid now; ``cost`` is so far, ``next`` what will happen to it, ``calm``:
-    nobody has to do anything about that.
-    """
+    """A machine paid now: its ``cost`` so far, its ``next`` fate; ``calm``: nothing to do."""
 
     id: str
     node: str
@@ -200,7 +194,7 @@ class InstanceView(Struct, frozen=True, kw_only=True):
 
 
 class LaunchView(Struct, frozen=True, kw_only=True):
-    """A launch whose call is not known to have answered."""
+    """A launch for which no answer of the cloud is known."""
 
     generation: str
     request: str
@@ -212,9 +206,7 @@ class LaunchView(Struct, frozen=True, kw_only=True):
 
 
 class CoolDownView(Struct, frozen=True, kw_only=True):
-    """An offer, or a whole market of a cloud (stars in ``key``), not asked for
-    ``left`` seconds.
-    """
+    """An offer, or a whole market (stars in ``key``), not asked for ``left`` seconds more."""
 
     key: str
     code: str
@@ -225,8 +217,8 @@ class CoolDownView(Struct, frozen=True, kw_only=True):
 
 
 class BreakerView(Struct, frozen=True, kw_only=True):
-    """A pool whose last machines failed, ``failures`` in a row: ``how`` in words. ``left`` is
-    how long it is still paused: 0 when the next machine is on trial, None if it is not paused.
+    """A pool whose last machines failed, ``failures`` in a row; ``how`` says how. It is paused for
+    ``left`` seconds more: 0 if the next machine is on trial, None if it is not paused.
     """
 
     pool: str
@@ -238,9 +230,7 @@ class BreakerView(Struct, frozen=True, kw_only=True):
 
 
 class HoldView(Struct, frozen=True, kw_only=True):
-    """Nodes of a pool that are kept from Slurm: for ``left`` s more (``kind`` ``capacity``), or
-    until the site's policies start them (``policy``).
-    """
+    """Nodes kept from Slurm, for ``left`` seconds (``capacity``) or by the site's ``policy``."""
 
     pool: str
     nodes: str
@@ -252,9 +242,7 @@ class HoldView(Struct, frozen=True, kw_only=True):
 
 
 class TotalView(Struct, frozen=True, kw_only=True):
-    """One market: what runs, what it costs an hour, and dollars of the live machines so far and
-    of those that ended in the last 24 hours.
-    """
+    """One market: what runs, its cost an hour, dollars of live machines and of 24 hours' ended."""
 
     market: str
     machines: int
@@ -265,8 +253,8 @@ class TotalView(Struct, frozen=True, kw_only=True):
 
 
 class BudgetView(Struct, frozen=True, kw_only=True):
-    """Dollars of this day and month (UTC) of a cloud, or the cluster (``""``), or of an account
-    or user, and the bounds. ``stop``: why it gets no new machine now.
+    """Dollars of this day and month (UTC), and their limits, of a cloud, of the cluster (``""``),
+    or of an account or user. ``stop``: why it gets no new machine now.
     """
 
     cloud: str
@@ -279,21 +267,39 @@ class BudgetView(Struct, frozen=True, kw_only=True):
     stop: str | None = None
 
 
+class WaitingView(Struct, frozen=True, kw_only=True):
+    """A job that waits, or so many ``tasks`` of an array. ``age``: seconds since its submission
+    (None: unknown); ``nodes``: how many each task wants.
+    """
+
+    id: int
+    name: str
+    user: str
+    account: str
+    partitions: tuple[str, ...]
+    tasks: int
+    nodes: int
+    cpus: int
+    reason: str
+    age: float | None
+
+
 class QueueView(Struct, frozen=True, kw_only=True):
-    """Slurm's queue: jobs that run and that wait (each task of an array is one), the ``oldest`` of
-    these in seconds since it was submitted, and how many wait for which reason of Slurm's.
+    """Slurm's queue: how many jobs run and wait (each task of an array is one), for how many
+    seconds the ``oldest`` has waited, how many wait for each of Slurm's reasons, and those that
+    have waited longest (``jobs``, at most WAITING_TOLD).
     """
 
     running: int
     waiting: int
     oldest: float | None
     reasons: dict[str, int]
+    jobs: tuple[WaitingView, ...] = ()
 
 
 class StatusView(Struct, frozen=True, kw_only=True):
-    """Everything ``status`` shows. ``clock``: this host's is behind what was written.
-    ``attention``: what to read first, the worst first. ``queue`` is None where Slurm did not
-    answer.
+    """Everything that ``status`` shows. ``clock``: this host's is behind the records;
+    ``attention``: the worst first; ``queue``: None if Slurm did not answer.
     """
 
     at: float

@@ -1,7 +1,6 @@
 """The page: what status, explain, cost, ckpt list and doctor tell, in a browser, read-only.
-
-``static`` is one bundle of files without a build: it asks for the documents that those commands
-print as JSON, of ``server`` here, or of the commands themselves as a plug-in of Cockpit.
-``documents`` keeps answers for a moment, ``server`` is HTTP, ``listening`` the socket, and
-``connection`` says who is let in there, and for how long.
+``static`` is a bundle of files that needs no build. It asks for the documents that those commands
+print as JSON: from ``server`` here, or, in Cockpit, from the commands themselves. ``documents``
+keeps answers for a moment, ``listening`` is the socket, ``connection`` decides who may connect and
+for how long.
 """

@@ -1,7 +1,6 @@
-"""One connection to the page: so long for a whole request, and a place while there are enough.
-
-uvicorn's own time-out is for a connection that rests after an answer, and its bound counts those
-of anybody: with a port of loopback any user of the host would shut the page's owner out.
+"""One connection to the page: how long a request may take, and who goes if there are too many.
+uvicorn's own time-out begins only after an answer, and its bound counts everybody: at a loopback
+port, any user of the host could shut the page's owner out.
 """
 
 from __future__ import annotations
@@ -10,16 +9,15 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import Iterable
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from slurm_elastic.base.unixsocket import peer_of
 
 MOST = 128
-"""Connections at once: with more, the oldest one that waits for no answer gives room."""
+"""Connections at once. If there are more, the oldest one that waits for no answer is closed."""
 REQUEST = 10.0
-"""Seconds from a request's first byte to its last one, and from the connection to that."""
+"""Seconds from the connection to a request's first byte, and from that to its last one."""
 
 
 class Connection(H11Protocol):
@@ -30,7 +28,7 @@ class Connection(H11Protocol):
     _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """As asyncio calls it."""
+        """Called by asyncio."""
         super().connection_made(transport)
         link = transport.get_extra_info("socket")
         if link.family == socket.AF_UNIX and not self._lets_in(link):
@@ -38,23 +36,25 @@ class Connection(H11Protocol):
             return
         self.made = time.monotonic()
         self._watch()
-        others = (one for one in self.connections if isinstance(one, Connection))
         if len(self.connections) > MOST:
-            _give_room(others)
+            others = (one for one in self.connections if isinstance(one, Connection))
+            idle = [one for one in others if one.is_idle]
+            if idle:
+                min(idle, key=lambda one: one.made).transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """As asyncio calls it."""
+        """Called by asyncio."""
         super().data_received(data)
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """As asyncio calls it."""
+        """Called by asyncio."""
         self._rest()
         super().connection_lost(exc)
 
     @property
     def is_idle(self) -> bool:
-        """Whether no whole request waits for its answer."""
+        """Whether no complete request waits for its answer."""
         return self.cycle is None or self.cycle.response_complete
 
     def _lets_in(self, link: socket.socket) -> bool:
@@ -71,9 +71,3 @@ class Connection(H11Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-
-def _give_room(connections: Iterable[Connection]) -> None:
-    idle = [one for one in connections if one.is_idle]
-    if idle:
-        min(idle, key=lambda one: one.made).transport.abort()

@@ -1,7 +1,5 @@
-"""The documents that the page asks for, by name: read no more often than they are worth it.
-
-A document is what a command prints with ``--json``, so it shows what that shows to whoever runs the
-server, and nothing else.
+"""The documents that the page asks for, by name: what a command prints with ``--json`` to whoever
+runs the server, read only as often as makes sense.
 """
 
 from __future__ import annotations
@@ -17,19 +15,15 @@ from slurm_elastic.base.errors import SlurmElasticError
 
 Query = Mapping[str, str]
 
-SHARE = 10.0
-"""A document is good for so many times what it took to make."""
-STALE = 120.0
-"""Seconds for which it is good at most."""
-KEPT = 64
-"""Documents at once, of all names and queries."""
-_PACKED = 1400
-"""Bytes from which on a document is compressed."""
+SHARE = 10.0  # a document is good for so many times the time that it took to make
+STALE = 120.0  # seconds for which it is good at most
+KEPT = 64  # how many documents, of all names and queries, are kept
+_PACKED = 1400  # documents of so many bytes or more are compressed
 
 
 class Source(Struct, frozen=True, kw_only=True):
-    """One document: ``make``s it, or raises SlurmElasticError with a sentence. It goes by the words
-    of a query in ``takes`` alone, and is good for ``fresh`` seconds at least.
+    """How one document is made, or SlurmElasticError raised with a sentence. It goes only by those
+    words of a query that it ``takes``, and is good for ``fresh`` seconds at least.
     """
 
     make: Callable[[Query], str]
@@ -38,9 +32,7 @@ class Source(Struct, frozen=True, kw_only=True):
 
 
 class Reading(Struct, frozen=True, kw_only=True):
-    """A document as it was made: ``until`` when it is good (monotonic), ``body``, and the same
-    ``packed`` by gzip (empty: it is too small for that).
-    """
+    """A document, good ``until`` then (monotonic); ``packed``: its ``body`` by gzip, or empty."""
 
     until: float
     body: bytes
@@ -48,9 +40,7 @@ class Reading(Struct, frozen=True, kw_only=True):
 
 
 class Documents:
-    """Answers of ``sources`` by name. Thread-safe: whoever asks for what is being made waits for
-    that.
-    """
+    """The documents of ``sources`` by name. Thread-safe: who asks meanwhile waits for it."""
 
     def __init__(self, sources: Mapping[str, Source]) -> None:
         self._sources = sources
@@ -61,7 +51,7 @@ class Documents:
         return name in self._sources
 
     def get(self, name: str, query: Query) -> Reading:
-        """Raises SlurmElasticError where it cannot be made; errors are not kept."""
+        """The document; SlurmElasticError if it cannot be made. Errors are not kept."""
         source = self._sources[name]
         query = {word: query[word] for word in source.takes if word in query}
         key = (name, tuple(query.items()))
@@ -83,7 +73,7 @@ class Documents:
 
 
 def word(query: Query, name: str, default: str = "", longest: int = 200) -> str:
-    """One value of a query. Raises SlurmElasticError where it is too long to mean anything."""
+    """One value of a query; SlurmElasticError if it is too long to mean anything."""
     found = query.get(name, default)
     if len(found) > longest:
         raise SlurmElasticError(f"{name}: {len(found)} characters, expected {longest} at most")

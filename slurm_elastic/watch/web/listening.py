@@ -1,4 +1,4 @@
-"""The page's socket: a unix socket, or loopback; nowhere else, as it has no TLS of its own."""
+"""The page's socket: a unix socket or loopback, and nothing else, as it has no TLS of its own."""
 
 from __future__ import annotations
 
@@ -21,21 +21,18 @@ OWN, SHARED = 0o600, 0o660
 NAME = "slurm-elastic-web.sock"
 
 
-class Place(Struct, frozen=True, kw_only=True):
-    """A ``path``, else ``host`` and ``port`` (0: any that is free)."""
+class ListenAddress(Struct, frozen=True, kw_only=True):
+    """A ``path``, or ``host`` and ``port`` (0: any free one)."""
 
     path: Path | None = None
     host: str = ""
     port: int = 0
 
 
-def place(text: str) -> Place:
-    """A path with a slash in it, or ``127.0.0.1:8411``, ``localhost:8411``.
-
-    ValueError, with the reason, for what is no address of this host alone.
-    """
+def place(text: str) -> ListenAddress:
+    """A path with a slash, or ``127.0.0.1:8411``. ValueError for what is not of this host alone."""
     if "/" in text:
-        return Place(path=Path(text))
+        return ListenAddress(path=Path(text))
     host, _, port = text.rpartition(":")
     if not port.isdecimal() or int(port) > 65535 or not host:
         raise ValueError(f"{text!r} is neither a path with a slash nor HOST:PORT")
@@ -44,18 +41,18 @@ def place(text: str) -> Place:
             f"{text!r} is not of this host alone: give a unix socket or 127.0.0.1, and let the "
             "site's web server or ssh -L lead there"
         )
-    return Place(host=host, port=int(port))
+    return ListenAddress(host=host, port=int(port))
 
 
 @contextlib.contextmanager
-def own_place() -> Iterator[Place]:
+def own_place() -> Iterator[ListenAddress]:
     """A unix socket in a directory that only this user can enter."""
     own = os.environ.get("XDG_RUNTIME_DIR", "")
     if os.path.isabs(own) and os.path.isdir(own):
-        yield Place(path=Path(own) / NAME)
+        yield ListenAddress(path=Path(own) / NAME)
         return
     with tempfile.TemporaryDirectory(prefix="slurm-elastic-web-") as made:
-        yield Place(path=Path(made) / NAME)
+        yield ListenAddress(path=Path(made) / NAME)
 
 
 def _is_loopback(host: str) -> bool:
@@ -65,11 +62,8 @@ def _is_loopback(host: str) -> bool:
 
 
 @contextlib.contextmanager
-def listening(where: Place, group: str = "") -> Iterator[socket.socket]:
-    """A socket that listens. A unix socket is for this user, and for who is in ``group``.
-
-    SlurmElasticError where it cannot be had.
-    """
+def listening(where: ListenAddress, group: str = "") -> Iterator[socket.socket]:
+    """A socket that listens; members of ``group`` may use a unix one. SlurmElasticError if not."""
     if where.path is None:
         with _tcp(where) as bound:
             yield bound
@@ -96,7 +90,7 @@ def listening(where: Place, group: str = "") -> Iterator[socket.socket]:
         link.close()
 
 
-def _tcp(where: Place) -> socket.socket:
+def _tcp(where: ListenAddress) -> socket.socket:
     try:
         return socket.create_server((where.host, where.port), backlog=BACKLOG)
     except OSError as error:

@@ -1,7 +1,4 @@
-"""Every answer tells the browser to run, load and ask nothing that is not of the page itself.
-
-Content Security Policy Level 3 and Trusted Types (W3C).
-"""
+"""Headers by which a browser runs and loads only what is the page's own (CSP 3, Trusted Types)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""HTTP for the page: static files, ``api/NAME`` for documents, ``api/events`` for news of them.
+"""HTTP for the page: static files, ``api/NAME`` for documents, ``api/events`` for news about them.
 
-Read-only. Whoever comes to a port of loopback needs its key; at a unix socket the kernel says who
-comes. By ``ssh -L`` a browser comes from a port, too, so the name that it asks for counts always.
+It is read-only. At a loopback port visitors need its key; at a unix socket the kernel says who
+comes. By ``ssh -L`` a browser comes from a port, too, so we always check the host name that it asks
+for.
 """
 
 from __future__ import annotations
@@ -34,22 +35,20 @@ from slurm_elastic.watch.web.documents import Documents, Query, Reading
 from slurm_elastic.watch.web.policy import HEADERS, JSON, STATIC
 
 OWN_NAMES = ("localhost", "127.0.0.1")
-"""Names by which a browser comes to loopback, itself or by ``ssh -L``."""
+"""Names by which a browser reaches loopback, directly or by ``ssh -L``."""
 STREAM = "text/event-stream"
 KEY, COOKIE = "key", "slurm-elastic-key"
-PERIOD = 5.0
-"""Seconds between two looks while somebody has the page open."""
+PERIOD = 5.0  # seconds between two looks while somebody has the page open
 MOST_STREAMS = 32
-REFUSED = (400, 403)
-"""By a name that is not ours; without the key."""
+REFUSED = (400, 403)  # for a name that is not ours; without the key
 _KEYLESS = "This page needs the address that `slurm-elastic web` printed, with its key.\n"
 
 
 def application(
     documents: Documents, *, names: Sequence[str] = OWN_NAMES, key: str = "", period: float = PERIOD
 ) -> Starlette:
-    """For browsers that ask by one of ``names`` and, where there is one, have the ``key``."""
-    answers = Answers(documents, period)
+    """The page for browsers that ask by one of ``names`` and have the ``key``, if there is one."""
+    answers = PageAnswers(documents, period)
     routes = [
         Route("/api/events", answers.stream),
         Route("/api/{name}", answers.document),
@@ -62,10 +61,8 @@ def application(
     return app
 
 
-class Server(uvicorn.Server):
-    """uvicorn's, which ends the streams before it waits for all answers to end. ``group``: whose
-    members a unix socket lets in.
-    """
+class PageServer(uvicorn.Server):
+    """uvicorn, ending streams before it waits for answers. ``group``: who may use a unix socket."""
 
     def __init__(self, app: Starlette, group: int | None = None) -> None:
         settings = uvicorn.Config(
@@ -84,19 +81,18 @@ class Server(uvicorn.Server):
 
 
 def serve(app: Starlette, link: socket.socket, group: int | None = None) -> None:
-    """Until SIGINT or SIGTERM."""
+    """Serve until SIGINT or SIGTERM."""
     for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises them again when it has ended
         signal.signal(number, lambda *_: None)
-    Server(app, group).run(sockets=[link])
+    PageServer(app, group).run(sockets=[link])
 
 
 def _json(document: object, status: int) -> Response:
-    text = json.dumps(document)
-    return Response(text, status, {"Cache-Control": "no-store"}, media_type=JSON)
+    return Response(json.dumps(document), status, {"Cache-Control": "no-store"}, media_type=JSON)
 
 
-class Answers:
-    """Hands documents out, and tells pages that there is a new status: it is read once for all."""
+class PageAnswers:
+    """Hands out documents, and tells pages of a new status, which is read once for all."""
 
     def __init__(self, documents: Documents, period: float) -> None:
         self._documents, self._period = documents, period
@@ -105,7 +101,7 @@ class Answers:
         self.ending = asyncio.Event()
 
     async def document(self, request: Request) -> Response:
-        """The output of a command; 422 with its sentence where it fails."""
+        """What a command prints; 422 with its sentence if it fails."""
         name, query = request.path_params["name"], dict(request.query_params)
         if name not in self._documents:
             return _json({"error": f"there is no document {name!r}"}, 404)
@@ -120,7 +116,7 @@ class Answers:
         return Response(made.body, headers=headers, media_type=JSON)
 
     async def _made(self, name: str, query: Query) -> Reading:
-        """One thread a document: however many wait for a slow one, the others are made."""
+        """Each document has one thread, so those that wait for a slow one hold up no other."""
         async with self._turns[name]:
             return await to_thread.run_sync(self._documents.get, name, query)
 
@@ -143,7 +139,7 @@ class Answers:
                     yield _event("trouble", str(error))
                     await self._wait(self._period)
                     continue
-                if seen is not None and made is not seen:  # the first one it has just read
+                if seen is not None and made is not seen:  # the page has just read the first one
                     yield _event("fresh", "")
                 seen = made
                 await self._wait(max(made.until - time.monotonic(), 0.0) + 0.05)
@@ -160,8 +156,8 @@ def _event(name: str, text: str) -> str:
 
 
 class Headed:
-    """Every answer has HEADERS, the refusals, too. Who is REFUSED asks no more by that connection:
-    a stranger who takes no answers would keep it busy, and a place with it.
+    """Gives every answer HEADERS, refusals, too. A REFUSED visitor's connection is closed: a
+    stranger who takes no answers would keep it busy, and with it one of our places.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -184,7 +180,7 @@ class Headed:
 
 
 class Keyed:
-    """Lets those in who have the key: in the address once, in a cookie from then on."""
+    """Lets in those who have the key: in the address the first time, in a cookie afterwards."""
 
     def __init__(self, app: ASGIApp, key: str) -> None:
         self._app, self._key = app, key
@@ -194,7 +190,7 @@ class Keyed:
         if scope["type"] != "http":
             return
         asked = HTTPConnection(scope)
-        port = asked.url.port or 80  # cookies are a host's, whatever the port
+        port = asked.url.port or 80  # cookies belong to a host, whatever the port
         name = f"{COOKIE}-{port}"
         if self._fits(asked.query_params.get(KEY, "")):
             welcome = RedirectResponse(".", 303)
@@ -203,8 +199,7 @@ class Keyed:
         elif self._fits(asked.cookies.get(name, "")):
             await self._app(scope, receive, send)
         else:
-            said = PlainTextResponse(_KEYLESS, 403)
-            await said(scope, receive, send)
+            await PlainTextResponse(_KEYLESS, 403)(scope, receive, send)
 
     def _fits(self, given: str) -> bool:
         return hmac.compare_digest(given.encode(), self._key.encode())

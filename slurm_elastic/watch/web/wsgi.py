@@ -1,6 +1,4 @@
-"""The page as a WSGI application (PEP 3333): for web servers that start one process a user, as Open
-OnDemand's Passenger does. Without server-sent events: the page asks again by itself.
-"""
+"""The page as a WSGI application (PEP 3333), for servers with a process a user (Open OnDemand)."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ _TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html"}
 
 
 def application(documents: Documents) -> WSGIApplication:
-    """Static files and ``api/NAME``, below whatever path it is mounted at."""
+    """Serves static files and ``api/NAME``, below whatever path it is mounted at."""
     files = {path.name: path.read_bytes() for path in STATIC.iterdir() if path.is_file()}
 
     def answer(environment: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:

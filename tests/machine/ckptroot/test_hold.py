@@ -35,7 +35,7 @@ class Held:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
         self.now, self.answers, self.asked = 1000.0, list[JobState | None](), 0
         self.restored: list[str] = []
-        self.relay: Any = SimpleNamespace(terminated=False)
+        self.relay: Any = SimpleNamespace(terminated=False, wake_sudo=lambda *_: None)
         monkeypatch.setattr(sessions.time, "monotonic", lambda: self.now)
         monkeypatch.setattr(sessions.time, "sleep", lambda _: None)
         monkeypatch.setattr(sessions.job_state, "ask", self.ask)

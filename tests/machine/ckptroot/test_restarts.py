@@ -87,7 +87,7 @@ class Job:
         self.attempt += 1
         node: Any = Node(*bad)
         self.of = Run(self.site, CALLER, self.attempt, self.store, self.meta, node)
-        relay: Any = SimpleNamespace(terminated=False)
+        relay: Any = SimpleNamespace(terminated=False, wake_sudo=lambda *_: None)
         self.session = Session(self.of, relay)
         self.session.begin()
         return str(node.done)

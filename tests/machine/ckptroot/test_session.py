@@ -129,7 +129,7 @@ class Bed:
         self.room = PLENTY
         self.looks: list[float] = []
         self.signals: list[list[int]] = []
-        self.relay = SimpleNamespace(terminated=False, wait=self.wait)
+        self.relay = SimpleNamespace(terminated=False, wait=self.wait, wake_sudo=lambda *_: None)
         monkeypatch.setattr(sessions.time, "monotonic", lambda: self.clock.now)
         monkeypatch.setattr(sessions.job_state, "ask", lambda *_: self.answers.pop(0))
         self.told: list[str] = []

@@ -101,6 +101,41 @@ def test_none_of_another_parent_is_passed_on() -> None:
     assert said(passed_on("SIGUSR1"), sudo=os.getpid()) == "[] False"
 
 
+# sudo, which stops itself
+
+SUDO_PROGRAM = """
+import os, signal, subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", sys.argv[1]])
+os.kill(os.getpid(), signal.SIGSTOP)
+sys.exit(child.wait())
+"""
+STOPPED = """
+import os, time
+from slurm_elastic.machine.ckptroot.proc import status_of
+from slurm_elastic.machine.ckptroot.signals import Relay
+relay = Relay(os.getppid())
+while status_of(os.getppid())["State"][0] != "T":
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize(
+    "wake", ["while True: relay.wake_sudo(); time.sleep(0.1)", "relay.wake_sudo(0.0)"]
+)
+def test_a_sudo_that_has_stopped_itself_goes_on(wake: str) -> None:
+    """It learns that we were stopped when Slurm has resumed all of us already."""
+    until_it_runs = STOPPED + wake.replace(
+        "while True", 'while status_of(os.getppid())["State"][0] == "T"'
+    )
+    done = subprocess.run([sys.executable, "-c", SUDO_PROGRAM, until_it_runs], timeout=60)
+    assert done.returncode == 0
+
+
+def test_the_first_sign_of_a_suspend_is_left_to_the_payload() -> None:
+    """sudo's copy of it may come when Slurm has resumed the job: who would continue us then?"""
+    assert said("os.kill(os.getpid(), signal.SIGTSTP)") == "[] False"
+
+
 # by a clock of the tests
 
 

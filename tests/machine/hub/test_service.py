@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from slurm_elastic.config.joining import Firewall, Network, NetworkKind
 from slurm_elastic.machine.hub import link, service
 from slurm_elastic.machine.hub.service import PEERS, Hub
-from slurm_elastic.machine.hub.wire import Answer, Apply, HubError, Seen, Show
+from slurm_elastic.machine.hub.wire import Apply, HubAnswer, HubError, PeerSeen, Show
 from slurm_elastic.policies.repair.peers import Peer
 
 KEY, OTHER = (base64.b64encode(bytes([n]) * 32).decode() for n in (1, 2))
@@ -33,8 +33,8 @@ class Link(link.Link):
     def set_peers(self, peers: Sequence[Peer]) -> None:
         self.has = peers
 
-    def peers(self) -> tuple[Seen, ...]:
-        return tuple(Seen(key=p.key, addresses=(f"{p.address}/32",)) for p in self.has)
+    def peers(self) -> tuple[PeerSeen, ...]:
+        return tuple(PeerSeen(key=p.key, addresses=(f"{p.address}/32",)) for p in self.has)
 
     def _kind(self) -> str:
         return self.kind
@@ -55,8 +55,8 @@ def network(tmp_path: Path) -> Network:
     return Network(endpoint="h:51820", socket=str(tmp_path / "hub.sock"))
 
 
-def asked(hub: Hub, message: Apply | Show) -> Answer:
-    return msgspec.json.decode(hub.answer(msgspec.json.encode(message)), type=Answer)
+def asked(hub: Hub, message: Apply | Show) -> HubAnswer:
+    return msgspec.json.decode(hub.answer(msgspec.json.encode(message)), type=HubAnswer)
 
 
 @pytest.mark.usefixtures("rules")

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from patience import eventually, patience
 
-from slurm_elastic.machine import nodeproc
+from slurm_elastic.machine.local import local_processes
 from slurm_elastic.machine.local.agent import Agent
 from slurm_elastic.machine.local.driver import AgentSettings
 from slurm_elastic.machine.local.records import read_records
@@ -65,7 +65,7 @@ def run(settings):
     for agent in running:
         agent.close()
     for record in read_records(settings.directory):
-        nodeproc.power_off(str(settings.directory / record.id))
+        local_processes.power_off(str(settings.directory / record.id))
 
 
 def ask(agent, op, **rest):
@@ -101,12 +101,12 @@ def test_a_launched_machine_runs_its_slurmd_until_it_is_terminated(run, settings
     answer = launch(agent, nodes=["n2", "n1"], jobs=[7])
     assert [m["node"] for m in answer["machines"]] == ["n2", "n1"]
     found = running(agent, 2)
-    process = nodeproc.Process(**found["n1"]["process"])
-    assert nodeproc.alive(process)
+    process = local_processes.Process(**found["n1"]["process"])
+    assert local_processes.alive(process)
     assert found["n1"]["jobs"] == [7]
     ask(agent, "terminate", ids=[found["n1"]["id"]])
     eventually(lambda: "n1" not in machines(agent))
-    assert not nodeproc.alive(process)
+    assert not local_processes.alive(process)
     assert machines(agent)["n2"]["state"] == "running"
 
 
@@ -237,7 +237,7 @@ def test_slurmd_that_does_not_end_is_powered_off(run, settings):
     record = read_records(settings.directory)[0]
     ask(agent, "terminate", ids=[found["n1"]["id"]])
     eventually(lambda: not machines(agent))
-    assert nodeproc.belonging(str(settings.directory / record.id)) == []
+    assert local_processes.belonging(str(settings.directory / record.id)) == []
 
 
 def test_a_machine_terminated_while_it_boots_never_starts(run, settings):
@@ -345,24 +345,24 @@ def daemon(tmp_path, settings):
     """The agent as its own process; called again it is killed with SIGKILL and started anew."""
     tmp_path.chmod(0o755)
     config = write_config(tmp_path, settings)
-    processes: list[nodeproc.Process] = []
+    processes: list[local_processes.Process] = []
 
     def start():
         for old in processes:
-            nodeproc.send(old, signal.SIGKILL)
-            nodeproc.wait_gone([old], patience(10))
+            local_processes.send(old, signal.SIGKILL)
+            local_processes.wait_gone([old], patience(10))
         argv = [sys.executable, "-m", "slurm_elastic.cli.local_agent", "--config", str(config)]
         argv += ["--log-dir", str(tmp_path)]
-        processes.append(nodeproc.spawn(argv, {}, log=str(tmp_path / "agent.log")))
+        processes.append(local_processes.spawn(argv, {}, log=str(tmp_path / "agent.log")))
         eventually(lambda: answers(tmp_path / "local.sock"))
         return tmp_path / "local.sock"
 
     yield start
     for process in processes:
-        nodeproc.stop(process)
+        local_processes.stop(process)
     directory = tmp_path / "local.sock.machines"
     for record in read_records(directory):
-        nodeproc.power_off(str(directory / record.id))
+        local_processes.power_off(str(directory / record.id))
 
 
 def test_a_killed_agent_goes_on_where_it_was(daemon, tmp_path):

@@ -9,7 +9,7 @@ import pytest
 
 from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.model.cluster import InstanceState, Location
-from slurm_elastic.providers.aws.instances import Machines
+from slurm_elastic.providers.aws.instances import Ec2Instances
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.base import tags
 from slurm_elastic.providers.base.ownership import Ownership
@@ -32,9 +32,9 @@ def record(ident: str, state: str = RUNNING, marks: dict[str, str] | None = None
     }  # fmt: skip
 
 
-def machines(*clouds: str) -> Machines:
+def machines(*clouds: str) -> Ec2Instances:
     owners = Ownership(cluster=UUID, clouds=frozenset({"aws", *clouds}))
-    return Machines(SETTINGS, owners)
+    return Ec2Instances(SETTINGS, owners)
 
 
 def test_only_those_with_the_clouds_tags_are_its_own() -> None:
@@ -59,7 +59,7 @@ def test_one_that_may_be_any_clouds_is_told_of_once_and_ended_by_who_names_it(
     assert len(caplog.records) == 1
 
 
-def standing(made: Machines, *records: dict[str, Any]) -> list[tuple[str, InstanceState]]:
+def standing(made: Ec2Instances, *records: dict[str, Any]) -> list[tuple[str, InstanceState]]:
     return [(one.id, one.state) for one in made.standing(made.read(records))]
 
 

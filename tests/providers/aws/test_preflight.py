@@ -12,7 +12,9 @@ from providers.aws.bed import AwsBed, FleetBed, between
 
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import InstanceType
-from slurm_elastic.model.cluster import Finding, ImageChoice, Level, Limits, Market
+from slurm_elastic.model.boot_image import ImageChoice
+from slurm_elastic.model.cluster import Limits, Market
+from slurm_elastic.model.finding import Finding, Level
 from slurm_elastic.model.protocols import Examinable
 from slurm_elastic.providers.aws import rights as aws_rights
 from slurm_elastic.providers.aws.capacity import family_of

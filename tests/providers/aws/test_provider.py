@@ -25,15 +25,8 @@ from slurm_elastic.base.errors import (
 )
 from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.config.clouds import InstanceType
-from slurm_elastic.model.cluster import (
-    ImageChoice,
-    InstanceState,
-    LaunchSpec,
-    Market,
-    NoticeKind,
-    Offer,
-    Pool,
-)
+from slurm_elastic.model.boot_image import ImageChoice
+from slurm_elastic.model.cluster import InstanceState, LaunchSpec, Market, NoticeKind, Offer, Pool
 from slurm_elastic.model.protocols import Provider
 from slurm_elastic.policies.launch.ranking import mispriced
 from slurm_elastic.providers import open_provider

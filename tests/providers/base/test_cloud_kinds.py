@@ -4,7 +4,6 @@ package of somebody else's, works everywhere.
 
 from __future__ import annotations
 
-import importlib
 import os
 import subprocess
 import sys
@@ -24,25 +23,16 @@ from slurm_elastic.config import (
     domain_pools,
 )
 from slurm_elastic.config.cloud_kinds import CloudTable, table
-from slurm_elastic.model.cluster import Level
+from slurm_elastic.model.finding import Level
 from slurm_elastic.providers import open_provider, open_providers
 from slurm_elastic.simulate import site as scenarios
 from slurm_elastic.simulate.availability import Span
-from slurm_elastic.testing.contract import UUID
 from slurm_elastic.watch.doctor import clouds as doctor
+from tests.outside import announce, imported_from, site_text
 
 PACKAGE = Path(providers.__file__).parent
 ROOT = PACKAGE.parents[1]
-SITE = f"""
-cluster: {{name: demo, uuid: {UUID}}}
-clouds:
-  - name: rehearsal
-    provider: fake
-    location: on-premises
-    types: {{small: {{cpus: 2, memory: 4G, price: 0.1}}}}
-pools:
-  - {{name: p, cloud: rehearsal, nodes: "p[1-4]", cpus: 2, memory: 4G, instance_types: [small]}}
-"""
+SITE = site_text()
 WITHOUT_FAKE = """
 from slurm_elastic.config import cloud_kinds
 
@@ -58,24 +48,13 @@ def put_outside(folder: Path, name: str = "fake", package: str = "outside_fake")
         target = folder / package / file.name
         target.parent.mkdir(exist_ok=True)
         target.write_text(file.read_text().replace(inside, package))
-    about = folder / f"{package}-1.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1\n")
-    points = f"[{cloud_kinds.GROUP}]\n{name} = {package}:CLOUD\n"
-    (about / "entry_points.txt").write_text(points)
+    announce(folder, cloud_kinds.GROUP, name, f"{package}:CLOUD")
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.syspath_prepend(str(tmp_path))
-    before = set(sys.modules)
-    table.cache_clear()
-    yield tmp_path
-    table.cache_clear()
-    for name in set(sys.modules) - before:
-        if name.startswith("outside_"):
-            del sys.modules[name]
-    importlib.invalidate_caches()
+    with imported_from(tmp_path, monkeypatch, table.cache_clear) as folder:
+        yield folder
 
 
 @pytest.fixture

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,7 +27,7 @@ from slurm_elastic.model.cluster import (
 from slurm_elastic.providers.base import tags
 from slurm_elastic.providers.base.hosted import REMOVED_AT_ONCE, HostedProvider, Room, Tagged, room
 from slurm_elastic.providers.base.hosted_cloud import HostedCloud, own_addresses
-from slurm_elastic.providers.base.hosts import Hosts, deadline
+from slurm_elastic.providers.base.hosts import Hosts, deadline, until
 from slurm_elastic.providers.base.ownership import Ownership
 from slurm_elastic.testing.contract import CLUSTER, UUID
 
@@ -47,10 +49,13 @@ class Plain(Hosts[str]):
 
 
 class Rack(HostedProvider[InstanceType]):
-    """Two hosts in memory. ``wrong`` says what goes wrong, by what is done and where."""
+    """Two hosts in memory. ``wrong`` says what goes wrong, by what is done and where; a machine is
+    started after ``before_run``.
+    """
 
     def __init__(self, owners: Ownership | None = None) -> None:
         self.now = 1000.0
+        self.before_run: Callable[[], object] = lambda: None
         self.machines: list[Tagged] = []
         self.wrong: dict[tuple[str, str], Exception] = {}
         self.done: list[tuple[str, str]] = []
@@ -94,6 +99,7 @@ class Rack(HostedProvider[InstanceType]):
         return {name: room(kind, self.size, used) for name, kind in types.items()}
 
     def _run(self, spec: LaunchSpec, node: str, kind: InstanceType) -> None:
+        self.before_run()
         self._note("run", node)
         self._forget(lambda m: m.half and m.node == node)
         self.there(node, spec.offer.zone, generation=spec.generation)
@@ -248,14 +254,7 @@ def test_a_refusal_ends_the_launch_and_what_runs_by_then_is_its_answer(
 @pytest.mark.parametrize("error", [AWAY, RuntimeError("nobody thought of that")])
 def test_what_is_in_doubt_is_raised_also_beside_a_refusal(rack: Rack, error: Exception) -> None:
     rack.wrong["run", "n1"], rack.wrong["run", "n2"] = REFUSED, error
-    both = threading.Barrier(2, timeout=60)
-    real = rack._run
-
-    def run(spec: LaunchSpec, node: str, kind: InstanceType) -> None:
-        both.wait()
-        real(spec, node, kind)
-
-    rack._run = run  # type: ignore[method-assign]
+    rack.before_run = threading.Barrier(2, timeout=60).wait
     with pytest.raises(type(error)):
         launched(rack, "n1", "n2")
 
@@ -269,13 +268,26 @@ def test_an_offer_that_the_settings_do_not_have_any_more_is_refused(
 
 
 def test_launches_on_one_host_wait_for_each_other_no_longer_than_a_call_may(rack: Rack) -> None:
-    rack._hosts._timeout = 0.05
-    with rack._launching["a"]:
-        with pytest.raises(TransientError, match="Busy: a: another launch takes long"):
-            launched(rack, "n1")
-        rack._hosts._timeout = 60.0
-        assert launched(rack, "n1", host="b") == ["n1"]
-    assert launched(rack, "n2") == ["n2"]
+    runs, go_on = threading.Event(), threading.Event()
+
+    def before_run() -> None:
+        runs.set()
+        assert go_on.wait(60)
+
+    rack.before_run = before_run
+    with ThreadPoolExecutor(1) as other:
+        first = other.submit(launched, rack, "n1")
+        assert runs.wait(60)
+        rack.before_run = lambda: None
+        with (
+            until(time.monotonic() + 0.05),
+            pytest.raises(TransientError, match="Busy: a: another launch takes long"),
+        ):
+            launched(rack, "n2")
+        assert launched(rack, "n2", host="b") == ["n2"]
+        go_on.set()
+        assert first.result(60) == ["n1"]
+    assert launched(rack, "n3") == ["n3"]
 
 
 # whose

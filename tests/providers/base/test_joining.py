@@ -615,7 +615,7 @@ def test_no_machine_of_libvirt_is_told_the_word_of_its_launch(
     spec = replace(launched(), nodes=("pub1", "pub2"), enrol="word-of-the-launch")
     cluster = Cluster(name="c", uuid=UUID)
     for node in spec.nodes:
-        libvirt_machine.Plan(
+        libvirt_machine.DomainPlan(
             settings=settings, cluster=cluster, spec=spec, node=node,
             kind=settings.types["small"], text="", parts=(),
         ).seed()  # fmt: skip

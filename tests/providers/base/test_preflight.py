@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from slurm_elastic.base.errors import AuthError, ProviderError, TransientError
-from slurm_elastic.model.cluster import Finding, Market, Pool
+from slurm_elastic.model.cluster import Market, Pool
+from slurm_elastic.model.finding import Finding
 from slurm_elastic.providers.base.preflight import Look, affordable, most, size
 
 LOOK = Look("allow it", "look at the cloud")

@@ -22,7 +22,8 @@ from slurm_elastic.base.errors import (
 )
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import InstanceType
-from slurm_elastic.model.cluster import InstanceState, LaunchSpec, Level, Location, Market, Pool
+from slurm_elastic.model.cluster import InstanceState, LaunchSpec, Location, Market, Pool
+from slurm_elastic.model.finding import Level
 from slurm_elastic.providers.base.claims import Claim, Claims, claims_of
 from slurm_elastic.providers.base.host_settings import HostsCloud
 from slurm_elastic.providers.base.switched import SwitchedHosts

@@ -39,21 +39,14 @@ from slurm_elastic.base.errors import (
     TransientError,
 )
 from slurm_elastic.config import Cluster, Config, PoolSettings
-from slurm_elastic.model.cluster import (
-    InstanceState,
-    LaunchSpec,
-    Level,
-    Location,
-    Market,
-    Offer,
-    Pool,
-)
+from slurm_elastic.model.cluster import InstanceState, LaunchSpec, Location, Market, Offer, Pool
+from slurm_elastic.model.finding import Level
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.docker import requests as request
 from slurm_elastic.providers.docker.errors import classify, translated
 from slurm_elastic.providers.docker.provider import LISTED_LATE, DockerProvider
 from slurm_elastic.providers.docker.settings import DockerCloud, DockerHost, DockerType
-from slurm_elastic.sandbox.endpoints import require_emulated
+from slurm_elastic.sandbox.loopback_only import require_emulated
 from slurm_elastic.testing.contract import OTHER_UUID, UUID
 
 pytestmark = pytest.mark.usefixtures("guarded")
@@ -194,7 +187,7 @@ class TestRefusals:
 
 class TestLaunching:
     def test_a_container_has_limits_labels_and_no_privileges(self) -> None:
-        machine = request.Machine(
+        machine = request.ContainerToBe(
             settings=settings(
                 "unix:///x", mounts=("/k:/etc/k:ro",), tmpfs=("/run",), environment={"TZ": "UTC"},
                 capabilities=("SYS_PTRACE",), security_options=("seccomp=unconfined",),
@@ -218,7 +211,7 @@ class TestLaunching:
 
     def test_names_are_of_the_launch_and_fit_an_engine(self) -> None:
         def name(uuid: str = UUID, cluster: str = "site", generation: str = "g1") -> str:
-            return request.Machine(
+            return request.ContainerToBe(
                 settings=settings("unix:///x"), cluster=Cluster(name=cluster, uuid=uuid),
                 spec=spec("bx1", generation=generation), node="bx1", kind=SMALL,
             ).name  # fmt: skip

@@ -14,7 +14,8 @@ from libvirt_hosts import Fault
 
 from slurm_elastic.base.errors import CapacityError, ConfigError, ProviderError, TransientError
 from slurm_elastic.config import configfile
-from slurm_elastic.model.cluster import InstanceState, LaunchSpec, Level
+from slurm_elastic.model.cluster import InstanceState, LaunchSpec
+from slurm_elastic.model.finding import Level
 from slurm_elastic.providers.base.hosted import KEPT
 from slurm_elastic.providers.libvirt import machine
 from slurm_elastic.providers.libvirt.provider import LibvirtProvider

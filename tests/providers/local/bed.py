@@ -9,12 +9,12 @@ from pathlib import Path
 import msgspec
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.machine import nodeproc
+from slurm_elastic.machine.local import local_processes
 from slurm_elastic.machine.local.agent import Agent
 from slurm_elastic.machine.local.driver import AgentSettings
 from slurm_elastic.machine.local.listening import RootServer
 from slurm_elastic.machine.local.records import read_records
-from slurm_elastic.machine.local.wire import Answer, Launch
+from slurm_elastic.machine.local.wire import AgentAnswer, LaunchOrder
 from slurm_elastic.model.cluster import Location, Market, Pool
 from slurm_elastic.model.protocols import Provider
 from slurm_elastic.providers import open_provider
@@ -77,7 +77,7 @@ class LocalBed:
         return {r.id for r in records if r.state in ("pending", "running")}
 
     def add_foreign(self) -> set[str]:
-        launch = Launch(
+        launch = LaunchOrder(
             cluster="nobody", generation="pet", pool="p", nodes=("pet",),
             instance_type="slurmd", market=Market.RESERVED, price=0.0,
         )  # fmt: skip
@@ -99,7 +99,7 @@ class LocalBed:
         self._server.close()
         self._stop_agent()
         for record in read_records(self._place / "machines"):
-            nodeproc.power_off(str(self._place / "machines" / record.id))
+            local_processes.power_off(str(self._place / "machines" / record.id))
 
     def _stop_agent(self) -> None:
         if hasattr(self, "agent"):
@@ -129,7 +129,7 @@ class LocalBed:
         if trouble == "late":
             self._healed.wait(0.2)
         elif trouble not in ("lost", "silent", "page"):
-            return msgspec.json.encode(Answer(ok=False, code=trouble, message="as asked"))
+            return msgspec.json.encode(AgentAnswer(ok=False, code=trouble, message="as asked"))
         answer = self.agent.answer(line)
         if trouble == "silent":
             self._healed.wait(4)

@@ -10,10 +10,11 @@ from msgspec.structs import replace
 from providers.opennebula.bed import INSTANTIATE, OneBed, world
 
 from slurm_elastic.base.errors import DeniedError, ProviderError
-from slurm_elastic.model.cluster import ImageChoice, Instance
+from slurm_elastic.model.boot_image import ImageChoice
+from slurm_elastic.model.cluster import Instance
 from slurm_elastic.providers.opennebula.provider import OpenNebulaProvider
 from slurm_elastic.providers.opennebula.requests import disks
-from slurm_elastic.sandbox.one_world import Image, User
+from slurm_elastic.sandbox.one_world import EmulatedImage, User
 from slurm_elastic.testing.contract import spec_for
 
 pytestmark = pytest.mark.usefixtures("guarded")
@@ -22,7 +23,7 @@ ELASTIC, STRANGER = 2, 3
 OF_DEBIAN = {"SLURM_ELASTIC_OS": "debian", "SLURM_ELASTIC_VERSION": "12.5"}
 
 
-def stocked(bed: OneBed, *images: Image) -> None:
+def stocked(bed: OneBed, *images: EmulatedImage) -> None:
     made = world()
     made.images += images
     made.users.append(User(id=STRANGER, name="stranger", password="x"))
@@ -56,22 +57,22 @@ def test_without_a_choice_the_template_has_it(bed: OneBed) -> None:
 
 
 def test_by_its_number_nothing_is_looked_up(bed: OneBed) -> None:
-    stocked(bed, Image(id=7, name="other"))
+    stocked(bed, EmulatedImage(id=7, name="other"))
     assert disk(bed, launched(bed, ImageChoice(id="7"))) == ("7", "other")
     assert bed.calls("one.imagepool.info") == 0
 
 
 def test_by_its_name(bed: OneBed) -> None:
-    stocked(bed, Image(id=7, name="slurm-node"), Image(id=9, name="slurm-node-old"))
+    stocked(bed, EmulatedImage(id=7, name="slurm-node"), EmulatedImage(id=9, name="slurm-node-old"))
     assert disk(bed, launched(bed, ImageChoice(name="slurm-node"))) == ("7", "slurm-node")
 
 
 def test_the_newest_whose_name_fits(bed: OneBed) -> None:
     stocked(
         bed,
-        Image(id=7, name="slurm-1", created=100),
-        Image(id=8, name="slurm-3", created=300),
-        Image(id=9, name="slurm-2", created=200),
+        EmulatedImage(id=7, name="slurm-1", created=100),
+        EmulatedImage(id=8, name="slurm-3", created=300),
+        EmulatedImage(id=9, name="slurm-2", created=200),
     )
     assert disk(bed, launched(bed, ImageChoice(name="slurm-*")))[0] == "8"
 
@@ -79,9 +80,9 @@ def test_the_newest_whose_name_fits(bed: OneBed) -> None:
 def test_by_what_its_maker_says_that_it_has(bed: OneBed) -> None:
     stocked(
         bed,
-        Image(id=7, name="a", created=100, template=OF_DEBIAN | {"LABELS": "slurm-24.11,gpu"}),
-        Image(id=8, name="b", created=300, template=OF_DEBIAN),
-        Image(id=9, name="c", created=200,
+        EmulatedImage(id=7, name="a", created=100, template=OF_DEBIAN | {"LABELS": "slurm-24.11,gpu"}),
+        EmulatedImage(id=8, name="b", created=300, template=OF_DEBIAN),
+        EmulatedImage(id=9, name="c", created=200,
               template=OF_DEBIAN | {"SLURM_ELASTIC_SOFTWARE": "slurm-24.11.5 cuda-12.4"}),
     )  # fmt: skip
     choice = ImageChoice(os="debian", version="12", software=("slurm-24.11",))
@@ -89,7 +90,7 @@ def test_by_what_its_maker_says_that_it_has(bed: OneBed) -> None:
 
 
 def test_a_name_that_two_owners_have_is_refused_with_both(bed: OneBed) -> None:
-    stocked(bed, Image(id=7, name="node"), Image(id=9, name="node", uid=ELASTIC))
+    stocked(bed, EmulatedImage(id=7, name="node"), EmulatedImage(id=9, name="node", uid=ELASTIC))
     with pytest.raises(ProviderError) as caught:
         launched(bed, ImageChoice(name="node"))
     assert (caught.value.code, caught.value.message) == (
@@ -100,7 +101,7 @@ def test_a_name_that_two_owners_have_is_refused_with_both(bed: OneBed) -> None:
 
 
 def test_where_none_fits_the_nearest_is_named(bed: OneBed) -> None:
-    stocked(bed, Image(id=7, name="node", template=OF_DEBIAN))
+    stocked(bed, EmulatedImage(id=7, name="node", template=OF_DEBIAN))
     with pytest.raises(ProviderError) as caught:
         launched(bed, ImageChoice(os="debian", version="13"))
     assert caught.value.code == "NoImage"
@@ -113,14 +114,17 @@ def test_where_none_fits_the_nearest_is_named(bed: OneBed) -> None:
 @pytest.mark.parametrize(
     ("image", "why"),
     [
-        (Image(id=7, name="node", state=3), "7 (node of oneadmin) is in state DISABLED"),
-        (Image(id=7, name="node", type=2), "7 (node of oneadmin) is not of type OS"),
-        (Image(id=7, name="node", persistent=True), "7 (node of oneadmin) is persistent"),
-        (Image(id=7, name="node", uid=STRANGER), "7 (node of stranger) is of an owner not in"),
+        (EmulatedImage(id=7, name="node", state=3), "7 (node of oneadmin) is in state DISABLED"),
+        (EmulatedImage(id=7, name="node", type=2), "7 (node of oneadmin) is not of type OS"),
+        (EmulatedImage(id=7, name="node", persistent=True), "7 (node of oneadmin) is persistent"),
+        (
+            EmulatedImage(id=7, name="node", uid=STRANGER),
+            "7 (node of stranger) is of an owner not in",
+        ),
     ],
 )
 def test_an_image_that_cannot_serve_does_not_count_and_the_reason_is_said(
-    bed: OneBed, image: Image, why: str
+    bed: OneBed, image: EmulatedImage, why: str
 ) -> None:
     stocked(bed, image)
     with pytest.raises(ProviderError, match="no image has the name node") as caught:
@@ -129,13 +133,13 @@ def test_an_image_that_cannot_serve_does_not_count_and_the_reason_is_said(
 
 
 def test_images_of_others_count_where_the_settings_trust_them(bed: OneBed) -> None:
-    stocked(bed, Image(id=7, name="node", uid=STRANGER))
+    stocked(bed, EmulatedImage(id=7, name="node", uid=STRANGER))
     machine = launched(bed, ImageChoice(name="node"), image_owners=("stranger",))
     assert disk(bed, machine)[0] == "7"
 
 
 def test_an_answer_serves_for_a_while(bed: OneBed) -> None:
-    stocked(bed, Image(id=7, name="node"))
+    stocked(bed, EmulatedImage(id=7, name="node"))
     provider = bed.open()
     choice = ImageChoice(name="node")
     launched(bed, choice, provider)
@@ -146,10 +150,10 @@ def test_an_answer_serves_for_a_while(bed: OneBed) -> None:
 
 def test_a_refused_launch_looks_anew(bed: OneBed) -> None:
     """The image was replaced by another of its name."""
-    stocked(bed, Image(id=7, name="node"))
+    stocked(bed, EmulatedImage(id=7, name="node"))
     provider = bed.open()
     launched(bed, ImageChoice(name="node"), provider)
-    stocked(bed, Image(id=8, name="node"))
+    stocked(bed, EmulatedImage(id=8, name="node"))
     pool = replace(bed.pool, image=ImageChoice(name="node"))
     spec = replace(spec_for(bed, provider, 1, generation="g2"), pool=pool)
     with pytest.raises(ProviderError, match="Image with ID: 7 does not exist"):
@@ -159,7 +163,7 @@ def test_a_refused_launch_looks_anew(bed: OneBed) -> None:
 
 
 def test_an_image_that_the_account_may_not_use(bed: OneBed) -> None:
-    stocked(bed, Image(id=7, name="node", everybody=False))
+    stocked(bed, EmulatedImage(id=7, name="node", everybody=False))
     with pytest.raises(DeniedError, match=r"USE IMAGE \[7\]"):
         launched(bed, ImageChoice(id="7"))
 

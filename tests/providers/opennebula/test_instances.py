@@ -14,7 +14,12 @@ from slurm_elastic.providers.base.tags import CLOUD, CLUSTER, GENERATION
 from slurm_elastic.providers.opennebula import convert, instances
 from slurm_elastic.providers.opennebula.convert import Vm
 from slurm_elastic.providers.opennebula.errors import WRONG_STATE
-from slurm_elastic.providers.opennebula.instances import ASKED_AGAIN, PAGE, READ_AT_ONCE, Machines
+from slurm_elastic.providers.opennebula.instances import (
+    ASKED_AGAIN,
+    PAGE,
+    READ_AT_ONCE,
+    OneMachines,
+)
 from slurm_elastic.testing.contract import UUID
 
 OURS = {CLUSTER: UUID, CLOUD: "one", GENERATION: "g1"}
@@ -74,9 +79,9 @@ def oned(monkeypatch: pytest.MonkeyPatch) -> Oned:
     return made
 
 
-def machines(oned: Oned, *clouds: str, timeout: float = 20.0) -> Machines:
+def machines(oned: Oned, *clouds: str, timeout: float = 20.0) -> OneMachines:
     owners = Ownership(cluster=UUID, clouds=frozenset({"one", *clouds}))
-    return Machines("one", owners, oned, threads=1, timeout=timeout)
+    return OneMachines("one", owners, oned, threads=1, timeout=timeout)
 
 
 # listing

@@ -15,7 +15,7 @@ from providers.opennebula.bed import OneBed
 
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.grants import Holder, Use
-from slurm_elastic.model.cluster import ImageChoice
+from slurm_elastic.model.boot_image import ImageChoice
 from slurm_elastic.model.protocols import Examinable, Provider
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.opennebula import CLOUD

@@ -10,13 +10,15 @@ import pytest
 from msgspec.structs import replace
 from providers.opennebula.bed import OneBed, world
 
-from slurm_elastic.model.cluster import Finding, ImageChoice, Level, Limits
+from slurm_elastic.model.boot_image import ImageChoice
+from slurm_elastic.model.cluster import Limits
+from slurm_elastic.model.finding import Finding, Level
 from slurm_elastic.model.protocols import Examinable
 from slurm_elastic.providers.opennebula import capacity
 from slurm_elastic.providers.opennebula.settings import OneTemplate
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 from slurm_elastic.sandbox.one_control import OneControl, Quota
-from slurm_elastic.sandbox.one_world import Host, Image, vm_template
+from slurm_elastic.sandbox.one_world import EmulatedImage, Host, vm_template
 from slurm_elastic.testing.contract import spec_for
 
 ELASTIC = 2
@@ -86,13 +88,13 @@ def test_a_template_without_plain_numbers_is_a_note(bed: OneBed) -> None:
     ("image", "words"),
     [
         (None, "NoExists"),
-        (Image(id=0, name="node", everybody=False), "Authorization"),
-        (Image(id=0, name="node", state=5), "is in state ERROR"),
-        (Image(id=0, name="node", persistent=True), "is persistent"),
+        (EmulatedImage(id=0, name="node", everybody=False), "Authorization"),
+        (EmulatedImage(id=0, name="node", state=5), "is in state ERROR"),
+        (EmulatedImage(id=0, name="node", persistent=True), "is persistent"),
     ],
 )
 def test_the_image_of_a_template_that_cannot_serve(
-    bed: OneBed, image: Image | None, words: str
+    bed: OneBed, image: EmulatedImage | None, words: str
 ) -> None:
     made = world()
     made.images[:] = [image] if image else []

@@ -18,7 +18,7 @@ from slurm_elastic.base.errors import (
     TransientError,
 )
 from slurm_elastic.image.upload import image_file, upload
-from slurm_elastic.model.cluster import ImageChoice
+from slurm_elastic.model.boot_image import ImageChoice
 from slurm_elastic.providers.openstack.project import Project
 from slurm_elastic.testing.contract import UUID, spec_for
 

@@ -57,7 +57,7 @@ def page(*records: dict[str, Any], more: bool = False) -> dict[str, Any]:
     return {"servers": list(records), **links}
 
 
-def ids(found: list[convert.Server]) -> list[str]:
+def ids(found: list[convert.ServerFields]) -> list[str]:
     return [one.id for one in found]
 
 

@@ -21,9 +21,9 @@ from slurm_elastic.providers.base import tags
 from slurm_elastic.providers.base.unconfirmed import UnconfirmedOrders
 from slurm_elastic.providers.openstack import launch as module
 from slurm_elastic.providers.openstack import requests
-from slurm_elastic.providers.openstack.convert import DELETING, Server
+from slurm_elastic.providers.openstack.convert import DELETING, ServerFields
 from slurm_elastic.providers.openstack.errors import NO_HOST
-from slurm_elastic.providers.openstack.launch import Launch
+from slurm_elastic.providers.openstack.launch import ServerLaunch
 from slurm_elastic.testing.contract import UUID
 
 PATIENCE = 10.0
@@ -49,8 +49,8 @@ class Nova:
 
     def __init__(self) -> None:
         self.now = 1000.0
-        self.there: list[Server] = []
-        self.gone: list[Server] = []
+        self.there: list[ServerFields] = []
+        self.gone: list[ServerFields] = []
         self.since: list[float] = []
         self.orders: list[tuple[int, tuple[str, ...]]] = []
         self.deleted: list[str] = []
@@ -59,13 +59,13 @@ class Nova:
         self.looks = 0
         self.meanwhile: Callable[[], None] = lambda: None
 
-    def live(self, mark: str) -> list[Server]:
+    def live(self, mark: str) -> list[ServerFields]:
         assert mark == requests.mark(UUID, "g1")
         self.looks += 1
         self.meanwhile()
         return list(self.there)
 
-    def ended(self, mark: str, since: float) -> list[Server]:
+    def ended(self, mark: str, since: float) -> list[ServerFields]:
         self.since.append(since)
         return self.gone
 
@@ -95,9 +95,9 @@ class Nova:
         return self.now
 
 
-def server(node: str, start: int = 0, number: int = 0, of: int = 1, **fields: Any) -> Server:
+def server(node: str, start: int = 0, number: int = 0, of: int = 1, **fields: Any) -> ServerFields:
     label = f"x{requests.mark(UUID, 'g1')}{start}" + (f"-{number + 1}" if of > 1 else "")
-    return Server(**({
+    return ServerFields(**({
         "id": f"{node}@{start}", "name": label, "status": "ACTIVE", "task": "", "created": 5.0,
         "placed": True, "started": True, "powered": True, "tags": {tags.GENERATION: "g1"},
         "node": node, "address": None,
@@ -121,16 +121,16 @@ def launch(
     now: float = 50 * DAY,
     warned: ProviderError | None = None,
     unconfirmed: UnconfirmedOrders | None = None,
-) -> Launch:
+) -> ServerLaunch:
     orders = unconfirmed or UnconfirmedOrders("stack", 0.0, nova.monotonic)
-    made = Launch(
+    made = ServerLaunch(
         nova, nova.order, lambda: warned, UUID, one or spec(), PATIENCE, orders  # type: ignore[arg-type]
     )  # fmt: skip
     made.run(now)
     return made
 
 
-def nodes(one: Launch) -> list[str]:
+def nodes(one: ServerLaunch) -> list[str]:
     return sorted(one.standing)
 
 

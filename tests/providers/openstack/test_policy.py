@@ -20,7 +20,7 @@ from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.grants import Holder, Use
 from slurm_elastic.image.upload import image_file, upload
-from slurm_elastic.model.cluster import ImageChoice
+from slurm_elastic.model.boot_image import ImageChoice
 from slurm_elastic.model.protocols import Examinable, Provider
 from slurm_elastic.providers import open_images, open_provider
 from slurm_elastic.providers.openstack import CLOUD, client

@@ -7,7 +7,9 @@ from msgspec.structs import replace
 from providers.openstack.bed import POLICY, StackBed
 from providers.openstack.stand_in import GROUPS
 
-from slurm_elastic.model.cluster import Finding, ImageChoice, Level, Limits
+from slurm_elastic.model.boot_image import ImageChoice
+from slurm_elastic.model.cluster import Limits
+from slurm_elastic.model.finding import Finding, Level
 from slurm_elastic.model.protocols import Examinable
 from slurm_elastic.providers.openstack.settings import Flavor
 from slurm_elastic.testing.contract import spec_for

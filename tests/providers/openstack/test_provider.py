@@ -24,14 +24,8 @@ from slurm_elastic.base.errors import (
     TransientError,
 )
 from slurm_elastic.config import Cluster, Config, PoolSettings
-from slurm_elastic.model.cluster import (
-    ImageChoice,
-    InstanceState,
-    LaunchSpec,
-    Location,
-    Market,
-    Offer,
-)
+from slurm_elastic.model.boot_image import ImageChoice
+from slurm_elastic.model.cluster import InstanceState, LaunchSpec, Location, Market, Offer
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.base.user_data import program
 from slurm_elastic.providers.openstack import boothook, requests

@@ -73,11 +73,11 @@ ASK = """
 import json, sys, time
 from pathlib import Path
 import msgspec
-from slurm_elastic.checkpointers.criu import CriuCheckpointer
+from slurm_elastic.checkpointers.node_helper_client import LaunchedCheckpointer
 from slurm_elastic.base.errors import CheckpointError
-from slurm_elastic.model.cluster import JobRun
+from slurm_elastic.model.checkpoint import JobRun
 run = msgspec.json.decode(sys.argv[1], type=JobRun)
-ways = CriuCheckpointer(Path("/shared/ckpt"), "containers")
+ways = LaunchedCheckpointer("criu", Path("/shared/ckpt/containers"))
 try:
     match sys.argv[2]:
         case "images":

@@ -88,7 +88,7 @@ class JoiningWorld(Ec2World):
         """The decisions about a node so far."""
         book = Ledger(self.shared / "state" / "ledger.db", read_only=True)
         try:
-            return [d.kind for d in book.decisions(node)]
+            return [d.kind for d in book.decisions.about(node)]
         finally:
             book.close()
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from slurm_elastic.state.ckptstate.facts import Verdict
+from slurm_elastic.state.ckptstate.facts import UnsavableRun
 from slurm_elastic.state.ckptstate.orders import (
     DROPS,
     AnyOrder,
@@ -164,7 +164,7 @@ class MatrixWorld(ServedWorld):
         """An operator's word to the service, as ``slurm-elastic ckpt`` leaves it."""
         return drop(self.shared / "state" / DROPS, order, time.time())
 
-    def verdict(self, job: int) -> Verdict | None:
+    def verdict(self, job: int) -> UnsavableRun | None:
         """The service's reason for which a job cannot be saved."""
         with self.memory() as state:
             return state.unsavable().get(job)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 
-from slurm_elastic.model.cluster import Image
-from slurm_elastic.state.ckptstate import FILE, CheckpointState
+from slurm_elastic.model.checkpoint import Image
+from slurm_elastic.state.ckptstate import CheckpointState
 from slurm_elastic.state.ckptstate.facts import Migration, RecordedNotice
+from slurm_elastic.state.ckptstate.schema import FILE
 
 from .criu_world import PROGRAM, CriuWorld, gone
 from .world import PATIENCE

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from slurm_elastic.model.cluster import Image
+from slurm_elastic.model.checkpoint import Image
 from slurm_elastic.state.ckptstate.facts import Step
 from slurm_elastic.state.ckptstate.orders import (
     DROPS,

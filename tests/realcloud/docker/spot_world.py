@@ -84,7 +84,7 @@ class SpotWorld(Ec2World, ServedWorld):
         """The node's machine as slurm-elasticd has recorded it."""
         book = Ledger(self.shared / "state" / "ledger.db", read_only=True)
         try:
-            (found,) = [m for m in book.machines() if m.instance.node == node]
+            (found,) = [m for m in book.machines.live() if m.instance.node == node]
         finally:
             book.close()
         return found

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.e2e
 VERSIONS = {"trixie": "24.11", "forky": "26.05"}
 
 
-@pytest.fixture(scope="module", params=["trixie", "forky"])
+@pytest.fixture(scope="module", params=["trixie", pytest.param("forky", marks=pytest.mark.release)])
 def world(request: pytest.FixtureRequest, docker_engine: Engine) -> Iterator[ElasticWorld]:
     image = request.getfixturevalue(request.param)
     with ElasticWorld(docker_engine, image, nodes=1, cpus=1, socket=True) as running:

@@ -10,7 +10,7 @@ from .causes_world import causes_world
 from .criu_world import needed
 from .engine import Engine
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.release]
 JOBS = 2
 
 

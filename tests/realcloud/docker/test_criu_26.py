@@ -38,7 +38,7 @@ while not os.path.exists(f"end-{number}"):
 print("finished")
 """
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.release]
 
 
 @pytest.fixture(scope="module")

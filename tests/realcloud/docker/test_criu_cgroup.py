@@ -15,7 +15,7 @@ from needs import missing
 from .criu_world import CriuWorld, gone, needed, started
 from .engine import Engine
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.release]
 
 ROOT = "/sys/fs/cgroup"
 SHIM = Path(__file__).parent / "only_v2.c"

@@ -11,9 +11,9 @@ import pytest
 from patience import patience
 
 from slurm_elastic.base.errors import CheckpointError
-from slurm_elastic.checkpointers.criu import CriuCheckpointer
-from slurm_elastic.model.cluster import Image, JobRun
-from tests.checkpointers.contract import PATIENCE, SHORT, Deadlines, Holds, Saves, Spoils, save
+from slurm_elastic.checkpointers.node_helper_client import LaunchedCheckpointer
+from slurm_elastic.model.checkpoint import Image, JobRun
+from slurm_elastic.testing.saving import PATIENCE, SHORT, Deadlines, Holds, Saves, Spoils, save
 
 from .criu_world import CriuWorld, needed, started
 from .engine import Engine
@@ -48,8 +48,8 @@ class CriuBed:
         self.jobs: dict[int, int] = {}
         self.checkpointer = self.reopen()
 
-    def reopen(self) -> CriuCheckpointer:
-        return CriuCheckpointer(self.world.shared / "ckpt", "containers")
+    def reopen(self) -> LaunchedCheckpointer:
+        return LaunchedCheckpointer("criu", self.world.shared / "ckpt/containers")
 
     def run(self, job: int = 7, attempt: int = 0) -> JobRun:
         if job not in self.jobs:

@@ -23,7 +23,7 @@ STEPS = COUNTER.replace("CODE", "0").replace(
 SAID = "it runs a step (srun), which criu does not save"
 
 
-@pytest.fixture(scope="module", params=["trixie", "forky"])
+@pytest.fixture(scope="module", params=["trixie", pytest.param("forky", marks=pytest.mark.release)])
 def world(docker_engine: Engine, request: pytest.FixtureRequest) -> Iterator[ServedWorld]:
     with ServedWorld(docker_engine, request.getfixturevalue(request.param)) as running:
         needed(running)

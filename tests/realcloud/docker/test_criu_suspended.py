@@ -78,6 +78,18 @@ def test_at_a_notice_it_is_saved_and_suspended_where_it_goes_on(world: ServedWor
     gone(world, job)
 
 
+def test_a_sudo_that_has_stopped_itself_at_a_resume_is_woken(world: ServedWorld) -> None:
+    """It does so in one of twelve resumes, and the job would never come to its end."""
+    job = started(world)
+    node = world.nodes()[world.job(job)["NodeList"]]
+    node.run(["pkill", "-STOP", "-x", "sudo"])
+    world.wait_more(job)
+    world.wait_for(
+        lambda: "T" not in node.run(["ps", "-C", "sudo", "-o", "stat="]).stdout, "sudo goes on"
+    )
+    world.end(job)
+
+
 def test_a_service_that_is_killed_on_the_way_leaves_none_at_work(world: ServedWorld) -> None:
     for point in ("suspended.resumed", "migration.requeued"):
         world.serve(policy="on_notice", fault=point)

@@ -14,7 +14,7 @@ from .criu_world import UNSAVABLE, needed, started
 from .engine import Engine
 from .served_world import ServedWorld
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.release]
 
 
 @pytest.fixture(scope="module")

@@ -13,15 +13,8 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import AuthError, CapacityError, ProviderError, TransientError
 from slurm_elastic.config import Cluster
-from slurm_elastic.model.cluster import (
-    Instance,
-    InstanceState,
-    LaunchSpec,
-    Level,
-    Location,
-    Market,
-    Pool,
-)
+from slurm_elastic.model.cluster import Instance, InstanceState, LaunchSpec, Location, Market, Pool
+from slurm_elastic.model.finding import Level
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.docker.provider import DockerProvider
 from slurm_elastic.providers.docker.settings import DockerCloud, DockerHost, DockerType
@@ -32,6 +25,8 @@ from .engine import Engine, NoEngine
 from .far_engine import FarEngine, running_far_engine
 from .two_hosts_world import FAR_SLOTS, TwoHostsWorld
 from .world import wait_for
+
+pytestmark = pytest.mark.release
 
 NAME, NEAR, FAR = "boxes", "near", "far"
 POOL = Pool(

@@ -15,7 +15,7 @@ from .engine import Engine
 from .keys_world import HUP_HEAD, MACHINE_KEYS, KeysWorld
 from .world import Host
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.release]
 
 PATIENCE = 700.0
 JOB = """\

@@ -12,7 +12,7 @@ from .criu_world import needed
 from .engine import Engine, NoEngine
 from .mpi_world import COMMENT, HOLD, RANKS, STARTS, STEPS, MpiWorld, image
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.release]
 
 NODES = ("n1", "n2", "n3", "n4")
 

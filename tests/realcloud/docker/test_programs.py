@@ -20,7 +20,7 @@ from .program_matrix import (
     sample,
 )
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.release]
 
 WANTED = {
     "bash-pipeline": Outcome.WORKS,

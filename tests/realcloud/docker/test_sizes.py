@@ -13,7 +13,7 @@ from .criu_world import needed
 from .engine import Engine
 from .sizes_world import CONTENTS, GIB, MIB, Case, SizesWorld, sizes_world
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.release]
 
 SIZE = 100 * MIB
 TOO_SHORT = 4.0

@@ -17,7 +17,7 @@ from .elastic_world import ElasticWorld
 from .engine import Engine
 from .world import CONFIG, LABEL, USER
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.release]
 LIMIT = 600.0
 GIVEN_UP = 22.0
 """Seconds in which an idle machine's container says why it does not register, and more than it needs."""

@@ -30,7 +30,8 @@ from slurm_elastic.cli.main import main
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.configfile import load
 from slurm_elastic.config.grants import use_of
-from slurm_elastic.model.cluster import Finding, InstanceState, LaunchSpec, Level
+from slurm_elastic.model.cluster import InstanceState, LaunchSpec
+from slurm_elastic.model.finding import Finding, Level
 from slurm_elastic.model.protocols import Examinable, Provider
 from slurm_elastic.providers import open_images, open_provider
 from slurm_elastic.providers.openstack.settings import Flavor

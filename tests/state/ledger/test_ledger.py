@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 import os
 import random
 import signal
@@ -9,7 +8,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -19,21 +17,13 @@ from msgspec.structs import replace
 from patience import patience
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
-from slurm_elastic.model.cluster import (
-    BREAKER,
-    CAPACITY,
-    COOL_DOWN,
-    DOUBT,
-    POLICY,
-    Exclusion,
-    InstanceState,
-)
+from slurm_elastic.model.cluster import InstanceState
+from slurm_elastic.model.exclusion import BREAKER, CAPACITY, COOL_DOWN, POLICY, Exclusion
 from slurm_elastic.model.memory import MACHINE_JOBS, Aside
 from slurm_elastic.policies.launch.exclusions import strikes_of
 from slurm_elastic.state.ledger import Decision, Health, Ledger
 from slurm_elastic.state.ledger import schema as ledger_schema
-from slurm_elastic.state.ledger.mark_rows import to_json
-from slurm_elastic.state.ledger.marks import AT_ONCE
+from slurm_elastic.state.store.store import AT_ONCE
 
 
 @pytest.fixture
@@ -54,19 +44,19 @@ def ledger(path: Path) -> Iterator[Ledger]:
 def test_a_pass_takes_in_what_another_process_has_written(tmp_path: Path) -> None:
     mine, other = Ledger(tmp_path / "ledger.db"), Ledger(tmp_path / "ledger.db")
     mine.refresh()
-    assert mine.open_launches() == ()
-    other.intend(spec(), "r1", T0)
-    assert mine.open_launches() == (), "within a pass it is of one moment"
+    assert mine.launches.open() == ()
+    other.launches.intend(spec(), "r1", T0)
+    assert mine.launches.open() == (), "within a pass it is of one moment"
     mine.refresh()
-    assert len(mine.open_launches()) == 1
+    assert len(mine.launches.open()) == 1
     mine.close()
     other.close()
 
 
 def test_intent_is_on_disk_before_anything_else(ledger: Ledger, path: Path) -> None:
-    ledger.intend(spec(jobs=(7, 8)), "r1", T0)
+    ledger.launches.intend(spec(jobs=(7, 8)), "r1", T0)
     other = Ledger(path)
-    (launch,) = other.open_launches()
+    (launch,) = other.launches.open()
     other.close()
     assert (launch.generation, launch.request, launch.state) == ("g1", "r1", "intent")
     assert (launch.pool, launch.cloud, launch.nodes) == ("burst", "aws", ("pub1", "pub2"))
@@ -75,13 +65,13 @@ def test_intent_is_on_disk_before_anything_else(ledger: Ledger, path: Path) -> N
 
 
 def test_intending_the_same_again_is_nothing(ledger: Ledger) -> None:
-    ledger.intend(spec(), "r1", T0)
-    before = ledger.launch("g1")
-    ledger.intend(spec(), "r1", T0 + 5)
-    assert ledger.launch("g1") == before
-    ledger.launched("g1", [instance()], T0 + 6)
-    ledger.intend(spec(), "r1", T0 + 7)
-    assert ledger.open_launches() == ()
+    ledger.launches.intend(spec(), "r1", T0)
+    before = ledger.launches.get("g1")
+    ledger.launches.intend(spec(), "r1", T0 + 5)
+    assert ledger.launches.get("g1") == before
+    ledger.machines.launched("g1", [instance()], T0 + 6)
+    ledger.launches.intend(spec(), "r1", T0 + 7)
+    assert ledger.launches.open() == ()
 
 
 @pytest.mark.parametrize(
@@ -94,29 +84,29 @@ def test_intending_the_same_again_is_nothing(ledger: Ledger) -> None:
     ],
 )
 def test_one_generation_never_stands_for_two_launches(ledger: Ledger, other: object) -> None:
-    ledger.intend(spec(), "r1", T0)
+    ledger.launches.intend(spec(), "r1", T0)
     with pytest.raises(SlurmElasticError, match="g1 already stands for another launch"):
-        ledger.intend(other, "r1", T0)
-    assert [x.nodes for x in ledger.open_launches()] == [("pub1", "pub2")]
+        ledger.launches.intend(other, "r1", T0)
+    assert [x.nodes for x in ledger.launches.open()] == [("pub1", "pub2")]
 
 
 def test_a_failed_generation_is_not_used_again(ledger: Ledger) -> None:
-    ledger.intend(spec(), "r1", T0)
-    ledger.failed("g1", "no capacity", T0 + 1)
+    ledger.launches.intend(spec(), "r1", T0)
+    ledger.launches.failed("g1", "no capacity", T0 + 1)
     with pytest.raises(SlurmElasticError, match="g1 has failed: no capacity"):
-        ledger.intend(spec(), "r1", T0 + 2)
+        ledger.launches.intend(spec(), "r1", T0 + 2)
 
 
 def test_launched_closes_the_intent_and_keeps_the_machines(ledger: Ledger) -> None:
-    ledger.intend(spec(jobs=(7,)), "r1", T0)
+    ledger.launches.intend(spec(jobs=(7,)), "r1", T0)
     answer = [instance("i-1"), instance("i-2", node="pub2", address="10.0.0.2")]
-    ledger.launched("g1", answer, T0 + 3)
-    ledger.launched("g1", answer, T0 + 9)
-    assert ledger.open_launches() == ()
-    launch = ledger.launch("g1")
+    ledger.machines.launched("g1", answer, T0 + 3)
+    ledger.machines.launched("g1", answer, T0 + 9)
+    assert ledger.launches.open() == ()
+    launch = ledger.launches.get("g1")
     assert launch is not None
     assert (launch.state, launch.finished) == ("done", T0 + 3)
-    first, second = ledger.machines()
+    first, second = ledger.machines.live()
     assert (first.instance, second.instance) == tuple(answer)
     assert (first.pool, first.jobs, first.last_seen, first.misses) == ("burst", (7,), T0 + 3, 0)
     assert first.worst_price == 0.12
@@ -124,113 +114,121 @@ def test_launched_closes_the_intent_and_keeps_the_machines(ledger: Ledger) -> No
 
 
 def test_a_fuller_second_answer_adds_the_missing_machines(ledger: Ledger) -> None:
-    ledger.intend(spec(), "r1", T0)
-    ledger.launched("g1", [instance("i-1")], T0 + 1)
-    ledger.launched("g1", [instance("i-1"), instance("i-2", node="pub2")], T0 + 2)
-    assert [m.instance.id for m in ledger.machines()] == ["i-1", "i-2"]
+    ledger.launches.intend(spec(), "r1", T0)
+    ledger.machines.launched("g1", [instance("i-1")], T0 + 1)
+    ledger.machines.launched("g1", [instance("i-1"), instance("i-2", node="pub2")], T0 + 2)
+    assert [m.instance.id for m in ledger.machines.live()] == ["i-1", "i-2"]
 
 
 def test_an_instance_belongs_to_one_launch(ledger: Ledger) -> None:
     for generation in ("g1", "g2"):
-        ledger.intend(spec(generation), "r1", T0)
-    ledger.launched("g1", [instance("i-1")], T0)
+        ledger.launches.intend(spec(generation), "r1", T0)
+    ledger.machines.launched("g1", [instance("i-1")], T0)
     with pytest.raises(
         SlurmElasticError, match="instance i-1 of cloud aws is known from generation g1"
     ):
-        ledger.launched("g2", [instance("i-0", "pub2", "g2"), instance("i-1", "pub1", "g2")], T0)
-    assert [m.instance.id for m in ledger.machines()] == ["i-1"], "all of it or nothing"
-    assert [x.generation for x in ledger.open_launches()] == ["g2"]
+        ledger.machines.launched(
+            "g2", [instance("i-0", "pub2", "g2"), instance("i-1", "pub1", "g2")], T0
+        )
+    assert [m.instance.id for m in ledger.machines.live()] == ["i-1"], "all of it or nothing"
+    assert [x.generation for x in ledger.launches.open()] == ["g2"]
 
 
 def test_two_clouds_may_count_their_machines_alike(ledger: Ledger) -> None:
     for cloud in ("near", "far"):
         of = pool(cloud=cloud)
-        ledger.intend(spec(cloud, of=of, bought=offer(cloud=cloud)), "r1", T0)
-        ledger.launched(cloud, [replace(instance("7", generation=cloud), cloud=cloud)], T0)
-    assert len(ledger.machines()) == 2
-    ledger.registered("near", ["7"], T0 + 5)
-    ledger.suspending("far", ["7"], "idle", T0 + 6)
-    ledger.observe("near", [], T0 + 7)
-    rows = {m.instance.cloud: m for m in ledger.machines()}
+        ledger.launches.intend(spec(cloud, of=of, bought=offer(cloud=cloud)), "r1", T0)
+        ledger.machines.launched(cloud, [replace(instance("7", generation=cloud), cloud=cloud)], T0)
+    assert len(ledger.machines.live()) == 2
+    ledger.machines.registered("near", ["7"], T0 + 5)
+    ledger.machines.suspending("far", ["7"], "idle", T0 + 6)
+    ledger.machines.observe("near", [], T0 + 7)
+    rows = {m.instance.cloud: m for m in ledger.machines.live()}
     assert (rows["near"].registered, rows["far"].registered) == (T0 + 5, None)
     assert (rows["near"].suspending, rows["far"].suspending) == (None, T0 + 6)
     assert (rows["near"].misses, rows["far"].misses) == (1, 0)
-    ledger.ended("far", ["7"], "gone", T0 + 8)
-    assert [m.instance.cloud for m in ledger.machines()] == ["near"]
+    ledger.machines.ended("far", ["7"], "gone", T0 + 8)
+    assert [m.instance.cloud for m in ledger.machines.live()] == ["near"]
 
 
 def test_a_machine_registers_once(ledger: Ledger) -> None:
-    ledger.intend(spec(), "r1", T0)
-    ledger.launched("g1", [instance("i-1")], T0)
-    assert ledger.machines()[0].boots
-    assert all(m.boots for m in ledger.machines())
-    ledger.registered("aws", ["i-1"], T0 + 5)
-    ledger.registered("aws", ["i-1"], T0 + 9)
-    (machine,) = ledger.machines()
+    ledger.launches.intend(spec(), "r1", T0)
+    ledger.machines.launched("g1", [instance("i-1")], T0)
+    assert ledger.machines.live()[0].boots
+    assert all(m.boots for m in ledger.machines.live())
+    ledger.machines.registered("aws", ["i-1"], T0 + 5)
+    ledger.machines.registered("aws", ["i-1"], T0 + 9)
+    (machine,) = ledger.machines.live()
     assert (machine.registered, machine.boots) == (T0 + 5, False)
-    assert not any(m.boots for m in ledger.machines())
+    assert not any(m.boots for m in ledger.machines.live())
 
 
 def test_breakers_and_the_review_of_holds(ledger: Ledger) -> None:
-    ledger.exclude(Exclusion(kind=BREAKER, scope="burst", count=3))
+    ledger.exclusions.add(Exclusion(kind=BREAKER, scope="burst", count=3))
     paused = Exclusion(kind=BREAKER, scope="burst", count=10, until=T0 + 9, cause="10 in a row")
-    ledger.exclude(paused)
-    assert ledger.breakers() == (paused,)
-    ledger.exclude(
+    ledger.exclusions.add(paused)
+    assert ledger.exclusions.breakers() == (paused,)
+    ledger.exclusions.add(
         *[Exclusion(kind=CAPACITY, scope="pub1", pool="burst", cause="x", since=T0, until=T0 + 99)]
     )
-    assert ledger.review_holds("burst", T0 + 5) == 1
-    assert ledger.holds()[0].until == T0 + 5
-    assert ledger.review_holds("other", T0) == 0
-    assert (ledger.readmit(BREAKER, "burst"), ledger.readmit(BREAKER, "burst")) == (True, False)
+    assert ledger.exclusions.review_holds("burst", T0 + 5) == 1
+    assert ledger.exclusions.holds()[0].until == T0 + 5
+    assert ledger.exclusions.review_holds("other", T0) == 0
+    assert (
+        ledger.exclusions.readmit(BREAKER, "burst"),
+        ledger.exclusions.readmit(BREAKER, "burst"),
+    ) == (True, False)
 
 
 def test_a_launch_keeps_all_the_offers_it_may_use(ledger: Ledger) -> None:
     other = offer(type_="m6i.xlarge", price=0.05, on_demand=0.20)
     wide = replace(spec(), alternatives=(other,))
-    ledger.intend(wide, "r1", T0)
-    ledger.intend(wide, "r1", T0)
-    (row,) = ledger.open_launches()
+    ledger.launches.intend(wide, "r1", T0)
+    ledger.launches.intend(wide, "r1", T0)
+    (row,) = ledger.launches.open()
     assert (row.offer, row.alternatives) == (wide.offer, (other,))
     with pytest.raises(SlurmElasticError, match="already stands for another launch"):
-        ledger.intend(spec(), "r1", T0)
+        ledger.launches.intend(spec(), "r1", T0)
     bought = replace(instance("i-1"), instance_type="m6i.xlarge")
-    ledger.launched("g1", [instance("i-2", "pub2"), bought], T0)
-    assert {m.instance.id: m.worst_price for m in ledger.machines()} == {"i-1": 0.20, "i-2": 0.12}
+    ledger.machines.launched("g1", [instance("i-2", "pub2"), bought], T0)
+    assert {m.instance.id: m.worst_price for m in ledger.machines.live()} == {
+        "i-1": 0.20,
+        "i-2": 0.12,
+    }
 
 
 def test_failed_keeps_the_clouds_words(ledger: Ledger) -> None:
-    ledger.intend(spec(), "r1", T0)
-    ledger.failed("g1", "InsufficientInstanceCapacity", T0 + 1)
-    launch = ledger.launch("g1")
+    ledger.launches.intend(spec(), "r1", T0)
+    ledger.launches.failed("g1", "InsufficientInstanceCapacity", T0 + 1)
+    launch = ledger.launches.get("g1")
     assert launch is not None
     assert (launch.state, launch.error) == ("failed", "InsufficientInstanceCapacity")
-    assert ledger.open_launches() == ()
+    assert ledger.launches.open() == ()
 
 
 def test_a_done_launch_does_not_fail_later(ledger: Ledger) -> None:
-    ledger.intend(spec(), "r1", T0)
-    ledger.launched("g1", [instance()], T0)
-    ledger.failed("g1", "late", T0 + 1)
-    launch = ledger.launch("g1")
+    ledger.launches.intend(spec(), "r1", T0)
+    ledger.machines.launched("g1", [instance()], T0)
+    ledger.launches.failed("g1", "late", T0 + 1)
+    launch = ledger.launches.get("g1")
     assert launch is not None
     assert (launch.state, launch.error) == ("done", None)
 
 
 def test_machines_found_after_giving_up_are_kept(ledger: Ledger) -> None:
-    ledger.intend(spec(), "r1", T0)
-    ledger.failed("g1", "time-out", T0 + 1)
-    ledger.launched("g1", [instance()], T0 + 2)
-    launch = ledger.launch("g1")
+    ledger.launches.intend(spec(), "r1", T0)
+    ledger.launches.failed("g1", "time-out", T0 + 1)
+    ledger.machines.launched("g1", [instance()], T0 + 2)
+    launch = ledger.launches.get("g1")
     assert launch is not None
     assert (launch.state, launch.error) == ("done", None)
-    assert len(ledger.machines()) == 1
+    assert len(ledger.machines.live()) == 1
 
 
 def test_results_of_launches_nobody_intended_are_refused(ledger: Ledger) -> None:
     for call in (
-        lambda: ledger.launched("g9", [], T0),
-        lambda: ledger.failed("g9", "x", T0),
+        lambda: ledger.machines.launched("g9", [], T0),
+        lambda: ledger.launches.failed("g9", "x", T0),
     ):
         with pytest.raises(SlurmElasticError, match="no launch with generation g9"):
             call()
@@ -238,118 +236,118 @@ def test_results_of_launches_nobody_intended_are_refused(ledger: Ledger) -> None
 
 def test_open_launches_are_told_in_order(ledger: Ledger) -> None:
     for at, generation in enumerate(("gb", "ga", "gc")):
-        ledger.intend(spec(generation), "r1", T0 + at)
-    ledger.failed("ga", "no capacity", T0 + 9)
-    assert [x.generation for x in ledger.open_launches()] == ["gb", "gc"]
-    assert ledger.launch("nothing") is None
+        ledger.launches.intend(spec(generation), "r1", T0 + at)
+    ledger.launches.failed("ga", "no capacity", T0 + 9)
+    assert [x.generation for x in ledger.launches.open()] == ["gb", "gc"]
+    assert ledger.launches.get("nothing") is None
 
 
 # machines
 
 
 def launched(ledger: Ledger, *ids: str, at: float = T0) -> None:
-    ledger.intend(spec(nodes=tuple(f"n{i}" for i in ids)), "r1", at)
-    ledger.launched("g1", [instance(i, node=f"n{i}", launched=at) for i in ids], at)
+    ledger.launches.intend(spec(nodes=tuple(f"n{i}" for i in ids)), "r1", at)
+    ledger.machines.launched("g1", [instance(i, node=f"n{i}", launched=at) for i in ids], at)
 
 
 def test_observe_updates_those_seen_and_counts_misses_of_others(ledger: Ledger) -> None:
     launched(ledger, "i-1", "i-2")
     seen = instance("i-1", state=InstanceState.RUNNING, address="10.0.0.1")
-    ledger.observe("aws", [seen], T0 + 10)
-    ledger.observe("aws", [seen], T0 + 20)
-    one, two = ledger.machines()
+    ledger.machines.observe("aws", [seen], T0 + 10)
+    ledger.machines.observe("aws", [seen], T0 + 20)
+    one, two = ledger.machines.live()
     assert (one.instance.state, one.instance.address) == (InstanceState.RUNNING, "10.0.0.1")
     assert (one.last_seen, one.misses) == (T0 + 20, 0)
     assert (two.last_seen, two.misses) == (T0, 2)
-    ledger.observe("aws", [instance("i-2")], T0 + 30)
-    one, two = ledger.machines()
+    ledger.machines.observe("aws", [instance("i-2")], T0 + 30)
+    one, two = ledger.machines.live()
     assert (one.misses, two.misses) == (1, 0)
     assert one.instance.address == "10.0.0.1", "a read without address does not forget it"
 
 
 def test_observe_leaves_other_clouds_alone(ledger: Ledger) -> None:
     launched(ledger, "i-1")
-    ledger.observe("onprem", [], T0 + 10)
-    assert ledger.machines()[0].misses == 0
+    ledger.machines.observe("onprem", [], T0 + 10)
+    assert ledger.machines.live()[0].misses == 0
 
 
 def test_a_read_that_began_before_the_launch_is_no_miss(ledger: Ledger) -> None:
     launched(ledger, "i-1", at=T0 + 10)
-    ledger.observe("aws", [], T0 + 9)
-    ledger.observe("aws", [], T0 + 10)
-    assert ledger.machines()[0].misses == 0
-    ledger.observe("aws", [], T0 + 11)
-    assert ledger.machines()[0].misses == 1
+    ledger.machines.observe("aws", [], T0 + 9)
+    ledger.machines.observe("aws", [], T0 + 10)
+    assert ledger.machines.live()[0].misses == 0
+    ledger.machines.observe("aws", [], T0 + 11)
+    assert ledger.machines.live()[0].misses == 1
 
 
 def test_what_was_seen_before_the_clock_was_set_back_by_hours_is_missed(ledger: Ledger) -> None:
     launched(ledger, "i-1", "i-2", at=T0)
-    ledger.observe("aws", [instance("i-1"), instance("i-2")], T0 + 10)
+    ledger.machines.observe("aws", [instance("i-1"), instance("i-2")], T0 + 10)
     for later in (0, 30, 60):
-        ledger.observe("aws", [instance("i-1")], T0 - 7200 + later)
-    assert [m.misses for m in ledger.machines()] == [0, 3]
+        ledger.machines.observe("aws", [instance("i-1")], T0 - 7200 + later)
+    assert [m.misses for m in ledger.machines.live()] == [0, 3]
 
 
 def test_observe_does_not_adopt(ledger: Ledger) -> None:
-    ledger.observe("aws", [instance("i-9")], T0)
-    assert ledger.machines(ended_since=0) == ()
+    ledger.machines.observe("aws", [instance("i-9")], T0)
+    assert ledger.machines.live(ended_since=0) == ()
 
 
 def test_a_terminated_machine_has_ended(ledger: Ledger) -> None:
     launched(ledger, "i-1")
     gone = instance("i-1", state=InstanceState.TERMINATED)
-    ledger.observe("aws", [gone], T0 + 10)
-    ledger.observe("aws", [gone], T0 + 20)
-    assert ledger.machines() == ()
-    (machine,) = ledger.machines(ended_since=T0 + 10)
+    ledger.machines.observe("aws", [gone], T0 + 10)
+    ledger.machines.observe("aws", [gone], T0 + 20)
+    assert ledger.machines.live() == ()
+    (machine,) = ledger.machines.live(ended_since=T0 + 10)
     assert (machine.ended, machine.why) == (T0 + 10, "terminated in the cloud")
     assert machine.lease.end == T0 + 10
-    assert ledger.machines(ended_since=T0 + 11) == ()
+    assert ledger.machines.live(ended_since=T0 + 11) == ()
 
 
 def test_a_machine_that_still_runs_is_live_again(ledger: Ledger) -> None:
     launched(ledger, "i-1", "i-2")
-    ledger.suspending("aws", ["i-1"], "idle", T0 + 1)
-    ledger.ended("aws", ["i-1", "i-2"], "missing", T0 + 5)
+    ledger.machines.suspending("aws", ["i-1"], "idle", T0 + 1)
+    ledger.machines.ended("aws", ["i-1", "i-2"], "missing", T0 + 5)
     running = [instance(i, state=InstanceState.RUNNING) for i in ("i-1", "i-2")]
-    ledger.observe("aws", running, T0 + 5)
-    assert ledger.machines() == (), "that read began before the end"
-    ledger.observe("aws", running, T0 + 6)
-    one, two = ledger.machines()
+    ledger.machines.observe("aws", running, T0 + 5)
+    assert ledger.machines.live() == (), "that read began before the end"
+    ledger.machines.observe("aws", running, T0 + 6)
+    one, two = ledger.machines.live()
     assert (one.ended, one.suspending, one.why) == (None, T0 + 1, "idle")
     assert (two.ended, two.suspending, two.why) == (None, None, None)
 
 
 def test_a_machine_on_its_way_out_stays_ended(ledger: Ledger) -> None:
     launched(ledger, "i-1")
-    ledger.ended("aws", ["i-1"], "missing", T0 + 5)
-    ledger.observe("aws", [instance("i-1", state=InstanceState.STOPPING)], T0 + 6)
-    assert ledger.machines() == ()
+    ledger.machines.ended("aws", ["i-1"], "missing", T0 + 5)
+    ledger.machines.observe("aws", [instance("i-1", state=InstanceState.STOPPING)], T0 + 6)
+    assert ledger.machines.live() == ()
 
 
 def test_suspend_keeps_the_first_intent_and_reason(ledger: Ledger) -> None:
     launched(ledger, "i-1", "i-2")
-    ledger.suspending("aws", ["i-1"], "idle 600 s", T0 + 1)
-    ledger.suspending("aws", ["i-1", "i-2", "unknown"], "maximum age", T0 + 2)
-    one, two = ledger.machines()
+    ledger.machines.suspending("aws", ["i-1"], "idle 600 s", T0 + 1)
+    ledger.machines.suspending("aws", ["i-1", "i-2", "unknown"], "maximum age", T0 + 2)
+    one, two = ledger.machines.live()
     assert (one.suspending, one.why) == (T0 + 1, "idle 600 s")
     assert (two.suspending, two.why) == (T0 + 2, "maximum age")
-    ledger.ended("aws", ["i-1"], "gone from the cloud", T0 + 3)
-    ledger.ended("aws", ["i-1"], "again", T0 + 4)
-    (one,) = (m for m in ledger.machines(ended_since=T0) if m.ended)
+    ledger.machines.ended("aws", ["i-1"], "gone from the cloud", T0 + 3)
+    ledger.machines.ended("aws", ["i-1"], "again", T0 + 4)
+    (one,) = (m for m in ledger.machines.live(ended_since=T0) if m.ended)
     assert (one.ended, one.why) == (T0 + 3, "idle 600 s")
     assert one.instance.state == InstanceState.TERMINATED
 
 
 def test_adopt_takes_in_a_machine_once(ledger: Ledger) -> None:
-    ledger.adopt(instance("i-9", generation="lost"), "burst", T0)
-    ledger.adopt(instance("i-9", generation="lost", address="10.9.9.9"), "burst", T0 + 5)
-    (machine,) = ledger.machines()
+    ledger.machines.adopt(instance("i-9", generation="lost"), "burst", T0)
+    ledger.machines.adopt(instance("i-9", generation="lost", address="10.9.9.9"), "burst", T0 + 5)
+    (machine,) = ledger.machines.live()
     assert (machine.pool, machine.last_seen) == ("burst", T0 + 5)
     assert machine.instance.address == "10.9.9.9"
-    ledger.ended("aws", ["i-9"], "x", T0 + 6)
-    ledger.adopt(instance("i-9", generation="lost"), "burst", T0 + 7)
-    assert len(ledger.machines()) == 1
+    ledger.machines.ended("aws", ["i-9"], "x", T0 + 6)
+    ledger.machines.adopt(instance("i-9", generation="lost"), "burst", T0 + 7)
+    assert len(ledger.machines.live()) == 1
 
 
 @pytest.mark.parametrize("state", [InstanceState.STOPPING, InstanceState.RUNNING])
@@ -357,50 +355,50 @@ def test_adopt_takes_one_that_had_ended_back_whatever_the_clock_says(
     ledger: Ledger, state: InstanceState
 ) -> None:
     launched(ledger, "i-1")
-    ledger.suspending("aws", ["i-1"], "idle", T0 + 100)
-    ledger.ended("aws", ["i-1"], "idle", T0 + 100)
-    ledger.observe("aws", [instance("i-1", state=InstanceState.STOPPING)], T0 + 200)
-    assert ledger.machines() == (), "not by one read alone"
-    before = ledger.adopt(instance("i-1", state=state), "burst", T0 + 50)
+    ledger.machines.suspending("aws", ["i-1"], "idle", T0 + 100)
+    ledger.machines.ended("aws", ["i-1"], "idle", T0 + 100)
+    ledger.machines.observe("aws", [instance("i-1", state=InstanceState.STOPPING)], T0 + 200)
+    assert ledger.machines.live() == (), "not by one read alone"
+    before = ledger.machines.adopt(instance("i-1", state=state), "burst", T0 + 50)
     assert before is not None
     assert before.ended == T0 + 100
-    (machine,) = ledger.machines()
+    (machine,) = ledger.machines.live()
     assert (machine.suspending, machine.why) == (T0 + 100, "idle")
     assert machine.instance.state is state
 
 
 def test_a_machine_without_a_node_takes_it_with_those_who_pay(ledger: Ledger) -> None:
-    ledger.want({"pub1": {"physics": 1}}, T0)
-    ledger.intend(spec(nodes=("pub1",)), "r", T0)
-    ledger.adopt(instance("i-1", node=""), "", T0)
-    ledger.observe("aws", [instance("i-1", node="")], T0 + 1, {"pub1": pool()})
-    assert ledger.machines()[0].pool == ""
-    ledger.observe("aws", [instance("i-1", node="pub1")], T0 + 2, {"pub1": pool()})
-    (machine,) = ledger.machines()
+    ledger.books.want({"pub1": {"physics": 1}}, T0)
+    ledger.launches.intend(spec(nodes=("pub1",)), "r", T0)
+    ledger.machines.adopt(instance("i-1", node=""), "", T0)
+    ledger.machines.observe("aws", [instance("i-1", node="")], T0 + 1, {"pub1": pool()})
+    assert ledger.machines.live()[0].pool == ""
+    ledger.machines.observe("aws", [instance("i-1", node="pub1")], T0 + 2, {"pub1": pool()})
+    (machine,) = ledger.machines.live()
     assert (machine.instance.node, machine.pool) == ("pub1", "burst")
     assert machine.accounts == {"physics": 1}
-    ledger.observe("aws", [instance("i-1", node="pub2")], T0 + 3, {"pub2": pool()})
-    assert ledger.machines()[0].instance.node == "pub1", "a node is taken once"
+    ledger.machines.observe("aws", [instance("i-1", node="pub2")], T0 + 3, {"pub2": pool()})
+    assert ledger.machines.live()[0].instance.node == "pub1", "a node is taken once"
 
 
 def test_a_machine_without_a_node_may_be_told_its_own_with_its_adoption(ledger: Ledger) -> None:
-    ledger.adopt(instance("i-1", node=""), "", T0)
-    ledger.adopt(instance("i-1", node="pub1"), "burst", T0 + 1)
-    (machine,) = ledger.machines()
+    ledger.machines.adopt(instance("i-1", node=""), "", T0)
+    ledger.machines.adopt(instance("i-1", node="pub1"), "burst", T0 + 1)
+    (machine,) = ledger.machines.live()
     assert (machine.instance.node, machine.pool) == ("pub1", "burst")
 
 
 def test_a_machine_goes_on_under_its_clouds_new_name(ledger: Ledger) -> None:
     launched(ledger, "i-1")
-    ledger.registered("aws", ["i-1"], T0 + 5)
+    ledger.machines.registered("aws", ["i-1"], T0 + 5)
     moved = instance("i-1", bought=offer(cloud="east"))
-    before = ledger.adopt(moved, "burst", T0 + 10, 0.0, {"east"})
+    before = ledger.machines.adopt(moved, "burst", T0 + 10, 0.0, {"east"})
     assert before is not None
     assert before.instance.cloud == "aws"
-    (machine,) = ledger.machines()
+    (machine,) = ledger.machines.live()
     assert (machine.instance.cloud, machine.registered) == ("east", T0 + 5)
-    assert ledger.clouds(T0) == ("east",)
-    found = ledger.launch("g1")
+    assert ledger.machines.clouds(T0) == ("east",)
+    found = ledger.launches.get("g1")
     assert found is not None
     assert found.cloud == "east"
 
@@ -408,26 +406,28 @@ def test_a_machine_goes_on_under_its_clouds_new_name(ledger: Ledger) -> None:
 def test_another_clouds_machine_of_the_same_name_is_another(ledger: Ledger) -> None:
     launched(ledger, "i-1")
     other = instance("i-1", bought=offer(cloud="east"))
-    assert ledger.adopt(other, "burst", T0, 0.0, {"east", "aws"}) is None, "both are configured"
+    assert ledger.machines.adopt(other, "burst", T0, 0.0, {"east", "aws"}) is None, (
+        "both are configured"
+    )
     third = instance("i-1", generation="g9", bought=offer(cloud="west"))
-    assert ledger.adopt(third, "burst", T0, 0.0, {"west"}) is None, "of another launch"
-    assert ledger.clouds(T0) == ("aws", "east", "west")
+    assert ledger.machines.adopt(third, "burst", T0, 0.0, {"west"}) is None, "of another launch"
+    assert ledger.machines.clouds(T0) == ("aws", "east", "west")
 
 
 def test_adopt_knows_the_launch_where_there_is_one(ledger: Ledger) -> None:
-    ledger.intend(spec(jobs=(4,)), "r1", T0)
-    ledger.adopt(instance("i-1"), "burst", T0 + 1)
-    (machine,) = ledger.machines()
+    ledger.launches.intend(spec(jobs=(4,)), "r1", T0)
+    ledger.machines.adopt(instance("i-1"), "burst", T0 + 1)
+    (machine,) = ledger.machines.live()
     assert (machine.jobs, machine.worst_price) == ((4,), 0.12)
 
 
 def test_a_machine_repeats_only_the_first_of_its_launchs_many_jobs(ledger: Ledger) -> None:
     many = tuple(range(1, 5001))
-    ledger.intend(spec(jobs=many), "r1", T0)
-    ledger.launched("g1", [instance("i-1")], T0 + 1)
-    (machine,) = ledger.machines()
+    ledger.launches.intend(spec(jobs=many), "r1", T0)
+    ledger.machines.launched("g1", [instance("i-1")], T0 + 1)
+    (machine,) = ledger.machines.live()
     assert machine.jobs == many[:MACHINE_JOBS]
-    launch = ledger.launch("g1")
+    launch = ledger.launches.get("g1")
     assert launch is not None
     assert launch.jobs == many
 
@@ -443,49 +443,49 @@ def cool_down(until: float, strikes: int = 1) -> Exclusion:
 
 
 def test_cool_downs_end(ledger: Ledger) -> None:
-    ledger.exclude(cool_down(T0 + 180))
-    assert ledger.cool_downs(T0 + 179) == (cool_down(T0 + 180),)
-    assert ledger.cool_downs(T0 + 180) == ()
-    ledger.exclude(cool_down(T0 + 500, strikes=2))
-    assert ledger.cool_downs(T0 + 180) == (cool_down(T0 + 500, strikes=2),)
+    ledger.exclusions.add(cool_down(T0 + 180))
+    assert ledger.exclusions.cool_downs(T0 + 179) == (cool_down(T0 + 180),)
+    assert ledger.exclusions.cool_downs(T0 + 180) == ()
+    ledger.exclusions.add(cool_down(T0 + 500, strikes=2))
+    assert ledger.exclusions.cool_downs(T0 + 180) == (cool_down(T0 + 500, strikes=2),)
 
 
 def test_strikes_are_remembered_for_an_hour_after_the_end(ledger: Ledger) -> None:
     key = offer().key
-    assert strikes_of(ledger.exclusions(), key, T0) == 0
-    ledger.exclude(cool_down(T0 + 180, strikes=3))
-    assert strikes_of(ledger.exclusions(), key, T0 + 1) == 3
-    assert strikes_of(ledger.exclusions(), key, T0 + 180 + 3599) == 3
-    assert strikes_of(ledger.exclusions(), key, T0 + 180 + 3600) == 0
-    assert strikes_of(ledger.exclusions(), "other", T0) == 0
+    assert strikes_of(ledger.exclusions.all(), key, T0) == 0
+    ledger.exclusions.add(cool_down(T0 + 180, strikes=3))
+    assert strikes_of(ledger.exclusions.all(), key, T0 + 1) == 3
+    assert strikes_of(ledger.exclusions.all(), key, T0 + 180 + 3599) == 3
+    assert strikes_of(ledger.exclusions.all(), key, T0 + 180 + 3600) == 0
+    assert strikes_of(ledger.exclusions.all(), "other", T0) == 0
 
 
 def test_clearing_a_cool_down_forgives_its_strikes(ledger: Ledger) -> None:
-    ledger.exclude(cool_down(T0 + 180, strikes=3))
-    assert ledger.readmit(COOL_DOWN, offer().key) is True
-    assert ledger.readmit(COOL_DOWN, offer().key) is False
-    assert ledger.cool_downs(T0) == ()
-    assert strikes_of(ledger.exclusions(), offer().key, T0) == 0
+    ledger.exclusions.add(cool_down(T0 + 180, strikes=3))
+    assert ledger.exclusions.readmit(COOL_DOWN, offer().key) is True
+    assert ledger.exclusions.readmit(COOL_DOWN, offer().key) is False
+    assert ledger.exclusions.cool_downs(T0) == ()
+    assert strikes_of(ledger.exclusions.all(), offer().key, T0) == 0
 
 
 def test_what_lasts_for_longer_than_anything_is_set_for_is_over(ledger: Ledger) -> None:
     for key, until in (("a", T0 + 100), ("b", T0 + 101)):
-        ledger.exclude(
+        ledger.exclusions.add(
             Exclusion(kind=COOL_DOWN, scope=key, until=until, code="X", cause="x", count=2)
         )
-        ledger.exclude(Exclusion(kind=BREAKER, scope=key, count=3, until=until, cause="x"))
+        ledger.exclusions.add(Exclusion(kind=BREAKER, scope=key, count=3, until=until, cause="x"))
         row = Exclusion(kind=CAPACITY, scope=key, pool="burst", cause="x", since=T0, until=until)
-        ledger.exclude(*[row, replace(row, kind="policy")])
-    ledger.exclude(Exclusion(kind=BREAKER, scope="closed", count=1))
-    assert ledger.end_far(T0, 100) == 3
-    assert [c.scope for c in ledger.cool_downs(T0)] == ["a"]
-    assert strikes_of(ledger.exclusions(), "b", T0) == 2, "what was refused was refused"
-    assert [(b.scope, b.until) for b in ledger.breakers()] == [
+        ledger.exclusions.add(*[row, replace(row, kind="policy")])
+    ledger.exclusions.add(Exclusion(kind=BREAKER, scope="closed", count=1))
+    assert ledger.exclusions.end_far(T0, 100) == 3
+    assert [c.scope for c in ledger.exclusions.cool_downs(T0)] == ["a"]
+    assert strikes_of(ledger.exclusions.all(), "b", T0) == 2, "what was refused was refused"
+    assert [(b.scope, b.until) for b in ledger.exclusions.breakers()] == [
         ("a", T0 + 100), ("b", T0), ("closed", 0)
     ]  # fmt: skip
-    found = {(row.scope, row.kind): row.until for row in ledger.holds()}
+    found = {(row.scope, row.kind): row.until for row in ledger.exclusions.holds()}
     assert (found["b", "capacity"], found["b", "policy"]) == (T0, T0 + 101)
-    assert ledger.end_far(T0, 100) == 0
+    assert ledger.exclusions.end_far(T0, 100) == 0
 
 
 def test_holds_are_per_node(ledger: Ledger) -> None:
@@ -494,11 +494,11 @@ def test_holds_are_per_node(ledger: Ledger) -> None:
             kind=CAPACITY, scope=node, pool="burst", cause="no capacity", since=T0, until=until
         )
 
-    ledger.exclude(*[hold("pub2", T0 + 1), hold("pub1", T0 + 1)])
-    ledger.exclude(*[hold("pub2", T0 + 9)])
-    assert ledger.holds() == (hold("pub1", T0 + 1), hold("pub2", T0 + 9))
-    ledger.readmit(CAPACITY, "pub1", "unknown")
-    assert ledger.holds() == (hold("pub2", T0 + 9),)
+    ledger.exclusions.add(*[hold("pub2", T0 + 1), hold("pub1", T0 + 1)])
+    ledger.exclusions.add(*[hold("pub2", T0 + 9)])
+    assert ledger.exclusions.holds() == (hold("pub1", T0 + 1), hold("pub2", T0 + 9))
+    ledger.exclusions.readmit(CAPACITY, "pub1", "unknown")
+    assert ledger.exclusions.holds() == (hold("pub2", T0 + 9),)
 
 
 # decisions, heartbeat, health
@@ -511,79 +511,79 @@ def decision(at: float, *subjects: str, detail: dict[str, object] | None = None)
 
 
 def test_a_lifted_requeue_is_remembered_as_it_was_first(ledger: Ledger) -> None:
-    ledger.lift_requeue(7, 0, T0)
-    ledger.lift_requeue(7, 1, T0 + 5)
-    ledger.lift_requeue(9, 3, T0)
-    ledger.lift_requeue(8, 0, T0 + 5)
-    assert ledger.lifted_requeues() == ((7, 0), (8, 0), (9, 3))
-    assert ledger.lifted_requeues(T0) == ((7, 0), (9, 3))
-    ledger.requeue_put_back(8)
-    ledger.requeue_put_back(7)
-    ledger.requeue_put_back(7)
-    assert ledger.lifted_requeues() == ((9, 3),)
+    ledger.requeues.lift(7, 0, T0)
+    ledger.requeues.lift(7, 1, T0 + 5)
+    ledger.requeues.lift(9, 3, T0)
+    ledger.requeues.lift(8, 0, T0 + 5)
+    assert ledger.requeues.lifted() == ((7, 0), (8, 0), (9, 3))
+    assert ledger.requeues.lifted(T0) == ((7, 0), (9, 3))
+    ledger.requeues.put_back(8)
+    ledger.requeues.put_back(7)
+    ledger.requeues.put_back(7)
+    assert ledger.requeues.lifted() == ((9, 3),)
 
 
 def test_decisions_are_found_by_any_subject_in_time_order(ledger: Ledger) -> None:
     second = decision(T0 + 2, "pub1", "job:7")
     first = decision(T0 + 1, "pub1", detail={"rejected": [["aws/x", "too dear"]], "n": 1})
-    ledger.record(second, first)
-    ledger.record(decision(T0 + 3, "pub2"))
-    assert ledger.decisions("pub1") == (first, second)
-    assert ledger.decisions("job:7") == (second,)
-    assert ledger.decisions("pub1", limit=1) == (second,), "the newest are kept"
-    assert ledger.decisions("nobody") == ()
+    ledger.decisions.record(second, first)
+    ledger.decisions.record(decision(T0 + 3, "pub2"))
+    assert ledger.decisions.about("pub1") == (first, second)
+    assert ledger.decisions.about("job:7") == (second,)
+    assert ledger.decisions.about("pub1", limit=1) == (second,), "the newest are kept"
+    assert ledger.decisions.about("nobody") == ()
 
 
 def test_detail_may_hold_our_values(ledger: Ledger) -> None:
-    ledger.record(decision(T0, "pub1", detail={"offer": offer()}))
-    (kept,) = ledger.decisions("pub1")
+    ledger.decisions.record(decision(T0, "pub1", detail={"offer": offer()}))
+    (kept,) = ledger.decisions.about("pub1")
     assert kept.detail is not None
     assert kept.detail["offer"]["instance_type"] == "c6i.xlarge"
 
 
 def test_any_number_of_decisions_of_one_write_keep_their_own_subjects(ledger: Ledger) -> None:
-    ledger.record(decision(T0 - 1, "before"))
-    ledger.record(*(decision(T0 + n, f"n{n}", "all") for n in range(AT_ONCE + 2)))
+    ledger.decisions.record(decision(T0 - 1, "before"))
+    ledger.decisions.record(*(decision(T0 + n, f"n{n}", "all") for n in range(AT_ONCE + 2)))
     for n in (0, 1, AT_ONCE - 1, AT_ONCE, AT_ONCE + 1):
-        (found,) = ledger.decisions(f"n{n}")
+        (found,) = ledger.decisions.about(f"n{n}")
         assert (found.at, found.subjects) == (T0 + n, (f"n{n}", "all"))
-    assert len(ledger.decisions("all", limit=5000)) == AT_ONCE + 2
-    ledger.record()
-    assert len(ledger.decisions("before")) == 1
+    assert len(ledger.decisions.about("all", limit=5000)) == AT_ONCE + 2
+    ledger.decisions.record()
+    assert len(ledger.decisions.about("before")) == 1
 
 
 def test_a_decision_on_5000_nodes_is_one_row_and_can_be_pruned(ledger: Ledger) -> None:
     nodes = [f"n{i}" for i in range(5000)]
-    ledger.record(decision(T0, *nodes, *nodes[:5]))
-    ledger.record(decision(T0 + 10, "n1"))
-    (kept,) = ledger.decisions("n4999")
+    ledger.decisions.record(decision(T0, *nodes, *nodes[:5]))
+    ledger.decisions.record(decision(T0 + 10, "n1"))
+    (kept,) = ledger.decisions.about("n4999")
     assert len(kept.subjects) == 5005
     assert ledger.prune(T0 + 5) == 1
-    assert ledger.decisions("n4999") == ()
-    assert len(ledger.decisions("n1")) == 1
+    assert ledger.decisions.about("n4999") == ()
+    assert len(ledger.decisions.about("n1")) == 1
 
 
 def test_prune_keeps_what_was_paid(ledger: Ledger) -> None:
     launched(ledger, "i-1")
-    ledger.ended("aws", ["i-1"], "x", T0 + 1)
-    ledger.exclude(cool_down(T0 + 2))
+    ledger.machines.ended("aws", ["i-1"], "x", T0 + 1)
+    ledger.exclusions.add(cool_down(T0 + 2))
     assert ledger.prune(T0 + 1e6) == 0
-    assert len(ledger.machines(ended_since=0)) == 1
-    assert ledger.launch("g1") is not None
-    assert strikes_of(ledger.exclusions(), offer().key, T0 + 3) == 0
+    assert len(ledger.machines.live(ended_since=0)) == 1
+    assert ledger.launches.get("g1") is not None
+    assert strikes_of(ledger.exclusions.all(), offer().key, T0 + 3) == 0
 
 
 def test_heartbeat_and_health_keep_the_last_word(ledger: Ledger) -> None:
-    assert ledger.heartbeat("daemon") is None
-    ledger.beat("daemon", T0, 10)
-    ledger.beat("daemon", T0 + 5, 11)
-    assert ledger.heartbeat("daemon") == (T0 + 5, 11)
+    assert ledger.health.heartbeat("daemon") is None
+    ledger.health.beat("daemon", T0, 10)
+    ledger.health.beat("daemon", T0 + 5, 11)
+    assert ledger.health.heartbeat("daemon") == (T0 + 5, 11)
     bad = Health(name="aws", checked=T0, error="no credentials", code="auth")
-    ledger.report_health(bad)
-    ledger.report_health(Health(name="slurm", checked=T0))
-    assert ledger.health() == (bad, Health(name="slurm", checked=T0))
-    ledger.report_health(Health(name="aws", checked=T0 + 1))
-    assert ledger.health()[0] == Health(name="aws", checked=T0 + 1)
+    ledger.health.report(bad)
+    ledger.health.report(Health(name="slurm", checked=T0))
+    assert ledger.health.all() == (bad, Health(name="slurm", checked=T0))
+    ledger.health.report(Health(name="aws", checked=T0 + 1))
+    assert ledger.health.all()[0] == Health(name="aws", checked=T0 + 1)
 
 
 # the file
@@ -595,11 +595,13 @@ def test_the_file_and_what_sqlite_puts_beside_it_are_its_owners_alone_whatever_t
     before = os.umask(0)
     try:
         ledger = Ledger(tmp_path / "a ?#%.db")
-        ledger.beat("slurm-elasticd", T0, 1)
+        ledger.health.beat("slurm-elasticd", T0, 1)
     finally:
         os.umask(before)
-    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
-    assert modes == {f"a ?#%.db{end}": 0o600 for end in ("", "-wal", "-shm")}
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
+    files = {f"a ?#%.db{end}": 0o600 for end in ("", "-wal", "-shm")}
+    journal = {"a ?#%.applied": 0o600, "a ?#%-000001.jsonl": 0o600}
+    assert modes == {"journal": 0o700} | journal | files
     ledger.close()
 
 
@@ -607,8 +609,8 @@ def test_the_file_and_what_sqlite_puts_beside_it_are_its_owners_alone_whatever_t
 def test_a_ledger_first_made_by_root_belongs_to_the_directorys_owner(tmp_path: Path) -> None:
     os.chown(tmp_path, 65534, 65534)
     ledger = Ledger(tmp_path / "ledger.db")
-    ledger.beat("daemon", T0, 1)
-    owners = {p.stat().st_uid for p in tmp_path.iterdir()}
+    ledger.health.beat("daemon", T0, 1)
+    owners = {p.stat().st_uid for p in tmp_path.rglob("*")}
     ledger.close()
     assert owners == {65534}, "the -wal and -shm too"
 
@@ -623,167 +625,56 @@ def test_a_newer_schema_is_refused(path: Path) -> None:
             Ledger(path, read_only=read_only)
 
 
-def test_an_older_schema_is_migrated_by_a_writer_only(
+def test_a_view_of_another_schema_is_made_anew_of_the_journal(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger = Ledger(path)
     launched(ledger, "i-1")
     ledger.close()
-    more = (*ledger_schema.MIGRATIONS, ("alter table machines add column colour text",))
-    monkeypatch.setattr(
-        ledger_schema, "LEDGER", msgspec.structs.replace(ledger_schema.LEDGER, migrations=more)
-    )
-    old, new = len(more) - 1, len(more)
-    with pytest.raises(
-        SlurmElasticError, match=f"has schema {old}, this release reads schema {new}"
-    ):
-        Ledger(path, read_only=True)
-    Ledger(path).close()
+    before = ledger_schema.LEDGER
+    more = (*before.statements, "alter table machines add column colour text default 'red'")
+    later = msgspec.structs.replace(before, version=before.version + 1, statements=more)
+    monkeypatch.setattr(ledger_schema, "LEDGER", later)
     reader = Ledger(path, read_only=True)
-    assert len(reader.machines()) == 1
+    assert len(reader.machines.live()) == 1, "in memory, until a writer makes it"
     reader.close()
-
-
-@pytest.mark.parametrize("schema", [1, 2])
-def test_a_ledger_of_an_earlier_release_is_brought_up_to_date(
-    path: Path, monkeypatch: pytest.MonkeyPatch, schema: int
-) -> None:
-    before = "id, cloud, node, generation, instance_type, zone, market, price, state, launched"
-    rest = "address, pool, jobs, last_seen, misses, suspending, ended, why, worst_price"
-    with monkeypatch.context() as patched:
-        earlier = ledger_schema.MIGRATIONS[:schema]
-        first = msgspec.structs.replace(ledger_schema.LEDGER, migrations=earlier)
-        patched.setattr(ledger_schema, "LEDGER", first)
-        Ledger(path).close()
-    values = ("i-1", "aws", "pub1", "g1", "t", "z", "spot", 0.1, "running", T0, "10.0.0.1",
-              "burst", "[7]", T0 + 1, 2, T0 + 3, None, "idle", 0.3)  # fmt: skip
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute(
-            f"insert into machines ({before}, {rest}) values ({', '.join('?' * 19)})", values
-        )
-        db.execute("insert into holds values ('pub2', 'burst', 'no capacity', 1, 2)")
     ledger = Ledger(path)
-    (machine,) = ledger.machines()
-    assert (machine.instance.id, machine.instance.address, machine.jobs) == (
-        "i-1",
-        "10.0.0.1",
-        (7,),
-    )
-    assert (machine.misses, machine.suspending, machine.worst_price) == (2, T0 + 3, 0.3)
-    assert machine.registered == T0, "it is taken for one that has booted"
-    assert [(row.scope, row.cause, row.until, row.kind) for row in ledger.holds()] == [
-        ("pub2", "no capacity", 2, "capacity")
-    ]
-    ledger.lift_requeue(7, 2, T0)
-    assert (ledger.lifted_requeues(), ledger.breakers()) == (((7, 2),), ())
+    assert ledger.store.select("select colour from machines")[0][0] == "red"
     ledger.close()
-
-
-def test_what_an_earlier_release_kept_from_use_is_kept_from_it_still(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patched:
-        earlier = msgspec.structs.replace(
-            ledger_schema.LEDGER, migrations=ledger_schema.MIGRATIONS[:9]
-        )
-        patched.setattr(ledger_schema, "LEDGER", earlier)
-        Ledger(path).close()
-    lacked = '{"machines": ["i-1"], "nodes": ["pub9"]}'
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute("insert into cool_downs values ('aws/t/z/spot', 9, 'ICE', 'none', 4)")
-        db.execute("insert into breakers values ('rack', 2, null, 'silent'), ('std', 9, 7, 'x')")
-        db.execute("insert into holds values ('pub2', 'policy', 'burst', 'budget', 1, 2)")
-        for number, (cloud, kind) in enumerate(
-            (("aws", "list-doubted"), ("aws", "list-right-again"), ("near", "list-doubted"))
-        ):
-            db.execute(
-                "insert into decisions values (?, 5, 'c', ?, '[]', 'it lists 1 of 9', ?)",
-                (number, kind, lacked),
-            )
-            db.execute("insert into decision_subjects values (?, ?)", (f"list:{cloud}", number))
-    with closing(Ledger(path)) as ledger:
-        assert ledger.exclusions() == (
-            Exclusion(kind=COOL_DOWN, scope="aws/t/z/spot", until=9, cause="none", code="ICE",
-                      count=4),
-            Exclusion(kind=DOUBT, scope="near", until=math.inf, cause="it lists 1 of 9", since=5,
-                      about=("i-1", "node:pub9")),
-            Exclusion(kind=POLICY, scope="pub2", until=2, cause="budget", since=1, pool="burst"),
-            Exclusion(kind=BREAKER, scope="rack", cause="silent", count=2),
-            Exclusion(kind=BREAKER, scope="std", until=7, cause="x", count=9),
-        )  # fmt: skip
-
-
-def launch_before(path: Path, generation: str, minimum: int) -> None:
-    """A launch under way in a ledger of a release whose launches had a minimum."""
-    values = (generation, "r1", "burst", "aws", '["pub1"]', "[7]", to_json(offer()), minimum,
-              "intent", T0)  # fmt: skip
-    columns = "generation, request, pool, cloud, nodes, jobs, offer, minimum, state, created"
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute(f"insert into launches ({columns}) values ({', '.join('?' * 10)})", values)
-
-
-def test_a_launch_under_way_in_an_earlier_releases_ledger_is_read(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patched:
-        before = ledger_schema.MIGRATIONS[:6]
-        patched.setattr(
-            ledger_schema,
-            "LEDGER",
-            msgspec.structs.replace(ledger_schema.LEDGER, migrations=before),
-        )
-        Ledger(path).close()
-    launch_before(path, "g1", minimum=1)
-    ledger = Ledger(path)
-    (launch,) = ledger.open_launches()
-    assert (launch.generation, launch.nodes, launch.offer) == ("g1", ("pub1",), offer())
-    ledger.intend(spec(generation="g2"), "r2", T0)
-    assert len(ledger.open_launches()) == 2
-    ledger.close()
-
-
-def test_clouds_of_an_earlier_releases_ledger_count_as_read(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patched:
-        first = msgspec.structs.replace(
-            ledger_schema.LEDGER, migrations=ledger_schema.MIGRATIONS[:5]
-        )
-        patched.setattr(ledger_schema, "LEDGER", first)
-        ledger = Ledger(path)
-        ledger.report_health(Health(name="aws", checked=T0, error="expired", code="auth"))
-        ledger.report_health(Health(name="onprem", checked=T0))
-        ledger.report_health(Health(name="new", checked=T0, error="expired", code="auth"))
-        ledger.close()
-    launch_before(path, "g1", minimum=1)
-    ledger = Ledger(path)
-    assert ledger.clouds_read() == {"aws", "onprem"}
-    ledger.close()
+    other = path.parent / "other" / "ledger.db"
+    other.parent.mkdir()
+    Ledger(other).close()
+    monkeypatch.setattr(ledger_schema, "LEDGER", before)
+    for _ in range(2):
+        for read_only in (False, True):
+            with pytest.raises(ConfigError, match="install the newer slurm-elastic again"):
+                Ledger(other, read_only=read_only)
+        other.unlink(missing_ok=True)
 
 
 def test_a_cloud_was_read_whole_once_that_is_said(path: Path) -> None:
     ledger = Ledger(path)
-    assert ledger.clouds_read() == frozenset()
+    assert ledger.machines.clouds_read() == frozenset()
     for again in range(2):
-        ledger.read_whole("aws", T0 + again)
-    assert ledger.clouds_read() == {"aws"}
+        ledger.machines.read_whole("aws", T0 + again)
+    assert ledger.machines.clouds_read() == {"aws"}
     ledger.close()
 
 
 def test_who_pays_a_machine_is_kept_with_its_launch(path: Path) -> None:
     ledger = Ledger(path)
-    ledger.want({"pub1": {"physics": 2, "chemistry": 1}}, T0)
-    ledger.intend(spec(nodes=("pub1",)), "r", T0)
-    ledger.want({"pub1": {"biology": 1}}, T0 + 1)
-    ledger.launched("g1", [instance("i-1", node="pub1")], T0 + 2)
-    (machine,) = ledger.machines()
+    ledger.books.want({"pub1": {"physics": 2, "chemistry": 1}}, T0)
+    ledger.launches.intend(spec(nodes=("pub1",)), "r", T0)
+    ledger.books.want({"pub1": {"biology": 1}}, T0 + 1)
+    ledger.machines.launched("g1", [instance("i-1", node="pub1")], T0 + 2)
+    (machine,) = ledger.machines.live()
     assert machine.accounts == {"physics": 2, "chemistry": 1}
-    (paid,) = ledger.paid("aws", T0, T0 + 3600, 1)
-    assert paid == (machine.accounts, ledger.dollars("aws", T0, T0 + 3600, 1))
-    ledger.want_for_nobody(["pub1"], T0)
-    assert ledger._wanted_by(["pub1"]) == {"pub1": {"biology": 1}}, "that is younger"
-    ledger.want_for_nobody(["pub1"], T0 + 2)
-    assert ledger._wanted_by(["pub1"]) == {}
+    (paid,) = ledger.books.paid("aws", T0, T0 + 3600, 1)
+    assert paid == (machine.accounts, ledger.books.dollars("aws", T0, T0 + 3600, 1))
+    ledger.books.want_for_nobody(["pub1"], T0)
+    assert ledger.books.wanted_by(["pub1"]) == {"pub1": {"biology": 1}}, "that is younger"
+    ledger.books.want_for_nobody(["pub1"], T0 + 2)
+    assert ledger.books.wanted_by(["pub1"]) == {}
     ledger.close()
 
 
@@ -791,31 +682,12 @@ def test_jobs_set_aside_are_remembered_until_they_are_let_back(path: Path) -> No
     ledger = Ledger(path)
     one = Aside(job=7, account="physics", partitions=("main", "aws"))
     two = Aside(job=8, account="physics", begin=T0, until=T0 + 60)
-    ledger.set_aside([one, two])
+    ledger.books.set_aside([one, two])
     ledger.close()
     ledger = Ledger(path)
-    assert ledger.asides() == (one, two)
-    ledger.let_back([7])
-    assert ledger.asides() == (two,)
-    ledger.close()
-
-
-def test_a_failed_migration_leaves_the_old_schema(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ledger = Ledger(path)
-    launched(ledger, "i-1")
-    ledger.close()
-    with monkeypatch.context() as patched:
-        broken = ("drop table health", "no such statement")
-        more = (*ledger_schema.MIGRATIONS, broken)
-        patched.setattr(
-            ledger_schema, "LEDGER", msgspec.structs.replace(ledger_schema.LEDGER, migrations=more)
-        )
-        with pytest.raises(sqlite3.OperationalError):
-            Ledger(path)
-    ledger = Ledger(path)
-    assert (len(ledger.machines()), ledger.health()) == (1, ())
+    assert ledger.books.asides() == (one, two)
+    ledger.books.let_back([7])
+    assert ledger.books.asides() == (two,)
     ledger.close()
 
 
@@ -835,7 +707,7 @@ def test_a_reader_without_a_ledger_gets_a_sentence(path: Path) -> None:
 def test_a_reader_cannot_write(ledger: Ledger, path: Path) -> None:
     reader = Ledger(path, read_only=True)
     with pytest.raises(sqlite3.OperationalError, match="readonly"):
-        reader.beat("daemon", T0, 1)
+        reader.health.beat("daemon", T0, 1)
     reader.close()
 
 
@@ -844,7 +716,7 @@ import sys
 from pathlib import Path
 from slurm_elastic.state.ledger import Ledger
 ledger = Ledger(Path(sys.argv[1]), read_only=True)
-print([m.instance.id for m in ledger.machines()])
+print([m.instance.id for m in ledger.machines.live()])
 """
 
 
@@ -882,8 +754,8 @@ from msgspec.structs import replace
 from ledger_cases import *
 from slurm_elastic.state.ledger import Ledger
 ledger = Ledger(Path({str(path)!r}))
-ledger.intend(spec(), "r", T0)
-ledger.launched("g1", [instance()], T0)
+ledger.launches.intend(spec(), "r", T0)
+ledger.machines.launched("g1", [instance()], T0)
 os.kill(os.getpid(), signal.SIGKILL)
 """
     subprocess.run([sys.executable, "-c", code], timeout=patience(60), check=False)
@@ -901,10 +773,10 @@ def test_threads_share_a_ledger(ledger: Ledger) -> None:
         try:
             for i in range(20):
                 name = f"{number}-{i}"
-                ledger.intend(spec(name), "r", T0)
-                ledger.launched(name, [instance(name, generation=name)], T0)
-                ledger.record(decision(T0, name))
-                ledger.observe("aws", [], T0 + 1)
+                ledger.launches.intend(spec(name), "r", T0)
+                ledger.machines.launched(name, [instance(name, generation=name)], T0)
+                ledger.decisions.record(decision(T0, name))
+                ledger.machines.observe("aws", [], T0 + 1)
         except Exception as error:  # noqa: BLE001 - a thread's error must reach the test
             problems.append(error)
 
@@ -914,8 +786,8 @@ def test_threads_share_a_ledger(ledger: Ledger) -> None:
     for thread in threads:
         thread.join()
     assert problems == []
-    assert len(ledger.machines()) == 80
-    assert ledger.open_launches() == ()
+    assert len(ledger.machines.live()) == 80
+    assert ledger.launches.open() == ()
 
 
 WRITE = """
@@ -928,8 +800,8 @@ from slurm_elastic.state.ledger import Ledger
 ledger = Ledger(Path(sys.argv[1]))
 for number in range(int(sys.argv[3])):
     name = f"{{sys.argv[2]}}-{{number}}"
-    ledger.intend(spec(name), "r", T0)
-    ledger.launched(name, [instance(name, generation=name)], T0)
+    ledger.launches.intend(spec(name), "r", T0)
+    ledger.machines.launched(name, [instance(name, generation=name)], T0)
     print(name, flush=True)
 """
 
@@ -950,7 +822,7 @@ def test_processes_create_and_write_at_the_same_time(path: Path) -> None:
     assert [p.returncode for p in writers] == [0] * 4
     ledger = Ledger(path)
     assert [p.name for p in path.parent.glob(".ledger*")] == [], "no draft is left"
-    assert len(ledger.machines()) == 60
+    assert len(ledger.machines.live()) == 60
     ledger.close()
 
 
@@ -966,8 +838,8 @@ def test_killing_the_writer_loses_nothing_it_was_told_is_kept(path: Path) -> Non
         process.stdout.close()
         process.wait(timeout=patience(60))
         reader = Ledger(path, read_only=True)
-        present = {m.instance.id for m in reader.machines()}
-        half_done = {x.generation for x in reader.open_launches()}
+        present = {m.instance.id for m in reader.machines.live()}
+        half_done = {x.generation for x in reader.launches.open()}
         reader.close()
         assert kept <= present
         assert present.isdisjoint(half_done), "machines and the launch's end are one step"
@@ -988,7 +860,7 @@ signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
 for number in range(10_000):
     name = f"g{{number}}"
-    ledger.intend(spec(name), "r", T0)
+    ledger.launches.intend(spec(name), "r", T0)
     print(name, flush=True)
 """
 
@@ -1004,9 +876,9 @@ def test_a_full_disk_stops_the_spending_and_keeps_what_was_written(path: Path) -
     assert done.returncode == 1
     assert "sqlite3.OperationalError" in done.stderr.splitlines()[-1]
     ledger = Ledger(path)
-    kept = {launch.generation for launch in ledger.open_launches()}
+    kept = {launch.generation for launch in ledger.launches.open()}
     assert kept == set(done.stdout.split())
-    ledger.intend(spec("after"), "r", T0)
+    ledger.launches.intend(spec("after"), "r", T0)
     ledger.close()
     with sqlite3.connect(path) as db:
         assert db.execute("pragma integrity_check").fetchone()[0] == "ok"
@@ -1020,7 +892,7 @@ def test_the_documented_backup_is_a_whole_ledger(ledger: Ledger, path: Path) -> 
     reader.execute("vacuum into ?", (str(copy),))
     reader.close()
     backup = Ledger(copy)
-    assert backup.machines() == ledger.machines()
+    assert backup.machines.live() == ledger.machines.live()
     backup.close()
 
 
@@ -1030,12 +902,12 @@ def test_a_node_is_held_for_either_cause(path: Path) -> None:
         kind=CAPACITY, scope="pub1", pool="burst", cause="no capacity", since=T0, until=T0 + 60
     )
     policy = msgspec.structs.replace(row, cause="the budget is spent", kind="policy")
-    ledger.exclude(*[row, policy])
-    assert [held.kind for held in ledger.holds()] == ["policy", "capacity"]
-    ledger.readmit(CAPACITY, "pub1")
-    assert ledger.holds() == (policy,)
-    ledger.readmit(POLICY, "pub1")
-    assert ledger.holds() == ()
+    ledger.exclusions.add(*[row, policy])
+    assert [held.kind for held in ledger.exclusions.holds()] == ["policy", "capacity"]
+    ledger.exclusions.readmit(CAPACITY, "pub1")
+    assert ledger.exclusions.holds() == (policy,)
+    ledger.exclusions.readmit(POLICY, "pub1")
+    assert ledger.exclusions.holds() == ()
     ledger.close()
 
 
@@ -1043,19 +915,19 @@ def test_readings_of_the_present_do_not_read_the_machines_of_a_year(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plans: list[str] = []
-    select = ledger._select
+    select = ledger.store.select
 
     def planned(sql: str, *values: object) -> list[sqlite3.Row]:
-        rows = ledger._db.execute(f"explain query plan {sql}", values)
+        rows = ledger.store._db.execute(f"explain query plan {sql}", values)
         plans.extend(str(row["detail"]) for row in rows)
         return select(sql, *values)
 
-    monkeypatch.setattr(ledger, "_select", planned)
-    ledger.machines(ended_since=T0)
-    ledger.machines(ended_since=T0, nodes=["pub1"])
-    ledger.machines(nodes=["pub1"])
-    ledger.clouds(T0)
-    ledger.dollars("aws", T0, T0 + 1, 1)
+    monkeypatch.setattr(ledger.store, "select", planned)
+    ledger.machines.live(ended_since=T0)
+    ledger.machines.live(ended_since=T0, nodes=["pub1"])
+    ledger.machines.live(nodes=["pub1"])
+    ledger.machines.clouds(T0)
+    ledger.books.dollars("aws", T0, T0 + 1, 1)
     of_machines = [plan for plan in plans if "machines" in plan]
     assert len(of_machines) == 10
     wanted = ("INDEX machines_live", "INDEX machines_ended (ended>?)")
@@ -1063,18 +935,18 @@ def test_readings_of_the_present_do_not_read_the_machines_of_a_year(
 
 
 def test_machines_of_some_nodes(ledger: Ledger) -> None:
-    ledger.intend(spec("g1"), "r1", T0)
+    ledger.launches.intend(spec("g1"), "r1", T0)
     found = [instance("i-1", "pub1"), instance("i-2", "pub2")]
-    ledger.launched("g1", found, T0)
-    ledger.ended("aws", ["i-2"], "why", T0 + 5)
-    ids = lambda **which: [m.instance.id for m in ledger.machines(**which)]  # noqa: E731
+    ledger.machines.launched("g1", found, T0)
+    ledger.machines.ended("aws", ["i-2"], "why", T0 + 5)
+    ids = lambda **which: [m.instance.id for m in ledger.machines.live(**which)]  # noqa: E731
     assert ids(nodes=["pub1", "pub2"]) == ["i-1"]
     assert ids(nodes=["pub2"], ended_since=T0) == ["i-2"]
     assert ids(nodes=[], ended_since=T0) == []
 
 
 def test_counters_say_up_to_when_they_have_all(ledger: Ledger) -> None:
-    assert ledger.settled() is None
-    ledger.settle(5.0, {"a": 1.0, "b": 2.0})
-    ledger.settle(9.0, {"a": 0.5})
-    assert (ledger.settled(), ledger.counters()) == (9.0, {"a": 1.5, "b": 2.0})
+    assert ledger.usage.settled() is None
+    ledger.usage.settle(5.0, {"a": 1.0, "b": 2.0})
+    ledger.usage.settle(9.0, {"a": 0.5})
+    assert (ledger.usage.settled(), ledger.usage.counters()) == (9.0, {"a": 1.5, "b": 2.0})

@@ -72,7 +72,7 @@ class CrashingDaemon(RuleBasedStateMachine):
         self.count += 1
         names = tuple(f"pub{n}" for n in range(1, nodes + 1))
         self.launching = spec(f"g{self.count}", names)
-        self.ledger.intend(self.launching, "r", self.tick())
+        self.ledger.launches.intend(self.launching, "r", self.tick())
 
     @precondition(lambda self: self.launching is not None and self.answer is None)
     @rule(count=st.integers(0, 3))
@@ -83,14 +83,14 @@ class CrashingDaemon(RuleBasedStateMachine):
     @rule()
     def refused(self) -> None:
         if self.launching.generation not in self.cloud.answers:
-            self.ledger.failed(self.launching.generation, "no capacity", self.tick())
+            self.ledger.launches.failed(self.launching.generation, "no capacity", self.tick())
             self.launching = None
 
     @precondition(lambda self: self.answer is not None)
     @rule(twice=st.booleans())
     def keep(self, twice: bool) -> None:
         for _ in range(2 if twice else 1):
-            self.ledger.launched(self.launching.generation, self.answer, self.tick())
+            self.ledger.machines.launched(self.launching.generation, self.answer, self.tick())
         self.launching = self.answer = None
 
     # a suspend, step by step
@@ -98,10 +98,10 @@ class CrashingDaemon(RuleBasedStateMachine):
     @precondition(lambda self: not self.terminating)
     @rule(data=st.data())
     def decide_to_suspend(self, data: st.DataObject) -> None:
-        known = [m.instance.id for m in self.ledger.machines() if m.suspending is None]
+        known = [m.instance.id for m in self.ledger.machines.live() if m.suspending is None]
         if known:
             self.terminating = data.draw(st.lists(st.sampled_from(known), min_size=1, unique=True))
-            self.ledger.suspending("aws", self.terminating, "idle", self.tick())
+            self.ledger.machines.suspending("aws", self.terminating, "idle", self.tick())
 
     @precondition(lambda self: self.terminating)
     @rule()
@@ -113,7 +113,7 @@ class CrashingDaemon(RuleBasedStateMachine):
     @rule()
     def note_the_end(self) -> None:
         gone = [i for i in self.terminating if self.cloud.machines[i].state not in LIVE]
-        self.ledger.ended("aws", gone, "terminated", self.tick())
+        self.ledger.machines.ended("aws", gone, "terminated", self.tick())
         self.terminating = []
 
     # what goes on beside
@@ -132,7 +132,7 @@ class CrashingDaemon(RuleBasedStateMachine):
     def reconcile(self, missing: bool) -> None:
         began = self.tick()
         seen = [] if missing else list(self.cloud.machines.values())
-        self.ledger.observe("aws", seen, began)
+        self.ledger.machines.observe("aws", seen, began)
 
     @rule()
     def crash(self) -> None:
@@ -146,40 +146,40 @@ class CrashingDaemon(RuleBasedStateMachine):
 
     def recover(self) -> None:
         """Make the same call again for open intents, by its token, as a restarted daemon does."""
-        for launch in self.ledger.open_launches():
+        for launch in self.ledger.launches.open():
             again = self.cloud.launch(spec(launch.generation, launch.nodes), 3, self.tick())
-            self.ledger.launched(launch.generation, again, self.tick())
+            self.ledger.machines.launched(launch.generation, again, self.tick())
 
     def remembered(self) -> tuple[tuple[Launch, ...], tuple[Machine, ...]]:
-        return self.launches(), self.ledger.machines(ended_since=0)
+        return self.launches(), self.ledger.machines.live(ended_since=0)
 
     def launches(self) -> tuple[Launch, ...]:
-        found = (self.ledger.launch(f"g{n}") for n in range(1, self.count + 1))
+        found = (self.ledger.launches.get(f"g{n}") for n in range(1, self.count + 1))
         return tuple(launch for launch in found if launch is not None)
 
     # what must hold after every step
 
     @invariant()
     def every_live_machine_can_be_found(self) -> None:
-        known = {m.instance.id for m in self.ledger.machines()}
-        intents = {launch.generation for launch in self.ledger.open_launches()}
+        known = {m.instance.id for m in self.ledger.machines.live()}
+        intents = {launch.generation for launch in self.ledger.launches.open()}
         lost = [i for i in self.cloud.live() if i.id not in known and i.generation not in intents]
         assert lost == []
 
     @invariant()
     def no_machine_twice_and_none_invented(self) -> None:
-        ids = [m.instance.id for m in self.ledger.machines(ended_since=0)]
+        ids = [m.instance.id for m in self.ledger.machines.live(ended_since=0)]
         assert len(ids) == len(set(ids))
         assert set(ids) <= set(self.cloud.machines)
 
     @invariant()
     def what_ended_in_the_ledger_ended_in_the_cloud(self) -> None:
-        ended = [m.instance.id for m in self.ledger.machines(ended_since=0) if m.ended]
+        ended = [m.instance.id for m in self.ledger.machines.live(ended_since=0) if m.ended]
         assert all(self.cloud.machines[i].state not in LIVE for i in ended)
 
     @invariant()
     def done_launches_hold_all_the_cloud_gave(self) -> None:
-        by_id = {m.instance.id for m in self.ledger.machines(ended_since=0)}
+        by_id = {m.instance.id for m in self.ledger.machines.live(ended_since=0)}
         for launch in self.launches():
             if launch.state == "done":
                 assert by_id.issuperset(self.cloud.answers[launch.generation])

@@ -25,52 +25,52 @@ OTHER = offer(zone="eu-west-1b", on_demand=0.5)
 
 
 def test_a_launch_comes_back_whole(ledger: Ledger) -> None:
-    ledger.want({"pub1": {"physics": 2}, "pub9": {"bio": 1}}, T0)
+    ledger.books.want({"pub1": {"physics": 2}, "pub9": {"bio": 1}}, T0)
     asked = replace(spec(jobs=(1, 2)), alternatives=(OTHER,), owner={"user": "ann"})
-    ledger.intend(asked, "r1", T0)
+    ledger.launches.intend(asked, "r1", T0)
     row = Launch(
         generation="g1", request="r1", pool="burst", cloud="aws", nodes=("pub1", "pub2"),
         jobs=(1, 2), offer=offer(), alternatives=(OTHER,), state="intent", created=T0,
         accounts={"pub1": {"physics": 2}}, owner={"user": "ann"},
     )  # fmt: skip
-    assert ledger.open_launches() == (row,)
-    assert ledger.launch("g1") == row
-    assert ledger.launch("g2") is None
-    assert ledger.finished(["g1"]) == {}
-    ledger.launched("g1", [], T0 + 5)
-    ledger.launched("g1", [], T0 + 9)
-    assert ledger.launch("g1") == replace(row, state="done", finished=T0 + 5)
-    assert ledger.finished(["g1", "g2"]) == {"g1": T0 + 5}
-    assert ledger.finished([]) == {}
+    assert ledger.launches.open() == (row,)
+    assert ledger.launches.get("g1") == row
+    assert ledger.launches.get("g2") is None
+    assert ledger.launches.finished(["g1"]) == {}
+    ledger.machines.launched("g1", [], T0 + 5)
+    ledger.machines.launched("g1", [], T0 + 9)
+    assert ledger.launches.get("g1") == replace(row, state="done", finished=T0 + 5)
+    assert ledger.launches.finished(["g1", "g2"]) == {"g1": T0 + 5}
+    assert ledger.launches.finished([]) == {}
 
 
 def test_a_machine_comes_back_whole(ledger: Ledger) -> None:
     one = instance("i-1", state=InstanceState.RUNNING, address="10.0.0.7")
-    ledger.want({"pub1": {"physics": 2}}, T0)
-    ledger.intend(spec(jobs=(1, 2)), "r1", T0)
-    ledger.launched("g1", [one], T0 + 5)
+    ledger.books.want({"pub1": {"physics": 2}}, T0)
+    ledger.launches.intend(spec(jobs=(1, 2)), "r1", T0)
+    ledger.machines.launched("g1", [one], T0 + 5)
     row = Machine(
         instance=one, pool="burst", jobs=(1, 2), last_seen=T0 + 5, worst_price=0.12,
         accounts={"physics": 2},
     )  # fmt: skip
-    assert ledger.machines() == (row,)
-    ledger.registered("aws", ["i-1"], T0 + 6)
-    ledger.suspending("aws", ["i-1"], "too old", T0 + 7)
-    ledger.ended("aws", ["i-1"], "gone", T0 + 8)
+    assert ledger.machines.live() == (row,)
+    ledger.machines.registered("aws", ["i-1"], T0 + 6)
+    ledger.machines.suspending("aws", ["i-1"], "too old", T0 + 7)
+    ledger.machines.ended("aws", ["i-1"], "gone", T0 + 8)
     ended = replace(
         row, instance=replace(one, state=InstanceState.TERMINATED), registered=T0 + 6,
         suspending=T0 + 7, ended=T0 + 8, why="too old",
     )  # fmt: skip
-    assert ledger.machines() == ()
-    assert ledger.machines(ended_since=T0 + 8) == (ended,)
-    assert ledger.machines(ended_since=T0 + 8.5) == ()
+    assert ledger.machines.live() == ()
+    assert ledger.machines.live(ended_since=T0 + 8) == (ended,)
+    assert ledger.machines.live(ended_since=T0 + 8.5) == ()
 
 
 def test_both_are_told_as_of_one_moment(ledger: Ledger) -> None:
-    ledger.intend(spec(), "r1", T0)
-    ledger.intend(spec("g2", ("pub3",)), "r2", T0)
-    ledger.launched("g1", [instance("i-1"), instance("i-2", "pub2")], T0)
-    ledger.ended("aws", ["i-2"], "gone", T0)
+    ledger.launches.intend(spec(), "r1", T0)
+    ledger.launches.intend(spec("g2", ("pub3",)), "r2", T0)
+    ledger.machines.launched("g1", [instance("i-1"), instance("i-2", "pub2")], T0)
+    ledger.machines.ended("aws", ["i-2"], "gone", T0)
     machines, launches = ledger.current()
     assert [m.instance.id for m in machines] == ["i-1"]
     assert [row.generation for row in launches] == ["g2"]
@@ -78,12 +78,12 @@ def test_both_are_told_as_of_one_moment(ledger: Ledger) -> None:
 
 def test_of_some_launches_those_that_were_refused_are_forgotten(ledger: Ledger) -> None:
     for generation in ("g1", "g2", "g3", "g4"):
-        ledger.intend(spec(generation), "r", T0)
-    ledger.failed("g1", "no", T0)
-    ledger.failed("g2", "no", T0)
-    ledger.launched("g3", [], T0)
-    ledger.forget_failed(["g1", "g3", "g4"])
-    there = [g for g in ("g1", "g2", "g3", "g4") if ledger.launch(g) is not None]
+        ledger.launches.intend(spec(generation), "r", T0)
+    ledger.launches.failed("g1", "no", T0)
+    ledger.launches.failed("g2", "no", T0)
+    ledger.machines.launched("g3", [], T0)
+    ledger.launches.forget(["g1", "g3", "g4"])
+    there = [g for g in ("g1", "g2", "g3", "g4") if ledger.launches.get(g) is not None]
     assert there == ["g2", "g3", "g4"]
 
 
@@ -91,12 +91,12 @@ def test_clouds_that_have_or_had_machines_are_named(ledger: Ledger) -> None:
     for number, cloud in enumerate(("gcp", "aws", "old")):
         at = offer(cloud)
         generation = f"g{number}"
-        ledger.intend(spec(generation, ("pub1",), bought=at), "r", T0)
-        ledger.launched(generation, [instance("i", generation=generation, bought=at)], T0)
-    ledger.ended("gcp", ["i"], "gone", T0 + 10)
-    ledger.ended("old", ["i"], "gone", T0 + 5)
-    assert ledger.clouds(T0 + 10) == ("aws", "gcp")
-    assert ledger.clouds(T0 + 11) == ("aws",)
+        ledger.launches.intend(spec(generation, ("pub1",), bought=at), "r", T0)
+        ledger.machines.launched(generation, [instance("i", generation=generation, bought=at)], T0)
+    ledger.machines.ended("gcp", ["i"], "gone", T0 + 10)
+    ledger.machines.ended("old", ["i"], "gone", T0 + 5)
+    assert ledger.machines.clouds(T0 + 10) == ("aws", "gcp")
+    assert ledger.machines.clouds(T0 + 11) == ("aws",)
 
 
 @pytest.mark.parametrize(
@@ -114,20 +114,20 @@ def test_clouds_that_have_or_had_machines_are_named(ledger: Ledger) -> None:
 def test_the_most_that_a_machine_may_cost_is_that_of_its_offer(
     ledger: Ledger, bought: object, alternatives: tuple[object, ...], worst: float
 ) -> None:
-    ledger.intend(replace(spec(), alternatives=alternatives), "r", T0)
-    launch = ledger.launch("g1")
+    ledger.launches.intend(replace(spec(), alternatives=alternatives), "r", T0)
+    launch = ledger.launches.get("g1")
     assert launch is not None
     assert worst_price(instance(bought=bought), launch.offers) == worst  # type: ignore[arg-type]
-    ledger.launched("g1", [instance("i-1", bought=bought)], T0)  # type: ignore[arg-type]
-    assert [m.worst_price for m in ledger.machines()] == [worst]
+    ledger.machines.launched("g1", [instance("i-1", bought=bought)], T0)  # type: ignore[arg-type]
+    assert [m.worst_price for m in ledger.machines.live()] == [worst]
 
 
 def test_only_what_is_to_be_stopped_has_stopped(ledger: Ledger) -> None:
-    ledger.intend(spec(), "r1", T0)
-    ledger.launched("g1", [instance("i-1"), instance("i-2", "pub2")], T0)
-    ledger.stopping("aws", ["i-1"], "idle", T0 + 10)
-    ledger.has_stopped("aws", {"i-1": 0.01, "i-2": 0.01, "i-9": 0.01}, T0 + 20)
-    ledger.has_stopped("aws", {"i-1": 0.02}, T0 + 30)
-    (one,) = ledger.stopped()
+    ledger.launches.intend(spec(), "r1", T0)
+    ledger.machines.launched("g1", [instance("i-1"), instance("i-2", "pub2")], T0)
+    ledger.stops.stopping("aws", ["i-1"], "idle", T0 + 10)
+    ledger.stops.done("aws", {"i-1": 0.01, "i-2": 0.01, "i-9": 0.01}, T0 + 20)
+    ledger.stops.done("aws", {"i-1": 0.02}, T0 + 30)
+    (one,) = ledger.stops.machines()
     assert (one.instance.id, one.instance.price, one.stopped) == ("i-1", 0.01, T0 + 20)
-    assert [m.instance.id for m in ledger.machines()] == ["i-2"]
+    assert [m.instance.id for m in ledger.machines.live()] == ["i-2"]

@@ -10,7 +10,8 @@ import pytest
 from ledger_cases import T0, instance, offer, spec
 from msgspec.structs import replace
 
-from slurm_elastic.model.cluster import (
+from slurm_elastic.model.directive import Departure, Directive, LimitChange, Pause, Word
+from slurm_elastic.model.exclusion import (
     BREAKER,
     CAPACITY,
     COOL_DOWN,
@@ -19,7 +20,6 @@ from slurm_elastic.model.cluster import (
     POLICY,
     Exclusion,
 )
-from slurm_elastic.model.directive import Departure, Directive, LimitChange, Pause, Word
 from slurm_elastic.model.memory import Drained, Run
 from slurm_elastic.state.ledger import Decision, Health, Ledger
 from slurm_elastic.state.ledger.histograms import BUCKETS, Counts, observe, series
@@ -64,43 +64,43 @@ def test_refusals_and_machines_that_did_not_come_up_are_counted(
     ledger: Ledger, writes: list[list[Exclusion]], counters: dict[str, float]
 ) -> None:
     for some in writes:
-        ledger.exclude(*some)
-    assert ledger.counters() == counters
+        ledger.exclusions.add(*some)
+    assert ledger.usage.counters() == counters
 
 
 def test_each_takes_the_place_of_an_earlier_of_its_kind_and_scope(ledger: Ledger) -> None:
     held = Exclusion(kind=CAPACITY, scope="pub1", until=T0, cause="c", pool="burst", since=T0)
     doubt = Exclusion(kind=DOUBT, scope="aws", until=T0, about=("i-1", "node:pub1"))
-    ledger.exclude(held, doubt, Exclusion(kind=POLICY, scope="pub1"))
-    ledger.exclude(replace(held, until=T0 + 9, cause="d"))
+    ledger.exclusions.add(held, doubt, Exclusion(kind=POLICY, scope="pub1"))
+    ledger.exclusions.add(replace(held, until=T0 + 9, cause="d"))
     policy = Exclusion(kind=POLICY, scope="pub1")
-    assert ledger.exclusions() == (doubt, policy, replace(held, until=T0 + 9, cause="d"))
-    assert [one.kind for one in ledger.holds()] == [POLICY, CAPACITY]
+    assert ledger.exclusions.all() == (doubt, policy, replace(held, until=T0 + 9, cause="d"))
+    assert [one.kind for one in ledger.exclusions.holds()] == [POLICY, CAPACITY]
 
 
 def test_what_is_used_again_is_forgotten_with_its_refusals(ledger: Ledger) -> None:
-    ledger.exclude(cool("a"), cool("b"), breaker(2, "a"))
-    assert ledger.readmit(COOL_DOWN, "a", "left")
-    assert [(one.kind, one.scope) for one in ledger.exclusions()] == [
+    ledger.exclusions.add(cool("a"), cool("b"), breaker(2, "a"))
+    assert ledger.exclusions.readmit(COOL_DOWN, "a", "left")
+    assert [(one.kind, one.scope) for one in ledger.exclusions.all()] == [
         (BREAKER, "a"), (COOL_DOWN, "b"),
     ]  # fmt: skip
-    assert not ledger.readmit(COOL_DOWN, "a")
-    assert [one.scope for one in ledger.breakers()] == ["a"]
+    assert not ledger.exclusions.readmit(COOL_DOWN, "a")
+    assert [one.scope for one in ledger.exclusions.breakers()] == ["a"]
 
 
 def test_a_cool_down_is_over_at_its_end(ledger: Ledger) -> None:
-    ledger.exclude(cool("a", until=T0), cool("b", until=T0 + 1), breaker(2))
-    assert [one.scope for one in ledger.cool_downs(T0)] == ["b"]
+    ledger.exclusions.add(cool("a", until=T0), cool("b", until=T0 + 1), breaker(2))
+    assert [one.scope for one in ledger.exclusions.cool_downs(T0)] == ["b"]
 
 
 def test_a_review_brings_the_holds_of_one_pool_forward(ledger: Ledger) -> None:
     def hold(scope: str, pool: str, until: float, kind: str = CAPACITY) -> Exclusion:
         return Exclusion(kind=kind, scope=scope, pool=pool, until=until)
 
-    ledger.exclude(hold("n1", "burst", T0 + 9), hold("n2", "burst", T0 - 9),
+    ledger.exclusions.add(hold("n1", "burst", T0 + 9), hold("n2", "burst", T0 - 9),
                    hold("n3", "gpu", T0 + 9), hold("n4", "burst", T0 + 9, OPERATOR))  # fmt: skip
-    assert ledger.review_holds("burst", T0) == 2
-    assert [one.until - T0 for one in ledger.holds()] == [0, -9, 9, 9]
+    assert ledger.exclusions.review_holds("burst", T0) == 2
+    assert [one.until - T0 for one in ledger.exclusions.holds()] == [0, -9, 9, 9]
 
 
 @pytest.mark.parametrize(("kind", "ends"), [(COOL_DOWN, True), (BREAKER, True), (CAPACITY, True),
@@ -108,10 +108,10 @@ def test_a_review_brings_the_holds_of_one_pool_forward(ledger: Ledger) -> None:
 def test_what_lasts_longer_than_anything_is_set_for_is_of_a_clock_set_back(
     ledger: Ledger, kind: str, *, ends: bool
 ) -> None:
-    ledger.exclude(Exclusion(kind=kind, scope="a", until=T0 + 101),
+    ledger.exclusions.add(Exclusion(kind=kind, scope="a", until=T0 + 101),
                    Exclusion(kind=kind, scope="b", until=T0 + 100))  # fmt: skip
-    assert ledger.end_far(T0, 100.0) == (1 if ends else 0)
-    assert [one.until - T0 for one in ledger.exclusions()] == [0 if ends else 101, 100]
+    assert ledger.exclusions.end_far(T0, 100.0) == (1 if ends else 0)
+    assert [one.until - T0 for one in ledger.exclusions.all()] == [0 if ends else 101, 100]
 
 
 # operators' words
@@ -127,22 +127,23 @@ WORDS: tuple[Word, ...] = (
 @pytest.mark.parametrize("word", WORDS)
 def test_a_word_comes_back_as_it_was_given(ledger: Ledger, word: Word) -> None:
     said = Directive(word=word, who="ann", since=T0, starts=T0 + 5, until=T0 + 9, reason="r")
-    kept = ledger.direct(said)
+    kept = ledger.directives.give(said)
     assert kept == replace(said, number=int(T0))
-    assert ledger.directives() == (kept,)
-    assert ledger.end_directive(kept.number)
-    assert ledger.directives() == ()
-    assert not ledger.end_directive(kept.number)
+    assert ledger.directives.all() == (kept,)
+    assert ledger.directives.end(kept.number)
+    assert ledger.directives.all() == ()
+    assert not ledger.directives.end(kept.number)
 
 
 def test_no_two_words_ever_have_one_number(ledger: Ledger) -> None:
     said = Directive(word=WORDS[0], who="ann", since=T0 + 0.9, starts=T0)
-    first, second = ledger.direct(said), ledger.direct(replace(said, until=None))
+    first, second = ledger.directives.give(said), ledger.directives.give(replace(said, until=None))
     assert (first.number, second.number) == (int(T0), int(T0) + 1)
-    ledger.end_directive(first.number)
-    ledger.end_directive(second.number)
-    assert ledger.direct(replace(said, since=T0 + 3)).number == int(T0) + 3
-    assert ledger.direct(replace(said, since=T0 - 999)).number == int(T0) + 4
+    ledger.directives.end(first.number)
+    ledger.directives.end(second.number)
+    assert ledger.directives.give(said).number == int(T0) + 2
+    assert ledger.directives.give(replace(said, since=T0 + 3)).number == int(T0) + 3
+    assert ledger.directives.give(replace(said, since=T0 - 999)).number == int(T0) + 4
 
 
 # runs, drains
@@ -151,8 +152,8 @@ def test_no_two_words_ever_have_one_number(ledger: Ledger) -> None:
 def test_runs_of_a_span_are_those_of_which_some_part_is_in_it(ledger: Ledger) -> None:
     early = Run(job=1, begin=T0, end=T0 + 10, user="ann", shares=(("n[1-2]", 500_000),))
     late, open_ = Run(job=2, begin=T0 + 20, end=T0 + 30), Run(job=3, begin=T0 + 5)
-    ledger.write_runs([late, early, open_])
-    assert ledger.open_runs() == (open_,)
+    ledger.usage.write([late, early, open_])
+    assert ledger.usage.open_runs() == (open_,)
     for since, until, found in (
         (T0, T0 + 99, (early, open_, late)),
         (T0 + 10, T0 + 20, (open_,)),
@@ -160,19 +161,19 @@ def test_runs_of_a_span_are_those_of_which_some_part_is_in_it(ledger: Ledger) ->
         (T0 + 30, T0 + 99, (open_,)),
         (T0 - 9, T0 + 5, (early,)),
     ):
-        assert ledger.runs(since, until) == found
-    ledger.write_runs([replace(open_, end=T0 + 40)])
-    assert ledger.open_runs() == ()
+        assert ledger.usage.runs(since, until) == found
+    ledger.usage.write([replace(open_, end=T0 + 40)])
+    assert ledger.usage.open_runs() == ()
 
 
 def test_spans_without_jobs_are_told_by_node(ledger: Ledger) -> None:
     over, open_ = Drained(node="b", begin=T0, end=T0 + 10), Drained(node="a", begin=T0 + 5)
-    ledger.write_runs((), [over, open_])
+    ledger.usage.write((), [over, open_])
     assert ledger.state().drains == (open_,)
-    assert ledger.drains(T0, T0 + 99) == (open_, over)
-    assert ledger.drains(T0 + 10, T0 + 99) == (open_,)
-    assert ledger.drains(T0, T0 + 5) == (over,)
-    ledger.write_runs((), [replace(open_, end=T0 + 6)])
+    assert ledger.usage.drains(T0, T0 + 99) == (open_, over)
+    assert ledger.usage.drains(T0 + 10, T0 + 99) == (open_,)
+    assert ledger.usage.drains(T0, T0 + 5) == (over,)
+    ledger.usage.write((), [replace(open_, end=T0 + 6)])
     assert ledger.state().drains == ()
 
 
@@ -181,7 +182,7 @@ def test_spans_without_jobs_are_told_by_node(ledger: Ledger) -> None:
 
 def test_people_are_told_again_after_a_while_and_never_too_much(ledger: Ledger) -> None:
     def told(now: float, *keys: str, most: int = 3) -> list[str]:
-        return ledger.newly_told(keys, T0 + now, again=100.0, most=most, within=60.0)
+        return ledger.decisions.newly_told(keys, T0 + now, again=100.0, most=most, within=60.0)
 
     assert told(0, "a", "b", "a") == ["a", "b"]
     assert told(1, "a", "b", "c", "d") == ["c"], "three in a minute"
@@ -223,20 +224,20 @@ def test_a_minute_is_paid_at_least_where_the_unit_is_a_second(
     ledger: Ledger, seconds: float, paid: float
 ) -> None:
     dear = offer(price=3.6)
-    ledger.intend(spec(nodes=("pub1",), bought=dear), "r", T0)
-    ledger.launched("g1", [instance("i-1", launched=T0, bought=dear)], T0)
-    ledger.ended("aws", ["i-1"], "idle", T0 + seconds)
-    assert ledger.dollars("aws", T0, T0 + 1000, 1) == pytest.approx(paid / 1000)
+    ledger.launches.intend(spec(nodes=("pub1",), bought=dear), "r", T0)
+    ledger.machines.launched("g1", [instance("i-1", launched=T0, bought=dear)], T0)
+    ledger.machines.ended("aws", ["i-1"], "idle", T0 + seconds)
+    assert ledger.books.dollars("aws", T0, T0 + 1000, 1) == pytest.approx(paid / 1000)
 
 
 def test_requeues_that_were_lifted_by_then_are_told(ledger: Ledger) -> None:
-    ledger.lift_requeue(7, 0, T0)
-    ledger.lift_requeue(8, 2, T0 + 5)
-    assert ledger.lifted_requeues() == ((7, 0), (8, 2))
-    assert ledger.lifted_requeues(T0 + 5) == ((7, 0), (8, 2))
-    assert ledger.lifted_requeues(T0 + 4.9) == ((7, 0),)
-    ledger.requeue_put_back(7)
-    assert ledger.lifted_requeues() == ((8, 2),)
+    ledger.requeues.lift(7, 0, T0)
+    ledger.requeues.lift(8, 2, T0 + 5)
+    assert ledger.requeues.lifted() == ((7, 0), (8, 2))
+    assert ledger.requeues.lifted(T0 + 5) == ((7, 0), (8, 2))
+    assert ledger.requeues.lifted(T0 + 4.9) == ((7, 0),)
+    ledger.requeues.put_back(7)
+    assert ledger.requeues.lifted() == ((8, 2),)
 
 
 def test_a_label_is_quoted_as_prometheus_reads_it() -> None:
@@ -251,17 +252,19 @@ def test_the_last_decisions_are_those_that_were_written_last(ledger: Ledger) -> 
         Decision(at=T0 - n, correlation="c", kind="k", subjects=(f"n{n}",), reason=str(n))
         for n in range(5)
     ]
-    ledger.record(*some)
-    assert ledger.last_decisions(3) == tuple(some[2:])
-    assert ledger.last_decisions(99) == tuple(some)
+    ledger.decisions.record(*some)
+    assert ledger.decisions.last(3) == tuple(some[2:])
+    assert ledger.decisions.last(99) == tuple(some)
 
 
 def test_of_decisions_that_are_forgotten_no_subject_is_kept(ledger: Ledger) -> None:
     for at in (T0, T0 + 5):
-        ledger.record(Decision(at=at, correlation="c", kind="k", subjects=("n1", "n2"), reason="r"))
+        ledger.decisions.record(
+            Decision(at=at, correlation="c", kind="k", subjects=("n1", "n2"), reason="r")
+        )
     assert ledger.prune(T0 + 5) == 1
-    assert ledger._select("select count(*) from decision_subjects")[0][0] == 2
-    assert len(ledger.decisions("n1")) == 1
+    assert ledger.store.select("select count(*) from decision_subjects")[0][0] == 2
+    assert len(ledger.decisions.about("n1")) == 1
 
 
 @pytest.mark.parametrize(
@@ -279,7 +282,7 @@ def test_the_same_answer_of_a_cloud_is_written_once_a_minute(
     ledger: Ledger, change: dict[str, object], *, kept: bool
 ) -> None:
     first = Health(name="aws", checked=T0)
-    ledger.report_health(first)
+    ledger.health.report(first)
     again = replace(first, **change)
-    ledger.report_health(again)
-    assert ledger.health() == (again if kept else first,)
+    ledger.health.report(again)
+    assert ledger.health.all() == (again if kept else first,)

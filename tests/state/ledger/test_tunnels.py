@@ -20,20 +20,20 @@ TWO = Tunnel(generation="g1", node="pub2", address="10.99.0.9", key="K2", since=
 @pytest.fixture
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
     with closing(Ledger(tmp_path / "ledger.db")) as made:
-        made.intend(spec(), "r", T0)
-        made.launched("g1", [instance("i-1", "pub1"), instance("i-2", "pub2")], T0)
+        made.launches.intend(spec(), "r", T0)
+        made.machines.launched("g1", [instance("i-1", "pub1"), instance("i-2", "pub2")], T0)
         yield made
 
 
 def addresses(ledger: Ledger) -> dict[str, str | None]:
-    return {m.instance.id: m.instance.address for m in ledger.machines(ended_since=0.0)}
+    return {m.instance.id: m.instance.address for m in ledger.machines.live(ended_since=0.0)}
 
 
 def test_a_machine_that_enrols_is_known_by_its_key_and_has_its_address(ledger: Ledger) -> None:
     ledger.refresh()
-    assert ledger.tunnels() == ()
-    assert (ledger.enrol(TWO), ledger.enrol(ONE)) == ("", "")
-    assert ledger.tunnels() == (ONE, TWO), "by node"
+    assert ledger.tunnels.all() == ()
+    assert (ledger.tunnels.enrol(TWO), ledger.tunnels.enrol(ONE)) == ("", "")
+    assert ledger.tunnels.all() == (ONE, TWO), "by node"
     assert addresses(ledger) == {"i-1": "10.99.0.8", "i-2": "10.99.0.9"}
 
 
@@ -54,22 +54,22 @@ def test_a_machine_that_enrols_is_known_by_its_key_and_has_its_address(ledger: L
 def test_neither_key_nor_address_is_ever_that_of_two_machines(
     ledger: Ledger, other: Tunnel, why: str
 ) -> None:
-    ledger.enrol(ONE)
-    assert ledger.enrol(other) == why
-    assert ledger.tunnels() == ((ONE, TWO) if other == TWO else (ONE,))
+    ledger.tunnels.enrol(ONE)
+    assert ledger.tunnels.enrol(other) == why
+    assert ledger.tunnels.all() == ((ONE, TWO) if other == TWO else (ONE,))
 
 
 def test_a_machine_that_has_ended_keeps_the_address_that_it_had(ledger: Ledger) -> None:
-    ledger.ended("aws", ["i-1"], T0 + 1, "gone")
-    assert ledger.enrol(ONE) == ""
+    ledger.machines.ended("aws", ["i-1"], T0 + 1, "gone")
+    assert ledger.tunnels.enrol(ONE) == ""
     assert addresses(ledger) == {"i-1": None, "i-2": None}
 
 
 def test_keys_of_machines_that_are_gone_may_be_had_again(ledger: Ledger) -> None:
-    ledger.enrol(ONE)
-    ledger.enrol(TWO)
+    ledger.tunnels.enrol(ONE)
+    ledger.tunnels.enrol(TWO)
     ledger.refresh()
-    ledger.tunnels()
-    ledger.end_tunnels([ONE, replace(TWO, generation="g9")])
-    assert ledger.tunnels() == (TWO,)
-    assert ledger.enrol(replace(ONE, generation="g2")) == ""
+    ledger.tunnels.all()
+    ledger.tunnels.end([ONE, replace(TWO, generation="g9")])
+    assert ledger.tunnels.all() == (TWO,)
+    assert ledger.tunnels.enrol(replace(ONE, generation="g2")) == ""

@@ -8,38 +8,42 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from msgspec.structs import replace
 from patience import patience
 
 from slurm_elastic.base import writing
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
-from slurm_elastic.state.ckptstate import SCHEMA as CHECKPOINTS
-from slurm_elastic.state.ledger.schema import LEDGER
-from slurm_elastic.state.store import files
-from slurm_elastic.state.store.files import (
-    Schema,
-    open_memory,
-    open_reader,
-    open_writer,
-    wait_as_usual,
-)
-from slurm_elastic.state.store.store import Store, Table, Write, transaction
+from slurm_elastic.state.store.disk import Disk
+from slurm_elastic.state.store.journal import Fact
+from slurm_elastic.state.store.store import Reader, Store, Table
+from slurm_elastic.state.store.view import Schema, transaction
 
-NOTES = Schema("notes", "the test", (("create table notes (text text not null)",),))
+NOTES = Schema(
+    name="notes", maker="the test", version=1, before=range(0),
+    statements=("create table notes (text text primary key, other text) without rowid",),
+)  # fmt: skip
+LATER = replace(NOTES, version=2, statements=(*NOTES.statements, "create table more (x)"))
 INSERT = "insert into notes (text) values (?)"
 
 
 class Notes(Store):
+    tables_read: ClassVar[Mapping[str, Table]] = {}
+
+    def __init__(self, path: Path, *, read_only: bool = False, schema: Schema = NOTES) -> None:
+        home = (Reader if read_only else Disk)(path, schema)
+        super().__init__(home, schema, tables=self.tables_read)
+
     def note(self, *texts: object) -> None:
-        self._write([(INSERT, (text,)) for text in texts])
+        self._write(*(Fact(put="notes", rows=[{"text": text}]) for text in texts))
 
     def all(self) -> list[str]:
-        return [row["text"] for row in self._select("select text from notes")]
+        return [row["text"] for row in self.select("select text from notes")]
 
 
 @pytest.fixture
@@ -49,17 +53,9 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def notes(path: Path) -> Iterator[Notes]:
-    made = Notes(open_writer(path, NOTES))
+    made = Notes(path)
     yield made
     made.close()
-
-
-def test_who_waited_a_moment_only_waits_as_usual_again() -> None:
-    connection = sqlite3.connect(":memory:", timeout=0.1)
-    wait_as_usual(connection)
-    (found,) = connection.execute("pragma busy_timeout").fetchone()
-    connection.close()
-    assert found == 10_000, "ms"
 
 
 def test_writes_of_many_threads_are_all_there_and_share_transactions(notes: Notes) -> None:
@@ -72,7 +68,7 @@ def test_writes_of_many_threads_are_all_there_and_share_transactions(notes: Note
         notes.note(f"{number} a", f"{number} b")
 
     threads = [threading.Thread(target=write, args=(n,)) for n in range(16)]
-    with notes._lock:  # so that some have to wait, and go together
+    with notes.lock:  # so that some have to wait, and go together
         for thread in threads:
             thread.start()
         while len(notes._tickets) < 16:
@@ -93,7 +89,7 @@ def test_one_that_fails_is_told_to_all_who_shared_it_and_nothing_stays(notes: No
 
 def test_an_error_inside_takes_back_what_was_written(notes: Notes) -> None:
     def half() -> None:
-        with notes._transaction() as db:
+        with notes.transaction() as db:
             db.execute(INSERT, ("half",))
             raise ZeroDivisionError
 
@@ -103,7 +99,7 @@ def test_an_error_inside_takes_back_what_was_written(notes: Notes) -> None:
 
 
 def test_a_transaction_that_sqlite_has_ended_itself_fails_with_its_own_error(path: Path) -> None:
-    db = open_writer(path, NOTES)
+    db = sqlite3.connect(path, isolation_level=None)
 
     def ended() -> None:
         with transaction(db):
@@ -115,33 +111,10 @@ def test_a_transaction_that_sqlite_has_ended_itself_fails_with_its_own_error(pat
     db.close()
 
 
-@pytest.mark.parametrize("schema", [LEDGER, CHECKPOINTS], ids=lambda schema: str(schema.name))
-@pytest.mark.parametrize("back", [0, 1])
-def test_a_file_of_an_earlier_release_is_brought_up_to_date(
-    tmp_path: Path, schema: Schema, back: int
-) -> None:
-    file = tmp_path / "x.db"
-    before = Schema(schema.name, schema.maker, schema.migrations[: len(schema.migrations) - back])
-    open_writer(file, before).close()
-    if back:
-        with pytest.raises(SlurmElasticError, match="brings it up to date when it starts"):
-            open_reader(file, schema)
-    db = open_writer(file, schema)
-    assert shape(db) == shape(open_memory(schema))
-    assert file.stat().st_mode & 0o777 == 0o600
-    db.close()
-
-
-def shape(db: sqlite3.Connection) -> list[tuple[str, str]]:
-    rows = db.execute("select name, sql from sqlite_master where sql is not null order by name")
-    return [(row["name"], " ".join(row["sql"].split())) for row in rows]
-
-
 def test_a_file_of_a_later_release_is_left_alone(path: Path) -> None:
-    later = Schema("notes", "the test", (*NOTES.migrations, ("create table more (x)",)))
-    open_writer(path, later).close()
+    Notes(path, schema=LATER).close()
     with pytest.raises(ConfigError, match="has schema 2, this release knows schemas up to 1"):
-        open_writer(path, NOTES)
+        Notes(path)
 
 
 def held(place: Path) -> set[str]:
@@ -152,39 +125,35 @@ def held(place: Path) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("there", "open_", "error"),
-    [
-        (2, open_writer, ConfigError),
-        (2, open_reader, ConfigError),
-        (0, open_reader, SlurmElasticError),
-    ],
+    ("there", "read_only", "error"),
+    [(True, False, ConfigError), (True, True, ConfigError), (False, True, SlurmElasticError)],
 )
 def test_one_that_is_of_no_use_is_not_kept_open(
-    path: Path, there: int, open_: Callable[[Path, Schema], object], error: type[Exception]
+    path: Path, *, there: bool, read_only: bool, error: type[Exception]
 ) -> None:
-    migrations = (*NOTES.migrations, ("create table more (x)",))[:there]
-    open_writer(path, Schema("notes", "the test", migrations)).close()
+    if there:
+        Notes(path, schema=LATER).close()
     with pytest.raises(error) as caught:
-        open_(path, NOTES)
+        Notes(path, read_only=read_only)
     assert held(path.parent) == set(), caught.value
 
 
 def test_making_one_leaves_no_draft_and_nothing_open_whatever_the_umask(path: Path) -> None:
     before = os.umask(0o277)
     try:
-        open_writer(path, NOTES).close()
+        Notes(path).close()
     finally:
         os.umask(before)
-    assert [one.name for one in path.parent.iterdir()] == [path.name]
-    assert path.stat().st_mode & 0o777 == 0o600
+    found = {one.name: one.stat().st_mode & 0o777 for one in path.parent.rglob("*.*")}
+    assert found == dict.fromkeys(("notes.db", "notes.applied", "notes-000001.jsonl"), 0o600)
     assert held(path.parent) == set()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives a file away")
 def test_one_that_root_makes_belongs_to_its_directorys_owner(path: Path) -> None:
     os.chown(path.parent, 64030, 64031)
-    open_writer(path, NOTES).close()
-    assert (path.stat().st_uid, path.stat().st_gid) == (64030, 64031)
+    Notes(path).close()
+    assert {(p.stat().st_uid, p.stat().st_gid) for p in path.parent.rglob("*")} == {(64030, 64031)}
 
 
 def test_a_directory_is_synced_and_let_go(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,23 +165,8 @@ def test_a_directory_is_synced_and_let_go(path: Path, monkeypatch: pytest.Monkey
     writing.sync_directory(path.parent / "left")
 
 
-def test_each_commit_is_waited_for_on_the_disk_whatever_sqlite_does_by_itself(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = files._connect
-
-    def lazy(uri: str, timeout: float | None = None) -> sqlite3.Connection:
-        made = whole(uri, timeout)
-        made.execute("pragma synchronous = off")
-        return made
-
-    monkeypatch.setattr(files, "_connect", lazy)
-    with closing(open_writer(path, NOTES)) as db:
-        assert db.execute("pragma synchronous").fetchone()[0] == 2, "sqlite's number of full"
-
-
 def test_a_closed_one_may_be_closed_again(path: Path) -> None:
-    made = Notes(open_writer(path, NOTES))
+    made = Notes(path)
     made.close()
     assert held(path.parent) == set()
     made.close()
@@ -222,35 +176,34 @@ def test_a_write_of_one_statement_needs_no_transaction_of_ours(notes: Notes) -> 
     asked: list[str] = []
     notes._db.set_trace_callback(asked.append)
     notes.note("a")
-    assert [sql.split()[0].lower() for sql in asked] == ["insert"]
+    assert [sql.split()[0].lower() for sql in asked] == ["insert", "pragma"]
 
 
 def test_nothing_to_write_begins_nothing(notes: Notes) -> None:
     begun: list[str] = []
     notes._db.set_trace_callback(begun.append)
-    nothing: list[Write] = []
-    notes._write(nothing)
+    notes._write()
     assert begun == []
 
 
 class Remembering(Notes):
-    TABLES: ClassVar[Mapping[str, Table]] = {
+    tables_read: ClassVar[Mapping[str, Table]] = {
         "notes": ("select text from notes order by text", lambda row: row["text"])
     }
 
     def known(self) -> tuple[str, ...]:
-        return self._tables("notes")[0]
+        return self.tables("notes")[0]
 
 
 @pytest.fixture
 def one(path: Path) -> Iterator[Remembering]:
-    with closing(Remembering(open_writer(path, NOTES))) as made:
+    with closing(Remembering(path)) as made:
         yield made
 
 
 @pytest.fixture
 def other(path: Path, one: Remembering) -> Iterator[Notes]:
-    with closing(Notes(open_writer(path, NOTES))) as made:
+    with closing(Notes(path)) as made:
         yield made
 
 
@@ -281,10 +234,22 @@ def test_in_a_pass_a_table_is_of_one_moment_but_for_ones_own_writes(
     other.note("c")
     one.refresh()
     assert one.known() == ("a", "b", "c")
-    one._put(None, INSERT, "d")
-    assert one.known() == ("a", "b", "c"), "it said that it changes nothing"
-    one._put("notes", INSERT, "e")
-    assert one.known() == ("a", "b", "c", "d", "e")
+    one.execute("notes", INSERT, "d")
+    one.known()
+    one.execute(None, INSERT, "e")
+    assert one.known() == ("a", "b", "c", "d"), "it said that it changes nothing"
+    one.execute("notes", INSERT, "f")
+    assert one.known() == ("a", "b", "c", "d", "e", "f")
+
+
+def test_in_a_transaction_a_table_has_what_others_have_written_by_then(
+    one: Remembering, other: Notes
+) -> None:
+    one.refresh()
+    assert one.known() == ()
+    other.note("a")
+    with one.transaction("notes"):
+        assert one.known() == ("a",)
 
 
 def test_a_pass_in_which_nobody_wrote_reads_nothing(one: Remembering) -> None:
@@ -301,7 +266,7 @@ def test_what_is_read_inside_a_transaction_is_not_remembered(one: Remembering) -
     one.refresh()
 
     def half() -> None:
-        with one._transaction("notes") as db:
+        with one.transaction("notes") as db:
             db.execute(INSERT, ("half",))
             assert one.known() == ("half",)
             raise ZeroDivisionError
@@ -313,17 +278,17 @@ def test_what_is_read_inside_a_transaction_is_not_remembered(one: Remembering) -
 
 def test_several_writes_together_are_all_there_or_none(one: Remembering, other: Notes) -> None:
     one.refresh()
-    with one.together():
-        one._put("notes", INSERT, "a")
-        with one._transaction("notes") as db:
+    with one.transaction():
+        one.execute("notes", INSERT, "a")
+        with one.transaction("notes") as db:
             db.execute(INSERT, ("b",))
         assert other.all() == []
     assert other.all() == ["a", "b"]
     assert one.known() == ("a", "b")
 
     def broken() -> None:
-        with one.together():
-            one._put("notes", INSERT, "c")
+        with one.transaction():
+            one.execute("notes", INSERT, "c")
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -338,26 +303,24 @@ NOTHING = "delete from notes where false"
 def test_what_a_write_came_to_is_remembered_outside_of_transactions_alone(
     one: Remembering,
 ) -> None:
-    one._put("notes", NOTHING, rows=("x",))
+    one.passing("notes", NOTHING, rows=("x",))
     assert one.known() == (), "before the first pass"
     one.refresh()
-    with one.together():
-        one._put("notes", NOTHING, rows=("x",))
+    with one.transaction():
+        one.passing("notes", NOTHING, rows=("x",))
     assert one.known() == ()
-    one._put("notes", NOTHING, rows=("x",))
+    one.passing("notes", NOTHING, rows=("x",))
     assert one.known() == ("x",)
 
 
-def test_of_another_file_nothing_is_remembered(one: Remembering) -> None:
+def test_of_a_view_that_was_made_anew_nothing_is_remembered(one: Remembering, path: Path) -> None:
     one.refresh()
     one.note("a")
     assert one.known() == ("a",)
-    before = one._db
-    one._use(before)
-    assert one._memory
-    one._use(open_memory(NOTES))
-    assert one.known() == ()
-    before.close()
+    one._memory["notes"] = ("wrong",)
+    path.unlink()
+    one.refresh()
+    assert one.known() == ("a",)
 
 
 # reading alone
@@ -365,7 +328,7 @@ def test_of_another_file_nothing_is_remembered(one: Remembering) -> None:
 
 def test_a_reader_of_no_file_is_told_who_makes_it(path: Path) -> None:
     with pytest.raises(SlurmElasticError) as caught:
-        open_reader(path, NOTES)
+        Notes(path, read_only=True)
     assert str(caught.value) == f"there is no notes at {path}; the test makes it when it starts"
     assert not path.exists()
 
@@ -382,9 +345,9 @@ def anyones() -> Iterator[Path]:
 def test_a_file_is_read_where_nothing_may_be_written_beside_it(anyones: Path) -> None:
     """After a clean stop it is whole by itself; with a log beside it, it is not."""
     path = anyones / "notes.db"
-    with closing(Notes(open_writer(path, NOTES))) as made:
+    with closing(Notes(path)) as made:
         made.note("a")
-    path.chmod(0o644)
+    opened(anyones)
     assert read_as_nobody(path) == "a"
     path.with_name("notes.db-wal").write_bytes(b"x" * 64)
     path.with_name("notes.db-wal").chmod(0o600)
@@ -392,15 +355,31 @@ def test_a_file_is_read_where_nothing_may_be_written_beside_it(anyones: Path) ->
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be nobody")
-@pytest.mark.parametrize(("there", "error"), [(2, "ConfigError"), (0, "SlurmElasticError")])
+@pytest.mark.parametrize(("there", "error"), [(True, "ConfigError"), (False, "SlurmElasticError")])
 def test_a_file_of_another_release_is_not_read_there_either(
-    anyones: Path, there: int, error: str
+    anyones: Path, *, there: bool, error: str
 ) -> None:
+    if there:
+        Notes(anyones / "notes.db", schema=LATER).close()
+        opened(anyones)
+    assert read_as_nobody(anyones / "notes.db") == error
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be nobody")
+def test_a_view_that_cannot_be_believed_is_read_from_its_journal(anyones: Path) -> None:
     path = anyones / "notes.db"
-    migrations = (*NOTES.migrations, ("create table more (x)",))[:there]
-    open_writer(path, Schema("notes", "the test", migrations)).close()
-    path.chmod(0o644)
-    assert read_as_nobody(path) == error
+    with closing(Notes(path)) as made:
+        made.note("a")
+    path.write_bytes(b"not a database, but long enough" * 99)
+    opened(anyones)
+    assert read_as_nobody(path) == "a"
+    path.unlink()
+    assert read_as_nobody(path) == "a"
+
+
+def opened(place: Path) -> None:
+    for one in place.rglob("*"):
+        one.chmod(0o755 if one.is_dir() else 0o644)
 
 
 def read_as_nobody(path: Path) -> str:
@@ -408,11 +387,13 @@ def read_as_nobody(path: Path) -> str:
     code = (
         "import os, sqlite3, sys; from pathlib import Path\n"
         "from slurm_elastic.base.errors import SlurmElasticError\n"
-        "from slurm_elastic.state.store.files import Schema, open_reader\n"
-        f"schema = Schema('notes', 'the test', {NOTES.migrations!r})\n"
+        "from slurm_elastic.state.store.store import Reader\n"
+        "from slurm_elastic.state.store.view import Schema\n"
+        f"schema = Schema(name='notes', maker='the test', version=1, before=range(0), "
+        f"statements={NOTES.statements!r})\n"
         "os.setgid(65534); os.setuid(65534)\n"
         "try:\n"
-        "    print(*(row[0] for row in open_reader(Path(sys.argv[1]), schema).execute("
+        "    print(*(row[0] for row in Reader(Path(sys.argv[1]), schema).db.execute("
         "'select text from notes')))\n"
         "except (sqlite3.Error, SlurmElasticError) as error:\n"
         "    print(type(error).__name__)\n"

@@ -8,10 +8,29 @@ from pathlib import Path
 
 import pytest
 
-from slurm_elastic.state.store.files import lost
-from slurm_elastic.state.store.trouble import Kind, kind_of, require_room, trouble_of
+from slurm_elastic.state.store.trouble import (
+    JournalError,
+    Kind,
+    LostFileError,
+    kind_of,
+    locked_error,
+    require_room,
+    set_aside,
+    trouble_of,
+)
 
 PATH = Path("/var/lib/x/ledger.db")
+
+
+LOST = LostFileError(errno.ENOENT, "it was removed", str(PATH))
+
+
+def of_journal(cause: OSError) -> sqlite3.Error:
+    try:
+        with JournalError.of_system():
+            raise cause
+    except sqlite3.Error as error:
+        return error
 
 
 def of_sqlite(code: int | None, text: str = "x") -> sqlite3.Error:
@@ -44,7 +63,10 @@ def of_sqlite(code: int | None, text: str = "x") -> sqlite3.Error:
         (OSError(errno.EROFS, "x"), Kind.READ_ONLY),
         (OSError(errno.EACCES, "x"), Kind.UNUSABLE),
         (OSError("x"), Kind.UNUSABLE),
-        (lost(PATH), Kind.LOST),
+        (LOST, Kind.LOST),
+        (locked_error(PATH), Kind.LOCKED),
+        (of_journal(LOST), Kind.LOST),
+        (of_journal(OSError(errno.ENOSPC, "x")), Kind.FULL),
     ],
 )
 def test_the_kind_is_told_by_the_code(error: Exception, kind: Kind) -> None:
@@ -60,7 +82,8 @@ def test_the_kind_is_told_by_the_code(error: Exception, kind: Kind) -> None:
         (OSError(errno.ENOSPC, "x"), "the disk of /var/lib/x is full", "(df /var/lib/x)"),
         (of_sqlite(sqlite3.SQLITE_BUSY), f"another process has locked {PATH}", f"fuser -v {PATH}*"),
         (of_sqlite(sqlite3.SQLITE_CORRUPT), f"{PATH} is damaged", "sets the file aside"),
-        (lost(PATH), f"{PATH} was removed or replaced", "of what is in memory"),
+        (LOST, f"{PATH} was removed or replaced", "of what it knows"),
+        (locked_error(Path("/x/y")), "another process has locked /x/y", "fuser -v /x/y*"),
         (OSError(errno.EROFS, "x"), f"{PATH} cannot be written", f"ls -l {PATH}"),
         (OSError(errno.EACCES, "x"), f"{PATH} cannot be used", "mode of /var/lib/x"),
     ],
@@ -78,3 +101,14 @@ def test_room_is_what_a_file_of_that_size_can_have(tmp_path: Path) -> None:
         require_room(tmp_path, 2**62)
     with pytest.raises(FileNotFoundError):
         require_room(tmp_path / "left", 1)
+
+
+def test_a_damaged_file_is_kept_beside_and_what_sqlite_left_of_it_goes(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    for number in range(2):
+        path.write_text(f"damaged {number}")
+        path.with_name("ledger.db-wal").touch()
+        set_aside(path, 0.0)
+    found = {one.name: one.read_text() for one in tmp_path.iterdir()}
+    name = "ledger.db.damaged-19700101T000000Z"
+    assert found == {name: "damaged 0", f"{name}-2": "damaged 1"}

@@ -29,9 +29,12 @@ from slurm_elastic.cli.main import main
 from slurm_elastic.config import Config
 from slurm_elastic.config.policies import Budget, SitePolicies
 from slurm_elastic.controller.usage_counters import LAG, CallTimes, settle
-from slurm_elastic.model.cluster import COOL_DOWN, Exclusion, Image, Limits
+from slurm_elastic.model.checkpoint import Image
+from slurm_elastic.model.cluster import Limits
+from slurm_elastic.model.exclusion import COOL_DOWN, Exclusion
 from slurm_elastic.model.memory import Health, Run
-from slurm_elastic.state.ckptstate import FILE, CheckpointState
+from slurm_elastic.state.ckptstate import CheckpointState
+from slurm_elastic.state.ckptstate.schema import FILE
 from slurm_elastic.state.credentials import health_of
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.state.ledger.histograms import BUCKETS, observe, series
@@ -70,7 +73,7 @@ def site(tmp_path: Path) -> Config:
 @pytest.fixture
 def ledger(tmp_path: Path, site: Config) -> Iterator[Ledger]:
     made = busy_ledger(tmp_path / "ledger.db")
-    made.beat("slurm-elasticd", NOW - 3, 1)
+    made.health.beat("slurm-elasticd", NOW - 3, 1)
     yield made
     made.close()
 
@@ -91,7 +94,7 @@ def test_they_say_what_status_says(site: Config, ledger: Ledger) -> None:
 
 
 def test_credentials_have_their_end(site: Config, ledger: Ledger) -> None:
-    ledger.report_health(health_of("aws", NOW + 99_999, NOW), health_of("rack", None, NOW))
+    ledger.health.report(health_of("aws", NOW + 99_999, NOW), health_of("rack", None, NOW))
     found = samples(text(site, NOW))
     name = 'slurm_elastic_credential_expiry_timestamp_seconds{cloud="aws"}'
     assert {n: v for n, v in found.items() if "expiry" in n} == {name: NOW + 99_999}
@@ -106,7 +109,7 @@ def test_without_a_ledger_that_is_what_they_say(tmp_path: Path) -> None:
 def test_slurm_that_does_not_answer_takes_its_own_part_away(
     site: Config, ledger: Ledger, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ledger.report_health(Health(name="slurm", checked=NOW, error="down", code="slurm"))
+    ledger.health.report(Health(name="slurm", checked=NOW, error="down", code="slurm"))
     path = config_file(tmp_path)
     assert main(["--config", str(path), "metrics"]) == 0
     out, err = capsys.readouterr()
@@ -127,8 +130,8 @@ def test_a_file_is_there_whole_for_everybody(site: Config, ledger: Ledger, tmp_p
 
 def test_sums_go_on_over_restarts_and_count_each_span_once(site: Config, tmp_path: Path) -> None:
     book = busy_ledger(tmp_path / "ledger.db")
-    book.registered("aws", ["i-0aaaaaaaaaaaaaaa1"], T0 + 190)
-    book.write_runs([
+    book.machines.registered("aws", ["i-0aaaaaaaaaaaaaaa1"], T0 + 190)
+    book.usage.write([
         Run(job=42, begin=T0 + 195, end=T0 + 1195, label="42", account="physics",
             shares=(("pub1", 500_000),)),
     ])  # fmt: skip
@@ -146,7 +149,7 @@ def test_sums_go_on_over_restarts_and_count_each_span_once(site: Config, tmp_pat
     book = Ledger(tmp_path / "ledger.db", read_only=True)
     expected = sum(
         0.04 / 3600 * ((m.ended or T0 + 7200 - LAG) - m.instance.launched)
-        for m in book.machines(ended_since=0.0)
+        for m in book.machines.live(ended_since=0.0)
         if m.instance.market == "spot"
     )
     book.close()
@@ -162,8 +165,8 @@ def test_sums_go_on_over_restarts_and_count_each_span_once(site: Config, tmp_pat
 
 def test_each_refusal_counts(site: Config, ledger: Ledger) -> None:
     refused = Exclusion(kind=COOL_DOWN, scope="aws/c6i/eu-west-1a/spot", code="NoRoom", until=NOW)
-    ledger.exclude(refused)
-    ledger.exclude(refused)
+    ledger.exclusions.add(refused)
+    ledger.exclusions.add(refused)
     found = samples(text(site, NOW))
     name = 'slurm_elastic_refusals_total{cloud="aws",code="NoRoom",market="spot"}'
     assert found[name] == 2
@@ -195,7 +198,7 @@ def test_calls_to_clouds_are_timed_and_told_by_how_they_end() -> None:
 
 def test_names_of_clouds_may_have_any_characters(site: Config, ledger: Ledger) -> None:
     odd = 'a"b\\c\nd'
-    ledger.count({series("refusals", cloud=odd, market="spot", code="x"): 3})
+    ledger.usage.count({series("refusals", cloud=odd, market="spot", code="x"): 3})
     found = samples(text(site, NOW))
     (name,) = [n for n in found if 'code="x"' in n]
     assert 'cloud="a\\"b\\\\c\\nd"' in name
@@ -208,7 +211,7 @@ def test_many_types_and_zones_are_one(site: Config, ledger: Ledger) -> None:
 
     for number in range(MOST_OFFERS + 1):
         one = instance(f"i-x{number}", f"x{number}", f"gx{number}")
-        ledger.adopt(replace(one, zone=f"zone-{number}"), general_pool().name, NOW)
+        ledger.machines.adopt(replace(one, zone=f"zone-{number}"), general_pool().name, NOW)
     found = samples(text(site, NOW))
     rows = [name for name in found if name.startswith("slurm_elastic_machines{")]
     assert len(rows) <= 10
@@ -248,7 +251,7 @@ def step(site: Config, ledger: Ledger) -> None:
         labels |= {"pool": "general"} if name == "boot_seconds" else {}
         labels |= {"call": "launch"} if name == "api_seconds" else {}
         observe(more, name, 20.0, **labels)
-    ledger.count(more)
+    ledger.usage.count(more)
     saves: defaultdict[str, float] = defaultdict(float)
     for name, labels in CKPT.items():
         observe(saves, name, 20.0, **labels)

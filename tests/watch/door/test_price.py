@@ -15,9 +15,9 @@ from slurm_elastic.config import Config
 from slurm_elastic.model.cluster import Market
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.simulate.habits import Habits
-from slurm_elastic.watch.door.answers import Answers, Kept
-from slurm_elastic.watch.door.asks import Answer, PartitionPrice, PriceAsk
-from slurm_elastic.watch.door.pricing import Seen, habits_of, prices_of
+from slurm_elastic.watch.door.answers import DoorAnswers, Kept
+from slurm_elastic.watch.door.pricing import Moment, habits_of, prices_of
+from slurm_elastic.watch.door.questions import DoorAnswer, PartitionPrice, PriceAsk
 
 WISH = SlurmJob(
     id=0, states=frozenset({"PENDING"}), user="ann", partitions=("batch",), cpus=2, limit=3600
@@ -36,7 +36,7 @@ def running(number: int, node: str, elapsed: float = 600.0, limit: int = 3600) -
 
 
 def one(config: Config, *jobs: SlurmJob, wish: SlurmJob = WISH) -> PartitionPrice:
-    seen = Seen(now=NOW, jobs=jobs, nodes=NODES, habits=Habits())
+    seen = Moment(now=NOW, jobs=jobs, nodes=NODES, habits=Habits())
     (found,) = prices_of(config, PriceAsk(job=wish), seen)
     return found
 
@@ -71,12 +71,12 @@ def test_a_cloud_costs_from_its_last_spot_price_to_its_dearest_at_the_limit(
     site: Config,
 ) -> None:
     ledger = busy_ledger(site.state / "ledger.db")
-    machines = ledger.machines(ended_since=0.0)
+    machines = ledger.machines.live(ended_since=0.0)
     ledger.close()
     cloud = next(c for c in site.clouds if c.name == "aws")
     wish = replace(WISH, partitions=(cloud.partition_name,), cpus=1)
     slurm = busy_slurm()
-    seen = Seen(
+    seen = Moment(
         now=NOW, jobs=slurm.jobs(), nodes=slurm.nodes(), habits=Habits(), machines=machines
     )  # fmt: skip
     found = [p for p in prices_of(site, PriceAsk(job=wish), seen) if not p.why]
@@ -101,11 +101,11 @@ def test_habits_are_learnt_from_jobs_with_a_limit() -> None:
 def test_everybody_may_ask_and_nonsense_is_refused(tmp_path: Path) -> None:
     site = config(tmp_path)
     config_file(tmp_path)
-    answers = Answers(site, busy_slurm(), lambda: NOW)
+    answers = DoorAnswers(site, busy_slurm(), lambda: NOW)
 
-    def ask(job: SlurmJob) -> Answer:
+    def ask(job: SlurmJob) -> DoorAnswer:
         line = msgspec.json.encode(PriceAsk(job=job))
-        return msgspec.json.decode(answers(Peer(uid=4321), line), type=Answer)
+        return msgspec.json.decode(answers(Peer(uid=4321), line), type=DoorAnswer)
 
     told = ask(replace(WISH, partitions=("aws",)))
     assert told.prices
@@ -116,9 +116,9 @@ def test_everybody_may_ask_and_nonsense_is_refused(tmp_path: Path) -> None:
 
 def test_nobody_learns_by_a_forecast_how_long_anothers_jobs_ran(tmp_path: Path) -> None:
     """As Slurm's configuration cannot be read here, all is private that may be."""
-    answers = Answers(config(tmp_path), busy_slurm(), lambda: NOW)
+    answers = DoorAnswers(config(tmp_path), busy_slurm(), lambda: NOW)
     rows = [("ann", "a", 2, 3600, 360), ("bob", "b", 2, 3600, 3000)] * 30
-    seen = Seen(now=NOW, jobs=(), nodes=NODES, habits=habits_of(rows))
+    seen = Moment(now=NOW, jobs=(), nodes=NODES, habits=habits_of(rows))
     answers._seen = Kept(lambda: seen, 60.0)
 
     def runs(uid: int) -> list[tuple[int, ...]]:
@@ -126,7 +126,7 @@ def test_nobody_learns_by_a_forecast_how_long_anothers_jobs_ran(tmp_path: Path) 
         for user, account in (("ann", ""), ("bob", ""), ("", "a"), ("", "b")):
             ask = PriceAsk(job=replace(WISH, user=user, account=account))
             line = answers(Peer(uid=uid), msgspec.json.encode(ask))
-            told += [one.run for one in msgspec.json.decode(line, type=Answer).prices or ()]
+            told += [one.run for one in msgspec.json.decode(line, type=DoorAnswer).prices or ()]
         return told
 
     of_operator, of_user = runs(0), runs(4321)

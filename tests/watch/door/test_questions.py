@@ -14,8 +14,8 @@ from status_cases import NOW, busy_ledger, busy_slurm, config
 from slurm_elastic.base.unixsocket import Peer
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.watch.door import answers as module
-from slurm_elastic.watch.door.answers import Answers, Kept
-from slurm_elastic.watch.door.asks import Answer
+from slurm_elastic.watch.door.answers import DoorAnswers, Kept
+from slurm_elastic.watch.door.questions import DoorAnswer
 
 pytestmark = pytest.mark.usefixtures("guarded")
 VALUES = (
@@ -60,11 +60,11 @@ def test_no_value_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(module, "apart", lambda function, *args: function(*args))
     site = config(tmp_path)
     busy_ledger(site.state / "ledger.db").close()
-    answers = Answers(site, busy_slurm(), lambda: NOW)
+    answers = DoorAnswers(site, busy_slurm(), lambda: NOW)
     for uid, asks in ((4321, questions()), (0, orders())):
         for ask in asks:
             line = json.dumps(ask).encode()
-            told = msgspec.json.decode(answers(Peer(uid=uid), line), type=Answer)
+            told = msgspec.json.decode(answers(Peer(uid=uid), line), type=DoorAnswer)
             assert told.error.isprintable(), ask
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.base.unixsocket import Peer
-from slurm_elastic.watch.door.asks import Lane, lane_of, understood
+from slurm_elastic.watch.door.questions import Lane, lane_of, understood
 from slurm_elastic.watch.door.server import Door, Limits, may_hold
 
 pytestmark = pytest.mark.usefixtures("guarded")

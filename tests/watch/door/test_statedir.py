@@ -116,7 +116,7 @@ def test_closing_keeps_the_locks_of_an_open_ledger(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.db")
     tmp_path.chmod(0o755)
     (tmp_path / "ledger.db").chmod(0o644)
-    ledger.beat("slurm-elasticd", 1.0, 1)
+    ledger.health.beat("slurm-elasticd", 1.0, 1)
     held = (tmp_path / "ledger.db").stat().st_ino
     before = locks_on(held)
     assert before
@@ -141,16 +141,16 @@ def test_another_user_opens_none_of_the_files_and_so_locks_none(open_path: Path)
         ledger = Ledger(state / "ledger.db")
     (state / "daemon.lock").touch(mode=0o644)
     statedir.close_to_others(state, 0)
-    ledger.beat("slurm-elasticd", 1.0, 1)
-    files = [str(path) for path in state.iterdir()]
-    assert len(files) == 4
+    ledger.health.beat("slurm-elasticd", 1.0, 1)
+    files = [str(path) for path in state.rglob("*")]
+    assert len(files) == 7
     done = subprocess.run(
         [sys.executable, "-Es", "-c", ATTACK, *files, str(state)],
         capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
     # A directory may be named (O_PATH), as that gives no right to anything in it.
     assert done.stdout.splitlines() == [f"opened {state}"]
-    ledger.beat("slurm-elasticd", 2.0, 1)
+    ledger.health.beat("slurm-elasticd", 2.0, 1)
     with open(state / "daemon.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     ledger.close()

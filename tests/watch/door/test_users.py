@@ -33,8 +33,8 @@ from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.state import statedir
 from slurm_elastic.watch.door import client
-from slurm_elastic.watch.door.answers import USERS_SPAN, Answers
-from slurm_elastic.watch.door.asks import Answer, Chain, ChainAsk
+from slurm_elastic.watch.door.answers import USERS_SPAN, DoorAnswers
+from slurm_elastic.watch.door.questions import Chain, ChainAsk, DoorAnswer
 from slurm_elastic.watch.door.records import may_read, read_facts
 from slurm_elastic.watch.door.server import Door
 
@@ -83,14 +83,14 @@ class Host:
     def private(self, *words: str) -> None:
         (self.root / "slurm.conf").write_text(f"PrivateData=cloud,{','.join(words)}\n")
 
-    def answers(self) -> Answers:
-        return Answers(self.config, self.slurm, lambda: NOW)
+    def answers(self) -> DoorAnswers:
+        return DoorAnswers(self.config, self.slurm, lambda: NOW)
 
     def told(
         self, ask: Mapping[str, object], uid: int = NOBODY, groups: Sequence[int] = ()
-    ) -> Answer:
+    ) -> DoorAnswer:
         peer = Peer(uid=uid, groups=frozenset(groups))
-        return msgspec.json.decode(self.answers()(peer, json.dumps(ask).encode()), type=Answer)
+        return msgspec.json.decode(self.answers()(peer, json.dumps(ask).encode()), type=DoorAnswer)
 
     @contextlib.contextmanager
     def serving(self) -> Iterator[None]:
@@ -135,7 +135,7 @@ def test_a_user_sees_status_without_opening_a_file_of_the_state_directory(host: 
 
 @needs.ROOT
 def test_a_users_day_has_the_own_machines_and_jobs(host: Host) -> None:
-    host.ledger.write_runs([
+    host.ledger.usage.write([
         Run(job=42, begin=NOW - 3000, uid=NOBODY, shares=(("pub1", 1),)),
         Run(job=44, begin=NOW - 3000, uid=1001, shares=(("pub2", 1),)),
     ])  # fmt: skip
@@ -156,6 +156,8 @@ def test_a_users_day_has_the_own_machines_and_jobs(host: Host) -> None:
         done = host.as_nobody("status", "--day", "--json")
         assert json.loads(done.stdout)["running"][-1] == 2
         assert host.as_nobody("status", "--day").stdout.startswith("The last 24 hours")
+        week = json.loads(host.as_nobody("status", "--day", "7d", "--json").stdout)
+        assert week["at"] - week["begin"] == 7 * 86400
 
 
 @needs.ROOT
@@ -276,7 +278,7 @@ def test_a_user_is_told_what_keeps_pools_from_starting_machines(host: Host) -> N
     assert "the cluster is limited to 3 nodes" in bar.reason
     assert " by " not in bar.reason
     word = LimitChange(scope="", key="nodes", value=2.0)
-    host.ledger.direct(
+    host.ledger.directives.give(
         Directive(word=word, who="root", since=NOW - 60, starts=NOW - 60, reason="licences")
     )
     (bar,) = (host.told(ask).chain or Chain()).bars
@@ -300,7 +302,7 @@ def test_root_and_operators_see_all(host: Host, monkeypatch: pytest.MonkeyPatch)
         assert len(told.facts.machines) == len(read_facts(host.config, NOW).machines)
 
 
-def operator(host: Host, monkeypatch: pytest.MonkeyPatch) -> Answer:
+def operator(host: Host, monkeypatch: pytest.MonkeyPatch) -> DoorAnswer:
     made_operators(host, monkeypatch)
     return host.told({"ask": "facts"}, groups=(100, GROUP))
 
@@ -317,7 +319,7 @@ def made_operators(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
             raise KeyError(name)
         return Group()
 
-    monkeypatch.setattr("slurm_elastic.watch.door.asks.grp.getgrnam", getgrnam)
+    monkeypatch.setattr("slurm_elastic.watch.door.questions.grp.getgrnam", getgrnam)
 
 
 def test_operators_have_the_places_and_the_turn_of_who_is_trusted(
@@ -361,7 +363,7 @@ def test_viewers_see_all_and_change_nothing(host: Host) -> None:
     assert len(told.machines) == len(read_facts(host.config, NOW).machines)
     said = host.told(PAUSE, groups=[group]).error
     assert said == "this is for root, root and members of groups in users.operators (none)"
-    assert host.ledger.directives() == ()
+    assert host.ledger.directives.all() == ()
 
 
 def test_without_an_answer_of_slurms_private_jobs_are_nobodys(host: Host) -> None:
@@ -391,7 +393,7 @@ def test_where_slurm_conf_cannot_be_read_all_is_private(host: Host) -> None:
      b'{"ask": "chain", "about": "node", "name": "a\\ud800"}', b"[" * 100_000],
 )  # fmt: skip
 def test_what_is_no_question_is_refused_in_a_sentence(host: Host, line: bytes) -> None:
-    told = msgspec.json.decode(host.answers()(Peer(uid=NOBODY), line), type=Answer)
+    told = msgspec.json.decode(host.answers()(Peer(uid=NOBODY), line), type=DoorAnswer)
     assert told.error
     assert told.error.isprintable()
     assert "Traceback" not in told.error
@@ -478,20 +480,20 @@ PAUSE = {"ask": "direct", "word": {"kind": "pause", "scope": "pool:rack"}, "reas
 def test_an_order_is_for_operators_and_the_kernel_says_who_it_is(host: Host) -> None:
     said = host.told(PAUSE).error
     assert said == "this is for root, root and members of groups in users.operators (none)"
-    assert host.ledger.directives() == ()
+    assert host.ledger.directives.all() == ()
     host.file.write_text(f"{YAML.format(root=host.root)}users: {{operators: [sudo]}}\n")
     group = grp.getgrnam("sudo").gr_gid
     assert host.told(PAUSE, groups=[group + 1]).lines is None
     lines = host.told(PAUSE, groups=[group]).lines or ()
     assert lines[0] == "pool rack is paused by nobody: disk"
-    (one,) = host.ledger.directives()
+    (one,) = host.ledger.directives.all()
     assert one.who == "nobody"
-    (decision,) = host.ledger.decisions("pool:rack", 1)
+    (decision,) = host.ledger.decisions.about("pool:rack", 1)
     assert (decision.kind, decision.reason) == ("directed", lines[0])
     assert host.told({"ask": "end", "numbers": [one.number]}).error
     done = host.told({"ask": "end", "numbers": [one.number]}, groups=[group]).lines
     assert done == ("no longer: pool rack is paused by nobody: disk",)
-    assert host.ledger.directives() == ()
+    assert host.ledger.directives.all() == ()
 
 
 LEAVE = {
@@ -538,7 +540,7 @@ def test_an_order_that_makes_no_sense_is_refused_in_a_sentence_and_not_kept(
     said = host.told({"ask": "direct"} | order, uid=0).error
     assert why in said
     assert said.isprintable()
-    assert host.ledger.directives() == ()
+    assert host.ledger.directives.all() == ()
 
 
 @pytest.mark.parametrize("words", [("usage",), ("accounts", "jobs", "nodes", "usage")])
@@ -547,7 +549,7 @@ def test_a_changed_limit_is_no_more_told_than_what_was_spent(
 ) -> None:
     """Neither that it was changed, nor that an operator ended it, nor that its time is over."""
     host.told({"ask": "direct", "word": LIMIT, "reason": "licences"}, uid=0)
-    (one,) = host.ledger.directives()
+    (one,) = host.ledger.directives.all()
     host.told({"ask": "end", "numbers": [one.number]}, uid=0)
     host.told(PAUSE, uid=0)
     chain = {"ask": "chain", "about": "pool", "name": "rack"}
@@ -621,7 +623,7 @@ def test_a_member_of_the_operators_group_pauses_by_the_socket(host: Host) -> Non
     assert "pool rack is paused by nobody until" in done.stdout
     assert limited.returncode == 0, limited.stderr
     assert "no longer: pool rack is paused by nobody" in over.stdout
-    assert [d.who for d in host.ledger.directives()] == ["nobody"]
+    assert [d.who for d in host.ledger.directives.all()] == ["nobody"]
 
 
 @needs.ROOT
@@ -632,7 +634,7 @@ def test_a_user_is_told_the_cost_of_the_own_jobs_alone(open_path: Path) -> None:
     with statedir.private_umask():
         book(open_path / "state" / "ledger.db").close()
     config = configfile.load(file)
-    answers = Answers(config, FakeSlurm(), lambda: LATER)
+    answers = DoorAnswers(config, FakeSlurm(), lambda: LATER)
     door = Door(config.read_socket, answers, answers.trusts)
     door.start()
     path = [p for p in sys.path if p]
@@ -663,9 +665,9 @@ def test_a_user_is_told_the_cost_of_the_own_jobs_alone(open_path: Path) -> None:
 def test_a_user_is_told_costs_of_some_months_and_operators_of_all(open_path: Path) -> None:
     config = configfile.load(config_file(open_path))
     book(config.state / "ledger.db").close()
-    answers = Answers(config, FakeSlurm(), lambda: LATER)
+    answers = DoorAnswers(config, FakeSlurm(), lambda: LATER)
     ask = json.dumps({"ask": "cost", "by": "job", "since": LATER - 300 * 86400}).encode()
     for uid, since in ((NOBODY, LATER - USERS_SPAN), (0, LATER - 300 * 86400)):
-        found = msgspec.json.decode(answers(Peer(uid=uid), ask), type=Answer).costs
+        found = msgspec.json.decode(answers(Peer(uid=uid), ask), type=DoorAnswer).costs
         assert found is not None
         assert found.since == since

@@ -20,7 +20,7 @@ from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 from selenium.webdriver.support.ui import WebDriverWait
 
 from slurm_elastic.watch.web.documents import Documents, Query, Source
-from slurm_elastic.watch.web.server import OWN_NAMES, Server, application
+from slurm_elastic.watch.web.server import OWN_NAMES, PageServer, application
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 FLAGS = (
@@ -38,7 +38,7 @@ STARTED = """
 const found = performance.getEntriesByType("resource").filter((e) => e.name.endsWith("/start.js"));
 return found.some((e) => e.responseStatus === 200);
 """
-TAKES = {"explain": ("subject",), "cost": ("by", "since")}
+TAKES = {"explain": ("subject",), "day": ("span",), "cost": ("by", "since")}
 AXE = Path(__file__).parent / "axe" / "axe.min.js"
 
 
@@ -57,7 +57,7 @@ def served(
         for name, make in sources.items()
     })  # fmt: skip
     app = application(documents, names=names, key=key, period=period)
-    server = Server(app)
+    server = PageServer(app)
     with socket.create_server(("127.0.0.1", 0)) as link:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [link]})
         thread.start()

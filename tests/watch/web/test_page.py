@@ -86,7 +86,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     for module in (web, explain, cost):
         monkeypatch.setattr(module, "time", Frozen())
     ledger = busy_ledger(tmp_path / "ledger.db")
-    ledger.beat("slurm-elasticd", NOW - 3, os.getpid())
+    ledger.health.beat("slurm-elasticd", NOW - 3, os.getpid())
     ledger.close()
     return Site(web.sources(config(tmp_path), busy_slurm(), config_file(tmp_path)))
 
@@ -214,7 +214,7 @@ def test_the_day_tells_the_most_at_one_moment_and_hours_their_most(page: Page, s
     page.go("#/day")
     page.wait(lambda: "at most" in page.text("main"))
     captions = page.js("return [...document.querySelectorAll('figcaption')].map(c => c.innerText)")
-    machines, money, _ = (" ".join(text.split()) for text in captions)
+    machines, money, *_ = (" ".join(text.split()) for text in captions)
     assert machines.startswith("Machines paid 0 now, at most 4 at ")
     assert "at most $7.5" in money
     page.js("document.querySelector('details').open = true")
@@ -342,14 +342,14 @@ def test_a_page_that_was_left_keeps_no_connection(
     site: Site, browser: Chrome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A browser has six for all pages of a server, and keeps pages for the way back."""
-    made: list[server.Answers] = []
-    answers = server.Answers
+    made: list[server.PageAnswers] = []
+    answers = server.PageAnswers
 
-    def kept(*given: Any) -> server.Answers:
+    def kept(*given: Any) -> server.PageAnswers:
         made.append(answers(*given))
         return made[0]
 
-    monkeypatch.setattr(server, "Answers", kept)
+    monkeypatch.setattr(server, "PageAnswers", kept)
     with served(site.sources()) as address:
         page = Page(browser, address)
         for place in PAGES:
@@ -357,3 +357,159 @@ def test_a_page_that_was_left_keeps_no_connection(
             page.wait(lambda: made[0]._open == 1)
         browser.get("about:blank")
         page.wait(lambda: made[0]._open == 0)
+
+
+@pytest.mark.parametrize("place", ["#/", "#/explain"])
+def test_jobs_that_wait_are_listed_and_lead_to_why(page: Page, site: Site, place: str) -> None:
+    def many(document: dict[str, Any]) -> None:
+        one = document["queue"]["jobs"][0]
+        told = [one | {"id": 50 + n, "tasks": 1 + 3 * (n == 1), "age": 60.0 * n} for n in range(15)]
+        document["queue"] |= {"jobs": told, "waiting": 18}
+
+    site.changes["status"] = many
+    page.go(place)
+    page.wait(lambda: "18 jobs wait, the longest first" in page.text("main"))
+    rows = (
+        "return [...document.querySelectorAll('[data-key=waiting] tbody tr')].map(r => r.innerText)"
+    )
+    assert len(page.js(rows)) == 10
+    assert "51 (4 tasks)" in page.js(rows)[1]
+    assert "Resources" in page.js(rows)[1]
+    page.js(
+        "[...document.querySelectorAll('button')].find(b => b.innerText === 'Show all 15').click()"
+    )
+    page.wait(lambda: len(page.js(rows)) == 15)
+    page.js("document.querySelector('[data-key=waiting] tbody a').click()")
+    page.wait(lambda: "Why is 50 where it is?" in page.text("h1"))
+
+
+def test_the_page_of_decisions_begins_with_the_newest_nodes(page: Page) -> None:
+    page.go("#/explain")
+    page.wait(lambda: "Nodes with the newest machines" in page.text("main"))
+    first = "return document.querySelector('[aria-labelledby=recent] tbody a').innerText"
+    assert page.js(first) == "pub3"
+
+
+@pytest.mark.parametrize(
+    ("error", "why"), [("timed out", "does not answer"), (None, "does not show its nodes")]
+)
+def test_nodes_of_which_slurm_does_not_tell_are_unknown_and_not_down(
+    page: Page, site: Site, error: str | None, why: str
+) -> None:
+    def blind(document: dict[str, Any]) -> None:
+        document |= {"slurm_error": error, "nodes": []}
+        for pool in (*document["pools"], *document["clouds"]):
+            pool["states"] = {}
+
+    site.changes["status"] = blind
+    page.go()
+    page.wait(lambda: "8 unknown" in page.text("main"))
+    said = "return document.querySelectorAll('canvas')[1].getAttribute('aria-valuetext')"
+    assert page.js(said) == f"pub1: unknown, as Slurm {why}"
+    assert page.js("return document.querySelectorAll('.swatch.down').length") == 0
+    colours = page.js(
+        """
+        const canvas = document.querySelectorAll('canvas')[1], found = new Set();
+        const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+        for (let i = 0; i < data.length; i += 4) if (data[i + 3] > 200) found.add([...data.slice(i, i + 3)].join());
+        return [...found];
+        """
+    )
+    assert colours, "something is drawn"
+    spread = [max(rgb) - min(rgb) for rgb in (tuple(map(int, one.split(","))) for one in colours)]
+    assert max(spread) < 40, "in grey"
+
+
+def test_what_is_to_be_done_is_said_or_asked_of_doctor(page: Page, site: Site) -> None:
+    def told(document: dict[str, Any]) -> None:
+        document["attention"] = [
+            {"level": "loud", "text": "Slurm does not answer", "do": "systemctl status slurmctld"},
+            {"level": "loud", "text": "The ledger cannot be read", "do": ""},
+            {"level": "bad", "text": "The clock is wrong; do: timedatectl", "do": ""},
+            {"level": "warn", "text": "Cloud aws is paused by root", "do": ""},
+        ]
+
+    site.changes["status"] = told
+    page.go()
+    told_of = page.js("return [...document.querySelectorAll('main .told')].map(t => t.innerText)")
+    first, second, third, fourth = (" ".join(text.split()) for text in told_of[:4])
+    assert first == "Act now Slurm does not answer do: systemctl status slurmctld"
+    assert second == "Act now The ledger cannot be read What to do, says doctor"
+    assert third == "Broken The clock is wrong; do: timedatectl"
+    assert fourth == "Look Cloud aws is paused by root"
+
+
+def test_on_a_phone_no_table_is_cut(page: Page) -> None:
+    page.sized(390, 844)
+    for place in PAGES:
+        page.go(place)
+        page.js("for (const one of document.querySelectorAll('details')) one.open = true")
+        cut = (
+            "return [...document.querySelectorAll('.wide')].map(w => w.scrollWidth - w.clientWidth)"
+        )
+        assert all(pixels <= 0 for pixels in page.js(cut)), place
+    page.go()
+    labels = page.js(
+        "return getComputedStyle(document.querySelector('tbody td'), '::before').content"
+    )
+    assert "attr" in labels or "Why it waits" in labels
+
+
+def test_hours_and_days_are_chosen(page: Page) -> None:
+    page.go("#/day")
+    page.wait(lambda: "The last 24 hours" in page.text("h1"))
+    page.js(
+        "const box = document.querySelector('main select'); box.value = '7d';"
+        "box.dispatchEvent(new Event('change', {bubbles: true}))"
+    )
+    page.wait(lambda: "The last 7 days" in page.text("h1") and "Day by day" in page.text("main"))
+    assert page.js("return location.hash") == "#/day/7d"
+    page.js("document.querySelector('details').open = true")
+    rows = page.js("return document.querySelectorAll('details tbody tr').length")
+    assert rows == 8, "seven days and now"
+
+
+def test_no_line_of_a_chart_covers_another(page: Page, site: Site) -> None:
+    """Of two markets with as many machines each the second is on top of the first."""
+
+    def alike(document: dict[str, Any]) -> None:
+        two = [2] * document["points"]
+        document["machines"] = {"on-demand": two, "spot": two}
+
+    site.changes["day"] = alike
+    page.go("#/day")
+    drawn = "return document.querySelector('[data-key=\"Machines paid\"] .chart').$plot.data.slice(1).map(s => s[9])"
+    page.wait(lambda: page.js(drawn) == [4, 2])
+
+
+def test_doctors_fine_rows_are_folded(page: Page) -> None:
+    page.go("#/doctor")
+    page.wait(lambda: "1 check found nothing wrong" in page.text("main"))
+    assert "ami-1" not in page.text("main")
+    assert "do: renew them" in page.text("main")
+    page.js("document.querySelector('summary').click()")
+    page.wait(lambda: "ami-1" in page.text("main"))
+
+
+def test_costs_are_told_beside_on_demand_the_budget_and_the_days_before(
+    page: Page, site: Site
+) -> None:
+    def budgeted(document: dict[str, Any]) -> None:
+        document["budgets"] = [{
+            "cloud": "", "account": "physics", "user": "", "day": 2.0, "per_day": 8.0, "month": 0.0,
+            "per_month": None, "stop": None,
+        }]  # fmt: skip
+
+    def dearer(document: dict[str, Any]) -> None:
+        document["on_demand_micro_dollars"] = 4 * document["micro_dollars"]
+        if document["by"] == "day":
+            document["since"] = document["until"] - 3 * 86400
+
+    site.changes |= {"status": budgeted, "cost": dearer}
+    page.go("#/cost/account/90d")
+    page.wait(lambda: "75.0 %" in page.text(".figures"))
+    assert "Saved against on demand" in page.text(".figures")
+    assert "$2.0000 of $8.0000 today" in page.text(".figures")
+    page.wait(lambda: "Dollars a day" in page.text("figure"))
+    assert page.js("return document.querySelectorAll('svg.trend rect.used').length") >= 1
+    assert "dearest" not in page.text("main")

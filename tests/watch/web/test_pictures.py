@@ -24,7 +24,7 @@ from slurm_elastic.cli import cost
 from slurm_elastic.config import configfile
 from slurm_elastic.model.cluster import Market
 from slurm_elastic.model.memory import Machine, Run
-from slurm_elastic.watch.door.asks import CostAsk
+from slurm_elastic.watch.door.questions import CostAsk
 from slurm_elastic.watch.door.records import read_costs
 from slurm_elastic.watch.view.day import SPAN, day_view
 from slurm_elastic.watch.web.documents import Query

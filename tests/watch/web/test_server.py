@@ -27,8 +27,8 @@ from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.cli.main import main
 from slurm_elastic.watch.web import connection
 from slurm_elastic.watch.web.documents import KEPT, Documents, Source
-from slurm_elastic.watch.web.listening import Place, listening, place
-from slurm_elastic.watch.web.server import Server, application
+from slurm_elastic.watch.web.listening import ListenAddress, listening, place
+from slurm_elastic.watch.web.server import PageServer, application
 from tests.watch.web.stage import served
 
 BIG = json.dumps({"at": 1.0, "text": "x" * 5000})
@@ -271,12 +271,15 @@ def test_a_unix_socket_is_its_owners_and_a_groups(tmp_path: Path) -> None:
         with listening(place(str(path)), group):
             assert stat.S_IMODE(path.stat().st_mode) == mode
         assert not path.exists()
-    with pytest.raises(SlurmElasticError, match="no group"), listening(Place(path=path), "no-such"):
+    with (
+        pytest.raises(SlurmElasticError, match="no group"),
+        listening(ListenAddress(path=path), "no-such"),
+    ):
         pass
     path.write_text("a file")
     with (
         pytest.raises(SlurmElasticError, match="exists and is no socket"),
-        listening(Place(path=path)),
+        listening(ListenAddress(path=path)),
     ):
         pass
     assert path.read_text() == "a file"
@@ -300,7 +303,8 @@ def test_the_command_serves_what_the_commands_print(tmp_path: Path) -> None:
             ("/api/explain?subject=nothing-known", "nothing is known about"),
             ("/api/explain", "needs a node"), ("/api/cost?by=user", '"by":"user"'),
             ("/api/cost?by=colour", "expected one of"), ("/api/cost?since=never", "neither a date"),
-            ("/api/doctor", '"parts":'),
+            ("/api/doctor", '"parts":'), ("/api/day?span=1h", "expected one of"),
+            ("/api/day?span=6h", '"step":60.0'),
         ):  # fmt: skip
             assert wanted in over(sock, path), path
     finally:
@@ -361,8 +365,8 @@ def test_a_socket_asks_the_kernel_who_connects(open_path: Path) -> None:
     """Whatever mode somebody gave it."""
     sock, group = open_path / "page.sock", grp.getgrnam("sudo").gr_gid
     documents = Documents({})
-    with listening(Place(path=sock)) as link:
-        running = Server(application(documents), group)
+    with listening(ListenAddress(path=sock)) as link:
+        running = PageServer(application(documents), group)
         thread = threading.Thread(target=running.run, kwargs={"sockets": [link]})
         thread.start()
         try:
@@ -383,8 +387,8 @@ def test_the_socket_is_looked_at_from_a_desk_by_ssh(open_path: Path) -> None:
     """As docs/web.md says."""
     sshd, (port,) = Sshd(open_path / "sshd"), free_ports(1)
     documents = Documents({"status": Source(make=lambda _: BIG, fresh=60.0)})
-    with sshd.running(), listening(Place(path=open_path / "page.sock")) as link:
-        running = Server(application(documents))
+    with sshd.running(), listening(ListenAddress(path=open_path / "page.sock")) as link:
+        running = PageServer(application(documents))
         thread = threading.Thread(target=running.run, kwargs={"sockets": [link]})
         thread.start()
         options = [

@@ -1,20 +1,21 @@
 // What accounts, users, jobs cost: all parts sum to the charge, to the micro-dollar.
 
 import { h } from "./dom.js";
-import { table } from "./parts.js";
+import { budget } from "./now.js";
+import { figure, table } from "./parts.js";
 import { clock, count, day, micro } from "./words.js";
 
 export const ofStatus = false;
 const KEYS = ["account", "user", "job", "partition", "pool", "market", "cloud", "day"];
 const SPANS = { "": "this month (UTC)", "1d": "the last 24 hours", "7d": "the last 7 days", "30d": "the last 30 days", "90d": "the last 90 days" };
-const FIRST = 30;
+const FIRST = 30, DAY = 86400;
 
-const state = { key: "", found: undefined, error: "", lost: false, asking: 0, rows: FIRST };
+const state = { key: "", found: undefined, days: undefined, error: "", lost: false, asking: 0, rows: FIRST };
 
 export function render(shell, [by = "account", since = ""], arrived) {
   const wanted = { by: KEYS.includes(by) ? by : "account", since: since in SPANS ? since : "" };
   const key = `${wanted.by} ${wanted.since}`;
-  if (key !== state.key) Object.assign(state, { key, found: undefined, error: "", rows: FIRST });
+  if (key !== state.key) Object.assign(state, { key, found: undefined, days: undefined, error: "", rows: FIRST });
   if (arrived || (!state.found && (!state.error || state.lost) && !state.asking)) read(shell, wanted);
   draw(shell, wanted);
 }
@@ -25,6 +26,10 @@ async function read(shell, wanted) {
     const found = JSON.parse(await shell.ask("cost", wanted));
     if (number !== state.asking) return;
     Object.assign(state, { found, error: "" });
+    if (location.hash.startsWith("#/cost")) draw(shell, wanted);
+    const days = wanted.by === "day" ? found : JSON.parse(await shell.ask("cost", { ...wanted, by: "day" }));
+    if (number !== state.asking) return;
+    state.days = days;
   } catch (error) {
     if (number !== state.asking) return;
     Object.assign(state, { error: error.message, lost: error.lost });
@@ -46,10 +51,10 @@ function draw(shell, wanted) {
       h("label", {}, "Of ", h("select", { value: wanted.since, on: { change: (_, box) => move({ since: box.value }) } },
         Object.entries(SPANS).map(([key, name]) => h("option", { value: key }, name))))),
     error ? h("p", { class: "told warn" }, h("b", {}, "Not known"), h("span", {}, error)) : "",
-    found ? costs(shell, found, wanted) : error ? "" : h("p", { class: "quiet" }, "Summing ..."));
+    found ? costs(shell, found, wanted, state.days) : error ? "" : h("p", { class: "quiet" }, "Summing ..."));
 }
 
-function costs(shell, found, wanted) {
+function costs(shell, found, wanted, days) {
   const most = Math.max(1, ...found.lines.map((line) => line.micro_dollars));
   const whole = found.micro_dollars;
   const shown = found.lines.slice(0, state.rows);
@@ -60,7 +65,9 @@ function costs(shell, found, wanted) {
     found.problems.length ? h("ul", { class: "sentences" }, found.problems.map((text) =>
       h("li", { class: "told bad" }, h("b", {}, "Wrong sum"), h("span", {}, text))))
       : h("p", { class: "quiet" }, `Checked: parts sum to the charge in each of ${count(found.pieces_checked)} pieces (at most an hour each).`),
-    found.lines.length ? table(`Dollars by ${wanted.by}`, [[wanted.by, ""], ["Dollars", "number"], ["Share", "number"], ["Of the dearest", "bar"]],
+    h("dl", { class: "figures" }, saving(found), (shell.status()?.budgets ?? []).map(budget)),
+    days ? trend(days) : "",
+    found.lines.length ? table(`Dollars by ${wanted.by}`, [[wanted.by, ""], ["Dollars", "number"], ["Share", "number"], ["Used and unused", "bar"]],
       shown.map((line) => [line.unused ? h("i", {}, `unused: ${line.key}`) : line.key, micro(line.micro_dollars),
         whole ? `${(100 * line.micro_dollars / whole).toFixed(1)} %` : "", bar(line, most)]))
       : h("p", { class: "quiet" }, "Nothing was paid in that time."),
@@ -69,23 +76,53 @@ function costs(shell, found, wanted) {
       draw(shell, wanted);
     } } }, `Show ${count(found.lines.length - shown.length)} more, ${micro(rest)} together`)) : "",
     found.lines.some((line) => line.unused || line.unused_micro_dollars)
-      ? h("p", { class: "quiet of-bars" }, "Grey: paid, and used by nobody (boot, idle, drain, ending).") : "",
+      ? h("p", { class: "quiet of-bars" }, "Grey in the bars: paid, and used by nobody (boot, idle, drain, ending).") : "",
   ];
+}
+
+// Against on-demand prices, as far as the clouds told them.
+function saving(found) {
+  const { on_demand_micro_dollars: dear, micro_dollars: paid } = found;
+  if (!dear || dear <= paid) return "";
+  return figure("Saved against on demand", `${(100 * (dear - paid) / dear).toFixed(1)} %`, `on demand it would be ${micro(dear)}`);
+}
+
+// Dollars of each day (UTC), also of those without any.
+function trend(days) {
+  const of = new Map(days.lines.map((line) => [line.key, line]));
+  const names = [];
+  for (let at = Math.floor(days.since / DAY); at * DAY < days.until; at++) names.push(new Date(at * DAY * 1000).toISOString().slice(0, 10));
+  if (names.length < 2 || !days.micro_dollars) return "";
+  const dearest = days.lines.reduce((a, b) => (b.micro_dollars > a.micro_dollars ? b : a));
+  const parts = names.flatMap((name, i) => {
+    const line = of.get(name);
+    if (!line) return [];
+    const whole = 100 * line.micro_dollars / dearest.micro_dollars, unused = 100 * (line.unused_micro_dollars ?? 0) / dearest.micro_dollars;
+    return [rect(10 * i + 1, 100 - whole, 8, whole - unused, "used"), rect(10 * i + 1, 100 - unused, 8, unused, "unused")];
+  });
+  const told = `at most ${micro(dearest.micro_dollars)} on ${dearest.key}`;
+  return h("figure", { "data-key": "trend" }, h("figcaption", {}, h("b", {}, "Dollars a day"), h("span", { class: "quiet" }, ` (UTC) ${told}`)),
+    drawn(`0 0 ${10 * names.length} 100`, parts, "trend"),
+    h("p", { class: "ends quiet" }, h("span", {}, names[0]), h("span", {}, names.at(-1))));
 }
 
 function bar(line, most) {
   const part = (amount) => Math.max(0, 100 * amount / most);
   const unused = line.unused ? line.micro_dollars : line.unused_micro_dollars ?? 0;
-  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  svg.setAttribute("viewBox", "0 0 100 10");
-  svg.setAttribute("preserveAspectRatio", "none");
-  svg.setAttribute("aria-hidden", "true");
-  svg.append(rect(0, part(line.micro_dollars - unused), "used"), rect(part(line.micro_dollars - unused), part(unused), "unused"));
-  return svg;
+  const used = part(line.micro_dollars - unused);
+  return drawn("0 0 100 10", [rect(0, 0, used, 10, "used"), rect(used, 0, part(unused), 10, "unused")]);
 }
 
-function rect(x, width, kind) {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", "rect");
-  for (const [name, value] of Object.entries({ x: x.toFixed(2), width: width.toFixed(2), height: 10, class: kind })) made.setAttribute(name, value);
+const svg = (tag, properties) => {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(properties)) made.setAttribute(name, value);
+  return made;
+};
+
+function drawn(viewBox, parts, kind = "") {
+  const made = svg("svg", { viewBox, preserveAspectRatio: "none", "aria-hidden": "true", class: kind });
+  made.append(...parts);
   return made;
 }
+
+const rect = (x, y, width, height, kind) => svg("rect", { x, y: y.toFixed(2), width: width.toFixed(2), height: height.toFixed(2), class: kind });

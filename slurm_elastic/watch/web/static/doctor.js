@@ -30,6 +30,7 @@ function draw(shell) {
     h("p", { role: "status" }, asking ? "Asking Slurm and all clouds: this may take a minute ..." : found ? conclusion(found) : ""),
     error ? h("p", { class: "told bad" }, h("b", {}, "Not known"), h("span", {}, error)) : "",
     found ? found.parts.map(part) : "",
+    found ? fine(found) : "",
     (found || error) && !asking ? h("p", {}, h("button", { type: "button", on: { click: () => look(shell) } }, "Look again"),
       h("span", { class: "quiet" }, " findings are kept for five minutes")) : "");
 }
@@ -40,15 +41,30 @@ function conclusion(found) {
   return `${told}, as of ${clock(found.at)}.`;
 }
 
+const title = (name) => `${name[0].toUpperCase()}${name.slice(1)}`;
+
 function part(one) {
-  const order = { wrong: 0, note: 1, ok: 2 };
-  const findings = [...one.findings].sort((a, b) => order[a.level] - order[b.level]);
-  return h("section", { "data-key": one.name }, h("h2", {}, `${one.name[0].toUpperCase()}${one.name.slice(1)}`),
-    h("ul", { class: "sentences" }, findings.map((finding) => {
-      const [kind, word] = LEVELS[finding.level];
-      return h("li", { class: `told ${kind}` }, h("b", {}, word), h("div", {},
-        h("p", {}, h("b", {}, finding.what), `: ${finding.found}`),
-        finding.expected ? h("p", { class: "quiet" }, `expected: ${finding.expected}`) : "",
-        finding.advice ? h("p", {}, `do: ${finding.advice}`) : ""));
-    })));
+  const order = { wrong: 0, note: 1 };
+  const findings = one.findings.filter((each) => each.level !== "ok").sort((a, b) => order[a.level] - order[b.level]);
+  return findings.length ? h("section", { "data-key": one.name }, h("h2", {}, title(one.name)), sentences(findings)) : "";
+}
+
+// What is as it should be, folded: it is many rows, and nobody has to read them.
+function fine(found) {
+  const parts = found.parts.map((one) => [one.name, one.findings.filter((each) => each.level === "ok")])
+    .filter(([, findings]) => findings.length);
+  const number = parts.reduce((sum, [, findings]) => sum + findings.length, 0);
+  if (!number) return "";
+  return h("details", { "data-key": "fine" }, h("summary", {}, `${plural(number, "check")} found nothing wrong`),
+    parts.map(([name, findings]) => h("section", { "data-key": name }, h("h2", {}, title(name)), sentences(findings))));
+}
+
+function sentences(findings) {
+  return h("ul", { class: "sentences" }, findings.map((finding) => {
+    const [kind, word] = LEVELS[finding.level];
+    return h("li", { class: `told ${kind}` }, h("b", {}, word), h("div", {},
+      h("p", {}, h("b", {}, finding.what), `: ${finding.found}`),
+      finding.expected ? h("p", { class: "quiet" }, `expected: ${finding.expected}`) : "",
+      finding.advice ? h("p", { class: "do" }, `do: ${finding.advice}`) : ""));
+  }));
 }

@@ -1,11 +1,11 @@
 // The chain of decisions about a node, a job, a pool: what was decided when, why, and what was not.
 
 import { h } from "./dom.js";
-import { told, why } from "./parts.js";
+import { table, told, waiting, why } from "./parts.js";
 import { brief, clock, day, plural } from "./words.js";
 
 export const ofStatus = false;
-const FIRST = 40, OFFERS = 12;
+const FIRST = 40, OFFERS = 12, RECENT = 12;
 const LISTS = ["ranked", "behind", "refused", "rejected"];
 const HIDDEN = new Set(["jobs", "now", "plan", ...LISTS]);
 
@@ -34,14 +34,28 @@ async function read(shell, subject) {
 function draw(shell) {
   const { subject, chains, error } = state;
   if (!subject) {
-    shell.show(h("h1", {}, "Explain"), h("p", {}, "Name a node, a job, a pool or a cloud above: every decision about it "
-      + "is told in the order of time, with its reason, and what was rejected and why."));
+    shell.show(h("h1", {}, "Explain"), h("p", {}, "Choose a job or a node, or name one above, or a pool or a cloud: every "
+      + "decision about it is told in the order of time, with its reason, and what was rejected and why."), ...offered(shell));
     return;
   }
   shell.show(h("h1", {}, `Why is ${subject} where it is?`),
     error ? h("p", { class: "told warn" }, h("b", {}, "Not known"), h("span", {}, error)) : "",
     !chains && !error ? h("p", { class: "quiet" }, "Reading its decisions ...") : "",
     (chains ?? []).map((chain) => one(shell, chain)));
+}
+
+// What people ask about: jobs that wait, and the nodes with the newest machines.
+function offered(shell) {
+  const status = shell.status();
+  if (!status) return [h("p", { class: "quiet" }, "Reading the cluster ...")];
+  const nodes = status.instances.filter((machine) => machine.node).sort((a, b) => b.launched - a.launched).slice(0, RECENT);
+  return [
+    h("section", { "aria-labelledby": "queue" }, h("h2", { id: "queue" }, "Waiting jobs"), waiting(status.queue, () => draw(shell))),
+    h("section", { "aria-labelledby": "recent" }, h("h2", { id: "recent" }, "Recent nodes"), nodes.length
+      ? table("Nodes with the newest machines", [["Node", ""], ["Next", "next"], ["Pool", ""], ["Age", "number"]],
+        nodes.map((machine) => [why(machine.node), machine.next, why(machine.pool), brief(machine.age)]))
+      : h("p", { class: "quiet" }, status.ledger_error ? "Not known: the ledger cannot be read." : "No machine is paid.")),
+  ];
 }
 
 function one(shell, chain) {

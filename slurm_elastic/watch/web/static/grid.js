@@ -69,7 +69,7 @@ function paint(canvas, names, of, chosen) {
   });
   for (const kind of Object.keys(filled)) {
     context.fillStyle = context.strokeStyle = style.getPropertyValue(`--${kind}`);
-    context.lineWidth = kind !== "down" ? 1.5 : cell > 8 ? 3 : 2;
+    context.lineWidth = kind === "unknown" ? 1.8 : kind !== "down" ? 1.5 : cell > 8 ? 3 : 2;
     context.fill(filled[kind]);
     context.stroke(stroked[kind]);
   }
@@ -87,7 +87,10 @@ function shape(fill, stroke, kind, x, y, cell) {
   if (kind === "use") fill.rect(x, y, cell, cell);
   else if (cell < 6 && kind === "held") fill.rect(x, y + 1, cell, 2);
   else if (kind === "held") for (const part of [0, half - 1, cell - 2]) fill.rect(x, y + part, cell, 2);
-  else if (kind === "down") {
+  else if (kind === "unknown") {
+    if (cell > 6) question(fill, stroke, x, y, cell);
+    else fill.rect(x + 1, y + 1, cell - 2, cell - 2);
+  } else if (kind === "down") {
     stroke.moveTo(x + 1, y + 1);
     stroke.lineTo(x + cell - 1, y + cell - 1);
     stroke.moveTo(x + cell - 1, y + 1);
@@ -97,4 +100,12 @@ function shape(fill, stroke, kind, x, y, cell) {
     if (kind === "boot") fill.rect(x, y + half, cell, half);
     if (kind === "off" || kind === "leaving") fill.rect(x + half - 1, y + half - 1, 2, 2);
   }
+}
+
+function question(fill, stroke, x, y, cell) {
+  const middle = x + cell / 2, r = cell / 4;
+  stroke.moveTo(middle - r, y + 1 + r);
+  stroke.arc(middle, y + 1 + r, r, Math.PI, Math.PI / 2);
+  stroke.lineTo(middle, y + cell * 0.68);
+  fill.rect(middle - 1, y + cell * 0.82, 2, cell * 0.18);
 }

@@ -2,7 +2,7 @@
 
 import { h } from "./dom.js";
 import { grid } from "./grid.js";
-import { figure, states, table, told, why } from "./parts.js";
+import { figure, states, table, told, waiting, why } from "./parts.js";
 import { brief, count, dollars, expand, plural } from "./words.js";
 
 export const ofStatus = true;
@@ -27,6 +27,7 @@ export function render(shell) {
     figures(status),
     h("section", { "aria-labelledby": "clouds" }, h("h2", { id: "clouds" }, "Clouds"),
       h("ul", { class: "clouds" }, status.clouds.map((one) => cloud(status, one)))),
+    h("section", { "aria-labelledby": "queue" }, h("h2", { id: "queue" }, "Waiting jobs"), waiting(status.queue, again)),
     nodes(shell, status, byNode, again),
     machines(status, again),
     notNow(status),
@@ -57,19 +58,19 @@ function figures(status) {
   }
   if (queue) {
     shown.push(figure("Jobs", count(queue.running), "have nodes"));
-    shown.push(figure("Jobs waiting", count(queue.waiting), queue.waiting ? waiting(queue) : "nobody waits"));
+    shown.push(figure("Jobs waiting", count(queue.waiting), queue.waiting ? reasons(queue) : "nobody waits"));
   }
   for (const one of status.budgets) shown.push(budget(one));
   return h("dl", { class: "figures" }, shown);
 }
 
-function waiting(queue) {
+function reasons(queue) {
   const [first, ...more] = Object.keys(queue.reasons).filter((reason) => reason !== "None");
-  const reasons = first ? `${first}${more.length ? ` and ${plural(more.length, "other reason")}` : ""}` : "";
-  return [queue.oldest ? `oldest ${brief(queue.oldest)}` : "", reasons].filter(Boolean).join("; ");
+  const told = first ? `${first}${more.length ? ` and ${plural(more.length, "other reason")}` : ""}` : "";
+  return [queue.oldest ? `oldest ${brief(queue.oldest)}` : "", told].filter(Boolean).join("; ");
 }
 
-function budget(one) {
+export function budget(one) {
   const whose = one.account ? `Account ${one.account}` : one.user ? `User ${one.user}` : one.cloud ? `Budget of ${one.cloud}` : "Budget";
   const detail = [
     one.per_day === null ? "" : `$${dollars(one.day)} of $${dollars(one.per_day)} today`,
@@ -106,10 +107,12 @@ function nodesOf(status) {
 }
 
 function nodes(shell, status, byNode, again) {
-  const silent = status.slurm_error !== null;
+  const hidden = status.pools.every((pool) => !Object.keys(pool.states).length);  // by PrivateData=nodes
+  const other = status.slurm_error !== null ? "unknown, as Slurm does not answer"
+    : hidden ? "unknown, as Slurm does not show its nodes" : "powered down";
   const of = (name) => {
     const node = byNode.get(name);
-    return [node?.state ?? (silent ? "unknown, as Slurm does not answer" : "powered down"), !(node?.machine?.calm ?? true)];
+    return [node?.state ?? other, !(node?.machine?.calm ?? true)];
   };
   const choose = (name) => {
     seen.node = name;
@@ -124,9 +127,8 @@ function nodes(shell, status, byNode, again) {
         h("h3", {}, why(pool.name), h("span", { class: "quiet" },
           ` of ${pool.cloud}, ${pool.markets.join(", ")}; ${limit ? `${count(pool.machines)}${limit} machines` : plural(pool.machines, "machine")}`)),
         h("p", {}, states(pool.states, pool.count, pool.name)),
-        h("div", { class: "cells" }, silent && !byNode.size ? h("p", { class: "quiet" }, `${plural(pool.count, "node")}`)
-          : grid(`Nodes of pool ${pool.name}, arrow keys move, Enter explains`, names, of, seen.node, choose,
-            (name) => shell.go("explain", name))),
+        h("div", { class: "cells" }, grid(`Nodes of pool ${pool.name}, arrow keys move, Enter explains`, names, of,
+          seen.node, choose, (name) => shell.go("explain", name))),
         names.includes(seen.node) ? chosen(seen.node, of, byNode.get(seen.node)) : "");
     }));
 }

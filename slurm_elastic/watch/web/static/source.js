@@ -2,7 +2,7 @@
 
 const COMMANDS = {
   status: () => ["status", "--json"],
-  day: () => ["status", "--day", "--json"],
+  day: ({ span }) => ["status", "--day", span, "--json"],
   explain: ({ subject }) => ["explain", "--json", "--", subject],
   cost: ({ by, since }) => ["cost", "--by", by, ...(since ? ["--since", since] : []), "--format", "json"],
   doctor: () => ["doctor", "--json"],

@@ -33,6 +33,8 @@ export function day(at) {
   return `${t.getFullYear()}-${two(t.getMonth() + 1)}-${two(t.getDate())}`;
 }
 
+export const date = (at) => day(at).slice(5);
+
 export function clock(at, seconds = true) {
   const t = new Date(at * 1000);
   return `${two(t.getHours())}:${two(t.getMinutes())}` + (seconds ? `:${two(t.getSeconds())}` : "");

@@ -1,0 +1,166 @@
+"""The requeue of a job that was saved; where Slurm does not do it, the job goes on where it is."""
+
+from __future__ import annotations
+
+import logging
+
+from msgspec.structs import replace
+
+from slurm_elastic.base.errors import CheckpointError, SlurmError
+from slurm_elastic.base.faults import reach
+from slurm_elastic.checkpointers.signal import save_signals
+from slurm_elastic.ckptman import suspended
+from slurm_elastic.ckptman.origins import LAUNCHED
+from slurm_elastic.ckptman.site import Site
+from slurm_elastic.ckptman.steps import AGAIN, over, say, to
+from slurm_elastic.model.slurm import ENDED, SlurmJob
+from slurm_elastic.policies.checkpoint.threat import Cause
+from slurm_elastic.slurm.client import requeue_setting
+from slurm_elastic.state.ckptstate.facts import Held, Migration, Step
+
+LATER = 10.0
+"""Seconds between two tries of a requeue that did not come for PATIENCE."""
+HELD, LONGEST_HELD = 30.0, 300.0
+"""Seconds until a stopped run is let go on once more, first and at most: its node may have to read
+all of its images for that.
+"""
+PATIENCE = 600.0
+"""Seconds after which a job goes on that was stopped for a move which does not come. No key: Slurm
+requeues within seconds; longer is an outage, and a running job is worth more than a stopped one.
+"""
+_CUT_OFF = {Cause.LIMIT: "TIMEOUT", Cause.PREEMPTION: "PREEMPTED"}
+"""Slurm's state of a job that it has ended for the cause of which it was saved."""
+
+
+def requeue(site: Site, move: Migration) -> Migration:
+    """Have Slurm put it back into its queue, unless it has begun anew or ended by itself. By a list
+    that is no older than that question: a run that Slurm has begun since would be ended.
+    """
+    run = move.run
+    try:
+        job = site.jobs.anew(run.job)
+        if (elsewhere := _is_over(site, move, job)) is not None:
+            return elsewhere
+        if job is not None and not job.requeue:
+            if not _may_be_requeued(site, move):
+                return to(site, move, Step.WAITING, at=None, again=False)
+            # That took its time.
+            if (elsewhere := _is_over(site, move, site.jobs.anew(run.job))) is not None:
+                return elsewhere
+        if suspended.settled_at(site, run):
+            return _not_yet(site, move, "it was suspended just now")
+        suspended.resume(site, run)
+        reach("migration.before-requeue")
+        if _ends_in_grace(move, job):
+            name = "TERM" if move.method in LAUNCHED else "KILL"  # else it is stopped
+            site.slurm.signal(run.job, name, full=False)
+        else:
+            site.slurm.requeue(run.job)
+    except SlurmError as error:
+        return _not_yet(site, move, str(error))
+    reach("migration.after-requeue")
+    move = to(site, move, Step.REQUEUED)
+    reach("migration.requeued")
+    source = "its start" if move.image is None else f"save {move.image.number}"
+    say(site, move, "ckpt-requeued", f"it goes on from {source} on another node")
+    return move
+
+
+def _ends_in_grace(move: Migration, job: SlurmJob | None) -> bool:
+    """Whether its batch script is ended, so that Slurm requeues it itself: a run that it preempts,
+    and that ends within GraceTime. After ``scontrol requeue`` Slurm takes the end of the next run
+    for that of a preempted one, and begins the finished job once more (24.11, measured; mended in
+    a later 26.05). Where preempted jobs are cancelled, or nothing comes of it, the requeue follows.
+    """
+    if move.cause is not Cause.PREEMPTION or move.step is Step.REQUEUEING or job is None:
+        return False
+    return bool(job.preempted) and "RUNNING" in job.states
+
+
+def _is_over(site: Site, move: Migration, job: SlurmJob | None) -> Migration | None:
+    """The move at the step that its run has come to without us; None while it is to be requeued."""
+    if job is None:
+        return over(site, move, Step.ENDED, "Slurm does not know it any more")
+    if job.restarts > move.run.attempt:
+        return to(site, move, Step.REQUEUED)
+    if job.states & ENDED and not ended_for_us(site, move, job):
+        return over(site, move, Step.ENDED, f"it is {' '.join(sorted(job.states))}")
+    return None
+
+
+def ended_for_us(site: Site, move: Migration, job: SlurmJob) -> bool:
+    """It ended because it saved itself for this move, as it does not catch our signal, or at the
+    time limit that it was saved for, or was preempted then: it has not finished. That there is an
+    older image says nothing of how it ended.
+    """
+    if _CUT_OFF.get(move.cause) in job.states:
+        return move.image is not None
+    if move.method != "signal" or "CANCELLED" in job.states:
+        return False
+    if str(Step.SAVED) in move.reached:
+        return True
+    asked = move.newest is not None
+    return asked and job.died_of in save_signals(site.config.checkpoint.signal, move.run)
+
+
+def _may_be_requeued(site: Site, move: Migration) -> bool:
+    """A ``--no-requeue`` job with an image does not begin anew, it goes on; without one its user's
+    word stands.
+    """
+    if move.image is None:
+        text = "it must not be requeued (--no-requeue) and has no image: it ends with its node"
+        say(site, move, "ckpt-no-requeue", text, level=logging.WARNING)
+        return False
+    try:
+        requeue_setting.lift_for_good(site.slurm, move.run.job)
+    except SlurmError as error:
+        say(site, move, "ckpt-no-requeue", str(error), level=logging.WARNING)
+        return False
+    say(site, move, "ckpt-requeue-lifted", "--no-requeue is lifted: there is an image")
+    return True
+
+
+def _not_yet(site: Site, move: Migration, why: str) -> Migration:
+    """Slurm does not answer or refuses: again in a while, but nobody stays stopped for ever."""
+    now = site.now()
+    if move.note != why:
+        say(site, move, "ckpt-not-yet", why, level=logging.WARNING)
+    since = move.reached.get(str(Step.SAVED), now)
+    late = now - since > PATIENCE
+    move = replace(move, note=why, at=now + (LATER if late else AGAIN))
+    if late and (move.held is None or now >= move.held.until):
+        text = f"its requeue did not come in {now - since:.0f} s ({why}): it goes on where it is"
+        return _release(site, move, text)
+    site.state.put(move)
+    return move
+
+
+def _release(site: Site, move: Migration, why: str) -> Migration:
+    """A run that was stopped for a move that does not come goes on where it is."""
+    if failed := why_not_released(site, move):
+        return _hold(site, move, failed)
+    return over(site, move, Step.STAYED, why)
+
+
+def why_not_released(site: Site, move: Migration) -> str:
+    """Empty once the stopped run goes on."""
+    method = site.checkpointers.get(move.method)
+    try:
+        if method is not None:
+            method.release(move.run)
+    except CheckpointError as error:
+        return str(error)
+    except Exception as error:  # noqa: BLE001 - a shared directory may fail in many ways
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def _hold(site: Site, move: Migration, why: str) -> Migration:
+    """Told once for each reason; its requeue is tried again sooner than this."""
+    last = move.held or Held()
+    pause = min(max(2 * last.pause, HELD), LONGEST_HELD)
+    held = replace(move, held=Held(why=why, pause=pause, until=site.now() + pause))
+    site.state.put(held)
+    if last.why != why:
+        say(site, held, "ckpt-not-released", why, level=logging.ERROR)
+    return held

@@ -1,0 +1,227 @@
+"""What ``drain``, ``replace`` and ``migrate`` share: their subject, and what it does and costs."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import time
+from collections.abc import Iterator, Sequence
+
+from msgspec.structs import replace
+
+from slurm_elastic.base.errors import ConfigError, SlurmElasticError
+from slurm_elastic.base.hostlist import HostlistError, compress, expand
+from slurm_elastic.cli.arguments import count
+from slurm_elastic.cli.ckpt import choice_of
+from slurm_elastic.cli.giving_orders import counted, direct, duration, opened
+from slurm_elastic.cli.status import gather
+from slurm_elastic.config import Config, domain_pools
+from slurm_elastic.config.limit_changes import pools_in, scope_named, with_limits
+from slurm_elastic.controller.departures import concerned
+from slurm_elastic.model.directive import Departure, clock, limit_changes, scope_in_words
+from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.policies.money.accounting import usage
+from slurm_elastic.policies.repair.departure import jobs_on
+from slurm_elastic.slurm.client.prompt import PromptCli
+from slurm_elastic.state.heartbeat import CKPTMAN
+from slurm_elastic.state.ledger import Machine
+from slurm_elastic.watch.view import Facts
+
+SHOWN = 12  # jobs that are named of each kind
+
+
+def moment(text: str) -> float:
+    """Unix time of ``22:00`` (the next one, local), ``2026-11-30T22:00`` or ``now+2h``."""
+    now = time.time()
+    if text.startswith("now+"):
+        return now + duration(text[4:])
+    today = datetime.datetime.fromtimestamp(now).astimezone()
+    try:
+        hour = datetime.time.fromisoformat(text)
+    except ValueError:
+        try:
+            return datetime.datetime.fromisoformat(text).astimezone().timestamp()
+        except ValueError:
+            forms = "22:00, 2026-11-30T22:00 or now+2h"
+            raise argparse.ArgumentTypeError(f"{text[:24]!r} is no time such as {forms}") from None
+    at = today.replace(hour=hour.hour, minute=hour.minute, second=hour.second, microsecond=0)
+    return (at if at.timestamp() > now else at + datetime.timedelta(days=1)).timestamp()
+
+
+def add_leaving(parser: argparse.ArgumentParser) -> None:
+    """The options of all three."""
+    parser.add_argument(
+        "--max-unavailable", type=count, metavar="N", dest="unavailable",
+        help="let at most N machines leave at a time (default: all)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--at", type=moment, metavar="TIME",
+        help="begin then: 22:00, 2026-11-30T22:00 (local time) or now+2h (default: now)",
+    )  # fmt: skip
+
+
+def add_subject(parser: argparse.ArgumentParser) -> None:
+    """What ``drain`` and ``replace`` are about, and how."""
+    parser.add_argument(
+        "subject", metavar="NODES|POOL|CLOUD", help="nodes of pools, a pool or a cloud"
+    )
+    parser.add_argument(
+        "--aggressive", action="store_true",
+        help="save their jobs and requeue them, and start those anew that cannot be saved",
+    )  # fmt: skip
+
+
+def read(config: Config, now: float) -> Facts:
+    """The records, and what Slurm says: SlurmElasticError where it does not answer."""
+    facts = gather(config, PromptCli(config.slurm), now)
+    if facts.slurm_error or facts.ledger_error:
+        raise SlurmElasticError(facts.slurm_error or facts.ledger_error or "")
+    return facts
+
+
+def leave(verb: str, args: argparse.Namespace) -> int:
+    """Say what a drain or a replacement will do, and do it; 2 for what is not ours."""
+    config, facts = opened(args, read)
+    word = departure(config, verb, args.subject)
+    return order(args, config, facts, replace(word, aggressive=args.aggressive))
+
+
+def order(args: argparse.Namespace, config: Config, facts: Facts, word: Departure) -> int:
+    """The same, of what was read."""
+    word = replace(word, unavailable=args.unavailable)
+    starts = max(args.at or facts.now, facts.now)
+    return direct(args, config, facts, word, preview(config, facts, word, starts))
+
+
+def departure(config: Config, verb: str, text: str) -> Departure:
+    """That of the cloud, the pool or the nodes that a person means; ConfigError for others'."""
+    pools = domain_pools(config, expand)
+    ours = {node for pool in pools for node in pool.nodes}
+    try:
+        names = tuple(expand(text))
+    except HostlistError:
+        names = ()
+    if names and set(names) <= ours:
+        return Departure(verb=verb, about=compress(names), nodes=names)
+    if names and not ours.isdisjoint(names):
+        strange = compress(n for n in names if n not in ours)
+        raise ConfigError(f"{strange}: no pool of the configuration has it")
+    try:
+        scope = scope_named(config, text)
+    except ConfigError as error:
+        raise ConfigError(f"{text!r} is no node of a pool either; {error}") from None
+    if not scope.startswith(("cloud:", "pool:")):
+        raise ConfigError(f"{text!r}: name a cloud, a pool or nodes")
+    mine = pools_in(config, scope)
+    nodes = tuple(node for pool in pools if pool.name in mine for node in pool.nodes)
+    return Departure(verb=verb, about=scope_in_words(scope), nodes=nodes, scope=scope)
+
+
+def preview(config: Config, facts: Facts, word: Departure, starts: float) -> Iterator[str]:
+    """All that it will do and cost, a line each."""
+    live = [m for m in facts.machines if m.ended is None and m.suspending is None]
+    machines = concerned(live, word, starts)
+    kept = concerned(facts.stopped, word, starts)
+    when = f"From {clock(starts)} on: " if starts > facts.now else ""
+    verb = {"drain": "Drain", "replace": "Replace", "migrate": "Empty"}[word.verb]
+    how = f"at most {word.unavailable} at a time, " if word.unavailable else ""
+    mode = "jobs are moved" if word.aggressive else "after their jobs"
+    subject = f"{when}{verb} {word.about}: "
+    if machines or not kept:
+        yield f"{subject}{_priced(machines, 'machine')} leave, {how}{mode}."
+        subject = ""
+    if kept:
+        are = "is" if len(kept) == 1 else "are"
+        yield f"{subject}{_priced(kept, 'stopped machine')} {are} ended."
+    if word.closes:
+        yield f"Nothing new starts there ({counted(len(word.nodes), 'node')}) until `resume`."
+    jobs = jobs_on(facts.jobs, [m.instance.node for m in machines])
+    yield from _moved(config, facts, jobs) if word.aggressive else _after(facts, jobs, machines)
+    if word.to:
+        yield from _there(config, facts, word, machines)
+
+
+def _priced(machines: Sequence[Machine], noun: str) -> str:
+    dollars = sum(m.instance.price for m in machines)
+    return f"{counted(len(machines), noun)} at ${dollars:.4f}/h"
+
+
+def _after(facts: Facts, jobs: Sequence[SlurmJob], machines: Sequence[Machine]) -> Iterator[str]:
+    busy = {node for job in jobs for node in job.nodes}
+    idle = sum(m.instance.node not in busy for m in machines)
+    if idle:
+        yield f"{counted(idle, 'machine')} without a job: at once."
+    if not jobs:
+        return
+    ends = [job.start + job.limit for job in jobs if job.limit is not None]
+    known = len(ends) == len(jobs)
+    latest = max(ends, default=facts.now)
+    yield f"{counted(len(jobs), 'job')} end first: {_named(jobs)}."
+    if known:
+        cost = sum(
+            m.instance.price * max(latest - facts.now, 0.0) / 3600
+            for m in machines
+            if m.instance.node in busy
+        )
+        yield f"By their time limits that is over at {clock(latest)}, at most ${cost:.2f} from now."
+    else:
+        yield "Some have no time limit: nobody can say when that is over."
+
+
+def _moved(config: Config, facts: Facts, jobs: Sequence[SlurmJob]) -> Iterator[str]:
+    saved: dict[str, list[SlurmJob]] = {}
+    anew: list[SlurmJob] = []
+    stays: list[SlurmJob] = []
+    for job in jobs:
+        choice = choice_of(config, job)
+        none = choice.refused or choice.method == "none" or facts.checkpoints is None
+        method = "" if none else choice.method
+        if not job.batch or not (job.requeue or method):
+            stays.append(job)
+        elif method:
+            saved.setdefault(method, []).append(job)
+        else:
+            anew.append(job)
+    if facts.checkpoints is None and jobs:
+        yield f"{CKPTMAN} has never run here: nothing can be saved."
+    for method, some in saved.items():
+        yield f"{counted(len(some), 'job')} saved by {method}, to go on elsewhere: {_named(some)}."
+    if anew:
+        lost = sum((facts.now - j.start) * max(len(j.nodes), 1) for j in anew if j.start)
+        hours = f"{lost / 3600:.1f} node-hours of work are LOST"
+        yield f"{counted(len(anew), 'job')} without a method start anew, {hours}: {_named(anew)}."
+    if stays:
+        yield (
+            f"{counted(len(stays), 'job')} waited for, as they are interactive or must not be "
+            f"requeued: {_named(stays)}."
+        )
+
+
+def _named(jobs: Sequence[SlurmJob]) -> str:
+    names = [job.label for job in jobs[:SHOWN]]
+    more = len(jobs) - len(names)
+    return ", ".join(names) + (f" and {more} more" if more else "")
+
+
+def _there(
+    config: Config, facts: Facts, word: Departure, machines: Sequence[Machine]
+) -> Iterator[str]:
+    """The price of as many machines in the other cloud, by the configuration."""
+    cloud = config.cloud(word.to)
+    prices = [shape.price for shape in cloud.shapes.values()]
+    price = min(prices, default=cloud.flat_price or 0.0)
+    source = config.cloud(word.scope.partition(":")[2]).partition_name
+    waiting = sum("PENDING" in j.states for j in facts.jobs if source in j.partitions)
+    yield (
+        f"Jobs go to partition {cloud.partition_name}, {counted(waiting, 'waiting job')} at once; "
+        f"{counted(len(machines), 'machine')} there: ${price * len(machines):.4f}/h on demand."
+    )
+    cap = with_limits(config, limit_changes(facts.directives, facts.now)).cloud(word.to).limits
+    live = [m for m in facts.machines if m.ended is None]
+    paid = usage(live, facts.open_launches).dollars_per_hour.get(f"cloud:{word.to}", 0.0)
+    dollars = cap.dollars_per_hour
+    if dollars is not None and paid + price * len(machines) > dollars:
+        yield (
+            f"Its cap is ${dollars:.2f}/h, of which ${paid:.4f}/h are used: not all jobs go on at "
+            f"once. `slurm-elastic limit {word.to} dollars_per_hour` changes that."
+        )

@@ -1,0 +1,133 @@
+"""How an order is given: the common part of the commands by which operators steer."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TypeAlias
+
+from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.base.units import format_duration, parse_duration
+from slurm_elastic.cli.helptext import examples
+from slurm_elastic.cli.streams import visible
+from slurm_elastic.config import Config
+from slurm_elastic.config.configfile import load
+from slurm_elastic.model.directive import Word
+from slurm_elastic.state.heartbeat import alive, latest
+from slurm_elastic.watch.door.client import facts_of, order
+from slurm_elastic.watch.door.orders import LONGEST, MAX_TEXT, no_right
+from slurm_elastic.watch.door.questions import DirectAsk, Order, group_ids, trusted
+from slurm_elastic.watch.view import Facts
+
+Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+_WHO_MAY = "For root, SlurmUser and members of the groups in users.operators."
+
+
+def duration(text: str) -> float:
+    """Seconds, more than none and at most LONGEST."""
+    try:
+        found = parse_duration(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if not 0 < found <= LONGEST:
+        raise argparse.ArgumentTypeError(f"{text!r} is not from 1s to {format_duration(LONGEST)}")
+    return found
+
+
+def one_line(text: str) -> str:
+    """A reason."""
+    if len(text) > MAX_TEXT or not text.isprintable():
+        raise argparse.ArgumentTypeError(f"a reason is one line of at most {MAX_TEXT} characters")
+    return text
+
+
+def add_command(
+    subparsers: Subparsers,
+    name: str,
+    description: str,
+    *shown: str,
+    run: Callable[[argparse.Namespace], int],
+) -> argparse.ArgumentParser:
+    """Register one; ``shown``: examples."""
+    said = f"{description} {_WHO_MAY}"
+    parser = subparsers.add_parser(name, description=said, epilog=examples(*shown))
+    parser.set_defaults(run=run, seconds=None, at=None)
+    return parser
+
+
+def add_options(parser: argparse.ArgumentParser, *, ends: bool = True) -> None:
+    """The options of all orders; ``ends``: with --for."""
+    if ends:
+        parser.add_argument(
+            "--for", dest="seconds", type=duration, metavar="TIME",
+            help="be back as before after this time, such as 2h (default: when it is ended)",
+        )  # fmt: skip
+    parser.add_argument(
+        "--reason", type=one_line, default="", metavar="TEXT", help="show this reason to everybody"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what it would do and cost, and change nothing"
+    )
+
+
+def require_operator(config: Config) -> None:
+    """SlurmElasticError for who may give no orders; the daemon asks the kernel itself, too."""
+    groups = {os.getegid(), *os.getgroups()}
+    if os.geteuid() in trusted(config):
+        return
+    if groups.isdisjoint(group_ids("operators", config.users.operators)):
+        raise SlurmElasticError(no_right(config))
+
+
+def require_trusted(config: Config) -> None:
+    """SlurmElasticError for anybody but root and SlurmUser, before anything is said or done."""
+    if os.geteuid() not in trusted(config):
+        raise SlurmElasticError(f"this is for root and {config.slurm.user}")
+
+
+def opened(
+    args: argparse.Namespace, read: Callable[[Config, float], Facts] = facts_of
+) -> tuple[Config, Facts]:
+    """The configuration, and what is known now. SlurmElasticError for who may give no orders."""
+    config = load(Path(args.config))
+    require_operator(config)
+    return config, read(config, time.time())
+
+
+def direct(
+    args: argparse.Namespace, config: Config, facts: Facts, word: Word, preview: Iterable[str]
+) -> int:
+    """Give the order that the options make of this word."""
+    ask = DirectAsk(word=word, starts=args.at, seconds=args.seconds, reason=args.reason)
+    return give(config, facts, ask, preview, dry=args.dry_run)
+
+
+def give(
+    config: Config, facts: Facts, ask: Order, preview: Iterable[str] = (), *, dry: bool = False
+) -> int:
+    """Say what it will do, then do it, unless ``dry``."""
+    for line in preview:
+        print(visible(line))
+    if dry:
+        print("dry run: nothing was changed")
+        return 0
+    for line in order(config, ask, facts.now):
+        print(visible(line))
+    if not is_alive(config, facts):
+        print("slurm-elasticd does NOT RUN: it takes this up when it starts", file=sys.stderr)
+    return 0
+
+
+def is_alive(config: Config, facts: Facts) -> bool:
+    """Whether slurm-elasticd runs, as far as can be seen."""
+    beat = latest(facts.heartbeat, facts.mark.beat if facts.mark else None)
+    return alive(beat, facts.process_found, facts.now, config.timings.heartbeat_stale)
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 machine``, ``2 machines``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,106 @@
+"""The growth policies that a configuration may name: ours, and those of other packages, which offer
+them by an entry point of the group ``slurm_elastic.growth``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from slurm_elastic.base import outside
+from slurm_elastic.base.errors import ConfigError, GrowthError, of_stranger
+from slurm_elastic.policies.growth.capacity import (
+    GROWTH,
+    AnyGrowth,
+    Demand,
+    OwnGrowth,
+    parse_growth,
+)
+
+GROUP = "slurm_elastic.growth"
+API = 1
+"""The version of the interface that a policy is written for. It grows when a change of OwnGrowth,
+Demand or Growth breaks policies of others.
+"""
+
+
+class GrowthKind(Struct, frozen=True, kw_only=True):
+    """A growth policy of another package."""
+
+    policy: type[OwnGrowth]
+    api: int = API
+
+    @property
+    def name(self) -> str:
+        """The word in ``growth: WORD``."""
+        return str(self.policy.__struct_config__.tag)
+
+
+class _Unusable(OwnGrowth, frozen=True, tag="unusable"):
+    """In place of one that cannot be used, where a service goes on without it."""
+
+    text: str = ""
+    why: str = ""
+
+    def grow(self, demand: Demand) -> None:  # noqa: ARG002
+        raise GrowthError(f"growth policy {self.text!r}: {self.why}")
+
+
+class _Makers(Mapping[str, Callable[..., Any]]):
+    """By name what makes a policy; one of another package is imported when it is looked up."""
+
+    def __getitem__(self, name: str) -> Callable[..., Any]:
+        return table().kind(name).policy if name in table().others else GROWTH[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(table().names())
+
+    def __len__(self) -> int:
+        return len(table().names())
+
+
+@cache
+def table() -> outside.Kinds[GrowthKind]:
+    """The growth policies of this installation."""
+    own = {name: f"{kind.__module__}:{kind.__name__}" for name, kind in GROWTH.items()}
+    return outside.Kinds(GrowthKind, API, "growth policies", own, outside.installed(GROUP))
+
+
+def checked_growth(text: str) -> AnyGrowth:
+    """``bursts(waste=180)``. ValueError with one sentence for a text that is no policy, and where
+    the policy cannot be used.
+    """
+    try:
+        policy = parse_growth(text, _Makers())
+        hash(policy)
+        msgspec.to_builtins(policy)  # the journal has it
+        _check_period(policy.period)
+    except ConfigError as error:
+        raise ValueError(f"{text.partition('(')[0]!r}, {error}") from None
+    except ValueError:
+        raise
+    except (Exception, SystemExit) as error:  # a stranger's code may raise anything
+        raise ValueError(f"it cannot be made: {of_stranger(error)}") from error
+    return policy
+
+
+def _check_period(period: object) -> None:
+    if period is not None and (type(period) is not int or period <= 0):
+        raise ValueError(f"period is {of_stranger(period)}, expected whole seconds over 0, or None")
+
+
+def growth_of(text: str) -> AnyGrowth:
+    """The same, after the file was checked: another package's policy that cannot be used any more
+    is one that fails whenever it is asked, so that the service goes on.
+    """
+    try:
+        return checked_growth(text)
+    except ValueError as error:
+        name = text.partition("(")[0].strip()
+        if name not in table().others:
+            raise
+        return GROWTH[name]() if name in GROWTH else _Unusable(text=text, why=str(error))

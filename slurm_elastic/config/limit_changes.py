@@ -1,0 +1,141 @@
+"""Puts the limits that operators have changed at run time into the configuration. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.config import Config
+from slurm_elastic.config.policies import CloudPolicies
+from slurm_elastic.model.cluster import Limits
+from slurm_elastic.model.directive import LimitChange, scope_in_words, scope_of_cloud, scope_of_pool
+from slurm_elastic.policies.money.account_budgets import ACCOUNT, USER
+
+COUNTS = ("nodes", "spot", "on_demand")
+DOLLARS = "dollars_per_hour"
+BUDGETS = ("per_day", "per_month")
+MAX_NODES = "max_nodes"
+_PAYERS = (ACCOUNT, USER)
+MOST = 1e12
+"""Above every limit that means anything: such amounts can be added and counted in millionths."""
+KEYS = (*COUNTS, DOLLARS, *BUDGETS, MAX_NODES)
+
+P = TypeVar("P", bound=CloudPolicies)
+
+
+def with_limits(config: Config, changes: Iterable[LimitChange]) -> Config:
+    """The configuration with these changes, the latest last; others than the file's are ignored."""
+    for change in changes:
+        config = _with_limit(config, change)
+    return config
+
+
+def _with_limit(config: Config, change: LimitChange) -> Config:
+    kind, _, name = change.scope.partition(":")
+    if not change.scope:
+        limits, policies = _limits(config.limits, change), _policies(config.policies, change)
+        return replace(config, limits=limits, policies=policies)
+    if kind == "cloud":
+        clouds = tuple(
+            replace(c, limits=_limits(c.limits, change), policies=_policies(c.policies, change))
+            if c.name == name
+            else c
+            for c in config.clouds
+        )
+        return replace(config, clouds=clouds)
+    if kind == "pool":
+        most = int(change.value)
+        pools = tuple(replace(p, max_nodes=most) if p.name == name else p for p in config.pools)
+        return replace(config, pools=pools)
+    field = f"{kind}_budgets"
+    budgets = getattr(config.policies, field)
+    if name not in budgets:
+        return config
+    own = replace(budgets[name], **{change.key: change.value})
+    policies = replace(config.policies, **{field: {**budgets, name: own}})
+    return replace(config, policies=policies)
+
+
+def _limits(limits: Limits, change: LimitChange) -> Limits:
+    if change.key in COUNTS:
+        return replace(limits, **{change.key: int(change.value)})
+    return replace(limits, dollars_per_hour=change.value) if change.key == DOLLARS else limits
+
+
+def _policies(policies: P, change: LimitChange) -> P:
+    if change.key not in BUDGETS:
+        return policies
+    return replace(policies, budget=replace(policies.budget, **{change.key: change.value}))
+
+
+def scope_named(config: Config, text: str) -> str:
+    """The scope that a person means by ``text``: ``cluster``, a cloud, a pool, or one of these with
+    its kind in front. A name that a cloud shares with its only pool means the cloud. Raises
+    ConfigError if nothing, or more than one thing, has that name.
+    """
+    by_name = {"cluster": [""], **{payer: [payer] for payer in config.policies.payer_budgets}}
+    for one in config.clouds:
+        by_name.setdefault(one.name, []).append(scope_of_cloud(one.name))
+        by_name[scope_of_cloud(one.name)] = [scope_of_cloud(one.name)]
+    for pool in config.pools:
+        by_name.setdefault(pool.name, []).append(scope_of_pool(pool.name))
+        by_name[scope_of_pool(pool.name)] = [scope_of_pool(pool.name)]
+    found = by_name.get(text, [])
+    if len(found) == 1:
+        return found[0]
+    if [pool.name for pool in config.pools if pool.cloud == text] == [text]:
+        return scope_of_cloud(text)
+    if found:
+        raise ConfigError(f"{text!r} is a cloud and a pool: say {' or '.join(found)}")
+    known = ", ".join(name for name in by_name if ":" not in name or name.startswith(_PAYERS))
+    raise ConfigError(
+        f"{text!r} is no cloud, pool, nor account or user with a budget; there are {known}"
+    )
+
+
+def pools_in(config: Config, scope: str) -> tuple[str, ...]:
+    """The names of the pools in a scope."""
+    return tuple(
+        pool.name
+        for pool in config.pools
+        if not scope or scope in (scope_of_pool(pool.name), scope_of_cloud(pool.cloud))
+    )
+
+
+def keys_of(scope: str) -> tuple[str, ...]:
+    """The limits that can be set for a scope."""
+    if scope.startswith("pool:"):
+        return (MAX_NODES,)
+    return BUDGETS if scope.startswith(_PAYERS) else (*COUNTS, DOLLARS, *BUDGETS)
+
+
+def configured(config: Config, scope: str, key: str) -> float | None:
+    """The file's limit (None: it has none). ConfigError if the scope has no such limit."""
+    if key not in keys_of(scope):
+        known = ", ".join(keys_of(scope))
+        raise ConfigError(f"{scope_in_words(scope)} has no limit {key!r}; it has {known}")
+    kind, _, name = scope.partition(":")
+    if kind == "pool":
+        return next(p.max_nodes for p in config.pools if p.name == name)
+    if scope.startswith(_PAYERS):
+        budget = config.policies.payer_budgets[scope]
+        return budget.per_day if key == BUDGETS[0] else budget.per_month
+    place = config.cloud(name) if scope else config
+    value: float | None = getattr(place.policies.budget if key in BUDGETS else place.limits, key)
+    return value
+
+
+def checked(scope: str, key: str, value: float) -> LimitChange:
+    """The change. Raises ConfigError if the limit cannot have that value."""
+    if not abs(value) < MOST:  # NaN is not below it, either
+        raise ConfigError(f"{key} is a number below {MOST:g}, not {value:g}")
+    if key in (*COUNTS, MAX_NODES) and (value != int(value) or value < 0):
+        raise ConfigError(f"{key} is a number of machines from 0 on, not {value:g}")
+    if key in BUDGETS and value <= 0:
+        raise ConfigError(f"{key} is an amount of dollars above 0, not {value:g}; pause stops all")
+    if value < 0:
+        raise ConfigError(f"{key} is an amount of dollars from 0 on, not {value:g}")
+    return LimitChange(scope=scope, key=key, value=value)

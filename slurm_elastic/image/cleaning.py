@@ -1,0 +1,46 @@
+"""Takes out of an image what is of one machine, so that each has its own at its first boot: host
+keys, machine id, logs, lists of packages; and what a node has no use for at each boot.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from slurm_elastic.image import apt, rooted
+from slurm_elastic.image.recipe import Recipe
+
+_WANTS = "etc/systemd/system/multi-user.target.wants"
+_OF_ONE_MACHINE = (
+    "etc/ssh/ssh_host_*", "etc/munge/munge.key", "var/lib/dbus/machine-id",
+    "var/lib/systemd/random-seed", "var/lib/cloud/*", "var/cache/apt/*.bin",
+    "var/log/*.log", "var/log/apt/*", "var/lib/apt/lists/*_*", "root/.ansible",
+)  # fmt: skip
+
+
+def clean(recipe: Recipe, tree: Path) -> None:
+    """The last step before the image is made of the ``tree``."""
+    for unit in ("slurmd.service", "munge.service"):
+        rooted.entry(tree, f"{_WANTS}/{unit}").unlink(missing_ok=True)
+    if not any(_is_there(tree, f"{place}/lvm") for place in ("usr/sbin", "sbin")):
+        # It looks for LVM's snapshots at each boot, for seconds; without LVM there are none.
+        for link in rooted.matching(tree, "etc/systemd/system/*.wants/e2scrub_reap.service"):
+            link.unlink()
+    for pattern in _OF_ONE_MACHINE:
+        for path in rooted.matching(tree, pattern):
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    rooted.write(tree, "etc/machine-id", "")
+    for name in ("vmlinuz.old", "initrd.img.old"):
+        rooted.entry(tree, name).unlink(missing_ok=True)
+    if any(_is_there(tree, f"{place}/systemd/systemd-resolved") for place in ("usr/lib", "lib")):
+        link = rooted.entry(tree, "etc/resolv.conf")
+        link.unlink(missing_ok=True)
+        link.symlink_to("../run/systemd/resolve/stub-resolv.conf")
+    if recipe.munge_key:
+        rooted.write(tree, "etc/munge/munge.key", Path(recipe.munge_key).read_bytes(), 0o400)
+        own = "chown munge:munge /etc/munge/munge.key"
+        apt.in_tree(tree, f"{own} && systemctl enable munge.service")
+
+
+def _is_there(tree: Path, name: str) -> bool:
+    return rooted.target(tree, name).exists()

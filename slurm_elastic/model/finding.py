@@ -1,0 +1,46 @@
+"""What ``doctor`` found of one thing."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+SLURMCTLD = "systemctl status slurmctld; its log says why it stopped or hangs"
+CONSOLE = "look at a machine's console: image, network to slurmctld, munge key"
+"""What to do; ``status`` says it, too."""
+
+
+class Level(StrEnum):
+    """How good a finding is. ``note``: nothing is wrong, but somebody may want to know."""
+
+    OK = "ok"
+    NOTE = "note"
+    WRONG = "wrong"
+
+
+class Finding(Struct, frozen=True, kw_only=True):
+    """One thing that ``doctor`` looked at: what was found of it, what was expected where that
+    differs, and what to do then.
+    """
+
+    what: str
+    level: Level
+    found: str
+    expected: str = ""
+    advice: str = ""
+
+    @staticmethod
+    def ok(what: str, found: str) -> Finding:
+        """As it should be."""
+        return Finding(what=what, level=Level.OK, found=found)
+
+    @staticmethod
+    def note(what: str, found: str, expected: str = "", advice: str = "") -> Finding:
+        """Worth a look."""
+        return Finding(what=what, level=Level.NOTE, found=found, expected=expected, advice=advice)
+
+    @staticmethod
+    def wrong(what: str, found: str, expected: str = "", advice: str = "") -> Finding:
+        """To be put right."""
+        return Finding(what=what, level=Level.WRONG, found=found, expected=expected, advice=advice)

@@ -1,0 +1,95 @@
+"""Rows of the table of repairs (``reconcile_rules``) for nodes that are out of service, or that
+nothing serves.
+"""
+
+from __future__ import annotations
+
+from slurm_elastic.model.cluster import STANDING, InstanceState
+from slurm_elastic.model.slurm import SlurmNode
+from slurm_elastic.policies.actions import (
+    Action,
+    Clear,
+    FailLost,
+    FailNode,
+    GiveBack,
+    Launch,
+    Recycle,
+    Restore,
+)
+from slurm_elastic.policies.nodes.node_reasons import NOTICE_MARK, OUR_MARK
+from slurm_elastic.policies.nodes.node_state import Phase, is_busy, is_down, is_drained, phase
+from slurm_elastic.policies.nodes.out_of_service import Ill
+from slurm_elastic.policies.repair.cloud_view import CloudView
+from slurm_elastic.policies.repair.inventory import is_heard, served
+
+_GIVEN_UP = (OUR_MARK, "ResumeTimeout reached", "Not responding")
+"""Reasons of a DOWN cloud node that we may clear: ours, and those slurmctld itself sets."""
+
+
+def of_nodes(view: CloudView, *, hears: bool) -> list[Action]:
+    has = served(view) | (_started_again(view) if view.stopped else set())
+    lost = {i.node for i in view.seen or () if i.state is InstanceState.TERMINATED}
+    actions: list[Action] = []
+    for name, node in view.nodes.items():
+        action = None
+        state = view.states[name]
+        if state.ails is not None:
+            action = _ill(node, state.ails)
+        elif state.down:
+            action = _down(node, state.phase)
+        elif view.seen is not None and name not in has:
+            action = _node(view, node, lost=name in lost, heard=hears and is_heard(view, node))
+        if action is not None:
+            actions.append(action)
+    return actions
+
+
+def _started_again(view: CloudView) -> set[str]:
+    """Nodes that are up by their stopped machines, which somebody else has started."""
+    running = {i.id for i in view.seen or () if i.state in STANDING}
+    nodes = {one.node for one in view.stopped if one.id in running}
+    return {name for name in nodes if view.phase(name) is Phase.UP}
+
+
+def _node(view: CloudView, node: SlurmNode, *, lost: bool, heard: bool) -> Action | None:
+    """The action for a node that nothing serves."""
+    where, held = view.states[node.name].phase, node.name in view.held
+    if where is Phase.POWERING_UP:
+        if held:
+            return GiveBack(node=node.name, reason="no offer was left for it")
+        return Launch(
+            node=node.name,
+            reason="Slurm waits for it and nothing serves it: the request was lost",
+        )
+    if where is Phase.POWERED_DOWN and node.reason.startswith(NOTICE_MARK) and is_drained(node):
+        # Slurm powered it down just as it was drained, which ends no drain that comes later.
+        why = "drained for a machine that is gone: back to the powered-down nodes"
+        return Restore(node=node.name, reason=why)
+    if where is Phase.UP and not held and (lost or not heard):
+        fail = FailLost if lost else FailNode
+        return fail(node=node.name, reason="Slurm has it up and its machine is gone")
+    return None
+
+
+def _ill(node: SlurmNode, ails: Ill) -> Action | None:
+    """A node that Slurm has taken out of service gets another machine; its jobs end before that,
+    unless Slurm has ended them.
+    """
+    where = phase(node)
+    if where is Phase.POWERED_DOWN:
+        why = f"{ails.words}: its machine is gone, back to the powered-down nodes"
+        return Restore(node=node.name, reason=why)
+    if where is not Phase.UP or (is_busy(node) and not is_down(node)):
+        return None
+    if "POWER_DOWN" in node.states:
+        return None  # it goes
+    return Recycle(node=node.name, reason=str(ails))
+
+
+def _down(node: SlurmNode, where: Phase) -> Action | None:
+    """A DOWN node of ours goes back to the powered-down ones; an admin's own stays."""
+    if not node.reason.startswith(_GIVEN_UP) or where not in (Phase.UP, Phase.POWERED_DOWN):
+        return None
+    action = Restore if where is Phase.POWERED_DOWN else Clear
+    why = f"DOWN ({node.reason}): back to the powered-down nodes"
+    return action(node=node.name, reason=why)

@@ -1,0 +1,64 @@
+"""KVM on this host, by its libvirt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from slurm_elastic.base.errors import ProviderError
+from slurm_elastic.config.found import Found, SearchPlace, unusable
+from slurm_elastic.config.requirements import KnownType
+from slurm_elastic.model.cluster import Location
+from slurm_elastic.providers.libvirt.hosts import LibvirtHosts
+from slurm_elastic.providers.libvirt.settings import LibvirtCloud, LibvirtHost, Virtualization
+
+SOCKETS = (Path("/run/libvirt/libvirt-sock"), Path("/run/libvirt/virtqemud-sock"))
+URI = "qemu:///system"
+PATIENCE = 10.0
+HERE = "here"
+
+
+def found(place: SearchPlace) -> Iterator[Found]:
+    """The host of its socket, with an image and a network for nodes."""
+    del place
+    if not any(socket.exists() for socket in SOCKETS):
+        return
+    one = Found(
+        name="lab", provider="libvirt", location=Location.ON_PREMISES, usable=True, joins=True,
+        what=URI, sized=True,
+    )  # fmt: skip
+    hosts = LibvirtHosts(LibvirtCloud(
+        name=one.name, location=one.location, hosts={HERE: LibvirtHost(uri=URI)}, image="?",
+        types={}, timeout=PATIENCE,
+    ))  # fmt: skip
+    try:
+        with hosts.limited():
+            yield hosts.call(HERE, lambda connection: _with_settings(one, connection))
+    except ProviderError as error:
+        yield unusable(one, f"{error.message[:160]}")
+
+
+def _with_settings(one: Found, connection: Any) -> Found:  # noqa: ANN401
+    pools = [pool for pool in connection.listAllStoragePools() if pool.isActive()]
+    volumes = ((pool.name(), v.name()) for pool in pools for v in pool.listAllVolumes())
+    images = [v for v in volumes if "slurm" in v[1].lower()]  # others are disks of other machines
+    # Behind libvirt's own network, default, the head reaches no machine.
+    active = (net.name() for net in connection.listAllNetworks() if net.isActive())
+    networks = sorted(active, key=lambda name: (name == "default", name))
+    if not images or not networks:
+        lacks = "an active network" if images else "an image, with slurm in its name,"
+        return unusable(one, f"make {lacks} there (docs/libvirt.md)")
+    storage, image = images[0]
+    told = connection.getCapabilities()
+    keys: dict[str, object] = {
+        "hosts": {HERE: {"uri": URI}}, "image": image, "storage": storage, "network": networks[0],
+    }  # fmt: skip
+    kind = next((v for v in Virtualization if f"<domain type='{v}'" in told), Virtualization.KVM)
+    if kind is not Virtualization.KVM:
+        keys["virtualization"] = kind.value
+    _, memory, cpus, *_ = connection.getInfo()
+    whole = KnownType(name=HERE, cpus=cpus, memory=memory * 9 // 10)
+    return replace(one, keys=keys, types=(whole,))

@@ -1,0 +1,208 @@
+"""A job history on a site's pools: all that a simulation goes by but for its policy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
+
+from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.config import Config
+from slurm_elastic.config.policies import Budget
+from slurm_elastic.config.rules import bounds_of, rules_of
+from slurm_elastic.policies.checkpoint.checkpoint import parse as parse_checkpoint
+from slurm_elastic.policies.growth.capacity import Bounds
+from slurm_elastic.policies.policy_text import LARGEST
+from slurm_elastic.providers.base.prices.trace import PriceTrace, load_trace, series_of
+from slurm_elastic.simulate.availability import Span, load_supply
+from slurm_elastic.simulate.billing import Billing
+from slurm_elastic.simulate.billing import parse as parse_billing
+from slurm_elastic.simulate.boot import BootTimes
+from slurm_elastic.simulate.checkpointed_run import Checkpoints
+from slurm_elastic.simulate.jobs import Jobs
+from slurm_elastic.simulate.scenario import Scenario
+from slurm_elastic.simulate.scenario_config import NAME as CONFIGURED
+from slurm_elastic.simulate.scenario_config import configured
+from slurm_elastic.simulate.site import World, bought_as, pools_of, scenario_of
+from slurm_elastic.simulate.swf import History
+
+DEPTH = 500  # jobs that one look at the queue considers; Slurm's bf_max_job_test
+
+
+NONE = "none"
+"""The policy that starts no machine of a public cloud: the site as it would be without."""
+
+
+class Options(Struct, frozen=True, kw_only=True):
+    """What the options of ``slurm-elastic simulate`` of these names say, with their defaults.
+    ``static``: (nodes, processors of each) that the site has anyway; ``boot``: (how many boot
+    together, seconds) of each size; ``reserved``: (pool, machines, dollars an hour of each).
+    ``configure``, ``notice``, ``rebalance``, ``requeue_delay`` and ``dump`` are seconds.
+    """
+
+    static: tuple[int, int] | None = None
+    boot: tuple[tuple[int, float], ...] | None = None
+    configure: int = 0
+    billing: str | Billing | None = None
+    reserved: Sequence[tuple[str, int, float]] = ()
+    prices: Sequence[str | Path] = ()
+    availability: Sequence[str] = ()
+    notice: int = 120
+    rebalance: int = 0
+    requeue_delay: int = 0
+    checkpoint: str | None = None
+    dump: int = 60
+    reservations: int = 1
+    depth: int = DEPTH
+    whole_nodes: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if name != "seed" and isinstance(value, int) and not 0 <= value <= LARGEST:
+                raise ConfigError(f"{name}: found {value}, expected a number from 0 to {LARGEST}")
+        try:
+            BootTimes(self.boot or BootTimes().points)
+        except ValueError as error:
+            raise ConfigError(f"boot: {error}") from None
+
+
+class Setting(Struct, frozen=True, kw_only=True):
+    """A history, and the scenario that it runs in but for the policy; ``configured`` is the one of
+    the site itself. ``notes`` say what was assumed in any simulation, ``own_notes`` what was in
+    that of the site itself.
+    """
+
+    history: History
+    base: Scenario
+    configured: Scenario
+    prices: PriceTrace | None
+    notes: tuple[str, ...]
+    own_notes: tuple[str, ...]
+
+    @property
+    def jobs(self) -> Jobs:
+        return self.history.jobs
+
+    def told(self, policies: Iterable[str]) -> tuple[str, ...]:
+        """The assumptions in simulations of these policies."""
+        return (*self.notes, *self.own_notes) if CONFIGURED in policies else self.notes
+
+    def scenario(self, policy: str) -> Scenario:
+        """The scenario of a policy's text; of CONFIGURED: the site as it is configured; of NONE:
+        the same without public machines. Raises ConfigError for any other text.
+        """
+        if policy == NONE:
+            return self._without_public()
+        if policy == CONFIGURED:
+            problems = self.configured.problems()
+            if problems:
+                raise ConfigError(*(f"policy {policy!r}: {problem}" for problem in problems))
+            return self.configured
+        return scenario_of(policy, self.base.pools, self.base)
+
+    def _without_public(self) -> Scenario:
+        pools = tuple(pool for pool in self.configured.pools if not pool.public)
+        if not any(pool.machines for pool in pools):
+            raise ConfigError(
+                f"policy {NONE!r}: without public clouds there are no machines; give the site's own"
+                " by --static NODESxCPUS"
+            )
+        return replace(self.configured, pools=pools)
+
+
+def setting_of(history: History, config: Config, options: Options) -> Setting:
+    """Everything is read and checked here, before the first job is simulated."""
+    jobs = history.jobs
+    last = max(s + r for s, r in zip(jobs.submit, jobs.run, strict=True))
+    prices = _prices(options.prices)
+    world = World(
+        span=Span(history.start, jobs.submit[0], last),
+        static=options.static,
+        boot=options.boot,
+        configure=options.configure,
+        billing=_billing(options),
+        reserved=tuple(options.reserved),
+        prices=prices,
+        availability=tuple(load_supply(text) for text in options.availability),
+        notice=options.notice,
+        rebalance=options.rebalance,
+        whole=options.whole_nodes,
+        gpus=any(jobs.gpus),
+    )
+    pools, notes = pools_of(config, world)
+    base = Scenario(
+        pools=pools,
+        bounds=_bounds(config, notes),
+        payers=_payers(config, history, notes),
+        checkpoints=_checkpoints(options),
+        reservations=options.reservations,
+        depth=options.depth,
+        requeue_delay=options.requeue_delay,
+        seed=options.seed,
+    )
+    base = bought_as(config, base)
+    own, more = configured(config, base, saves=options.checkpoint is None)
+    return Setting(
+        configured=own,
+        history=history,
+        base=base,
+        prices=prices,
+        notes=tuple(notes),
+        own_notes=tuple(more),
+    )
+
+
+def _bounds(config: Config, notes: list[str]) -> Bounds:
+    """The cluster's budget, and the times at which machines may be started."""
+    windows = {rules_of(config, pool).windows for pool in config.pools}
+    if len(windows) > 1:
+        notes.append("windows are not looked at: they are not the same in all pools")
+    if any(cloud.policies.budget != Budget() for cloud in config.clouds):
+        notes.append(
+            "budgets of clouds are not looked at, only the cluster's, accounts' and users'"
+        )
+    same = windows.pop() if len(windows) == 1 else ()
+    return replace(bounds_of(config.policies.budget), windows=same)
+
+
+def _payers(config: Config, history: History, notes: list[str]) -> dict[str, Bounds]:
+    """The budgets of those accounts and users that the history has jobs of, by its numbers."""
+    found = {}
+    for scope, budget in config.policies.payer_budgets.items():
+        kind, _, name = scope.partition(":")
+        number = history.account(name) if kind == "account" else history.user(name)
+        if number is None:
+            notes.append(f"the history has no job of {kind} {name}, which has a budget")
+        else:
+            found[f"{kind}:{number}"] = bounds_of(budget)
+    return found
+
+
+def _billing(options: Options) -> Billing | None:
+    if not isinstance(options.billing, str):
+        return options.billing
+    try:
+        return parse_billing(options.billing)
+    except ValueError as error:
+        raise ConfigError(f"--billing: {error}") from None
+
+
+def _checkpoints(options: Options) -> Checkpoints:
+    try:
+        policy = parse_checkpoint(options.checkpoint or "none")
+    except ValueError as error:
+        raise ConfigError(f"--checkpoint: {error}") from None
+    return Checkpoints(policy=policy, dump=options.dump)
+
+
+def _prices(paths: Sequence[str | Path]) -> PriceTrace | None:
+    """The prices of all files; where two have the same offer, the points of both."""
+    points: dict[tuple[str, str], dict[float, float]] = {}
+    for path in paths:
+        for key, series in load_trace(Path(path)).series.items():
+            points.setdefault(key, {}).update(zip(series.times, series.prices, strict=True))
+    merged = {key: series_of(values) for key, values in points.items()}
+    return PriceTrace(merged) if merged else None

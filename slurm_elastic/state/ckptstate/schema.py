@@ -1,0 +1,57 @@
+"""The tables of ckptman's memory: what their columns are is described in ``state.ckptstate``."""
+
+from __future__ import annotations
+
+from slurm_elastic.state.store.view import Schema
+
+FILE = "checkpoints.db"
+SCHEMA = Schema(
+    name="file of checkpoints",
+    maker="slurm-elastic-ckptman",
+    version=6,
+    before=range(1, 5),
+    former={"rescues": "migrations"},
+    # Whatever the service has written without the file, it knew better by then.
+    newer={
+        "migrations": ("step", "over", "changed", "body"),
+        "notices": ("body", "closed"),
+        "images": ("taken", "body"),
+        "unsavable": ("body",),
+        "suspensions": ("body",),
+    },
+    statements=(
+        """create table notices (
+            key text primary key,
+            body text not null,
+            closed real
+        ) without rowid""",
+        "create index notices_open on notices (key) where closed is null",
+        """create table migrations (
+            job integer not null,
+            attempt integer not null,
+            step text not null,
+            over integer not null,
+            changed real not null,
+            body text not null,
+            primary key (job, attempt)
+        ) without rowid""",
+        "create index migrations_open on migrations (changed) where over = 0",
+        """create table images (
+            job integer not null,
+            attempt integer not null,
+            number integer not null,
+            taken real not null,
+            body text not null,
+            primary key (job, attempt, number)
+        ) without rowid""",
+        """create table interruptions (
+            instance text primary key,
+            offer text not null,
+            at real not null
+        ) without rowid""",
+        "create table counters (name text primary key, value real not null) without rowid",
+        "create table releases (node text primary key) without rowid",
+        "create table unsavable (job integer primary key, body text not null) without rowid",
+        "create table suspensions (job integer primary key, body text not null) without rowid",
+    ),
+)

@@ -1,0 +1,98 @@
+"""The ledger's rows of money: what was paid, for whom, and whose jobs wait for their budget."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from slurm_elastic.model.memory import Aside
+from slurm_elastic.state.store.store import Store
+from slurm_elastic.state.store.view import OF_LIST, to_json
+
+MINIMUM = 60.0
+"""Seconds that are paid at least, also where the second is the unit (EC2's Linux machines)."""
+SPENT = """
+    with leases as (
+        select accounts, price, launched, max(?3 - launched, 0) as seconds
+        from machines indexed by machines_live where cloud = ?1 and ended is null
+        union all
+        select accounts, price, launched, max(ended - launched, 0) as seconds
+        from machines indexed by machines_ended where cloud = ?1 and ended >= ?2 - ?4
+    ), paid as (
+        select accounts, price, launched, case
+            when ?4 <= 1 then max(seconds, ?5)
+            else max(cast(seconds / ?4 as integer)
+                + (seconds > ?4 * cast(seconds / ?4 as integer)), 1) * ?4
+            end as seconds
+        from leases
+    )
+    select accounts, sum(price / 3600.0 * max(seconds - max(?2 - launched, 0), 0)) as dollars
+    from paid group by accounts order by accounts
+"""
+"""cloud, since, now, lease, minimum. The indices are named as sqlite
+would read a cloud's machines of a year. Each begun lease counts whole, at the price at which its
+machine was bought; of one that began before the span, what lies in it. A row for all machines that
+the same accounts pay in the same parts.
+"""
+
+
+class Books:
+    """Each method is one transaction."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def dollars(self, cloud: str, since: float, now: float, lease: int) -> float:
+        """The cost of the cloud's machines from ``since`` until ``now``: see SPENT."""
+        return sum(dollars for _, dollars in self.paid(cloud, since, now, lease))
+
+    def paid(
+        self, cloud: str, since: float, now: float, lease: int
+    ) -> tuple[tuple[dict[str, int], float], ...]:
+        """The same with who pays it, each account so many parts: (accounts, dollars)."""
+        rows = self._store.select(SPENT, cloud, since, now, float(lease), MINIMUM)
+        decode = msgspec.json.decode
+        return tuple((decode(r["accounts"], type=dict[str, int]), r["dollars"]) for r in rows)
+
+    def want(self, accounts: Mapping[str, Mapping[str, int]], now: float) -> None:
+        """By node, for whom its next machine is started; takes the place of an earlier word."""
+        rows = [(node, to_json(of), now) for node, of in accounts.items()]
+        with self._store.transaction(None):
+            self._store.insert("insert or replace into wanted_by", "node, accounts, at", rows)
+
+    def want_for_nobody(self, nodes: Sequence[str], before: float) -> None:
+        """Forget for whom these were to be started, where that was said before then."""
+        sql = f"delete from wanted_by where node in {OF_LIST} and at < ?"
+        self._store.execute(None, sql, to_json(nodes), before)
+
+    def wanted_by(self, nodes: Sequence[str]) -> dict[str, dict[str, int]]:
+        sql = "select * from wanted_by where node in (select value from json_each(?))"
+        rows = self._store.select(sql, to_json(nodes))
+        decode = msgspec.json.decode
+        return {row["node"]: decode(row["accounts"], type=dict[str, int]) for row in rows}
+
+    def set_aside(self, rows: Sequence[Aside]) -> None:
+        """Remember how these jobs were before they are kept from public clouds."""
+        values = [(r.job, r.account, to_json(r.partitions), r.begin, r.until) for r in rows]
+        with self._store.transaction(None):
+            columns = "job, account, partitions, begin, until"
+            self._store.insert("insert or replace into set_aside", columns, values)
+
+    def asides(self) -> tuple[Aside, ...]:
+        """All jobs that are set aside, by number."""
+        return tuple(
+            _aside_from(r) for r in self._store.select("select * from set_aside order by job")
+        )
+
+    def let_back(self, jobs: Sequence[int]) -> None:
+        """Forget these: they are as they were, or gone."""
+        self._store.execute(None, f"delete from set_aside where job in {OF_LIST}", to_json(jobs))
+
+
+def _aside_from(row: sqlite3.Row) -> Aside:
+    """A row of a job set aside as a value."""
+    partitions = msgspec.json.decode(row["partitions"], type=tuple[str, ...])
+    names = ("job", "account", "begin", "until")
+    return Aside(partitions=partitions, **{name: row[name] for name in names})

@@ -1,0 +1,79 @@
+"""The ledger's rows of what was decided and why, and of what people were told."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections.abc import Sequence
+
+import msgspec
+
+from slurm_elastic.model.memory import Decision
+from slurm_elastic.state.store.store import Store
+from slurm_elastic.state.store.view import to_json
+
+DECISION_COLUMNS = "at, correlation, kind, subjects, reason, detail"
+
+
+class Decisions:
+    """Each method is one transaction."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def record(self, *decisions: Decision) -> None:
+        """Keep decisions for ``explain``, all in one transaction (one sync of the disk)."""
+        with self._store.transaction(None):
+            rows = [
+                (
+                    id_, d.at, d.correlation, d.kind, to_json(d.subjects), d.reason,
+                    None if d.detail is None else to_json(d.detail),
+                )
+                for id_, d in enumerate(decisions, self._store.first_id())
+            ]  # fmt: skip
+            self._store.insert("insert into decisions", f"id, {DECISION_COLUMNS}", rows)
+
+    def about(self, subject: str, limit: int = 200) -> tuple[Decision, ...]:
+        """The last ``limit`` decisions about a node or ``job:ID``, oldest first."""
+        rows = self._store.select(
+            "select d.* from decision_subjects s join decisions d on d.id = s.decision "
+            "where s.subject = ? order by d.at desc, d.id desc limit ?",
+            subject,
+            limit,
+        )
+        return tuple(decision_from(row) for row in reversed(rows))
+
+    def last(self, limit: int) -> tuple[Decision, ...]:
+        """The last ``limit`` decisions of all, oldest first."""
+        rows = self._store.select("select * from decisions order by id desc limit ?", limit)
+        return tuple(decision_from(row) for row in reversed(rows))
+
+    def newly_told(
+        self, keys: Sequence[str], now: float, again: float, most: int, within: float
+    ) -> list[str]:
+        """Write down that people are told of these: those of ``keys`` that they were not told of in
+        the last ``again`` seconds, as far as that makes ``most`` in ``within`` seconds.
+        """
+        with self._store.transaction(None) as db:
+            self._store.change("delete from told where at < ?", now - max(again, within))
+            rows = dict(db.execute("select key, at from told"))
+            room = most - sum(at > now - within for at in rows.values())
+            new = [key for key in dict.fromkeys(keys) if rows.get(key, -math.inf) <= now - again]
+            new = new[: max(room, 0)]
+            self._store.insert(
+                "insert or replace into told", "key, at", [(key, now) for key in new]
+            )
+        return new
+
+
+def decision_from(row: sqlite3.Row) -> Decision:
+    """A decision row as a value; ``detail`` comes back as plain JSON values."""
+    detail = row["detail"]
+    return Decision(
+        at=row["at"],
+        correlation=row["correlation"],
+        kind=row["kind"],
+        subjects=msgspec.json.decode(row["subjects"], type=tuple[str, ...]),
+        reason=row["reason"],
+        detail=None if detail is None else msgspec.json.decode(detail, type=dict[str, object]),
+    )

@@ -1,0 +1,61 @@
+"""The ledger's rows of operators' words that hold at run time."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+
+import msgspec
+
+from slurm_elastic.model.directive import Directive, Word
+from slurm_elastic.state.store.store import Store, Table
+from slurm_elastic.state.store.view import to_json
+
+DIRECTIVE_COLUMNS = "word, who, since, starts, until, reason"
+
+
+def directive_from(row: sqlite3.Row) -> Directive:
+    """A directive row as a value."""
+    word: Word = msgspec.json.decode(row["word"], type=Word)
+    names = ("number", "who", "since", "starts", "until", "reason")
+    return Directive(word=word, **{name: row[name] for name in names})
+
+
+TABLES: Mapping[str, Table] = {
+    "directives": ("select * from directives order by number", directive_from)
+}
+_LAST = """
+    select max(coalesce((select max(number) from directives), 0),
+        coalesce((select at from settled where what = 'directives'), 0))
+"""
+
+
+class Directives:
+    """Each method is one transaction."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def give(self, directive: Directive) -> Directive:
+        """Write an operator's word down; returns it with its number, which no other ever had."""
+        with self._store.transaction("directives") as db:
+            # Also of those that are ended.
+            (last,) = db.execute(_LAST).fetchone()
+            number = max(int(last) + 1, int(directive.since))
+            sql = (
+                f"insert into directives (number, {DIRECTIVE_COLUMNS}) values (?, ?, ?, ?, ?, ?, ?)"
+            )
+            one = directive
+            values = (one.who, one.since, one.starts, one.until, one.reason)
+            self._store.change(sql, number, to_json(one.word), *values)
+            self._store.change("insert or replace into settled values ('directives', ?)", number)
+        return msgspec.structs.replace(directive, number=number)
+
+    def all(self) -> tuple[Directive, ...]:
+        """All that are not ended, in force or not, in the order in which they were given."""
+        return self._store.tables("directives")[0]
+
+    def end(self, number: int) -> bool:
+        """Forget it; whether there was one."""
+        with self._store.transaction("directives"):
+            return bool(self._store.change("delete from directives where number = ?", number))

@@ -1,0 +1,193 @@
+"""The ledger's rows of launches: what is asked of a cloud is written down before the call."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import msgspec
+
+from slurm_elastic.base.errors import EndOnlyError, SlurmElasticError
+from slurm_elastic.model.cluster import LaunchSpec, Offer
+from slurm_elastic.model.memory import FAILED, INTENT, Launch
+from slurm_elastic.state.ledger.books import Books
+from slurm_elastic.state.store.store import Store, Table
+from slurm_elastic.state.store.view import OF_LIST, to_json
+
+LAUNCH_COLUMNS = (
+    "generation, request, pool, cloud, nodes, jobs, offer, state, created, finished, "
+    "error, accounts, owner, recipe"
+)
+IN_ORDER = "order by created, generation"
+OPEN = f"select {LAUNCH_COLUMNS} from launches where state = 'intent' {IN_ORDER}"
+
+
+def launch_of_spec(
+    spec: LaunchSpec, request: str, now: float, accounts: dict[str, dict[str, int]]
+) -> Launch:
+    """The row an intent begins with."""
+    return Launch(
+        generation=spec.generation,
+        request=request,
+        pool=spec.pool.name,
+        cloud=spec.offer.cloud,
+        nodes=spec.nodes,
+        jobs=spec.jobs,
+        offer=spec.offer,
+        state=INTENT,
+        created=now,
+        alternatives=spec.alternatives,
+        accounts=accounts,
+        owner=spec.owner,
+    )
+
+
+def same_call(one: Launch, other: Launch) -> bool:
+    """Whether two rows ask the cloud for the same thing."""
+
+    def asked(row: Launch) -> tuple[object, ...]:
+        return row.pool, row.cloud, row.nodes, row.jobs, row.offers
+
+    return asked(one) == asked(other)
+
+
+def launch_row(launch: Launch) -> tuple[object, ...]:
+    """Values for LAUNCH_COLUMNS."""
+    offers = launch.offers if launch.alternatives else launch.offer
+    return (
+        launch.generation,
+        launch.request,
+        launch.pool,
+        launch.cloud,
+        to_json(launch.nodes),
+        to_json(launch.jobs),
+        to_json(offers),
+        launch.state,
+        launch.created,
+        launch.finished,
+        launch.error,
+        to_json(launch.accounts),
+        to_json(launch.owner),
+        launch.recipe,
+    )
+
+
+def launch_from(row: sqlite3.Row) -> Launch:
+    """A row of LAUNCH_COLUMNS as a value. Its ``offer`` is a list where there are alternatives."""
+    decode = msgspec.json.decode
+    offers = decode(row["offer"], type=Offer | tuple[Offer, ...])
+    offer, *others = (offers,) if isinstance(offers, Offer) else offers
+    return Launch(
+        generation=row["generation"],
+        request=row["request"],
+        pool=row["pool"],
+        cloud=row["cloud"],
+        nodes=decode(row["nodes"], type=tuple[str, ...]),
+        jobs=decode(row["jobs"], type=tuple[int, ...]),
+        offer=offer,
+        alternatives=tuple(others),
+        state=row["state"],
+        created=row["created"],
+        finished=row["finished"],
+        error=row["error"],
+        accounts=decode(row["accounts"], type=dict[str, dict[str, int]]),
+        owner=decode(row["owner"], type=dict[str, str]),
+        recipe=row["recipe"],
+    )
+
+
+TABLES: Mapping[str, Table] = {"launches": (OPEN, launch_from)}
+
+
+class Launches:
+    """Each method is one transaction."""
+
+    def __init__(self, store: Store, books: Books, end_only: Callable[[], str]) -> None:
+        self._store, self._books, self._end_only = store, books, end_only
+
+    def intend(self, spec: LaunchSpec, request: str, now: float) -> None:
+        """Write down a launch before the cloud is called; ``request`` is the correlation id.
+
+        Again with the same content: nothing happens. Raises SlurmElasticError when the generation
+        stands for another launch or for one that has failed (a new call needs a new generation,
+        or its machines would have no open intent), EndOnlyError where it could not be kept.
+        """
+        new = launch_of_spec(spec, request, now, self._books.wanted_by(spec.nodes))
+        with self._store.transaction("launches"):
+            if trouble := self._end_only():  # inside: what is written now is on the disk, or not
+                raise EndOnlyError(f"{trouble}; nothing is bought")
+            row = launch_row(new)
+            values = ", ".join("?" * len(row))
+            sql = f"insert or ignore into launches ({LAUNCH_COLUMNS}) values ({values})"
+            if self._store.change(sql, *row):
+                return
+            old = self.known(spec.generation)
+            if not same_call(old, new):
+                raise SlurmElasticError(
+                    f"generation {spec.generation} already stands for another launch, of "
+                    f"{len(old.nodes)} nodes of pool {old.pool} from {old.offer.key}"
+                )
+            if old.state == FAILED:
+                raise SlurmElasticError(
+                    f"generation {spec.generation} has failed: {old.error}; "
+                    "a new call needs a new generation"
+                )
+
+    def failed(self, generation: str, error: str, now: float) -> None:
+        """Nothing was started, in the cloud's words ``error``. A finished launch stays as it is."""
+        with self._store.transaction("launches"):
+            self.known(generation)
+            self._store.change(
+                "update launches set state = ?, finished = ?, error = ? "
+                "where generation = ? and state = ?",
+                FAILED, now, error, generation, INTENT,
+            )  # fmt: skip
+
+    def forget(self, generations: Sequence[str]) -> None:
+        """Forget those of these launches that a cloud refused: what it said is kept elsewhere.
+
+        A request may be refused by hundreds of offers, and a refused launch costs nothing.
+        """
+        sql = f"delete from launches where generation in {OF_LIST} and state = ?"
+        self._store.execute(None, sql, to_json(generations), FAILED)
+
+    def open(self) -> tuple[Launch, ...]:
+        """Intents whose call is not known to have answered, oldest first."""
+        return self._store.tables("launches")[0]
+
+    def get(self, generation: str) -> Launch | None:
+        """The launch of that generation."""
+        sql = f"select {LAUNCH_COLUMNS} from launches where generation = ?"
+        rows = self._store.select(sql, generation)
+        return launch_from(rows[0]) if rows else None
+
+    def finished(self, generations: Collection[str]) -> dict[str, float]:
+        """When these launches were answered: those of them that were."""
+        rows = self._store.select(
+            "select generation, finished from launches where finished is not null "
+            "and generation in (select value from json_each(?))",
+            to_json(list(generations)),
+        )
+        return {row["generation"]: row["finished"] for row in rows}
+
+    def known(self, generation: str) -> Launch:
+        launch = self.get(generation)
+        if launch is None:
+            raise SlurmElasticError(f"no launch with generation {generation} was ever intended")
+        return launch
+
+    def note_recipe(self, generation: str, recipe: str) -> None:
+        """Write down the recipe of an open launch's machines (protocols.Stops)."""
+        with self._store.transaction("launches"):
+            self._store.change(
+                "update launches set recipe = ? where generation = ?", recipe, generation
+            )
+
+    def recipes(self, generations: Collection[str]) -> dict[str, str]:
+        """The recipes of these launches' machines, as far as they are known."""
+        sql = (
+            "select generation, recipe from launches where recipe != '' "
+            "and generation in (select value from json_each(?))"
+        )
+        rows = self._store.select(sql, to_json(list(generations)))
+        return {row["generation"]: row["recipe"] for row in rows}

@@ -1,0 +1,106 @@
+"""The ledger's rows of who used the machines, and the sums over all time."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from msgspec.structs import astuple
+
+from slurm_elastic.model.memory import Drained, Run
+from slurm_elastic.state.store.counters import COUNT
+from slurm_elastic.state.store.store import Store, Table
+from slurm_elastic.state.store.view import to_json
+
+RUN_COLUMNS = "job, begin, end, label, user, uid, account, partition, shares"
+
+
+def run_from(row: sqlite3.Row) -> Run:
+    """A row of RUN_COLUMNS as a value."""
+    shares = msgspec.json.decode(row["shares"], type=tuple[tuple[str, int], ...])
+    names = ("job", "begin", "end", "label", "user", "uid", "account", "partition")
+    return Run(shares=shares, **{name: row[name] for name in names})
+
+
+def drained_from(row: sqlite3.Row) -> Drained:
+    return Drained(**dict(row))
+
+
+TABLES: Mapping[str, Table] = {
+    "drains": (
+        "select node, begin, end from drains where end is null order by node",
+        drained_from,
+    ),
+    "runs": (
+        f"select {RUN_COLUMNS} from runs where end is null order by begin, job",
+        run_from,
+    ),
+}
+
+
+class Usage:
+    """Each method is one transaction."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def write(self, runs: Sequence[Run], drains: Sequence[Drained] = ()) -> None:
+        """New ones, and what is known better of those that are there."""
+        if not runs and not drains:
+            return
+        with self._store.transaction("runs", "drains"):
+            put = "insert or replace into"
+            self._store.insert(
+                f"{put} runs",
+                RUN_COLUMNS,
+                [(*astuple(run)[:-1], to_json(run.shares)) for run in runs],
+            )
+            self._store.insert(
+                f"{put} drains", "node, begin, end", [astuple(one) for one in drains]
+            )
+
+    def runs(self, since: float, until: float) -> tuple[Run, ...]:
+        """The runs of which some part is in that span of time, by begin and job."""
+        sql = (
+            f"select {RUN_COLUMNS} from runs where (end is null or end > ?) and begin < ? "
+            "order by begin, job"
+        )
+        return tuple(run_from(row) for row in self._store.select(sql, since, until))
+
+    def runs_of(self, job: int) -> tuple[Run, ...]:
+        """All runs of one job that are known, by begin."""
+        sql = f"select {RUN_COLUMNS} from runs where job = ? order by begin"
+        return tuple(run_from(row) for row in self._store.select(sql, job))
+
+    def open_runs(self) -> tuple[Run, ...]:
+        """The runs that are not known to have ended, by begin and job."""
+        return self._store.tables("runs")[0]
+
+    def drains(self, since: float, until: float) -> tuple[Drained, ...]:
+        """The spans without jobs of which some part is in that span of time, by node and begin."""
+        sql = (
+            "select node, begin, end from drains where (end is null or end > ?) and begin < ? "
+            "order by node, begin"
+        )
+        return tuple(drained_from(row) for row in self._store.select(sql, since, until))
+
+    def count(self, counts: Mapping[str, float]) -> None:
+        """Add to counters, ``name{label="value"}`` as Prometheus has them."""
+        self._store.execute(None, COUNT, to_json(counts))
+
+    def counters(self) -> Mapping[str, float]:
+        """All counters by name."""
+        rows = self._store.select("select name, value from counters order by name")
+        return {row["name"]: row["value"] for row in rows}
+
+    def settle(self, until: float, counts: Mapping[str, float]) -> None:
+        """The counters have all up to ``until`` with these."""
+        with self._store.transaction(None):
+            self.count(counts)
+            self._store.change("insert or replace into settled (what, at) values ('all', ?)", until)
+
+    def settled(self) -> float | None:
+        """Up to when the counters have what machines and jobs came to; None: they never had."""
+        rows = self._store.select("select at from settled where what = 'all'")
+        return float(rows[0]["at"]) if rows else None

@@ -1,0 +1,7 @@
+"""Sums over all time, which both memories keep in a table of that name."""
+
+COUNT = (
+    "insert into counters (name, value) select key, value from json_each(?) where true "
+    "on conflict (name) do update set value = value + excluded.value"
+)
+"""Adds to counters: the new values as a JSON object by name."""

@@ -1,0 +1,334 @@
+"""A memory whose files may fail: while they cannot be used it goes on in memory.
+
+What is wrong with one of both files is mended of the other: a view of its journal, a journal of the
+view. For all else what matters of the rows goes over into memory; what is written there waits, and
+is appended when the disk is back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+from msgspec import Struct
+
+from slurm_elastic.state.store import view
+from slurm_elastic.state.store.disk import Disk
+from slurm_elastic.state.store.journal import (
+    NOWHERE,
+    Fact,
+    Identity,
+    Journal,
+    Position,
+    identity,
+)
+from slurm_elastic.state.store.merging import Merge
+from slurm_elastic.state.store.trouble import (
+    ENOUGH,
+    LEAST,
+    Kind,
+    Trouble,
+    kind_of,
+    require_room,
+    set_aside,
+    trouble_of,
+)
+from slurm_elastic.state.store.view import Filler, Schema, transaction
+
+log = logging.getLogger(__name__)
+
+AGAIN = 10.0
+"""Seconds between two looks at files that could not be used."""
+LOOK = 60.0
+"""Seconds between two readings of the view while it is in use."""
+READ = 600.0
+"""Seconds between two readings of the journal's segment in use."""
+SHORT = 1.0
+"""Seconds to wait for others where the files are only looked at."""
+KEPT = 40 * 86400.0
+"""Seconds: what was paid longer ago counts in no budget."""
+TROUBLES = (sqlite3.Error, OSError)
+_MENDED = (Kind.CORRUPT, Kind.LOST)
+
+
+class Endurance(Struct, frozen=True):
+    """``mode`` is what the log calls the time without the files, ``means`` what that means."""
+
+    mode: str
+    means: str
+    now: Callable[[], float]
+    monotonic: Callable[[], float]
+
+
+class Memory:
+    """What stands in for the disk: ``pending`` is to be appended to it."""
+
+    def __init__(self, db: sqlite3.Connection, schema: Schema, number: int = 0) -> None:
+        self.db, self._number = db, number
+        self.filler = Filler(db, schema)
+        self.pending: list[Sequence[Fact]] = []
+        self.changed = True
+        self.damage: BaseException | None = None
+
+    def require_current(self) -> Memory:
+        """Nobody else changes it."""
+        return self
+
+    def close(self) -> None:
+        """It is gone then."""
+        self.db.close()
+
+    @property
+    def position(self) -> Position:
+        """The number of the line that was last, with those that wait."""
+        return Position(number=self._number + len(self.pending))
+
+    def appended(self, number: int) -> None:
+        """What waits is on the disk, up to the line of that number."""
+        self.pending.clear()
+        self._number = number
+
+    @contextlib.contextmanager
+    def write(self, facts: list[Fact], _: Callable[[], float]) -> Iterator[sqlite3.Connection]:
+        """As a disk's."""
+        with transaction(self.db):
+            yield self.db
+        if facts:
+            self.pending.append(list(facts))
+
+    def put(self, batches: Sequence[Sequence[Fact]], _: Callable[[], float]) -> None:
+        """As a disk's."""
+        with transaction(self.db):
+            for number, facts in enumerate(batches, self.position.number + 1):
+                self.filler.facts(facts, number)
+        self.pending += batches
+
+
+class Refuge:
+    """Keeps no lock: its owner calls it under its own. ``damage`` is what any thread has met, on
+    which the next ``check`` acts.
+    """
+
+    def __init__(self, path: Path, schema: Schema, endurance: Endurance) -> None:
+        self._path, self._schema, self._how = path, schema, endurance
+        self._base = view.open_memory(schema)
+        self.trouble: Trouble | None = None
+        self.since = 0.0
+        self.damage: BaseException | None = None
+        now = endurance.monotonic()
+        self._again = float("-inf")
+        self._look, self._read = now, now + READ  # an older copy may lie beside a -wal
+        self._found: Disk | Memory
+        try:
+            self._found = self._opened(view.BUSY_TIMEOUT)
+        except TROUBLES as error:
+            self._go_over(error, None)
+
+    def close(self) -> None:
+        """Close what is open."""
+        self._found.close()
+        self._base.close()
+
+    def require_current(self) -> Disk | Memory:
+        """The disk, with the view open that is there now, or memory."""
+        return self._found.require_current()
+
+    # what is wrong
+
+    def check(self) -> None:
+        """Go over to memory where the files cannot be used, and back where they can."""
+        if isinstance(self._found, Memory):
+            self._try_to_return(self._found)
+            return
+        try:
+            if isinstance(self.damage, sqlite3.Error) and kind_of(self.damage) in _MENDED:
+                raise self.damage
+            self._look_at(self._found)
+        except TROUBLES as error:
+            self.give_up(error)
+
+    def _look_at(self, disk: Disk) -> None:
+        require_room(self._path.parent, LEAST)
+        disk.require_current()
+        disk.journal.behind(disk.position)
+        clock = self._how.monotonic()
+        if clock >= self._look:
+            # With a connection of its own: ours would answer from its cache.
+            self._look = clock + LOOK
+            with contextlib.closing(view.connect(self._path, "ro", SHORT)) as reader:
+                view.require_sound(reader)
+        if clock >= self._read:
+            self._read = clock + READ
+            if (damage := disk.damaged()) is not None:
+                log.error(
+                    "%s is damaged from byte %d on, and begun anew", damage.path, damage.begin
+                )
+                disk.begin_anew(self._how.now())
+
+    def give_up(self, error: BaseException) -> bool:
+        """The files have failed with ``error``: mend them, or go on in memory. Whether something
+        was done: there is nothing to do in memory.
+        """
+        disk = self._found
+        if isinstance(disk, Memory):
+            return False
+        self.damage = None
+        if kind_of(error) in _MENDED:
+            try:
+                self._mend(error, disk)
+            except TROUBLES as closer:
+                error = closer
+            else:
+                log.warning("%s is used again", self._path)
+                return True
+        self._go_over(error, disk)
+        return True
+
+    def _mend(self, error: BaseException, disk: Disk) -> None:
+        """A view of its journal, or a journal of the view; both anew where nothing is left."""
+        trouble = trouble_of(error, self._path)
+        log.error("%s", trouble.what)
+        if trouble.kind is Kind.LOST:
+            disk.begin_anew(self._how.now())
+            return
+        self._without_damage(disk.identity)
+        self._found = self._opened(SHORT)
+        disk.close()
+
+    def _without_damage(self, damaged: Identity) -> None:
+        """Take a damaged view out of the way, unless another process has done so."""
+        with contextlib.closing(self._journal()) as journal, journal.locked(SHORT):
+            if identity(self._path) == damaged != NOWHERE:
+                aside = set_aside(self._path, self._how.now())
+                log.error("the damaged %s was set aside as %s", self._schema.name, aside)
+
+    def _opened(self, patience: float) -> Disk:
+        there = identity(self._path)
+        try:
+            made = Disk(self._path, self._schema, patience=patience)
+        except sqlite3.DatabaseError as error:
+            if kind_of(error) is not Kind.CORRUPT:
+                raise
+            self._without_damage(there)
+            made = Disk(self._path, self._schema, patience=patience)
+        made.patience = view.BUSY_TIMEOUT
+        return made
+
+    # into memory, and back
+
+    def _go_over(self, error: BaseException, disk: Disk | None) -> None:
+        rows, end = self._readable(disk) or (view.open_memory(self._schema), Position())
+        last = end.number if disk is None else max(end.number, disk.position.number)
+        self._found = Memory(rows, self._schema, max(last, view.least(rows, self._schema)))
+        rows.backup(self._base)
+        if disk is not None:
+            disk.close()
+        self.trouble = self._trouble_of(error)
+        self.since = self._how.now()
+        self._again = self._how.monotonic() + AGAIN
+        self._say(self.trouble)
+
+    def _readable(self, disk: Disk | None) -> tuple[sqlite3.Connection, Position] | None:
+        """What can be read of the rows, and up to where that is; None where that is nothing."""
+        for read in (partial(self._of_view, disk), self._of_journal):
+            memory = view.open_memory(self._schema)
+            try:
+                end = read(memory)
+            except (*TROUBLES, IndexError) as error:
+                log.warning("%s cannot be read now: %s", self._path, error)
+                memory.close()
+            else:
+                return memory, end
+        return None
+
+    def _of_view(self, disk: Disk | None, memory: sqlite3.Connection) -> Position:
+        applied = self._journal().applied()
+        if disk is not None:
+            source, end = disk.db, disk.position
+        elif applied.boot == view.boot():
+            source, end = view.open_reader(self._path, self._schema), applied.position
+        else:
+            raise sqlite3.OperationalError("it is of another boot")
+        try:
+            source.execute(f"pragma busy_timeout = {int(SHORT * 1000)}")
+            if view.number_of(source) < applied.position.number:
+                raise sqlite3.OperationalError("it is an older copy")
+            filler = Filler(memory, self._schema)
+            view.copied(source, memory, self._schema, self._how.now() - KEPT)
+            with transaction(memory), contextlib.suppress(OSError):
+                for line, place in self._journal().lines(end):  # what others, or we, appended last
+                    if line is not None:
+                        filler.facts(line.facts, line.n)
+                    end = place
+        finally:
+            if disk is None:
+                source.close()
+            else:
+                source.execute(f"pragma busy_timeout = {int(view.BUSY_TIMEOUT * 1000)}")
+        return end
+
+    def _of_journal(self, memory: sqlite3.Connection) -> Position:
+        end, _ = view.filled(memory, self._schema, self._journal())
+        return end
+
+    def _journal(self) -> Journal:
+        return Journal(self._path.parent / "journal", self._path.stem)
+
+    def _trouble_of(self, error: BaseException) -> Trouble:
+        """Sqlite calls some full disks an I/O error."""
+        trouble = trouble_of(error, self._path)
+        if trouble.kind is Kind.UNUSABLE:
+            try:
+                require_room(self._path.parent, LEAST)
+            except OSError as closer:
+                return trouble_of(closer, self._path)
+        return trouble
+
+    def _try_to_return(self, memory: Memory) -> None:
+        if self._how.monotonic() < self._again:
+            return
+        self._again = self._how.monotonic() + AGAIN
+        try:
+            require_room(self._path.parent, ENOUGH)
+            self._return(memory)
+        except TROUBLES as error:
+            trouble = self._trouble_of(error)
+            if self.trouble is None or trouble.kind is not self.trouble.kind:
+                self._say(trouble)
+            self.trouble = trouble
+            return
+        log.warning("%s is used again after %.0f s", self._path, self._how.now() - self.since)
+        self.trouble = self.damage = None
+        memory.close()
+
+    def _return(self, memory: Memory) -> None:
+        journal = self._journal()
+        if not journal.segments() and not self._path.exists():
+            with contextlib.closing(journal), journal.locked(SHORT):
+                head = view.begin_of(memory.db, self._schema)
+                rows = view.rows_of(memory.db, self._schema)
+                number = memory.position.number
+                journal.begin(head, rows, number, self._how.now())
+            memory.appended(number)
+            memory.db.backup(self._base)
+        disk = self._opened(SHORT)
+        try:
+            if memory.pending:
+                with disk.turn():  # nobody writes in between
+                    merge = Merge(disk.db, self._base, self._schema)
+                    disk.put([merge.facts(facts) for facts in memory.pending], self._how.now)
+        except BaseException as error:
+            disk.close()
+            if isinstance(error, sqlite3.Error) and kind_of(error) is Kind.CORRUPT:
+                self._without_damage(disk.identity)  # the next try makes it anew of its journal
+            raise
+        self._found = disk
+
+    def _say(self, trouble: Trouble) -> None:
+        log.error(
+            "%s: %s; %s; do: %s", self._how.mode, trouble.what, self._how.means, trouble.remedy
+        )

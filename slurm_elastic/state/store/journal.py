@@ -1,0 +1,392 @@
+"""The journal: what cannot be read again, one JSON line for each write, on the disk before its
+effect.
+
+A line is a batch of facts: rows as they are now, or the keys of rows that are gone. Facts of one
+line count together or not at all, and said twice they say nothing new. Each line has its number,
+the time and a checksum, so that a damaged one is known::
+
+    {"crc":"8e0d1c55","n":71,"at":1800000000.5,"facts":[{"put":"machines","rows":[{"id":"i-1",...}]}]}
+
+Files (segments) are ``NAME-NNNNNN.jsonl``. Each begins with all rows that there were, so that it
+needs no other; the one before it stays until the next. Who writes has the lock of ``NAME.applied``,
+which says how far the view (``state.store.view``) has come. A line's ``epoch`` is for a second
+head: 0, as long as there is one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import re
+import secrets
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from slurm_elastic.base import writing
+from slurm_elastic.state import statedir
+from slurm_elastic.state.store.trouble import LostFileError, locked_error
+
+log = logging.getLogger(__name__)
+
+_CRC = b'{"crc":"'
+_HEAD = len(_CRC) + 8
+_POLL = 0.01
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+class Fact(Struct, frozen=True, omit_defaults=True):
+    """Rows of the table ``put``, whole; or keys of rows that ``drop`` does not have any more."""
+
+    rows: list[dict[str, Any]]
+    put: str = ""
+    drop: str = ""
+
+
+class Begin(Struct, frozen=True):
+    """What a segment begins with: so many rows of this memory, in the tables of that schema.
+    ``origin`` is the same in all segments of one journal, and another one's in no other. What was
+    put back tells of its ``source``, the origin of that, and ``until`` which line it has it.
+    """
+
+    memory: str
+    schema: int
+    rows: int
+    origin: str = ""
+    source: str = ""
+    until: int = 0
+
+
+class Line(Struct, frozen=True, omit_defaults=True):
+    """The rows that a segment begins with are lines with the number of the last one before."""
+
+    n: int
+    at: float = 0.0
+    epoch: int = 0
+    begin: Begin | None = None
+    facts: tuple[Fact, ...] = ()
+
+
+class Position(NamedTuple):
+    """A place after a line: its segment, the bytes up to there, and the line's number."""
+
+    segment: int = 0
+    offset: int = 0
+    number: int = 0
+
+
+class Damage(Struct, frozen=True, kw_only=True):
+    """Bytes of a segment that are no line. ``torn``: the last ones, which no write ever told of."""
+
+    path: Path
+    line: int
+    begin: int
+    end: int
+    torn: bool
+
+
+Identity = tuple[int, int]
+"""The device and the number of a file: another one at its path has another."""
+NOWHERE: Identity = (0, 0)
+
+
+def identity(file: Path | int) -> Identity:
+    """Of the file that is at that path now, or was opened; NOWHERE where none can be found."""
+    try:
+        found = os.stat(file)
+    except OSError:
+        return NOWHERE
+    return found.st_dev, found.st_ino
+
+
+class Applied(Struct, frozen=True, kw_only=True):
+    """What the view has: all up to the last line that it took in, in which file, and in which boot
+    of this host.
+    """
+
+    position: Position = Position()
+    view: Identity = NOWHERE
+    boot: str = ""
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Line).decode
+_decode_applied = msgspec.json.Decoder(Applied).decode
+
+
+def line_of(line: Line) -> bytes:
+    """As it is written."""
+    rest = b"," + _encode(line)[1:]
+    return b'%s%08x"%s\n' % (_CRC, zlib.crc32(rest), rest)
+
+
+def read_line(raw: bytes) -> Line | None:
+    """None for what is no whole line of ours."""
+    if not is_whole(raw):
+        return None
+    try:
+        return _decode(raw)
+    except msgspec.MsgspecError:
+        return None
+
+
+def is_whole(raw: bytes) -> bool:
+    """Whether its checksum is right."""
+    rest = raw[_HEAD + 1 : -1]
+    return raw[-1:] == b"\n" and raw[: _HEAD + 1] == b'%s%08x"' % (_CRC, zlib.crc32(rest))
+
+
+def is_there(path: Path) -> bool:
+    """Whether a memory whose view is at ``path`` was ever begun: the view may be away."""
+    return path.exists() or bool(Journal(path.parent / "journal", path.stem).segments())
+
+
+class Journal:
+    """For one thread at a time; OSError passes through."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self.directory, self.name = directory, name
+        self.turn = directory / f"{name}.applied"
+        self._lock, self._locked = -1, NOWHERE
+        self._open, self._opened = (0, -1), NOWHERE
+
+    def close(self) -> None:
+        """Let go of its files."""
+        for descriptor in (self._lock, self._open[1]):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._lock, self._open = -1, (0, -1)
+
+    def path(self, segment: int) -> Path:
+        """The file of that segment."""
+        return self.directory / f"{self.name}-{segment:06d}.jsonl"
+
+    def segments(self) -> list[int]:
+        """Those that there are, oldest first."""
+        named = re.compile(rf"{re.escape(self.name)}-(\d{{6,}})\.jsonl")
+        try:
+            found = [named.fullmatch(name) for name in os.listdir(self.directory)]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return sorted(int(one[1]) for one in found if one)
+
+    @contextlib.contextmanager
+    def locked(self, patience: float) -> Iterator[None]:
+        """Alone among all processes; OSError where others do not let go for so long (s)."""
+        if self._lock < 0 or self._locked != identity(self.turn):
+            self._open_lock()
+        until = time.monotonic() + patience
+        while True:
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= until:
+                    raise locked_error(self.turn) from None
+                time.sleep(_POLL)
+            else:
+                if self._locked == identity(self.turn):
+                    break
+                self._open_lock()  # it was removed before it was ours
+        try:
+            yield
+        finally:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
+
+    def _open_lock(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+        if not self.directory.is_dir():
+            owner = writing.owner_in(self.directory.parent)
+            self.directory.mkdir(mode=statedir.DIRECTORY, exist_ok=True)
+            self._give(self.directory, statedir.DIRECTORY, owner)
+            writing.sync_directory(self.directory.parent)
+        is_new = not self.turn.exists()
+        self._lock = os.open(self.turn, _FLAGS, statedir.FILE)
+        self._locked = identity(self._lock)
+        if is_new:
+            self._give(self.turn, statedir.FILE, writing.owner_in(self.directory))
+
+    @staticmethod
+    def _give(path: Path, mode: int, owner: writing.Owner | None) -> None:
+        """As it is to be, whatever the umask."""
+        path.chmod(mode)
+        if owner is not None and owner != (os.geteuid(), os.getegid()):
+            os.chown(path, *owner, follow_symlinks=False)
+
+    def applied(self) -> Applied:
+        """What the view has; nothing where that cannot be read."""
+        try:
+            raw = os.pread(self._lock, 4096, 0) if self._lock >= 0 else self.turn.read_bytes()
+            return _decode_applied(raw)
+        except (OSError, msgspec.MsgspecError):
+            return Applied()
+
+    def note(self, one: Applied) -> None:
+        """Say what the view has, under the lock. Not synced: another boot asks for another view."""
+        content = _encode(one)
+        os.pwrite(self._lock, content.ljust(256), 0)
+
+    # lines
+
+    def behind(self, position: Position) -> bool:
+        """Whether others have written since. LostFileError where what was written is gone."""
+        path = self.path(position.segment)
+        try:
+            size = os.stat(path).st_size
+        except FileNotFoundError:
+            if self.segments()[-1:] > [position.segment]:
+                return True
+            raise LostFileError(2, "it was removed", str(path)) from None
+        if size < position.offset:
+            raise LostFileError(2, "its end is gone", str(path))
+        return size > position.offset or self.path(position.segment + 1).exists()
+
+    def append(self, at: Position, batches: Sequence[Sequence[Fact]], now: float) -> Position:
+        """A line for each, on the disk on return; ``at`` is its end. An error leaves none."""
+        lines = [
+            line_of(Line(n=number, at=now, facts=tuple(facts)))
+            for number, facts in enumerate(batches, at.number + 1)
+        ]
+        content = b"".join(lines)
+        descriptor = self._descriptor(at.segment)
+        try:
+            left = content
+            while left:
+                left = left[os.write(descriptor, left) :]
+            os.fsync(descriptor)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self.cut(at.segment, at.offset)
+            raise
+        return Position(at.segment, at.offset + len(content), at.number + len(lines))
+
+    def _descriptor(self, segment: int) -> int:
+        number, descriptor = self._open
+        path = self.path(segment)
+        if number == segment and descriptor >= 0 and self._opened == identity(path):
+            return descriptor
+        if descriptor >= 0:
+            os.close(descriptor)
+        self._open = (0, -1)
+        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        self._open, self._opened = (segment, descriptor), identity(descriptor)
+        return descriptor
+
+    def lines(
+        self, since: Position, damages: list[Damage] | None = None
+    ) -> Iterator[tuple[Line | None, Position]]:
+        """All lines after that place, each with the place after it: None in later segments for one
+        that has been there before it. What is no line is told in ``damages``.
+        """
+        for segment in self.segments():
+            if segment < since.segment:
+                continue
+            is_later = segment > since.segment and since.offset > 0
+            begin = 0 if segment > since.segment else since.offset
+            for raw, end, whole in self.read(segment, begin, damages):
+                line = read_line(raw) if whole else None
+                if line is None:
+                    continue
+                known = is_later and line.n <= since.number
+                yield None if known else line, Position(segment, end, max(line.n, since.number))
+
+    def read(
+        self, segment: int, begin: int = 0, damages: list[Damage] | None = None
+    ) -> Iterator[tuple[bytes, int, bool]]:
+        """Its lines as they are, where each ends, and whether it is whole."""
+        end = begin
+        with self.path(segment).open("rb", buffering=1 << 20) as file:
+            file.seek(begin)
+            for number, raw in enumerate(file, 1):
+                start, end = end, end + len(raw)
+                whole = is_whole(raw)
+                if not whole and damages is not None:
+                    torn = raw[-1:] != b"\n"
+                    damages.append(
+                        Damage(
+                            path=self.path(segment), line=number, begin=start, end=end, torn=torn
+                        )
+                    )
+                yield raw, end, whole
+
+    def cut(self, segment: int, size: int) -> None:
+        """Take off what follows: the half of a line that no write has told of. Where that cannot be
+        it becomes such a half, which nobody takes and the next writer cuts off.
+        """
+        descriptor = self._descriptor(segment)
+        try:
+            os.ftruncate(descriptor, size)
+        except OSError:
+            with self.path(segment).open("r+b", buffering=0) as file:  # ours would append
+                file.seek(size)
+                file.write(bytes(max(os.fstat(descriptor).st_size - size, 0)))
+            raise
+
+    # segments
+
+    def begin(
+        self,
+        begin: Begin,
+        facts: Iterable[Fact],
+        number: int,
+        now: float,
+        rest: Callable[[IO[bytes]], int] | None = None,
+    ) -> Position:
+        """A new segment of these rows, after the line ``number``. ``rest`` writes what has come
+        since to it, and says the last line's number.
+        """
+
+        def written(file: IO[bytes]) -> int:
+            file.writelines(self.beginning(begin, facts, number, now))
+            return number if rest is None else rest(file)
+
+        return self.segment_of(written)
+
+    def beginning(
+        self, begin: Begin, facts: Iterable[Fact], number: int, now: float
+    ) -> Iterator[bytes]:
+        """The first lines of a segment."""
+        origin = self.origin() or secrets.token_hex(8)
+        head = msgspec.structs.replace(begin, origin=origin)
+        yield line_of(Line(n=number, at=now, begin=head))
+        for fact in facts:
+            yield line_of(Line(n=number, facts=(fact,)))
+
+    def segment_of(self, written: Callable[[IO[bytes]], int]) -> Position:
+        """A new segment of what is ``written`` to it, which says the last line's number. From its
+        name on it is the journal's: whoever has the turn next goes on in it, whatever fails here.
+        """
+        segment = (self.segments() or [0])[-1] + 1
+        target = self.path(segment)
+        with writing.draft(target, owner=writing.owner_in(self.directory)) as draft:
+            with draft.open("wb", buffering=1 << 20) as file:
+                number = written(file)
+                file.flush()
+                os.fsync(file.fileno())
+                size = file.tell()
+            os.rename(draft, target)
+        writing.sync_directory(self.directory)
+        for old in self.segments()[:-2]:
+            with contextlib.suppress(OSError):  # the next one tries again
+                self.path(old).unlink()
+        return Position(segment, size, number)
+
+    def first(self, segment: int) -> Begin | None:
+        """What that segment begins with; None where that is damaged."""
+        for raw, _, _ in self.read(segment):
+            line = read_line(raw)
+            return None if line is None else line.begin
+        return None
+
+    def origin(self) -> str:
+        """Of the newest segment that tells one; empty where none does."""
+        firsts = (self.first(segment) for segment in reversed(self.segments()))
+        return next((first.origin for first in firsts if first is not None), "")

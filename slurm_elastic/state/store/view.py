@@ -1,0 +1,430 @@
+"""The view: an sqlite file of the rows that the journal comes to, which is what is asked.
+
+It needs no durability of its own. Where it is missing, damaged, of another boot of this host (a
+power cut may have torn it) or of another schema it is made anew of the journal. Its columns are
+known by their names: a journal of an earlier release lacks some, which then have their defaults.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import math
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+from msgspec import Struct, field
+
+from slurm_elastic.base import writing
+from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.state import statedir
+from slurm_elastic.state.store.journal import Begin, Damage, Fact, Journal, Position, read_line
+
+BUSY_TIMEOUT = 10.0
+"""Seconds to wait for other processes, for the journal's turn as for sqlite's locks."""
+_AT_ONCE = 200
+_SIGNED = 2**31 - 1
+"""As far as sqlite has room for it."""
+OF_LIST = "(select value from json_each(?))"
+"""The values of a list, which is one value of the statement as JSON."""
+_INFINITE = "9e999"
+"""As sqlite reads it in a column of numbers; JSON has no word for it."""
+_NUMBERED = 20
+"""Bits of the number of a row that is known by its line: its place there."""
+
+
+class Schema(Struct, frozen=True, kw_only=True):
+    """A memory of ours: its ``name``, who makes it, and its tables.
+
+    ``before`` has the versions of files without a journal that this release takes over: the
+    later ones have more tables or columns. Of the tables ``passing`` nothing is kept: their rows
+    are told anew all the time. Those of ``numbered`` have an ``id`` of the view's own. In memory
+    (``state.store.endurance``) there are of a table only the rows of ``recent`` (``:since``).
+    What is found out again of a row that the journal has, while that cannot be read, counts for
+    the columns ``newer``. ``former`` has the names of tables in earlier releases, with today's;
+    ``begun_anew`` the columns that count something of the moment, with what they begin with.
+    """
+
+    name: str
+    maker: str
+    version: int
+    before: range
+    statements: tuple[str, ...]
+    passing: frozenset[str] = frozenset()
+    numbered: frozenset[str] = frozenset()
+    recent: Mapping[str, str] = field(default_factory=dict)
+    newer: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    former: Mapping[str, str] = field(default_factory=dict)
+    begun_anew: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+@contextlib.contextmanager
+def transaction(db: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    """Everything that is written inside, or after an error none of it."""
+    db.execute("begin immediate")
+    try:
+        yield db
+        db.execute("commit")
+    except BaseException:
+        if db.in_transaction:  # sqlite ends it itself where the disk is full
+            db.execute("rollback")
+        raise
+
+
+def boot() -> str:
+    """The boot of this host: what sqlite has not synced outlives a process, and no power cut."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def connect(path: Path, how: str = "rw", timeout: float | None = None) -> sqlite3.Connection:
+    """``how``: rw, ro, or ``immutable`` for a file that nobody writes."""
+    mode = "ro&immutable=1" if how == "immutable" else how
+    return _connect(f"file:{quote(str(path.absolute()))}?mode={mode}", timeout)
+
+
+def _connect(uri: str, timeout: float | None = None) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        uri,
+        uri=True,
+        timeout=BUSY_TIMEOUT if timeout is None else timeout,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+    connection.row_factory = sqlite3.Row
+    return connection
+
+
+def open_memory(schema: Schema) -> sqlite3.Connection:
+    """An empty one that ends with the process."""
+    made = _connect(":memory:")
+    _create(made, schema)
+    return made
+
+
+def open_scratch(schema: Schema) -> sqlite3.Connection:
+    """An empty one in a file of sqlite's that ends with its connection: it may become large."""
+    made = _connect("")
+    _create(made, schema)
+    return made
+
+
+def _create(db: sqlite3.Connection, schema: Schema) -> None:
+    with transaction(db):
+        for statement in schema.statements:
+            db.execute(statement)
+        db.execute(f"pragma user_version = {schema.version}")
+
+
+def number_of(db: sqlite3.Connection) -> int:
+    """Of the last line that it has."""
+    return int(db.execute("pragma application_id").fetchone()[0])
+
+
+def set_number(db: sqlite3.Connection, number: int) -> None:
+    """See ``number_of``."""
+    db.execute(f"pragma application_id = {number & _SIGNED}")
+
+
+def require_sound(db: sqlite3.Connection) -> None:
+    """DatabaseError where its pages do not fit together: all of them are read for that."""
+    (found,) = db.execute("pragma quick_check(1)").fetchone()
+    if found != "ok":
+        error = sqlite3.DatabaseError(f"malformed: {found}")
+        error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+        raise error
+
+
+def version_of(db: sqlite3.Connection, path: Path, schema: Schema) -> int:
+    """Its schema's number; ConfigError for one that this release does not know."""
+    version = int(db.execute("pragma user_version").fetchone()[0])
+    require_known(version, path, schema)
+    return version
+
+
+def require_known(version: int, path: Path, schema: Schema) -> None:
+    """ConfigError for the schema of a later release."""
+    if version > schema.version:
+        raise ConfigError(
+            f"the {schema.name} {path} has schema {version}, this release knows schemas up to "
+            f"{schema.version}: install the newer slurm-elastic again"
+        )
+
+
+def open_writer(path: Path, timeout: float | None = None) -> sqlite3.Connection:
+    """For reading and writing what is there."""
+    connection = connect(path, "rw", timeout)
+    try:
+        connection.execute("pragma journal_mode = wal")
+        connection.execute("pragma synchronous = off")
+        # Where a disk can only be read now sqlite opens it so, says nothing, and keeps it so.
+        connection.execute("begin immediate")
+        set_number(connection, number_of(connection))
+        connection.execute("rollback")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def open_reader(path: Path, schema: Schema) -> sqlite3.Connection:
+    """For reading only, also for users who may not write in the directory.
+
+    A WAL file can be read by them only while its ``-wal`` and ``-shm`` stand beside it, as they do
+    while the daemon runs. After a clean stop they are gone and the file alone is complete, so that
+    reading it as immutable is right (https://www.sqlite.org/wal.html, "Read-Only Databases").
+    """
+    for how in ("ro", "immutable"):
+        connection = connect(path, how)
+        try:
+            version_of(connection, path, schema)
+        except sqlite3.OperationalError:
+            connection.close()
+            if how == "immutable" or path.with_name(path.name + "-wal").exists():
+                raise
+        except BaseException:
+            connection.close()
+            raise
+        else:
+            return connection
+    raise AssertionError
+
+
+# what the journal tells
+
+
+class Filler:
+    """Applies facts to the tables of one connection."""
+
+    def __init__(self, db: sqlite3.Connection, schema: Schema) -> None:
+        self._db, self._schema = db, schema
+        self._columns = columns_of(schema)
+        self._put_sql = functools.lru_cache(512)(self._made_sql)
+
+    def facts(self, facts: Iterable[Fact], number: int) -> None:
+        """All of these in their order, of the line of that number. Tables and columns that are none
+        any more are left out.
+        """
+        place = first_id(number)
+        for fact in facts:
+            rows, named = fact.rows, fact.put or fact.drop
+            table = self._schema.former.get(named, named)
+            if table not in self._columns:
+                continue
+            if fact.drop:
+                keys = keys_of(self._schema, table)
+                sql = f"delete from {table} where {' and '.join(f'{k} = ?' for k in keys)}"
+                self._db.executemany(sql, [[row[k] for k in keys] for row in rows])
+                continue
+            if table in self._schema.begun_anew:
+                rows = [{**row, **self._schema.begun_anew[table]} for row in rows]
+            if table in self._schema.numbered:
+                rows = [{"id": place + i, **row} for i, row in enumerate(rows)]
+                place += len(rows)
+            for names, some in itertools.groupby(rows, tuple):
+                sql, known = self._put_sql(table, names)
+                if known == names:
+                    self._db.executemany(sql, [tuple(row.values()) for row in some])
+                else:
+                    self._db.executemany(sql, [[row[name] for name in known] for row in some])
+
+    def _made_sql(self, table: str, names: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+        known = tuple(name for name in names if name in self._columns[table])
+        marks = ", ".join("?" * len(known))
+        columns = ", ".join(f'"{name}"' for name in known)
+        return f"insert or replace into {table} ({columns}) values ({marks})", known
+
+
+_columns: dict[tuple[str, ...], Mapping[str, Mapping[str, int]]] = {}
+
+
+def columns_of(schema: Schema) -> Mapping[str, Mapping[str, int]]:
+    """By table its columns, each with its place in the key (0: none)."""
+    known = _columns.get(schema.statements)
+    if known is None:
+        with contextlib.closing(open_memory(schema)) as db:
+            known = {
+                table: {row["name"]: row["pk"] for row in db.execute(f"pragma table_info({table})")}
+                for table in tables_of(db)
+            }
+        _columns[schema.statements] = known
+    return known
+
+
+def keys_of(schema: Schema, table: str) -> list[str]:
+    """The columns of the table's key."""
+    places = columns_of(schema)[table]
+    return sorted((name for name, place in places.items() if place), key=lambda n: places[n])
+
+
+def first_id(number: int) -> int:
+    """Of the rows that are known by the line of that number, the first one's."""
+    return number << _NUMBERED
+
+
+def least(db: sqlite3.Connection, schema: Schema) -> int:
+    """The number that the last line has at least: rows of later ones are to have ids above all that
+    there are.
+    """
+    tops = [db.execute(f"select max(id) from {table}").fetchone()[0] for table in schema.numbered]
+    return max((top >> _NUMBERED for top in tops if top is not None), default=0)
+
+
+def tables_of(db: sqlite3.Connection) -> list[str]:
+    """The tables by name."""
+    rows = db.execute("select name from sqlite_master where type = 'table' order by name")
+    return [row[0] for row in rows if not row[0].startswith("sqlite_")]
+
+
+def to_json(value: object) -> str:
+    """Any of our values as JSON text."""
+    return msgspec.json.encode(value).decode()
+
+
+def fact_row(row: sqlite3.Row | Mapping[str, Any]) -> dict[str, Any]:
+    """A row as the journal has it."""
+    return {
+        name: _INFINITE if value == math.inf else value
+        for name, value in zip(row.keys(), tuple(row), strict=True)
+    }
+
+
+def key_of(schema: Schema, table: str, row: Mapping[str, Any]) -> tuple[object, ...]:
+    """The table and the key of a row; without the key where its id is the view's own."""
+    table = schema.former.get(table, table)
+    known = table in columns_of(schema) and table not in schema.numbered
+    return (table, *(row.get(key) for key in keys_of(schema, table))) if known else (table,)
+
+
+def row_like(
+    db: sqlite3.Connection, schema: Schema, table: str, row: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The row that there is of that one's key; nothing where there is none."""
+    keys = [] if table in schema.numbered else keys_of(schema, table)
+    where = " and ".join(f"{key} = ?" for key in keys) or "0"
+    found = db.execute(f"select * from {table} where {where}", [row[key] for key in keys])
+    return next((fact_row(one) for one in found), {})
+
+
+def copied(
+    source: sqlite3.Connection, target: sqlite3.Connection, schema: Schema, since: float
+) -> None:
+    """The rows that matter still, into an empty one."""
+    with transaction(target):
+        for table, columns in columns_of(schema).items():
+            where = schema.recent.get(table, "")
+            rows = source.execute(
+                f"select * from {table} {where}", {"since": since} if where else {}
+            )
+            marks = ", ".join("?" * len(columns))
+            target.executemany(f"insert into {table} values ({marks})", map(tuple, rows))
+
+
+def rows_of(db: sqlite3.Connection, schema: Schema) -> Iterator[Fact]:
+    """All that a new segment begins with."""
+    for table in tables_of(db):
+        if table in schema.passing:
+            continue
+        some: list[dict[str, Any]] = []
+        for row in db.execute(f"select * from {table}"):
+            some.append(fact_row(row))
+            if len(some) == _AT_ONCE:
+                yield Fact(put=table, rows=some)
+                some = []
+        if some:
+            yield Fact(put=table, rows=some)
+
+
+def begin_of(db: sqlite3.Connection, schema: Schema) -> Begin:
+    """The head of a segment of these rows."""
+    tables = [table for table in tables_of(db) if table not in schema.passing]
+    rows = sum(db.execute(f"select count(*) from {table}").fetchone()[0] for table in tables)
+    return Begin(memory=schema.name, schema=schema.version, rows=rows)
+
+
+def filled(
+    db: sqlite3.Connection, schema: Schema, journal: Journal
+) -> tuple[Position, list[Damage]]:
+    """Have all of the journal in an empty one; where that ends, and what of it is damaged.
+
+    A segment whose first rows are damaged is told after the one before it, which has them, too.
+    """
+    segments = journal.segments()
+    try:
+        return _filled(db, schema, journal, segments)
+    except FileNotFoundError:
+        if journal.segments()[:1] == segments[:1]:
+            raise
+    return filled(db, schema, journal)  # a new one was begun meanwhile, and an old one let go
+
+
+def _filled(
+    db: sqlite3.Connection, schema: Schema, journal: Journal, segments: Sequence[int]
+) -> tuple[Position, list[Damage]]:
+    start = segments[-1]
+    if len(segments) > 1 and not _begins_whole(journal, start):
+        before = journal.first(segments[-2])
+        # Another journal's rows were put into the place of those.
+        if before is not None and before.origin == journal.origin():
+            start = segments[-2]
+    damages: list[Damage] = []
+    end = Position(segments[-1], 0, 0)
+    filler = Filler(db, schema)
+    with transaction(db):
+        for line, end in journal.lines(Position(start), damages):
+            if line is None:
+                continue
+            if line.begin is not None:
+                require_known(line.begin.schema, journal.path(end.segment), schema)
+            filler.facts(line.facts, line.n)
+    return past_damage(end, damages, journal), damages
+
+
+def past_damage(end: Position, damages: Sequence[Damage], journal: Journal) -> Position:
+    """After damaged lines at the end, which stay; not after half a line, of which no write told."""
+    for one in damages:
+        if one.path == journal.path(end.segment) and one.end > end.offset and not one.torn:
+            end = end._replace(offset=one.end)
+    return end
+
+
+def _begins_whole(journal: Journal, segment: int) -> bool:
+    """Whether each of the rows that the segment begins with can be read."""
+    first = None
+    found = 0
+    for raw, _, whole in journal.read(segment):
+        line = read_line(raw) if whole else None
+        if line is None:
+            return first is not None and found >= first.rows
+        if first is None and line.begin is None:
+            return False
+        first = line.begin or first
+        found += sum(len(fact.rows) for fact in line.facts)
+        if first is not None and found >= first.rows:
+            return True
+    return first is not None and found >= first.rows
+
+
+def made_anew(path: Path, schema: Schema, journal: Journal) -> tuple[Position, list[Damage]]:
+    """Put a view of the journal at ``path``, in the place of what is there."""
+    owner = writing.owner_in(path.absolute().parent)
+    with writing.draft(path, mode=statedir.FILE, owner=owner) as draft:
+        with contextlib.closing(connect(draft)) as db:
+            db.execute("pragma synchronous = off")
+            db.execute("pragma auto_vacuum = full")
+            _create(db, schema)
+            found = filled(db, schema, journal)
+            set_number(db, found[0].number)
+            db.execute("pragma journal_mode = wal")
+        for beside in ("-wal", "-shm"):  # a new file would take their pages for its own
+            path.with_name(path.name + beside).unlink(missing_ok=True)
+        os.replace(draft, path)
+    return found

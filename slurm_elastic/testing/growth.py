@@ -1,0 +1,105 @@
+"""The duties of every growth policy, ours and others', as ``OwnGrowth`` has them.
+
+A policy's tests inherit ``GrowthContract`` and define the fixture ``policy``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import product
+
+import msgspec
+from msgspec.structs import replace
+
+from slurm_elastic.config.growth_kinds import checked_growth
+from slurm_elastic.policies.growth.capacity import AnyGrowth, Demand, Waiting
+from slurm_elastic.policies.growth.guarded import grown
+from slurm_elastic.policies.growth.release import Flagged
+from slurm_elastic.policies.growth.scaling import (
+    GroupSnapshot,
+    PendingJob,
+    PoolRules,
+    PoolSnapshot,
+    counts_once,
+    decide,
+    excess,
+)
+from slurm_elastic.policies.policy_text import text_of
+from slurm_elastic.simulate.engine import simulate
+from slurm_elastic.simulate.jobs import Job, Jobs
+from slurm_elastic.simulate.scenario import PoolModel, Scenario
+
+NOON = 1_800_014_400
+"""Unix time of a Friday; a week of it is looked at."""
+DAY = 86400
+LOOKS = 1000
+_QUEUES = (
+    (),
+    (Waiting(1, 60, NOON),),
+    (Waiting(4, 3600, NOON - 7200), Waiting(1, 60, NOON)),
+    (Waiting(2, 10 * 365 * DAY, NOON - DAY),) * 500,
+)
+
+
+def demands() -> Iterator[Demand]:
+    """Empty and full sites and queues, on each day of a week."""
+    for day, queue, idle, busy, booting, head in product(
+        range(7), _QUEUES, (0, 3), (0, 5), (0, 2), (None, 600)
+    ):
+        at = NOON + day * DAY
+        yield Demand(
+            now=at, queue=queue, fresh=queue[:1], running=busy, idle=idle, busy=busy,
+            booting=booting, head_start=None if head is None else at + head,
+        )  # fmt: skip
+
+
+class GrowthContract:
+    """What the daemon, its journal and the simulator rely on."""
+
+    def test_each_answer_makes_sense(self, policy: AnyGrowth) -> None:
+        """None, or machines and a reason that a person can read; GrowthError otherwise."""
+        for demand in demands():
+            growth = grown(policy, demand)
+            assert growth is None or growth.reason.strip(), demand
+            assert excess(policy, demand) >= 0, demand
+
+    def test_the_same_facts_have_the_same_answer(self, policy: AnyGrowth) -> None:
+        first = [grown(policy, demand) for demand in demands()]
+        again = [grown(policy, demand) for demand in reversed(tuple(demands()))]
+        assert first == again[::-1]
+
+    def test_machines_that_come_are_enough_some_time(self, policy: AnyGrowth) -> None:
+        """A queue that stays as it is, with all machines that were asked for on their way."""
+        for demand in demands():
+            now = demand
+            for _ in range(LOOKS):
+                growth = grown(policy, now)
+                if growth is None:
+                    break
+                fresh = () if counts_once(policy) else now.queue
+                now = replace(now, booting=now.booting + growth.machines, fresh=fresh)
+            assert growth is None, f"still {growth} after {LOOKS} looks at {demand}"
+
+    def test_its_text_is_read_again(self, policy: AnyGrowth) -> None:
+        assert checked_growth(text_of(policy)) == policy
+
+    def test_the_daemon_decides_and_journals_by_it(self, policy: AnyGrowth) -> None:
+        rules = PoolRules(growth=policy, release=Flagged())
+        now = GroupSnapshot(
+            now=NOON,
+            growth=policy,
+            pools=(PoolSnapshot(name="burst", rules=rules, room=5),),
+            queue=(PendingJob(1, 2, 60, NOON, ("burst",)),),
+        )
+        plan = decide(now)
+        assert not plan.failed, plan.unserved
+        assert json.loads(msgspec.json.encode(msgspec.to_builtins(now)))["growth"]
+
+    def test_the_simulator_serves_every_job_by_it(self, policy: AnyGrowth) -> None:
+        jobs = [
+            Job(number=i, submit=60 * i, procs=1 + i % 3, run=600, limit=900) for i in range(20)
+        ]
+        pool = PoolModel(name="burst", machines=4, procs=1, public=True)
+        result = simulate(Jobs(jobs), Scenario(pools=(pool,), growth=policy))
+        assert all(start >= 0 for start in result.starts)

@@ -1,0 +1,150 @@
+"""The duties of every checkpoint method, ours and others', as ``protocols.Checkpointer`` has them.
+
+A method brings a bed; its tests inherit the classes that its bed can bring about and define the fixture ``bed``.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+import pytest
+
+from slurm_elastic.base.errors import CheckpointError
+from slurm_elastic.model.checkpoint import Image, JobRun
+from slurm_elastic.model.protocols import Checkpointer
+from slurm_elastic.testing.patience import awake, stretched
+
+PATIENCE = 60.0
+SHORT = 2.0
+"""Seconds for a save that takes longer; time enough for it to begin."""
+
+
+class Bed(Protocol):
+    """A method and running jobs that it can save."""
+
+    checkpointer: Checkpointer
+
+    def run(self, job: int = 7, attempt: int = 0) -> JobRun:
+        """A job that runs; the same one again for the same numbers."""
+        ...
+
+    def reopen(self) -> Checkpointer:
+        """The method as a service that has just started opens it, over the same images."""
+        ...
+
+
+class SpoilingBed(Bed, Protocol):
+    def spoil(self, image: Image) -> None:
+        """Have the image be there no more as it was: cut, changed or gone."""
+        ...
+
+
+class StuckBed(Bed, Protocol):
+    def stick(self, run: JobRun) -> None:
+        """Have saves of this run take for ever."""
+        ...
+
+
+class HoldingBed(Bed, Protocol):
+    def works(self, run: JobRun) -> bool:
+        """Whether the run does any work now."""
+        ...
+
+
+def save(bed: Bed, run: JobRun, *, stop: bool = False, within: float = PATIENCE) -> Image:
+    return bed.checkpointer.checkpoint(run, deadline=time.time() + within, stop=stop)
+
+
+class Saves:
+    """Images: what they say, in which order, for how long."""
+
+    def test_an_image_says_whose_it_is_and_is_whole(self, bed: Bed) -> None:
+        before = time.time()
+        run = bed.run()
+        image = save(bed, run)
+        assert (image.job, image.label, image.attempt) == (run.job, run.label, run.attempt)
+        assert image.method == bed.checkpointer.name
+        assert before - 1 <= image.taken <= time.time() + 1
+        assert image.seconds >= 0
+        assert image.size >= 0
+        bed.checkpointer.verify(image)
+
+    def test_images_come_newest_first_and_the_last_good_one_is_there(self, bed: Bed) -> None:
+        run = bed.run()
+        first, second = save(bed, run), save(bed, run)
+        assert second.number > first.number
+        images = bed.checkpointer.images(run)
+        assert images[0] == second
+        assert [i.number for i in images] == sorted((i.number for i in images), reverse=True)
+
+    def test_a_job_without_images_has_none(self, bed: Bed) -> None:
+        assert list(bed.checkpointer.images(bed.run(8))) == []
+
+    def test_the_next_run_goes_on_from_the_images_of_the_last(self, bed: Bed) -> None:
+        image = save(bed, bed.run(), stop=True)
+        assert image in bed.checkpointer.images(bed.run(attempt=1))
+
+    def test_images_outlive_the_service(self, bed: Bed) -> None:
+        run = bed.run()
+        image = save(bed, run)
+        again = bed.reopen()
+        assert next(iter(again.images(run))) == image
+        again.verify(image)
+
+    def test_removing_takes_all_images_of_one_job(self, bed: Bed) -> None:
+        run, other = bed.run(), bed.run(8)
+        save(bed, run)
+        kept = save(bed, other)
+        bed.checkpointer.remove(run.job)
+        assert list(bed.checkpointer.images(run)) == []
+        assert list(bed.checkpointer.images(other)) == [kept]
+        bed.checkpointer.remove(run.job)
+        bed.checkpointer.remove(4711)
+
+
+class Spoils:
+    """Images that are not whole any more."""
+
+    def test_a_spoilt_image_does_not_verify(self, bed: SpoilingBed) -> None:
+        image = save(bed, bed.run())
+        bed.spoil(image)
+        with pytest.raises(CheckpointError):
+            bed.checkpointer.verify(image)
+
+
+class Deadlines:
+    """Saves that do not fit."""
+
+    def test_a_save_that_takes_too_long_ends_by_its_deadline(self, bed: StuckBed) -> None:
+        run = bed.run()
+        bed.stick(run)
+        with awake() as took:
+            with pytest.raises(CheckpointError):
+                save(bed, run, within=SHORT)
+            assert took() < stretched(PATIENCE)
+
+    def test_the_last_good_image_stays(self, bed: StuckBed) -> None:
+        run = bed.run()
+        image = save(bed, run)
+        bed.stick(run)
+        with pytest.raises(CheckpointError):
+            save(bed, run, within=SHORT)
+        assert image in bed.checkpointer.images(run)
+        bed.checkpointer.verify(image)
+
+
+class Holds:
+    """After a save a run goes on, or does nothing until it is released."""
+
+    def test_a_run_goes_on_after_a_save(self, bed: HoldingBed) -> None:
+        run = bed.run()
+        save(bed, run)
+        assert bed.works(run)
+
+    def test_a_stopped_run_does_nothing_until_it_is_released(self, bed: HoldingBed) -> None:
+        run = bed.run()
+        save(bed, run, stop=True)
+        assert not bed.works(run)
+        bed.checkpointer.release(run)
+        assert bed.works(run)

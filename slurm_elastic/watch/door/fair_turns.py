@@ -1,0 +1,63 @@
+"""Decides whose question at the read door is answered next."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from msgspec import Struct
+
+from slurm_elastic.base.unixsocket import Peer
+
+
+class Question(Struct, eq=False):
+    """A question that waits in a lane; whoever asked waits for ``answer``."""
+
+    peer: Peer
+    trusted: bool
+    line: bytes
+    answer: asyncio.Future[bytes]
+
+
+class Turns:
+    """The questions that wait in a lane: one of each user in turn, trusted users first. ``served``:
+    the other questions of the user who was answered last; users who come meanwhile go first.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, deque[Question]] = {}
+        self._served: dict[int, deque[Question]] = {}
+        self._news = asyncio.Event()
+
+    def add(self, one: Question) -> None:
+        """Put the question after its user's others."""
+        users = self._served if one.peer.uid in self._served else self._waiting
+        users.setdefault(one.peer.uid, deque()).append(one)
+        self._news.set()
+
+    def withdraw(self, gone: Question) -> None:
+        """Remove a question whose answer nobody waits for any more."""
+        uid = gone.peer.uid
+        for users in (self._waiting, self._served):
+            if uid in users:  # the user keeps their turn
+                users[uid] = deque(one for one in users[uid] if one is not gone)
+        if not self._waiting.get(uid, True):
+            del self._waiting[uid]
+
+    def take(self) -> Question | None:
+        """The next one."""
+        self._waiting |= {uid: mine for uid, mine in self._served.items() if mine}
+        self._served = {}
+        users = [uid for uid, mine in self._waiting.items() if mine[0].trusted] or self._waiting
+        for uid in users:
+            mine = self._waiting.pop(uid)
+            self._served = {uid: mine}
+            return mine.popleft()
+        return None
+
+    async def next(self) -> Question:
+        """The next one, once there is one."""
+        while (one := self.take()) is None:
+            self._news.clear()
+            await self._news.wait()
+        return one

@@ -1,0 +1,215 @@
+"""The questions at the door, and its answers: one line of JSON, then one document::
+
+{"ask": "facts"}                                             -> {"facts": {...}}
+{"ask": "chain", "about": "job", "name": "7", ...}           -> {"chain": {...}}
+{"ask": "cost", "by": "account", "since": 1800000000}        -> {"costs": {...}}
+{"ask": "day"}                                               -> {"day": {...}}
+{"ask": "price", "job": {"id": 0, "partitions": ["aws"]}}     -> {"prices": [...]}
+{"ask": "direct", "word": {"kind": "pause", ...}, ...}       -> {"lines": [...]}
+{"ask": "end", "numbers": [3]}                               -> {"lines": [...]}
+                                                                {"error": SENTENCE}
+
+The last two are for operators.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import grp
+import logging
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from slurm_elastic.base import account
+from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.config import Config
+from slurm_elastic.controller.books import By, Costs
+from slurm_elastic.model.directive import Word
+from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.state.ledger import Decision, Machine
+from slurm_elastic.watch.view import Facts
+from slurm_elastic.watch.view.day import DayView, Span
+
+log = logging.getLogger(__name__)
+
+MAX_ANSWER = 64 << 20  # bytes; thirty thousand machines take half of that
+
+
+class FactsAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="facts"):
+    """All that ``status`` and ``ckpt list`` show, except what Slurm itself says."""
+
+
+class ChainAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="chain"):
+    """The decisions about a job (by its number), a node or a pool. For a job also what Slurm says:
+    the ``nodes`` that it has or had last, since ``begin`` and until ``end`` (Unix time; None: it
+    still has them); and if it waits for machines, its ``account`` and ``user`` and how many nodes
+    it ``wants``.
+    """
+
+    about: Literal["job", "node", "pool"]
+    name: str
+    nodes: tuple[str, ...] = ()
+    begin: float = 0.0
+    end: float | None = None
+    account: str = ""
+    user: str = ""
+    wants: int = 0
+
+
+class CostAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="cost"):
+    """The costs from ``since`` until ``until`` (Unix time; None: all that was paid so far)."""
+
+    by: By
+    since: float
+    until: float | None = None
+    share_unused: bool = False
+
+
+class DayAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="day"):
+    """The last hours or days of machines and jobs."""
+
+    span: Span = Span.DAY
+
+
+class PriceAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="price"):
+    """When ``job``, not submitted yet, would start in each of its partitions, and for how much.
+    ``save``: seconds of a checkpoint; ``unlimited``: seconds assumed without a time limit.
+    """
+
+    job: SlurmJob
+    save: float = 60.0
+    unlimited: int = 0
+
+
+class PartitionPrice(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A forecast for one partition, and there for one pool (empty: the site's own machines) and so
+    many of its nodes. ``why``: why the job cannot start there, if so. ``start`` and ``run``:
+    seconds until it starts, and for which it runs; a tenth, half and nine tenths of all futures are
+    below these. ``by_limits``: the start if all jobs ran as long as they asked for. ``low``:
+    dollars at the cheapest price (of ``market``) and the usual run, ``high``: at the dearest price
+    and the whole limit (None: unknown). ``chance``: that the usual run is interrupted on spot
+    machines; ``saves_seconds``, ``saves_dollars``: what checkpoints should save of that.
+    ``jobs_known``: how many ended jobs the forecast goes by.
+    """
+
+    partition: str
+    pool: str = ""
+    nodes: int = 1
+    why: str = ""
+    start: tuple[int, ...] = ()
+    by_limits: int | None = None
+    run: tuple[int, ...] = ()
+    low: float | None = None
+    high: float | None = None
+    market: str = ""
+    public: bool = False
+    chance: float | None = None
+    saves_seconds: float | None = None
+    saves_dollars: float | None = None
+    jobs_known: int = 0
+
+
+class DirectAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="direct"):
+    """An order from ``starts`` (Unix time; None: now) for ``seconds`` (None: until ended)."""
+
+    word: Word
+    starts: float | None = None
+    seconds: float | None = None
+    reason: str = ""
+
+
+class EndAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="end"):
+    """End the directives with these numbers."""
+
+    numbers: tuple[int, ...]
+
+
+Order = DirectAsk | EndAsk
+Ask = FactsAsk | ChainAsk | CostAsk | DayAsk | PriceAsk | DirectAsk | EndAsk
+
+
+class Lane(StrEnum):
+    """The queue in which a question waits for its answer; no lane waits for another one."""
+
+    QUICK = "quick"  # what is known already: facts, refusals; with PrivateData we ask Slurm, too
+    ORDERS = "orders"  # from people known to be trusted; looking others up may take a while
+    RECORDS = "records"
+    APART = "apart"  # what may take long, in a process of its own
+
+
+_LANES = {CostAsk: Lane.APART, PriceAsk: Lane.APART, ChainAsk: Lane.RECORDS, DayAsk: Lane.RECORDS}
+
+
+def understood(line: bytes) -> Ask:
+    """The question in one line; SlurmElasticError if there is none."""
+    try:
+        ask: Ask = msgspec.json.decode(line, type=Ask)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise SlurmElasticError(f"this request is none of this release's: {error}") from error
+    return ask
+
+
+def lane_of(line: bytes, *, trusted: bool) -> Lane:
+    """The lane for a question of somebody who is ``trusted`` or not."""
+    with contextlib.suppress(SlurmElasticError):
+        ask = understood(line)
+        if isinstance(ask, Order) and trusted:
+            return Lane.ORDERS
+        if isinstance(ask, DayAsk) and ask.span is not Span.DAY:
+            return Lane.APART
+        return _LANES.get(type(ask), Lane.QUICK)
+    return Lane.QUICK
+
+
+class Bar(Struct, frozen=True, kw_only=True):
+    """Why a pool starts no machines now; ``private``: it may tell of others' money or machines."""
+
+    pool: str
+    reason: str
+    private: bool = False
+
+
+class Chain(Struct, frozen=True, kw_only=True):
+    """Decisions, ordered by time, and the machines that they are about. ``barred``: why the account
+    gets no machine of a public cloud; ``bars``: why pools start none. ``private`` and ``end_only``
+    are as in ``Facts``.
+    """
+
+    decisions: tuple[Decision, ...] = ()
+    machines: tuple[Machine, ...] = ()
+    barred: str = ""
+    bars: tuple[Bar, ...] = ()
+    private: tuple[str, ...] = ()
+    end_only: str = ""
+
+
+class DoorAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One of these is set. ``lines``: what an order did, for a person."""
+
+    error: str = ""
+    lines: tuple[str, ...] | None = None
+    facts: Facts | None = None
+    chain: Chain | None = None
+    costs: Costs | None = None
+    day: DayView | None = None
+    prices: tuple[PartitionPrice, ...] | None = None
+
+
+def trusted(config: Config) -> frozenset[int]:
+    """Root's and SlurmUser's uid."""
+    return account.trusted(config.slurm.user)
+
+
+def group_ids(key: str, names: Sequence[str]) -> frozenset[int]:
+    """The ids of the groups that ``users.KEY`` names, as far as this host knows them."""
+    found = set()
+    for name in names:
+        try:
+            found.add(grp.getgrnam(name).gr_gid)
+        except KeyError:
+            log.warning("users.%s: this host has no group %s", key, name)
+    return frozenset(found)

@@ -1,0 +1,196 @@
+"""Who may see what of the records, following Slurm's PrivateData for its own commands. Pure
+functions.
+
+Operators see everything. For others, the words ``jobs``, ``nodes``, and ``usage`` or ``accounts``
+hide what Slurm's own commands would hide of other people's jobs, of nodes and of accounts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from slurm_elastic.model.directive import LIMITS
+from slurm_elastic.model.memory import Launch, Run
+from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.state.audit_trail import job_subject, jobs_of, nodes_of
+from slurm_elastic.state.ledger import Decision, Machine
+from slurm_elastic.watch.door.questions import Bar, Chain, ChainAsk, PriceAsk
+from slurm_elastic.watch.view import Facts
+from slurm_elastic.watch.view.checkpoints import CheckpointFacts
+from slurm_elastic.watch.view.day import DayView, Span, day_view
+
+JOBS, NODES = "jobs", "nodes"
+MONEY = frozenset({"usage", "accounts"})
+HIDING = frozenset({JOBS, NODES}) | MONEY  # the words of PrivateData that matter to us
+_OFFERS = ("ranked", "behind", "refused", "rejected")
+"""The details of a decision that are about offers alone."""
+
+
+class Viewer(Struct, frozen=True, kw_only=True):
+    """Somebody who is no operator: what is ``hidden`` (HIDING) from them, their jobs and nodes."""
+
+    uid: int
+    hidden: frozenset[str]
+    jobs: frozenset[int] = frozenset()
+    nodes: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, uid: int, hidden: Collection[str], jobs: Iterable[SlurmJob]) -> Viewer:
+        """A viewer with the jobs that Slurm has now."""
+        own = [job for job in jobs if job.uid == uid]
+        return cls(
+            uid=uid,
+            hidden=frozenset(hidden) & HIDING,
+            jobs=frozenset(job.id for job in own),
+            nodes=frozenset(node for job in own for node in job.nodes),
+        )
+
+    def hides(self, *words: str) -> bool:
+        """Whether any of these is hidden."""
+        return not self.hidden.isdisjoint(words)
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """The hidden parts, in words for people."""
+        return tuple(sorted(self.hidden))
+
+
+def seen_facts(facts: Facts, viewer: Viewer) -> Facts:
+    """The part of the facts that ``viewer`` may see."""
+    if not viewer.hidden:
+        return facts
+    checkpoints = facts.checkpoints
+    if viewer.hides(*MONEY):
+        told = tuple(d for d in facts.directives if not d.word.is_limit)
+        facts = replace(facts, payers={}, spent={}, directives=told)
+    if viewer.hides(NODES):
+        told = tuple(d for d in facts.directives if not d.word.single)
+        facts = replace(facts, holds=(), directives=told)
+    return replace(
+        facts,
+        machines=_seen_machines(facts.machines, viewer),
+        open_launches=_seen_launches(facts.open_launches, viewer),
+        checkpoints=None if checkpoints is None else _seen_checkpoints(checkpoints, viewer),
+        private=viewer.told,
+    )
+
+
+def day_seen(
+    machines: Sequence[Machine], runs: Iterable[Run], now: float, span: Span, viewer: Viewer | None
+) -> DayView:
+    """The view of a day, or of a few, that ``viewer`` may see (None: all)."""
+    if viewer is None or not viewer.hidden:
+        return day_view(machines, runs, now, span=span)
+    own = (run for run in runs if not viewer.hides(JOBS) or run.uid == viewer.uid)
+    return day_view(_seen_machines(machines, viewer), own, now, viewer.told, span)
+
+
+def _seen_machines(machines: Iterable[Machine], viewer: Viewer) -> tuple[Machine, ...]:
+    shown = (m for m in machines if not viewer.hides(NODES) or _is_own(m, viewer))
+    return tuple(_without_others(m, viewer) for m in shown)
+
+
+def _is_own(machine: Machine, viewer: Viewer) -> bool:
+    live = machine.ended is None and machine.instance.node in viewer.nodes
+    return live or not viewer.jobs.isdisjoint(machine.jobs)
+
+
+def _without_others(machine: Machine, viewer: Viewer) -> Machine:
+    if viewer.hides(JOBS):
+        machine = replace(machine, jobs=_own(machine.jobs, viewer))
+    return replace(machine, accounts={}) if viewer.hides(JOBS, *MONEY) else machine
+
+
+def _seen_launches(launches: Iterable[Launch], viewer: Viewer) -> tuple[Launch, ...]:
+    found = []
+    for launch in launches:
+        if viewer.hides(NODES) and viewer.jobs.isdisjoint(launch.jobs):
+            continue
+        jobs = _own(launch.jobs, viewer) if viewer.hides(JOBS) else launch.jobs
+        accounts = {} if viewer.hides(JOBS, *MONEY) else launch.accounts
+        found.append(replace(launch, jobs=jobs, accounts=accounts))
+    return tuple(found)
+
+
+def _seen_checkpoints(facts: CheckpointFacts, viewer: Viewer) -> CheckpointFacts:
+    if viewer.hides(JOBS):
+        facts = replace(
+            facts,
+            images=tuple(i for i in facts.images if i.job in viewer.jobs),
+            unsavable=tuple(v for v in facts.unsavable if v.job in viewer.jobs),
+            migrations=tuple(r for r in facts.migrations if r.run.uid == viewer.uid),
+        )
+    if viewer.hides(NODES):
+        warned = tuple(w for w in facts.warned if w.notice.node in viewer.nodes)
+        facts = replace(facts, warned=warned)
+    return facts
+
+
+def refusal(ask: ChainAsk, viewer: Viewer) -> str:
+    """Why ``viewer`` is told nothing of what was asked; empty if there is something to tell."""
+    if ask.about == "job" and viewer.hides(JOBS) and int(ask.name) not in viewer.jobs:
+        return (
+            f"job {ask.name} is none of yours that Slurm still has, and slurm.conf "
+            "(PrivateData=jobs) hides those of others"
+        )
+    if ask.about == "node" and viewer.hides(NODES) and ask.name not in viewer.nodes:
+        return f"none of your jobs is on {ask.name}, and slurm.conf (PrivateData=nodes) hides nodes"
+    return ""
+
+
+def own_ask(ask: PriceAsk, viewer: Viewer, user: str) -> PriceAsk:
+    """The same forecast for a job of ``user``, who asks. Under another name it would tell how long
+    that user's jobs ran, which ``jobs`` hides; and an account may be one person's.
+    """
+    if not viewer.hides(JOBS):
+        return ask
+    return replace(ask, job=replace(ask.job, user=user, account=""))
+
+
+def seen_chain(chain: Chain, viewer: Viewer) -> Chain:
+    """The part of a chain of decisions that ``viewer`` may see."""
+    if not viewer.hidden:
+        return chain
+    seen = (_seen_decision(decision, viewer) for decision in chain.decisions)
+    return Chain(
+        decisions=tuple(decision for decision in seen if decision is not None),
+        machines=_seen_machines(chain.machines, viewer),
+        barred="" if viewer.hides(*MONEY) else chain.barred,
+        bars=tuple(_seen_bar(bar, viewer) for bar in chain.bars),
+        private=viewer.told,
+    )
+
+
+def _seen_bar(bar: Bar, viewer: Viewer) -> Bar:
+    """That there is a bar is no secret, or the job's user would wait and not know why."""
+    if not bar.private or not viewer.hides(NODES, *MONEY):
+        return bar
+    return replace(bar, reason="a bound of the site on machines, dollars or hours is reached")
+
+
+def _seen_decision(decision: Decision, viewer: Viewer) -> Decision | None:
+    """If it is about several jobs, the viewer's own stay; its figures by job go."""
+    if decision.correlation == LIMITS and viewer.hides(*MONEY):
+        return None
+    jobs = jobs_of(decision)
+    own = _own(jobs, viewer)
+    if viewer.hides(NODES) and not own and not viewer.nodes.issuperset(nodes_of(decision)):
+        return None
+    if not viewer.hides(JOBS) or (own and len(own) == len(jobs)):
+        return decision
+    if jobs and not own:
+        return None
+    others = {job_subject(job) for job in jobs} - {job_subject(job) for job in own}
+    detail = {k: v for k, v in (decision.detail or {}).items() if k in _OFFERS}
+    return replace(
+        decision,
+        subjects=tuple(s for s in decision.subjects if s not in others),
+        detail=detail or None,
+    )
+
+
+def _own(jobs: Iterable[int], viewer: Viewer) -> tuple[int, ...]:
+    return tuple(job for job in jobs if job in viewer.jobs)

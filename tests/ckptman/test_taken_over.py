@@ -1,0 +1,107 @@
+"""Both services of a release without a journal were killed in the middle of their work, and this
+release goes on: its files are that release's own (data/before-journal), made by these steps.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from slurm_elastic.controller import launch
+from slurm_elastic.state.ckptstate.facts import Step
+from tests.ckptman.world import CkptWorld
+from tests.controller.world import Killed
+
+DATA = Path(__file__).parents[1] / "data" / "before-journal"
+FILES = ("ledger", "checkpoints")
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[CkptWorld]:
+    made = CkptWorld()
+    made.patch(monkeypatch)
+    yield made
+    made.close()
+
+
+def killed_at_work(world: CkptWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job runs, one was saved and is not requeued yet, of one the machine is about to be asked for."""
+
+    def reach(point: str) -> None:
+        if point == "launch.after-intent":
+            raise Killed(point)
+
+    for job, node in ((1, "op1"), (2, "pub1")):
+        world.slurm.submit(job, (node,))
+        world.until(lambda job=job: "RUNNING" in world.job(job).states)
+    world.advance(120)
+    with monkeypatch.context() as patched:
+        patched.setattr(launch, "reach", reach)
+        world.slurm.submit(3, ("pub2",))
+        world.until(lambda: world.daemon is None, 120)
+    world.die_at = "migration.saved"
+    world.interrupt("pub1")
+    world.until(lambda: world.service is None, 90)
+
+
+def replaced(world: CkptWorld) -> None:
+    """The files of both services by those of that release, and the tags by what these call them."""
+    for file in (*world.dir.glob("*.db*"), *world.dir.glob("journal/*")):
+        file.unlink()
+    for name in FILES:
+        with closing(sqlite3.connect(world.dir / f"{name}.db")) as db:
+            db.executescript((DATA / f"{name}.sql").read_text())
+    with closing(sqlite3.connect(world.dir / "ledger.db")) as db:
+        tags = dict(db.execute("select id, generation from machines"))
+    for account in world.accounts.values():
+        for id_, machine in account.machines.items():
+            machine.instance = replace(machine.instance, generation=tags[id_])
+
+
+def test_the_services_of_a_release_without_a_journal_are_gone_on_with(
+    world: CkptWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed_at_work(world, monkeypatch)
+    replaced(world)
+    running, saved = world.machines_of("op1"), world.saver.calls.copy()
+    world.start()
+    world.start_ckptman()
+
+    (opened,) = world.ledger.launches.open()
+    assert (opened.nodes, opened.jobs) == (("pub2",), (3,))
+    assert [m.step for m in world.state.migrations()] == [Step.SAVED]
+    world.until(lambda: all("RUNNING" in world.job(job).states for job in (1, 2, 3)))
+
+    assert world.machines_of("op1") == running
+    assert {job: world.job(job).restarts for job in (1, 2, 3)} == {1: 0, 2: 1, 3: 0}
+    assert world.saver.calls == saved, "what was saved is not saved once more"
+    (moved,) = world.state.migrations(since=0.0)
+    assert (moved.step, moved.image and moved.image.number) == (Step.BACK, 1)
+    (bought,) = [i for i in world.alive() if i.node == "pub2"]
+    assert bought.generation == opened.generation
+    assert world.ledger.launches.open() == ()
+    assert len(world.alive()) == len({i.node for i in world.alive()}) == 3
+
+
+def test_what_was_paid_before_is_still_paid(
+    world: CkptWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed_at_work(world, monkeypatch)
+    replaced(world)
+    world.start()
+    world.start_ckptman()
+    world.advance(3600)
+    for cloud, account in world.accounts.items():
+        charged = sum(
+            max((row.ended or world.now) - row.instance.launched, 60.0) * row.instance.price / 3600
+            for row in world.ledger.machines.live(ended_since=0.0)
+            if row.instance.cloud == cloud
+        )
+        assert charged == pytest.approx(world.ledger.books.dollars(cloud, 0.0, world.now, 1))
+        rows = {m.instance.id for m in world.ledger.machines.live(ended_since=0.0)}
+        assert {i for i in account.machines if i.startswith(cloud)} <= rows

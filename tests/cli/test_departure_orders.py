@@ -1,0 +1,151 @@
+"""``drain``, ``replace`` and ``migrate``: what will be done and what it costs is said first."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from status_cases import NOW, busy_ledger, config, config_file
+
+from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.cli import departure_orders
+from slurm_elastic.cli.main import main
+from slurm_elastic.config import Config
+from slurm_elastic.config.checkpoint import PoolCheckpoint
+from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.watch.door.records import read_facts
+from slurm_elastic.watch.view import Facts
+from slurm_elastic.watch.view.checkpoints import CheckpointFacts
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Config:
+    busy_ledger(tmp_path / "ledger.db").close()
+    plain = config(tmp_path)
+    saved = PoolCheckpoint(method="signal")
+    return replace(plain, pools=(plain.pools[0], replace(plain.pools[1], checkpoint=saved)))
+
+
+def job(number: int, node: str, **fields: object) -> SlurmJob:
+    given = {"start": NOW - 7200, "limit": 10800, "user": "erin"} | fields
+    return SlurmJob(id=number, states=frozenset({"RUNNING"}), nodes=(node,), **given)  # type: ignore[arg-type]
+
+
+def facts(site: Config, *jobs: SlurmJob, ckptman: bool = True) -> Facts:
+    told = replace(read_facts(site, NOW), jobs=jobs, nodes={})
+    there = CheckpointFacts(
+        heartbeat=None, process_found=None, images=(), warned=(), migrations=()
+    )  # fmt: skip
+    return replace(told, checkpoints=there if ckptman else None)
+
+
+def said(site: Config, found: Facts, verb: str, subject: str, **fields: object) -> list[str]:
+    word = replace(departure_orders.departure(site, verb, subject), **fields)
+    return list(departure_orders.preview(site, found, word, NOW))
+
+
+def test_an_ordered_drain_says_who_is_waited_for_how_long_and_at_which_cost(site: Config) -> None:
+    found = facts(site, job(41, "op1"))
+    over = f"By their time limits that is over at {departure_orders.clock(NOW + 3600)}"
+    over = f"By their time limits that is over at {departure_orders.clock(NOW + 3600)}"
+    assert said(site, found, "drain", "rack") == [
+        "Drain pool rack: 2 machines at $0.0200/h leave, after their jobs.",
+        "Nothing new starts there (2 nodes) until `resume`.",
+        "1 machine without a job: at once.",
+        "1 job end first: 41.",
+        f"{over}, at most $0.01 from now.",
+    ]
+    endless = facts(site, job(41, "op1", limit=None))
+    assert "Some have no time limit" in said(site, endless, "drain", "rack")[-1]
+
+
+def test_stopped_machines_are_told_of_too(site: Config) -> None:
+    found = facts(site)
+    kept = [replace(m, stopped=NOW) for m in found.machines if m.instance.node == "op1"]
+    live = [m for m in found.machines if m not in kept and m.instance.node != "op1"]
+    both = replace(found, machines=live, stopped=kept)
+    assert said(site, both, "drain", "rack")[:2] == [
+        "Drain pool rack: 1 machine at $0.0100/h leave, after their jobs.",
+        "1 stopped machine at $0.0100/h is ended.",
+    ]
+    alone = replace(found, machines=(), stopped=kept)
+    assert said(site, alone, "drain", "rack") == [
+        "Drain pool rack: 1 stopped machine at $0.0100/h is ended.",
+        "Nothing new starts there (2 nodes) until `resume`.",
+    ]
+
+
+def test_an_aggressive_one_says_what_is_saved_lost_and_waited_for(site: Config) -> None:
+    found = facts(
+        site, job(41, "pub1"), job(42, "op1"), job(43, "op2", batch=False),
+        job(44, "pub2", comment="ckpt=none"),
+    )  # fmt: skip
+    lines = said(site, found, "drain", "op[1-2],pub[1-2]", aggressive=True)
+    assert "1 job saved by signal, to go on elsewhere: 41." in lines
+    assert any("start anew, 4.0 node-hours of work are LOST: 42, 44." in line for line in lines)
+    assert any("waited for, as they are interactive" in line and "43" in line for line in lines)
+    lines = said(site, facts(site, job(41, "pub1"), ckptman=False), "drain", "aws", aggressive=True)
+    assert "slurm-elastic-ckptman has never run here: nothing can be saved." in lines
+    assert any("2.0 node-hours of work are LOST: 41." in line for line in lines)
+
+
+def test_a_migration_says_what_it_costs_there_and_whether_the_cap_allows_it(site: Config) -> None:
+    lines = said(site, facts(site), "migrate", "cloud:onprem", aggressive=True, to="aws")
+    assert (
+        "Jobs go to partition burst, 0 waiting jobs at once; 2 machines there: $0.2400/h on"
+        in (lines[-1])
+    )
+    tight = replace(site.clouds[1], limits=replace(site.clouds[1].limits, dollars_per_hour=0.5))
+    site = replace(site, clouds=(site.clouds[0], tight))
+    lines = said(site, facts(site), "migrate", "cloud:onprem", aggressive=True, to="aws")
+    assert lines[-1].startswith("Its cap is $0.50/h, of which $0.")
+
+
+def test_ten_thousand_jobs_are_counted_not_listed(site: Config) -> None:
+    many = facts(site, *(job(n, "op1") for n in range(10_000)))
+    lines = said(site, many, "drain", "rack")
+    assert any("and 9988 more" in line for line in lines)
+    assert max(map(len, lines)) < 160
+
+
+@pytest.mark.parametrize(
+    ("subject", "said_"),
+    [
+        ("static7", "'static7' is no node of a pool either; 'static7' is no cloud, pool"),
+        ("op1,static7", "static7: no pool of the configuration has it"),
+        ("cluster", "name a cloud, a pool or nodes"),
+    ],
+)
+def test_what_is_not_ours_is_refused(site: Config, subject: str, said_: str) -> None:
+    with pytest.raises(ConfigError, match=said_):
+        departure_orders.departure(site, "drain", subject)
+
+
+def test_times() -> None:
+    now = time.time()
+    assert abs(departure_orders.moment("now+2h") - now - 7200) < 60
+    today = departure_orders.moment("22:00")
+    assert now < today <= now + 86400
+    assert time.strftime("%H:%M", time.localtime(today)) == "22:00"
+    assert departure_orders.moment("2030-01-02T03:04") == time.mktime(
+        (2030, 1, 2, 3, 4, 0, 0, 0, -1)
+    )
+    for wrong in ("soon", "25:00", "now+x"):
+        with pytest.raises(argparse.ArgumentTypeError):
+            departure_orders.moment(wrong)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root may")
+@pytest.mark.parametrize("words", [("drain", "rack"), ("replace", "rack"), ("migrate", "onprem", "--to", "x")])  # fmt: skip
+def test_without_slurm_nothing_is_done(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    ledger = busy_ledger(tmp_path / "ledger.db")
+    assert main([*words, "--config", str(config_file(tmp_path))]) == 1
+    assert "slurm-elastic: " in capsys.readouterr().err
+    assert ledger.directives.all() == ()
+    ledger.close()

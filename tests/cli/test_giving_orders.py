@@ -1,0 +1,131 @@
+"""``pause``, ``resume`` and ``limit`` as commands: said first, then done, and shown everywhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from status_cases import busy_ledger, config_file
+
+from slurm_elastic.cli.main import main
+from slurm_elastic.state.ledger import Ledger
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="root may")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    return str(config_file(tmp_path))
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    made = busy_ledger(tmp_path / "ledger.db")
+    yield made
+    made.close()
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> str:
+    return capsys.readouterr().out
+
+
+def test_a_pause_is_said_done_and_shown_first(
+    file: str, ledger: Ledger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["pause", "onprem", "--for", "2h", "--reason", "disk", "--config", file]) == 0
+    said = told(capsys).splitlines()
+    assert said[0] == "No new machines in cloud onprem (1 pool)."
+    assert said[1] == "2 machines at $0.0200/h stay until they are idle."
+    assert said[2].startswith("cloud onprem is paused by root until 20")
+    assert said[2].endswith(" UTC: disk")
+    (one,) = ledger.directives.all()
+    assert one.until is not None
+    assert abs(one.until - time.time() - 7200) < 600
+    assert main(["status", "--config", file]) == 0
+    lines = [line for line in told(capsys).splitlines() if line.strip()]
+    assert lines[1].startswith("Cloud onprem is paused by root until"), "below the headline"
+    main(["status", "--json", "--config", file])
+    (view,) = json.loads(told(capsys))["directives"]
+    assert (view["who"], view["holds"], view["stops"]) == ("root", True, True)
+
+
+def test_a_dry_run_changes_nothing(
+    file: str, ledger: Ledger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["pause", "--dry-run", "--config", file]) == 0
+    assert told(capsys).splitlines()[-1] == "dry run: nothing was changed"
+    assert main(["limit", "cluster", "nodes", "1", "--dry-run", "--config", file]) == 0
+    assert told(capsys).splitlines()[0] == "the cluster: nodes no limit -> 1"
+    assert ledger.directives.all() == ()
+
+
+def test_resume_ends_it_and_says_what_there_is_where_there_is_none(
+    file: str, ledger: Ledger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["pause", "rack", "--config", file])
+    told(capsys)
+    assert main(["resume", "onprem", "--config", file]) == 2
+    assert "'onprem' is not paused or drained; paused or drained: pool rack" in (
+        capsys.readouterr().err
+    )
+    assert main(["resume", "rack", "--config", file]) == 0
+    assert told(capsys) == "no longer: pool rack is paused by root\n"
+    assert ledger.directives.all() == ()
+    assert main(["resume", "--all", "--config", file]) == 2
+
+
+def test_a_limit_is_shown_by_status_and_conf_show_and_is_reset(
+    file: str, ledger: Ledger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["limit", "rack", "max_nodes", "1", "--for", "8h", "--config", file]) == 0
+    said = told(capsys)
+    assert "pool rack: max_nodes no limit -> 1" in said
+    assert "now 2 machines; none ends for it" in said
+    assert " UTC on: the configuration's value: no limit" in said
+    main(["status", "--json", "--config", file])
+    (pool,) = json.loads(told(capsys))["pools"]
+    assert (pool["name"], pool["limit"]) == ("rack", 1)
+    assert main(["conf", "show", "--config", file]) == 0
+    assert "# now: pool rack: max_nodes is 1 by root since 20" in told(capsys)
+    assert main(["limit", "rack", "max_nodes", "reset", "--config", file]) == 0
+    assert ledger.directives.all() == ()
+    assert main(["limit", "rack", "max_nodes", "reset", "--config", file]) == 2
+    assert "is the configuration's already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("limit", "rack", "max_nodes", "many"), "'many' is neither a number nor 'reset'"),
+        (("limit", "rack", "nodes", "1"), "pool rack has no limit 'nodes'; it has max_nodes"),
+        (("pause", "nowhere"), "'nowhere' is no cloud, pool, nor account or user with a budget"),
+    ],
+)
+def test_bad_words_change_nothing(
+    file: str,
+    ledger: Ledger,
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+    said: str,
+) -> None:
+    assert main([*words, "--config", file]) == 2
+    assert said in capsys.readouterr().err
+    assert ledger.directives.all() == ()
+
+
+@pytest.mark.parametrize("words", [("--for", "0"), ("--for", "400d"), ("--reason", "a\nb")])
+def test_bad_options_are_wrong_use(file: str, ledger: Ledger, words: tuple[str, ...]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["pause", *words, "--config", file])
+    assert ended.value.code == 2
+    assert ledger.directives.all() == ()
+
+
+def test_sudo_says_for_whom(file: str, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUDO_USER", "alice")
+    main(["pause", "--config", file])
+    assert [d.who for d in ledger.directives.all()] == ["root (alice)"]

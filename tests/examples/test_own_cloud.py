@@ -1,0 +1,60 @@
+"""The cloud of docs/own-cloud.md, put together from the page's own blocks: each is Python that runs."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from types import ModuleType
+from typing import Any
+
+import pytest
+from pages import shown
+
+from slurm_elastic.config.cloud_kinds import API, CloudKind
+from slurm_elastic.config.clouds import CloudSettings, InstanceType
+from slurm_elastic.testing import contract
+
+
+def run(text: str, **names: Any) -> dict[str, Any]:
+    """What the block defines, with what stands above it on its page."""
+    found = {"__name__": "mist_cloud", **names}
+    exec(text, found)
+    return found
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    settings = run(
+        shown("docs/own-cloud.md", "class MistCloud").text,
+        CloudSettings=CloudSettings, InstanceType=InstanceType,
+    )  # fmt: skip
+    provider = ModuleType("mist_cloud.provider")
+    monkeypatch.setitem(sys.modules, "mist_cloud", ModuleType("mist_cloud"))
+    monkeypatch.setitem(sys.modules, "mist_cloud.provider", provider)
+    monkeypatch.setattr(
+        provider, "MistProvider", lambda settings, cluster: (settings, cluster), raising=False
+    )
+    text = shown("docs/own-cloud.md", "def _open(").text
+    return run(text, MistCloud=settings["MistCloud"], CloudKind=CloudKind)
+
+
+def test_its_object_is_one_that_the_entry_point_names(made: dict[str, Any]) -> None:
+    entry = tomllib.loads(shown("docs/own-cloud.md", "mist = ").text)
+    points = entry["project"]["entry-points"]["slurm_elastic.providers"]
+    assert points == {made["CLOUD"].settings.__struct_config__.tag: "mist_cloud:CLOUD"}
+    assert made["CLOUD"].api == API
+
+
+def test_it_opens_a_provider(made: dict[str, Any]) -> None:
+    mist = made["MistCloud"](name="m", location="public", endpoint="https://mist", types={})
+    assert made["CLOUD"].open(mist, "cluster", None) == (mist, "cluster")
+
+
+def test_its_tests_are_those_of_the_suite() -> None:
+    plugins = run(shown("docs/own-cloud.md", "pytest_plugins").text)["pytest_plugins"]
+    assert plugins == [contract.__name__.rpartition(".")[0]]
+    found = run("import pytest\n" + shown("docs/own-cloud.md", "class TestLaunches").text)
+    suites = [value for name, value in found.items() if name.startswith("Test")]
+    assert len(suites) == 6
+    for suite in suites:
+        assert any(name.startswith("test_") for name in dir(suite)), suite

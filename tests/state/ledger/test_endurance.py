@@ -1,0 +1,271 @@
+"""The ledger while its file cannot be used, and as the other service has it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ledger_cases import T0, instance, spec
+
+from slurm_elastic.base.errors import EndOnlyError
+from slurm_elastic.state.ledger import SOUND, Decision, Health, Ledger
+from slurm_elastic.state.store import disk, endurance
+from slurm_elastic.state.store.disk import Disk, Elsewhere
+from slurm_elastic.state.store.journal import Journal
+
+AGAIN = Elsewhere.AGAIN
+
+
+class Clock:
+    up = 100.0
+
+    def time(self) -> float:
+        return T0 + self.up
+
+    def monotonic(self) -> float:
+        return self.up
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(disk, "time", made)
+    return made
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.db"
+
+
+def decision(number: int) -> Decision:
+    return Decision(at=T0 + number, correlation="c", kind="k", subjects=("n1", "n2"),
+                    reason=str(number), detail={"n": number})  # fmt: skip
+
+
+# its owner
+
+
+@pytest.fixture
+def ledger(path: Path, clock: Clock) -> Iterator[Ledger]:
+    with closing(Ledger.enduring(path, lambda: T0 + clock.up, clock.monotonic)) as made:
+        yield made
+
+
+def gives_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(endurance, "require_room", full)
+
+
+def test_a_file_that_is_gone_again_as_it_comes_back_leaves_the_memory_in_use(
+    ledger: Ledger, path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger.launches.intend(spec(), "r", T0)
+    with monkeypatch.context() as patched:
+        gives_out(patched)
+        ledger.check()
+
+    def removed(*_: Any) -> None:
+        path.unlink()
+        raise OSError(errno.EIO, "x")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Disk, "put", removed)
+        ledger.requeues.lift(7, 0, T0)
+        clock.up += 20
+        assert ledger.check().end_only
+    assert len(ledger.launches.open()) == 1
+    clock.up += 20
+    assert ledger.check() is SOUND
+    assert len(ledger.launches.open()) == 1
+
+
+def test_a_file_that_is_found_damaged_as_it_comes_back_is_made_anew(
+    ledger: Ledger, path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger.launches.intend(spec(), "r", T0)
+    with monkeypatch.context() as patched:
+        gives_out(patched)
+        ledger.check()
+    ledger.requeues.lift(7, 0, T0)
+
+    def damaged(*_: Any) -> None:  # a page that opening it does not read
+        error = sqlite3.DatabaseError("database disk image is malformed")
+        error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Disk, "put", damaged)
+        clock.up += 20
+        assert "damaged" in ledger.check().end_only
+    assert len(list(path.parent.glob("ledger.db.damaged-*"))) == 1
+    clock.up += 20
+    assert ledger.check() is SOUND
+    assert len(ledger.launches.open()) == 1
+    assert ledger.requeues.lifted() == ((7, 0),)
+
+
+def test_a_cloud_counts_as_read_once_this_process_has_read_it(ledger: Ledger, path: Path) -> None:
+    """The last process may have had what it adopted in its memory alone."""
+    ledger.machines.read_whole("aws", T0)
+    assert ledger.machines.clouds_read() == ledger.state().read_whole == {"aws"}
+    with closing(Ledger.enduring(path)) as later:
+        assert later.machines.clouds_read() == later.state().read_whole == frozenset()
+        later.machines.read_whole("onprem", T0)
+        assert later.machines.clouds_read() == later.state().read_whole == {"onprem"}
+        later.machines.read_whole("aws", T0 + 1)
+        assert later.machines.clouds_read() == later.state().read_whole == {"aws", "onprem"}
+
+
+def test_while_it_cannot_be_written_nothing_is_bought_and_all_else_goes_on(
+    ledger: Ledger, path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger.refresh()
+    assert ledger.check() is SOUND
+    assert (SOUND.end_only, SOUND.since) == ("", 0.0)
+    ledger.launches.intend(spec(), "r", T0)
+    ledger.decisions.record(decision(1))
+    with monkeypatch.context() as patched:
+        gives_out(patched)
+        found = ledger.check()
+        assert found == ledger.condition
+        assert found.end_only.startswith(f"end-only: the disk of {path.parent} is full")
+        assert (bool(found.remedy), found.since) == (True, T0 + 100)
+        assert not ledger.state().writable
+        with pytest.raises(EndOnlyError, match=r"is full .*; nothing is bought"):
+            ledger.launches.intend(spec("g2"), "r", T0)
+        ledger.machines.launched("g1", [instance()], T0 + 1)
+        ledger.decisions.record(decision(2), decision(3))
+    clock.up += endurance.AGAIN
+    assert ledger.check() is SOUND
+    ledger.launches.intend(spec("g2"), "r", T0)
+    with closing(Ledger(path, read_only=True)) as file:
+        assert [m.instance.id for m in file.machines.live()] == ["i-1"]
+        assert [row.generation for row in file.launches.open()] == ["g2"]
+        assert (
+            file.decisions.about("n1")
+            == file.decisions.about("n2")
+            == tuple(map(decision, (1, 2, 3)))
+        )
+
+
+def test_an_error_of_its_file_is_one_sentence_and_the_first_counts(ledger: Ledger) -> None:
+    ledger.give_up(sqlite3.OperationalError("disk I/O error"))
+    ledger.give_up(OSError(errno.ENOSPC, "x"))
+    assert "cannot be used (disk I/O error)" in ledger.end_only
+    assert ledger.machines.live() == ()
+
+
+def test_a_statement_about_the_moment_is_in_no_journal(ledger: Ledger, path: Path) -> None:
+    journal = path.parent / "journal" / "ledger-000001.jsonl"
+    before = journal.read_text()
+    ledger.health.beat("daemon", T0, 7)
+    ledger.health.report(Health(name="aws", checked=T0))
+    assert journal.read_text() == before
+    with ledger.together():
+        ledger.requeues.lift(7, 0, T0)
+        ledger.requeues.lift(8, 0, T0)
+        assert journal.read_text() == before
+    (line,) = journal.read_text().removeprefix(before).splitlines()
+    assert line.count('"put":"lifted_requeues"') == 2, "all of it is one line"
+
+
+# the other service
+
+
+@pytest.fixture
+def followed(path: Path, clock: Clock) -> Iterator[Ledger]:
+    Ledger(path).close()
+    with closing(Ledger.followed(path)) as made:
+        yield made
+
+
+def test_where_there_is_none_each_call_says_so_and_later_ones_find_it(
+    tmp_path: Path, clock: Clock
+) -> None:
+    path = tmp_path / "state" / "ledger.db"
+    with closing(Ledger.followed(path)) as followed:
+        with pytest.raises(sqlite3.OperationalError, match="there is no ledger at the moment"):
+            followed.machines.live()
+        path.parent.mkdir()
+        with closing(Ledger(path)) as ledger:
+            ledger.health.beat("daemon", T0, 7)
+            clock.up += AGAIN - 1
+            with pytest.raises(sqlite3.OperationalError, match="could not be opened just now"):
+                followed.health.heartbeat("daemon")
+            clock.up += 1
+            assert followed.health.heartbeat("daemon") == (T0, 7)
+
+
+def test_another_file_in_its_place_is_opened_at_once(followed: Ledger, path: Path) -> None:
+    assert followed.health.heartbeat("daemon") is None
+    path.rename(path.with_name("aside.db"))
+    (path.parent / "journal").rename(path.with_name("aside"))
+    with pytest.raises(sqlite3.OperationalError, match="there is no ledger"):
+        followed.health.heartbeat("daemon")
+    with closing(Ledger(path)) as ledger:
+        ledger.health.beat("daemon", T0, 7)
+        assert followed.health.heartbeat("daemon") == (T0, 7)
+        followed.health.beat("ckptman", T0, 8)
+        assert ledger.health.heartbeat("ckptman") == (T0, 8)
+
+
+def test_the_file_that_was_there_before_is_let_go(followed: Ledger, path: Path) -> None:
+    path.rename(path.with_name("aside.db"))
+    Ledger(path).close()
+    assert followed.health.heartbeat("daemon") is None
+    links = [Path("/proc/self/fd", fd) for fd in os.listdir("/proc/self/fd")]
+    names = {os.readlink(one) for one in links if os.path.lexists(one)}
+    assert {Path(n).name for n in names if n.startswith(f"{path.parent}/")} >= {path.name}
+    assert not [name for name in names if "aside.db" in name]
+
+
+def test_any_thread_may_find_it_once_it_is_there(path: Path, clock: Clock) -> None:
+    with closing(Ledger.followed(path.parent / "state" / path.name)) as followed:
+        path.parent.joinpath("state").mkdir()
+        with closing(Ledger(path.parent / "state" / path.name)) as ledger:
+            ledger.health.beat("daemon", T0, 7)
+        clock.up += AGAIN
+        with ThreadPoolExecutor(1) as other:
+            assert other.submit(followed.health.heartbeat, "daemon").result() == (T0, 7)
+
+
+def test_one_that_is_none_of_ours_is_left_alone_until_there_is_one(
+    followed: Ledger, path: Path
+) -> None:
+    path.unlink()
+    path.write_bytes(b"no database" * 500)
+    (path.parent / "journal").rename(path.with_name("aside"))
+    with pytest.raises(sqlite3.OperationalError, match="there is no ledger at the moment"):
+        followed.machines.live()
+    path.unlink()
+    Ledger(path).close()
+    assert followed.machines.live() == ()
+
+
+def test_where_its_disk_may_only_be_read_it_is_looked_at_again_after_a_while(
+    path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_only(_: Journal) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    Ledger(path).close()
+    with monkeypatch.context() as patched:
+        patched.setattr(Journal, "_open_lock", read_only)
+        followed = Ledger.followed(path)
+        clock.up += AGAIN
+        with pytest.raises(sqlite3.OperationalError, match="Read-only"):
+            followed.health.heartbeat("ckptman")
+    clock.up += AGAIN
+    followed.health.beat("ckptman", T0, 8)
+    assert followed.health.heartbeat("ckptman") == (T0, 8)
+    followed.close()

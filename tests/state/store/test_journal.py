@@ -1,0 +1,309 @@
+"""The journal keeps every fact that it acknowledged, and none half, whatever becomes of its files."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import sqlite3
+import tempfile
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from slurm_elastic.state.store import disk, journal, view
+from slurm_elastic.state.store.disk import Disk
+from slurm_elastic.state.store.journal import (
+    Fact,
+    Journal,
+    Line,
+    line_of,
+    read_line,
+)
+from slurm_elastic.state.store.view import Schema
+
+NOTES = Schema(
+    name="notes", maker="the test", version=1, before=range(0),
+    statements=(
+        "create table notes (name text primary key, value integer, at real) without rowid",
+        "create table marks (id integer primary key, mark text)",
+    ),
+    numbered=frozenset({"marks"}),
+)  # fmt: skip
+NAMES = st.sampled_from("abcdef")
+VALUES = st.integers(0, 99)
+
+
+def put(name: str, value: int) -> Fact:
+    return Fact(put="notes", rows=[{"name": name, "value": value, "at": float(value)}])
+
+
+class Disks(RuleBasedStateMachine):
+    """Two processes of one memory, against a dict. ``sure`` is what was acknowledged, ``maybe``
+    what a process died over: all of it is there, or nothing.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.place = Path(tempfile.mkdtemp(prefix="se-journal-"))
+        self.path = self.place / "notes.db"
+        self.sure: dict[str, int] = {}
+        self.maybe: dict[str, int] | None = None
+        self.marks = 0
+        self.disks: list[Disk | None] = [Disk(self.path, NOTES), Disk(self.path, NOTES)]
+
+    def teardown(self) -> None:
+        for one in self.disks:
+            if one is not None:
+                one.close()
+        shutil.rmtree(self.place)
+
+    def disk(self, which: int) -> Disk:
+        found = self.disks[which]
+        if found is None:
+            found = self.disks[which] = Disk(self.path, NOTES)
+        return found
+
+    def segment(self) -> Path:
+        return max((self.place / "journal").glob("notes-*.jsonl"))
+
+    @rule(which=st.integers(0, 1), changes=st.dictionaries(NAMES, VALUES, min_size=1))
+    def put(self, which: int, changes: dict[str, int]) -> None:
+        self.disk(which).put([[put(*one) for one in changes.items()]], lambda: 1.0)
+        self.settle()
+        self.sure |= changes
+
+    @rule(which=st.integers(0, 1), name=NAMES, value=VALUES)
+    def write(self, which: int, name: str, value: int) -> None:
+        one = self.disk(which)
+        facts: list[Fact] = []
+        with one.write(facts, lambda: 1.0) as db:
+            db.execute("delete from notes where name = ?", (name,))
+            db.execute("insert into notes values (?, ?, ?)", (name, value, value))
+            facts.append(put(name, value))
+        self.settle()
+        self.sure[name] = value
+
+    @rule(which=st.integers(0, 1), name=NAMES)
+    def drop(self, which: int, name: str) -> None:
+        self.disk(which).put([[Fact(drop="notes", rows=[{"name": name}])]], lambda: 1.0)
+        self.settle()
+        self.sure.pop(name, None)
+
+    @rule(which=st.integers(0, 1))
+    def mark(self, which: int) -> None:
+        self.disk(which).put([[Fact(put="marks", rows=[{"mark": "x"}] * 2)]], lambda: 1.0)
+        self.settle()
+        self.marks += 2
+
+    @rule(which=st.integers(0, 1), name=NAMES, value=VALUES, part=st.floats(0, 1))
+    def die_over_a_line(self, which: int, name: str, value: int, part: float) -> None:
+        """Of the line so much is on the disk, which may be all."""
+        self.disk(which).put([[put("a", self.sure.get("a", 0))]], lambda: 1.0)
+        self.settle()
+        self.sure.setdefault("a", 0)
+        for one in self.disks:
+            if one is not None:
+                one.close()
+        self.disks = [None, None]
+        number = Journal(self.place / "journal", "notes").applied().position.number + 1
+        line = line_of(Line(n=number, facts=(put(name, value), put("z", value))))
+        with self.segment().open("ab") as file:
+            file.write(line[: round(len(line) * part)])
+        self.maybe = self.sure | {name: value, "z": value}
+        self.disk(0)
+        if self.rows() == self.maybe:
+            assert part > 0.9
+            self.sure = self.maybe
+        self.maybe = None
+
+    @rule(which=st.integers(0, 1), name=NAMES, value=VALUES, short=st.integers(0, 60))
+    def full_disk(self, which: int, name: str, value: int, short: int) -> None:
+        one = self.disk(which)
+        real = os.write
+
+        def write(descriptor: int, content: bytes) -> int:
+            if short and len(content) > short:
+                real(descriptor, content[:short])
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        patched = pytest.MonkeyPatch()
+        patched.setattr(journal.os, "write", write)
+        try:
+            with pytest.raises(sqlite3.Error):
+                one.put([[put(name, value)]], lambda: 1.0)
+        finally:
+            patched.undo()
+
+    @rule(which=st.integers(0, 1))
+    def new_segment(self, which: int) -> None:
+        patched = pytest.MonkeyPatch()
+        patched.setattr(disk, "LONG", 0)
+        patched.setattr(disk, "ROW", 0)
+        self.disk(which).shorten(_Nothing(), 1.0)
+        patched.undo()
+
+    @rule()
+    def lose_the_view(self) -> None:
+        for end in ("", "-wal", "-shm"):
+            self.path.with_name(f"notes.db{end}").unlink(missing_ok=True)
+
+    @rule()
+    def lose_what_it_has(self) -> None:
+        (self.place / "journal" / "notes.applied").write_bytes(b"{}")
+
+    @rule(which=st.integers(0, 1))
+    def restart(self, which: int) -> None:
+        one = self.disks[which]
+        if one is not None:
+            one.close()
+        self.disks[which] = None
+
+    def settle(self) -> None:
+        self.maybe = None
+
+    def rows(self, which: int = 0) -> dict[str, int]:
+        one = self.disk(which)
+        with one.write([], lambda: 1.0) as db:
+            return dict(map(tuple, db.execute("select name, value from notes")))
+
+    @invariant()
+    def all_is_there(self) -> None:
+        for which in (0, 1):
+            assert self.rows(which) == self.sure
+        (marks,) = self.disk(0).db.execute("select count(*) from marks").fetchone()
+        assert marks == self.marks
+
+
+class _Nothing:
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+Disks.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+test_every_fact_that_was_acknowledged_is_kept = Disks.TestCase
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "notes.db"
+
+
+def rows(path: Path) -> dict[str, int]:
+    with closing(Disk(path, NOTES)) as one:
+        return dict(map(tuple, one.db.execute("select name, value from notes")))
+
+
+def test_a_line_is_read_by_a_person_and_its_checksum_by_us() -> None:
+    line = Line(n=7, at=5.0, facts=(put("a", 1),))
+    raw = line_of(line)
+    assert raw.endswith(
+        b',"n":7,"at":5.0,"facts":[{"rows":[{"name":"a","value":1,"at":1.0}],"put":"notes"}]}\n'
+    )
+    assert read_line(raw) == line
+    for place in range(len(raw)):
+        assert read_line(raw[:place] + bytes([raw[place] ^ 1]) + raw[place + 1 :]) is None
+        assert read_line(raw[:place]) is None
+
+
+def test_a_damaged_line_in_the_middle_is_named_and_costs_what_it_said_alone(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(Disk(path, NOTES)) as one:
+        for number, name in enumerate("abc"):
+            one.put([[put(name, number)]], lambda: 1.0)
+    segment = path.parent / "journal" / "notes-000001.jsonl"
+    raw = segment.read_bytes()
+    segment.write_bytes(raw.replace(b'"name":"b"', b'"name":"x"'))
+    path.unlink()
+    assert rows(path) == {"a": 0, "c": 2}
+    assert f"the journal {segment} is damaged in bytes" in caplog.text
+
+
+def test_rows_that_a_segment_begins_with_are_in_the_one_before_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk, "LONG", 0)
+    monkeypatch.setattr(disk, "ROW", 0)
+    with closing(Disk(path, NOTES)) as one:
+        one.put([[put("a", 1), put("b", 2)]], lambda: 1.0)
+        one.put([[Fact(drop="notes", rows=[{"name": "b"}])]], lambda: 1.0)
+        one.shorten(_Nothing(), 1.0)
+        one.put([[put("c", 3)]], lambda: 1.0)
+    second = path.parent / "journal" / "notes-000002.jsonl"
+    second.write_bytes(second.read_bytes().replace(b'"name":"a"', b'"name":"x"'))
+    path.unlink()
+    assert rows(path) == {"a": 1, "c": 3}
+
+
+def test_what_comes_while_a_segment_is_written_is_in_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk, "LONG", 0)
+    monkeypatch.setattr(disk, "ROW", 0)
+    real = view.rows_of
+
+    with closing(Disk(path, NOTES)) as one, closing(Disk(path, NOTES)) as other:
+        one.put([[put("a", 1)]], lambda: 1.0)
+
+        def meanwhile(*args: Any) -> Any:
+            yield from real(*args)
+            other.put([[put("b", 2)]], lambda: 1.0)
+
+        monkeypatch.setattr(view, "rows_of", meanwhile)
+        one.shorten(_Nothing(), 1.0)
+        other.put([[put("c", 3)]], lambda: 1.0)
+        assert one.journal.segments() == [1, 2]
+    path.unlink()
+    (path.parent / "journal" / "notes-000001.jsonl").unlink()
+    assert rows(path) == {"a": 1, "b": 2, "c": 3}
+
+
+def test_a_view_of_another_boot_is_not_believed(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(Disk(path, NOTES)) as one:
+        one.put([[put("a", 1)]], lambda: 1.0)
+        one.db.execute("update notes set value = 9")
+    assert rows(path) == {"a": 9}, "nobody has looked"
+    monkeypatch.setattr(view, "boot", lambda: "another")
+    assert rows(path) == {"a": 1}
+
+
+def test_another_view_in_its_place_is_not_believed(path: Path) -> None:
+    with closing(Disk(path, NOTES)) as one:
+        one.put([[put("a", 1)]], lambda: 1.0)
+    copy = path.with_name("copy")
+    shutil.copy(path, copy)
+    with closing(Disk(path, NOTES)) as one:
+        one.put([[put("b", 2)]], lambda: 1.0)
+    copy.replace(path)
+    assert rows(path) == {"a": 1, "b": 2}
+
+
+def test_who_has_the_turn_for_too_long_is_named(path: Path) -> None:
+    with (
+        closing(Disk(path, NOTES)) as one,
+        one.journal.locked(0.0),
+        pytest.raises(sqlite3.Error, match=r"lock.*notes\.applied"),
+    ):
+        Disk(path, NOTES, patience=0.05)
+
+
+def test_columns_that_are_new_have_their_defaults_and_those_that_are_gone_are_left_out(
+    path: Path,
+) -> None:
+    with closing(Disk(path, NOTES)) as one:
+        one.put([[put("a", 1)]], lambda: 1.0)
+    later = Schema(
+        name="notes", maker="the test", version=2, before=range(0),
+        statements=("create table notes (name text primary key, value, more text default 'x')",),
+    )  # fmt: skip
+    with closing(Disk(path, later)) as one:
+        assert [tuple(row) for row in one.db.execute("select * from notes")] == [("a", 1, "x")]

@@ -1,0 +1,131 @@
+"""Who sees what of the records, by Slurm's PrivateData."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from ckpt_cases import migration_of
+from ledger_cases import T0
+from status_cases import NOW, busy_ledger, config
+
+from slurm_elastic.model.memory import Run
+from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.policies.growth.capacity import Spent
+from slurm_elastic.state.ledger import Decision
+from slurm_elastic.watch.door.questions import Chain, ChainAsk
+from slurm_elastic.watch.door.records import read_chain, read_facts
+from slurm_elastic.watch.door.visibility import Viewer, day_seen, refusal, seen_chain, seen_facts
+from slurm_elastic.watch.view import Facts
+from slurm_elastic.watch.view.attention import private_note
+from slurm_elastic.watch.view.checkpoints import CheckpointFacts
+from slurm_elastic.watch.view.day import Span
+
+ALICE, BOB = 1001, 1002
+JOBS = (
+    SlurmJob(id=41, states=frozenset({"RUNNING"}), uid=ALICE, nodes=("op1",)),
+    SlurmJob(id=42, states=frozenset({"RUNNING"}), uid=BOB, nodes=("pub1",)),
+    SlurmJob(id=44, states=frozenset({"RUNNING"}), uid=ALICE, nodes=("pub2",)),
+)
+
+
+def viewer(uid: int, *hidden: str) -> Viewer:
+    return Viewer.of(uid, hidden, JOBS)
+
+
+@pytest.fixture
+def facts(tmp_path: Path) -> Facts:
+    busy_ledger(tmp_path / "ledger.db").close()
+    found = read_facts(config(tmp_path), NOW)
+    memory = CheckpointFacts(migrations=(migration_of(41, ALICE), migration_of(42, BOB)))
+    return msgspec.structs.replace(
+        found, checkpoints=memory, payers={"account:physics": Spent(day=1.0, month=2.0)}
+    )
+
+
+def test_without_private_data_users_see_everything(facts: Facts) -> None:
+    assert seen_facts(facts, viewer(ALICE, "cloud", "reservations")) is facts
+
+
+def test_private_jobs_hide_others_jobs_and_not_the_machines(facts: Facts) -> None:
+    seen = seen_facts(facts, viewer(ALICE, "jobs"))
+    assert [m.instance.id for m in seen.machines] == [m.instance.id for m in facts.machines]
+    assert {job for m in seen.machines for job in m.jobs} <= {41, 44}
+    assert {job for launch in seen.open_launches for job in launch.jobs} <= {41, 44}
+    assert not any(m.accounts for m in seen.machines)
+    assert seen.checkpoints is not None
+    assert [r.run.job for r in seen.checkpoints.migrations] == [41]
+    assert seen.private == ("jobs",)
+    assert "PrivateData=jobs" in private_note(seen.private)
+
+
+def test_private_nodes_leave_the_machines_of_own_jobs(facts: Facts) -> None:
+    seen = seen_facts(facts, viewer(BOB, "nodes"))
+    assert {m.instance.node for m in seen.machines if m.ended is None} == {"pub1"}
+    assert seen.holds == ()
+    assert seen.open_launches == ()
+    assert seen_facts(facts, viewer(1003, "nodes")).machines == ()
+
+
+@pytest.mark.parametrize("word", ["usage", "accounts"])
+def test_private_usage_hides_what_accounts_have_spent(facts: Facts, word: str) -> None:
+    seen = seen_facts(facts, viewer(ALICE, word))
+    assert (seen.payers, seen.spent) == ({}, {})
+    assert len(seen.machines) == len(facts.machines)
+
+
+def chain(path: Path, subject: str, about: str = "job") -> Chain:
+    busy_ledger(path / "ledger.db").close()
+    ask = msgspec.convert({"ask": "chain", "about": about, "name": subject}, ChainAsk)
+    return read_chain(config(path), ask, NOW)
+
+
+def test_a_users_own_job_is_told_and_anothers_is_not(tmp_path: Path) -> None:
+    own, other = ChainAsk(about="job", name="42"), ChainAsk(about="job", name="41")
+    assert refusal(own, viewer(BOB, "jobs")) == ""
+    assert "job 41 is none of yours" in refusal(other, viewer(BOB, "jobs"))
+    assert "job 7 is none of yours" in refusal(
+        ChainAsk(about="job", name="7"), viewer(BOB, "jobs")
+    ), "whether there is one is not told"
+    assert refusal(other, viewer(BOB, "nodes")) == ""
+    told = seen_chain(chain(tmp_path, "42"), viewer(BOB, "jobs"))
+    kinds = [d.kind for d in told.decisions]
+    assert kinds == ["ranked", "launched", "requeued", "terminated"]
+
+
+def test_a_nodes_chain_lacks_what_is_of_others_jobs(tmp_path: Path) -> None:
+    whole = chain(tmp_path, "pub1", "node")
+    told = seen_chain(whole, viewer(BOB, "jobs"))
+    assert [d.kind for d in told.decisions] == ["dropped", "ranked", "launched", "terminated"]
+    assert not any("job:44" in d.subjects for d in told.decisions)
+
+
+def test_a_decision_on_several_jobs_keeps_the_users_own_alone() -> None:
+    both = Decision(
+        at=T0, correlation="c", kind="ranked", subjects=("pub1", "job:41", "job:42"), reason="r",
+        detail={"jobs": {"41": "pub1", "42": "pub2"}, "ranked": [["offer", "cheapest"]]},
+    )  # fmt: skip
+    (told,) = seen_chain(Chain(decisions=(both,)), viewer(BOB, "jobs")).decisions
+    assert told.subjects == ("pub1", "job:42")
+    assert told.detail == {"ranked": [["offer", "cheapest"]]}
+
+
+def test_private_nodes_are_refused_but_for_those_of_own_jobs() -> None:
+    assert refusal(ChainAsk(about="node", name="pub1"), viewer(BOB, "nodes")) == ""
+    assert "PrivateData=nodes" in refusal(
+        ChainAsk(about="node", name="pub1"), viewer(ALICE, "nodes")
+    )
+
+
+@pytest.mark.parametrize("span", list(Span))
+def test_hours_and_days_hide_what_a_day_hides(facts: Facts, span: Span) -> None:
+    runs = [Run(job=42, begin=NOW - 60, uid=BOB), Run(job=44, begin=NOW - 60, uid=ALICE)]
+    for who, machines, running in (
+        (None, 6, 2), (viewer(BOB), 6, 2), (viewer(BOB, "jobs"), 6, 1),
+        (viewer(BOB, "jobs", "nodes"), 1, 1),
+    ):  # fmt: skip
+        day = day_seen(facts.machines, runs, NOW, span, who)
+        assert sum(counts[-1] for counts in day.machines.values()) == machines
+        assert day.running[-1] == running
+        assert day.private == (() if who is None else who.told)
