@@ -317,6 +317,9 @@ def _confirm(
 ) -> None:
     for action in some:
         found = [i for i in seen if i.generation == action.generation]
+        row = site.ledger.launches.known(action.generation)
+        for tell_answered in site.steps.answered:
+            tell_answered(row.generation, row.pool)
         site.ledger.machines.launched(action.generation, found, site.now())
         site.record(CORRELATION, "confirmed", [i.node for i in found], action.reason)
 
@@ -333,8 +336,6 @@ def _retry(site: Site, some: Sequence[actions.Retry], seen: Sequence[Instance]) 
             _confirm(site, [action], seen)
             continue
         spec = spec_of(site, row)
-        for tell_repeated in site.steps.repeated:
-            tell_repeated(spec)
         result = launch(site, spec, row.request, again=True)
         why = f"{action.reason}: {result.why}" if result.why else action.reason
         kind = f"retry-{result.outcome.value}"

@@ -101,6 +101,8 @@ def launch(
         return Launched(outcome=LaunchOutcome.IN_DOUBT, why=why)
     reach("launch.after-call")
     instances = _believed(site, spec, answered)
+    for tell_answered in site.steps.answered:
+        tell_answered(spec.generation, spec.pool.name)
     with site.ledger.together():
         site.ledger.machines.launched(spec.generation, instances, site.now())
         if tell is not None:

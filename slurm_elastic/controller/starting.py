@@ -45,7 +45,7 @@ def join(site: Site) -> Steps | None:
     return Steps(
         served=[partial(start_stopped, site)],
         intended=[partial(note_recipe, site)],
-        repeated=[partial(doubt_recipe, site)],
+        answered=[partial(doubt_recipe, site)],
         spared=[partial(spare, site)],
     )
 

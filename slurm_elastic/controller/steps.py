@@ -62,8 +62,8 @@ class Steps(Struct, kw_only=True):
     """A launch that is decided: the same with more for its machines to know."""
     intended: list[Callable[[LaunchSpec], None]] = field(default_factory=list)
     """A launch whose intent is in the ledger, before its call."""
-    repeated: list[Callable[[LaunchSpec], None]] = field(default_factory=list)
-    """The same before its call is made again, as nobody knows what came of it."""
+    answered: list[Callable[[str, str], None]] = field(default_factory=list)
+    """A launch by its generation and pool; its machines are there, and not yet written down."""
     spared: list[
         Callable[[str, Sequence[Machine], Mapping[str, SlurmNode], str], Collection[Machine]]
     ] = field(default_factory=list)

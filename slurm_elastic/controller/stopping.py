@@ -66,13 +66,13 @@ def note_recipe(site: Site, spec: LaunchSpec) -> None:
         site.ledger.launches.note_recipe(spec.generation, word)
 
 
-def doubt_recipe(site: Site, spec: LaunchSpec) -> None:
-    """Forget what the machines of a launch are made of where it is called for again and a fresh one
-    would be another by now: which of the calls makes them is not known.
+def doubt_recipe(site: Site, generation: str, pool: str) -> None:
+    """Forget what the machines of a launch are made of where a fresh one would be another by now:
+    its call, or a later one of the same launch, may have begun before the change or after it.
     """
-    noted = site.ledger.launches.recipes([spec.generation]).get(spec.generation)
-    if noted is not None and noted != recipe(site, spec.pool):
-        site.ledger.launches.note_recipe(spec.generation, "")
+    noted = site.ledger.launches.recipes([generation]).get(generation)
+    if noted is not None and (pool not in site.pools or noted != recipe(site, site.pools[pool])):
+        site.ledger.launches.note_recipe(generation, "")
 
 
 def spare(

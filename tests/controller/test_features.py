@@ -63,7 +63,7 @@ def test_of_what_is_switched_off_no_code_runs(tmp_path: Path) -> None:
         ({"policies": SitePolicies(account_budgets={"a": Budget(per_day=1.0)})}, {"admitted"}),
         (
             {"pools": tuple(replace(p, stopped=1) for p in make_config(Path("/x")).pools)},
-            {"served", "intended", "repeated", "spared"},
+            {"served", "intended", "answered", "spared"},
         ),
     ],
     ids=["owners", "notify", "budgets of accounts", "stopped pools"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,15 @@ from slurm_elastic.config import PoolSettings
 from slurm_elastic.config.joining import Join, Ssh
 from slurm_elastic.controller import provision, starting, stopping
 from slurm_elastic.controller.books import By, charges, read_books, report
-from slurm_elastic.model.cluster import InstanceState, Market, NodeRequest, Offer, Pool
+from slurm_elastic.model.cluster import (
+    Instance,
+    InstanceState,
+    LaunchSpec,
+    Market,
+    NodeRequest,
+    Offer,
+    Pool,
+)
 from slurm_elastic.model.directive import Departure, Directive
 from slurm_elastic.model.memory import generation_order
 from slurm_elastic.policies.actions import EndStopped, RunsAgain, StartAgain
@@ -601,6 +609,29 @@ def test_one_of_a_call_that_was_repeated_after_a_change_of_the_image_is_of_neith
     world.advance(60)
     assert len(world.alive()) == 1
     world.clouds["pub"].image = first
+    idle(world)
+    assert world.alive() == []
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["answered", "found in the list"])
+def test_one_whose_image_changed_during_its_call_is_of_neither(
+    world: World, monkeypatch: pytest.MonkeyPatch, *, lost: bool
+) -> None:
+    cloud = world.clouds["pub"]
+    launch, first = cloud.launch, cloud.image
+
+    def slowly(spec: LaunchSpec) -> Sequence[Instance]:
+        cloud.image = "image-2"
+        made = launch(spec)
+        if lost:
+            raise TransientError("pub", "Lost", "the answer is lost")
+        return made
+
+    monkeypatch.setattr(cloud, "launch", slowly)
+    world.slurm.submit(1, ("pub1",))
+    world.advance(200)
+    assert len(world.alive()) == 1
+    cloud.image = first
     idle(world)
     assert world.alive() == []
 
