@@ -94,7 +94,8 @@ MOST = 1000
 
 
 def bounded(text: str) -> str:
-    """The text as the log and the ledger may have it."""
+    """The text as the log and the ledger may have it: names of files may be no UTF-8."""
+    text = text.encode("utf-8", "backslashreplace").decode()
     more = len(text) - MOST
     return text if more <= 0 else f"{text[:MOST]}... ({more} more characters)"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from slurm_elastic.base.errors import ConfigError, of_stranger
+from slurm_elastic.base.in_time import InTime
 from slurm_elastic.config import Config
 from slurm_elastic.config.method_kinds import Look, table
 from slurm_elastic.model.protocols import Checkpointer, Slurm
@@ -54,15 +55,19 @@ def _open(method: str, config: Config, slurm: Slurm, look: Look) -> Checkpointer
 
 
 def _of_others(method: str, config: Config, slurm: Slurm, look: Look) -> Checkpointer:
-    from slurm_elastic.checkpointers.guarded import GuardedCheckpointer
+    from slurm_elastic.checkpointers.guarded import PATIENCE, GuardedCheckpointer
+
+    if method not in table().names():
+        raise ConfigError(f"checkpoint method {method!r} is not known")
+
+    def opened() -> Checkpointer:
+        return table().kind(method).open(config, slurm, look)
 
     try:
-        return GuardedCheckpointer(method, table().kind(method).open(config, slurm, look))
-    except KeyError:
-        raise ConfigError(f"checkpoint method {method!r} is not known") from None
+        return GuardedCheckpointer(method, InTime().do(method, opened, PATIENCE))
     except ConfigError as error:
         raise ConfigError(f"checkpoint method {method!r}, {error}") from error
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # from a thread of its own
         why = f"cannot be opened: {of_stranger(error)}"
         raise ConfigError(f"checkpoint method {method!r} {why}") from error
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from typing import NoReturn, TypeVar
 
+import msgspec
+
 from slurm_elastic.base.errors import CheckpointError, bounded, of_stranger
-from slurm_elastic.checkpointers.hanging_directories import InTime
+from slurm_elastic.base.in_time import InTime
 from slurm_elastic.model.checkpoint import Image, JobRun, Origin
 from slurm_elastic.model.protocols import Checkpointer
 
@@ -15,6 +18,8 @@ PATIENCE = 60.0
 """Seconds for a call without a deadline."""
 GRACE = 10.0
 """Seconds beyond its deadline in which a save may end."""
+MOST = 2**63 - 1
+"""What an image may have as a number, at most."""
 
 T = TypeVar("T")
 
@@ -33,7 +38,9 @@ class GuardedCheckpointer:
         self._newest: dict[int, object] = {}
 
     def checkpoint(self, run: JobRun, *, deadline: float, stop: bool) -> Image:
-        mine = self._newest[run.job] = object()
+        mine = object()
+        if stop:
+            self._newest[run.job] = mine
 
         def save() -> Image:
             try:
@@ -43,13 +50,19 @@ class GuardedCheckpointer:
                     _fail("it ended after its deadline")
             except CheckpointError:
                 raise
-            except (Exception, SystemExit):
+            except BaseException:  # in a thread of its own
                 if stop and self._newest.get(run.job) is mine:  # else a later save may hold it
                     self._theirs.release(run)
                 raise
             return image
 
-        return self._asked(run, save, max(deadline - time.time(), 0.0) + 2 * GRACE)
+        try:
+            return self._asked(run, save, max(deadline - time.time(), 0.0) + 2 * GRACE)
+        except CheckpointError as error:
+            if stop and isinstance(error.__cause__, TimeoutError):  # it may have stopped the run
+                with contextlib.suppress(CheckpointError):
+                    self.release(run)
+            raise
 
     def release(self, run: JobRun) -> None:
         self._asked(run, lambda: self._theirs.release(run))
@@ -63,21 +76,13 @@ class GuardedCheckpointer:
 
         return self._asked(run, listed)
 
-    def origin(self, run: JobRun) -> Origin | None:
-        """None also where it cannot be told."""
-        try:
-            found: object = self._asked(run, lambda: self._theirs.origin(run))
-        except CheckpointError:
-            return None
-        return found if isinstance(found, Origin) else None
+    def origin(self, run: JobRun) -> Origin | None:  # noqa: ARG002
+        """Not told: only jobs of a launcher of ours tell it."""
+        return None
 
-    def hindered(self, run: JobRun) -> str:
-        """Empty also where it cannot be told."""
-        try:
-            found: object = self._asked(run, lambda: self._theirs.hindered(run))
-        except CheckpointError:
-            return ""
-        return bounded(found) if isinstance(found, str) else ""
+    def hindered(self, run: JobRun) -> str:  # noqa: ARG002
+        """Not told: only jobs of a launcher of ours are looked at before a save."""
+        return ""
 
     def verify(self, image: Image) -> None:
         self._asked(image, lambda: self._theirs.verify(image))
@@ -92,7 +97,7 @@ class GuardedCheckpointer:
             return self._calls.do(job, call, seconds)
         except CheckpointError as error:
             raise CheckpointError(bounded(" ".join(str(error).split()))) from error
-        except (Exception, SystemExit) as error:
+        except BaseException as error:  # from a thread of its own
             why = of_stranger(error)
             raise CheckpointError(f"job {job}: method {self.name} fails: {why}") from error
 
@@ -101,6 +106,10 @@ class GuardedCheckpointer:
             _fail(f"found {of_stranger(image)}, expected an Image")
         elif (image.job, image.method) != (run.job, self.name):
             _fail(f"found an image of job {image.job} by {image.method}")
+        else:  # the journal keeps it, and has to find the same again
+            msgspec.json.decode(msgspec.json.encode(image), type=Image)
+            if not all(0 <= number <= MOST for number in (image.attempt, image.number, image.size)):
+                _fail(f"found {of_stranger(image)}, whose numbers are not from 0 to {MOST}")
 
 
 def _fail(why: str) -> NoReturn:

@@ -27,7 +27,7 @@ from msgspec import Struct, field
 
 from slurm_elastic.base.bounded import Budget
 from slurm_elastic.base.errors import CheckpointError
-from slurm_elastic.checkpointers.hanging_directories import InTime
+from slurm_elastic.base.in_time import InTime
 from slurm_elastic.model.checkpoint import Image, JobRun, Origin
 from slurm_elastic.policies.checkpoint.unsavable import unfit
 

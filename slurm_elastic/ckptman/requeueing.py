@@ -145,9 +145,11 @@ def _release(site: Site, move: Migration, why: str) -> Migration:
 def why_not_released(site: Site, move: Migration) -> str:
     """Empty once the stopped run goes on."""
     method = site.checkpointers.get(move.method)
+    if method is None:
+        is_saved = move.method != "none"
+        return f"checkpoint method {move.method!r} cannot be used now" if is_saved else ""
     try:
-        if method is not None:
-            method.release(move.run)
+        method.release(move.run)
     except CheckpointError as error:
         return str(error)
     except Exception as error:  # noqa: BLE001 - a shared directory may fail in many ways

@@ -244,8 +244,10 @@ class Saves:
             if not self._is_over(image.job, site.jobs.read(), site.now()):
                 return
             method = site.checkpointers.get(image.method)
-            if method is not None:
-                method.remove(image.job)
+            if method is None:
+                self._stay(image, f"checkpoint method {image.method!r} cannot be used now")
+                return
+            method.remove(image.job)
         except (CheckpointError, OSError, SlurmError) as error:
             self._stay(image, str(error))
             return

@@ -76,6 +76,7 @@ def checked_growth(text: str) -> AnyGrowth:
     """
     try:
         policy = parse_growth(text, _Makers())
+        _check_form(policy)
         hash(policy)
         msgspec.to_builtins(policy)  # the journal has it
         _check_period(policy.period)
@@ -86,6 +87,12 @@ def checked_growth(text: str) -> AnyGrowth:
     except (Exception, SystemExit) as error:  # a stranger's code may raise anything
         raise ValueError(f"it cannot be made: {of_stranger(error)}") from error
     return policy
+
+
+def _check_form(policy: object) -> None:
+    if type(policy) not in GROWTH.values() and not isinstance(policy, OwnGrowth):
+        name = type(policy).__name__
+        raise ValueError(f"{name} is no OwnGrowth")
 
 
 def _check_period(period: object) -> None:
@@ -103,4 +110,4 @@ def growth_of(text: str) -> AnyGrowth:
         name = text.partition("(")[0].strip()
         if name not in table().others:
             raise
-        return GROWTH[name]() if name in GROWTH else _Unusable(text=text, why=str(error))
+        return parse_growth(text) if name in GROWTH else _Unusable(text=text, why=str(error))

@@ -18,6 +18,7 @@ from concurrent.futures import Executor
 import msgspec
 
 from slurm_elastic.base.hostlist import compress
+from slurm_elastic.base.in_time import InTime
 from slurm_elastic.config.rules import inert
 from slurm_elastic.controller import budget_enforcement, holds
 from slurm_elastic.controller.context import Site
@@ -25,6 +26,7 @@ from slurm_elastic.controller.covered_jobs import CoveredJobs, counted_id
 from slurm_elastic.controller.observe import Observation, PoolGroup, observe, pool_groups
 from slurm_elastic.controller.periodic import PeriodicTask
 from slurm_elastic.model.exclusion import POLICY
+from slurm_elastic.policies.growth.capacity import OwnGrowth
 from slurm_elastic.policies.growth.dealing import split_demand
 from slurm_elastic.policies.growth.scaling import (
     GroupSnapshot,
@@ -32,6 +34,7 @@ from slurm_elastic.policies.growth.scaling import (
     ScalingPlan,
     holds_back,
     weights,
+    without_growth,
 )
 from slurm_elastic.policies.money.account_budgets import parts, payer
 from slurm_elastic.slurm.client import node_updates
@@ -44,6 +47,8 @@ log = logging.getLogger(__name__)
 CORRELATION = "policy"
 KIND = "policy"
 HEALTH = "growth policies"
+PATIENCE = 10.0
+"""Seconds in which a growth policy of another package has to answer."""
 PACE = 20.0
 """A look at most takes one part in so many and one of the time."""
 LEVELS = 9
@@ -61,6 +66,7 @@ class Autoscaler:
         self._site = site
         look, period = self._clear if inert(site.config) else self.look, site.config.policies.look
         self.looks = PeriodicTask(site, worker, look, "policies", period=period, pace=PACE)
+        self._asked = InTime()
         self._counted: dict[str, CoveredJobs] = {}
         self._cause: dict[str, object] = {}
         self._told: dict[str, set[int]] = {}
@@ -101,7 +107,7 @@ class Autoscaler:
         """All that is decided is journalled before anything of it is done. Returns how the growth
         policy fails, if it does.
         """
-        dealt = split_demand(group.now)
+        dealt = self._dealt(group)
         plans = [plan for _, plan in dealt]
         payers = {counted_id(job): payer(job.account, job.user) for job in view.jobs}
         nodes = self._journal(group, dealt, payers)
@@ -113,6 +119,17 @@ class Autoscaler:
         self._leave(group, [leave.node for plan in plans for leave in plan.leaves])
         self._weigh(group, view)
         return next((plan.unserved or "" for plan in plans if plan.failed), "")
+
+    def _dealt(self, group: PoolGroup) -> Sequence[tuple[GroupSnapshot, ScalingPlan]]:
+        """What is decided; a policy of another package may never answer."""
+        now = group.now
+        if not isinstance(now.growth, OwnGrowth):
+            return split_demand(now)
+        try:
+            return self._asked.do(group.name, lambda: split_demand(now), PATIENCE)
+        except TimeoutError as error:
+            why = f"growth policy {now.growth.__struct_config__.tag} fails: {error}"
+            return [(now, without_growth(now, why))]
 
     def _journal(
         self,

@@ -374,11 +374,11 @@ class BulkContract:
     """Thousands."""
 
     def test_a_launch_of_more_than_a_thousand(self, bed: Bed) -> None:
-        provider = bed.open(timeout=120)
+        provider = bed.open(timeout=600)
         spec = spec_for(bed, provider, 1050)
         machines = provider.launch(spec)
         assert tuple(m.node for m in machines) == spec.nodes
-        found = bed.open(timeout=120).instances()
+        found = bed.open(timeout=600).instances()
         assert {(m.id, m.node) for m in found} == {(m.id, m.node) for m in machines}
         provider.terminate([m.id for m in machines])
         assert bed.alive() == set()

@@ -13,10 +13,10 @@ from needs import ROOT
 from patience import eventually
 
 from slurm_elastic.base.errors import CheckpointError
+from slurm_elastic.base.in_time import MOST as MOST_LEFT
+from slurm_elastic.base.in_time import InTime
 from slurm_elastic.checkpointers import completion
 from slurm_elastic.checkpointers.completion import TAIL, Changed, Said, has_line
-from slurm_elastic.checkpointers.hanging_directories import MOST as MOST_LEFT
-from slurm_elastic.checkpointers.hanging_directories import InTime
 from slurm_elastic.ckptman.job_settings import MOST, parse_comment
 from slurm_elastic.model.checkpoint import JobRun
 from tests.threads import new_threads
@@ -122,7 +122,7 @@ def test_a_directory_that_hangs_holds_nobody(
     for _ in range(MOST_LEFT):
         with pytest.raises(CheckpointError, match=f"{output}: no answer in"):
             kinds[sign].mark()
-    with pytest.raises(CheckpointError, match="earlier looks there have not ended"):
+    with pytest.raises(CheckpointError, match="earlier calls have not ended"):
         kinds[sign].mark()
     assert started() == MOST_LEFT
     monkeypatch.setattr(completion, "LOOK", 60.0)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from patience import eventually
 
 from slurm_elastic.base.errors import CheckpointError, ConfigError
 from slurm_elastic.checkpointers import guarded, open_checkpointer
@@ -109,6 +110,30 @@ def test_what_it_raises_is_a_failed_save_of_one_line(
     assert bed.checkpointer.hindered(RUN) == ""
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"seconds": None},
+        {"seconds": float("nan")},
+        {"taken": float("inf")},
+        {"size": None},
+        {"number": "one"},
+        {"number": 2**70},
+        {"attempt": -1},
+        {"path": Path("/x")},
+    ],
+    ids=lambda odd: " ".join(f"{name} {value}" for name, value in odd.items()),
+)
+def test_an_image_that_the_journal_could_not_tell_again_is_a_failed_save(
+    bed: GuardedBed, odd: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take = bed.theirs.checkpoint
+    monkeypatch.setattr(bed.theirs, "checkpoint", lambda *a, **k: replace(take(*a, **k), **odd))
+    with pytest.raises(CheckpointError, match="method fake fails: "):
+        save(bed.checkpointer, stop=True)
+    assert bed.works(RUN)
+
+
 @pytest.mark.parametrize("what", ["nothing", "another job's", "another method's"])
 def test_an_answer_that_is_no_image_of_the_job_is_a_failed_save_and_the_run_goes_on(
     bed: GuardedBed, what: str, monkeypatch: pytest.MonkeyPatch
@@ -145,9 +170,32 @@ def test_a_save_that_hangs_is_left_behind_and_its_run_goes_on_when_it_ends(
     monkeypatch.setattr(bed.theirs, "release", release)
     with pytest.raises(CheckpointError, match="TimeoutError: no answer"):
         save(bed.checkpointer, stop=True, within=0.1)
+    assert released.is_set(), "nobody knows whether it was stopped"
+    released.clear()
+    assert save(GuardedCheckpointer("fake", FakeCheckpointer())), "a periodic save of another"
     ends.set()
     assert released.wait(60)
     assert bed.works(RUN)
+
+
+def test_a_later_save_that_does_not_stop_the_run_leaves_it_to_the_one_that_did(
+    bed: GuardedBed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guarded, "GRACE", 0.1)
+    take, ends = bed.theirs.checkpoint, threading.Event()
+
+    def late(*args: Any, **kwargs: Any) -> Any:
+        if kwargs["stop"]:
+            ends.wait(60)
+        return take(*args, **kwargs | {"deadline": time.time() + 60})
+
+    monkeypatch.setattr(bed.theirs, "checkpoint", late)
+    with pytest.raises(CheckpointError, match="TimeoutError: no answer"):
+        save(bed.checkpointer, stop=True, within=0.1)
+    save(bed.checkpointer)
+    ends.set()
+    eventually(lambda: any(c[0] == "checkpoint" and c[-1] for c in bed.theirs.calls))
+    eventually(lambda: bed.works(RUN))
 
 
 def test_a_late_save_does_not_let_go_what_a_later_one_holds(
@@ -222,14 +270,24 @@ def test_what_is_not_there_is_told_with_what_is(folder: Path) -> None:
         (CODE.replace("api=1", "api=9"), "made for interface 9 of checkpoint methods"),
         (CODE.replace('name="mine"', 'name="yours"'), "outside_mine:METHOD calls itself yours"),
         (CODE.replace("Mine(), api", "1 / 0, api"), "cannot be opened: ZeroDivisionError"),
+        (CODE.replace("Mine(), api", "{}['X'], api"), "cannot be opened: KeyError: 'X'"),
+        (
+            CODE.replace("Mine(), api", "__import__('threading').Event().wait(), api"),
+            "cannot be opened: TimeoutError: no answer",
+        ),
     ],
-    ids=("import", "other", "api", "name", "open"),
+    ids=("import", "other", "api", "name", "open", "key", "mute"),
 )
 def test_one_that_cannot_be_used_is_a_mistake_of_the_file_and_keeps_no_service_away(
-    folder: Path, code: str, why: str, caplog: pytest.LogCaptureFixture
+    folder: Path,
+    code: str,
+    why: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(guarded, "PATIENCE", 0.5)
     put(folder, code)
-    if "1 / 0" not in code:
+    if "cannot be opened" not in why:
         with pytest.raises(ConfigError) as caught:
             configfile.parse(SITE, "site.yaml")
         assert why in str(caught.value)

@@ -664,6 +664,21 @@ def test_images_that_cannot_be_removed_yet_are_told_once_and_go_later(
     world.until(lambda: world.state.images() == ())
 
 
+def test_images_of_a_method_that_cannot_be_used_now_stay(
+    world: CkptWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.runs(7)
+    world.save_before(7)
+    method = world.ckpt.checkpointers.pop("fake")  # type: ignore[attr-defined]
+    with caplog.at_level("WARNING"):
+        world.slurm.set_job(7, "COMPLETED")
+        world.advance(60)
+    assert [i.job for i in world.state.images()] == [7]
+    assert "checkpoint method 'fake' cannot be used now" in caplog.text
+    world.ckpt.checkpointers["fake"] = method  # type: ignore[index]
+    world.until(lambda: world.state.images() == ())
+
+
 def test_images_that_cannot_be_removed_are_tried_ever_less_often(
     world: CkptWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:

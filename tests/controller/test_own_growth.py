@@ -16,9 +16,10 @@ from slurm_elastic.config import configfile, growth_kinds
 from slurm_elastic.config.access import Who
 from slurm_elastic.config.growth_kinds import checked_growth, growth_of, table
 from slurm_elastic.config.policies import PoolPolicies, SitePolicies
+from slurm_elastic.controller import autoscaler, budget_enforcement
 from slurm_elastic.controller.autoscaler import HEALTH
 from slurm_elastic.model.cluster import Limits, Location, Market
-from slurm_elastic.policies.growth.capacity import Demand
+from slurm_elastic.policies.growth.capacity import Demand, parse_growth
 from slurm_elastic.policies.growth.guarded import grown, surplus
 from slurm_elastic.providers.fake.settings import FakeCloud
 from slurm_elastic.simulate.engine import simulate
@@ -165,7 +166,18 @@ def test_a_name_that_is_ours_is_a_mistake_and_ours_is_used(folder: Path) -> None
     put(folder, name="bursts")
     with pytest.raises(ValueError, match="'bursts', which several packages have: slurm_elastic"):
         checked_growth("bursts(waste=60)")
-    assert type(growth_of("bursts")).__module__.startswith("slurm_elastic.")
+    assert growth_of("bursts(waste=60)") == parse_growth("bursts(waste=60)")
+
+
+def test_one_that_is_no_own_growth_is_a_mistake(folder: Path) -> None:
+    put(folder)
+    code = code_of().replace("class Mine(OwnGrowth", "class Mine(Policy")
+    code = code.replace("import Growth, OwnGrowth", "import Growth, Policy")
+    (folder / "outside_mine.py").write_text(
+        code.replace("most: int = 1", "most: int = 1\n    period = None")
+    )
+    with pytest.raises(ValueError, match="Mine is no OwnGrowth"):
+        checked_growth("mine")
 
 
 def test_nothing_is_imported_that_no_file_names(folder: Path) -> None:
@@ -230,6 +242,35 @@ def test_one_that_fails_starts_nothing_and_ends_nothing_and_is_told_once(
     world.advance(100)
     assert world.alive() == []
     assert health(world) == ""
+
+
+def test_one_that_never_answers_has_failed_and_holds_up_no_other_decision(
+    folder: Path, make: Callable[[], World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(autoscaler, "PATIENCE", 0.2)
+    put(folder, "import threading\n        threading.Event().wait()")
+    world = make()
+    looks: list[object] = []
+    enforce = budget_enforcement.enforce
+    monkeypatch.setattr(
+        budget_enforcement, "enforce", lambda *given: (looks.append(given), enforce(*given))
+    )
+    world.advance(10)
+    submit(world, 1)
+    world.advance(60)
+    assert "growth policy mine fails: " in health(world)
+    assert world.alive() == []
+    assert len(looks) > 3
+
+
+def test_a_policy_that_raises_text_of_no_encoding_is_told(
+    folder: Path, make: Callable[[], World]
+) -> None:
+    put(folder, "raise ValueError('file \\udcff')")
+    world = make()
+    submit(world, 1)
+    world.advance(30)
+    assert "file \\udcff" in health(world)
 
 
 # what the simulator does

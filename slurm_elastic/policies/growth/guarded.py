@@ -46,9 +46,9 @@ def _counts(number: object) -> bool:
 def _answer(policy: OwnGrowth, ask: Callable[[], T]) -> T:
     try:
         return ask()
-    except GrowthError:
+    except (GrowthError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         raise GrowthError(f"growth policy {_name(policy)} fails: {of_stranger(error)}") from error
 
 

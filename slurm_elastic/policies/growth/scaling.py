@@ -149,7 +149,12 @@ def decide(now: GroupSnapshot) -> ScalingPlan:
     try:
         return _decided(now)
     except GrowthError as error:
-        return ScalingPlan(covered=_still_waiting(now), unserved=str(error), failed=True)
+        return without_growth(now, str(error))
+
+
+def without_growth(now: GroupSnapshot, why: str) -> ScalingPlan:
+    """The plan where the growth policy fails, ``why`` says how."""
+    return ScalingPlan(covered=_still_waiting(now), unserved=why, failed=True)
 
 
 def _decided(now: GroupSnapshot) -> ScalingPlan:

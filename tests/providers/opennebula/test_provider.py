@@ -190,9 +190,10 @@ class TestCapacity:
 
     def test_a_machine_that_finds_no_place_is_given_up_after_the_limit(self, bed: OneBed) -> None:
         bed.control.hosts(FULL)
+        patient = bed.open(pending_limit=1000.0)
+        patient.launch(spec_for(bed, patient, 2))
+        assert {m.state for m in patient.instances()} == {InstanceState.PENDING}
         provider = bed.open(pending_limit=1.0)
-        provider.launch(spec_for(bed, provider, 2))
-        assert {m.state for m in provider.instances()} == {InstanceState.PENDING}
         eventually(lambda: {m.state for m in provider.instances()} == {InstanceState.TERMINATED})
         assert bed.alive() == set()
         assert provider.instances() == ()

@@ -60,6 +60,7 @@ bash -c 'trap "echo the child has CONT" CONT; while :; do read -t 1; done </dev/
 child=$!
 sleep 1
 kill -STOP $child
+until [ "$(sed 's/.*) //; s/ .*//' /proc/$child/stat)" = T ]; do sleep 0.1; done
 for ((step = 0; ; step++)); do
     [ ! -e "end-$SLURM_JOB_ID" ] || break
     state=$(sed 's/.*) //; s/ .*//' /proc/$child/stat)

@@ -1,8 +1,9 @@
-"""Looks at directories that others serve, and gives up after a while.
+"""Calls that may never end, each given up after a while.
 
 Whoever asks a file system whose server is gone waits in the kernel, and no time-out ends that
-(nfs(5), "hard"); the same goes for a server that is a user's process (fuse(4)). So each look has a
-thread of its own, which is left behind if it does not end.
+(nfs(5), "hard"); the same goes for a server that is a user's process (fuse(4)), and code of other
+packages may wait for anything. So each call has a thread of its own, which is left behind if it
+does not end, and keeps no process from ending.
 """
 
 from __future__ import annotations
@@ -13,39 +14,35 @@ from collections.abc import Callable, Hashable
 from typing import TypeVar
 
 MOST = 4
-"""Threads that may be left behind for one owner. We ask no more in its directories
-until one ends.
-"""
+"""Threads that may be left behind for one owner. No more is asked of it until one ends."""
 _SLICES = 20
 """The time is waited for in so many parts: if the whole machine stands still for a while, and the
-look with it, that costs one of them.
+call with it, that costs one of them.
 """
 
 T = TypeVar("T")
 
 
 class InTime:
-    """Looks, counted by the ``owner`` of the directory, so that none takes the
-    threads of another.
-    """
+    """Calls, counted by their ``owner``, so that none takes the threads of another."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._left: defaultdict[Hashable, list[threading.Thread]] = defaultdict(list)
 
-    def do(self, owner: Hashable, look: Callable[[], T], seconds: float) -> T:
-        """The look's result, or its error. TimeoutError if it takes longer, or if too many of the
-        owner's looks are left behind already.
+    def do(self, owner: Hashable, call: Callable[[], T], seconds: float) -> T:
+        """The call's result, or its error. TimeoutError if it takes longer, or if too many of the
+        owner's calls are left behind already.
         """
         with self._lock:
             alive = [thread for thread in self._left.pop(owner, ()) if thread.is_alive()]
             if alive:
                 self._left[owner] = alive
             if len(alive) >= MOST:
-                raise TimeoutError("earlier looks there have not ended")
+                raise TimeoutError("earlier calls have not ended")
         found: list[T] = []
         failed: list[BaseException] = []
-        thread = threading.Thread(target=_noted, args=(look, found, failed), daemon=True)
+        thread = threading.Thread(target=_noted, args=(call, found, failed), daemon=True)
         thread.start()
         for _ in range(_SLICES):
             thread.join(seconds / _SLICES)
@@ -58,8 +55,8 @@ class InTime:
         return found[0]
 
 
-def _noted(look: Callable[[], T], found: list[T], failed: list[BaseException]) -> None:
+def _noted(call: Callable[[], T], found: list[T], failed: list[BaseException]) -> None:
     try:
-        found.append(look())
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it is, it is raised where it is waited for
+        found.append(call())
+    except BaseException as error:  # noqa: BLE001 - whatever it is, it is raised where it is waited for
         failed.append(error)
