@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
+import re
 import tempfile
 from decimal import Decimal
 from itertools import pairwise
@@ -78,6 +80,18 @@ def test_an_hour_costs_what_its_machine_costs_whatever_time_was_asked_for(books:
         assert report(books, by).hours == pytest.approx(found.hours)
     (own,) = report(books, By.JOB, uid=65534).lines
     assert own.micro / 1e6 / own.hours == pytest.approx(0.36)
+
+
+def test_the_page_shows_the_table(books: Books, capsys: pytest.CaptureFixture[str]) -> None:
+    cost.render(report(books, By.ACCOUNT), plain())
+    table = capsys.readouterr().out.strip()
+    page = Path(__file__).parents[1] / "docs" / "costs.md"
+    text = page.read_text()
+    shown = re.compile(r"(?<=^```\n)Cost by account .*?(?=\n```$)", re.MULTILINE | re.DOTALL)
+    if os.environ.get("UPDATE_GOLDEN"):
+        page.write_text(shown.sub(lambda _: table, text, count=1))
+        text = page.read_text()
+    assert shown.findall(text) == [table]
 
 
 def test_unused_parts_are_shared_by_who_used_the_pool(books: Books) -> None:
