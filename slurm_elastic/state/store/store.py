@@ -100,6 +100,7 @@ class Store:
         self._version: int | None = None
         self._depth = 0
         self._facts: list[Fact] = []
+        self._line = 0  # of the open transaction
         self._gather = threading.Lock()
         self._tickets: list[Ticket] = []
         self._db: sqlite3.Connection
@@ -171,6 +172,7 @@ class Store:
                 self._facts = []
                 found = self._current()
                 with found.write(self._facts, self._now) as self._db:
+                    self._line = found.position.number + 1
                     if found.changed:
                         found.changed = False
                         self._memory.clear()
@@ -220,9 +222,11 @@ class Store:
             self.change(f"{how} ({columns}) values {', '.join([marks] * len(some))}", *values)
 
     def first_id(self) -> int:
-        """For rows that are known by their line: the id that the view will give the next one."""
+        """For rows that are known by their line: the id that the view will give the next one of the
+        open transaction.
+        """
         rows = sum(len(fact.rows) for fact in self._facts if fact.put in self._schema.numbered)
-        return view.first_id(self._current().position.number + 1) + rows
+        return view.first_id(self._line) + rows
 
     def execute(self, changes: str | None, sql: str, *values: object) -> None:
         """One statement that changes rows, a transaction by itself or a part of the open one."""

@@ -504,6 +504,21 @@ def test_a_view_that_goes_inside_a_transaction_lets_nobody_else_in(path: Path) -
         assert [one.generation for one in ledger.launches.open()] == ["g2"]
 
 
+def test_decisions_are_numbered_by_the_transaction_whose_view_goes_meanwhile(path: Path) -> None:
+    Ledger(path).close()
+    with closing(Ledger.followed(path)) as ledger:
+        with ledger.together():
+            ledger.decisions.record(*told("first"))
+            path.unlink()
+            ledger.decisions.record(*told("second"))
+        with closing(made_anew(path)):
+            pass
+        ledger.decisions.record(*told("third"))
+        assert reasons(ledger) == ["first", "second", "third"]
+    with closing(Ledger(path)) as again:
+        assert reasons(again) == ["first", "second", "third"]
+
+
 def test_what_says_how_far_the_view_is_may_be_lost(path: Path, short: None) -> None:
     with closing(Ledger(path)) as ledger, closing(Ledger(path)) as other:
         ledger.decisions.record(*told("a"))
