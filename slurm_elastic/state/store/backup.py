@@ -27,6 +27,7 @@ from slurm_elastic.state.store.journal import (
     Damage,
     Journal,
     Line,
+    journal_of,
     line_of,
     read_line,
 )
@@ -65,15 +66,9 @@ class Health(Struct, frozen=True, kw_only=True):
         return not (self.missing or self.lacking or any(not one.torn for one in self.damages))
 
 
-def journal_of(memory: Memory) -> Journal:
-    """The journal of that view."""
-    path, _ = memory
-    return Journal(path.parent / "journal", path.stem)
-
-
 def verify(memory: Memory) -> Health:
     """Read every line."""
-    journal = journal_of(memory)
+    journal = journal_of(memory[0])
     damages: list[Damage] = []
     lines = facts = missing = lacking = last = beginning = 0
     for segment in journal.segments():
@@ -122,7 +117,7 @@ def export(memories: Sequence[Memory], target: Path) -> int:
 
 
 def _copy(memory: Memory, file: BinaryIO) -> int:
-    journal, schema = journal_of(memory), memory[1]
+    journal, schema = journal_of(memory[0]), memory[1]
     if not journal.segments():
         return 0
     lines, start = 0, file.tell()
@@ -154,7 +149,7 @@ def put_back(source: Path, memories: Sequence[Memory], *, older: bool) -> int:
         if not older:
             _require_newer(source, (path, schema), lines)
     for (path, schema), lines in found:
-        journal = journal_of((path, schema))
+        journal = journal_of(path)
         with contextlib.closing(journal), journal.locked(BUSY_TIMEOUT):
             journal.note(Applied())  # first: whoever comes next makes its view of what is there
             journal.segment_of(partial(_written, lines))
@@ -199,7 +194,7 @@ def _require_newer(source: Path, memory: Memory, lines: Sequence[Line]) -> None:
     """SlurmElasticError where this head knows what the export lacks. A head that has only had an
     earlier export put back knows nothing of its own.
     """
-    journal, health = journal_of(memory), verify(memory)
+    journal, health = journal_of(memory[0]), verify(memory)
     if not health.facts:
         return
     begun, last = lines[0].begin, journal.first(journal.segments()[-1])

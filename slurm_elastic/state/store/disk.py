@@ -25,9 +25,10 @@ from slurm_elastic.state.store.journal import (
     Damage,
     Fact,
     Identity,
-    Journal,
     Position,
     identity,
+    is_there,
+    journal_of,
 )
 from slurm_elastic.state.store.trouble import JournalError, Kind, LostFileError, kind_of, set_aside
 from slurm_elastic.state.store.view import Filler, Schema, transaction
@@ -52,7 +53,7 @@ class Disk:
     ) -> None:
         self.path, self.schema, self.begins = path, schema, begins
         self.patience = view.BUSY_TIMEOUT if patience is None else patience
-        self.journal = Journal(path.parent / "journal", path.stem)
+        self.journal = journal_of(path)
         self.position = Position()
         self.changed = True
         self.damage: BaseException | None = None
@@ -369,12 +370,10 @@ class Elsewhere:
 
     def require_current(self) -> Disk:
         """The disk, with the view open that is there now."""
-        journal = Journal(self._path.parent / "journal", self._path.stem)
-        is_there = self._path.exists()
         begins, self._begins = self._begins, False
-        if not is_there and not begins and not journal.segments():
+        if not begins and not is_there(self._path):
             raise sqlite3.OperationalError(f"there is no {self._schema.name} at the moment")
-        if self._disk is None or not is_there:
+        if self._disk is None or not self._path.exists():
             if time.monotonic() < self._again:
                 raise sqlite3.OperationalError(
                     f"the {self._schema.name} could not be opened just now"

@@ -22,9 +22,9 @@ from slurm_elastic.state.store.journal import (
     NOWHERE,
     Fact,
     Identity,
-    Journal,
     Position,
     identity,
+    journal_of,
 )
 from slurm_elastic.state.store.merging import Merge
 from slurm_elastic.state.store.trouble import (
@@ -201,7 +201,7 @@ class Refuge:
 
     def _without_damage(self, damaged: Identity) -> None:
         """Take a damaged view out of the way, unless another process has done so."""
-        with contextlib.closing(self._journal()) as journal, journal.locked(SHORT):
+        with contextlib.closing(journal_of(self._path)) as journal, journal.locked(SHORT):
             if identity(self._path) == damaged != NOWHERE:
                 aside = set_aside(self._path, self._how.now())
                 log.error("the damaged %s was set aside as %s", self._schema.name, aside)
@@ -246,7 +246,7 @@ class Refuge:
         return None
 
     def _of_view(self, disk: Disk | None, memory: sqlite3.Connection) -> Position:
-        applied = self._journal().applied()
+        applied = journal_of(self._path).applied()
         if disk is not None:
             source, end = disk.db, disk.position
         elif applied.boot == view.boot():
@@ -260,7 +260,8 @@ class Refuge:
             filler = Filler(memory, self._schema)
             view.copied(source, memory, self._schema, self._how.now() - KEPT)
             with transaction(memory), contextlib.suppress(OSError):
-                for line, place in self._journal().lines(end):  # what others, or we, appended last
+                # What others, or we, appended last.
+                for line, place in journal_of(self._path).lines(end):
                     if line is not None:
                         filler.facts(line.facts, line.n)
                     end = place
@@ -272,11 +273,8 @@ class Refuge:
         return end
 
     def _of_journal(self, memory: sqlite3.Connection) -> Position:
-        end, _ = view.filled(memory, self._schema, self._journal())
+        end, _ = view.filled(memory, self._schema, journal_of(self._path))
         return end
-
-    def _journal(self) -> Journal:
-        return Journal(self._path.parent / "journal", self._path.stem)
 
     def _trouble_of(self, error: BaseException) -> Trouble:
         """Sqlite calls some full disks an I/O error."""
@@ -306,7 +304,7 @@ class Refuge:
         memory.close()
 
     def _return(self, memory: Memory) -> None:
-        journal = self._journal()
+        journal = journal_of(self._path)
         if not journal.segments() and not self._path.exists():
             with contextlib.closing(journal), journal.locked(SHORT):
                 head = view.begin_of(memory.db, self._schema)

@@ -145,7 +145,12 @@ def is_whole(raw: bytes) -> bool:
 
 def is_there(path: Path) -> bool:
     """Whether a memory whose view is at ``path`` was ever begun: the view may be away."""
-    return path.exists() or bool(Journal(path.parent / "journal", path.stem).segments())
+    return path.exists() or bool(journal_of(path).segments())
+
+
+def journal_of(path: Path) -> Journal:
+    """The journal of the view at ``path``."""
+    return Journal(path.parent / "journal", path.stem)
 
 
 class Journal:

@@ -36,7 +36,7 @@ from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.state.store import view
 from slurm_elastic.state.store.disk import Disk, Elsewhere
 from slurm_elastic.state.store.endurance import Memory, Refuge
-from slurm_elastic.state.store.journal import Fact, Journal
+from slurm_elastic.state.store.journal import Fact, journal_of
 from slurm_elastic.state.store.trouble import JournalError, Trouble
 from slurm_elastic.state.store.view import Schema, fact_row
 
@@ -329,7 +329,7 @@ class Store:
 
 
 def _opened(path: Path, schema: Schema) -> sqlite3.Connection:
-    journal = Journal(path.parent / "journal", path.stem)
+    journal = journal_of(path)
     is_there = bool(journal.segments())
     if path.exists() and (not is_there or journal.applied().boot == view.boot()):
         try:

@@ -403,14 +403,14 @@ def _begins_whole(journal: Journal, segment: int) -> bool:
     for raw, _, whole in journal.read(segment):
         line = read_line(raw) if whole else None
         if line is None:
-            return first is not None and found >= first.rows
+            return False
         if first is None and line.begin is None:
             return False
         first = line.begin or first
         found += sum(len(fact.rows) for fact in line.facts)
         if first is not None and found >= first.rows:
             return True
-    return first is not None and found >= first.rows
+    return False
 
 
 def made_anew(path: Path, schema: Schema, journal: Journal) -> tuple[Position, list[Damage]]:
