@@ -48,7 +48,8 @@ Memory = tuple[Path, Schema]
 
 class Health(Struct, frozen=True, kw_only=True):
     """A journal as it was read: its segments, lines and facts, the last line, and what is wrong.
-    ``missing`` are numbers of lines that none has, and ``lacking`` rows of the newest beginning.
+    ``missing`` are numbers of lines that none has, be it the last ones that the view had, and
+    ``lacking`` rows of the newest beginning.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Health(Struct, frozen=True, kw_only=True):
 def verify(memory: Memory) -> Health:
     """Read every line."""
     journal = journal_of(memory[0])
+    known = journal.applied().position.number  # before the lines, as more may be written
     damages: list[Damage] = []
     lines = facts = missing = lacking = last = beginning = 0
     for segment in journal.segments():
@@ -84,6 +86,7 @@ def verify(memory: Memory) -> Health:
             else:
                 missing += max(line.n - last - 1, 0)
             lines, facts, last = lines + 1, facts + rows, line.n
+    missing += max(known - last, 0)
     return Health(
         name=journal.name, segments=len(journal.segments()), lines=lines, facts=facts, last=last,
         damages=tuple(damages), missing=missing, lacking=lacking,

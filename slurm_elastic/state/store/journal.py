@@ -370,15 +370,16 @@ class Journal:
         name on it is the journal's: whoever has the turn next goes on in it, whatever fails here.
         """
         segment = (self.segments() or [0])[-1] + 1
-        target = self.path(segment)
-        with writing.draft(target, owner=writing.owner_in(self.directory)) as draft:
+        # Of one name for all: one that a killed program has left goes with a later segment.
+        drafts = self.directory / f"{self.name}.jsonl"
+        with writing.draft(drafts, owner=writing.owner_in(self.directory)) as draft:
             with draft.open("wb", buffering=1 << 20) as file:
                 number = written(file)
                 file.flush()
                 os.fsync(file.fileno())
                 size = file.tell()
-            os.rename(draft, target)
-        writing.sync_directory(self.directory)
+            os.rename(draft, self.path(segment))
+        writing.require_synced(self.directory)  # before an old one goes
         for old in self.segments()[:-2]:
             with contextlib.suppress(OSError):  # the next one tries again
                 self.path(old).unlink()

@@ -271,11 +271,12 @@ def first_id(number: int) -> int:
 
 
 def least(db: sqlite3.Connection, schema: Schema) -> int:
-    """The number that the last line has at least: rows of later ones are to have ids above all that
-    there are.
+    """The number that the last line has at least: none is said twice, and rows of later ones are to
+    have ids above all that there are.
     """
     tops = [db.execute(f"select max(id) from {table}").fetchone()[0] for table in schema.numbered]
-    return max((top >> _NUMBERED for top in tops if top is not None), default=0)
+    least = max((top >> _NUMBERED for top in tops if top is not None), default=0)
+    return max(number_of(db), int(least))
 
 
 def tables_of(db: sqlite3.Connection) -> list[str]:
@@ -389,10 +390,14 @@ def _filled(
 
 
 def past_damage(end: Position, damages: Sequence[Damage], journal: Journal) -> Position:
-    """After damaged lines at the end, which stay; not after half a line, of which no write told."""
+    """After damaged lines at the end of the newest segment, be it all of that, which stay; not
+    after half a line, of which no write told.
+    """
+    newest = max(journal.segments(), default=end.segment)
+    end = max(end, Position(newest, 0, end.number))
     for one in damages:
-        if one.path == journal.path(end.segment) and one.end > end.offset and not one.torn:
-            end = end._replace(offset=one.end)
+        if one.path == journal.path(newest) and not one.torn:
+            end = max(end, end._replace(offset=one.end))
     return end
 
 
