@@ -209,6 +209,7 @@ class Disk:
                 self._alone = False
 
     def _catch_up(self) -> None:
+        self.journal.cut_left()
         if identity(self.path) != self.identity:
             self._open()
         elif identity(self._wal) != self._beside:  # others do not write to that of ours

@@ -42,13 +42,14 @@ _NUMBERED = 20
 class Schema(Struct, frozen=True, kw_only=True):
     """A memory of ours: its ``name``, who makes it, and its tables.
 
-    ``before`` has the versions of files without a journal that this release takes over: the
-    later ones have more tables or columns. Of the tables ``passing`` nothing is kept: their rows
-    are told anew all the time. Those of ``numbered`` have an ``id`` of the view's own. In memory
-    (``state.store.endurance``) there are of a table only the rows of ``recent`` (``:since``).
-    What is found out again of a row that the journal has, while that cannot be read, counts for
-    the columns ``newer``. ``former`` has the names of tables in earlier releases, with today's;
-    ``begun_anew`` the columns that count something of the moment, with what they begin with.
+    ``before`` has the versions of files without a journal that this release takes over: the later
+    ones have more tables or columns. Of the tables ``passing`` nothing is kept: their rows are told
+    anew all the time. Those of ``numbered`` have an ``id`` of the view's own. In memory
+    (``state.store.endurance``) there are of a table only the rows of ``recent`` (``:since``). What
+    is found out again of a row that the journal has, while that cannot be read, counts for the
+    columns ``newer``. Of the tables ``cleared`` a person may take rows away. ``former`` has the
+    names of tables in earlier releases, with today's; ``begun_anew`` the columns that count
+    something of the moment, with what they begin with.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Schema(Struct, frozen=True, kw_only=True):
     numbered: frozenset[str] = frozenset()
     recent: Mapping[str, str] = field(default_factory=dict)
     newer: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    cleared: frozenset[str] = frozenset()
     former: Mapping[str, str] = field(default_factory=dict)
     begun_anew: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 

@@ -23,6 +23,7 @@ from ledger_cases import T0, instance, spec
 from slurm_elastic.base.errors import ConfigError, EndOnlyError, SlurmElasticError
 from slurm_elastic.controller.usage_counters import settle
 from slurm_elastic.model.checkpoint import JobRun
+from slurm_elastic.model.exclusion import COOL_DOWN, Exclusion
 from slurm_elastic.model.memory import Decision
 from slurm_elastic.state.ckptstate import CheckpointState
 from slurm_elastic.state.ckptstate.facts import Migration, Step, Suspension
@@ -1047,3 +1048,115 @@ def test_a_value_that_sqlite_has_no_room_for_is_refused_and_no_line(tmp_path: Pa
         state.owe(Suspension(job=1, attempt=0, since=1.0))
     with closing(CheckpointState(path)) as state:
         assert set(state.suspensions()) == {1}
+
+
+# what waits in memory
+
+
+def test_what_is_said_of_a_row_many_times_waits_once(path: Path) -> None:
+    site = Failing(path)
+    site.ledger.usage.count({"calls": 1})
+    size = (path.parent / "journal" / "ledger-000001.jsonl").stat().st_size
+    site.fail()
+    for number in range(500):
+        site.ledger.usage.count({"calls": 1})
+        site.ledger.requeues.lift(7, number, T0)
+        site.ledger.requeues.lift(8, number, T0)
+        site.ledger.requeues.put_back(8)
+    for number in range(3):
+        site.ledger.decisions.record(*told(str(number)))
+    site.back()
+    segment = path.parent / "journal" / "ledger-000001.jsonl"
+    assert segment.stat().st_size < size + 3000
+    assert site.ledger.usage.counters() == {"calls": 501}
+    assert site.ledger.requeues.lifted() == ((7, 0),)
+    assert reasons(site.ledger) == ["0", "1", "2"]
+    site.ledger.close()
+    with closing(made_anew(path)) as ledger:
+        assert ledger.usage.counters() == {"calls": 501}
+        assert ledger.requeues.lifted() == ((7, 0),)
+        assert reasons(ledger) == ["0", "1", "2"]
+
+
+def cannot_write_any_more(patched: pytest.MonkeyPatch) -> None:
+    """From after a write on, before it is synced."""
+    real = Path.open
+
+    def broken(*_: object) -> Any:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    def opened(file: Path, mode: str = "r", *rest: Any, **named: Any) -> Any:
+        return broken() if "+" in mode else real(file, mode, *rest, **named)
+
+    patched.setattr(os, "fsync", broken)
+    patched.setattr(os, "ftruncate", broken)
+    patched.setattr(Path, "open", opened)
+
+
+@pytest.mark.parametrize("taken", [False, True], ids=["alone", "taken by another process"])
+def test_a_line_that_failed_and_could_not_be_cut_off_does_not_count(
+    path: Path, monkeypatch: pytest.MonkeyPatch, taken: bool
+) -> None:
+    site = Failing(path)
+    site.ledger.usage.count({"calls": 1})
+    with monkeypatch.context() as patched:
+        cannot_write_any_more(patched)
+        with pytest.raises(sqlite3.Error) as refused:
+            site.ledger.requeues.lift(2, 0, T0)
+        site.ledger.give_up(refused.value)
+        assert site.ledger.end_only
+        assert site.ledger.requeues.lifted() == ()
+    if taken:
+        with closing(Ledger(path)) as other:
+            other.requeues.lift(3, 0, T0)
+    site.back()
+    assert site.ledger.requeues.lifted() == (((2, 0), (3, 0)) if taken else ())
+    site.ledger.usage.count({"calls": 1})
+    site.ledger.close()
+    with closing(made_anew(path)) as ledger:
+        assert ledger.requeues.lifted() == (((2, 0), (3, 0)) if taken else ())
+        assert ledger.usage.counters() == {"calls": 2}
+    assert backup.verify((path, LEDGER)).sound
+
+
+def test_one_that_goes_on_after_a_line_that_failed_cuts_it_off_first(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(Ledger(path)) as ledger:
+        ledger.requeues.lift(1, 0, T0)
+        with monkeypatch.context() as patched:
+            cannot_write_any_more(patched)
+            with pytest.raises(sqlite3.Error, match="Read-only"):
+                ledger.requeues.lift(2, 0, T0)
+        assert ledger.requeues.lifted() == ((1, 0),)
+        ledger.requeues.lift(3, 0, T0)
+    with closing(made_anew(path)) as ledger:
+        assert ledger.requeues.lifted() == ((1, 0), (3, 0))
+
+
+def test_files_that_are_used_again_are_waited_for_as_before(path: Path) -> None:
+    def patience() -> int:
+        return int(site.ledger.store.select("pragma busy_timeout")[0][0])
+
+    site = Failing(path)
+    before = patience()
+    site.fail()
+    site.back()
+    assert patience() == before == int(view.BUSY_TIMEOUT * 1000)
+    site.ledger.close()
+
+
+def test_what_a_person_cleared_meanwhile_stays_so(path: Path) -> None:
+    def cool_down(scope: str, until: float) -> Exclusion:
+        return Exclusion(kind=COOL_DOWN, scope=scope, until=until, cause="full", count=1)
+
+    site = Failing(path)
+    site.ledger.exclusions.add(cool_down("aws/a", 10.0), cool_down("aws/b", 10.0))
+    site.fail()
+    assert site.ledger.exclusions.end_far(5.0, 1.0) == 2
+    site.ledger.exclusions.add(cool_down("aws/c", 10.0))
+    with closing(Ledger(path)) as other:
+        assert other.exclusions.readmit(COOL_DOWN, "aws/a")
+    site.back()
+    assert [one.scope for one in site.ledger.exclusions.all()] == ["aws/b", "aws/c"]
+    site.ledger.close()
