@@ -21,7 +21,10 @@ from pathlib import Path
 Owner = tuple[int, int]
 """A user's number and a group's."""
 _DRAFT = ".draft"
+_BESIDE = "(-journal|-wal|-shm)?"
+"""What sqlite has beside its file."""
 _LEFT = 86400.0
+_CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)
 _THROUGH_NO_LINK = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -29,7 +32,7 @@ def replace(path: Path, content: bytes, mode: int = 0o600, owner: Owner | None =
     """Put it at ``path``, in the place of what is there, be it a link. OSError for what a name of
     /dev leads to: root would take it away from all others.
     """
-    _require_no_device(path)
+    require_no_device(path)
     with draft(path, content, mode, owner) as made:
         _rename(made, path, content)
     sync_directory(path.parent)
@@ -108,18 +111,28 @@ def owner_in(directory: Path) -> Owner | None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Have the names in it on the disk, where the file system can do that."""
+    """Have the names in it on the disk, where that can be."""
     with contextlib.suppress(OSError):
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        require_synced(directory)
+
+
+def require_synced(directory: Path) -> None:
+    """The same; OSError where the disk fails, and not where the file system cannot do that."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _CANNOT_SYNC:
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def _clear(directory: Path, prefix: str, owners: Collection[int]) -> None:
-    """Remove drafts of these that their programs have left, and nothing that looks otherwise."""
-    draft_name = re.compile(rf"{re.escape(prefix)}\w{{8}}{re.escape(_DRAFT)}")
+    """Remove drafts of these that their programs have left, with what sqlite has beside them, and
+    nothing that looks otherwise.
+    """
+    draft_name = re.compile(rf"{re.escape(prefix)}\w{{8}}{re.escape(_DRAFT)}{_BESIDE}")
     with contextlib.suppress(OSError), os.scandir(directory) as found:
         for one in found:
             if not draft_name.fullmatch(one.name):
@@ -144,7 +157,8 @@ def _rename(made: Path, path: Path, content: bytes) -> None:
             os.close(descriptor)
 
 
-def _require_no_device(path: Path) -> None:
+def require_no_device(path: Path) -> None:
+    """OSError for what is there and is no file, as a device or a pipe."""
     try:
         mode = path.stat().st_mode
     except OSError:  # none, or a link to none

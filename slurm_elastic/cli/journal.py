@@ -107,6 +107,8 @@ def _held(path: Path, name: str) -> int:
 
 def told(one: Health) -> list[str]:
     """The sentences about one journal."""
+    if not one.segments and one.missing:
+        return [f"{one.name}: there is no journal, and there was one: {one.missing} lines are lost"]
     if not one.segments:
         return [f"{one.name}: there is no journal yet"]
     found = [f"{one.name}: {one.segments} segments, {one.lines} lines, {one.facts} facts"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import os
 import stat
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -231,3 +233,28 @@ def test_what_a_caller_names_is_written_into(tmp_path: Path) -> None:
     os.close(write)
     with open(read, "rb") as reader:
         assert reader.read() == b"page\n"
+
+
+def test_what_sqlite_had_beside_a_draft_goes_with_it(tmp_path: Path) -> None:
+    long_ago = time.time() - 2 * 86400
+    left = [tmp_path / f".file.12345678.draft{end}" for end in ("", "-journal", "-wal", "-shm")]
+    other = tmp_path / ".file.12345678.draft-other"
+    for one in (*left, other):
+        one.touch()
+        os.utime(one, (long_ago, long_ago))
+    writing.replace(tmp_path / "file", b"ours")
+    assert set(os.listdir(tmp_path)) == {"file", other.name}
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EINVAL])
+def test_a_directory_that_the_disk_fails_to_sync_is_an_error_and_one_that_cannot_be_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def fsync(_: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    writing.sync_directory(tmp_path)
+    fails = pytest.raises(OSError, match="Input") if number == errno.EIO else nullcontext()
+    with fails:
+        writing.require_synced(tmp_path)

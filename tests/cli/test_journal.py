@@ -121,9 +121,17 @@ def test_verify_says_where_the_damage_is_and_what_it_costs(
     begin, end = len(first), len(first + second)
     assert f"{journal}: line 2, bytes {begin} to {end}: is damaged" in told
     assert "1 lines are lost" in told
-    journal.write_bytes(first + second + third[:9])
+    journal.write_bytes(first + second + third + third[:9])
     assert run(state, "verify") == 0
     assert "half a line, which no write told of" in capsys.readouterr().out
+    journal.write_bytes(first + second + third[:9])
+    assert run(state, "verify") == 1, "that line was told of"
+    assert "1 lines are lost" in capsys.readouterr().out
+    journal.unlink()
+    assert run(state, "verify") == 1
+    assert "ledger: there is no journal, and there was one: 2 lines are lost" in (
+        capsys.readouterr().out
+    )
 
 
 def test_where_nothing_was_ever_kept_there_is_nothing_to_verify(

@@ -195,4 +195,5 @@ LEDGER = Schema(
         "runs": ("end",),
         "drains": ("end",),
     },
+    cleared=frozenset({"exclusions"}),
 )  # fmt: skip

@@ -7,9 +7,14 @@ were and goes on with what was appended since.
 from __future__ import annotations
 
 import contextlib
+import itertools
+import logging
 import os
+import re
 import secrets
+import shutil
 import sqlite3
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -21,12 +26,15 @@ from msgspec.structs import replace
 
 from slurm_elastic.base import writing
 from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.state.store.before import is_before
 from slurm_elastic.state.store.disk import Disk
 from slurm_elastic.state.store.journal import (
     Applied,
     Damage,
     Journal,
     Line,
+    is_whole,
+    journal_of,
     line_of,
     read_line,
 )
@@ -39,7 +47,10 @@ from slurm_elastic.state.store.view import (
     open_scratch,
     require_known,
     rows_of,
+    transaction,
 )
+
+log = logging.getLogger(__name__)
 
 Memory = tuple[Path, Schema]
 """The path of a view, beside whose directory ``journal`` its facts are."""
@@ -47,7 +58,8 @@ Memory = tuple[Path, Schema]
 
 class Health(Struct, frozen=True, kw_only=True):
     """A journal as it was read: its segments, lines and facts, the last line, and what is wrong.
-    ``missing`` are numbers of lines that none has, and ``lacking`` rows of the newest beginning.
+    ``missing`` are numbers of lines that none has, be it the last ones that the view had, and
+    ``lacking`` rows of the newest beginning.
     """
 
     name: str
@@ -65,15 +77,10 @@ class Health(Struct, frozen=True, kw_only=True):
         return not (self.missing or self.lacking or any(not one.torn for one in self.damages))
 
 
-def journal_of(memory: Memory) -> Journal:
-    """The journal of that view."""
-    path, _ = memory
-    return Journal(path.parent / "journal", path.stem)
-
-
 def verify(memory: Memory) -> Health:
     """Read every line."""
-    journal = journal_of(memory)
+    journal = journal_of(memory[0])
+    known = journal.applied().position.number  # before the lines, as more may be written
     damages: list[Damage] = []
     lines = facts = missing = lacking = last = beginning = 0
     for segment in journal.segments():
@@ -89,6 +96,7 @@ def verify(memory: Memory) -> Health:
             else:
                 missing += max(line.n - last - 1, 0)
             lines, facts, last = lines + 1, facts + rows, line.n
+    missing += max(known - last, 0)
     return Health(
         name=journal.name, segments=len(journal.segments()), lines=lines, facts=facts, last=last,
         damages=tuple(damages), missing=missing, lacking=lacking,
@@ -105,8 +113,9 @@ def _standing(
 
 def export(memories: Sequence[Memory], target: Path) -> int:
     """Write the newest segment of each, all as of one moment each; how many lines. Of one that is
-    damaged it is what can be read of all, as a start would take it.
+    damaged it is what can be read of all, as a start would take it. OSError for a device or a pipe.
     """
+    writing.require_no_device(target)
     lines = 0
     with writing.draft(target) as draft:
         with draft.open("wb") as file:
@@ -122,104 +131,179 @@ def export(memories: Sequence[Memory], target: Path) -> int:
 
 
 def _copy(memory: Memory, file: BinaryIO) -> int:
-    journal, schema = journal_of(memory), memory[1]
+    """Writers are kept waiting for no longer than it takes to look: the target may be slow."""
+    (path, schema), start = memory, file.tell()
+    journal = journal_of(path)
     if not journal.segments():
         return 0
-    lines, start = 0, file.tell()
-    damages: list[Damage] = []
     with contextlib.closing(journal), journal.locked(BUSY_TIMEOUT):
-        for raw, _, whole in journal.read(journal.segments()[-1], 0, damages):
-            if whole:
-                file.write(raw)
-                lines += 1
-        if all(one.torn for one in damages):
-            return lines
-        file.truncate(start)
-        file.seek(start)
-        with contextlib.closing(open_scratch(schema)) as db:
-            end, _ = filled(db, schema, journal)
-            head, rows = begin_of(db, schema), rows_of(db, schema)
-            found = list(journal.beginning(head, rows, end.number, time.time()))
-        file.writelines(found)
-    return len(found)
+        newest = journal.path(journal.segments()[-1]).open("rb")
+        size = os.fstat(newest.fileno()).st_size
+    with newest:
+        lines = _copy_whole(newest, size, file)
+    if lines is not None:
+        return lines
+    file.truncate(start)
+    file.seek(start)
+    with contextlib.closing(open_scratch(schema)) as db:
+        end, _ = filled(db, schema, journal)
+        head, rows = begin_of(db, schema), rows_of(db, schema)
+        lines = 0
+        for raw in journal.beginning(head, rows, end.number, time.time()):
+            file.write(raw)
+            lines += 1
+    return lines
+
+
+def _copy_whole(source: BinaryIO, size: int, file: BinaryIO) -> int | None:
+    """The lines of so many bytes, but for half a one at the end; None where one is damaged."""
+    lines = 0
+    for raw in source:
+        size -= len(raw)
+        if size < 0 or raw[-1:] != b"\n":
+            break
+        if not is_whole(raw):
+            return None
+        file.write(raw)
+        lines += 1
+    return lines
+
+
+class _Part(Struct, kw_only=True):
+    """What a file has of one memory: its first line, the last one's number, and which of the
+    file's lines it is.
+    """
+
+    path: Path
+    schema: Schema
+    first: Line
+    last: int
+    begin: int
+    lines: int = 0
 
 
 def put_back(source: Path, memories: Sequence[Memory], *, older: bool) -> int:
     """Make the file's lines the journals of these; how many lines. SlurmElasticError where one has
     lines of its own that the file lacks, but for ``older``. Views are made anew at the next start.
     """
-    found = _parts(source, memories)
-    for (path, schema), lines in found:
-        _require_taken(source, schema, lines)
-        if not older:
-            _require_newer(source, (path, schema), lines)
-    for (path, schema), lines in found:
-        journal = journal_of((path, schema))
-        with contextlib.closing(journal), journal.locked(BUSY_TIMEOUT):
-            journal.note(Applied())  # first: whoever comes next makes its view of what is there
-            journal.segment_of(partial(_written, lines))
-        Disk(path, schema).close()
-    return sum(len(lines) for _, lines in found)
+    with _rereadable(source) as file:
+        found = _parts(source, file, memories)
+        for part in found:
+            _require_taken(source, file, part)
+            if not older:
+                _require_newer(source, part)
+        for part in found:
+            journal = journal_of(part.path)
+            with contextlib.closing(journal), journal.locked(BUSY_TIMEOUT):
+                journal.note(Applied())  # first: whoever comes next makes its view of what is there
+                journal.segment_of(partial(_written, file, part))
+            Disk(part.path, part.schema).close()
+    return sum(part.lines for part in found)
 
 
-def _written(lines: Sequence[Line], file: IO[bytes]) -> int:
+@contextlib.contextmanager
+def _rereadable(source: Path) -> Iterator[BinaryIO]:
+    """It is read line by line, and more than once: it may be larger than what memory there is."""
+    with source.open("rb") as file, tempfile.TemporaryFile() as copy:
+        if file.seekable():
+            yield file
+        else:
+            shutil.copyfileobj(file, copy)
+            copy.seek(0)
+            yield copy
+
+
+def _lines_of(file: BinaryIO, part: _Part) -> Iterator[Line]:
+    file.seek(0)
+    for raw in itertools.islice(file, part.begin, part.begin + part.lines):
+        if (line := read_line(raw)) is not None:
+            yield line
+
+
+def _written(file: BinaryIO, part: _Part, target: IO[bytes]) -> int:
     """They go on as a journal of their own: what that head writes from now on, no other one has."""
-    begun = lines[0].begin
+    begun = part.first.begin
     head = begun and replace(
-        begun, origin=secrets.token_hex(8), source=begun.origin, until=lines[-1].n
+        begun, origin=secrets.token_hex(8), source=begun.origin, until=part.last
     )
-    for line in (replace(lines[0], begin=head), *lines[1:]):
-        file.write(line_of(line))
-    return lines[-1].n
+    target.write(line_of(replace(part.first, begin=head)))
+    for line in itertools.islice(_lines_of(file, part), 1, None):
+        target.write(line_of(line))
+    return part.last
 
 
-def _require_taken(source: Path, schema: Schema, lines: Sequence[Line]) -> None:
+def _require_taken(source: Path, file: BinaryIO, part: _Part) -> None:
     """SlurmElasticError, ConfigError among them, for what no start could take."""
-    begun = lines[0].begin
+    begun, schema = part.first.begin, part.schema
     if begun is not None:
         require_known(begun.schema, source, schema)
-        beginning = (fact for line in lines if line.n == lines[0].n for fact in line.facts)
-        if (lacking := begun.rows - sum(len(fact.rows) for fact in beginning)) > 0:
-            raise SlurmElasticError(
-                f"{source} lacks {lacking} rows of the {schema.name}, expected an export as it was"
-            )
-    with contextlib.closing(open_scratch(schema)) as db:
+    beginning = 0
+    with contextlib.closing(open_scratch(schema)) as db, transaction(db):
         filler = Filler(db, schema)
-        for line in lines:
+        for line in _lines_of(file, part):
+            if line.n == part.first.n:
+                beginning += sum(len(fact.rows) for fact in line.facts)
             try:
                 filler.facts(line.facts, line.n)
-            except (sqlite3.Error, KeyError, TypeError) as error:
+            except (sqlite3.Error, KeyError, TypeError, OverflowError) as error:
                 raise SlurmElasticError(
                     f"{source}: line {line.n} of the {schema.name} cannot be taken ({error}), "
                     "expected an export as it was"
                 ) from error
+    if begun is not None and (lacking := begun.rows - beginning) > 0:
+        raise SlurmElasticError(
+            f"{source} lacks {lacking} rows of the {schema.name}, expected an export as it was"
+        )
 
 
-def _require_newer(source: Path, memory: Memory, lines: Sequence[Line]) -> None:
+def _require_newer(source: Path, part: _Part) -> None:
     """SlurmElasticError where this head knows what the export lacks. A head that has only had an
     earlier export put back knows nothing of its own.
     """
-    journal, health = journal_of(memory), verify(memory)
+    memory = part.path, part.schema
+    journal, health = journal_of(part.path), verify(memory)
+    if _is_alone(memory):
+        raise SlurmElasticError(
+            f"{part.path} has rows of the {part.schema.name} that are in no journal: what only "
+            "this head knows would be lost (--older: take it)"
+        )
     if not health.facts:
         return
-    begun, last = lines[0].begin, journal.first(journal.segments()[-1])
+    begun, last = part.first.begin, journal.first(journal.segments()[-1])
     same = {journal.origin()}
     if last is not None and last.source and last.until == health.last:
         same.add(last.source)
     is_same = begun is not None and begun.origin in same
-    if is_same and health.last <= lines[-1].n:
+    if is_same and health.last <= part.last:
         return
-    ends = f"{source} ends with line {lines[-1].n}" + ("" if is_same else " of another journal")
+    ends = f"{source} ends with line {part.last}" + ("" if is_same else " of another journal")
     raise SlurmElasticError(
-        f"{journal.directory} has line {health.last} of the {memory[1].name}, {ends}: what only "
+        f"{journal.directory} has line {health.last} of the {part.schema.name}, {ends}: what only "
         "this head knows would be lost (--older: take it)"
     )
 
 
-def _parts(source: Path, memories: Sequence[Memory]) -> list[tuple[Memory, list[Line]]]:
+def _is_alone(memory: Memory) -> bool:
+    """Whether the file there knows more than a journal: that is gone, or the file is of a release
+    that had none.
+    """
+    path, schema = memory
+    if not path.exists() or not journal_of(path).segments():
+        return path.exists()
+    with contextlib.suppress(sqlite3.DatabaseError):  # what is damaged is made anew in any case
+        return is_before(path, schema)
+    return False
+
+
+def _parts(source: Path, file: BinaryIO, memories: Sequence[Memory]) -> list[_Part]:
     names = {memory[1].name: memory for memory in memories}
-    found: list[tuple[Memory, list[Line]]] = []
-    for number, line in enumerate(_lines(source), 1):
+    segment = re.compile(rf"({'|'.join(re.escape(path.stem) for path, _ in memories)})-\d+\.jsonl")
+    found: list[_Part] = []
+    for number, raw in enumerate(file, 1):
+        line = read_line(raw)
+        if raw[-1:] != b"\n" and segment.fullmatch(source.name):
+            log.warning("%s: half a line at the end, of which no write told, is left out", source)
+            break
         if line is None:
             raise SlurmElasticError(
                 f"{source}: line {number} is damaged, expected an export as it was: take another "
@@ -231,18 +315,15 @@ def _parts(source: Path, memories: Sequence[Memory]) -> list[tuple[Memory, list[
                     f"{source}: line {number} begins a {line.begin.memory}, expected one of "
                     f"{', '.join(names)}"
                 )
-            found.append((names[line.begin.memory], []))
+            path, schema = names[line.begin.memory]
+            begin = number - 1
+            found.append(_Part(path=path, schema=schema, first=line, last=line.n, begin=begin))
         if not found:
             raise SlurmElasticError(
                 f"{source}: line {number} begins no journal, expected an export"
             )
-        found[-1][1].append(line)
+        found[-1].lines += 1
+        found[-1].last = line.n
     if not found:
         raise SlurmElasticError(f"{source} is empty, expected an export")
     return found
-
-
-def _lines(source: Path) -> Iterator[Line | None]:
-    with source.open("rb") as file:
-        for raw in file:
-            yield read_line(raw)

@@ -25,9 +25,10 @@ from slurm_elastic.state.store.journal import (
     Damage,
     Fact,
     Identity,
-    Journal,
     Position,
     identity,
+    is_there,
+    journal_of,
 )
 from slurm_elastic.state.store.trouble import JournalError, Kind, LostFileError, kind_of, set_aside
 from slurm_elastic.state.store.view import Filler, Schema, transaction
@@ -52,13 +53,13 @@ class Disk:
     ) -> None:
         self.path, self.schema, self.begins = path, schema, begins
         self.patience = view.BUSY_TIMEOUT if patience is None else patience
-        self.journal = Journal(path.parent / "journal", path.stem)
+        self.journal = journal_of(path)
         self.position = Position()
         self.changed = True
         self.damage: BaseException | None = None
         self.identity, self._boot = CLOSED, view.boot()
         self._wal, self._beside = path.with_name(f"{path.name}-wal"), NOWHERE
-        self._alone = False
+        self._alone = self._closed = False
         self.db: sqlite3.Connection
         try:
             self.require_current()
@@ -68,6 +69,7 @@ class Disk:
 
     def close(self) -> None:
         """Close the files; closing twice is no error."""
+        self._closed = True
         if self.identity != CLOSED:
             self.db.close()
         self.journal.close()
@@ -103,9 +105,16 @@ class Disk:
         self.position = self.journal.applied().position
         try:
             self._take_in()
+            self._require_whole()
         except LostFileError as error:
             log.error("%s; it is begun anew of %s", error, self.path)  # noqa: TRY400 - no defect
             self._begin_of_view(time.time())
+
+    def _require_whole(self) -> None:
+        """LostFileError where a copy of the journal was put beside a view that knows more."""
+        if view.number_of(self.db) > self.position.number:
+            end = self.journal.path(self.position.segment)
+            raise LostFileError(2, "it ends before its view", str(end))
 
     def _is_sound(self) -> bool:
         """Whether the view that is there has what is said of it."""
@@ -144,10 +153,16 @@ class Disk:
             if self.path.exists() and is_before(self.path, self.schema):
                 put_by(self.path, None if taken else self.journal)
         # A segment may be there whose maker was killed before its name was on the disk.
-        writing.sync_directory(self.journal.directory)
+        writing.require_synced(self.journal.directory)
         began = time.monotonic()
+        known = self.journal.applied().position.number
         position, damages = view.made_anew(self.path, self.schema, self.journal)
         self._say(damages)
+        if position.number < known:
+            log.error(
+                "the journal %s ends with line %d and had %d: what was said after it is lost",
+                self.journal.path(position.segment), position.number, known,
+            )  # fmt: skip
         made = identity(self.path)
         self.journal.note(Applied(position=position, view=made, boot=self._boot))
         log.info("%s was made of its journal in %.1f s", self.path, time.monotonic() - began)
@@ -194,6 +209,7 @@ class Disk:
                 self._alone = False
 
     def _catch_up(self) -> None:
+        self.journal.cut_left()
         if identity(self.path) != self.identity:
             self._open()
         elif identity(self._wal) != self._beside:  # others do not write to that of ours
@@ -222,9 +238,9 @@ class Disk:
                     self.filler.facts(line.facts, line.n)
                 end = place
         self._say(damages)
-        if end.segment != self.position.segment:
-            writing.sync_directory(self.journal.directory)
         end = view.past_damage(end, damages, self.journal)
+        if end.segment != self.position.segment:
+            writing.require_synced(self.journal.directory)
         if os.stat(self.journal.path(end.segment)).st_size > end.offset:
             self.journal.cut(end.segment, end.offset)
         self._note(end)
@@ -259,7 +275,7 @@ class Disk:
                 with contextlib.nullcontext() if one else transaction(self.db):
                     for number, facts in enumerate(batches, self.position.number + 1):
                         self.filler.facts(facts, number)
-            except sqlite3.Error:
+            except Exception:  # also of a value that sqlite has no room for
                 self._cut()
                 raise
             self._note(at)
@@ -285,7 +301,7 @@ class Disk:
             contextlib.suppress(_BegunElsewhereError),
             JournalError.of_system(),
         ):
-            with lock, self.turn():  # the view that is there then is this journal's
+            with self._turn_of(lock):  # the view that is there then is this journal's
                 start = self.position
                 reader = view.connect(self.path, "ro", self.patience)
                 opened.callback(reader.close)
@@ -294,8 +310,7 @@ class Disk:
             with contextlib.ExitStack() as turn:
 
                 def rest(file: IO[bytes]) -> int:
-                    turn.enter_context(lock)
-                    turn.enter_context(self.turn())
+                    turn.enter_context(self._turn_of(lock))
                     if self.position.segment != start.segment:
                         raise _BegunElsewhereError
                     for raw, _, whole in self.journal.read(start.segment, start.offset):
@@ -305,6 +320,14 @@ class Disk:
 
                 rows = view.rows_of(reader, self.schema)
                 self._note(self.journal.begin(head, rows, start.number, now, rest))
+
+    @contextlib.contextmanager
+    def _turn_of(self, lock: contextlib.AbstractContextManager[object]) -> Iterator[None]:
+        with lock:
+            if self._closed:
+                raise _BegunElsewhereError
+            with self.turn():
+                yield
 
     def _is_long(self) -> bool:
         if self.position.offset < LONG:
@@ -346,7 +369,7 @@ class Disk:
 
 
 class _BegunElsewhereError(Exception):
-    """Another process has begun a segment meanwhile."""
+    """Another process has begun a segment meanwhile, or its owner has given this disk up."""
 
 
 class Elsewhere:
@@ -369,12 +392,10 @@ class Elsewhere:
 
     def require_current(self) -> Disk:
         """The disk, with the view open that is there now."""
-        journal = Journal(self._path.parent / "journal", self._path.stem)
-        is_there = self._path.exists()
         begins, self._begins = self._begins, False
-        if not is_there and not begins and not journal.segments():
+        if not begins and not is_there(self._path):
             raise sqlite3.OperationalError(f"there is no {self._schema.name} at the moment")
-        if self._disk is None or not is_there:
+        if self._disk is None or not self._path.exists():
             if time.monotonic() < self._again:
                 raise sqlite3.OperationalError(
                     f"the {self._schema.name} could not be opened just now"

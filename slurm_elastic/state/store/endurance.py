@@ -22,11 +22,11 @@ from slurm_elastic.state.store.journal import (
     NOWHERE,
     Fact,
     Identity,
-    Journal,
     Position,
     identity,
+    journal_of,
 )
-from slurm_elastic.state.store.merging import Merge
+from slurm_elastic.state.store.merging import Merge, Waiting
 from slurm_elastic.state.store.trouble import (
     ENOUGH,
     LEAST,
@@ -65,12 +65,12 @@ class Endurance(Struct, frozen=True):
 
 
 class Memory:
-    """What stands in for the disk: ``pending`` is to be appended to it."""
+    """What stands in for the disk: what is ``waiting`` is to be appended to it."""
 
     def __init__(self, db: sqlite3.Connection, schema: Schema, number: int = 0) -> None:
-        self.db, self._number = db, number
+        self.db, self._number, self._schema = db, number, schema
         self.filler = Filler(db, schema)
-        self.pending: list[Sequence[Fact]] = []
+        self.waiting = Waiting(schema)
         self.changed = True
         self.damage: BaseException | None = None
 
@@ -84,12 +84,12 @@ class Memory:
 
     @property
     def position(self) -> Position:
-        """The number of the line that was last, with those that wait."""
-        return Position(number=self._number + len(self.pending))
+        """The number of the line that was last, as if each write had been one."""
+        return Position(number=self._number)
 
     def appended(self, number: int) -> None:
         """What waits is on the disk, up to the line of that number."""
-        self.pending.clear()
+        self.waiting = Waiting(self._schema)
         self._number = number
 
     @contextlib.contextmanager
@@ -98,14 +98,17 @@ class Memory:
         with transaction(self.db):
             yield self.db
         if facts:
-            self.pending.append(list(facts))
+            self.waiting.add(facts)
+            self._number += 1
 
     def put(self, batches: Sequence[Sequence[Fact]], _: Callable[[], float]) -> None:
         """As a disk's."""
         with transaction(self.db):
             for number, facts in enumerate(batches, self.position.number + 1):
                 self.filler.facts(facts, number)
-        self.pending += batches
+        for facts in batches:
+            self.waiting.add(facts)
+        self._number += len(batches)
 
 
 class Refuge:
@@ -119,6 +122,7 @@ class Refuge:
         self.trouble: Trouble | None = None
         self.since = 0.0
         self.damage: BaseException | None = None
+        self._uncut: tuple[Position, bytes] | None = None
         now = endurance.monotonic()
         self._again = float("-inf")
         self._look, self._read = now, now + READ  # an older copy may lie beside a -wal
@@ -201,7 +205,7 @@ class Refuge:
 
     def _without_damage(self, damaged: Identity) -> None:
         """Take a damaged view out of the way, unless another process has done so."""
-        with contextlib.closing(self._journal()) as journal, journal.locked(SHORT):
+        with contextlib.closing(journal_of(self._path)) as journal, journal.locked(SHORT):
             if identity(self._path) == damaged != NOWHERE:
                 aside = set_aside(self._path, self._how.now())
                 log.error("the damaged %s was set aside as %s", self._schema.name, aside)
@@ -216,11 +220,13 @@ class Refuge:
             self._without_damage(there)
             made = Disk(self._path, self._schema, patience=patience)
         made.patience = view.BUSY_TIMEOUT
+        _wait_for(made.db, view.BUSY_TIMEOUT)
         return made
 
     # into memory, and back
 
     def _go_over(self, error: BaseException, disk: Disk | None) -> None:
+        self._uncut = None if disk is None else disk.journal.uncut
         rows, end = self._readable(disk) or (view.open_memory(self._schema), Position())
         last = end.number if disk is None else max(end.number, disk.position.number)
         self._found = Memory(rows, self._schema, max(last, view.least(rows, self._schema)))
@@ -246,7 +252,7 @@ class Refuge:
         return None
 
     def _of_view(self, disk: Disk | None, memory: sqlite3.Connection) -> Position:
-        applied = self._journal().applied()
+        applied = journal_of(self._path).applied()
         if disk is not None:
             source, end = disk.db, disk.position
         elif applied.boot == view.boot():
@@ -254,13 +260,16 @@ class Refuge:
         else:
             raise sqlite3.OperationalError("it is of another boot")
         try:
-            source.execute(f"pragma busy_timeout = {int(SHORT * 1000)}")
+            _wait_for(source, SHORT)
             if view.number_of(source) < applied.position.number:
                 raise sqlite3.OperationalError("it is an older copy")
             filler = Filler(memory, self._schema)
             view.copied(source, memory, self._schema, self._how.now() - KEPT)
             with transaction(memory), contextlib.suppress(OSError):
-                for line, place in self._journal().lines(end):  # what others, or we, appended last
+                # What others, or we, appended last, but for what failed and could not be cut off.
+                for line, place in journal_of(self._path).lines(end):
+                    if self._uncut is not None and place[:2] > self._uncut[0][:2]:
+                        break
                     if line is not None:
                         filler.facts(line.facts, line.n)
                     end = place
@@ -268,15 +277,12 @@ class Refuge:
             if disk is None:
                 source.close()
             else:
-                source.execute(f"pragma busy_timeout = {int(view.BUSY_TIMEOUT * 1000)}")
+                _wait_for(source, view.BUSY_TIMEOUT)
         return end
 
     def _of_journal(self, memory: sqlite3.Connection) -> Position:
-        end, _ = view.filled(memory, self._schema, self._journal())
+        end, _ = view.filled(memory, self._schema, journal_of(self._path))
         return end
-
-    def _journal(self) -> Journal:
-        return Journal(self._path.parent / "journal", self._path.stem)
 
     def _trouble_of(self, error: BaseException) -> Trouble:
         """Sqlite calls some full disks an I/O error."""
@@ -306,7 +312,12 @@ class Refuge:
         memory.close()
 
     def _return(self, memory: Memory) -> None:
-        journal = self._journal()
+        journal = journal_of(self._path)
+        journal.uncut = self._uncut
+        if self._uncut is not None:
+            with contextlib.closing(journal), journal.locked(SHORT):
+                journal.cut_left()
+            self._uncut = None
         if not journal.segments() and not self._path.exists():
             with contextlib.closing(journal), journal.locked(SHORT):
                 head = view.begin_of(memory.db, self._schema)
@@ -317,10 +328,11 @@ class Refuge:
             memory.db.backup(self._base)
         disk = self._opened(SHORT)
         try:
-            if memory.pending:
+            if lines := memory.waiting.lines():
                 with disk.turn():  # nobody writes in between
                     merge = Merge(disk.db, self._base, self._schema)
-                    disk.put([merge.facts(facts) for facts in memory.pending], self._how.now)
+                    merged = [found for facts in lines if (found := merge.facts(facts))]
+                    disk.put(merged, self._how.now)
         except BaseException as error:
             disk.close()
             if isinstance(error, sqlite3.Error) and kind_of(error) is Kind.CORRUPT:
@@ -332,3 +344,8 @@ class Refuge:
         log.error(
             "%s: %s; %s; do: %s", self._how.mode, trouble.what, self._how.means, trouble.remedy
         )
+
+
+def _wait_for(db: sqlite3.Connection, patience: float) -> None:
+    """Have it wait so long (s) for other processes."""
+    db.execute(f"pragma busy_timeout = {int(patience * 1000)}")

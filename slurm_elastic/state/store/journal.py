@@ -145,7 +145,12 @@ def is_whole(raw: bytes) -> bool:
 
 def is_there(path: Path) -> bool:
     """Whether a memory whose view is at ``path`` was ever begun: the view may be away."""
-    return path.exists() or bool(Journal(path.parent / "journal", path.stem).segments())
+    return path.exists() or bool(journal_of(path).segments())
+
+
+def journal_of(path: Path) -> Journal:
+    """The journal of the view at ``path``."""
+    return Journal(path.parent / "journal", path.stem)
 
 
 class Journal:
@@ -156,6 +161,7 @@ class Journal:
         self.turn = directory / f"{name}.applied"
         self._lock, self._locked = -1, NOWHERE
         self._open, self._opened = (0, -1), NOWHERE
+        self.uncut: tuple[Position, bytes] | None = None
 
     def close(self) -> None:
         """Let go of its files."""
@@ -319,16 +325,36 @@ class Journal:
 
     def cut(self, segment: int, size: int) -> None:
         """Take off what follows: the half of a line that no write has told of. Where that cannot be
-        it becomes such a half, which nobody takes and the next writer cuts off.
+        it becomes such a half, which nobody takes and the next writer cuts off. What cannot even
+        become that is ``uncut``.
         """
         descriptor = self._descriptor(segment)
         try:
             os.ftruncate(descriptor, size)
         except OSError:
+            self.uncut = Position(segment, size), self._after(segment, size)
             with self.path(segment).open("r+b", buffering=0) as file:  # ours would append
                 file.seek(size)
                 file.write(bytes(max(os.fstat(descriptor).st_size - size, 0)))
+            self.uncut = None
             raise
+        self.uncut = None
+
+    def cut_left(self) -> None:
+        """Under the lock: cut what is ``uncut``, unless others have taken it for a line by now."""
+        if self.uncut is None:
+            return
+        (segment, size, _), rest = self.uncut
+        is_taken = self.applied().position[:2] > (segment, size)
+        if rest and not is_taken and self._after(segment, size) == rest:
+            self.cut(segment, size)
+        self.uncut = None
+
+    def _after(self, segment: int, offset: int) -> bytes:
+        with contextlib.suppress(OSError), self.path(segment).open("rb") as file:
+            file.seek(offset)
+            return file.read()
+        return b""
 
     # segments
 
@@ -365,15 +391,16 @@ class Journal:
         name on it is the journal's: whoever has the turn next goes on in it, whatever fails here.
         """
         segment = (self.segments() or [0])[-1] + 1
-        target = self.path(segment)
-        with writing.draft(target, owner=writing.owner_in(self.directory)) as draft:
+        # Of one name for all: one that a killed program has left goes with a later segment.
+        drafts = self.directory / f"{self.name}.jsonl"
+        with writing.draft(drafts, owner=writing.owner_in(self.directory)) as draft:
             with draft.open("wb", buffering=1 << 20) as file:
                 number = written(file)
                 file.flush()
                 os.fsync(file.fileno())
                 size = file.tell()
-            os.rename(draft, target)
-        writing.sync_directory(self.directory)
+            os.rename(draft, self.path(segment))
+        writing.require_synced(self.directory)  # before an old one goes
         for old in self.segments()[:-2]:
             with contextlib.suppress(OSError):  # the next one tries again
                 self.path(old).unlink()

@@ -20,6 +20,7 @@ that old rows are forgotten: the next segment of the journal lacks them.
 from __future__ import annotations
 
 import functools
+import logging
 import re
 import sqlite3
 import threading
@@ -36,9 +37,11 @@ from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.state.store import view
 from slurm_elastic.state.store.disk import Disk, Elsewhere
 from slurm_elastic.state.store.endurance import Memory, Refuge
-from slurm_elastic.state.store.journal import Fact, Journal
+from slurm_elastic.state.store.journal import Fact, journal_of
 from slurm_elastic.state.store.trouble import JournalError, Trouble
 from slurm_elastic.state.store.view import Schema, fact_row
+
+log = logging.getLogger(__name__)
 
 Table = tuple[str, Callable[[sqlite3.Row], Any]]
 """The statement that reads a table, and how a row of it becomes a value."""
@@ -324,16 +327,21 @@ class Store:
         self._current().put(batches, self._now)
 
     def shorten(self) -> None:
-        """Give room back to the disk, and begin a new segment of the journal where that is due."""
+        """Give room back to the disk, and begin a new segment of the journal where that is due: one
+        for which there is no room is tried again, and the one that there is gone on with.
+        """
         with self.lock:
             found = self._current()
             self.select("pragma wal_checkpoint(passive)")
         if isinstance(found, Disk):
-            found.shorten(self.lock, self._now())
+            try:
+                found.shorten(self.lock, self._now())
+            except JournalError as error:
+                log.warning("no new segment of %s was begun: %s", found.journal.directory, error)
 
 
 def _opened(path: Path, schema: Schema) -> sqlite3.Connection:
-    journal = Journal(path.parent / "journal", path.stem)
+    journal = journal_of(path)
     is_there = bool(journal.segments())
     if path.exists() and (not is_there or journal.applied().boot == view.boot()):
         try:

@@ -42,13 +42,14 @@ _NUMBERED = 20
 class Schema(Struct, frozen=True, kw_only=True):
     """A memory of ours: its ``name``, who makes it, and its tables.
 
-    ``before`` has the versions of files without a journal that this release takes over: the
-    later ones have more tables or columns. Of the tables ``passing`` nothing is kept: their rows
-    are told anew all the time. Those of ``numbered`` have an ``id`` of the view's own. In memory
-    (``state.store.endurance``) there are of a table only the rows of ``recent`` (``:since``).
-    What is found out again of a row that the journal has, while that cannot be read, counts for
-    the columns ``newer``. ``former`` has the names of tables in earlier releases, with today's;
-    ``begun_anew`` the columns that count something of the moment, with what they begin with.
+    ``before`` has the versions of files without a journal that this release takes over: the later
+    ones have more tables or columns. Of the tables ``passing`` nothing is kept: their rows are told
+    anew all the time. Those of ``numbered`` have an ``id`` of the view's own. In memory
+    (``state.store.endurance``) there are of a table only the rows of ``recent`` (``:since``). What
+    is found out again of a row that the journal has, while that cannot be read, counts for the
+    columns ``newer``. Of the tables ``cleared`` a person may take rows away. ``former`` has the
+    names of tables in earlier releases, with today's; ``begun_anew`` the columns that count
+    something of the moment, with what they begin with.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Schema(Struct, frozen=True, kw_only=True):
     numbered: frozenset[str] = frozenset()
     recent: Mapping[str, str] = field(default_factory=dict)
     newer: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    cleared: frozenset[str] = frozenset()
     former: Mapping[str, str] = field(default_factory=dict)
     begun_anew: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
@@ -271,11 +273,12 @@ def first_id(number: int) -> int:
 
 
 def least(db: sqlite3.Connection, schema: Schema) -> int:
-    """The number that the last line has at least: rows of later ones are to have ids above all that
-    there are.
+    """The number that the last line has at least: none is said twice, and rows of later ones are to
+    have ids above all that there are.
     """
     tops = [db.execute(f"select max(id) from {table}").fetchone()[0] for table in schema.numbered]
-    return max((top >> _NUMBERED for top in tops if top is not None), default=0)
+    least = max((top >> _NUMBERED for top in tops if top is not None), default=0)
+    return max(number_of(db), int(least))
 
 
 def tables_of(db: sqlite3.Connection) -> list[str]:
@@ -389,10 +392,14 @@ def _filled(
 
 
 def past_damage(end: Position, damages: Sequence[Damage], journal: Journal) -> Position:
-    """After damaged lines at the end, which stay; not after half a line, of which no write told."""
+    """After damaged lines at the end of the newest segment, be it all of that, which stay; not
+    after half a line, of which no write told.
+    """
+    newest = max(journal.segments(), default=end.segment)
+    end = max(end, Position(newest, 0, end.number))
     for one in damages:
-        if one.path == journal.path(end.segment) and one.end > end.offset and not one.torn:
-            end = end._replace(offset=one.end)
+        if one.path == journal.path(newest) and not one.torn:
+            end = max(end, end._replace(offset=one.end))
     return end
 
 
@@ -403,14 +410,14 @@ def _begins_whole(journal: Journal, segment: int) -> bool:
     for raw, _, whole in journal.read(segment):
         line = read_line(raw) if whole else None
         if line is None:
-            return first is not None and found >= first.rows
+            return False
         if first is None and line.begin is None:
             return False
         first = line.begin or first
         found += sum(len(fact.rows) for fact in line.facts)
         if first is not None and found >= first.rows:
             return True
-    return first is not None and found >= first.rows
+    return False
 
 
 def made_anew(path: Path, schema: Schema, journal: Journal) -> tuple[Position, list[Damage]]:

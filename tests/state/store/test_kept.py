@@ -8,6 +8,7 @@ import errno
 import os
 import shutil
 import sqlite3
+import stat
 import threading
 import time
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from ledger_cases import T0, instance, spec
 from slurm_elastic.base.errors import ConfigError, EndOnlyError, SlurmElasticError
 from slurm_elastic.controller.usage_counters import settle
 from slurm_elastic.model.checkpoint import JobRun
+from slurm_elastic.model.exclusion import COOL_DOWN, Exclusion
 from slurm_elastic.model.memory import Decision
 from slurm_elastic.state.ckptstate import CheckpointState
 from slurm_elastic.state.ckptstate.facts import Migration, Step, Suspension
@@ -891,3 +893,285 @@ def test_a_view_that_can_only_be_read_is_not_taken_for_one_that_can_be_written(
         with closing(view.open_writer(path)):
             ledger.decisions.record(*told("after"))
             assert reasons(ledger) == ["before", "after"]
+
+
+# the journal and its view apart
+
+
+@pytest.mark.parametrize("enduring", [False, True])
+def test_a_journal_put_back_beside_a_newer_view_is_begun_anew_of_that(
+    path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, enduring: bool
+) -> None:
+    opened = Ledger.enduring if enduring else Ledger
+    with closing(Ledger(path)) as ledger:
+        ledger.decisions.record(*told("a"))
+    shutil.copytree(path.parent / "journal", tmp_path / "kept")
+    with closing(Ledger(path)) as ledger:
+        ledger.requeues.lift(7, 0, T0)
+        ledger.decisions.record(*told("b"))
+    shutil.rmtree(path.parent / "journal")
+    shutil.copytree(tmp_path / "kept", path.parent / "journal")
+    with closing(opened(path)) as ledger:
+        ledger.decisions.record(*told("c"))
+        assert not ledger.end_only
+        assert reasons(ledger) == ["a", "b", "c"]
+    assert "it ends before its view" in caplog.text
+    with closing(made_anew(path)) as ledger:
+        assert reasons(ledger) == ["a", "b", "c"]
+        assert ledger.requeues.lifted() == ((7, 0),)
+
+
+def test_an_end_that_is_gone_is_told(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(Ledger(path)) as ledger:
+        for job in range(5):
+            ledger.requeues.lift(job, 0, T0)
+    assert backup.verify((path, LEDGER)).sound
+    segment = path.parent / "journal" / "ledger-000001.jsonl"
+    segment.write_bytes(b"".join(segment.read_bytes().splitlines(keepends=True)[:-2]))
+    health = backup.verify((path, LEDGER))
+    assert (health.sound, health.missing) == (False, 2)
+    monkeypatch.setattr(view, "boot", lambda: "another")
+    with closing(Ledger(path)) as ledger:
+        assert len(ledger.requeues.lifted()) == 3
+    assert "ends with line 3 and had 5: what was said after it is lost" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "rest", [b"", b"x" * 200 + b"\n", b"x" * 200], ids=["none", "line", "half"]
+)
+def test_the_newest_segment_is_gone_on_with_though_nothing_of_it_can_be_read(
+    path: Path, short: None, monkeypatch: pytest.MonkeyPatch, rest: bytes
+) -> None:
+    with closing(Ledger(path)) as ledger:
+        ledger.requeues.lift(1, 0, T0)
+        ledger.store.shorten()
+    newest = path.parent / "journal" / "ledger-000002.jsonl"
+    newest.write_bytes(rest)
+    with closing(made_anew(path)) as ledger:
+        ledger.requeues.lift(2, 0, T0)
+        ledger.requeues.lift(3, 0, T0)
+        assert ledger.store._home.position.segment == 2  # type: ignore[union-attr]
+    assert newest.stat().st_size > len(rest)
+    with closing(made_anew(path)) as ledger:
+        assert ledger.requeues.lifted() == ((1, 0), (2, 0), (3, 0))
+        ledger.store.shorten()
+    with closing(made_anew(path)) as ledger:
+        assert ledger.requeues.lifted() == ((1, 0), (2, 0), (3, 0))
+
+
+# a new segment that fails
+
+
+def drafts(path: Path) -> list[str]:
+    return [one.name for one in path.parent.rglob("*") if ".draft" in one.name]
+
+
+def test_what_a_killed_writer_of_a_segment_left_goes_with_a_later_one(
+    path: Path, short: None
+) -> None:
+    def killed() -> None:
+        with closing(Ledger(path)) as ledger:
+            ledger.requeues.lift(1, 0, T0)
+            os.fsync = lambda _: os._exit(9)  # type: ignore[assignment]
+            ledger.store.shorten()
+
+    in_child(killed)
+    with closing(Ledger(path)) as ledger:
+        ledger.store.shorten()
+        (left,) = drafts(path)
+        long_ago = time.time() - 2 * 86400
+        os.utime(path.parent / "journal" / left, (long_ago, long_ago))
+        ledger.store.shorten()
+    assert drafts(path) == []
+
+
+def test_a_segment_for_which_there_is_no_room_ends_nothing(
+    path: Path, short: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: object) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with closing(Ledger.enduring(path)) as ledger:
+        ledger.requeues.lift(1, 0, T0)
+        with monkeypatch.context() as patched:
+            patched.setattr(Journal, "segment_of", full)
+            ledger.compact(T0)
+        assert "no new segment" in caplog.text
+        ledger.requeues.lift(2, 0, T0)
+        assert not ledger.end_only
+    with closing(made_anew(path)) as ledger:
+        assert ledger.requeues.lifted() == ((1, 0), (2, 0))
+
+
+def test_nothing_is_written_to_a_segment_whose_name_is_not_on_the_disk(
+    path: Path, short: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EIO, "EIO")
+        real(descriptor)
+
+    with closing(Ledger(path)) as ledger:
+        ledger.requeues.lift(1, 0, T0)
+        ledger.store.shorten()
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", fsync)
+            ledger.store.shorten()
+            with pytest.raises(sqlite3.Error, match="EIO"):
+                ledger.requeues.lift(2, 0, T0)
+        names = sorted(one.name for one in (path.parent / "journal").glob("*.jsonl"))
+        assert names == [f"ledger-00000{number}.jsonl" for number in (1, 2, 3)]
+        ledger.requeues.lift(3, 0, T0)
+    with closing(made_anew(path)) as ledger:
+        assert ledger.requeues.lifted() == ((1, 0), (3, 0))
+
+
+def test_files_that_are_given_up_while_a_segment_is_written_are_let_go(
+    path: Path, short: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = Failing(path)
+    site.ledger.requeues.lift(1, 0, T0)
+    real = view.rows_of
+
+    def rows_of(*args: Any) -> Any:
+        yield from real(*args)
+        if not site.ledger.end_only:
+            thread = threading.Thread(target=site.fail)
+            thread.start()
+            thread.join()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(view, "rows_of", rows_of)
+        site.ledger.store.shorten()
+    open_now = [os.readlink(one) for one in Path("/proc/self/fd").iterdir() if one.is_symlink()]
+    assert [one for one in open_now if one.startswith(str(path.parent))] == []
+    assert drafts(path) == []
+    site.back()
+    assert site.ledger.requeues.lifted() == ((1, 0),)
+    site.ledger.close()
+
+
+def test_a_value_that_sqlite_has_no_room_for_is_refused_and_no_line(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoints.db"
+    with closing(CheckpointState.enduring(path)) as state:
+        with pytest.raises(OverflowError):
+            state.owe(Suspension(job=2**63, attempt=0, since=1.0))
+        state.owe(Suspension(job=1, attempt=0, since=1.0))
+    with closing(CheckpointState(path)) as state:
+        assert set(state.suspensions()) == {1}
+
+
+# what waits in memory
+
+
+def test_what_is_said_of_a_row_many_times_waits_once(path: Path) -> None:
+    site = Failing(path)
+    site.ledger.usage.count({"calls": 1})
+    size = (path.parent / "journal" / "ledger-000001.jsonl").stat().st_size
+    site.fail()
+    for number in range(500):
+        site.ledger.usage.count({"calls": 1})
+        site.ledger.requeues.lift(7, number, T0)
+        site.ledger.requeues.lift(8, number, T0)
+        site.ledger.requeues.put_back(8)
+    for number in range(3):
+        site.ledger.decisions.record(*told(str(number)))
+    site.back()
+    segment = path.parent / "journal" / "ledger-000001.jsonl"
+    assert segment.stat().st_size < size + 3000
+    assert site.ledger.usage.counters() == {"calls": 501}
+    assert site.ledger.requeues.lifted() == ((7, 0),)
+    assert reasons(site.ledger) == ["0", "1", "2"]
+    site.ledger.close()
+    with closing(made_anew(path)) as ledger:
+        assert ledger.usage.counters() == {"calls": 501}
+        assert ledger.requeues.lifted() == ((7, 0),)
+        assert reasons(ledger) == ["0", "1", "2"]
+
+
+def cannot_write_any_more(patched: pytest.MonkeyPatch) -> None:
+    """From after a write on, before it is synced."""
+    real = Path.open
+
+    def broken(*_: object) -> Any:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    def opened(file: Path, mode: str = "r", *rest: Any, **named: Any) -> Any:
+        return broken() if "+" in mode else real(file, mode, *rest, **named)
+
+    patched.setattr(os, "fsync", broken)
+    patched.setattr(os, "ftruncate", broken)
+    patched.setattr(Path, "open", opened)
+
+
+@pytest.mark.parametrize("taken", [False, True], ids=["alone", "taken by another process"])
+def test_a_line_that_failed_and_could_not_be_cut_off_does_not_count(
+    path: Path, monkeypatch: pytest.MonkeyPatch, taken: bool
+) -> None:
+    site = Failing(path)
+    site.ledger.usage.count({"calls": 1})
+    with monkeypatch.context() as patched:
+        cannot_write_any_more(patched)
+        with pytest.raises(sqlite3.Error) as refused:
+            site.ledger.requeues.lift(2, 0, T0)
+        site.ledger.give_up(refused.value)
+        assert site.ledger.end_only
+        assert site.ledger.requeues.lifted() == ()
+    if taken:
+        with closing(Ledger(path)) as other:
+            other.requeues.lift(3, 0, T0)
+    site.back()
+    assert site.ledger.requeues.lifted() == (((2, 0), (3, 0)) if taken else ())
+    site.ledger.usage.count({"calls": 1})
+    site.ledger.close()
+    with closing(made_anew(path)) as ledger:
+        assert ledger.requeues.lifted() == (((2, 0), (3, 0)) if taken else ())
+        assert ledger.usage.counters() == {"calls": 2}
+    assert backup.verify((path, LEDGER)).sound
+
+
+def test_one_that_goes_on_after_a_line_that_failed_cuts_it_off_first(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(Ledger(path)) as ledger:
+        ledger.requeues.lift(1, 0, T0)
+        with monkeypatch.context() as patched:
+            cannot_write_any_more(patched)
+            with pytest.raises(sqlite3.Error, match="Read-only"):
+                ledger.requeues.lift(2, 0, T0)
+        assert ledger.requeues.lifted() == ((1, 0),)
+        ledger.requeues.lift(3, 0, T0)
+    with closing(made_anew(path)) as ledger:
+        assert ledger.requeues.lifted() == ((1, 0), (3, 0))
+
+
+def test_files_that_are_used_again_are_waited_for_as_before(path: Path) -> None:
+    def patience() -> int:
+        return int(site.ledger.store.select("pragma busy_timeout")[0][0])
+
+    site = Failing(path)
+    before = patience()
+    site.fail()
+    site.back()
+    assert patience() == before == int(view.BUSY_TIMEOUT * 1000)
+    site.ledger.close()
+
+
+def test_what_a_person_cleared_meanwhile_stays_so(path: Path) -> None:
+    def cool_down(scope: str, until: float) -> Exclusion:
+        return Exclusion(kind=COOL_DOWN, scope=scope, until=until, cause="full", count=1)
+
+    site = Failing(path)
+    site.ledger.exclusions.add(cool_down("aws/a", 10.0), cool_down("aws/b", 10.0))
+    site.fail()
+    assert site.ledger.exclusions.end_far(5.0, 1.0) == 2
+    site.ledger.exclusions.add(cool_down("aws/c", 10.0))
+    with closing(Ledger(path)) as other:
+        assert other.exclusions.readmit(COOL_DOWN, "aws/a")
+    site.back()
+    assert [one.scope for one in site.ledger.exclusions.all()] == ["aws/b", "aws/c"]
+    site.ledger.close()

@@ -1,0 +1,150 @@
+"""An export and its import: neither stops who writes, and neither costs what is known nowhere else."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import shutil
+import sqlite3
+import threading
+import tracemalloc
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from ledger_cases import T0
+
+from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.state.ledger import Ledger
+from slurm_elastic.state.ledger.schema import LEDGER
+from slurm_elastic.state.store import backup
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A ledger that knows of three jobs."""
+    made = tmp_path / "head" / "ledger.db"
+    made.parent.mkdir()
+    with closing(Ledger(made)) as ledger:
+        for job in range(3):
+            ledger.requeues.lift(job, 0, T0)
+    return made
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Path:
+    made = tmp_path / "other" / "ledger.db"
+    made.parent.mkdir()
+    return made
+
+
+def jobs(path: Path) -> list[int]:
+    with closing(Ledger(path)) as ledger:
+        return [job for job, _ in ledger.requeues.lifted()]
+
+
+def test_a_slow_target_keeps_no_writer_waiting(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = threading.Event()
+
+    class Slow(io.BytesIO):
+        def write(self, content: object) -> int:
+            assert written.wait(60)
+            return super().write(content)  # type: ignore[arg-type]
+
+    target = Slow()
+    thread = threading.Thread(target=backup._copy, args=((path, LEDGER), target))
+    with closing(Ledger(path)) as ledger:
+        thread.start()
+        for job in range(3, 6):
+            ledger.requeues.lift(job, 0, T0)
+        written.set()
+    thread.join()
+    export = tmp_path / "export"
+    export.write_bytes(target.getvalue())
+    found = tmp_path / "found" / "ledger.db"
+    found.parent.mkdir()
+    backup.put_back(export, [(found, LEDGER)], older=False)
+    assert jobs(found)[:3] == [0, 1, 2]
+
+
+def test_a_pipe_or_a_device_is_no_target(path: Path, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(OSError, match="expected one or none") as refused:
+        backup.export([(path, LEDGER)], pipe)
+    assert refused.value.errno == errno.EEXIST
+    assert pipe.is_fifo()
+
+
+def test_a_segment_that_was_copied_while_it_was_written_is_put_back(
+    path: Path, other: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    copy = tmp_path / "ledger-000001.jsonl"
+    copy.write_bytes((path.parent / "journal" / "ledger-000001.jsonl").read_bytes()[:-10])
+    backup.put_back(copy, [(other, LEDGER)], older=False)
+    assert jobs(other) == [0, 1]
+    assert "half a line at the end, of which no write told, is left out" in caplog.text
+    with pytest.raises(SlurmElasticError, match="line 4 is damaged"):
+        backup.put_back(copy.rename(tmp_path / "export"), [(other, LEDGER)], older=True)
+    copy.write_bytes(b"half")
+    with pytest.raises(SlurmElasticError, match="is empty"):
+        backup.put_back(copy, [(other, LEDGER)], older=False)
+
+
+@pytest.mark.parametrize(
+    ("is_before", "is_begun"),
+    [(False, False), (True, False), (True, True)],
+    ids=["no journal", "of a release without one", "of such a release, beside a journal"],
+)
+def test_rows_that_are_in_no_journal_are_not_given_up_unasked(
+    path: Path, other: Path, tmp_path: Path, is_before: bool, is_begun: bool
+) -> None:
+    export = tmp_path / "export"
+    backup.export([(path, LEDGER)], export)
+    if is_begun:
+        Ledger(other).close()
+        shutil.move(other.parent / "journal", tmp_path / "empty")
+        other.unlink()
+    with closing(Ledger(other)) as ledger:
+        ledger.requeues.lift(9, 0, T0)
+    shutil.rmtree(other.parent / "journal")
+    if is_begun:
+        shutil.move(tmp_path / "empty", other.parent / "journal")
+    if is_before:
+        with closing(sqlite3.connect(other)) as db:
+            db.execute("pragma user_version = 16")
+    with pytest.raises(SlurmElasticError, match="in no journal"):
+        backup.put_back(export, [(other, LEDGER)], older=False)
+    backup.put_back(export, [(other, LEDGER)], older=True)
+    assert jobs(other) == [0, 1, 2]
+    assert other.with_name("ledger.db.before-journal").exists() == is_before
+
+
+def test_an_import_is_read_line_by_line(path: Path, other: Path, tmp_path: Path) -> None:
+    with closing(Ledger(path)) as ledger:
+        for begin in range(0, 30000, 1000):
+            rows = [(begin + job + 100000, 0, T0) for job in range(1000)]
+            with ledger.store.transaction(None):
+                ledger.store.insert("insert into lifted_requeues", "job, restarts, at", rows)
+    export = tmp_path / "export"
+    backup.export([(path, LEDGER)], export)
+    tracemalloc.start()
+    backup.put_back(export, [(other, LEDGER)], older=False)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 5e6, "of a file of that size"
+    assert len(jobs(other)) == 30003
+
+
+def test_an_import_is_taken_from_a_pipe(path: Path, other: Path, tmp_path: Path) -> None:
+    export, pipe = tmp_path / "export", tmp_path / "pipe"
+    backup.export([(path, LEDGER)], export)
+    os.mkfifo(pipe)
+    thread = threading.Thread(target=lambda: pipe.write_bytes(export.read_bytes()))
+    thread.start()
+    backup.put_back(pipe, [(other, LEDGER)], older=False)
+    thread.join()
+    assert jobs(other) == [0, 1, 2]
