@@ -117,6 +117,7 @@ def usable(site: Sandbox, node: str) -> bool:
     return not is_drained(seen) and "DOWN" not in seen.states
 
 
+@pytest.mark.release
 def test_a_persons_drain_stays_whatever_it_says(site: Sandbox) -> None:
     until = Until(site)
     job = site.submit(until.script, FULL, "--partition=aws")

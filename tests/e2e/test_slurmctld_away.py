@@ -71,7 +71,10 @@ def rounds(site: Sandbox) -> int:
     return site.processes.log(ELASTICD).read_text().count("slurm cannot be read")
 
 
-@pytest.mark.parametrize("how", AWAY)
+@pytest.mark.parametrize(
+    "how",
+    [how if how == "hanging" else pytest.param(how, marks=pytest.mark.release) for how in AWAY],
+)
 def test_while_slurmctld_is_away_nothing_is_called_an_orphan_ended_or_forgotten(
     site: Sandbox, how: str
 ) -> None:
@@ -106,6 +109,7 @@ def test_while_slurmctld_is_away_nothing_is_called_an_orphan_ended_or_forgotten(
     back_to_zero(site)
 
 
+@pytest.mark.release
 def test_an_idle_machine_is_not_in_use_by_the_job_that_has_ended(site: Sandbox) -> None:
     """Slurm keeps ended jobs for MinJobAge, 300 s, in its list."""
     job = site.submit("true", "--partition=aws")

@@ -62,6 +62,7 @@ def test_it_begins_anew_on_an_on_demand_machine(site: Sandbox) -> None:
     site.run(["scancel", str(job)])
 
 
+@pytest.mark.release
 def test_a_job_that_must_not_be_requeued_stays(site: Sandbox) -> None:
     job = site.submit(SCRIPT, "--comment=ckpt=criu", "--no-requeue")
     site.wait_job(job, "RUNNING")

@@ -206,7 +206,7 @@ CASES = [lambda bed: {}, lambda bed: {"zones": ()}, key_and_role, network, templ
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("kind", [AwsBed, FleetBed])
+@pytest.mark.parametrize("kind", [AwsBed, pytest.param(FleetBed, marks=pytest.mark.release)])
 def test_whatever_is_granted_is_used(
     case: Callable[[AwsBed], dict[str, object]], kind: type[AwsBed], ec2: Ec2Control, gate: Gate
 ) -> None:
