@@ -28,7 +28,7 @@ from tests.e2e.world import (
 )
 from tests.realcloud.openstack.plane import ControlPlane, clouds_of
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.release]
 FULL = "--cpus-per-task=2"
 POOL = {
     "name": "os", "cloud": "stack", "nodes": "os[1-4]", "cpus": 2, "memory": 1256,
@@ -115,7 +115,6 @@ def test_plain_jobs_run_on_its_servers_which_are_gone_afterwards(
     control_plane.admin.wait(control_plane.admin.is_empty, "no server is left")
 
 
-@pytest.mark.release
 def test_full_by_no_valid_host_the_job_goes_on_to_aws(
     site: Sandbox, control_plane: ControlPlane
 ) -> None:
@@ -133,7 +132,6 @@ def test_full_by_quota_the_job_goes_on_to_aws(site: Sandbox, control_plane: Cont
     assert "quota of instances is 0 and 0 are used" in reasons(site, job)
 
 
-@pytest.mark.release
 def test_try_follows_a_server_from_its_order_to_its_end(
     site: Sandbox, control_plane: ControlPlane
 ) -> None:
@@ -144,7 +142,6 @@ def test_try_follows_a_server_from_its_order_to_its_end(
     control_plane.admin.wait(control_plane.admin.is_empty, "no server is left")
 
 
-@pytest.mark.release
 def test_try_names_novas_quota(site: Sandbox, control_plane: ControlPlane) -> None:
     control_plane.admin.quota(instances=0)
     code, said = tried(site, "stack")
@@ -154,7 +151,6 @@ def test_try_names_novas_quota(site: Sandbox, control_plane: ControlPlane) -> No
     assert "the project's quota of instances is 0 and 0 are used" in said
 
 
-@pytest.mark.release
 def test_try_names_the_credentials_that_keystone_refuses(site: Sandbox, tmp_path: Path) -> None:
     """They were good when slurm-elasticd began: ``try`` asks with what the file has now."""
     clouds = yaml.safe_load(site.layout.config.read_text())["clouds"]

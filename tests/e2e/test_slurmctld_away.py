@@ -23,7 +23,7 @@ from tests.e2e.world import (
 )
 from tests.slurm.contract import AWAY
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.release]
 ELASTIC = (sys.executable, "-m", "slurm_elastic.cli.main")
 
 
@@ -71,10 +71,7 @@ def rounds(site: Sandbox) -> int:
     return site.processes.log(ELASTICD).read_text().count("slurm cannot be read")
 
 
-@pytest.mark.parametrize(
-    "how",
-    [how if how == "hanging" else pytest.param(how, marks=pytest.mark.release) for how in AWAY],
-)
+@pytest.mark.parametrize("how", AWAY)
 def test_while_slurmctld_is_away_nothing_is_called_an_orphan_ended_or_forgotten(
     site: Sandbox, how: str
 ) -> None:
@@ -109,7 +106,6 @@ def test_while_slurmctld_is_away_nothing_is_called_an_orphan_ended_or_forgotten(
     back_to_zero(site)
 
 
-@pytest.mark.release
 def test_an_idle_machine_is_not_in_use_by_the_job_that_has_ended(site: Sandbox) -> None:
     """Slurm keeps ended jobs for MinJobAge, 300 s, in its list."""
     job = site.submit("true", "--partition=aws")

@@ -12,7 +12,7 @@ from slurm_elastic.sandbox.cluster import Sandbox
 from tests.e2e.ckpt import kinds, node_of
 from tests.e2e.world import PATIENCE, ledger
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.release]
 SCRIPT = "#!/bin/bash\n#SBATCH --partition=aws --cpus-per-task=2 --open-mode=append\nsleep 300\n"
 
 
@@ -62,7 +62,6 @@ def test_it_begins_anew_on_an_on_demand_machine(site: Sandbox) -> None:
     site.run(["scancel", str(job)])
 
 
-@pytest.mark.release
 def test_a_job_that_must_not_be_requeued_stays(site: Sandbox) -> None:
     job = site.submit(SCRIPT, "--comment=ckpt=criu", "--no-requeue")
     site.wait_job(job, "RUNNING")

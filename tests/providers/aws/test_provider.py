@@ -73,6 +73,7 @@ class TestAwsProtection(ProtectedContract): ...
 
 
 class TestAwsBulk(BulkContract):
+    @pytest.mark.release
     def test_a_launch_of_more_than_a_thousand(self, bed: AwsBed) -> None:
         super().test_a_launch_of_more_than_a_thousand(bed)
         assert bed.calls("RunInstances") == 2

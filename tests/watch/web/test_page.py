@@ -31,7 +31,7 @@ PAGES = (
     "#/doctor",
 )
 INTERNAL = ("about:", "chrome:", "chrome-untrusted:", "data:")
-SIZES = ((400, True), (1600, False))
+SIZES = ((400, True), pytest.param(1600, False, marks=pytest.mark.release))
 
 
 class Frozen:

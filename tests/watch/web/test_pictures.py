@@ -31,6 +31,8 @@ from slurm_elastic.watch.web.documents import Query
 from tests.screens.theatre import Theatre, open_theatre
 from tests.watch.web.stage import Page, served
 
+pytestmark = pytest.mark.release
+
 DOCS = Path(__file__).parents[3] / "docs"
 
 
@@ -56,8 +58,6 @@ STATES = {
     "cost": State("healthy", "#/cost/account", 400, False, "Checked: parts sum to the charge"),
     "doctor": State("credentials-expired", "#/doctor", 1600, True, "to put right"),
 }
-FIRST = ("small", "cost", "doctor")
-"""In the first tier: a phone's width and a screen's, light and dark."""
 
 
 @pytest.fixture(scope="module")
@@ -109,10 +109,7 @@ def costs(directory: Path) -> str:
     return json.dumps(cost.document(read_costs(config, ask, LATER)))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [one if one in FIRST else pytest.param(one, marks=pytest.mark.release) for one in STATES],
-)
+@pytest.mark.parametrize("name", STATES)
 def test_each_state_is_legible(
     name: str, theatre: Theatre, browser: Chrome, tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
