@@ -45,12 +45,13 @@ def test_nothing_is_doubled_orphaned_lost_or_unaccounted() -> None:
 
 
 def test_a_seed_runs_the_same_each_time() -> None:
-    first, again = (chaos("--from", "3", "--seeds", "3", "--digests").stdout for _ in range(2))
+    first, again = (chaos("--from", "3", "--seeds", "1", "--digests").stdout for _ in range(2))
     digests = [line for line in first.splitlines() if len(line.split()[-1]) == 64]
-    assert len(digests) == 3
+    assert len(digests) == 1
     assert digests == [line for line in again.splitlines() if len(line.split()[-1]) == 64]
 
 
+@pytest.mark.release
 def test_a_day_with_an_hour_of_a_full_disk_and_a_damaged_ledger() -> None:
     """Every machine ends in time, nothing is bought meanwhile, and the books are whole."""
     command = [sys.executable, "-m", "tests.chaos.day"]

@@ -48,15 +48,9 @@ def test_ten_jobs_from_sbatch_to_the_last_machines_end(directory):
     assert left_over(directory) == []
 
 
-@pytest.mark.parametrize(
-    ("number", "moment"),
-    [
-        (signal.SIGINT, "Submitted as user nobody"),
-        pytest.param(signal.SIGTERM, "Submitted as user nobody", marks=pytest.mark.release),
-        pytest.param(signal.SIGINT, "munged", marks=pytest.mark.release),
-        pytest.param(signal.SIGTERM, "munged", marks=pytest.mark.release),
-    ],
-)
+@pytest.mark.release
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("moment", ["munged", "Submitted as user nobody"])
 def test_stopped_in_the_middle_it_leaves_nothing(directory, number, moment):
     with subprocess.Popen([*START, directory], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
