@@ -92,6 +92,7 @@ def site(
         yield Site(host, stack, monkeypatch, capsys)
 
 
+@pytest.mark.release
 def test_a_small_lab_with_ec2(site: Site) -> None:
     site.with_ec2()
     config = site.init("small", "groups: [users]\ncap: 4\nshape: 4x8G\nhead: 10.0.0.1\n")

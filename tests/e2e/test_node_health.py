@@ -95,7 +95,7 @@ def test_a_machine_that_was_started_anew_is_replaced_and_its_job_runs_again(
     slurmd = start_anew(site, node)
     try:
         site.wait_for(
-            lambda: "node-failed" in elastic(site, "explain", node), 90, "the failure is told"
+            lambda: "node-failed" in elastic(site, "explain", node), 90, "the failure is told", 3.0
         )
         told = elastic(site, "explain", node)
         assert "Node unexpectedly rebooted: the machine was started anew" in told

@@ -58,6 +58,7 @@ def bed(ec2: Ec2Control) -> AwsBed:
     return FleetBed(ec2)
 
 
+@pytest.mark.release
 class TestFleetLaunches(LaunchContract): ...
 
 

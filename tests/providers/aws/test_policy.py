@@ -124,12 +124,14 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
     return Gate(monkeypatch)
 
 
+@pytest.mark.release
 class TestOneOfferAfterTheOther(LaunchContract):
     @pytest.fixture
     def bed(self, ec2: Ec2Control, gate: Gate) -> AwsBed:
         return guarded(AwsBed, ec2, gate)
 
 
+@pytest.mark.release
 class TestFleets(LaunchContract):
     @pytest.fixture
     def bed(self, ec2: Ec2Control, gate: Gate) -> AwsBed:
@@ -205,8 +207,14 @@ CASES = [lambda bed: {}, lambda bed: {"zones": ()}, key_and_role, network, templ
          catalogue, on_demand]  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("kind", [AwsBed, pytest.param(FleetBed, marks=pytest.mark.release)])
+EACH = [
+    pytest.param(kind, case, marks=pytest.mark.release if kind is FleetBed and more else ())
+    for kind in (AwsBed, FleetBed)
+    for more, case in enumerate(CASES)
+]
+
+
+@pytest.mark.parametrize(("kind", "case"), EACH)
 def test_whatever_is_granted_is_used(
     case: Callable[[AwsBed], dict[str, object]], kind: type[AwsBed], ec2: Ec2Control, gate: Gate
 ) -> None:

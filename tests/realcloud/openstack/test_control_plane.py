@@ -67,6 +67,22 @@ def running(provider: Provider, count: int) -> None:
         time.sleep(0.3)
 
 
+class TestPlane:
+    """Of the contract the way of a launch, its repetition and its end."""
+
+    test_a_launch_starts_a_machine_for_each_node = (
+        LaunchContract.test_a_launch_starts_a_machine_for_each_node
+    )
+    test_a_repeated_launch_returns_the_first_ones_machines = (
+        LaunchContract.test_a_repeated_launch_returns_the_first_ones_machines
+    )
+    test_terminate_ends_exactly_these = LaunchContract.test_terminate_ends_exactly_these
+    test_machines_of_others_are_neither_listed_nor_touched = (
+        LaunchContract.test_machines_of_others_are_neither_listed_nor_touched
+    )
+
+
+@pytest.mark.release
 class TestPlaneLaunches(LaunchContract): ...
 
 
