@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 ENGINES = {"docker_engine", "control_plane"}  # fixtures
 REPO = Path(__file__).parents[1]
 SLOWEST = Path(__file__).parent / "data" / "slowest.txt"
-"""How long files took once: lines of a .pytest_cache/slowest.txt. Old ones cost a little time."""
+"""How long files took once, lines of a .pytest_cache/slowest.txt; what of it is in the first tier where a
+file has tests of both. Old ones cost a little time.
+"""
 UNKNOWN = 60.0
 """Seconds of a file with real daemons that is not among them."""
 

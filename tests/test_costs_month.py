@@ -122,7 +122,9 @@ def simulated(jobs: Jobs, nodes: int, named: Named, ledger: Ledger) -> RunResult
     return found
 
 
-@pytest.mark.parametrize("name", ["synthetic", "SDSC-SP2-1998-4.2-cln"])
+@pytest.mark.parametrize(
+    "name", ["synthetic", pytest.param("SDSC-SP2-1998-4.2-cln", marks=pytest.mark.release)]
+)
 def test_costs_of_a_month_sum_to_the_simulators_bill(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -50,6 +50,7 @@ def test_where_nothing_else_is_chosen_no_interval_is_looked_up() -> None:
     assert list(chosen(found, "cheapest", 8)) == list(chosen(found, "nearest", 8)) == []
 
 
+@pytest.mark.release
 def test_most_of_what_followed_on_a_public_history_lies_within() -> None:
     name = "KTH-SP2-1996-2.1-cln"
     if history(name) is None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from benchmarks import operate
+
+pytestmark = pytest.mark.release
 
 SMALL = ["--nodes", "300", "--machines", "200", "--runs", "1", "--jobs", "2000"]
 

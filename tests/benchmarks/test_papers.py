@@ -15,6 +15,7 @@ from slurm_elastic.simulate import easy, swf
 SYNTHETIC = Path(__file__).parent.parent / "data" / "synthetic.swf"
 
 
+@pytest.mark.release
 def test_all_exact_rows_are_met_but_the_one_whose_input_is_only_drawn() -> None:
     (missed,) = (row.case for row in exact() if not row.ok)
     assert "bursts end first" in missed
@@ -35,6 +36,7 @@ def test_the_bare_loop_starts_jobs_when_the_fast_path_does() -> None:
     assert starts == list(easy.starts(jobs, 16))
 
 
+@pytest.mark.release
 def test_plain_easy_on_sdsc_sp2_is_within_two_percent_of_accasim() -> None:
     if history("SDSC-SP2-1998-4.2-cln") is None:
         pytest.skip(f"SDSC-SP2-1998-4.2-cln is not at hand (${VARIABLE})")

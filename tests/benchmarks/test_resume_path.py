@@ -26,6 +26,7 @@ def rows() -> dict[str, Row]:
     return {row.case: row for row in report.rows}
 
 
+@pytest.mark.release
 def test_calls_are_counted_and_few(rows: dict[str, Row]) -> None:
     for nodes in ("1 node", "20 nodes"):
         assert rows[f"{nodes}: launch calls / limit"].ours == 1
@@ -36,6 +37,7 @@ def test_calls_are_counted_and_few(rows: dict[str, Row]) -> None:
     assert rows["20 nodes: Slurm commands"].ours == 2
 
 
+@pytest.mark.release
 def test_each_goal_has_its_row(rows: dict[str, Row]) -> None:
     with_goals = {case for case, row in rows.items() if row.goal}
     assert with_goals >= {
@@ -50,6 +52,7 @@ def test_each_goal_has_its_row(rows: dict[str, Row]) -> None:
     assert all(row.ours > 0 for row in rows.values())
 
 
+@pytest.mark.release
 def test_earlier_figures_say_that_they_are(rows: dict[str, Row]) -> None:
     row = rows["1 node: processor / slurm_resume, earlier"]
     assert row.reference == PUBLISHED[1].cpu

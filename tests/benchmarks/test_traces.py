@@ -45,6 +45,7 @@ def test_a_figure_over_many_has_its_least_middle_and_greatest() -> None:
     assert spread("wait", [], "s", "sites") == []
 
 
+@pytest.mark.release
 def test_reservations_on_other_histories_are_counted_apart(directory: Path) -> None:
     """Sixteen weeks with a job of six hours each day."""
     lines = [
@@ -57,6 +58,7 @@ def test_reservations_on_other_histories_are_counted_apart(directory: Path) -> N
     assert not any(case.endswith("of 4 cases") for case in found)
 
 
+@pytest.mark.release
 def test_deadlines_on_other_traces_are_counted_apart(directory: Path) -> None:
     chance = random.Random(1)
     there = [int(chance.random() < 0.8) for _ in range(2000)]

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from benchmarks import year
+
+pytestmark = pytest.mark.release
 
 SMALL = [
     "--days", "34", "--nodes", "200", "--machines", "100", "--jobs", "960", "--offers", "8",

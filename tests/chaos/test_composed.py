@@ -25,6 +25,8 @@ SABOTAGED = {
     "any_image_is_whole": 1,
 }  # fmt: skip
 """Each with the seed from which on it was found soon once."""
+FIRST = ("spending_unlocked", "intents_unwritten", "stopped_machines_stay")
+"""Those of the first tier: one of a lock, of the memory and of an end each."""
 FOUND = "400"
 """Seeds from there within which it is found."""
 
@@ -37,18 +39,19 @@ def chaos(*options: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_nothing_is_doubled_orphaned_lost_or_unaccounted() -> None:
-    done = chaos("--seeds", "200", "--seconds", str(SECONDS / 2))
+    done = chaos("--seeds", "200", "--seconds", str(2 * SECONDS), "--jobs", "1")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "failing seeds: none" in done.stdout
 
 
 def test_a_seed_runs_the_same_each_time() -> None:
-    first, again = (chaos("--from", "3", "--seeds", "3", "--digests").stdout for _ in range(2))
+    first, again = (chaos("--from", "3", "--seeds", "1", "--digests").stdout for _ in range(2))
     digests = [line for line in first.splitlines() if len(line.split()[-1]) == 64]
-    assert len(digests) == 3
+    assert len(digests) == 1
     assert digests == [line for line in again.splitlines() if len(line.split()[-1]) == 64]
 
 
+@pytest.mark.release
 def test_a_day_with_an_hour_of_a_full_disk_and_a_damaged_ledger() -> None:
     """Every machine ends in time, nothing is bought meanwhile, and the books are whole."""
     command = [sys.executable, "-m", "tests.chaos.day"]
@@ -58,7 +61,10 @@ def test_a_day_with_an_hour_of_a_full_disk_and_a_damaged_ledger() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("defect", SABOTAGED)
+@pytest.mark.parametrize(
+    "defect",
+    [one if one in FIRST else pytest.param(one, marks=pytest.mark.release) for one in SABOTAGED],
+)
 def test_a_defect_put_in_on_purpose_is_found(defect: str) -> None:
     first = str(SABOTAGED[defect])
     done = chaos("--from", first, "--seeds", FOUND, "--sabotage", defect)

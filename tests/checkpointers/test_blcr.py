@@ -167,6 +167,7 @@ def test_cr_checkpoint_runs_as_the_jobs_user(bed: BlcrBed) -> None:
     assert (image.stat().st_uid, image.stat().st_mode & 0o777) == (USER, 0o600)
 
 
+@pytest.mark.release
 def test_a_number_that_has_become_anothers_is_not_signalled(bed: BlcrBed) -> None:
     """Between Slurm's list and the signal, which is sent over SSH from root's shell."""
     run = bed.run()
@@ -209,6 +210,7 @@ def test_an_empty_file_is_no_image_and_the_job_goes_on(bed: BlcrBed) -> None:
     assert bed.works(run)
 
 
+@pytest.mark.release
 def test_two_images_are_kept(bed: BlcrBed) -> None:
     for _ in range(4):
         save(bed, bed.run())
@@ -216,6 +218,7 @@ def test_two_images_are_kept(bed: BlcrBed) -> None:
     assert names == ["3", "3.sum", "4", "4.sum", "last"]
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("there", [True, False], ids=["as root has made it", "not made yet"])
 def test_roots_directory_has_one_for_each_job_and_no_user_takes_anothers(
     bed: BlcrBed, there: bool
@@ -230,6 +233,7 @@ def test_roots_directory_has_one_for_each_job_and_no_user_takes_anothers(
     assert found == [(0, 0o755), (USER, 0o711)]
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("squat", ["directory", "link"])
 def test_a_directory_of_somebody_else_is_not_used_and_it_is_said(bed: BlcrBed, squat: str) -> None:
     """A user has taken the name before the job's user came to it."""
@@ -250,6 +254,7 @@ def test_a_directory_of_somebody_else_is_not_used_and_it_is_said(bed: BlcrBed, s
     assert not (bed.home / "elsewhere" / "1").exists()
 
 
+@pytest.mark.release
 def test_where_root_is_squashed_the_jobs_user_makes_his_directory(bed: BlcrBed) -> None:
     """A directory that root makes there belongs to nobody, and cannot be given away."""
     bed.program("chown", "#!/bin/sh\nexit 1\n")
@@ -271,6 +276,7 @@ def made_by(bed: BlcrBed, node: str) -> None:
     bed.checkpointer._write(7, _Records(images=(replace(image, node=node),)))
 
 
+@pytest.mark.release
 def test_images_of_a_node_that_is_gone_are_removed_on_another(bed: BlcrBed) -> None:
     save(bed, bed.run())
     made_by(bed, "192.0.2.1")
@@ -280,6 +286,7 @@ def test_images_of_a_node_that_is_gone_are_removed_on_another(bed: BlcrBed) -> N
     assert not (bed.home / "records" / "7.json").exists()
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("states", [{"DOWN"}, {"IDLE", "NOT_RESPONDING"}, {"IDLE", "POWERED_DOWN"}])
 def test_no_node_is_asked_to_remove_images_while_none_is_up(
     bed: BlcrBed, monkeypatch: pytest.MonkeyPatch, states: set[str]
@@ -372,6 +379,7 @@ def test_connections_are_kept_and_made_anew_when_they_broke(sshd: Sshd, bed: Blc
             sshd.start()
 
 
+@pytest.mark.release
 def test_connections_are_bounded(sshd: Sshd, bed: BlcrBed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BlcrSettings, "connections", 1)
     known = sshd.known_hosts.read_text()
@@ -421,6 +429,7 @@ def test_a_host_that_says_nothing_costs_no_more_than_the_time_out(
             assert took() < stretched(PATIENCE)
 
 
+@pytest.mark.release
 def test_one_command_a_host_at_a_time(bed: BlcrBed) -> None:
     shells = Shells(bed.settings)
     try:

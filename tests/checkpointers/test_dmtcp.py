@@ -77,6 +77,7 @@ def test_an_image_that_was_changed_is_not_used(bed: NodeBed) -> None:
     assert f"goes on from image {first.number}" in log
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("kind", ["other bytes", "longer", "pipe", "link"])
 def test_the_head_sees_an_image_that_was_changed(bed: NodeBed, kind: str) -> None:
     image = save(bed, bed.run())
@@ -136,6 +137,7 @@ def test_a_shared_directory_that_hangs_is_one_without_images_and_jobs(
     assert eventually(lambda: len(bed.checkpointer.images(run)) == 1)
 
 
+@pytest.mark.release
 def test_a_run_of_several_nodes_is_told_that_it_has_too_many(bed: NodeBed) -> None:
     run = structs.replace(bed.run(), job=99, label="99", nodes=("n1", "n2"))
     said = "^job 99: dmtcp saves batch jobs of one node, and this one has 2$"
@@ -160,6 +162,7 @@ def test_a_hold_that_nobody_ends_ends_by_itself() -> None:
         bed.close()
 
 
+@pytest.mark.release
 def test_a_signal_of_the_users_does_not_end_a_hold(bed: NodeBed) -> None:
     """Else the job would count as finished: Slurm still says that it runs."""
     run = bed.run()
@@ -171,6 +174,7 @@ def test_a_signal_of_the_users_does_not_end_a_hold(bed: NodeBed) -> None:
     assert bed.works(run)
 
 
+@pytest.mark.release
 def test_a_cancelled_hold_leaves_nothing(bed: NodeBed) -> None:
     save(bed, bed.run(), stop=True)
     bed.say(7, "CANCELLED")
@@ -191,6 +195,7 @@ def test_a_killed_session_takes_its_payload_along_and_images_stay(bed: NodeBed) 
     assert f"goes on from image {image.number}" in " ".join(bed.status(7)["log"])  # type: ignore[arg-type]
 
 
+@pytest.mark.release
 def test_a_machine_that_shuts_down_keeps_the_images(bed: NodeBed) -> None:
     """It ends all processes, and Slurm still says that the job runs."""
     image = save(bed, bed.run())
@@ -210,6 +215,7 @@ def test_a_job_that_is_cancelled_leaves_nothing(bed: NodeBed) -> None:
     assert not (bed.home / "shared" / "t" / "7").exists()
 
 
+@pytest.mark.release
 def test_a_run_that_is_not_this_one_is_not_saved(bed: NodeBed) -> None:
     from msgspec.structs import replace
 
@@ -221,6 +227,7 @@ def test_a_run_that_is_not_this_one_is_not_saved(bed: NodeBed) -> None:
         bed.checkpointer.release(replace(run, attempt=5))
 
 
+@pytest.mark.release
 def test_after_the_deadline_nothing_is_asked(bed: NodeBed) -> None:
     run = bed.run()
     with pytest.raises(CheckpointError, match="no time"):
@@ -228,6 +235,7 @@ def test_after_the_deadline_nothing_is_asked(bed: NodeBed) -> None:
     assert (bed.home / "shared" / "t" / "7" / "request").read_bytes() == b""
 
 
+@pytest.mark.release
 def test_a_request_that_is_seen_too_late_stops_nobody(bed: NodeBed) -> None:
     run = bed.run()
     bed.jobs[7].send_signal(signal.SIGSTOP)
@@ -264,6 +272,7 @@ def test_an_image_is_roots_and_closed_to_its_user(bed: NodeBed) -> None:
     assert not list((bed.home / "user").glob(".slurm-elastic-*"))
 
 
+@pytest.mark.release
 def test_images_go_on_from_behind_a_closed_directory(bed: NodeBed) -> None:
     """Nobody else comes near a restored job's image, which is his memory."""
     image = save(bed, bed.run(), stop=True)
@@ -280,6 +289,7 @@ NEST = "[(os.mkdir('a.dmtcp'), os.chdir('a.dmtcp')) for _ in range(1100)]"
 MANY = "[(directory / str(n)).touch() for n in range(10_001)]"
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("attack", [PIPE, LINK, f"os.chdir(directory)\n{NEST}", MANY])
 def test_what_a_user_puts_beside_his_image_is_not_waited_for_walked_or_kept(
     bed: NodeBed, attack: str
@@ -294,6 +304,7 @@ def test_what_a_user_puts_beside_his_image_is_not_waited_for_walked_or_kept(
     assert not list((bed.home / "shared" / "t" / "7" / "images").glob("*.new"))
 
 
+@pytest.mark.release
 def test_a_pipe_in_the_place_of_the_port_keeps_nobody(bed: NodeBed) -> None:
     run = bed.run()
     port = Path(f"/proc/{bed.payload(7)}/root{bed.home}/run/7/port")
@@ -349,6 +360,7 @@ def taken(bed: NodeBed, job: int) -> int:
     return allocated(bed.home / "shared" / "t" / str(job))
 
 
+@pytest.mark.release
 def test_the_holes_of_an_output_take_no_room_and_come_back(fair: NodeBed) -> None:
     """An output of 1 TiB was copied until the disk was full, and the next job's save failed."""
     run, other = fair.run(7), fair.run(8)
@@ -376,6 +388,7 @@ def test_an_output_beyond_the_jobs_quota_costs_its_own_save_and_no_others(fair: 
     save(fair, other)
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("size", ["17 << 20", "1 << 40"])
 def test_an_image_beyond_the_jobs_quota_is_not_copied(fair: NodeBed, size: str) -> None:
     run, other = fair.run(7), fair.run(8)
@@ -389,6 +402,7 @@ def test_an_image_beyond_the_jobs_quota_is_not_copied(fair: NodeBed, size: str) 
     save(fair, other)
 
 
+@pytest.mark.release
 def test_many_images_of_holes_are_no_more_to_read_than_one_may_be(fair: NodeBed) -> None:
     """They take no room, and were read whole on the node and by the head for hours."""
     run = fair.run(7)
@@ -402,6 +416,7 @@ def test_many_images_of_holes_are_no_more_to_read_than_one_may_be(fair: NodeBed)
     assert fair.works(run)
 
 
+@pytest.mark.release
 def test_the_scripts_copy_is_for_its_user_to_run_and_not_to_fill(fair: NodeBed) -> None:
     fair.run()
     script = fair.home / "shared" / "t" / "7" / "script"
@@ -432,12 +447,14 @@ def test_a_full_disk_costs_the_image_and_not_the_job(small: NodeBed) -> None:
     assert small.checkpointer.images(run)[:2] == (again, good)
 
 
+@pytest.mark.release
 def test_a_directory_that_is_gone_at_the_end_does_not_cost_the_exit_code(bed: NodeBed) -> None:
     save(bed, bed.run())
     (bed.home / "shared" / "t" / "7").rename(bed.home / "shared" / "elsewhere")
     assert bed.end(7) == 7
 
 
+@pytest.mark.release
 def test_a_job_whose_script_ignores_its_childrens_ends_is_still_waited_for() -> None:
     """The kernel would reap its processes at once (sigaction(2), SIGCHLD)."""
     bed = NodeBed(ignored_children=True)

@@ -109,6 +109,18 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
         yield Host(Path(name), monkeypatch)
 
 
+@pytest.fixture
+def conf_check() -> None:
+    """The test takes ``conf check`` as it is, which starts a slurmctld."""
+
+
+@pytest.fixture(autouse=True)
+def _no_slurmctld(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elsewhere it has nothing to complain of."""
+    if "conf_check" not in request.fixturenames:
+        monkeypatch.setattr("slurm_elastic.cli.conf.run_check", lambda _args: 0)
+
+
 def golden(name: str, text: str, host: Host) -> None:
     text = text.replace(str(host.root), "/SITE")
     text = re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:PORT", text)
@@ -118,7 +130,8 @@ def golden(name: str, text: str, host: Host) -> None:
     assert text == path.read_text()
 
 
-@pytest.mark.parametrize("name", [*site_cases.NAMES, "fresh"])
+@pytest.mark.usefixtures("conf_check")
+@pytest.mark.parametrize("name", site_cases.in_tiers("fresh"))
 def test_a_site_gets_a_configuration_that_checks_accept(
     name: str, host: Host, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -162,6 +175,7 @@ def test_without_an_option_it_is_the_slurm_conf_of_slurms_own_variable(
     assert "cluster small" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("conf_check")
 def test_a_partition_of_all_nodes_is_told(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
     conf = host.site("fresh")
     conf.write_text(FRESH.replace("Nodes=server", "Nodes=ALL"))
@@ -459,6 +473,7 @@ def test_clouds_are_added_to_a_file_and_nothing_in_it_is_touched(
     assert [c.name for c in configfile.load(host.yaml).clouds] == ["lab", "nebula"]
 
 
+@pytest.mark.usefixtures("conf_check")
 def test_questions_are_asked_until_there_is_an_answer(
     host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

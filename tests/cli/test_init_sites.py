@@ -92,6 +92,7 @@ def site(
         yield Site(host, stack, monkeypatch, capsys)
 
 
+@pytest.mark.release
 def test_a_small_lab_with_ec2(site: Site) -> None:
     site.with_ec2()
     config = site.init("small", "groups: [users]\ncap: 4\nshape: 4x8G\nhead: 10.0.0.1\n")
@@ -102,6 +103,7 @@ def test_a_small_lab_with_ec2(site: Site) -> None:
     assert "generation: 5.., exclude: [t*, inf*" in text
 
 
+@pytest.mark.release
 def test_openstack_and_ec2_with_own_nodes(site: Site) -> None:
     site.with_ec2()
     bed = StackBed(site.stack.enter_context(StandIn().serving()), site.host.root)
@@ -116,6 +118,7 @@ def test_openstack_and_ec2_with_own_nodes(site: Site) -> None:
     assert config.who.accounts == ("physics",)
 
 
+@pytest.mark.release
 def test_opennebula(site: Site) -> None:
     place = site.host.root / "one"
     place.mkdir()
@@ -135,6 +138,7 @@ ENGINE = {
 }
 
 
+@pytest.mark.release
 def test_docker(site: Site) -> None:
     socket = site.host.root / "engine.sock"
     engine = site.stack.enter_context(running_proxy(socket, None))
@@ -149,6 +153,7 @@ def test_docker(site: Site) -> None:
     assert (config.clouds[0].image, config.clouds[0].network) == ("site/slurm-node:1", "slurm")
 
 
+@pytest.mark.release
 def test_an_engine_without_an_image_is_told(
     host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

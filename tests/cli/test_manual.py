@@ -207,6 +207,7 @@ def test_they_do_not_depend_on_who_makes_them(
     assert not [p for p in tmp_path.rglob("*") if p.is_file() and "somebody" in p.read_text()]
 
 
+@pytest.mark.release
 def test_they_are_made_where_no_cloud_has_its_sdk(tmp_path: Path) -> None:
     """As pip builds a wheel, with what pyproject.toml asks for and nothing else."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -222,6 +223,7 @@ def test_they_are_made_where_no_cloud_has_its_sdk(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.release
 @pytest.mark.e2e
 def test_a_wheel_brings_them(tmp_path: Path) -> None:
     source = tmp_path / "source"

@@ -155,6 +155,7 @@ def test_two_files_of_the_same_offer_are_one_series(
         assert rows_[0]["figures"]["interruptions"] > 0
 
 
+@pytest.mark.release
 def test_each_availability_counts_or_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -180,6 +181,7 @@ def test_each_availability_counts_or_is_told(
     assert "found pool 'nope', expected one of rack, compute" in capsys.readouterr().err
 
 
+@pytest.mark.release
 def test_lifetimes_of_machines_are_an_availability(tmp_path: Path) -> None:
     prices, lives = tmp_path / "p.csv", tmp_path / "lives.json"
     prices.write_text(PRICES.format(begin=1614643200, end=1614643200 + 30 * 86400))
@@ -274,6 +276,7 @@ def test_the_page_says_what_comes_of_it_from_what_and_for_whom(tmp_path: Path) -
     assert "No spot prices were given" in page
 
 
+@pytest.mark.release
 def test_the_page_follows_the_browser_and_has_the_site_without_clouds(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -292,6 +295,7 @@ def test_the_page_follows_the_browser_and_has_the_site_without_clouds(
     assert "Without public clouds" not in out.read_text(), "its own machines are far too few"
 
 
+@pytest.mark.release
 def test_the_page_draws_the_threshold_that_is_simulated(tmp_path: Path) -> None:
     prices, page = tmp_path / "prices.csv", tmp_path / "page.html"
     prices.write_text(PRICES.format(begin="2014-01-01T00:00:00Z", end="2014-02-01T00:00:00Z"))
@@ -339,6 +343,7 @@ def test_budgets_of_the_configuration_stop_public_machines(
     assert "the history has no job of account nobody, which has a budget" in told
 
 
+@pytest.mark.release
 def test_limits_of_markets_hold(tmp_path: Path) -> None:
     """The example's limits: 8 machines on demand, 16 on the spot market (of 16 nodes)."""
     prices = tmp_path / "p.csv"
@@ -459,6 +464,7 @@ def test_warm_machines_and_booting_caps_of_the_configuration(
     assert "max_booting" not in capsys.readouterr().err
 
 
+@pytest.mark.release
 def test_boots_by_batch_size_and_every_way_to_pay(tmp_path: Path) -> None:
     def figures(*arguments: str) -> dict[str, object]:
         rows = result(tmp_path, *arguments)["rows"]
@@ -522,6 +528,7 @@ def test_machines_reserved_of_no_pool_or_too_many_are_refused(
     assert "found more machines than the 8 that the pool may have" in capsys.readouterr().err
 
 
+@pytest.mark.release
 def test_windows_of_the_configuration_and_a_requeue_delay(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -543,6 +550,7 @@ def test_windows_of_the_configuration_and_a_requeue_delay(
     assert "'-1' is not a number of seconds" in capsys.readouterr().err
 
 
+@pytest.mark.release
 def test_the_site_without_public_machines(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -568,6 +576,7 @@ def test_jobs_that_were_cancelled_before_they_ran_are_told(
     assert "3 of 6 jobs were cancelled before they ran, and are left out" in capsys.readouterr().err
 
 
+@pytest.mark.release
 def test_a_zone_that_is_dear_for_minutes_is_bought_but_for_these(tmp_path: Path) -> None:
     """A price is in the file for each change: twenty of them within 22 minutes say little. The
     other zone never costs what the history as a whole would have cost there.

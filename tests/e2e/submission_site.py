@@ -83,7 +83,7 @@ def wait_for(what: str, probe: Callable[[], object], seconds: float = SETTLED) -
     while not probe():
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {seconds:.0f} s: {what}")
-        pause(began, 0.1)
+        pause(began, 0.25)  # each look is a command
 
 
 class SubmissionSite:

@@ -30,7 +30,7 @@ from tests.e2e.world import (
     submit_many,
 )
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.release]
 WATCHED = 20.0
 """Seconds for which slurmctld might still send something to the dead node: it retries within 10."""
 

@@ -14,7 +14,7 @@ from tests import netns
 from tests.e2e.lab_site import PATIENCE, Site, no_sshd, site_on
 from tests.netns import NAT, Lab
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.release]
 
 
 @pytest.fixture(scope="module")

@@ -131,6 +131,7 @@ def run_elsewhere(site: Sandbox, config: Config) -> None:
     assert "boot-failed" in told(site, config, "pub")
 
 
+@pytest.mark.release
 def test_a_pool_with_too_many_in_a_row_is_paused_until_it_is_cleared(
     site: Sandbox, config: Config, renew: Callable[[], None]
 ) -> None:
@@ -156,6 +157,7 @@ def paused_and_cleared(site: Sandbox, config: Config) -> None:
     assert "cleared" in told(site, config, "pub")
 
 
+@pytest.mark.release
 def test_where_slurm_is_first_its_jobs_do_not_wait_out_their_hold(
     site: Sandbox, config: Config, renew: Callable[[], None]
 ) -> None:

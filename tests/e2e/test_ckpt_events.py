@@ -12,7 +12,7 @@ from slurm_elastic.sandbox.cluster import Sandbox
 from tests.e2e.ckpt import UNTIL_ENOUGH, announce, counter, enough, kinds, node_of, wait_steps
 from tests.e2e.world import PATIENCE
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.release]
 
 
 @pytest.fixture(scope="module")

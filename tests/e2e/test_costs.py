@@ -19,6 +19,8 @@ from tests.e2e.world import PATIENCE, back_to_zero, ledger, machines
 
 pytestmark = pytest.mark.e2e
 PRICES = {"c5.large": Decimal("0.085"), "m5.large": Decimal("0.096")}
+LOOK = 3.0
+"""Seconds between two looks at the metrics: each is a command of ours."""
 HALF = ("--cpus-per-task=1", "--mem=100", "--partition=aws")
 
 
@@ -85,10 +87,12 @@ def test_costs_sum_to_the_emulated_bill(sandbox: Callable[..., Sandbox]) -> None
     assert set(told[both[0]].values()) == {500_000}
     assert set(told[whole].values()) == {1_000_000}
     machines_of_aws = 'slurm_elastic_machines{cloud="aws"'
-    site.wait_for(lambda: machines_of_aws not in metrics(site), PATIENCE, "all are gone")
+    site.wait_for(
+        lambda: machines_of_aws not in metrics(site), PATIENCE, "all are gone", period=LOOK
+    )
     found = site.wait_for(
         lambda: (text := metrics(site)) and 'slurm_elastic_launched_total{' in text and text,
-        3 * PATIENCE, "the counters have the machines",
+        3 * PATIENCE, "the counters have the machines", period=LOOK,
     )  # fmt: skip
     for name in ("nodes{", "api_calls_total{", "boot_seconds_count{"):
         assert f"slurm_elastic_{name}" in found

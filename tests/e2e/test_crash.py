@@ -34,6 +34,7 @@ def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
     return sandbox(static_nodes=1, suspend_time=5.0, suspend_timeout=5.0)
 
 
+@pytest.mark.release
 def test_a_program_run_twice_launches_nothing_twice(site: Sandbox) -> None:
     before, until = machines_made(site), Until(site)
     jobs = submit_many(site, 2, until.script, FULL, "--partition=aws")
@@ -81,6 +82,7 @@ def test_slurmctld_restarted_in_the_middle_of_a_burst(site: Sandbox) -> None:
     assert len(machines_made(site) - before) == 3
 
 
+@pytest.mark.release
 @pytest.mark.parametrize(
     "kind", [FaultKind.RESET_AFTER, FaultKind.RESET_BEFORE, FaultKind.THROTTLE]
 )
@@ -96,6 +98,7 @@ def test_a_lost_answer_is_asked_for_again_under_the_same_token(
     site.ec2.heal()
 
 
+@pytest.mark.release
 def test_a_fresh_machine_that_describe_does_not_show_is_not_lost(site: Sandbox) -> None:
     before = machines_made(site)
     site.ec2.hide_fresh(20.0)
@@ -125,6 +128,7 @@ def test_a_lost_ledger_is_learnt_anew_from_the_tags_and_nothing_is_deleted(site:
     back_to_zero(site)
 
 
+@pytest.mark.release
 def test_a_machine_that_dies_gives_its_job_back_at_once(site: Sandbox) -> None:
     until = Until(site)
     (job,) = submit_many(site, 1, until.script, FULL, "--partition=aws")

@@ -51,6 +51,7 @@ def test_ckptman_stands_in_for_jobs_that_may_not_be_requeued(site: Sandbox) -> N
     back_to_zero(site)
 
 
+@pytest.mark.release
 def test_without_both_services_a_job_that_may_not_be_requeued_fails(site: Sandbox) -> None:
     """The other ones wait; a partition that is down loses none."""
     site.daemon_kill()

@@ -62,6 +62,7 @@ def test_all_of_the_head_is_gone_and_comes_back(site: Sandbox) -> None:
     back_to_zero(site)
 
 
+@pytest.mark.release
 def test_slurm_elasticd_alone_is_gone(site: Sandbox) -> None:
     """slurmctld powers the node down as ever, and nobody else ends its machine."""
     nodes = idle_machines(site, 1)
@@ -74,6 +75,7 @@ def test_slurm_elasticd_alone_is_gone(site: Sandbox) -> None:
     back_to_zero(site)
 
 
+@pytest.mark.release
 def test_a_restart_of_slurmctld_ends_nothing(site: Sandbox) -> None:
     nodes = idle_machines(site, 1)
     before = sorted(m.id for m in site.ec2.state().machines if m.node in nodes)

@@ -10,7 +10,7 @@ import pytest
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests.e2e.world import Until, cleared, ledger, machines, submit_many
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.release]
 FULL = "--cpus-per-task=2"
 OFFERS = [f"{kind}/us-east-1{z}/spot" for kind in ("c5.large", "m5.large") for z in "abc"]
 

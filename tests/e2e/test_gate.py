@@ -85,6 +85,7 @@ def test_a_file_of_alice_is_gone_before_bobs_job_on_the_same_machine(
     assert Path("/etc/passwd").exists()
 
 
+@pytest.mark.release
 def test_files_stay_as_long_as_their_user_has_a_job_there(site: Sandbox, scratch: Path) -> None:
     stays = site.submit(
         "#!/bin/sh\nsleep 600\n", "--partition=aws", "-c1", "--output=/dev/null", "--chdir=/",
@@ -101,6 +102,7 @@ def test_files_stay_as_long_as_their_user_has_a_job_there(site: Sandbox, scratch
     site.wait_for(lambda: not (scratch / "mine").exists(), PATIENCE, "it goes with the last job")
 
 
+@pytest.mark.release
 def test_a_machine_that_fails_its_check_after_a_job_is_replaced(site: Sandbox, place: Path) -> None:
     # Many short sleeps: however long the machine stands still, its agent sees the job run.
     busy = f"touch {place}/sick; for n in $(seq 50); do sleep 0.5; done"

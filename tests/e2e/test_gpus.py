@@ -99,6 +99,7 @@ def test_jobs_get_the_gpus_that_they_ask_for_and_none_that_another_has(site: San
     assert told(site, narrow)[:2] == ("2", "2")
 
 
+@pytest.mark.release
 def test_parts_of_a_gpu_are_gres_of_their_own_type(site: Sandbox) -> None:
     held = Until(site)
     jobs = [
@@ -111,6 +112,7 @@ def test_parts_of_a_gpu_are_gres_of_their_own_type(site: Sandbox) -> None:
     assert {told(site, job)[1:] for job in jobs} == {("0", "1"), ("1", "1")}
 
 
+@pytest.mark.release
 def test_a_slurmd_without_files_of_its_own_gets_gres_conf_and_ours_from_the_head(
     site: Sandbox,
 ) -> None:
@@ -124,6 +126,7 @@ def test_a_slurmd_without_files_of_its_own_gets_gres_conf_and_ours_from_the_head
     assert "Gres Name=gpu Type=t4 Count=4" in done.stdout + done.stderr
 
 
+@pytest.mark.release
 def test_a_machine_with_too_few_gpus_gets_no_job_and_says_which_it_has(
     site: Sandbox, place: Path
 ) -> None:

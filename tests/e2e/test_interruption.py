@@ -51,6 +51,7 @@ def test_an_announced_interruption_saves_and_moves_the_job(site: Sandbox) -> Non
     assert "ckpt-drained" in kinds(site, node)
 
 
+@pytest.mark.release
 def test_a_job_that_ends_on_the_signal_has_not_finished(site: Sandbox) -> None:
     """Exit 0 on our signal would be COMPLETED: the requeue comes after it and wins."""
     job = counter(site, comment=EXIT_SIGN, steps=UNTIL_ENOUGH)
@@ -62,6 +63,7 @@ def test_a_job_that_ends_on_the_signal_has_not_finished(site: Sandbox) -> None:
     assert begun_at(site, job)[1] >= 8
 
 
+@pytest.mark.release
 def test_a_job_that_does_not_catch_the_signal_is_not_lost(site: Sandbox) -> None:
     until = Until(site)
     head = "#!/bin/bash\n#SBATCH --partition=aws --cpus-per-task=2\ntouch begun-$SLURM_JOB_ID\n"
@@ -75,6 +77,7 @@ def test_a_job_that_does_not_catch_the_signal_is_not_lost(site: Sandbox) -> None
     assert "ckpt-failed" in kinds(site, f"job:{job}")
 
 
+@pytest.mark.release
 def test_an_operators_notice_and_a_save_now(site: Sandbox) -> None:
     job = counter(site, steps=UNTIL_ENOUGH)
     wait_steps(site, job, 6)
@@ -91,6 +94,7 @@ def test_an_operators_notice_and_a_save_now(site: Sandbox) -> None:
     assert "back" in site.run([*ckpt, "list"]).stdout
 
 
+@pytest.mark.release
 def test_two_interruptions_of_an_array(site: Sandbox) -> None:
     """The base id of an array is all of its tasks to scontrol: only the one that is hit may move."""
     job = counter(site, "--array=1-2", steps=UNTIL_ENOUGH)

@@ -39,7 +39,12 @@ def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
 
 @pytest.mark.parametrize(
     "point",
-    ["migration.planned", "migration.after-save", "migration.saved", "migration.after-requeue"],
+    [
+        pytest.param("migration.planned", marks=pytest.mark.release),
+        pytest.param("migration.after-save", marks=pytest.mark.release),
+        "migration.saved",
+        pytest.param("migration.after-requeue", marks=pytest.mark.release),
+    ],
 )
 def test_killed_at_any_step_it_goes_on_where_it_was(site: Sandbox, point: str) -> None:
     assert point in POINTS
@@ -65,6 +70,7 @@ def state_of(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("spoil", [Path.unlink, lambda save: os.truncate(save, 0)])
 def test_a_save_that_is_spoilt_before_it_was_looked_at_is_made_anew(
     site: Sandbox, spoil: Callable[[Path], None]

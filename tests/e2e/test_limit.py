@@ -44,6 +44,7 @@ def test_a_job_goes_on_after_its_time_limit_with_a_full_one(site: Sandbox) -> No
     assert "with its full time limit" in said
 
 
+@pytest.mark.release
 def test_a_job_that_may_not_goes_no_further_than_its_limit(site: Sandbox) -> None:
     job = counter(site, "--time=1", comment=f"{FILE_SIGN},limit=0", steps=STEPS)
     site.wait_job(job, "TIMEOUT", timeout=300)

@@ -15,7 +15,7 @@ from slurm_elastic.sandbox.cluster import Sandbox
 from tests.e2e.crash import FULL
 from tests.e2e.world import Until, back_to_zero, ledger, live_machines, machines, running_nodes
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.release]
 RESUME_TIMEOUT = 400.0
 """Seconds, and as many of grace: only the resume request itself can be what helps the job."""
 

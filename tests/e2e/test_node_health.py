@@ -95,7 +95,7 @@ def test_a_machine_that_was_started_anew_is_replaced_and_its_job_runs_again(
     slurmd = start_anew(site, node)
     try:
         site.wait_for(
-            lambda: "node-failed" in elastic(site, "explain", node), 90, "the failure is told"
+            lambda: "node-failed" in elastic(site, "explain", node), 90, "the failure is told", 3.0
         )
         told = elastic(site, "explain", node)
         assert "Node unexpectedly rebooted: the machine was started anew" in told
@@ -117,6 +117,7 @@ def usable(site: Sandbox, node: str) -> bool:
     return not is_drained(seen) and "DOWN" not in seen.states
 
 
+@pytest.mark.release
 def test_a_persons_drain_stays_whatever_it_says(site: Sandbox) -> None:
     until = Until(site)
     job = site.submit(until.script, FULL, "--partition=aws")

@@ -86,6 +86,7 @@ def test_full_by_the_groups_quota_the_jobs_go_on_to_aws(site: Sandbox) -> None:
         site.wait_job(job)
 
 
+@pytest.mark.release
 def test_full_by_the_accounts_own_quota_nothing_is_even_asked(site: Sandbox) -> None:
     site.one.quota(Quota(user=ELASTIC, vm={"VMS": 1}))
     until = Until(site)
@@ -111,6 +112,7 @@ def test_a_plain_job_runs_on_opennebula_and_the_machine_knows_its_node(site: San
     site.wait_job(job)
 
 
+@pytest.mark.release
 def test_a_machine_that_finds_no_place_is_given_up_and_its_job_goes_on_to_aws(
     site: Sandbox,
 ) -> None:
@@ -126,6 +128,7 @@ def test_a_machine_that_finds_no_place_is_given_up_and_its_job_goes_on_to_aws(
     assert "No host with enough capacity" in reasons(site, job)
 
 
+@pytest.mark.release
 def test_try_follows_a_machine_from_its_order_to_its_end(site: Sandbox) -> None:
     code, said = tried(site, "nebula", "--user", "nobody")
     assert code == 0, said
@@ -133,6 +136,7 @@ def test_try_follows_a_machine_from_its_order_to_its_end(site: Sandbox) -> None:
     assert "One machine of pool neb: nebula/small/" in said
 
 
+@pytest.mark.release
 def test_try_names_the_groups_quota(site: Sandbox) -> None:
     """The account may not read it: oned tells it when it refuses the order."""
     site.one.quota(Quota(group=USERS, vm={"VMS": 0}, hidden=True))
@@ -143,6 +147,7 @@ def test_try_names_the_groups_quota(site: Sandbox) -> None:
     assert "limit of 0 reached for VMS quota" in said
 
 
+@pytest.mark.release
 def test_failures_are_asked_for_and_healed_by_command(site: Sandbox) -> None:
     def cli(*words: str) -> str:
         command = [sys.executable, "-m", "slurm_elastic.cli.main", "sandbox"]

@@ -28,7 +28,7 @@ from tests.e2e.world import (
 )
 from tests.realcloud.openstack.plane import ControlPlane, clouds_of
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.release]
 FULL = "--cpus-per-task=2"
 POOL = {
     "name": "os", "cloud": "stack", "nodes": "os[1-4]", "cpus": 2, "memory": 1256,

@@ -175,6 +175,7 @@ def alone(lines: list[str]) -> str:
     return done.stdout
 
 
+@pytest.mark.release
 def test_a_sandbox_comes_and_goes() -> None:
     lines: list[str] = []
     shown("docs/sandbox.md", "sbatch -D /tmp").run(lines.append)

@@ -16,7 +16,7 @@ from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.slurm.client.sbatch_test_only import ask_sbatch
 from tests.e2e.world import ELASTIC, running_nodes
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.release]
 SCRIPT = "#!/bin/sh\n#SBATCH --time=30 --ntasks=2\n#SBATCH --comment='two words'\nsleep 1\n"
 
 

@@ -48,6 +48,7 @@ def test_ten_jobs_from_sbatch_to_the_last_machines_end(directory):
     assert left_over(directory) == []
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("moment", ["munged", "Submitted as user nobody"])
 def test_stopped_in_the_middle_it_leaves_nothing(directory, number, moment):

@@ -23,7 +23,7 @@ from tests.e2e.world import (
 )
 from tests.slurm.contract import AWAY
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.release]
 ELASTIC = (sys.executable, "-m", "slurm_elastic.cli.main")
 
 

@@ -66,6 +66,7 @@ def test_the_second_job_starts_the_machine_of_the_first(site: Sandbox) -> None:
     assert (told.count("stopped"), told.count("started")) == (2, 1)
 
 
+@pytest.mark.release
 def test_a_refused_start_gives_the_job_a_fresh_machine(site: Sandbox) -> None:
     old = stopped(site)
     site.ec2.fail(Fault(kind=FaultKind.AUTH, action="StartInstances", count=1))

@@ -67,7 +67,14 @@ def ended(site: SubmissionSite) -> None:
 
 
 @pytest.mark.parametrize("comment", WRONG)
-@pytest.mark.parametrize("command", ["sbatch", "srun", "salloc"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "sbatch",
+        pytest.param("srun", marks=pytest.mark.release),
+        pytest.param("salloc", marks=pytest.mark.release),
+    ],
+)
 def test_a_wrong_word_is_an_error_that_names_the_right_one(
     site: SubmissionSite, comment: str, command: str
 ) -> None:

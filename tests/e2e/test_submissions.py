@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,12 @@ from slurm_elastic.providers.fake.settings import FakeCloud
 
 pytestmark = pytest.mark.e2e
 
-MODES = ("NO", "ANY", "ALL")
+MODES = (
+    "NO",
+    pytest.param("ANY", marks=pytest.mark.release),
+    pytest.param("ALL", marks=pytest.mark.release),
+)
+"""EnforcePartLimits."""
 PASS = "sched: Running job scheduler for full queue"
 ON_PREMISES = ("static", "onprem")
 EVERYWHERE = ("static", "onprem", "public")
@@ -292,16 +298,15 @@ def running_site(**options: str) -> Iterator[SubmissionSite]:
             site.stop()
 
 
-@pytest.fixture(scope="module")
-def tables() -> dict[tuple[str, bool], dict[str, Outcome]]:
-    """(EnforcePartLimits, installed) -> case -> outcome. The six sites mostly wait, so all at once."""
-    keys = [(mode, installed) for mode in MODES for installed in (False, True)]
-    with ThreadPoolExecutor(len(keys)) as pool:
-        return dict(zip(keys, pool.map(run_table, keys), strict=True))
+@pytest.fixture(scope="module", params=MODES)
+def tables(request: pytest.FixtureRequest) -> tuple[dict[str, Outcome], dict[str, Outcome]]:
+    """Case -> outcome, before and after the installation. The two sites mostly wait, so both at once."""
+    with ThreadPoolExecutor(2) as pool:
+        before, after = pool.map(partial(run_table, request.param), (False, True))
+    return before, after
 
 
-def run_table(key: tuple[str, bool]) -> dict[str, Outcome]:
-    mode, installed = key
+def run_table(mode: str, installed: bool) -> dict[str, Outcome]:
     with running_site(enforce=mode) as site:
         if installed:
             site.install(submissions_config(site))
@@ -467,12 +472,11 @@ def clear(site: SubmissionSite, keep: str = "") -> None:
         wait_for("the queue to be empty", lambda: not left())
 
 
-@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_outcome_is_the_same_but_for_jobs_that_now_may_burst(
-    case: Case, mode: str, tables: dict[tuple[str, bool], dict[str, Outcome]]
+    case: Case, tables: tuple[dict[str, Outcome], dict[str, Outcome]]
 ) -> None:
-    before, after = tables[mode, False][case.name], tables[mode, True][case.name]
+    before, after = (table[case.name] for table in tables)
 
     assert before.listed == ()
     assert after.listed == case.lists
@@ -505,6 +509,7 @@ def replace_script(site: SubmissionSite, name: str, text: str) -> None:
     os.utime(script, (later, later))
 
 
+@pytest.mark.release
 def test_who_could_not_see_the_jobs_of_others_still_cannot() -> None:
     """PrivateData is a list of which the last line wins: ours must hold the site's values too."""
     with running_site(enforce="NO", extra="PrivateData=jobs,users") as site:
@@ -587,6 +592,7 @@ def test_sites_own_script_decides_first_and_calls_ours() -> None:
     assert (plain.listed, plain.partitions) == (ON_PREMISES, set(ON_PREMISES))
 
 
+@pytest.mark.release
 def test_changing_a_pending_job_works_as_before() -> None:
     with running_site(enforce="NO") as site:
         install(site)
@@ -607,6 +613,7 @@ def changed(site: SubmissionSite, job: str, change: str) -> Ran:
         time.sleep(0.5)
 
 
+@pytest.mark.release
 def test_asking_in_vain_for_what_only_a_cloud_has_is_refused_in_other_words() -> None:
     """The one difference that no list can take away: the feature exists now, though not for all."""
     fast = Case(name="feature", args=("-C", "fast"))

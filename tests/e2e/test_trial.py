@@ -144,7 +144,10 @@ def shape(told: str) -> list[str]:
     return [" ".join(line.split()) for line in told.splitlines() if line.strip()]
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize(
+    "name",
+    [name if name == "quota" else pytest.param(name, marks=pytest.mark.release) for name in FAULTS],
+)
 def test_a_cloud_that_refuses_says_why_and_nothing_is_left(site: Sandbox, name: str) -> None:
     site.ec2.fail(FAULTS[name])
     code, said = tried(site, "aws")
@@ -169,6 +172,7 @@ def nothing_answers(site: Sandbox) -> None:
     assert not machines(site)
 
 
+@pytest.mark.release
 def test_another_munge_key_is_named_by_slurmctlds_log(
     site: Sandbox, tmp_path: Path, again: Again
 ) -> None:
@@ -189,6 +193,7 @@ def another_munge_key(site: Sandbox, tmp_path: Path) -> None:
     assert "STOPPED before registered" in trial.said
 
 
+@pytest.mark.release
 def test_a_machine_whose_clock_is_off_is_named_by_how_much(
     site: Sandbox, tmp_path: Path, again: Again
 ) -> None:
@@ -216,6 +221,7 @@ def clock_is_off(site: Sandbox, tmp_path: Path) -> None:
     assert "STOPPED before registered" in trial.said
 
 
+@pytest.mark.release
 def test_another_release_is_named_by_slurmctlds_log(site: Sandbox, again: Again) -> None:
     again(partial(another_release, site))
 
@@ -231,6 +237,7 @@ def another_release(site: Sandbox) -> None:
     assert "cause: other Slurm release: " in trial.said, trial.said
 
 
+@pytest.mark.release
 @pytest.mark.parametrize(
     ("head", "printed", "cause"),
     [
@@ -265,6 +272,7 @@ def wrong_head(site: Sandbox, tmp_path: Path, head: str, printed: str, cause: st
     assert printed in trial.said, "the console is shown"
 
 
+@pytest.mark.release
 @pytest.mark.usefixtures("namespaces")
 def test_a_user_that_the_machine_does_not_have(site: Sandbox, tmp_path: Path) -> None:
     trial = Trying(site, "dead", "--user", STRANGER)
@@ -281,6 +289,7 @@ exec {slurmd}"""
     assert STRANGER in trial.said
 
 
+@pytest.mark.release
 @pytest.mark.usefixtures("namespaces")
 def test_a_machine_whose_disk_is_full(site: Sandbox, tmp_path: Path) -> None:
     trial = Trying(site, "dead", "--user", "nobody")
@@ -309,6 +318,7 @@ def test_ctrl_c_ends_the_machine(site: Sandbox) -> None:
     assert not live_ec2(site)
 
 
+@pytest.mark.release
 def test_ctrl_c_between_the_order_and_the_clouds_answer_waits_for_the_machine(
     site: Sandbox,
 ) -> None:
@@ -334,6 +344,7 @@ def test_ctrl_c_between_the_order_and_the_clouds_answer_waits_for_the_machine(
     assert not live_ec2(site)
 
 
+@pytest.mark.release
 def test_a_slurmctld_that_answers_late_ends_no_trial(site: Sandbox) -> None:
     """For longer than a command waits for it."""
     trial = Trying(site, "pub", "--user", "nobody")
@@ -344,6 +355,7 @@ def test_a_slurmctld_that_answers_late_ends_no_trial(site: Sandbox) -> None:
     assert steps(trial.said) == [str(step) for step in Step]
 
 
+@pytest.mark.release
 def test_a_command_that_is_killed_leaves_the_end_to_the_daemon(site: Sandbox) -> None:
     trial = Trying(site, "pub")
     trial.until(" launched ")

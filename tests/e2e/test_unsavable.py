@@ -12,7 +12,7 @@ from slurm_elastic.sandbox.cluster import Sandbox
 from tests.e2e.ckpt import kinds, node_of
 from tests.e2e.world import PATIENCE, ledger
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.release]
 SCRIPT = "#!/bin/bash\n#SBATCH --partition=aws --cpus-per-task=2 --open-mode=append\nsleep 300\n"
 
 

@@ -51,6 +51,7 @@ def test_a_user_sees_own_jobs_alone_and_the_machines_and_opens_no_file(site: San
         assert "PermissionError" in opened.stderr, path
 
 
+@pytest.mark.release
 def test_a_slurmctld_that_hangs_is_said_and_makes_no_machine_an_orphan(site: Sandbox) -> None:
     running_nodes(site, [site.submit("sleep 600", "--partition=onprem")])
     slurmctld = site.processes.get(SLURMCTLD)
@@ -66,6 +67,7 @@ def test_a_slurmctld_that_hangs_is_said_and_makes_no_machine_an_orphan(site: San
     assert "does not list it" not in json.dumps(view)
 
 
+@pytest.mark.release
 def test_users_are_answered_again_by_a_daemon_that_was_killed_and_started(site: Sandbox) -> None:
     site.daemon_kill()
     done = as_user(site, "status")

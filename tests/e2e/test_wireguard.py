@@ -66,6 +66,7 @@ def test_two_node_jobs_run_through_the_tunnel(site: Site, joined: dict[str, str]
     assert sorted(done.stdout.split()) == ["pub1", "pub2"], "the same from the head itself"
 
 
+@pytest.mark.release
 def test_signals_reach_steps(site: Site, joined: dict[str, str]) -> None:
     ready, got = site.work("ready"), site.work("got")
     step = f"trap 'touch {got}; exit 0' USR1; touch {ready}; while :; do sleep 0.2; done"
@@ -130,6 +131,7 @@ def test_peers_are_those_of_live_machines_whatever_was_restarted(
     assert sorted(done.stdout.split()) == ["pub1", "pub2"]
 
 
+@pytest.mark.release
 def test_doctor_finds_a_tunnel_well(site: Site, joined: dict[str, str]) -> None:
     found = site.doctor()
     assert {f.level for fs in found.values() for f in fs} == {Level.OK}
@@ -142,6 +144,7 @@ def test_doctor_finds_a_tunnel_well(site: Site, joined: dict[str, str]) -> None:
     assert "NodeAddr" not in found
 
 
+@pytest.mark.release
 def test_doctor_finds_the_largest_packet_where_larger_ones_are_lost(
     site: Site, joined: dict[str, str]
 ) -> None:
@@ -165,6 +168,7 @@ def test_doctor_finds_the_largest_packet_where_larger_ones_are_lost(
     assert {f.level for f in site.doctor()["MTU"]} == {Level.OK}
 
 
+@pytest.mark.release
 def test_doctor_names_machines_that_are_silent(site: Site, joined: dict[str, str]) -> None:
     old = site.doctor(later=1000.0)["tunnel"]
     assert [f.level for f in old] == [Level.WRONG]
@@ -193,6 +197,7 @@ def test_a_removed_machine_is_shut_out(site: Site, joined: dict[str, str]) -> No
     assert gone not in netns.sh("nft", "list", "table", "inet", TABLE)
 
 
+@pytest.mark.release
 def test_a_stopped_machine_comes_back_with_the_key_on_its_disk(
     site: Site, joined: dict[str, str]
 ) -> None:

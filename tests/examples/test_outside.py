@@ -17,7 +17,10 @@ EXAMPLES = ROOT / "examples"
 MOST_LINES = {"libcloud": 150, "weekend": 50, "restartfile": 120}
 
 
-@pytest.fixture(scope="module", params=MOST_LINES)
+@pytest.fixture(
+    scope="module",
+    params=["libcloud", "weekend", pytest.param("restartfile", marks=pytest.mark.release)],
+)
 def installed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with the package, beside its tests; nothing is built in the clone."""
     example = EXAMPLES / request.param

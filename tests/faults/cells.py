@@ -8,13 +8,15 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from slurm_elastic.testing.bench import Bench
-from slurm_elastic.testing.matrix import CALLS, FAULTS, outcome_of
+from slurm_elastic.testing.matrix import CALLS, FAULTS, FOR_GOOD, HIDDEN, LOST, outcome_of
 
 PROVIDERS = ("fake", "local", "aws", "aws fleet", "opennebula", "openstack", "docker", "libvirt")
+IN_MEMORY = ("fake", "local")
 BY_LOOKUP = ("opennebula", "openstack")
 """Their APIs take no token with a launch: nothing but lists tells of one without an answer."""
 PAGE = Path(__file__).parents[2] / "docs" / "faults.md"
@@ -52,10 +54,30 @@ def noted() -> Iterator[dict[Cell, str]]:
         path.write_text(table(before | found) + "\n")
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("call", CALLS)
+def cells(provider: str) -> list[Any]:
+    """Each call x each fault, as a test's parameters; in the first tier each fault at one call, where
+    it is that of a launch alone at that, so that each cloud has each fault once. In memory all are.
+    """
+    calls = itertools.cycle(CALLS)
+    first = {f: "launch" if f in (*FOR_GOOD, HIDDEN, LOST) else next(calls) for f in FAULTS}
+    return [
+        pytest.param(
+            provider, call, fault,
+            marks=() if provider in IN_MEMORY or first[fault] == call else pytest.mark.release,
+        )
+        for call in CALLS
+        for fault in FAULTS
+    ]  # fmt: skip
+
+
+def column(*providers: str) -> pytest.MarkDecorator:
+    """The parameters of the columns of these."""
+    whole = [cell for provider in providers for cell in cells(provider)]
+    return pytest.mark.parametrize(("provider", "call", "fault"), whole)
+
+
 class Column:
-    """Each fault x each call of the ``provider`` that the fixture ``bench`` is of."""
+    """Each fault x each call of the ``provider`` that the fixture ``bench`` is of; with ``column``."""
 
     def test_no_orphan_no_double_and_a_defined_state(
         self, bench: Bench, outcomes: dict[Cell, str], provider: str, call: str, fault: str

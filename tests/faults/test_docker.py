@@ -9,7 +9,7 @@ from realcloud.docker.engine import Engine
 
 from slurm_elastic.testing.bench import Bench, open_bench
 from tests.faults.beds import Docker
-from tests.faults.cells import Column
+from tests.faults.cells import Column, column
 
 
 @pytest.fixture
@@ -18,5 +18,5 @@ def bench(docker_engine: Engine, trixie: str) -> Iterator[Bench]:
         yield made
 
 
-@pytest.mark.parametrize("provider", [Docker.name])
+@column(Docker.name)
 class TestDocker(Column): ...

@@ -9,7 +9,7 @@ from libvirt_hosts import Daemon, running_libvirtd
 
 from slurm_elastic.testing.bench import Bench, open_bench
 from tests.faults.beds import Libvirt
-from tests.faults.cells import Column
+from tests.faults.cells import Column, column
 
 
 @pytest.fixture(scope="module")
@@ -24,5 +24,5 @@ def bench(daemon: Daemon) -> Iterator[Bench]:
         yield made
 
 
-@pytest.mark.parametrize("provider", [Libvirt.name])
+@column(Libvirt.name)
 class TestLibvirt(Column): ...

@@ -26,7 +26,7 @@ def beds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Callabl
         yield made
 
 
-@pytest.fixture(params=BY_LOOKUP)
+@pytest.fixture(params=[BY_LOOKUP[0], pytest.param(BY_LOOKUP[1], marks=pytest.mark.release)])
 def bench(
     request: pytest.FixtureRequest, beds: dict[str, Callable[[Path], Any]]
 ) -> Iterator[Bench]:

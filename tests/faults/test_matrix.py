@@ -15,7 +15,7 @@ import pytest
 from slurm_elastic.testing.bench import Bench, open_bench
 from slurm_elastic.testing.matrix import FAULTS
 from tests.faults.beds import Docker, Libvirt, all_beds
-from tests.faults.cells import OPEN, PAGE, PROVIDERS, Column, table, told
+from tests.faults.cells import OPEN, PAGE, PROVIDERS, Column, column, table, told
 
 ALONE = (Docker.name, Libvirt.name)
 Beds = dict[str, Callable[[Path], Any]]
@@ -33,7 +33,7 @@ def bench(request: pytest.FixtureRequest, beds: Beds) -> Iterator[Bench]:
         yield made
 
 
-@pytest.mark.parametrize("provider", [p for p in PROVIDERS if p not in ALONE])
+@column(*(p for p in PROVIDERS if p not in ALONE))
 class TestAll(Column): ...
 
 

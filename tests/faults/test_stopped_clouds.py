@@ -34,7 +34,12 @@ def libvirtd() -> Iterator[Daemon]:
         yield running
 
 
-@pytest.fixture(params=CLOUDS)
+@pytest.fixture(
+    params=[
+        cloud if cloud == "aws" else pytest.param(cloud, marks=pytest.mark.release)
+        for cloud in CLOUDS
+    ]
+)
 def bench(
     request: pytest.FixtureRequest, beds: Beds, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Bench]:

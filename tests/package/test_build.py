@@ -53,6 +53,7 @@ def package(kind: str, directory: Path) -> Path:
     return Path(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.release
 @pytest.mark.skipif(os.geteuid() != 0, reason="scripts/package wants root")
 def test_from_its_sources_pip_installs_the_same_with_man_pages(tmp_path):
     one, other = (package("sdist", tmp_path / name) for name in ("one", "other"))
@@ -79,6 +80,7 @@ def pip(work: Path, command: str, *words: object) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.release
 def test_man_pages_are_made_without_the_libraries_of_any_cloud(tmp_path):
     """Where pip builds, it has what pyproject.toml's build-system names, and no extra."""
     made = subprocess.run(

@@ -78,6 +78,7 @@ def test_ec2_tells_types_and_prices(bed: AwsBed) -> None:
     assert not any(name.endswith(".metal") for name in found)
 
 
+@pytest.mark.release
 def test_a_flexible_pool_has_dozens_of_offers(bed: AwsBed, tmp_path: Path) -> None:
     plain = config_of(bed, tmp_path, SOME)
     config = catalogues.completed(plain, time.time())
@@ -89,6 +90,7 @@ def test_a_flexible_pool_has_dozens_of_offers(bed: AwsBed, tmp_path: Path) -> No
     assert all(4 <= offer.cpus <= 8 and offer.memory >= 8192 for offer in offers)
 
 
+@pytest.mark.release
 def test_spot_above_the_catalogues_price_blocks_the_type(bed: AwsBed, tmp_path: Path) -> None:
     bed.control.list_price("c5.xlarge", 0.05)
     bed.control.price("c5.xlarge", "*", 0.09)
@@ -110,6 +112,7 @@ def test_the_price_list_refused_is_the_cloud_refused(bed: AwsBed, tmp_path: Path
     assert "iam render aws" in finding.advice
 
 
+@pytest.mark.release
 def test_doctor_compares_typed_prices(bed: AwsBed, tmp_path: Path) -> None:
     def of(price: float) -> InstanceType:
         return InstanceType(cpus=4, memory=8192, price=price)
@@ -156,6 +159,7 @@ def test_the_keeper_asks_and_tells_of_another_catalogue(bed: AwsBed, tmp_path: P
     assert from_state(plain, time.time()).pools[0].type_names != (name,)
 
 
+@pytest.mark.release
 def test_a_cloud_that_is_away_keeps_its_catalogue(bed: AwsBed, tmp_path: Path) -> None:
     plain = config_of(bed, tmp_path, SOME)
     assert catalogues.refresh(plain, 1_800_000_000.0) == []
@@ -167,6 +171,7 @@ def test_a_cloud_that_is_away_keeps_its_catalogue(bed: AwsBed, tmp_path: Path) -
     assert found.at == 1_800_000_000.0
 
 
+@pytest.mark.release
 def test_explain_tells_once_which_types_a_pool_is_bought_by(tmp_path: Path, bed: AwsBed) -> None:
     plain = config_of(bed, tmp_path, ("c5.xlarge",))
     catalogues.refresh(plain, time.time())

@@ -83,6 +83,7 @@ def test_static_nodes_run_a_users_job_and_down_leaves_nothing(spec):
     assert str(spec.dir) not in Path("/proc/mounts").read_text()
 
 
+@pytest.mark.release
 def test_up_twice_says_so_and_another_process_can_take_it_down(cluster, spec):
     with pytest.raises(SandboxError, match="already up"):
         Sandbox(spec).up()
@@ -103,6 +104,7 @@ def test_up_starts_a_dead_service_alone_with_what_it_knew(cluster, spec):
     assert {name: cluster.processes.get(name) for name in kept} == kept
 
 
+@pytest.mark.release
 def test_with_a_slurm_of_which_a_host_has_one_slurmd_it_says_so_and_leaves_nothing(
     spec, monkeypatch
 ):
@@ -122,6 +124,7 @@ def test_with_a_slurm_of_which_a_host_has_one_slurmd_it_says_so_and_leaves_nothi
     assert not spec.dir.exists()
 
 
+@pytest.mark.release
 def test_up_clears_a_half_dead_one_away_first(cluster, spec):
     before = cluster.processes.get("munged")
     cluster.daemon_kill()
@@ -140,6 +143,7 @@ def test_up_clears_a_half_dead_one_away_first(cluster, spec):
     assert sum(b"cli.local_agent" in command for command in commands) == 1
 
 
+@pytest.mark.release
 def test_another_sandbox_takes_none_of_its_ports_not_even_those_of_nodes_that_are_off(
     cluster, spec, monkeypatch, tmp_path
 ):
@@ -166,6 +170,7 @@ def test_sandboxes_that_come_up_at_once_get_different_ports(monkeypatch, tmp_pat
     assert all(later - first >= ports_needed(SandboxSpec()) for first, later in pairwise(firsts))
 
 
+@pytest.mark.release
 def test_slurmctld_restarts_with_its_jobs(cluster):
     job = cluster.submit("sleep 2", "-p", "batch")
     cluster.wait_job(job, "RUNNING", "COMPLETED")
@@ -207,6 +212,7 @@ def test_an_empty_directory_that_others_can_write_in_is_not_taken(
         spec.dir.rmdir()
 
 
+@pytest.mark.release
 def test_a_pid_that_was_given_out_again_is_not_killed(cluster, spec):
     other = local_processes.spawn(["sleep", "1000"], {}, log="/dev/null")
     cluster.processes.stop("local-agent")

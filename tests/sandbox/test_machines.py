@@ -16,6 +16,7 @@ from slurm_elastic.sandbox.spec import SandboxSpec
 
 _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 pytestmark = [
+    pytest.mark.release,
     pytest.mark.e2e,
     pytest.mark.skipif(os.getuid() != 0, reason="slurmd and munged need root"),
     unless("slurmctld"),

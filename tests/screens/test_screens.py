@@ -34,7 +34,9 @@ def compare(name: str, found: str, *, update: bool) -> None:
     assert found == path.read_text(), f"{path}: see the first lines of this module"
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(
+    "width", [FIRST, *(pytest.param(w, marks=pytest.mark.release) for w in WIDTHS if w != FIRST)]
+)
 @pytest.mark.parametrize("name", SITUATIONS)
 def test_screens_are_as_they_were_read(
     theatre: Theatre, name: str, width: int, pytestconfig: pytest.Config

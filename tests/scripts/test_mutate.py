@@ -180,6 +180,7 @@ def test_tests_are_chosen_by_the_lines_that_they_ran_through(mutate: Any, tmp_pa
     assert mutate.chosen.TestMap.of(tmp_path / "tests") is None
 
 
+@pytest.mark.release
 def test_a_learning_run_notes_the_lines_of_each_test(
     mutate: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

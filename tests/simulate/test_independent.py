@@ -24,7 +24,8 @@ from slurm_elastic.simulate.scenario import PoolModel, Scenario
 from tests.simulate import independent
 from tests.simulate.independent_cases import cases, differences
 
-EXAMPLES = int(os.environ.get("SLURM_ELASTIC_EXAMPLES") or 400)
+EXAMPLES = int(os.environ.get("SLURM_ELASTIC_EXAMPLES") or 80)
+MORE = 10 * EXAMPLES
 SLICE = 200
 HISTORIES = {
     "KTH-SP2-1996-2.1-cln": 100,
@@ -33,6 +34,9 @@ HISTORIES = {
     "lublin_256": 256,
 }
 """Histories, and the processors of their machines."""
+FIRST = ("SDSC-SP2-1998-4.2-cln",)
+NAMES = [n if n in FIRST else pytest.param(n, marks=pytest.mark.release) for n in HISTORIES]
+"""One history in the first tier."""
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -50,6 +54,13 @@ def test_random_sites(case: tuple[Jobs, Scenario]) -> None:
     assert not differences(*case)
 
 
+@pytest.mark.release
+@settings(max_examples=MORE, deadline=None, suppress_health_check=list(HealthCheck))
+@given(cases())
+def test_more_random_sites(case: tuple[Jobs, Scenario]) -> None:
+    assert not differences(*case)
+
+
 def slice_of(name: str, begin: int) -> Jobs:
     """Jobs of a history from one on."""
     path = history(name)
@@ -59,8 +70,8 @@ def slice_of(name: str, begin: int) -> Jobs:
     return jobs.only(range(begin, begin + SLICE))
 
 
-@pytest.mark.parametrize("begin", [0, 2000])
-@pytest.mark.parametrize("name", HISTORIES)
+@pytest.mark.parametrize("begin", [0, pytest.param(2000, marks=pytest.mark.release)])
+@pytest.mark.parametrize("name", NAMES)
 def test_slices_of_public_histories(name: str, begin: int) -> None:
     """A third of the machines stand there, the others are a cloud's."""
     jobs = slice_of(name, begin)
@@ -89,7 +100,7 @@ def test_slices_of_public_histories(name: str, begin: int) -> None:
 
 
 @pytest.mark.parametrize("growth", [Slurm(), OnDemand()], ids=lambda growth: type(growth).__name__)
-@pytest.mark.parametrize("name", HISTORIES)
+@pytest.mark.parametrize("name", NAMES)
 def test_slices_on_spot_machines_that_are_lost(name: str, growth: Slurm | OnDemand) -> None:
     jobs, draw = slice_of(name, 2000), random.Random(name)
     procs = 16 if HISTORIES[name] > 256 else 4

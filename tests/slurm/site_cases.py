@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from slurm_elastic.config import Config, configfile
 
 ROOT = Path(__file__).parents[1]
 SITES = ROOT / "data" / "sites"
 NAMES = ("small", "accounting", "own-lua", "topology", "private")
+SOME = ("small", "own-lua")
+"""What the first tier installs at; the others are in the release tier, and in its checks of texts."""
 CLUSTERS = {
     "small": "small",
     "accounting": "physics",
@@ -23,6 +28,12 @@ TOPOLOGY_LINES = (
     "SwitchName=elastic-onprem Nodes=op[1-2]",
     "SwitchName=core Switches=rack[1-2],elastic-aws,elastic-onprem",
 )
+
+
+def in_tiers(*more: str) -> list[Any]:
+    """The sites' names, and ``more`` of them, as a test's parameter: some of them in the first tier."""
+    others = [pytest.param(name, marks=pytest.mark.release) for name in NAMES if name not in SOME]
+    return [*SOME, *more, *others]
 
 
 def copy(name: str, directory: Path) -> Path:

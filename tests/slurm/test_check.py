@@ -78,7 +78,7 @@ def listener() -> Iterator[Listener]:
 
 
 @isolated
-@pytest.mark.parametrize("name", site_cases.NAMES)
+@pytest.mark.parametrize("name", site_cases.in_tiers())
 def test_each_site_reads_the_same_with_the_fragment(name: str, root: Path) -> None:
     report = check.check(planned(name, root))
     assert report.full

@@ -44,6 +44,11 @@ def configured(root: Path, gres_conf: str | None = None, **gpus: object) -> Conf
     return replace(config, slurm=settings, state_dir=f"{root}/state", pools=pools)
 
 
+def alone(config: Config) -> Config:
+    """Where nobody answers, or even has the name of the site's head: it is asked for a second only."""
+    return replace(config, slurm=replace(config.slurm, command_timeout=1.0))
+
+
 def lines(config: Config) -> list[str]:
     text = plan.make(config, version=VERSION).gres
     return [line for line in text.splitlines() if not line.startswith("#")]
@@ -124,7 +129,7 @@ def test_types_with_gpus_that_a_pool_does_not_tell_of_are_told(root: Path) -> No
 
 @pytest.mark.parametrize("own", [None, "NodeName=n1 Name=gpu File=/dev/null", "#\r\nName=fpga\r\n"])
 def test_gres_conf_is_the_sites_again_after_the_uninstall(own: str | None, root: Path) -> None:
-    config, path = configured(root, own), root / "etc" / "gres.conf"
+    config, path = alone(configured(root, own)), root / "etc" / "gres.conf"
     yaml = root / "elastic" / "slurm-elastic.yaml"
     yaml.parent.mkdir()
     install(config, yaml, version=VERSION, verify=False)
@@ -140,7 +145,7 @@ def test_gres_conf_is_the_sites_again_after_the_uninstall(own: str | None, root:
 def test_a_pool_that_has_no_gpus_any_more_leaves_gres_conf(root: Path) -> None:
     yaml = root / "elastic" / "slurm-elastic.yaml"
     yaml.parent.mkdir()
-    config = configured(root)
+    config = alone(configured(root))
     install(config, yaml, version=VERSION, verify=False)
     spot, gpus, hall = config.pools
     without = replace(config, pools=(spot, replace(gpus, gres={}), hall))

@@ -47,7 +47,7 @@ def settled(view: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
     }
 
 
-@pytest.mark.parametrize("name", site_cases.NAMES)
+@pytest.mark.parametrize("name", site_cases.in_tiers())
 def test_a_job_runs_on_through_install_and_uninstall(name: str, root: Path) -> None:
     live = LiveSite(name, root)
     try:
@@ -117,6 +117,7 @@ def test_uninstall_moves_waiting_jobs_and_refuses_what_needs_us(root: Path) -> N
         live.stop()
 
 
+@pytest.mark.release
 def test_without_a_restart_the_programs_stay_until_slurmctld_let_go(root: Path) -> None:
     """A slurmctld that takes other nodes by reconfigure lets go at once; 22.05's at its restart."""
     live = LiveSite("small", root)
@@ -192,6 +193,7 @@ def test_the_sites_own_prolog_and_epilog_still_run(root: Path) -> None:
         live.stop()
 
 
+@pytest.mark.release
 def test_a_running_slurmctld_reads_a_filter_that_changed_and_no_other(root: Path) -> None:
     """It goes by the time stamp of job_submit.lua, the site's own or ours, in whole seconds."""
     live = LiveSite("small", root)
@@ -216,6 +218,7 @@ def test_a_running_slurmctld_reads_a_filter_that_changed_and_no_other(root: Path
         live.stop()
 
 
+@pytest.mark.release
 def test_a_pool_that_leaves_takes_no_waiting_job_with_it(root: Path) -> None:
     live = LiveSite("small", root)
     try:

@@ -58,12 +58,15 @@ def bed(ec2: Ec2Control) -> AwsBed:
     return FleetBed(ec2)
 
 
+@pytest.mark.release
 class TestFleetLaunches(LaunchContract): ...
 
 
+@pytest.mark.release
 class TestFleetScarcity(ScarceContract): ...
 
 
+@pytest.mark.release
 class TestFleetFaults(FaultContract):
     def test_a_lost_answer_is_found_by_tag(self, bed: AwsBed) -> None:
         """Its machines get their nodes when the launch is repeated, or minutes later."""
@@ -86,6 +89,7 @@ class TestFleetFaults(FaultContract):
         assert bed.calls("CreateTags") == calls
 
 
+@pytest.mark.release
 class TestFleetDelays(DelayedContract): ...
 
 
@@ -224,7 +228,9 @@ def test_places_are_tagged_in_few_calls(bed: AwsBed) -> None:
     assert {m.id: m.node for m in opened(bed).instances()} == {m.id: m.node for m in machines}
 
 
-@pytest.mark.parametrize("calls", range(1, 7))
+@pytest.mark.parametrize(
+    "calls", [2, *(pytest.param(calls, marks=pytest.mark.release) for calls in (1, 3, 4, 5, 6))]
+)
 def test_tags_that_are_lost_half_way_are_set_when_the_launch_is_repeated(
     bed: AwsBed, calls: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -337,6 +343,7 @@ def test_a_machine_that_ec2_does_not_know_keeps_no_other_from_its_node(
     assert {m.node for m in machines} == early, "and the launch does not stay in doubt"
 
 
+@pytest.mark.release
 def test_changed_settings_do_not_start_a_launch_twice(bed: AwsBed) -> None:
     spec = wide(bed, 3)
     first = opened(bed).launch(spec)
@@ -359,6 +366,7 @@ def test_a_template_is_made_once_for_one_content(bed: AwsBed) -> None:
     assert bed.calls("CreateLaunchTemplate") == 3
 
 
+@pytest.mark.release
 def test_a_template_that_somebody_deleted_is_made_anew(bed: AwsBed) -> None:
     provider = opened(bed)
     provider.launch(wide(bed, 1))

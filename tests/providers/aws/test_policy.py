@@ -124,12 +124,14 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
     return Gate(monkeypatch)
 
 
+@pytest.mark.release
 class TestOneOfferAfterTheOther(LaunchContract):
     @pytest.fixture
     def bed(self, ec2: Ec2Control, gate: Gate) -> AwsBed:
         return guarded(AwsBed, ec2, gate)
 
 
+@pytest.mark.release
 class TestFleets(LaunchContract):
     @pytest.fixture
     def bed(self, ec2: Ec2Control, gate: Gate) -> AwsBed:
@@ -205,8 +207,14 @@ CASES = [lambda bed: {}, lambda bed: {"zones": ()}, key_and_role, network, templ
          catalogue, on_demand]  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("kind", [AwsBed, FleetBed])
+EACH = [
+    pytest.param(kind, case, marks=() if case in first else pytest.mark.release)
+    for kind, first in ((AwsBed, set(CASES) - {catalogue}), (FleetBed, CASES[:1]))
+    for case in CASES
+]
+
+
+@pytest.mark.parametrize(("kind", "case"), EACH)
 def test_whatever_is_granted_is_used(
     case: Callable[[AwsBed], dict[str, object]], kind: type[AwsBed], ec2: Ec2Control, gate: Gate
 ) -> None:

@@ -63,16 +63,20 @@ class TestAwsFaults(FaultContract): ...
 class TestAwsStops(StopContract): ...
 
 
+@pytest.mark.release
 class TestAwsStopFaults(StopFaultContract): ...
 
 
+@pytest.mark.release
 class TestAwsDelays(DelayedContract): ...
 
 
+@pytest.mark.release
 class TestAwsProtection(ProtectedContract): ...
 
 
 class TestAwsBulk(BulkContract):
+    @pytest.mark.release
     def test_a_launch_of_more_than_a_thousand(self, bed: AwsBed) -> None:
         super().test_a_launch_of_more_than_a_thousand(bed)
         assert bed.calls("RunInstances") == 2

@@ -83,6 +83,7 @@ def test_an_end_leaves_no_volume_but_those_of_others(bed: LibvirtBed) -> None:
     assert {"vm1.qcow2"} < bed.volumes()
 
 
+@pytest.mark.release
 def test_one_that_powers_itself_off_has_ended(bed: LibvirtBed) -> None:
     provider = bed.open()
     spec = spec_for(bed, provider, 1)
@@ -93,6 +94,7 @@ def test_one_that_powers_itself_off_has_ended(bed: LibvirtBed) -> None:
         provider.launch(spec)
 
 
+@pytest.mark.release
 def test_what_qemu_refuses_leaves_nothing(bed: LibvirtBed) -> None:
     """The definition is sound, but the start is refused. On a busy machine libvirt at times asks for
     qemu's own words before qemu has said them.
@@ -108,6 +110,7 @@ def test_what_qemu_refuses_leaves_nothing(bed: LibvirtBed) -> None:
     assert bed.volumes() == set()
 
 
+@pytest.mark.release
 def test_one_that_was_never_started_is_started_by_the_repetition(bed: LibvirtBed) -> None:
     provider = bed.open()
     spec = spec_for(bed, provider, 2)
@@ -135,6 +138,7 @@ def repeated(bed: LibvirtBed, spec: LaunchSpec) -> list[Instance]:
     return made
 
 
+@pytest.mark.release
 def test_machines_go_on_while_libvirtd_restarts(bed: LibvirtBed) -> None:
     provider = bed.open()
     machines = provider.launch(spec_for(bed, provider, 1))
@@ -147,6 +151,7 @@ def test_machines_go_on_while_libvirtd_restarts(bed: LibvirtBed) -> None:
     assert bed.alive() == set()
 
 
+@pytest.mark.release
 def test_one_that_is_stopped_keeps_its_disk_and_is_started_with_it(bed: LibvirtBed) -> None:
     """Nothing is booted that could shut down: it is switched off as a guest would do itself."""
     provider = bed.open()

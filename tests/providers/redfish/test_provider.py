@@ -66,6 +66,7 @@ class TestRedfishFaults(FaultContract):
     asks_for_notices = False
 
 
+@pytest.mark.release
 class TestRedfishMatrix(FaultMatrix): ...
 
 

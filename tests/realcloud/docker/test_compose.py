@@ -12,7 +12,7 @@ import yaml
 from .engine import REPO, Engine
 from .world import Host, wait_for
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.release]
 
 COMPOSE = REPO / "containers" / "compose.yaml"
 

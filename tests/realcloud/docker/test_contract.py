@@ -32,9 +32,11 @@ def bed(docker_engine: Engine, trixie: str, tmp_path: Path) -> Iterator[DockerBe
 class TestDockerLaunches(LaunchContract): ...
 
 
+@pytest.mark.release
 class TestDockerScarcity(ScarceContract): ...
 
 
+@pytest.mark.release
 def test_a_start_whose_answer_is_lost_is_found_running(bed: DockerBed) -> None:
     provider = bed.open()
     spec = spec_for(bed, provider, 2)
@@ -47,6 +49,7 @@ def test_a_start_whose_answer_is_lost_is_found_running(bed: DockerBed) -> None:
     assert len(bed.alive()) == 2
 
 
+@pytest.mark.release
 def test_one_made_but_never_started_is_started_by_the_repetition(bed: DockerBed) -> None:
     provider = bed.open()
     spec = spec_for(bed, provider, 2)
@@ -59,6 +62,7 @@ def test_one_made_but_never_started_is_started_by_the_repetition(bed: DockerBed)
     assert len(bed.alive()) == 2
 
 
+@pytest.mark.release
 def test_an_end_whose_answer_is_lost_can_be_asked_for_again(bed: DockerBed) -> None:
     provider = bed.open()
     ids = [m.id for m in provider.launch(spec_for(bed, provider, 2))]
@@ -79,6 +83,7 @@ def test_a_missing_image_starts_nothing_and_says_so(bed: DockerBed) -> None:
     assert bed.alive() == set()
 
 
+@pytest.mark.release
 def test_a_missing_network_leaves_no_container_behind(bed: DockerBed) -> None:
     mine = str(uuid4())
     provider = bed.open(mine, network="nowhere")
@@ -89,6 +94,7 @@ def test_a_missing_network_leaves_no_container_behind(bed: DockerBed) -> None:
     assert bed.client.containers.list(all=True, filters=labelled, ignore_removed=True) == []
 
 
+@pytest.mark.release
 def test_a_program_that_ends_at_once_is_soon_no_machine(bed: DockerBed) -> None:
     provider = bed.open(command=("/no/such/program",))
     with contextlib.suppress(CapacityError):  # where it has ended before the launch looks
@@ -97,6 +103,7 @@ def test_a_program_that_ends_at_once_is_soon_no_machine(bed: DockerBed) -> None:
     assert bed.alive() == set()
 
 
+@pytest.mark.release
 def test_what_a_container_printed_is_its_console_also_when_it_has_ended(bed: DockerBed) -> None:
     said = "echo to the left; echo to the right >&2"
     provider = bed.open(command=("sh", "-c", f"{said}; exec sleep infinity"))
@@ -111,5 +118,6 @@ def test_what_a_container_printed_is_its_console_also_when_it_has_ended(bed: Doc
     assert asked.console("0123456789ab") == ""
 
 
+@pytest.mark.release
 class TestDockerFaults(FaultContract):
     asks_for_notices = False

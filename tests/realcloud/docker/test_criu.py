@@ -48,6 +48,7 @@ def test_a_power_cut_costs_what_came_after_the_last_image(world: CriuWorld) -> N
     power_cut(world)
 
 
+@pytest.mark.release
 def test_periodic_images_leave_nothing_on_the_nodes_own_disk(world: CriuWorld) -> None:
     job = started(world)
     node = world.nodes()[world.job(job)["NodeList"]]
@@ -107,6 +108,7 @@ def has_gone_on(world: CriuWorld, job: int) -> None:
     gone(world, job)
 
 
+@pytest.mark.release
 def test_a_lock_that_outlives_its_machine_is_waited_for(world: CriuWorld) -> None:
     job = started(world)
     assert world.ask(job, "go")["ok"]["number"] == 1
@@ -115,6 +117,7 @@ def test_a_lock_that_outlives_its_machine_is_waited_for(world: CriuWorld) -> Non
     has_gone_on(world, job)
 
 
+@pytest.mark.release
 def test_scancel_ends_the_wait_for_a_lock(world: CriuWorld) -> None:
     job = started(world)
     assert "ok" in world.ask(job, "go")
@@ -128,6 +131,7 @@ def test_scancel_ends_the_wait_for_a_lock(world: CriuWorld) -> None:
     gone(world, job)
 
 
+@pytest.mark.release
 def test_a_restart_waits_for_a_slurmctld_that_does_not_answer(world: CriuWorld) -> None:
     job = started(world)
     assert world.ask(job, "stop")["ok"]["number"] == 1
@@ -145,6 +149,7 @@ exit 3
 """
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("silent", [("ready", "run"), ("run",)], ids=["at first", "then"])
 def test_a_job_that_cannot_be_driven_is_as_if_it_had_no_launcher(
     world: CriuWorld, silent: tuple[str, ...]
@@ -164,6 +169,7 @@ def test_a_job_that_cannot_be_driven_is_as_if_it_had_no_launcher(
     assert "/data/x 1" in outputs[0][0]
 
 
+@pytest.mark.release
 def test_what_cannot_be_saved_goes_on_unharmed(world: CriuWorld) -> None:
     job = world.sbatch(UNSAVABLE, "-o", "out-%j")
     world.standing(job)
@@ -188,6 +194,7 @@ print("child", child.wait())
 """
 
 
+@pytest.mark.release
 def test_a_child_that_nobody_has_asked_for_moves_along(world: CriuWorld) -> None:
     job = world.sbatch(ZOMBIE, "-o", "out-%j")
     world.standing(job)
@@ -200,6 +207,7 @@ def test_a_child_that_nobody_has_asked_for_moves_along(world: CriuWorld) -> None
     assert world.output(job)[-1] == "child 5"
 
 
+@pytest.mark.release
 def test_a_held_job_can_go_on_where_it_is(world: CriuWorld) -> None:
     job = started(world)
     assert "ok" in world.ask(job, "stop")
@@ -211,6 +219,7 @@ def test_a_held_job_can_go_on_where_it_is(world: CriuWorld) -> None:
     gone(world, job)
 
 
+@pytest.mark.release
 def test_a_hold_that_nobody_ends_ends_by_itself(world: CriuWorld) -> None:
     world.set_hold(2.0)
     try:
@@ -224,7 +233,7 @@ def test_a_hold_that_nobody_ends_ends_by_itself(world: CriuWorld) -> None:
     gone(world, job)
 
 
-@pytest.mark.parametrize("held", [True, False])
+@pytest.mark.parametrize("held", [True, pytest.param(False, marks=pytest.mark.release)])
 def test_scancel_leaves_nothing(world: CriuWorld, held: bool) -> None:
     job = started(world)
     assert "ok" in world.ask(job, "stop" if held else "go")
@@ -233,6 +242,7 @@ def test_scancel_leaves_nothing(world: CriuWorld, held: bool) -> None:
     gone(world, job)
 
 
+@pytest.mark.release
 def test_signals_reach_the_script_once(world: CriuWorld) -> None:
     job = started(world)
     for times in (1, 2):
@@ -248,6 +258,7 @@ def test_signals_reach_the_script_once(world: CriuWorld) -> None:
     gone(world, job)
 
 
+@pytest.mark.release
 def test_a_killed_root_part_takes_the_job_along_and_leaves_it_to_the_sweeper(
     world: CriuWorld,
 ) -> None:
@@ -264,6 +275,7 @@ def test_a_killed_root_part_takes_the_job_along_and_leaves_it_to_the_sweeper(
     gone(world, job)
 
 
+@pytest.mark.release
 def test_jobs_without_a_launcher_are_as_they_were(world: CriuWorld) -> None:
     for options in (("--comment=ckpt=none",), ("-N2",)):
         job = world.sbatch('#!/bin/bash\necho "$0"\n', "-o", "out-%j", *options)

@@ -12,7 +12,7 @@ import pytest
 from .criu_world import CriuWorld, gone, needed
 from .engine import Engine
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.release]
 
 JOB = """\
 #!/usr/bin/python3

@@ -14,7 +14,7 @@ from .engine import Engine
 from .served_world import ServedWorld, swept
 from .world import PATIENCE
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.release]
 
 NODES = ("n1", "n2", "n3")
 

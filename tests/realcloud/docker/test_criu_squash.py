@@ -14,7 +14,7 @@ import pytest
 from .criu_world import PROGRAM, CriuWorld, gone, needed, started
 from .engine import Engine
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.release]
 
 WITHOUT = f"""#!/bin/sh
 exec setpriv --bounding-set=-dac_override {PROGRAM}.real "$@"

@@ -12,7 +12,7 @@ from .criu_world import COUNTER, needed
 from .engine import Engine
 from .served_world import ServedWorld
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.release]
 
 STEPS = COUNTER.replace("CODE", "0").replace(
     "for",

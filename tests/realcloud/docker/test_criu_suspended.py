@@ -13,7 +13,7 @@ from .criu_world import gone, needed, started
 from .engine import Engine
 from .served_world import ServedWorld
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.release]
 
 NODES = ("n1", "n2", "n3")
 STOPPED = 5.0

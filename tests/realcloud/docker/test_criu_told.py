@@ -67,6 +67,7 @@ def test_what_no_longer_can_be_saved_is_told_before_any_notice(world: ServedWorl
         world.wait_for(lambda job=job: world.job(job)["JobState"] == "CANCELLED", "it is over")
 
 
+@pytest.mark.release
 def test_a_job_reads_what_a_lost_node_cost(world: ServedWorld) -> None:
     job = started(world)
     world.wait_for(lambda: world.saved(job), f"job {job} is saved")

@@ -94,6 +94,7 @@ def test_a_machine_starts_from_what_was_imported_and_nothing_is_sent_twice(
     assert bed.alive() == {machine.id}
 
 
+@pytest.mark.release
 def test_whatever_else_runs_of_the_image_is_no_machine_of_ours(bed: Shelf, path: Path) -> None:
     """A container inherits the labels of its image."""
     bed.sent(path)
@@ -107,6 +108,7 @@ def test_whatever_else_runs_of_the_image_is_no_machine_of_ours(bed: Shelf, path:
     assert labels["slurm-elastic.image.cluster"] == UUID
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("after", [False, True])
 def test_a_connection_that_is_lost_leaves_all_or_nothing(
     bed: Shelf, path: Path, after: bool
@@ -121,6 +123,7 @@ def test_a_connection_that_is_lost_leaves_all_or_nothing(
     assert len([i for i in bed.store().images() if i.name == bed.name]) == 1
 
 
+@pytest.mark.release
 def test_what_an_engine_writes_after_its_answer_began_is_an_error(bed: Shelf, path: Path) -> None:
     body = b'{"status":"Importing"}\r\n{"errorDetail":{"message":"no"},"error":"no space left"}\r\n'
     bed.proxy.fail(Fault(status=200, body=body, match="POST .*/images/create"))
@@ -134,6 +137,7 @@ def test_a_file_that_is_no_tar_is_refused_by_the_engine(bed: Shelf, tmp_path: Pa
     assert [i for i in bed.store().images() if i.name == bed.name] == []
 
 
+@pytest.mark.release
 def test_names_and_forms(bed: Shelf, path: Path, tmp_path: Path) -> None:
     bed.sent(path)
     with pytest.raises(SlurmElasticError, match="another image called"):

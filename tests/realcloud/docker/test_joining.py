@@ -17,7 +17,7 @@ from .joining_world import Hypervisor, JoiningWorld
 from .whereabouts import files_with, found_in_image, is_in, text_of
 from .world import Host
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.release]
 
 KEY = "etc/munge/munge.key"
 REFUSED = "wrong host key, nothing was sent: "

@@ -9,7 +9,7 @@ import pytest
 from .engine import Engine, running_engine
 from .world import ContainerWorld
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.release]
 
 
 @pytest.fixture(scope="module")

@@ -67,9 +67,26 @@ def running(provider: Provider, count: int) -> None:
         time.sleep(0.3)
 
 
+class TestPlane:
+    """Of the contract the way of a launch, its repetition and its end."""
+
+    test_a_launch_starts_a_machine_for_each_node = (
+        LaunchContract.test_a_launch_starts_a_machine_for_each_node
+    )
+    test_a_repeated_launch_returns_the_first_ones_machines = (
+        LaunchContract.test_a_repeated_launch_returns_the_first_ones_machines
+    )
+    test_terminate_ends_exactly_these = LaunchContract.test_terminate_ends_exactly_these
+    test_machines_of_others_are_neither_listed_nor_touched = (
+        LaunchContract.test_machines_of_others_are_neither_listed_nor_touched
+    )
+
+
+@pytest.mark.release
 class TestPlaneLaunches(LaunchContract): ...
 
 
+@pytest.mark.release
 class TestPlaneScarcity(ScarceContract):
     def test_what_is_ended_can_be_had_again(self, bed: PlaneBed) -> None:
         """As soon as the host has ended it: nova answers before."""
@@ -81,10 +98,12 @@ class TestPlaneScarcity(ScarceContract):
         assert provider.launch(spec_for(bed, provider, 1, generation="g2"))
 
 
+@pytest.mark.release
 class TestPlaneFaults(FaultContract):
     asks_for_notices = False
 
 
+@pytest.mark.release
 class TestPlaneLags:
     """The wire before nova has its lists lack what is fresh."""
 
@@ -127,6 +146,7 @@ class TestPlaneLags:
 
 
 class TestNova:
+    @pytest.mark.release
     def test_many_machines_of_one_call_over_several_pages(self, bed: PlaneBed) -> None:
         """nova shows 5 servers in an answer here; in its own words each knows its place."""
         provider = bed.open(timeout=120.0)
@@ -158,6 +178,7 @@ class TestNova:
         assert caught.value.message == words
         assert len(bed.alive()) == 2
 
+    @pytest.mark.release
     def test_a_quota_that_leaves_one_of_many(self, bed: PlaneBed) -> None:
         bed.admin.quota(instances=1)
         provider = bed.open()
@@ -175,6 +196,7 @@ class TestNova:
         )  # fmt: skip
         assert bed.alive() == set()
 
+    @pytest.mark.release
     def test_a_hypervisor_that_gives_up(self, bed: PlaneBed) -> None:
         """The scheduler found a host; what comes then is seen with the list."""
         bed.plane.hypervisor(broken="the disk of the host is full")
@@ -197,6 +219,7 @@ class TestNova:
         assert "the disk of the host is full" in told[0]
         assert provider.launch(spec_for(bed, provider, 1, generation="g3"))
 
+    @pytest.mark.release
     def test_a_machine_that_boots_slowly_can_be_ended(self, bed: PlaneBed) -> None:
         bed.plane.hypervisor(held=True)
         provider = bed.open()
@@ -207,6 +230,7 @@ class TestNova:
         # nova lets the boot end first, and then shows a machine as if nothing had been asked.
         bed.admin.wait(bed.admin.is_empty, "the machine is gone")
 
+    @pytest.mark.release
     def test_what_nova_refuses_is_said_in_its_words(self, bed: PlaneBed) -> None:
         provider = bed.open(zones=("no-such-zone",))
         with pytest.raises(ProviderError, match="availability zone is not available"):
@@ -216,6 +240,7 @@ class TestNova:
             provider.launch(spec_for(bed, provider, 1, generation="g2"))
         assert bed.alive() == set()
 
+    @pytest.mark.release
     def test_two_clouds_of_two_projects(self, bed: PlaneBed) -> None:
         identity = bed.admin.cloud.identity
         project = identity.create_project(name="chemistry", domain_id="default")
@@ -240,6 +265,7 @@ class TestNova:
         finally:
             second.terminate([m.id for m in theirs])
 
+    @pytest.mark.release
     def test_a_host_in_maintenance_is_a_notice_to_whom_nova_shows_it(self, bed: PlaneBed) -> None:
         """Its ``host_status`` is for administrators, unless the site's policy says otherwise."""
         provider = bed.open()
@@ -263,6 +289,7 @@ class TestNova:
         assert caught.value.code == "Unauthorized"
         assert "requires authentication" in caught.value.message
 
+    @pytest.mark.release
     def test_a_nova_that_hangs_holds_nobody(self, bed: PlaneBed) -> None:
         provider = bed.open(timeout=3.0)
         spec = spec_for(bed, bed.open(), 1)  # which nova may take its time to answer
@@ -296,6 +323,7 @@ class TestDoctor:
         assert found["zone nova"].found == "available"
         assert found["quota of instances"].found == "none is set"
 
+    @pytest.mark.release
     def test_what_is_not_there_is_named(self, bed: PlaneBed) -> None:
         found = self.examined(
             bed,
@@ -313,6 +341,7 @@ class TestDoctor:
         }  # fmt: skip
         assert all(found[what].advice and found[what].expected for what in wrong)
 
+    @pytest.mark.release
     def test_an_image_that_is_too_large_for_the_flavor(self, bed: PlaneBed) -> None:
         """nova refuses the launch, and doctor says so before."""
         images = bed.admin.cloud.image
@@ -329,6 +358,7 @@ class TestDoctor:
         finally:
             images.delete_image(made.id)
 
+    @pytest.mark.release
     def test_a_key_pair_of_the_account(self, bed: PlaneBed) -> None:
         cloud = bed.admin.connect()
         try:
@@ -339,6 +369,7 @@ class TestDoctor:
             cloud.compute.delete_keypair("doctor")
             cloud.close()
 
+    @pytest.mark.release
     def test_quotas_beside_what_the_pools_could_ask_for(self, bed: PlaneBed) -> None:
         bed.admin.quota(instances=5, cores=1, ram=-1)
         try:
@@ -352,6 +383,7 @@ class TestDoctor:
         assert found["quota of cores"].level is Level.WRONG
         assert found["quota of ram"].level is Level.OK
 
+    @pytest.mark.release
     def test_our_own_machines_are_not_others(self, bed: PlaneBed) -> None:
         bed.admin.quota(instances=100)
         provider = bed.open()
@@ -430,6 +462,7 @@ def test_an_image_goes_up_once_is_found_and_a_machine_starts_from_it(
     provider.terminate([machine.id])
 
 
+@pytest.mark.release
 def test_who_may_make_no_images_is_told_in_glances_words(
     bed: PlaneBed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -31,7 +31,7 @@ PAGES = (
     "#/doctor",
 )
 INTERNAL = ("about:", "chrome:", "chrome-untrusted:", "data:")
-SIZES = ((400, True), (1600, False))
+SIZES = ((400, True), pytest.param(1600, False, marks=pytest.mark.release))
 
 
 class Frozen:
@@ -160,6 +160,7 @@ def test_a_job_is_explained_from_the_search_field_without_a_mouse(page: Page) ->
     page.wait(lambda: "nothing is known about" in page.text("main"))
 
 
+@pytest.mark.release
 def test_costs_are_chosen_by_key_and_span(page: Page) -> None:
     page.go("#/cost")
     page.wait(lambda: "Nothing was paid" in page.text("main") or "in all" in page.text("main"))
@@ -194,6 +195,7 @@ def test_a_new_reading_changes_the_page_in_place(page: Page, site: Site) -> None
     page.wait(lambda: "does not answer" not in page.text("header"))
 
 
+@pytest.mark.release
 def test_the_day_tells_the_most_at_one_moment_and_hours_their_most(page: Page, site: Site) -> None:
     """Two machines one after the other within five minutes are one at most at once, not two."""
 
@@ -225,6 +227,7 @@ def test_the_day_tells_the_most_at_one_moment_and_hours_their_most(page: Page, s
     assert rows[0][0].startswith("now")
 
 
+@pytest.mark.release
 def test_stopped_machines_are_paid_though_none_runs(page: Page, site: Site) -> None:
     def kept(document: dict[str, Any]) -> None:
         document["instances"] = []
@@ -300,6 +303,7 @@ def cut(page: Page) -> Iterator[Callable[..., None]]:
     off()
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("part", ["/words.js", "/uplot.js", "/style.css"])
 def test_a_page_that_lacks_a_part_says_so_and_is_loaded_again(
     page: Page, cut: Callable[..., None], part: str
@@ -313,6 +317,7 @@ def test_a_page_that_lacks_a_part_says_so_and_is_loaded_again(
     page.wait(lambda: page.js("return history.state") is None)
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("part", ["/app.js", "/style.css"])
 def test_a_page_that_never_has_all_its_parts_gives_up(
     page: Page, cut: Callable[..., None], part: str
@@ -327,6 +332,7 @@ def test_a_page_that_never_has_all_its_parts_gives_up(
     assert "did not arrive: load it again" in page.text("[role=alert]")
 
 
+@pytest.mark.release
 def test_a_request_that_was_broken_off_is_made_again(page: Page, cut: Callable[..., None]) -> None:
     cut("/api/status", "/api/events", "/api/cost?by=account&since=")
     page.driver.get("about:blank")
@@ -338,6 +344,7 @@ def test_a_request_that_was_broken_off_is_made_again(page: Page, cut: Callable[.
     page.wait(lambda: "as of" in page.text("header") and ":" not in page.text("#beat")[14:], 60.0)
 
 
+@pytest.mark.release
 def test_a_page_that_was_left_keeps_no_connection(
     site: Site, browser: Chrome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -359,6 +366,7 @@ def test_a_page_that_was_left_keeps_no_connection(
         page.wait(lambda: made[0]._open == 0)
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("place", ["#/", "#/explain"])
 def test_jobs_that_wait_are_listed_and_lead_to_why(page: Page, site: Site, place: str) -> None:
     def many(document: dict[str, Any]) -> None:
@@ -383,6 +391,7 @@ def test_jobs_that_wait_are_listed_and_lead_to_why(page: Page, site: Site, place
     page.wait(lambda: "Why is 50 where it is?" in page.text("h1"))
 
 
+@pytest.mark.release
 def test_the_page_of_decisions_begins_with_the_newest_nodes(page: Page) -> None:
     page.go("#/explain")
     page.wait(lambda: "Nodes with the newest machines" in page.text("main"))
@@ -390,6 +399,7 @@ def test_the_page_of_decisions_begins_with_the_newest_nodes(page: Page) -> None:
     assert page.js(first) == "pub3"
 
 
+@pytest.mark.release
 @pytest.mark.parametrize(
     ("error", "why"), [("timed out", "does not answer"), (None, "does not show its nodes")]
 )
@@ -420,6 +430,7 @@ def test_nodes_of_which_slurm_does_not_tell_are_unknown_and_not_down(
     assert max(spread) < 40, "in grey"
 
 
+@pytest.mark.release
 def test_what_is_to_be_done_is_said_or_asked_of_doctor(page: Page, site: Site) -> None:
     def told(document: dict[str, Any]) -> None:
         document["attention"] = [
@@ -439,6 +450,7 @@ def test_what_is_to_be_done_is_said_or_asked_of_doctor(page: Page, site: Site) -
     assert fourth == "Look Cloud aws is paused by root"
 
 
+@pytest.mark.release
 def test_on_a_phone_no_table_is_cut(page: Page) -> None:
     page.sized(390, 844)
     for place in PAGES:
@@ -455,6 +467,7 @@ def test_on_a_phone_no_table_is_cut(page: Page) -> None:
     assert "attr" in labels or "Why it waits" in labels
 
 
+@pytest.mark.release
 def test_hours_and_days_are_chosen(page: Page) -> None:
     page.go("#/day")
     page.wait(lambda: "The last 24 hours" in page.text("h1"))
@@ -469,6 +482,7 @@ def test_hours_and_days_are_chosen(page: Page) -> None:
     assert rows == 8, "seven days and now"
 
 
+@pytest.mark.release
 def test_no_line_of_a_chart_covers_another(page: Page, site: Site) -> None:
     """Of two markets with as many machines each the second is on top of the first."""
 
@@ -482,6 +496,7 @@ def test_no_line_of_a_chart_covers_another(page: Page, site: Site) -> None:
     page.wait(lambda: page.js(drawn) == [4, 2])
 
 
+@pytest.mark.release
 def test_doctors_fine_rows_are_folded(page: Page) -> None:
     page.go("#/doctor")
     page.wait(lambda: "1 check found nothing wrong" in page.text("main"))
@@ -491,6 +506,7 @@ def test_doctors_fine_rows_are_folded(page: Page) -> None:
     page.wait(lambda: "ami-1" in page.text("main"))
 
 
+@pytest.mark.release
 def test_costs_are_told_beside_on_demand_the_budget_and_the_days_before(
     page: Page, site: Site
 ) -> None:

@@ -31,6 +31,8 @@ from slurm_elastic.watch.web.documents import Query
 from tests.screens.theatre import Theatre, open_theatre
 from tests.watch.web.stage import Page, served
 
+pytestmark = pytest.mark.release
+
 DOCS = Path(__file__).parents[3] / "docs"
 
 
