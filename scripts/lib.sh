@@ -39,7 +39,8 @@ set_up() {
     command -v apt-get >/dev/null || die "needs Debian (bookworm or later) or a relative: there is no apt-get here"
     mkdir -p "$CACHE"
     exec 9>"$CACHE/setup.lock"
-    flock 9 # two scripts at once: the second finds the work done
+    # Two scripts at once: the second finds the work done.
+    flock -n 9 || { say "another script sets this machine up: waiting for it"; flock 9; }
     install_packages "${PACKAGES[@]}"
     make_venv
     exec 9>&-

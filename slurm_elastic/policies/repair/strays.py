@@ -1,4 +1,8 @@
-"""Machines that are paid, but serve nobody, and that we alone cannot end. Pure."""
+"""Machines that are paid, but serve nobody, and that we alone cannot end. Pure.
+
+They are told as a health (``controller/strays.py``), in ``status`` (``watch/view``, what follows for
+a machine), and explained in docs/operating.md.
+"""
 
 from __future__ import annotations
 
