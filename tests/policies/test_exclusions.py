@@ -1,4 +1,4 @@
-"""Pools whose machines never register rest; only so many machines boot at once."""
+"""What is not to be used for a while: cool-downs, breakers of pools; only so many machines boot at once."""
 
 from __future__ import annotations
 

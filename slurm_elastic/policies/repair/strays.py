@@ -1,7 +1,7 @@
 """Machines that are paid, but serve nobody, and that we alone cannot end. Pure.
 
-They are told as a health (``controller/strays.py``), in ``status`` (``watch/view``, what follows for
-a machine), and explained in docs/operating.md.
+They are told as a health (``controller/strays.py``) and in ``status`` (``watch/view``, what follows
+for a machine); docs/operating.md says what to do.
 """
 
 from __future__ import annotations
