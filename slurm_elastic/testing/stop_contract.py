@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 from msgspec import structs
 
@@ -113,11 +115,14 @@ def _what(one: Instance) -> tuple[object, ...]:
 
 
 def _reached(provider: Provider, machine: str, state: InstanceState) -> Instance:
-    """The machine, once its cloud has it so."""
+    """The machine, once its cloud has it so. A connection may still be broken by what was wrong."""
 
     def look() -> Instance | None:
-        found = [m for m in provider.instances() if m.id == machine and m.state is state]
-        return found[0] if found else None
+        with contextlib.suppress(TransientError):
+            for found in provider.instances():
+                if found.id == machine and found.state is state:
+                    return found
+        return None
 
     found = eventually(look, told=lambda: [m for m in provider.instances() if m.id == machine])
     assert found is not None

@@ -126,15 +126,15 @@ more()
 image = home / "images" / "1"
 image.mkdir(parents=True)
 
-def dump_at_rest():
+def dump_at_rest(place=image):
     for left in reversed(range(20)):  # as a service tries again what passes by itself
         try:
-            return method.dump(image, 60.0, 1 << 30)
+            return method.dump(place, 60.0, 1 << 30)
         except Refused as refusal:
             if not left or "at rest" not in str(refusal):
                 raise
         more()
-        for path in image.iterdir():
+        for path in place.iterdir():
             path.unlink()
 """
 
