@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.traces import VARIABLE, data  # noqa: E402
 
 PICTURE = ROOT / "docs" / "simulate.png"
-SIZE = "980,2330"
+SIZE = "980,1930"
 _MADE = re.compile(r"(<!-- made by: (slurm-elastic .*?) -->\n```\n)(.*?)(\n```\n)", re.DOTALL)
 _SHOWN = re.compile(r"^\.venv/bin/(slurm-elastic .* simulate (?:.*\\\n)*.*)$", re.MULTILINE)
 _CHROMIUM = (

@@ -33,7 +33,7 @@ class Users(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Whose ``status`` and ``explain`` slurm-elasticd answers in full, and who may give orders."""
 
     operators: tuple[str, ...] = ()
-    """Change it when others than root and SlurmUser should pause, limit, drain and replace."""
+    """Change it when others than root and SlurmUser may pause, limit, drain, replace, migrate."""
     viewers: tuple[str, ...] = ()
     """Change it when people should see all jobs, machines and costs and change nothing."""
     socket: str | None = None

@@ -106,7 +106,7 @@ def scope_of(
     )
 
 
-def scope_of_pool(
+def launch_scope(
     config: Config,
     ledger: Ledger,
     rules: Mapping[str, PoolRules],

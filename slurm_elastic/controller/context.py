@@ -18,7 +18,7 @@ from slurm_elastic.config import Config, blocked_clouds, domain_pools
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.rules import rules_of
 from slurm_elastic.config.tunnel import clouds_with_tunnel
-from slurm_elastic.controller.budget import scope_of_pool
+from slurm_elastic.controller.budget import launch_scope
 from slurm_elastic.controller.requeues import Requeues
 from slurm_elastic.controller.steps import Steps
 from slurm_elastic.model.cluster import Instance, Limits, Pool, Usage
@@ -168,7 +168,7 @@ class Site:
         """All bounds of a launch for that pool, as they are now; by the ledger's ``state``, where
         it was read.
         """
-        return scope_of_pool(
+        return launch_scope(
             self.config, self.ledger, self.rules, pool, self.now(), self.blocked, self.dearest,
             state,
         )  # fmt: skip

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from status_cases import busy_ledger, config_file
 
-from slurm_elastic.cli.main import main
+from slurm_elastic.cli.main import GROUPS, main
 from slurm_elastic.state.ledger import Ledger
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="root may")
@@ -31,6 +31,16 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 def told(capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "page", ["docs/steering.md", "docs/README.md", "docs/configuration.md", "etc/slurm-elastic.yaml",
+             "slurm_elastic/watch/doctor/head.py", "slurm_elastic/config/access.py"],
+)  # fmt: skip
+def test_where_orders_are_listed_for_people_all_are(page: str) -> None:
+    text = (Path(__file__).parents[2] / page).read_text()
+    given = [one for one in GROUPS["steer it"] if one != "resume"]
+    assert [one for one in given if one not in text] == [], f"{page} lacks them"
 
 
 def test_a_pause_is_said_done_and_shown_first(

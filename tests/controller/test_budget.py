@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from slurm_elastic.config.policies import Budget, CloudPolicies, SitePolicies
 from slurm_elastic.controller.budget import (
     begins,
+    launch_scope,
     limits_now,
-    scope_of_pool,
     spending,
     stop_of,
     stopped_by_operators,
@@ -54,7 +54,7 @@ def stops(world: World) -> dict[str, str]:
 
 def bars(world: World, pool: str) -> dict[str, str]:
     site = world.site
-    found = scope_of_pool(
+    found = launch_scope(
         site.config, site.ledger, site.rules, site.pools[pool], world.now, {"x": "y"}, {}
     )
     assert found.blocked["x"] == "y"
@@ -152,7 +152,7 @@ def test_a_limit_that_an_operator_changed_is_the_one_that_holds(tmp_path: Path) 
     changed = limits_now(world.config, world.ledger, world.now)
     assert changed.cloud("pub").limits.dollars_per_hour == 7.0
     site = world.site
-    found = scope_of_pool(
+    found = launch_scope(
         site.config, site.ledger, site.rules, site.pools["burst"], world.now, {}, {}
     )
     assert found.cloud_limits["pub"].dollars_per_hour == 7.0

@@ -30,6 +30,20 @@ JOBS = (
 )
 
 
+BY_RIGHTS = {
+    "spent", "payers", "directives", "holds", "machines", "open_launches", "checkpoints", "private",
+}  # fmt: skip
+FOR_ALL = {
+    "now", "nodes", "jobs", "slurm_error", "ledger_error", "stopped", "cool_downs", "breakers",
+    "health", "heartbeat", "process_found", "pending", "mark", "end_only", "checkpoints_error",
+}  # fmt: skip
+"""Nodes and jobs are those that slurmctld shows that user."""
+
+
+def test_each_fact_is_shown_to_all_or_by_rights() -> None:
+    assert set(Facts.__struct_fields__) == BY_RIGHTS | FOR_ALL, "say in seen_facts who may see it"
+
+
 def viewer(uid: int, *hidden: str) -> Viewer:
     return Viewer.of(uid, hidden, JOBS)
 
