@@ -34,6 +34,32 @@ def of(directory: Path) -> Manifest:
     )  # fmt: skip
 
 
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """What the disk was told to keep, by path."""
+    found: set[str] = set()
+    fsync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        found.add(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    return found
+
+
+def test_files_are_on_the_disk_before_their_digests_are_sealed(
+    image: Path, synced: set[str]
+) -> None:
+    names = manifests.digests(image)
+    assert {str(image / name) for name in names} <= synced
+
+
+def test_the_names_in_a_directory_are_on_the_disk(image: Path, synced: set[str]) -> None:
+    manifests.sync(image)
+    assert synced == {str(image)}
+
+
 def test_what_was_sealed_is_read_back(image: Path) -> None:
     found = manifests.read(image, KEY)
     assert found == of(image)
