@@ -40,7 +40,7 @@ clouds:
     provider: aws
     location: public
     region: us-east-1
-    image: ami-12345678
+    image: ami-12c6146b
     endpoint: {url}
     zones: [us-east-1a, us-east-1b]
     node_address: provider

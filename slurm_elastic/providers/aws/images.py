@@ -7,6 +7,7 @@ Only images of ``image_owners`` count: anybody may publish an AMI with any name.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
@@ -61,9 +62,10 @@ class Images:
             image = self.of(pool)
         except ProviderError:
             return LINUX  # nothing starts from it, which the launch will say
-        known = self._kept.last(image, LINUX)
-        sold: str = self._kept.of(image, FRESH, lambda: self._sold_as(image) or known)
-        return sold
+        # It never changes of an image: asked once, and anew only where it was not told.
+        fresh = math.inf if self._kept.last(image, None) else FRESH
+        sold: str | None = self._kept.of(image, fresh, lambda: self._sold_as(image))
+        return sold or LINUX
 
     def _sold_as(self, image: str) -> str | None:
         try:

@@ -6,7 +6,7 @@ import base64
 import email
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -202,6 +202,37 @@ def test_spot_prices_are_those_of_what_the_image_is_sold_as(
     assert [o.price for o in provider.offers(pool)] == [pytest.approx(0.02 + fee)]
     provider.offers(pool)
     assert asked == [{"ImageIds": ["ami-12345678"]}], "once for many offers"
+
+
+def test_what_an_image_is_sold_as_is_asked_until_it_is_told_and_never_again(
+    bed: AwsBed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    provider = aws.AwsProvider(
+        bed.settings(), Cluster(name="c", uuid=UUID), time.time, monotonic=lambda: now
+    )
+    answers = [[], [{"ImageId": "ami-12345678", "PlatformDetails": "SUSE Linux"}]]
+    products: list[object] = []
+
+    def send(real: Callable[[], object], operation: str, request: Mapping[str, object]) -> object:
+        if operation == "describe_images":
+            found = answers.pop(0)
+            if not found:
+                raise ProviderError("aws", "InternalError", "try again")
+            return {"Images": found}
+        if operation == "describe_spot_price_history":
+            products.append(request["ProductDescriptions"])
+        return real()
+
+    between(monkeypatch, send)
+    provider.offers(bed.pool)
+    now += 200
+    provider.offers(bed.pool)
+    for _ in range(3):
+        now += 400
+        provider.offers(bed.pool)
+    assert products == [["Linux/UNIX"]] * 2 + [["SUSE Linux"]] * 3
+    assert answers == []
 
 
 def test_the_price_in_force_is_asked_as_ec2_promises_to_tell_it(bed: AwsBed) -> None:
