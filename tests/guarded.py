@@ -35,7 +35,7 @@ GUARDS = (
     Guard("controller.munge_keys:MungeKeys", "_lock", ("_known",)),
     Guard("controller.requeues:Requeues", "_lock", ("_expected",), free=("__bool__", "tick")),
     Guard("controller.usage_record:CallTimes", "_lock", ("_calls",)),
-    Guard("watch.door.answers:Kept", "_reading", ("_value", "_until"), free=("last",)),
+    Guard("watch.door.answers:Refreshed", "_reading", ("_value", "_until"), free=("last",)),
     Guard("machine.local.records:Register", "changing", ("_records",), free=("all", "get")),
     Guard("providers.base.prices.book:PriceBook", "_lock", ("_points",)),
     Guard("providers.aws.client:Api", "_lock", ("_ec2",), free=("send",)),

@@ -185,23 +185,26 @@ def test_doctor_names_machines_that_are_silent(site: Site, joined: dict[str, str
     site.sandbox.wait_for(lambda: site.shakes("pub2"), PATIENCE, "both are")
 
 
-def test_a_removed_machine_is_shut_out(site: Site, joined: dict[str, str]) -> None:
-    addresses = site.addresses()
+@pytest.fixture(scope="module")
+def removed(site: Site, joined: dict[str, str]) -> str:
+    """The address of pub2, whose machine Slurm has powered down: it was stopped."""
+    address = site.addresses()["pub2"]
     assert site.reaches(joined["pub1"])
     assert site.reaches(joined["pub2"])
     site.sandbox.run(["scontrol", "update", "nodename=pub2", "state=power_down"])
-    gone = addresses["pub2"]
-    site.sandbox.wait_for(lambda: gone not in site.peers(), PATIENCE, "its peer is dropped")
+    site.sandbox.wait_for(lambda: address not in site.peers(), PATIENCE, "its peer is dropped")
+    return address
+
+
+def test_a_removed_machine_is_shut_out(site: Site, joined: dict[str, str], removed: str) -> None:
     assert not site.reaches(joined["pub2"]), "the machine runs still, and its packets are dropped"
     assert site.reaches(joined["pub1"])
-    assert gone not in netns.sh("nft", "list", "table", "inet", TABLE)
+    assert removed not in netns.sh("nft", "list", "table", "inet", TABLE)
 
 
 @pytest.mark.release
-def test_a_stopped_machine_comes_back_with_the_key_on_its_disk(
-    site: Site, joined: dict[str, str]
-) -> None:
-    """The one that the test before has taken out: it was stopped."""
+@pytest.mark.usefixtures("removed")
+def test_a_stopped_machine_comes_back_with_the_key_on_its_disk(site: Site) -> None:
     (name,) = [n for n, node in site.machines.nodes.items() if node == "pub2"]
     there = site.sandbox.ec2.state().machines
     assert {m.state for m in there if m.id == name} <= {"stopping", "stopped"}

@@ -79,7 +79,7 @@ _JOB_NUMBER = re.compile(r"[0-9]{1,10}")
 T = TypeVar("T")
 
 
-class Kept(Generic[T]):
+class Refreshed(Generic[T]):
     """A value that is read again after ``fresh`` seconds; who asks meanwhile waits. Thread-safe."""
 
     def __init__(self, read: Callable[[], T], fresh: float) -> None:
@@ -113,24 +113,24 @@ class DoorAnswers:
     def __init__(self, config: Config, slurm: Slurm, now: Callable[[], float]) -> None:
         self._config, self._slurm, self._now = config, slurm, now
         self._trusted = trusted(config)
-        self._facts: Kept[Facts] = Kept(lambda: read_facts(config, now()), FRESH)
-        self._whole: Kept[bytes] = Kept(
+        self._facts: Refreshed[Facts] = Refreshed(lambda: read_facts(config, now()), FRESH)
+        self._whole: Refreshed[bytes] = Refreshed(
             lambda: msgspec.json.encode(DoorAnswer(facts=self._facts.get())), FRESH
         )
-        self._hidden: Kept[frozenset[str]] = Kept(self._read_hidden, SETTINGS_FRESH)
-        self._day = Kept(lambda: (now(), read_day(config, now())), DAY_FRESH)
+        self._hidden: Refreshed[frozenset[str]] = Refreshed(self._read_hidden, SETTINGS_FRESH)
+        self._day = Refreshed(lambda: (now(), read_day(config, now())), DAY_FRESH)
         users = config.users
-        self._operators: Kept[frozenset[int]] = Kept(
+        self._operators: Refreshed[frozenset[int]] = Refreshed(
             lambda: group_ids("operators", users.operators), SETTINGS_FRESH
         )
-        self._viewers: Kept[frozenset[int]] = Kept(
+        self._viewers: Refreshed[frozenset[int]] = Refreshed(
             lambda: group_ids("viewers", users.viewers), SETTINGS_FRESH
         )
-        self._habits: Kept[Habits] = Kept(lambda: habits_now(slurm), HABITS_FRESH)
-        self._seen: Kept[Moment] = Kept(
+        self._habits: Refreshed[Habits] = Refreshed(lambda: habits_now(slurm), HABITS_FRESH)
+        self._seen: Refreshed[Moment] = Refreshed(
             lambda: seen_now(config, slurm, now(), self._habits.get()), QUEUE_FRESH
         )
-        self._jobs: Kept[Sequence[SlurmJob]] = Kept(self._read_jobs, FRESH)
+        self._jobs: Refreshed[Sequence[SlurmJob]] = Refreshed(self._read_jobs, FRESH)
 
     def __call__(self, peer: Peer, line: bytes) -> bytes:
         """The document for one line of a request; errors are told in it."""

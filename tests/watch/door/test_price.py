@@ -15,7 +15,7 @@ from slurm_elastic.config import Config
 from slurm_elastic.model.cluster import Market
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.simulate.habits import Habits
-from slurm_elastic.watch.door.answers import DoorAnswers, Kept
+from slurm_elastic.watch.door.answers import DoorAnswers, Refreshed
 from slurm_elastic.watch.door.pricing import Moment, habits_of, prices_of
 from slurm_elastic.watch.door.questions import DoorAnswer, PartitionPrice, PriceAsk
 
@@ -119,7 +119,7 @@ def test_nobody_learns_by_a_forecast_how_long_anothers_jobs_ran(tmp_path: Path) 
     answers = DoorAnswers(config(tmp_path), busy_slurm(), lambda: NOW)
     rows = [("ann", "a", 2, 3600, 360), ("bob", "b", 2, 3600, 3000)] * 30
     seen = Moment(now=NOW, jobs=(), nodes=NODES, habits=habits_of(rows))
-    answers._seen = Kept(lambda: seen, 60.0)
+    answers._seen = Refreshed(lambda: seen, 60.0)
 
     def runs(uid: int) -> list[tuple[int, ...]]:
         told = []

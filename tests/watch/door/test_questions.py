@@ -14,7 +14,7 @@ from status_cases import NOW, busy_ledger, busy_slurm, config
 from slurm_elastic.base.unixsocket import Peer
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.watch.door import answers as module
-from slurm_elastic.watch.door.answers import DoorAnswers, Kept
+from slurm_elastic.watch.door.answers import DoorAnswers, Refreshed
 from slurm_elastic.watch.door.questions import DoorAnswer
 
 pytestmark = pytest.mark.usefixtures("guarded")
@@ -78,7 +78,7 @@ def test_who_asks_while_it_is_read_waits_for_that_and_reads_nothing_anew() -> No
         reads.append(1)
         return len(reads)
 
-    kept, found = Kept(read, 1000.0), list[int]()
+    kept, found = Refreshed(read, 1000.0), list[int]()
     asking = [threading.Thread(target=lambda: found.append(kept.get())) for _ in range(3)]
     for one in asking:
         one.start()
