@@ -33,6 +33,7 @@ GUARDS = (
     Guard("ckptman.orders:Orders", "_lock", ("_waiting", "_begun", "_carried")),
     Guard("ckptman.site:JobList", "_lock", ("_jobs", "_begun"), free=("last", "knows")),
     Guard("controller.munge_keys:MungeKeys", "_lock", ("_known",)),
+    Guard("controller.requests:Requests", "_lock", ("_parts", "_served")),
     Guard("controller.requeues:Requeues", "_lock", ("_expected",), free=("__bool__", "tick")),
     Guard("controller.usage_record:CallTimes", "_lock", ("_calls",)),
     Guard("watch.door.answers:Refreshed", "_reading", ("_value", "_until"), free=("last",)),
