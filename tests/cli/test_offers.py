@@ -109,14 +109,16 @@ def test_what_cools_down_or_is_paused_is_rejected_with_why(
     ledger.exclusions.add(cool)
     (pool,) = offers.gather(config, slurm, T0, pool="wide", nodes=2).pools
     assert [(r.offer, r.reason) for r in pool.rejected] == [
-        (SPOT, "cools down for another 60 s after InsufficientCapacity: none left")
+        (SPOT, "cools down until 08:01:00 UTC after InsufficientCapacity: none left")
     ]
     ledger.exclusions.add(
         Exclusion(kind=BREAKER, scope="wide", count=10, until=T0 + 9, cause="10 in a row")
     )
     (pool,) = offers.gather(config, slurm, T0, pool="wide").pools
     assert pool.ranked == ()
-    assert {r.reason for r in pool.rejected} == {"pool wide is paused for another 9 s: 10 in a row"}
+    assert {r.reason for r in pool.rejected} == {
+        "pool wide is paused until 08:00:09 UTC: 10 in a row"
+    }
 
 
 @pytest.mark.usefixtures("ledger")
