@@ -49,7 +49,7 @@ def threatened(view: CheckpointsView) -> Iterable[RenderableType]:
 def life(view: CheckpointsView) -> Text:
     """Whether the service runs, in a line."""
     for trouble in silent_ckptman(view):
-        return Text(trouble.text, style=_BAD)
+        return words(trouble.whole, _BAD)
     age = brief(view.age or 0.0)
     return Text.assemble("Checkpoints: ", ("alive", _GOOD), f", heartbeat {age} ago")
 

@@ -16,6 +16,7 @@ from slurm_elastic.model.exclusion import Exclusion
 from slurm_elastic.policies.launch.exclusions import DENIED
 
 SLURM, LEDGER, DISK = "slurm", "ledger", "disk"
+_UNREGISTERED = "did not register"
 _PARTS = 4
 """Parts of the scope of a cool-down, but for one of a single pool."""
 
@@ -56,7 +57,7 @@ def orders(directives: Iterable[Directive]) -> dict[str, str]:
 def of_hold(hold: Exclusion, cloud: str, by_words: Mapping[str, str]) -> str:
     """Why a node of a pool of that ``cloud`` is held; ``by_words``: those of ``orders``."""
     if hold.cause.startswith(f"pool {hold.pool} "):
-        return scope_of_pool(hold.pool)
+        return _of_pool(hold.pool, hold.cause.partition(" UTC: ")[2])
     if hold.cause.startswith(f"{cloud}: "):
         return scope_of_cloud(cloud)
     given = next((by_words[words] for words in by_words if hold.cause.endswith(words)), "")
@@ -68,4 +69,9 @@ def of_cool_down(one: Exclusion) -> str:
     cloud, *rest = one.scope.split("/")
     if rest[:3] != ["*", "*", "*"]:
         return "" if one.code == DENIED else f"{one.code}: {one.cause}"
-    return scope_of_pool(rest[-1]) if len(rest) == _PARTS else scope_of_cloud(cloud)
+    return _of_pool(rest[-1], one.cause) if len(rest) == _PARTS else scope_of_cloud(cloud)
+
+
+def _of_pool(pool: str, words: str) -> str:
+    """Its machines fail; why some did not register, its breaker does not tell."""
+    return words if _UNREGISTERED in words else scope_of_pool(pool)
