@@ -40,7 +40,7 @@ from slurm_elastic.state.ledger import Decision, Machine
 from slurm_elastic.state.store.view import to_json
 from slurm_elastic.watch.door.client import chain_of
 from slurm_elastic.watch.door.questions import Chain, ChainAsk
-from slurm_elastic.watch.view.attention import private_note
+from slurm_elastic.watch.view.attention import START, private_note
 from slurm_elastic.watch.view.next_action import brief
 
 OFFERS_SHOWN = 20
@@ -118,7 +118,7 @@ def show(
     console = console or plain()
     if not as_json:
         # Before anything is read: without a ledger there may be nothing else to print.
-        for trouble in filter(None, (why, _silent(mark, now, stale))):
+        for trouble in filter(None, (why, silent(mark, now, stale))):
             console.print(words(trouble, "bold red"))
     for one in subjects(config, slurm, subject):
         _show_one(explain(config, slurm, one), why, console, as_json=as_json, whole=whole)
@@ -133,12 +133,13 @@ def explanations(config: Config, slurm: Slurm, subject: str) -> Iterator[Explana
         yield structs.replace(found, end_only=why or found.end_only)
 
 
-def _silent(mark: Mark | None, now: float, stale: float) -> str:
-    """That the daemon does not run, so nothing is decided; "" where it does, or nobody can tell."""
+def silent(mark: Mark | None, now: float, stale: float) -> str:
+    """That the daemon does not run, so nothing is done; "" where it does, or nobody can tell."""
     if mark is None or alive(mark.beat, process_exists(mark.pid), now, stale):
         return ""
     ago = brief(max(now - mark.at, 0.0))
-    return f"slurm-elasticd is NOT RUNNING (last sign of life {ago} ago): nothing is decided"
+    seen = f"last sign of life {ago} ago"
+    return f"slurm-elasticd is NOT RUNNING ({seen}): nothing is decided or bought; do: {START}"
 
 
 def _show_one(
