@@ -15,7 +15,8 @@ from slurm_elastic.ckptman.job_settings import CheckpointPlan, plan_for
 from slurm_elastic.ckptman.site import pools_by_node
 from slurm_elastic.cli.ckpt_tables import checkpoint_blocks
 from slurm_elastic.cli.console import plain
-from slurm_elastic.cli.explain import explain, render
+from slurm_elastic.cli.explain import explain
+from slurm_elastic.cli.explain_text import render
 from slurm_elastic.cli.giving_orders import require_trusted
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.machine_readable import write_json

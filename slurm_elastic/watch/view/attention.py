@@ -21,6 +21,7 @@ from slurm_elastic.watch.view.rows import (
     DaemonView,
     DirectiveView,
     HoldView,
+    InstanceView,
     Level,
     StatusView,
     Told,
@@ -51,7 +52,7 @@ def attention(view: StatusView) -> tuple[Told, ...]:
         *stopped(view.budgets),
         *_out_of_machines(view),
         *_jobs_in_danger(view.checkpoints),
-        *_machines(view),
+        *machines(view.instances),
     ]
     if view.private:
         found.append(Told(level=Level.NOTE, text=private_note(view.private)))
@@ -197,9 +198,10 @@ def _jobs_in_danger(view: CheckpointsView | None) -> Iterable[Told]:
         yield Told(level=Level.WARN, text=text)
 
 
-def _machines(view: StatusView) -> Iterable[Told]:
+def machines(instances: Iterable[InstanceView]) -> Iterable[Told]:
+    """Those that need somebody, by what for."""
     groups: dict[str, list[str]] = {}
-    for machine in view.instances:
+    for machine in instances:
         if not machine.calm:
             groups.setdefault(machine.next, []).append(machine.node or machine.id)
     for follows, names in list(groups.items())[:_CAUSES]:
