@@ -33,7 +33,7 @@ from slurm_elastic.state.heartbeat import Mark, alive, process_exists, read_mark
 from slurm_elastic.watch.door.client import chain_of
 from slurm_elastic.watch.door.questions import Chain, ChainAsk
 from slurm_elastic.watch.view import StatusView, status_view
-from slurm_elastic.watch.view.attention import START, machines
+from slurm_elastic.watch.view.attention import START, machines, sentence
 from slurm_elastic.watch.view.next_action import brief
 
 _JOB_NUMBER = re.compile(r"[0-9]{1,10}")
@@ -86,7 +86,7 @@ def show(
     console = console or plain()
     if not as_json:
         # Before anything is read: without a ledger there may be nothing else to print.
-        for trouble in filter(None, (why, silent(mark, now, stale))):
+        for trouble in filter(None, (sentence(why), silent(mark, now, stale))):
             console.print(words(trouble, "bold red"))
     for one in subjects(config, slurm, subject):
         _show_one(explain(config, slurm, one), why, console, as_json=as_json, whole=whole)
@@ -114,7 +114,7 @@ def _show_one(
     explanation: Explanation, why: str, console: Console, *, as_json: bool, whole: bool
 ) -> None:
     if explanation.end_only and not why and not as_json:  # told by the daemon
-        console.print(words(explanation.end_only, "bold red"))
+        console.print(words(sentence(explanation.end_only), "bold red"))
     if as_json:
         write_json(structs.replace(explanation, end_only=why or explanation.end_only))
     else:

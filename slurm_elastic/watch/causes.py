@@ -16,7 +16,7 @@ from slurm_elastic.model.exclusion import Exclusion
 from slurm_elastic.policies.launch.exclusions import DENIED
 
 SLURM, LEDGER, DISK = "slurm", "ledger", "disk"
-_UNREGISTERED = "did not register"
+_UNREGISTERED = "did not register; "
 _PARTS = 4
 """Parts of the scope of a cool-down, but for one of a single pool."""
 
@@ -44,14 +44,14 @@ def of_health(name: str, clouds: Collection[str]) -> str:
     return scope_of_cloud(name) if name in clouds else name
 
 
-def of_order(directive: Directive) -> str:
-    """The operator's order."""
-    return f"order:{directive.number}"
+def of_order(number: int) -> str:
+    """An operator's order."""
+    return f"order:{number}"
 
 
 def orders(directives: Iterable[Directive]) -> dict[str, str]:
     """Their causes, by the words in which holds tell of them."""
-    return {stop_reason(one): of_order(one) for one in directives}
+    return {stop_reason(one): of_order(one.number) for one in directives}
 
 
 def of_hold(hold: Exclusion, cloud: str, by_words: Mapping[str, str]) -> str:
@@ -73,5 +73,5 @@ def of_cool_down(one: Exclusion) -> str:
 
 
 def _of_pool(pool: str, words: str) -> str:
-    """Its machines fail; why some did not register, its breaker does not tell."""
+    """Its machines fail; why some did not register, where that is known, its breaker does not."""
     return words if _UNREGISTERED in words else scope_of_pool(pool)

@@ -30,6 +30,7 @@ def test_the_first_who_has_a_cause_tells_it_and_what_has_none_is_told_each_time(
     ("words", "cause"),
     [
         ("aws: ExpiredToken: no", "cloud:aws"),
+        ("pool burst cools down until 09:05:05 UTC: pub3 did not register", "pool:burst"),
         ("pool burst is paused until 09:05:05 UTC: 10 machines in a row failed", "pool:burst"),
         (f"pool burst cools down until 09:05:05 UTC: {LACK}", LACK),
         ("8 offers: the cluster is paused by ann", "order:3"),

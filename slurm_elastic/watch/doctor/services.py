@@ -160,7 +160,7 @@ def _order(given: Directive) -> Finding:
         "order",
         stop_reason(given, f" since {clock(given.since)}"),
         advice=f"to end it: {given.word.ended_by}",
-        cause=causes.of_order(given),
+        cause=causes.of_order(given.number),
     )
 
 

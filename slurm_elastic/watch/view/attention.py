@@ -11,7 +11,7 @@ from slurm_elastic.model.exclusion import CAPACITY
 from slurm_elastic.model.finding import CONSOLE, SLURMCTLD
 from slurm_elastic.model.protocols import NO_NODE
 from slurm_elastic.policies.launch.grouping import DO
-from slurm_elastic.watch.causes import LEDGER, told_once
+from slurm_elastic.watch.causes import LEDGER, of_order, told_once
 from slurm_elastic.watch.view.checkpoints import CheckpointsView
 from slurm_elastic.watch.view.next_action import brief
 from slurm_elastic.watch.view.rows import (
@@ -70,7 +70,7 @@ def reason(row: HoldView | CoolDownView, sentences: Iterable[Told]) -> str:
 def of_directive(one: DirectiveView) -> Told:
     """An operator's order that holds now, or will: it is meant so, and nothing is broken."""
     level = Level.WARN if one.holds else Level.NOTE
-    return Told(level=level, text=sentence(one.told), cause=f"order:{one.number}")
+    return Told(level=level, text=sentence(one.told), cause=of_order(one.number))
 
 
 def end_only(daemon: DaemonView) -> Iterable[Told]:
