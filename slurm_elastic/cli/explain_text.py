@@ -37,10 +37,10 @@ _OFFERS = ("ranked", "behind", "refused", "rejected")
 class Explanation(Struct, frozen=True, kw_only=True):
     """The document of ``explain --json``. ``about`` is ``node``, ``job`` or ``pool``; ``now`` says
     in a sentence how Slurm has it, or what a pool starts and why not; ``attention`` is told of
-    machines of the pool that need somebody; ``machines`` are those of the node
-    since the first decision, those of the job in its order, or the pool's now; ``end_only`` is why
-    the daemon buys nothing. ``verdicts`` say of a pending job for each pool why it gets no machine
-    of it.
+    machines of the pool that need somebody; ``machines`` are those of the node since the first
+    decision, those of the job in its order, or the pool's now, the alarming last; ``end_only`` is
+    why the daemon buys nothing. ``verdicts`` say of a pending job for each pool why it gets no
+    machine of it.
     """
 
     subject: str
