@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from slurm_elastic.model.finding import CONSOLE, SLURMCTLD
 from slurm_elastic.model.protocols import NO_NODE
 from slurm_elastic.watch.view.checkpoints import CheckpointsView
+from slurm_elastic.watch.view.departing import TAKEN, taken
 from slurm_elastic.watch.view.next_action import brief
 from slurm_elastic.watch.view.rows import (
     BreakerView,
@@ -22,6 +23,7 @@ from slurm_elastic.watch.view.rows import (
 
 NO_PROCESS = "there is no such process on this host"
 _ORDER = tuple(Level)
+_START = "systemctl start slurm-elasticd"
 
 
 def private_note(private: Collection[str]) -> str:
@@ -41,8 +43,8 @@ def attention(view: StatusView) -> tuple[Told, ...]:
         *clouds(view),
         *(paused(breaker) for breaker in view.breakers),
         *stopped(view.budgets),
-        *_jobs_in_danger(view.checkpoints),
         *_machines(view),
+        *_jobs_in_danger(view),
     ]
     if view.private:
         found.append(Told(level=Level.NOTE, text=private_note(view.private)))
@@ -57,17 +59,17 @@ def of_directive(one: DirectiveView) -> Told:
 def silent_daemon(daemon: DaemonView, ledger_error: str | None) -> Iterable[Told]:
     """Says if it only ends machines, or does nothing."""
     if daemon.end_only:
-        yield Told(level=Level.LOUD, text=daemon.end_only)
+        text, _, do = daemon.end_only.partition("; do: ")
+        yield Told(level=Level.LOUD, text=_sentence(text), do=do)
     if daemon.age is None:
         why = "unknown, as the ledger cannot be read" if ledger_error else "has never run"
-        do = "" if ledger_error else "systemctl start slurm-elasticd"
-        yield Told(level=Level.LOUD, text=f"Daemon: {why}", do=do)
+        yield Told(level=Level.LOUD, text=f"Daemon: {why}", do=_START)
     elif not daemon.alive:
         beat = f"heartbeat {brief(daemon.age)} ago, pid {daemon.pid}"
         if daemon.process_found is False:
             beat += f", and {NO_PROCESS}"
-        then = "nothing is launched or suspended; do: systemctl start slurm-elasticd"
-        yield Told(level=Level.LOUD, text=f"Daemon: NOT RUNNING ({beat}); {then}")
+        text = f"Daemon: NOT RUNNING ({beat}); nothing is launched or suspended"
+        yield Told(level=Level.LOUD, text=text, do=_START)
 
 
 def silent_ckptman(view: CheckpointsView) -> Iterable[Told]:
@@ -143,14 +145,12 @@ def payer(budget: BudgetView) -> str:
     return f"cloud {budget.cloud}" if budget.cloud else "the cluster"
 
 
-def _jobs_in_danger(view: CheckpointsView | None) -> Iterable[Told]:
-    if view is None:
-        return
-    for threat in view.threats:
-        left = "" if threat.left is None else f" in {brief(threat.left)}"
-        text = f"Node {threat.node} is taken away{left}: {threat.kind}, {threat.reason}"
-        yield Told(level=Level.BAD, text=text)
-    for job in view.unsavable:
+def _jobs_in_danger(view: StatusView) -> Iterable[Told]:
+    told = {machine.node for machine in view.instances if machine.next.startswith(TAKEN)}
+    for threat in view.checkpoints.threats if view.checkpoints else ():
+        if threat.node not in told:
+            yield Told(level=Level.BAD, text=f"{threat.node}: {taken(threat)}, {threat.reason}")
+    for job in view.checkpoints.unsavable if view.checkpoints else ():
         text = f"Job {job.label} cannot be saved by {job.method}: {job.why}"
         yield Told(level=Level.WARN, text=text)
 
@@ -160,13 +160,15 @@ def _machines(view: StatusView) -> Iterable[Told]:
     for machine in view.instances:
         if not machine.calm:
             groups.setdefault(machine.next, []).append(machine.node or machine.id)
-    for follows, names in list(groups.items())[:_CAUSES]:
+    causes = sorted(groups.items(), key=lambda one: not one[0].startswith(TAKEN))
+    for follows, names in causes[:_CAUSES]:
+        level = Level.BAD if follows.startswith(TAKEN) else Level.WARN
         text = ", ".join(names[:_NAMED])
         if len(names) > _NAMED:
             text = f"{len(names)} machines ({text} and {len(names) - _NAMED} more)"
-        yield Told(level=Level.WARN, text=f"{text}: {follows}")
-    if rest := list(groups.values())[_CAUSES:]:
-        count = sum(map(len, rest))
+        yield Told(level=level, text=f"{text}: {follows}")
+    if rest := causes[_CAUSES:]:
+        count = sum(len(names) for _, names in rest)
         yield Told(level=Level.WARN, text=f"{count} more machines need attention")
 
 

@@ -49,17 +49,21 @@ class UnsavableView(Struct, frozen=True, kw_only=True):
 
 
 class ThreatView(Struct, frozen=True, kw_only=True):
-    """A notice that still holds; ``left`` in seconds, if a deadline is known."""
+    """A notice that still holds; ``left`` in seconds, if a deadline is known. ``source`` gave it,
+    and is the ``reason``, too, where it gave none.
+    """
 
     node: str
     kind: str
     left: float | None
     reason: str
+    source: str = ""
 
 
 class MoveView(Struct, frozen=True, kw_only=True):
     """A job that leaves its nodes, or returns to them with a new time limit (``cause``), or did so
     within the last day. It ``began`` (Unix time) and ``took`` so many seconds so far, or in all.
+    ``hopeless``: nothing of the run can be saved.
     """
 
     job: int
@@ -73,6 +77,7 @@ class MoveView(Struct, frozen=True, kw_only=True):
     image: int | None
     note: str
     over: bool
+    hopeless: bool = False
 
 
 class CheckpointsView(Struct, frozen=True, kw_only=True):
@@ -139,6 +144,7 @@ def _threat(warned: RecordedNotice, node_of: Mapping[str, str], now: float) -> T
         kind=str(notice.kind),
         left=None if notice.deadline is None else notice.deadline - now,
         reason=notice.reason or warned.source,
+        source=warned.source,
     )
 
 
@@ -156,4 +162,5 @@ def _move(move: Migration, now: float) -> MoveView:
         image=None if move.image is None else move.image.number,
         note=move.note,
         over=move.over,
+        hopeless=move.hopeless,
     )

@@ -76,6 +76,11 @@ class Told(Struct, frozen=True, kw_only=True):
     text: str
     do: str = ""
 
+    @property
+    def whole(self) -> str:
+        """Both, in one line."""
+        return f"{self.text}; do: {self.do}" if self.do else self.text
+
 
 class DirectiveView(Struct, frozen=True, kw_only=True):
     """An operator's order: ``told`` in one line. It holds ``until`` (Unix time; None: until it is
@@ -298,7 +303,8 @@ class QueueView(Struct, frozen=True, kw_only=True):
 
 
 class StatusView(Struct, frozen=True, kw_only=True):
-    """Everything that ``status`` shows. ``clock``: this host's is behind the records;
+    """Everything that ``status`` shows. ``part``: the cloud or pool that it is narrowed to, where
+    ``site`` is of the whole cluster still. ``clock``: this host's is behind the records;
     ``attention``: the worst first; ``queue``: None if Slurm did not answer.
     """
 
@@ -323,5 +329,6 @@ class StatusView(Struct, frozen=True, kw_only=True):
     site: SiteView | None = None
     clock: str | None = None
     queue: QueueView | None = None
+    part: str = ""
     attention: tuple[Told, ...] = ()
     version: int = field(default=1)
