@@ -57,12 +57,13 @@ def hosts(
     column has that ``count``); the one that is asked for comes ``first``. ``top`` None: all of it.
     """
     most = HOSTS if wide else FEW_HOSTS
-    if top is None or len(nodes) <= most:
+    if top is None or len(nodes) <= most or "," not in nodes:
         return Text(nodes)
     names = expand(nodes)
     told = f" ({len(names)} nodes)" if count else ""
     asked = f"{first}," if first in names else ""
     others = compress(name for name in names if name != first) if asked else nodes
-    begin = others[: most - len(f"{asked},...]{told}")].rpartition(",")[0]
+    room = most - len(f"{asked},...]{told}")
+    begin = others[: max(room, others.find(",") + 1)].rpartition(",")[0]  # one node at least
     closing = "]" if begin.count("[") > begin.count("]") else ""
     return Text(f"{asked}{begin},...{closing}{told}")

@@ -57,6 +57,8 @@ def test_a_hostlist_that_is_cut_is_closed_and_counted() -> None:
     assert hosts(odd, 1, count=False).plain == "pub[1,3,5,7,9,11,13,15,17,19,...]"
     assert hosts(odd, None).plain == odd
     assert hosts("pub[1-12]", 1).plain == "pub[1-12]"
+    assert hosts(f"{NODE[:-1]}[15,17,19,21]", 1).plain == f"{NODE[:-1]}[15,...] (4 nodes)"
+    assert hosts(f"{NODE}-of-cluster[1-10000]", 1).plain == f"{NODE}-of-cluster[1-10000]"
     several = ",".join(f"login{letter}" for letter in "abcdefghi")
     assert hosts(several, 1).plain == "logina,loginb,loginc,... (9 nodes)"
 
