@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterable
 
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
+from slurm_elastic.cli.columns import Rows
 from slurm_elastic.cli.shortened import words
 from slurm_elastic.watch.view.attention import silent_ckptman
 from slurm_elastic.watch.view.checkpoints import CheckpointsView, MoveView
@@ -26,23 +26,28 @@ def checkpoint_blocks(view: CheckpointsView) -> Iterable[RenderableType]:
         yield saved(view)
     if over := [m for m in view.moves if m.over]:
         yield _moves("Moved in the last 24 hours", over, "Began", "Took")
+    if not (view.saved or view.threats or view.moves or view.unsavable):
+        yield Text("No job is saved or on its way, and no machine is to be taken away.")
 
 
 def threatened(view: CheckpointsView) -> Iterable[RenderableType]:
     """Tables of notices, of jobs on their way, and of jobs that cannot be saved."""
     if view.threats:
-        table = titled_table("Notices", "Node", "Kind", "Left", "Why")
+        table = Rows("Notices", "Node", "Kind", "Left", "Told by", words={"Told by": 24})
         for t in view.threats:
-            table.add_row(words(t.node), Text(t.kind, style=_WARN), _left(t.left), words(t.reason))
+            why = f": {t.reason}" if t.reason else ""
+            by = words(f"{t.source}{why}")
+            table.add(words(t.node), Text(t.kind, style=_WARN), _left(t.left), by)
         yield table
     if standing := [m for m in view.moves if not m.over]:
         yield _moves("Jobs on their way", standing, "Since", "Left")
     if view.unsavable:
-        table = titled_table(
-            "Jobs that cannot be saved", "Job", "Method", "Why", "It would help to"
-        )
+        table = Rows(
+            "Jobs that cannot be saved", "Job", "Method", "Why", "It would help to",
+            words={"Why": 20, "It would help to": 20},
+        )  # fmt: skip
         for u in view.unsavable:
-            table.add_row(words(u.label), words(u.method), words(u.why, _WARN), words(u.remedy))
+            table.add(words(u.label), words(u.method), words(u.why, _WARN), words(u.remedy))
         yield table
 
 
@@ -54,33 +59,32 @@ def life(view: CheckpointsView) -> Text:
     return Text.assemble("Checkpoints: ", ("alive", _GOOD), f", heartbeat {age} ago")
 
 
-def _moves(title: str, moves: Iterable[MoveView], *times: str) -> Table:
-    table = titled_table(title, "Job", "Cause", "Off nodes", "Step", *times, "Note")
-    table.columns[4].no_wrap = True  # a time is not broken
+def _moves(title: str, moves: Iterable[MoveView], *times: str) -> Rows:
+    names = ("Job", "Cause", "Off nodes", "Step", *times, "Note")
+    table = Rows(title, *names, words={"Off nodes": 20, "Note": 20}, gives=("Cause",))
     for m in moves:
         image = "" if m.image is None else f"from save {m.image}"
         step = f"{m.step} for {m.waits_for}" if m.waits_for else m.step
-        table.add_row(
+        table.add(
             words(m.label),
             words(m.cause),
-            words(",".join(m.nodes) or "-"),
+            words(", ".join(m.nodes) or "-"),
             Text(step, style=_GOOD if m.step == "back" else ""),
-            Text(time.strftime("%H:%M:%S", time.localtime(m.began))),
-            Text(brief(m.took)) if m.over else _left(m.left),
+            time.strftime("%H:%M:%S", time.localtime(m.began)),
+            brief(m.took) if m.over else _left(m.left),
             words("; ".join(part for part in (image, m.note) if part)),
         )
     return table
 
 
-def saved(view: CheckpointsView) -> Table:
+def saved(view: CheckpointsView) -> Rows:
     """The last image of each job."""
-    table = titled_table("Saved jobs", "Job", "Method", "Save", "Node")
-    for name in ("Age", "Size", "Took"):
-        table.add_column(name, justify="right")
+    names, right = ("Job", "Method", "Save", "Node"), ("Age", "Size", "Took")
+    table = Rows("Saved jobs", *names, *right, right=right, gives=("Method", "Took"))
     for s in view.saved:
-        table.add_row(
-            words(s.label), Text(s.method), Text(str(s.number)), words(s.node), Text(brief(s.age)),
-            Text(shown_size(s.size)), Text(f"{s.seconds:.1f} s"),
+        table.add(
+            words(s.label), s.method, str(s.number), words(s.node), brief(s.age),
+            shown_size(s.size), f"{s.seconds:.1f} s",
         )  # fmt: skip
     return table
 
@@ -98,14 +102,3 @@ def _left(seconds: float | None) -> Text:
     if seconds is None:
         return Text("-")
     return Text(brief(seconds) if seconds > 0 else "over", style=_WARN if seconds < 60 else "")
-
-
-def titled_table(title: str, *columns: str) -> Table:
-    """An empty table with a bold title at its left, as all of ``status`` and ``ckpt`` are."""
-    table = Table(
-        title=Text(title, style="bold"), title_justify="left", box=None, header_style="dim",
-        pad_edge=False, padding=(0, 2, 0, 0),
-    )  # fmt: skip
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table

@@ -6,7 +6,7 @@ import time
 
 from rich.console import RenderableType
 
-from slurm_elastic.cli.ckpt_tables import titled_table
+from slurm_elastic.cli.columns import Rows
 from slurm_elastic.cli.shortened import with_rest
 from slurm_elastic.cli.status_tables import dollars
 from slurm_elastic.watch.view.attention import (
@@ -17,16 +17,16 @@ from slurm_elastic.watch.view.day import DayView, Span, hours
 
 def day_table(day: DayView, span: Span = Span.DAY) -> RenderableType:
     """The last hours or days, a row an hour or a day, and what there is now."""
-    table = titled_table(f"The last {span.told}", "From")
-    for name in (*day.machines, "$/h", "Booting", "Running", "Still waiting"):
-        table.add_column(name.capitalize(), justify="right")
+    counted = ("$/h", "Booting", "Running", "Still waiting")
+    right = tuple(name.capitalize() for name in (*day.machines, *counted))
+    table = Rows(f"The last {span.told}", "From", *right, right=right)
     *past, last = hours(day)
     for one in (*past, last):
         at = time.strftime("%d %H:%M", time.localtime(one.at)) if one is not last else "now"
         machines = [str(count) for count in one.machines]
         waiting = "-" if one.waiting is None else str(one.waiting)
         counts = [str(one.booting), str(one.running), waiting]
-        table.add_row(at, *machines, dollars(one.dollars), *counts)
+        table.add(at, *machines, dollars(one.dollars), *counts)
     private = private_note(day.private) if day.private else ""
     notes = ("Counts: the most at once in each hour; $/h: its mean.", _most(day), private)
     return with_rest(table, "\n".join(note for note in notes if note))
@@ -44,4 +44,4 @@ def _most(day: DayView) -> str:
         for name, peak in day.most.items()
         if peak.at is not None
     ]
-    return f"At most at once: {', '.join(found)}" if found else ""
+    return "\n  ".join(("At most at once:", *found)) if found else ""

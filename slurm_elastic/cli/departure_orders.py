@@ -17,11 +17,10 @@ from slurm_elastic.cli.giving_orders import counted, direct, duration, opened
 from slurm_elastic.cli.status import gather
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.config.limit_changes import pools_in, scope_named, with_limits
-from slurm_elastic.controller.departures import concerned
 from slurm_elastic.model.directive import Departure, clock, limit_changes, scope_in_words
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.money.accounting import usage
-from slurm_elastic.policies.repair.departure import jobs_on
+from slurm_elastic.policies.repair.departure import concerned, jobs_on
 from slurm_elastic.slurm.client.prompt import PromptCli
 from slurm_elastic.state.heartbeat import CKPTMAN
 from slurm_elastic.state.ledger import Machine

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from slurm_elastic.base.account import trusted
+from slurm_elastic.cli import doctor_threats
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.machine_readable import write_json
@@ -110,6 +111,7 @@ def diagnose(
         *head.budgets(config),
         *auth.examine(config, now),
         *head.memory(config, now),
+        *doctor_threats.examine(config, slurm, now),
         *network.examine(config, slurm, now),
         *(() if quick else head.slurm_conf(config)),
     ]

@@ -16,7 +16,7 @@ from rich.text import Text
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.cli import why_not
 from slurm_elastic.cli.shortened import hosts, offers, words
-from slurm_elastic.cli.status_machines import NARROW
+from slurm_elastic.cli.status_machines import NARROW, WIDE
 from slurm_elastic.policies.launch.grouping import generalised
 from slurm_elastic.policies.launch.verdict import Verdict
 from slurm_elastic.state.audit_trail import jobs_of, nodes_of
@@ -61,17 +61,17 @@ def render(explanation: Explanation, console: Console) -> None:
     day = ""
     for decision in explanation.decisions:
         day = _day(decision, day, console)
-        _decision(decision, console)
+        _decision(decision, console, explanation.subject)
 
 
 def render_short(explanation: Explanation, console: Console, lines: int = LINES) -> None:
     """Print each cause once, by its last time, as many of the newest as go into ``lines``."""
     head = _printed(console, partial(_head, explanation, console, machines=MACHINES_SHOWN))
-    told = _last_times(explanation.decisions)
+    told, subject = _last_times(explanation.decisions), explanation.subject
     room = lines - len(head) - 2  # the last two lines may say what is left out
     chosen: list[tuple[Decision, str]] = []
     for decision, again in reversed(told):
-        block = _printed(console, partial(_decision, decision, console, again=again))
+        block = _printed(console, partial(_decision, decision, console, subject, again=again))
         new_day = not chosen or _date(chosen[-1][0]) != _date(decision)
         room -= len(block) + 2 * new_day
         if room < 0 and chosen:
@@ -81,7 +81,7 @@ def render_short(explanation: Explanation, console: Console, lines: int = LINES)
     day, reason = "", ""
     for decision, again in reversed(chosen):
         day = _day(decision, day, console)
-        _decision(_without(reason, decision), console, again=again)
+        _decision(_without(reason, decision), console, subject, again=again)
         reason = decision.reason
     left_out = len(told) - len(chosen)
     if left_out or len(told) < len(explanation.decisions):
@@ -163,7 +163,9 @@ def _machine(machine: Machine) -> Text:
     return text
 
 
-def _decision(decision: Decision, console: Console, *, again: str | None = None) -> None:
+def _decision(
+    decision: Decision, console: Console, subject: str, *, again: str | None = None
+) -> None:
     """With ``again`` (how often it was taken; or nothing) only so many lines of its detail."""
     small = console.width < NARROW
     margin = 4 if small else 10
@@ -179,7 +181,9 @@ def _decision(decision: Decision, console: Console, *, again: str | None = None)
     often = f", {again}" if again else ""
     whole = again is None
     request = f"[{decision.correlation}]  " if whole else ""  # for who looks into the logs
-    about = words(f"{request}{_subjects(decision, whole=whole)}{often}", "dim")
+    top, wide = None if whole else 1, console.width >= WIDE
+    nodes = hosts(compress(nodes_of(decision)), top, wide=wide, first=subject).plain
+    about = words(f"{request}{_subjects(nodes, jobs_of(decision))}{often}", "dim")
     if about.plain:
         console.print(Padding(about, (0, 0, 0, margin), expand=False))
     details = list(_details(decision.detail or {}))
@@ -190,11 +194,9 @@ def _decision(decision: Decision, console: Console, *, again: str | None = None)
         console.print(Padding(more, (0, 0, 0, margin + 2), expand=False))
 
 
-def _subjects(decision: Decision, *, whole: bool) -> str:
-    jobs = jobs_of(decision)
+def _subjects(nodes: str, jobs: Sequence[int]) -> str:
     shown = ", ".join(str(j) for j in jobs[:6]) + (f" and {len(jobs) - 6} more" if jobs[6:] else "")
-    nodes = compress(nodes_of(decision))
-    parts = [nodes if whole else hosts(nodes, 1).plain] if nodes else []
+    parts = [nodes] if nodes else []
     if jobs:
         parts.append(f"{'job' if len(jobs) == 1 else 'jobs'} {shown}")
     return ", ".join(parts)

@@ -10,12 +10,11 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
-from rich import box
-from rich.table import Table
 
 from slurm_elastic.base import writing
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.cli import history
+from slurm_elastic.cli.columns import Rows
 from slurm_elastic.cli.console import Output
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.simulate_tables import SCHEDULER, duration, tell_unbought, told
@@ -134,15 +133,12 @@ def _order(figures: Figures) -> tuple[float, float, int]:
     return round(figures.cost, 2), figures.mean_wait, figures.checkpoints
 
 
-def _table(rows: Sequence[CheckpointRow], best: str, own: str) -> Table:
-    table = Table(box=box.SIMPLE)
-    table.add_column("")
-    table.add_column("policy", overflow="fold")
-    for name in ("cost", "mean wait", "lost h", "saving h", "saves", "taken"):
-        table.add_column(name, justify="right", no_wrap=True)
+def _table(rows: Sequence[CheckpointRow], best: str, own: str) -> Rows:
+    right = ("cost", "mean wait", "lost h", "saving h", "saves", "taken")
+    table = Rows("", "", "policy", *right, right=right, words={"policy": 20})
     for row in rows:
         figures = row.figures
-        table.add_row(
+        table.add(
             ">" if row.policy == best else "now" if row.policy == own else "",
             row.policy,
             f"${figures.cost:,.2f}",

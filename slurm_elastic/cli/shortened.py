@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.style import Style
 from rich.text import Text
 
+from slurm_elastic.base.hostlist import compress, expand
 from slurm_elastic.cli.streams import visible
 
 _SET = r"(\{[^{}]*\}|[^{},/]+)"
@@ -49,9 +50,20 @@ def with_rest(table: RenderableType, rest: str) -> RenderableType:
     return Group(table, Text(rest, style="dim")) if rest else table
 
 
-def hosts(nodes: str, top: int | None, *, wide: bool = False) -> Text:
-    """A hostlist, or the beginning of one that is too long; ``top`` None: all of it."""
+def hosts(
+    nodes: str, top: int | None, *, wide: bool = False, count: bool = True, first: str = ""
+) -> Text:
+    """A hostlist, or the beginning of one that is too long and how many it has (unless another
+    column has that ``count``); the one that is asked for comes ``first``. ``top`` None: all of it.
+    """
     most = HOSTS if wide else FEW_HOSTS
-    if top is None or len(nodes) <= most:
+    if top is None or len(nodes) <= most or "," not in nodes:
         return Text(nodes)
-    return Text(f"{nodes[: most - 4].rpartition(',')[0]},...")
+    names = expand(nodes)
+    told = f" ({len(names)} nodes)" if count else ""
+    asked = f"{first}," if first in names else ""
+    others = compress(name for name in names if name != first) if asked else nodes
+    room = most - len(f"{asked},...]{told}")
+    begin = others[: max(room, others.find(",") + 1)].rpartition(",")[0]  # one node at least
+    closing = "]" if begin.count("[") > begin.count("]") else ""
+    return Text(f"{asked}{begin},...{closing}{told}")

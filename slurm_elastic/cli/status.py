@@ -28,9 +28,9 @@ from slurm_elastic.config.configfile import load
 from slurm_elastic.model.protocols import NO_NODE, Slurm
 from slurm_elastic.slurm.client.prompt import PromptCli
 from slurm_elastic.watch.door.client import day_of, facts_of
-from slurm_elastic.watch.view import Facts, StatusView, status_view
+from slurm_elastic.watch.view import Facts, StatusView
 from slurm_elastic.watch.view.day import DayView, Span, still_waiting
-from slurm_elastic.watch.view.narrowing import narrowed
+from slurm_elastic.watch.view.narrowing import view_of_part
 
 Part = tuple[str | None, str | None]  # a cloud and a pool; None: all
 WHOLE: Part = (None, None)
@@ -131,7 +131,7 @@ def show(
     screen: Screen = SHORT,
 ) -> int:
     """Read everything and print that part of it once."""
-    view = status_view(*narrowed(config, gather(config, slurm, time.time()), *part))
+    view = view_of_part(config, gather(config, slurm, time.time()), *part)
     if as_json:
         write_json(view)
     else:

@@ -1,4 +1,4 @@
-"""The machines of ``status``: a row each, in three forms by the screen's width."""
+"""The machines of ``status``: a line each, or some lines on a small screen."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from slurm_elastic.cli.ckpt_tables import titled_table
+from slurm_elastic.cli.columns import Rows
 from slurm_elastic.cli.shortened import with_rest, words
+from slurm_elastic.watch.view.departing import TAKEN
 from slurm_elastic.watch.view.next_action import brief
 from slurm_elastic.watch.view.rows import InstanceView, JobView
 
@@ -33,45 +34,33 @@ def machines(
 
 
 def _instances(instances: Sequence[InstanceView]) -> RenderableType:
-    table = titled_table("", "Node", "Id", "Type", "Zone", "Market")
-    for name in ("$/h", "Age", "Cost $"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for name in ("Jobs", "Next"):
-        table.add_column(name)
+    names = ("Node", "Id", "Type", "Zone", "Market", "$/h", "Age", "Cost $", "Jobs", "Next")
+    table = Rows(
+        "", *names, right=("$/h", "Age", "Cost $"), words={"Jobs": 20, "Next": 46},
+        gives=("Zone", "Id", ("Type", 12), "Market", "Age", "$/h", "Type"),
+        otherwise=lambda: _instances_small(instances),
+    )  # fmt: skip
     for i in instances:
-        table.add_row(
-            Text(i.node),
-            Text(i.id),
-            Text(i.instance_type),
-            Text(i.zone),
-            Text(i.market),
-            Text(f"{i.price:.4f}"),
-            Text(brief(i.age)),
-            Text(f"{i.cost:.4f}"),
-            _jobs(i.jobs),
-            _next(i),
-        )
+        table.add(
+            i.node or i.id, i.id, i.instance_type, i.zone, i.market, f"{i.price:.4f}",
+            brief(i.age), f"{i.cost:.4f}", _jobs(i.jobs), _next(i),
+        )  # fmt: skip
     return table
 
 
 def _instances_narrow(instances: Sequence[InstanceView], sort: str | None) -> RenderableType:
     """A row each; ``explain NODE`` and a wider screen tell the rest."""
-    table = titled_table("", "Node", "Type", "Market")
-    for name in ("$/h" if sort == "price" else "Cost $", "Age"):
-        table.add_column(name, justify="right")
-    for column in table.columns:
-        column.no_wrap = True
-    table.add_column("Jobs, next", ratio=1)
-    table.expand = True
+    money = "$/h" if sort == "price" else "Cost $"
+    table = Rows(
+        "", "Node", "Type", "Market", money, "Age", "Jobs, next", right=(money, "Age"),
+        words={"Jobs, next": 42}, gives=(("Type", 12), "Age", "Market", money, "Type"),
+        otherwise=lambda: _instances_small(instances),
+    )  # fmt: skip
     for i in instances:
-        table.add_row(
-            Text(i.node or i.id, style="bold"),
-            Text(i.instance_type),
-            Text(i.market),
-            Text(f"{i.price if sort == 'price' else i.cost:.4f}"),
-            Text(brief(i.age)),
-            _jobs_next(i),
-        )
+        table.add(
+            Text(i.node or i.id, style="bold"), i.instance_type, i.market,
+            f"{i.price if sort == 'price' else i.cost:.4f}", brief(i.age), _jobs_next(i),
+        )  # fmt: skip
     return table
 
 
@@ -109,7 +98,7 @@ def _chosen(
     if top is None or len(instances) <= top:
         return instances, ""
     if sort is None:
-        instances = sorted(instances, key=lambda i: i.calm)
+        instances = sorted(instances, key=lambda i: (i.calm, not i.next.startswith(TAKEN)))
     hidden = instances[top:]
     loud = sum(not i.calm for i in hidden)
     what = f", {loud} of which need attention" if loud else ", none of which needs attention"

@@ -15,9 +15,11 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from slurm_elastic.base.hostlist import expand
-from slurm_elastic.cli.ckpt_tables import life, saved, threatened, titled_table
+from slurm_elastic.cli.ckpt_tables import life, saved, threatened
+from slurm_elastic.cli.columns import Rows
 from slurm_elastic.cli.shortened import hosts, more, offers, with_rest, words
 from slurm_elastic.cli.status_machines import NARROW, WIDE, machines
+from slurm_elastic.model.exclusion import CAPACITY
 from slurm_elastic.policies.launch.grouping import braces
 from slurm_elastic.watch.view.attention import (
     clouds,
@@ -46,7 +48,6 @@ from slurm_elastic.watch.view.rows import (
     BudgetView,
     CloudView,
     CoolDownView,
-    InstanceView,
     LaunchView,
     Level,
     NodesView,
@@ -85,7 +86,8 @@ SHORT = Screen()
 def render(view: StatusView, console: Console, screen: Screen = SHORT) -> None:
     """Print everything, or the most important of it."""
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(view.at))
-    console.print(Text.assemble(("Cluster ", ""), (view.cluster, "bold"), (f"   {at}", _DIM)))
+    part = f", {view.part} alone" if view.part else ""
+    console.print(Text.assemble("Cluster ", (view.cluster, "bold"), part, (f"   {at}", _DIM)))
     for block in _blocks(view, console.width, screen):
         console.print()
         console.print(block)
@@ -98,7 +100,7 @@ def _blocks(view: StatusView, width: int, screen: Screen) -> Iterable[Renderable
         yield Group(*(_told(of_directive(d)) for d in view.directives))
     services = _services(view)
     if view.site and not view.ledger_error:
-        services = Group(services, _summary(view.site, view.instances))
+        services = Group(services, _summary(view.site, view))
     yield services
     yield from _alarms(view)
     if view.checkpoints:
@@ -188,12 +190,12 @@ def _parts(view: StatusView) -> Iterable[tuple[CloudView | None, PoolView | None
 
 def _clouds(view: StatusView, top: int | None, *, wide: bool) -> RenderableType:
     names = ("Cloud", "Location", "Pool", "Nodes") if wide else ("Cloud", "Pool")
-    table = titled_table("", *names)
-    for column in table.columns:
-        column.no_wrap = True
     states = _columns(view)
-    for name in (*states.values(), "Paid/max", "$/h now", *(("$/h worst/max",) if wide else ())):
-        table.add_column(name, justify="right", no_wrap=True)
+    right = (*states.values(), "Paid/max", "$/h now", *(("$/h worst/max",) if wide else ()))
+    table = Rows(
+        "", *names, *right, right=right, otherwise=lambda: _clouds_small(view),
+        gives=("Location", "Nodes", ("Pool", 12), ("Cloud", 12), "$/h now"),
+    )  # fmt: skip
     known = view.ledger_error is None
     for cloud, pool in _parts(view):
         here = [cloud.name if cloud else "", pool.name if pool else ""]
@@ -205,7 +207,7 @@ def _clouds(view: StatusView, top: int | None, *, wide: bool) -> RenderableType:
             limit = "-" if cloud.price_limit is None else f"{cloud.price_limit:.2f}"
             money.append(Text(f"{cloud.price_worst:.2f}/{limit}" if known else f"-/{limit}"))
         cells = _state_cells((cloud or pool).states, states)  # type: ignore[union-attr]
-        table.add_row(*map(Text, here), *cells, _paid(cloud, pool, known=known), *money)
+        table.add(*here, *cells, _paid(cloud, pool, known=known), *money)
     return table
 
 
@@ -258,38 +260,42 @@ def _nodes(
 ) -> RenderableType:
     if top is not None and len(groups) > top:
         groups = sorted(groups, key=lambda group: group.state in _CALM_STATES)
-    table = titled_table(title, "State", "Cloud", "Count", "Nodes", "Why")
-    table.columns[2].justify = "right"
+    names = ("State", "Cloud", "Count", "Nodes", "Why")
+    table = Rows(title, *names, right=("Count",), words={"Why": 20}, gives=("Cloud",))
     for group in groups[:top]:
-        table.add_row(
+        table.add(
             Text(group.state, style=_state_style(group.state)),
-            Text(group.cloud),
-            Text(str(group.count)),
-            hosts(group.nodes, top, wide=wide),
+            group.cloud,
+            str(group.count),
+            hosts(group.nodes, top, wide=wide, count=False),
             words(group.note),
         )
     return with_rest(table, more(groups, top))
 
 
-def _summary(site: SiteView, instances: Sequence[InstanceView]) -> Text:
+def _summary(site: SiteView, view: StatusView) -> Text:
     count = f"{site.machines} of at most {site.limit}" if site.limit else f"{site.machines}"
     worst = f"at worst ${site.price_worst:.2f}/h"
     if site.price_limit is not None:
         worst += f" of at most ${site.price_limit:.2f}/h"
-    text = Text(f"Machines: {count}; ${dollars(site.price_now)}/h now, {worst}")
-    loud = sum(not i.calm for i in instances)
+    whose = "Machines of the whole cluster" if view.part else "Machines"
+    text = Text(f"{whose}: {count}; ${dollars(site.price_now)}/h now, {worst}")
+    loud = sum(not i.calm for i in view.instances)
     if loud:
-        text.append(f"; {loud} need attention" if loud > 1 else "; 1 needs attention", _WARN)
+        here = " here" if view.part else ""
+        need = "need" if loud > 1 else "needs"
+        text.append(f"; {loud}{here} {need} attention", _WARN)
     return text
 
 
 def _launches(launches: Sequence[LaunchView], top: int | None, *, wide: bool) -> RenderableType:
-    table = titled_table("Launches without an answer yet", "Pool", "Nodes", "Offer", "Since")
+    names = ("Pool", "Nodes", "Offer", "Since")
+    table = Rows("Launches without an answer yet", *names, gives=("Pool", ("Offer", 20)))
     for launch in launches:
-        table.add_row(
-            Text(launch.pool),
+        table.add(
+            launch.pool,
             hosts(launch.nodes, top, wide=wide),
-            Text(launch.offer),
+            launch.offer,
             Text(brief(launch.age), style=_WARN if launch.age > 60 else ""),
         )
     return table
@@ -304,40 +310,42 @@ def _by_reason(cool_downs: Sequence[CoolDownView]) -> list[list[CoolDownView]]:
 
 
 def _cool_downs(groups: Sequence[Sequence[CoolDownView]], told: Sequence[Told]) -> RenderableType:
-    table = titled_table("Cool-downs: not asked for now", "Offer", "Left", "Why")
+    names = ("Offer", "Left", "Why")
+    table = Rows("Cool-downs: not asked for now", *names, words={"Offer": 32, "Why": 20})
     for group in groups:
         cool_down = group[0]
-        table.add_row(
-            Text("; ".join(map(offers, braces(one.key for one in group)))),
-            Text(brief(cool_down.left)),
+        table.add(
+            "; ".join(map(offers, braces(one.key for one in group))),
+            brief(cool_down.left),
             words(f"{cool_down.code}: {reason(cool_down, told)}"),
         )
     return table
 
 
 def _holds(view: StatusView, top: int | None, *, wide: bool) -> RenderableType:
-    table = titled_table("Holds: kept from Slurm", "Pool", "Nodes", "Left", "Why")
+    ends = any(hold.kind == CAPACITY for hold in view.holds[:top])
+    names = ("Pool", "Nodes", *(("Left",) if ends else ()), "Why")
+    table = Rows("Holds: kept from Slurm", *names, words={"Why": 20}, gives=("Pool",))
     for hold in view.holds[:top]:
         left = brief(hold.left) if hold.left > 0 else "over"
-        if hold.kind != "capacity":
+        if hold.kind != CAPACITY:
             left = "-"
         nodes = hosts(hold.nodes, top, wide=wide)
         why = words(reason(hold, view.attention))
-        table.add_row(Text(hold.pool), nodes, Text(left), why)
+        table.add(hold.pool, nodes, *((left,) if ends else ()), why)
     return table
 
 
 def _budgets(budgets: Sequence[BudgetView]) -> RenderableType:
-    table = titled_table("Budgets: $ spent, by UTC", "Of")
-    for name in ("Today", "Of", "This month", "Of"):
-        table.add_column(name, justify="right")
+    right = ("Today", "Per day", "This month", "Per month")
+    table = Rows("Budgets: $ spent, by UTC", "Of", *right, right=right)
     for b in budgets:
         cells = []
         for spent, bound in ((b.day, b.per_day), (b.month, b.per_month)):
             over = bound is not None and spent >= bound
             cells.append(Text(f"{spent:.4f}", style=_BAD if over else ""))
             cells.append(Text("-" if bound is None else f"{bound:g}"))
-        table.add_row(Text(payer(b)), *cells)
+        table.add(payer(b), *cells)
     return table
 
 
@@ -346,11 +354,11 @@ def dollars(amount: float) -> str:
 
 
 def _totals(totals: Sequence[TotalView]) -> RenderableType:
-    table = titled_table("Cost: running now, and ended in the last 24 hours", "Market")
-    for name in ("Running", "$/h now", "$ so far", "Ended", "$ of ended", "$ in all"):
-        table.add_column(name, justify="right")
+    right = ("Running", "$/h now", "$ so far", "Ended", "$ of ended", "$ in all")
+    title = "Cost: running now, and ended in the last 24 hours"
+    table = Rows(title, "Market", *right, right=right)
     for t in totals:
-        table.add_row(t.market, *_total_cells(t))
+        table.add(t.market, *_total_cells(t))
     if len(totals) > 1:
         whole = TotalView(
             market="all",
@@ -360,8 +368,7 @@ def _totals(totals: Sequence[TotalView]) -> RenderableType:
             cost_ended=sum(t.cost_ended for t in totals),
             ended=sum(t.ended for t in totals),
         )
-        table.add_section()
-        table.add_row(Text("all", style="bold"), *_total_cells(whole))
+        table.add(Text("all", style="bold"), *_total_cells(whole))
     return table
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from slurm_elastic.base.errors import SlurmElasticError, SlurmError
 from slurm_elastic.base.hostlist import compress
@@ -20,15 +20,19 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.giving_back import power_down_and_requeue
 from slurm_elastic.model.directive import MAINTENANCE, OPERATORS, Departure, Directive, told
 from slurm_elastic.model.slurm import SlurmJob
-from slurm_elastic.policies.growth.stopped import born
-from slurm_elastic.policies.repair.departure import NextStep, jobs_on, next_step, redirected
+from slurm_elastic.policies.repair.departure import (
+    NextStep,
+    concerned,
+    jobs_on,
+    next_step,
+    redirected,
+)
 from slurm_elastic.slurm.client import node_updates
 from slurm_elastic.state.audit_trail import job_subject
 from slurm_elastic.state.ckptstate import CheckpointState
-from slurm_elastic.state.ckptstate.facts import Migration, Step
+from slurm_elastic.state.ckptstate.facts import Migration
 from slurm_elastic.state.ckptstate.orders import DROPS, NoticeOrder, drop
 from slurm_elastic.state.ckptstate.schema import FILE
-from slurm_elastic.state.ledger import Machine
 from slurm_elastic.state.store.journal import is_there
 
 log = logging.getLogger(__name__)
@@ -125,7 +129,7 @@ class Departures:
                 why = "slurm-elastic-ckptman has not begun to move it; does it run?"
                 self._tell(one, "not-moved", subject, why)
             return
-        if move is not None and not is_hopeless(move):
+        if move is not None and not move.hopeless:
             return
         site.requeues.expect(job, site.monotonic(), frozenset(nodes))
         site.slurm.requeue(job.id)
@@ -168,17 +172,3 @@ class Departures:
                 continue
             why = f"it may start in {', '.join(partitions)}: {told(one, site.now())}"
             site.record(OPERATORS, "redirected", subjects, why)
-
-
-def concerned(machines: Iterable[Machine], word: Departure, starts: float) -> list[Machine]:
-    """The machines that are to leave. On nodes that may start again only those from before
-    ``starts``; where an image is named, only those from it.
-    """
-    nodes = set(word.nodes)
-    mine = [m for m in machines if m.instance.node in nodes]
-    return [m for m in mine if word.closes or born(m) <= starts]
-
-
-def is_hopeless(move: Migration) -> bool:
-    """Whether ckptman has found that nothing of the run can be saved, and leaves it where it is."""
-    return move.step is Step.WAITING and move.at is None and not move.again

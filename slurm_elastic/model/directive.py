@@ -140,7 +140,12 @@ class Departure(_Word, frozen=True, kw_only=True, tag="departure"):
         many = len(self.nodes) > 1
         about = self.about if self.scope else f"{'nodes' if many else 'node'} {self.about}"
         be = "are" if many and not self.scope else "is"
-        return f"{about} {be} {self.VERBS[self.verb]}{f' to {self.to}' if self.to else ''}"
+        return f"{about} {be} {self.manner}"
+
+    @property
+    def manner(self) -> str:
+        """How they leave."""
+        return f"{self.VERBS[self.verb]}{f' to {self.to}' if self.to else ''}"
 
 
 Word = Pause | LimitChange | Departure
@@ -171,9 +176,14 @@ class Directive(Struct, frozen=True, kw_only=True):
 
 def stop_reason(directive: Directive, since: str = "") -> str:
     """Why nothing starts, in one line that stays the same as long as the directive holds."""
+    return f"{directive.word.fact}{given(directive, since)}"
+
+
+def given(directive: Directive, since: str = "") -> str:
+    """By whom, until when and why: the end of such a line."""
     until = "" if directive.until is None else f" until {clock(directive.until)}"
     why = f": {directive.reason}" if directive.reason else ""
-    return f"{directive.word.fact} by {directive.who}{since}{until}{why}"
+    return f" by {directive.who}{since}{until}{why}"
 
 
 def told(directive: Directive, now: float) -> str:

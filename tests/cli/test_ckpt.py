@@ -111,12 +111,22 @@ def test_list_shows_notices_moves_and_images(
     service(config)
     assert run(config, "list") == 0
     said = capsys.readouterr().out
-    for wanted in ("alive", "op1", "interruption", "fan broken", "saved", "from save 1", "1024 B"):
+    shown = ("alive", "op1", "interruption", "saved", "from save 1", "1024 B")
+    for wanted in ("Told by", "a person: fan broken", *shown):
         assert wanted in said, wanted
     assert run(config, "list", "--json") == 0
     view = json.loads(capsys.readouterr().out)
     assert view["saved"][0]["size"] == 1024
     assert view["moves"][0]["step"] == "saved"
+
+
+def test_list_says_so_where_there_is_nothing(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    CheckpointState(config.parent / "state" / "checkpoints.db").close()
+    assert run(config, "list") == 0
+    nothing = "No job is saved or on its way, and no machine is to be taken away."
+    assert nothing in capsys.readouterr().out
 
 
 def test_a_move_that_is_over_is_told_as_over_and_since_is_a_time(

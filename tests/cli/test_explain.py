@@ -332,7 +332,7 @@ def test_a_pools_chain_is_what_its_policies_did(ledger: Ledger, tmp_path: Path) 
     states = "1 in use, 2 booting, 2 held, 1 down, 1 powered down, 1 powering down"
     assert found.now.startswith(f"pool general of cloud aws: {states}; ")
     assert found.now.endswith("; growth slurm, release by Slurm's SuspendTime")
-    assert "pub2: node is down: Not responding" in found.attention
+    assert "pub2: down: Not responding" in found.attention
     last = [one.instance.node for one in found.machines[-2:]]
     assert "pub2" in last, "what needs somebody is not left out where only some are shown"
     assert chain(found) == ["5 policy"]

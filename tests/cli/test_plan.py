@@ -326,6 +326,20 @@ def test_checkpoint_names_the_cheapest_and_tries_none_at_all(
     assert found["cheapest"] in text
 
 
+def test_no_policy_is_broken_within_a_word_at_80_columns(
+    taken: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    out = tmp_path / "found.json"
+    assert plan("checkpoint", "--workload", str(WORKLOAD), *taken, "--json", str(out)) == 0
+    said = capsys.readouterr().out.split()
+    policies = [one["policy"] for one in json.loads(out.read_text())["tried"]]
+    assert {word for policy in policies for word in policy.split()} <= set(said)
+
+
 def test_where_saves_cost_more_than_they_save_none_is_the_cheapest(
     taken: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

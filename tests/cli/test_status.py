@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,11 +14,12 @@ from typing import NoReturn
 
 import msgspec
 import pytest
+from ckpt_cases import migration_of
 from ledger_cases import T0, instance
 from msgspec.structs import replace
 from patience import patience
 from rich.console import Console
-from status_cases import NOW, busy_ledger, busy_slurm, config, config_file
+from status_cases import NOW, busy_ledger, busy_slurm, config, config_file, job, node
 
 from slurm_elastic.base.errors import ConfigError, SlurmError
 from slurm_elastic.cli import status
@@ -26,13 +28,18 @@ from slurm_elastic.cli.main import main
 from slurm_elastic.cli.status_machines import WIDE
 from slurm_elastic.cli.status_tables import SHORT, Screen, render
 from slurm_elastic.config import PoolSettings
-from slurm_elastic.model.cluster import Location
+from slurm_elastic.config.policies import Budget, SitePolicies
+from slurm_elastic.model.cluster import Limits, Location, Notice, NoticeKind
+from slurm_elastic.model.directive import Departure, Directive
 from slurm_elastic.model.slurm import SlurmNode
+from slurm_elastic.policies.growth.capacity import Spent
 from slurm_elastic.slurm.client.fake import FakeSlurm
+from slurm_elastic.state.ckptstate.facts import RecordedNotice, UnsavableRun
 from slurm_elastic.state.ledger import Health, Ledger, Machine
 from slurm_elastic.watch.door import records
 from slurm_elastic.watch.view import Facts, StatusView, status_view
-from slurm_elastic.watch.view.narrowing import narrowed
+from slurm_elastic.watch.view.checkpoints import CheckpointFacts
+from slurm_elastic.watch.view.narrowing import view_of_part
 
 
 @pytest.fixture
@@ -71,7 +78,7 @@ def test_no_line_is_wider_than_the_screen_and_nothing_is_cut(
     wide = ("i-0aaaaaaaaaaaaaaa1", "local-op1-1", "eu-west-1a", "booting: times out in 3m 10s")
     for wanted in (
         *("c6i.xlarge", "on-demand", "booting", *(wide if width >= WIDE else ())),
-        *("42 bob, 43 carol", "suspends in 3m 20s unless used", "node is down: Not responding"),
+        *("42 bob, 43 carol", "suspends in 3m 20s unless used", "down: Not responding"),
         *("pub[7-8]", "pub[7-8]  2m", "aws/c6i.xlarge/eu-west-1b/spot", "1m 40s", "5/8"),
         "terminating: suspended by Slurm",
         *("zones [eu-west-1b]", "alive, heartbeat 3s ago", "UnauthorizedOperation: no"),
@@ -84,7 +91,7 @@ def test_on_a_very_narrow_screen_nothing_vanishes(ledger: Ledger, tmp_path: Path
     assert max(len(line) for line in text.splitlines()) <= 50
     for wanted in (
         "suspends in 3m 20s unless used",
-        "node is down: Not responding",
+        "down: Not responding",
         "42 bob, 43 carol",
     ):
         assert wanted in " ".join(text.split()), wanted
@@ -126,7 +133,10 @@ def crowded(directory: Path) -> StatusView:
     nodes |= dict.fromkeys(on, busy) | dict.fromkeys(on[50::100], down)
     facts = Facts(
         now=NOW, machines=machines,
-        nodes={name: SlurmNode(name=name, states=states) for name, states in nodes.items()},
+        nodes={
+            name: SlurmNode(name=name, states=states, reason="gone" if states == down else "")
+            for name, states in nodes.items()
+        },
     )  # fmt: skip
     return status_view(made, facts)
 
@@ -138,7 +148,7 @@ def test_a_large_cluster_fits_on_a_screen_what_needs_attention_first(
     view = crowded(tmp_path)
     text = text_of(view, width)
     assert len(text.splitlines()) <= 60
-    assert text.count("node is down") == {50: 5, 80: 8}.get(width, 10)
+    assert text.count("down: gone") == {50: 5, 80: 8}.get(width, 10)
     assert "20 need attention" in " ".join(text.split())
     hidden = 2000 - {50: 5, 80: 8}.get(width, 10)
     assert f"and {hidden} more, {hidden - 1980} of which need attention" in " ".join(text.split())
@@ -166,12 +176,61 @@ def test_one_cloud_or_pool_is_shown_as_if_there_were_no_other(
     made = config(tmp_path)
     facts = status.gather(made, busy_slurm(), NOW)
     for part in (("onprem", None), (None, "rack"), ("onprem", "rack")):
-        view = status_view(*narrowed(made, facts, *part))
+        view = view_of_part(made, facts, *part)
         assert [c.name for c in view.clouds] == ["onprem"]
         assert [p.name for p in view.pools] == ["rack"]
         assert {i.cloud for i in view.instances} == {"onprem"}
         assert not any(c.key.startswith("aws") for c in view.cool_downs)
         assert not view.daemon.problems
+
+
+def test_what_binds_the_whole_cluster_binds_and_is_told_of_each_part(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    made = config(tmp_path)
+    (onprem, aws) = made.clouds
+    aws = replace(aws, limits=Limits(nodes=16))
+    budget = SitePolicies(budget=Budget(per_day=0.1))
+    made = replace(
+        made, clouds=(onprem, aws), policies=budget, limits=Limits(nodes=20, dollars_per_hour=5.0)
+    )
+    facts = replace(status.gather(made, busy_slurm(), NOW), spent={"": Spent(day=0.2)})
+    text = " ".join(text_of(view_of_part(made, facts, "aws", None), 160).split())
+    assert "Cluster alps, cloud aws alone" in text
+    assert "Not in use" not in text
+    assert "No machine is started for the cluster: the budget of $0.1 a day is spent" in text
+    assert "Machines of the whole cluster: 7 of at most 20;" in text
+    assert "of at most $5.00/h; 1 here needs attention" in text
+
+
+def test_notices_saves_moves_and_orders_of_others_are_no_part(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    made = config(tmp_path)
+    warned = Notice(
+        instance="i-0aaaaaaaaaaaaaaa1", kind=NoticeKind.INTERRUPTION, seen=NOW, deadline=NOW + 60
+    )
+    told = CheckpointFacts(
+        warned=(RecordedNotice(key="n", notice=warned, source="EventBridge"),),
+        migrations=(migration_of(42, 1000),),
+        unsavable=(
+            UnsavableRun(
+                job=42, label="42", attempt=0, method="x", at=NOW, why="why", remedy="what"
+            ),
+        ),
+    )
+    leaves = Departure(verb="drain", about="pub1", nodes=("pub1",))
+    facts = replace(
+        status.gather(made, busy_slurm(), NOW),
+        checkpoints=told,
+        directives=(Directive(word=leaves, who="root", since=NOW, starts=NOW),),
+    )
+    for cloud, shown in (("aws", 1), ("onprem", 0)):
+        view = view_of_part(made, facts, cloud, None)
+        assert view.checkpoints is not None
+        found = view.checkpoints
+        assert len(found.threats) == len(found.moves) == len(found.unsavable) == shown
+        assert len(view.directives) == shown
 
 
 @pytest.mark.parametrize(
@@ -252,6 +311,42 @@ def test_another_pool_of_a_cloud_has_a_row_of_its_own(ledger: Ledger, tmp_path: 
     table = text[text.index("Cloud   Pool") :].splitlines()
     assert [row.split()[:2] for row in table[1:3]] == [["onprem", "rack"], ["aws", "1"]]
     assert [row.split()[0] for row in table[3:5]] == ["general", "big"]
+
+
+def test_a_row_of_long_names_is_a_line_with_its_nodes_number_and_what_is_next(
+    tmp_path: Path,
+) -> None:
+    pool = PoolSettings(
+        name="gpu-interactive-large", cloud="aws", nodes="gpu-interactive-eu-west-node[1-2]",
+        cpus=4, memory=8192,
+    )  # fmt: skip
+    name = "gpu-interactive-eu-west-node1"
+    one = replace(instance("i-1", name, launched=T0), instance_type="standard-hpc-24xlarge.v2")
+    facts = Facts(
+        now=NOW,
+        machines=(Machine(instance=one, pool=pool.name),),
+        nodes={name: node(name, "DOWN", reason="Not responding")},
+        jobs=(job(1234567, "mmustermann", name),),
+    )
+    view = status_view(replace(config(tmp_path), pools=(pool,)), facts)
+    for width in (80, 100, 120, 160):
+        (row,) = (x for x in text_of(view, width).splitlines() if x.startswith(f"{name} "))
+        assert row.rstrip().endswith("down: Not responding")
+        assert "1234567 mmustermann" in row
+
+
+def test_a_hold_that_ends_at_no_known_time_has_no_time_left(ledger: Ledger, tmp_path: Path) -> None:
+    view = seen(tmp_path)
+    assert re.search(r"^Pool +Nodes +Left +Why *$", text_of(view, 80), re.MULTILINE)
+    policy = tuple(replace(hold, kind="policy") for hold in view.holds)
+    text = text_of(replace(view, holds=policy), 80)
+    assert re.search(r"^Pool +Nodes +Why *$", text, re.MULTILINE)
+
+
+def test_what_to_do_is_said_where_a_service_never_ran(tmp_path: Path) -> None:
+    assert "do: systemctl start slurm-elasticd" in " ".join(text_of(seen(tmp_path), 80).split())
+    view = status_view(config(tmp_path), Facts(now=NOW, checkpoints=CheckpointFacts()))
+    assert "do: systemctl start slurm-elastic-ckptman" in " ".join(text_of(view, 80).split())
 
 
 def test_totals_add_up_on_screen(ledger: Ledger, tmp_path: Path) -> None:

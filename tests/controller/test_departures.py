@@ -14,11 +14,12 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import ConfigError, SlurmError
 from slurm_elastic.controller.context import new_generation
-from slurm_elastic.controller.departures import Departures, concerned, is_hopeless
+from slurm_elastic.controller.departures import Departures
 from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.model.cluster import Limits
 from slurm_elastic.model.directive import Departure, LimitChange
 from slurm_elastic.policies.nodes.node_state import Phase, is_drained, phase
+from slurm_elastic.policies.repair.departure import concerned
 from slurm_elastic.state.ckptstate import CheckpointState
 from slurm_elastic.state.ckptstate.facts import Migration, Step
 from slurm_elastic.state.ckptstate.schema import FILE
@@ -431,4 +432,4 @@ def test_a_run_that_ckptman_leaves_where_it_is_cannot_be_saved(
     fields: dict[str, Any], hopeless: bool
 ) -> None:
     move = replace(migration_of(1, 1000), **({"at": None, "again": 0.0} | fields))
-    assert is_hopeless(move) is hopeless
+    assert move.hopeless is hopeless

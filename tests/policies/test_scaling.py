@@ -175,10 +175,11 @@ def test_a_delayed_release_acts_only_at_the_end_of_the_lease(before: int, goes: 
 def test_the_first_bound_that_stops_is_told() -> None:
     day = ("", Bounds(per_day=5.0), Spent(day=5.0))
     cloud = ("cloud aws", Bounds(per_month=50.0), Spent(month=60.0))
-    shut = ("", Bounds(windows=(Window(0, 1),)), Spent())
+    shut = ("", Bounds(windows=(Window(0, 60),)), Spent())
     assert stops(T, [cloud, day]) == "cloud aws: the budget of $50 a month is spent"
     assert stops(T, [day]) == "the budget of $5 a day is spent"
-    assert stops(T, [shut]) == "outside the times at which machines may be started"
+    times = "outside the times at which machines may be started"
+    assert stops(T, [shut]) == f"{times}: 00:00-00:01 UTC"
     assert stops(T, [("", Bounds(per_day=5.0), Spent(day=4.99))]) is None
 
 

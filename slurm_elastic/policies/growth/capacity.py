@@ -299,6 +299,12 @@ class Window(NamedTuple):
             return self.begin <= second < self.end
         return second >= self.begin or second < self.end
 
+    @property
+    def told(self) -> str:
+        """As the configuration has it."""
+        begin, end = (f"{at // 3600:02}:{at % 3600 // 60:02}" for at in self)
+        return f"{begin}-{end}"
+
 
 class Bounds(Struct, frozen=True, kw_only=True):
     """The bounds that stop new machines, and never a running job. None: no bound.
@@ -342,7 +348,8 @@ def bounded(growth: Growth, demand: Demand, bounds: Bounds, spent: Spent) -> Gro
 def stopped(now: int, bounds: Bounds, spent: Spent) -> str | None:
     """Why no machine may be started at all, or None."""
     if bounds.windows and not any(window.open(now) for window in bounds.windows):
-        return "outside the times at which machines may be started"
+        times = ", ".join(window.told for window in bounds.windows)
+        return f"outside the times at which machines may be started: {times} UTC"
     if bounds.per_day is not None and spent.day >= bounds.per_day:
         return f"the budget of ${bounds.per_day:g} a day is spent"
     if bounds.per_month is not None and spent.month >= bounds.per_month:

@@ -8,7 +8,9 @@ from msgspec import Struct
 
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.model.directive import Departure
+from slurm_elastic.model.memory import Machine
 from slurm_elastic.model.slurm import ON_NODES, SlurmJob, SlurmNode
+from slurm_elastic.policies.growth.stopped import born
 from slurm_elastic.policies.launch.verdict import could_run
 from slurm_elastic.policies.nodes.node_state import Phase, is_busy, is_drained, phase
 
@@ -31,9 +33,9 @@ class NextStep(Struct, frozen=True, kw_only=True):
 
 def next_step(word: Departure, nodes: Sequence[SlurmNode]) -> NextStep:
     """By the nodes of the machines that are to leave and have not yet."""
-    leaving = [n for n in nodes if _is_leaving(n)]
-    kept = [n for n in nodes if _is_persons(n)]
-    up = [n for n in nodes if phase(n) is Phase.UP and not _is_leaving(n) and not _is_persons(n)]
+    leaving = [n for n in nodes if is_leaving(n)]
+    kept = [n for n in nodes if is_persons(n)]
+    up = [n for n in nodes if phase(n) is Phase.UP and not is_leaving(n) and not is_persons(n)]
     up.sort(key=lambda n: is_busy(n))  # what is idle costs nothing to give up
     room = len(nodes) if word.unavailable is None else max(word.unavailable - len(leaving), 0)
     chosen = up[:room]
@@ -47,12 +49,23 @@ def next_step(word: Departure, nodes: Sequence[SlurmNode]) -> NextStep:
     )
 
 
-def _is_leaving(node: SlurmNode) -> bool:
+def concerned(machines: Iterable[Machine], word: Departure, starts: float) -> list[Machine]:
+    """The machines that are to leave. On nodes that may start again only those from before
+    ``starts``; where an image is named, only those from it.
+    """
+    nodes = set(word.nodes)
+    mine = [m for m in machines if m.instance.node in nodes]
+    return [m for m in mine if word.closes or born(m) <= starts]
+
+
+def is_leaving(node: SlurmNode) -> bool:
+    """It gets no new job, and goes when it has none."""
     return bool(node.states & {"POWER_DOWN", "POWERING_DOWN"})
 
 
-def _is_persons(node: SlurmNode) -> bool:
-    return is_drained(node) and not _is_leaving(node) and not node.reason.startswith(OURS)
+def is_persons(node: SlurmNode) -> bool:
+    """A person has drained it, and decides."""
+    return is_drained(node) and not is_leaving(node) and not node.reason.startswith(OURS)
 
 
 def jobs_on(jobs: Iterable[SlurmJob], nodes: Iterable[str]) -> list[SlurmJob]:

@@ -99,6 +99,11 @@ class Migration(Struct, frozen=True, kw_only=True):
         """Whether nothing is left to do."""
         return self.step in ENDS
 
+    @property
+    def hopeless(self) -> bool:
+        """Whether nothing of the run can be saved, and it is left where it is."""
+        return self.step is Step.WAITING and self.at is None and not self.again
+
 
 class UnsavableRun(Struct, frozen=True, kw_only=True):
     """A run of a job cannot be saved: ``why`` in one sentence, and ``remedy``, which would help.

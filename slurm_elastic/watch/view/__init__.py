@@ -24,7 +24,8 @@ from slurm_elastic.policies.repair.strays import stray, unending
 from slurm_elastic.state.heartbeat import alive, latest
 from slurm_elastic.watch.view import not_now
 from slurm_elastic.watch.view.attention import attention
-from slurm_elastic.watch.view.checkpoints import CheckpointsView, checkpoints_view
+from slurm_elastic.watch.view.checkpoints import checkpoints_view
+from slurm_elastic.watch.view.departing import sent_away, taken_away
 from slurm_elastic.watch.view.next_action import (
     BOOTING,
     CALM,
@@ -89,6 +90,13 @@ class _Join:
             other = self.newest.get(machine.instance.node)
             if machine.suspending is None and (other is None or _order(other) < _order(machine)):
                 self.newest[machine.instance.node] = machine
+        stale = config.timings.heartbeat_stale
+        self.checkpoints = (
+            checkpoints_view(facts.checkpoints, facts.machines, facts.now, stale)
+            if facts.checkpoints
+            else None
+        )
+        self.taken = taken_away(self.checkpoints, self.jobs_of)
         with_machine = {m.instance.node for m in self.live}
         if facts.ledger_error is not None:
             with_machine |= self.pool_of.keys()
@@ -163,7 +171,7 @@ def status_view(config: Config, facts: Facts) -> StatusView:
         cool_downs=tuple(not_now.cool_down(c, facts.now) for c in facts.cool_downs),
         holds=not_now.holds(facts, join.hold_of.values(), join.pool_by_name, join.state_of),
         totals=_totals(facts),
-        checkpoints=_checkpoints(config, facts),
+        checkpoints=join.checkpoints,
         breakers=tuple(not_now.breaker(b, config, facts.now) for b in facts.breakers),
         private=facts.private,
         directives=tuple(_directive(d, facts.now) for d in facts.directives),
@@ -250,13 +258,6 @@ def _of_payer(config: Config, now: float, scope: str, spent: Spent) -> BudgetVie
         per_month=own.per_month,
         stop=over.reason if over else None,
     )
-
-
-def _checkpoints(config: Config, facts: Facts) -> CheckpointsView | None:
-    if facts.checkpoints is None:
-        return None
-    stale = config.timings.heartbeat_stale
-    return checkpoints_view(facts.checkpoints, facts.machines, facts.now, stale)
 
 
 def _daemon(config: Config, facts: Facts) -> DaemonView:
@@ -382,9 +383,10 @@ def _next(join: _Join, machine: Machine, jobs: Sequence[SlurmJob]) -> str:
     if join.nodes is None and machine.suspending is None and machine.misses == 0:
         hidden = join.facts.nodes is not None
         return f"unknown: Slurm {'does not show its nodes' if hidden else 'does not answer'}"
-    return join.outlook(i.cloud).of(
-        machine, join.node(i.node), jobs, pool.max_age if pool else None
-    )
+    node = join.node(i.node)
+    sent = sent_away(join.facts.directives, machine, node, now) if node else ""
+    leaves = join.taken.get(i.node, sent)
+    return join.outlook(i.cloud).of(machine, node, jobs, pool.max_age if pool else None, leaves)
 
 
 def _launch(launch: Launch, now: float) -> LaunchView:

@@ -13,6 +13,7 @@ from slurm_elastic.model.protocols import NO_NODE
 from slurm_elastic.policies.launch.grouping import DO
 from slurm_elastic.watch.causes import LEDGER, of_order, told_once
 from slurm_elastic.watch.view.checkpoints import CheckpointsView
+from slurm_elastic.watch.view.departing import TAKEN, taken
 from slurm_elastic.watch.view.next_action import brief
 from slurm_elastic.watch.view.rows import (
     BreakerView,
@@ -51,8 +52,8 @@ def attention(view: StatusView) -> tuple[Told, ...]:
         *(paused(breaker) for breaker in view.breakers),
         *stopped(view.budgets),
         *_out_of_machines(view),
-        *_jobs_in_danger(view.checkpoints),
         *machines(view.instances),
+        *_jobs_in_danger(view),
     ]
     if view.private:
         found.append(Told(level=Level.NOTE, text=private_note(view.private)))
@@ -186,14 +187,13 @@ def payer(budget: BudgetView) -> str:
     return f"cloud {budget.cloud}" if budget.cloud else "the cluster"
 
 
-def _jobs_in_danger(view: CheckpointsView | None) -> Iterable[Told]:
-    if view is None:
-        return
-    for threat in view.threats:
-        left = "" if threat.left is None else f" in {brief(threat.left)}"
-        text = f"Node {threat.node} is taken away{left}: {threat.kind}, {threat.reason}"
-        yield Told(level=Level.BAD, text=text)
-    for job in view.unsavable:
+def _jobs_in_danger(view: StatusView) -> Iterable[Told]:
+    told = {machine.node for machine in view.instances if machine.next.startswith(TAKEN)}
+    for threat in view.checkpoints.threats if view.checkpoints else ():
+        if threat.node not in told:
+            why = threat.reason or f"told by {threat.source}"
+            yield Told(level=Level.BAD, text=f"{threat.node}: {taken(threat)}, {why}")
+    for job in view.checkpoints.unsavable if view.checkpoints else ():
         text = f"Job {job.label} cannot be saved by {job.method}: {job.why}"
         yield Told(level=Level.WARN, text=text)
 
@@ -204,13 +204,15 @@ def machines(instances: Iterable[InstanceView]) -> Iterable[Told]:
     for machine in instances:
         if not machine.calm:
             groups.setdefault(machine.next, []).append(machine.node or machine.id)
-    for follows, names in list(groups.items())[:_CAUSES]:
+    causes = sorted(groups.items(), key=lambda one: not one[0].startswith(TAKEN))
+    for follows, names in causes[:_CAUSES]:
+        level = Level.BAD if follows.startswith(TAKEN) else Level.WARN
         text = ", ".join(names[:_NAMED])
         if len(names) > _NAMED:
             text = f"{len(names)} machines ({text} and {len(names) - _NAMED} more)"
-        yield Told(level=Level.WARN, text=f"{text}: {follows}")
-    if rest := list(groups.values())[_CAUSES:]:
-        count = sum(map(len, rest))
+        yield Told(level=level, text=f"{text}: {follows}")
+    if rest := causes[_CAUSES:]:
+        count = sum(len(names) for _, names in rest)
         yield Told(level=Level.WARN, text=f"{count} more machines need attention")
 
 

@@ -49,18 +49,22 @@ class UnsavableView(Struct, frozen=True, kw_only=True):
 
 
 class ThreatView(Struct, frozen=True, kw_only=True):
-    """A notice that still holds; ``left`` in seconds, if a deadline is known."""
+    """A notice that still holds; ``left`` in seconds, if a deadline is known. ``source`` gave it,
+    and is the ``reason``, too, where it gave none.
+    """
 
     node: str
     kind: str
     left: float | None
     reason: str
+    source: str = ""
 
 
 class MoveView(Struct, frozen=True, kw_only=True):
     """A job that leaves its nodes, or returns to them with a new time limit (``cause``), or did so
     within the last day. It ``began`` (Unix time) and ``took`` so many seconds so far, or in all;
-    ``waits_for``: what comes next, where its ``step`` is to wait.
+    ``waits_for``: what comes next, where its ``step`` is to wait. ``hopeless``: nothing of the run
+    can be saved.
     """
 
     job: int
@@ -75,6 +79,7 @@ class MoveView(Struct, frozen=True, kw_only=True):
     note: str
     over: bool
     waits_for: str = ""
+    hopeless: bool = False
 
 
 class CheckpointsView(Struct, frozen=True, kw_only=True):
@@ -140,7 +145,8 @@ def _threat(warned: RecordedNotice, node_of: Mapping[str, str], now: float) -> T
         node=node,
         kind=str(notice.kind),
         left=None if notice.deadline is None else notice.deadline - now,
-        reason=notice.reason or f"told by {warned.source}",
+        reason=notice.reason,
+        source=warned.source,
     )
 
 
@@ -159,6 +165,7 @@ def _move(move: Migration, now: float) -> MoveView:
         note=move.note,
         over=move.over,
         waits_for=_waits_for(move),
+        hopeless=move.hopeless,
     )
 
 

@@ -115,8 +115,8 @@ def node_note(state: str, node: SlurmNode | None, hold: Exclusion | None, now: f
 
 
 CALM = (
-    "in use", "suspends", "idle", "goes", "booting: times", "powering down", "terminating",
-    "unknown: Slurm ",
+    "in use", "suspends", "idle", "goes", "leaves", "booting: times", "powering down",
+    "terminating", "unknown: Slurm ",
 )  # fmt: skip
 """How phrases begin that ask nobody to do anything about that machine."""
 
@@ -138,26 +138,26 @@ class Outlook:
         node: SlurmNode | None,
         jobs: Sequence[SlurmJob],
         max_age: float | None,
+        leaves: str = "",
     ) -> str:
-        """One phrase; ``node`` and ``jobs`` are Slurm's."""
+        """One phrase; ``node``, ``jobs``: Slurm's; ``leaves``: that it is taken or sent away."""
         if machine.suspending is not None:
             return f"terminating: {machine.why}" if machine.why else "terminating"
         if machine.misses > 0:
-            needed = Thresholds().misses
-            if machine.misses >= needed and node is not None and is_answering(node):
-                return "not listed by the cloud, but slurmctld hears it: stays"
-            return f"not listed by the cloud ({machine.misses} of {needed} reads): then gone"
+            return _unlisted(machine.misses, node)
         if node is None:
             return "orphan: Slurm has no such node; will be deleted"
         where = phase(node)
         if where is Phase.UP and (ails := ill(node, self._slurm_user)) is not None:
             return f"Slurm took it out of service ({ails.words}): another machine replaces it"
         if is_down(node):
-            return f"node is down: {node.reason}" if node.reason else "node is down"
+            return f"down: {node.reason}" if node.reason else "down"
         if where is Phase.POWERED_DOWN:
             return "orphan: will be deleted"
         if where is Phase.POWERING_DOWN:
             return "powering down: Slurm will ask to end it"
+        if leaves:
+            return leaves
         if where is Phase.POWERING_UP:
             return self._booting(machine)
         return self._up(machine, node, jobs, max_age)
@@ -200,3 +200,10 @@ class Outlook:
         if left <= 0:
             return "suspends now unless used"
         return f"suspends in {brief(left)} unless used"
+
+
+def _unlisted(misses: int, node: SlurmNode | None) -> str:
+    needed = Thresholds().misses
+    if misses >= needed and node is not None and is_answering(node):
+        return "not listed by the cloud, but slurmctld hears it: stays"
+    return f"not listed by the cloud ({misses} of {needed} reads): then gone"

@@ -313,7 +313,8 @@ class QueueView(Struct, frozen=True, kw_only=True):
 
 
 class StatusView(Struct, frozen=True, kw_only=True):
-    """Everything that ``status`` shows. ``clock``: this host's is behind the records;
+    """Everything that ``status`` shows. ``part``: the cloud or pool that it is narrowed to, where
+    ``site`` is of the whole cluster still. ``clock``: this host's is behind the records;
     ``attention``: the worst first; ``queue``: None if Slurm did not answer.
     """
 
@@ -338,5 +339,6 @@ class StatusView(Struct, frozen=True, kw_only=True):
     site: SiteView | None = None
     clock: str | None = None
     queue: QueueView | None = None
+    part: str = ""
     attention: tuple[Told, ...] = ()
     version: int = field(default=1)

@@ -1,0 +1,154 @@
+"""Tables, and the one rule for how they give way where rows are too wide for the screen.
+
+A row is a line, and nothing in it is cut but what the table names in ``gives``: columns, in the
+order in which they give way, no more of them than needed. A name alone is left out; with a number
+it is shortened, in its middle, to so many characters at least. ``words`` names columns of text and
+how many characters make a line there: longer text goes on below itself, between words, and nothing
+gives way for it. Where all has given way in vain, the table has its other form (``otherwise``). In
+one that has none, text gives way until a line is a word, and names are folded last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Literal
+
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+_GAP = 2  # characters between two columns
+
+
+class Rows:
+    """A table with a bold title at its left; ``right``: the columns of numbers."""
+
+    def __init__(
+        self,
+        title: str,
+        *names: str,
+        right: Collection[str] = (),
+        words: Mapping[str, int] | None = None,
+        gives: Sequence[str | tuple[str, int]] = (),
+        otherwise: Callable[[], RenderableType] | None = None,
+    ) -> None:
+        self._title = title
+        self._names = names
+        self._right = right
+        self._words = words or {}
+        self._gives = gives
+        self._otherwise = otherwise
+        self._rows: list[Sequence[Text]] = []
+
+    def add(self, *cells: str | Text) -> None:
+        """A row; its text is no markup."""
+        self._rows.append([Text(cell) if isinstance(cell, str) else cell for cell in cells])
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The table for so many characters as there are."""
+        needs = {name: self._need(name) for name in self._names}
+        for count in range(len(self._gives) + 1):
+            widths = self._widths(needs, self._gives[:count])
+            spare = options.max_width - _line(widths)
+            if spare >= 0:
+                yield self._table(self._restored(widths, spare))
+                return
+        if self._otherwise:
+            yield self._otherwise()
+            return
+        least = self._widths(needs | self._narrowest(), self._gives)
+        fits = _line(least) <= options.max_width
+        yield self._table(least) if fits else self._folded(least)
+
+    def _cells(self, name: str) -> Iterator[Text]:
+        number = self._names.index(name)
+        yield Text(name)
+        yield from (row[number] for row in self._rows)
+
+    def _need(self, name: str) -> int:
+        """The characters that make each cell a line. Text that is a line by no means needs half of
+        what the column asks for, and gets what is left.
+        """
+        lengths = [cell.cell_len for cell in self._cells(name)]
+        asked = self._words.get(name)
+        if asked is None:
+            return max(lengths)
+        return max(length if length <= asked else asked // 2 for length in lengths)
+
+    def _narrowest(self) -> dict[str, int]:
+        """The columns of text, so wide that no word is broken."""
+        return {
+            name: max(len(word) for cell in self._cells(name) for word in cell.plain.split())
+            for name in self._words
+        }
+
+    def _widths(
+        self, needs: Mapping[str, int], given: Sequence[str | tuple[str, int]]
+    ) -> dict[str, int]:
+        """The least once these have given way."""
+        least = dict(one for one in given if not isinstance(one, str))
+        return {
+            name: min(need, max(least.get(name, need), len(name)))
+            for name, need in needs.items()
+            if name not in given
+        }
+
+    def _restored(self, widths: dict[str, int], spare: int) -> dict[str, int]:
+        """What is left goes to text first, then to what was shortened by more than had to be."""
+        for name in sorted(widths, key=lambda name: name not in self._words):
+            longest = max(cell.cell_len for cell in self._cells(name))
+            more = min(longest - widths[name], spare)
+            widths[name] += more
+            spare -= more
+        return widths
+
+    def _table(self, widths: Mapping[str, int]) -> Table:
+        table = self._empty()
+        for name, width in widths.items():
+            text = name in self._words
+            table.add_column(
+                name,
+                justify=self._side(name),
+                width=None if text else width,
+                min_width=width if text else None,
+                no_wrap=not text,
+                overflow="fold",
+            )
+        shown = [n for n, name in enumerate(self._names) if name in widths]
+        for row in self._rows:
+            table.add_row(*(self._cell(row[n], self._names[n], widths) for n in shown))
+        return table
+
+    def _cell(self, cell: Text, name: str, widths: Mapping[str, int]) -> Text:
+        return cell if name in self._words else shortened(cell, widths[name])
+
+    def _folded(self, widths: Mapping[str, int]) -> Table:
+        """Every cell is whole, if need be on several lines."""
+        table = self._empty()
+        for name in widths:
+            table.add_column(name, justify=self._side(name), overflow="fold")
+        for row in self._rows:
+            cells = zip(self._names, row, strict=True)
+            table.add_row(*(cell for name, cell in cells if name in widths))
+        return table
+
+    def _side(self, name: str) -> Literal["left", "right"]:
+        return "right" if name in self._right else "left"
+
+    def _empty(self) -> Table:
+        return Table(
+            title=Text(self._title, style="bold"), title_justify="left", box=None,
+            header_style="dim", pad_edge=False, padding=(0, _GAP, 0, 0),
+        )  # fmt: skip
+
+
+def shortened(text: Text, most: int) -> Text:
+    """Without its middle, if it is longer: names differ at their ends."""
+    if text.cell_len <= most:
+        return text
+    plain, ends = text.plain, most - 1
+    return Text(f"{plain[: ends - ends // 2]}…{plain[len(plain) - ends // 2 :]}", style=text.style)
+
+
+def _line(widths: Mapping[str, int]) -> int:
+    return sum(widths.values()) + _GAP * (len(widths) - 1)

@@ -1,0 +1,51 @@
+"""Machines that their clouds take away, and whether their jobs can be saved before that."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import defaultdict
+from collections.abc import Iterator
+
+from slurm_elastic.base.errors import SlurmError
+from slurm_elastic.config import Config
+from slurm_elastic.model.finding import Finding
+from slurm_elastic.model.protocols import Slurm
+from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.watch.door.records import read_facts
+from slurm_elastic.watch.view.checkpoints import checkpoints_view
+from slurm_elastic.watch.view.departing import LOST, taken_away
+
+
+def examine(config: Config, slurm: Slurm, now: float) -> Iterator[Finding]:
+    """A finding a machine; none where the records cannot be read, which others tell."""
+    facts = read_facts(config, now)
+    if facts.checkpoints is None:
+        return
+    stale = config.timings.heartbeat_stale
+    view = checkpoints_view(facts.checkpoints, facts.machines, now, stale)
+    on: defaultdict[str, list[SlurmJob]] = defaultdict(list)
+    with contextlib.suppress(SlurmError):
+        for job in slurm.jobs() if view.threats else ():
+            for node in job.nodes:
+                on[node].append(job)
+    for node, fate in taken_away(view, on).items():
+        yield _lost(node, fate) if LOST in fate else _kept(node, fate)
+
+
+def _lost(node: str, fate: str) -> Finding:
+    return Finding.wrong(
+        f"node {node}",
+        fate,
+        expected="jobs that are saved before their machine goes",
+        advice="tell the job's user at once: what the program itself does not write by then is "
+        "lost, and the job starts anew elsewhere; docs/checkpointing.md has the ways to save it",
+    )
+
+
+def _kept(node: str, fate: str) -> Finding:
+    return Finding.note(
+        f"node {node}",
+        fate,
+        expected="its jobs are saved and go on elsewhere",
+        advice="slurm-elastic ckpt list shows how far they are",
+    )

@@ -1,0 +1,120 @@
+"""Machines that are taken or sent away say so, and those that nobody can help come first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ckpt_cases import migration_of
+from ledger_cases import T0, instance
+from msgspec.structs import replace
+from status_cases import NOW, config, job, node
+
+from slurm_elastic.model.cluster import Notice, NoticeKind
+from slurm_elastic.model.directive import Departure, Directive
+from slurm_elastic.model.slurm import SlurmNode
+from slurm_elastic.state.ckptstate.facts import Migration, RecordedNotice, Step, UnsavableRun
+from slurm_elastic.state.ledger import Machine
+from slurm_elastic.watch.view import Facts, StatusView, status_view
+from slurm_elastic.watch.view.checkpoints import CheckpointFacts
+from slurm_elastic.watch.view.rows import Level
+
+UNSAVABLE = UnsavableRun(
+    job=42, label="42", attempt=0, method="criu", at=NOW, why="it holds a lock on a file",
+    remedy="run it without",
+)  # fmt: skip
+
+
+def seen(directory: Path, at: SlurmNode, **facts: object) -> StatusView:
+    """One machine, pub1, with job 42 on it where its node is busy."""
+    jobs = (job(42, "alice", "pub1"),) if "ALLOCATED" in at.states else ()
+    machine = Machine(instance=instance("i-1", "pub1", launched=T0), pool="general")
+    return status_view(
+        config(directory),
+        Facts(now=NOW, nodes={"pub1": at}, jobs=jobs, machines=(machine,), **facts),  # type: ignore[arg-type]
+    )
+
+
+def warned(
+    *moves: Migration, kind: NoticeKind = NoticeKind.INTERRUPTION, left: float | None = 60.0,
+    unsavable: tuple[UnsavableRun, ...] = (),
+) -> CheckpointFacts:  # fmt: skip
+    deadline = None if left is None else NOW + left
+    notice = Notice(instance="i-1", kind=kind, seen=NOW - 60, deadline=deadline)
+    one = RecordedNotice(key="n1", notice=notice, source="EventBridge")
+    return CheckpointFacts(warned=(one,), migrations=moves, unsavable=unsavable)
+
+
+def move(**fields: object) -> Migration:
+    made = migration_of(42, 1001)
+    run = replace(made.run, job=42, label="42", nodes=("pub1",))
+    return replace(made, run=run, threatened=("pub1",), **fields)
+
+
+@pytest.mark.parametrize(
+    ("told", "follows"),
+    [
+        (warned(), "is taken away in 1m (interruption)"),
+        (warned(left=-5.0), "is taken away now (interruption)"),
+        (warned(left=None), "is taken away (interruption)"),
+        (warned(kind=NoticeKind.REBALANCE), "may be taken away (rebalance)"),
+        (warned(move(step=Step.SAVED)), "is taken away in 1m (interruption): job 42 is saved"),
+        (
+            warned(move(step=Step.WAITING, at=None, note="criu refuses it")),
+            "is taken away in 1m (interruption): job 42 CANNOT BE SAVED: criu refuses it",
+        ),
+        (
+            warned(unsavable=(UNSAVABLE,)),
+            "is taken away in 1m (interruption): job 42 CANNOT BE SAVED: it holds a lock on a file",
+        ),
+        (warned(move(step=Step.BACK)), "is taken away in 1m (interruption)"),
+    ],
+)
+def test_a_machine_that_is_taken_away_needs_attention(
+    tmp_path: Path, told: CheckpointFacts, follows: str
+) -> None:
+    view = seen(tmp_path, node("pub1", "ALLOCATED"), checkpoints=told)
+    (machine,) = view.instances
+    assert (machine.next, machine.calm) == (follows, False)
+    said = [one for one in view.attention if "taken away" in one.text]
+    assert [(one.level, one.text) for one in said] == [(Level.BAD, f"pub1: {follows}")]
+
+
+def test_what_is_down_already_is_told_as_down(tmp_path: Path) -> None:
+    view = seen(tmp_path, node("pub1", "DOWN", reason="gone"), checkpoints=warned())
+    assert view.instances[0].next == "down: gone"
+    assert "pub1: is taken away in 1m (interruption), told by EventBridge" in {
+        one.text for one in view.attention
+    }
+
+
+def order(verb: str = "drain", **fields: object) -> Directive:
+    word = Departure(verb=verb, about="pub1", nodes=("pub1",), **fields)  # type: ignore[arg-type]
+    return Directive(word=word, who="root", since=NOW, starts=NOW - 5, reason="disk")
+
+
+@pytest.mark.parametrize(
+    ("given", "states", "follows"),
+    [
+        (order(), "ALLOCATED POWER_DOWN", "leaves after its jobs: drained by root: disk"),
+        (order(), "IDLE", "leaves: drained by root: disk"),
+        (
+            order("replace", unavailable=1),
+            "ALLOCATED",
+            "leaves in its turn after its jobs: being replaced by root: disk",
+        ),
+        (
+            order("migrate", to="onprem", aggressive=True),
+            "ALLOCATED POWER_DOWN",
+            "leaves once its jobs are moved: emptied to onprem by root: disk",
+        ),
+        (replace(order(), starts=NOW + 5), "ALLOCATED", "in use"),
+        (order(), "ALLOCATED DRAIN", "in use; drained: ann's"),
+    ],
+)
+def test_a_machine_that_an_operator_sends_away_says_so(
+    tmp_path: Path, given: Directive, states: str, follows: str
+) -> None:
+    at = node("pub1", *states.split(), reason="ann's" if "DRAIN" in states else "")
+    (machine,) = seen(tmp_path, at, directives=(given,)).instances
+    assert (machine.next, machine.calm) == (follows, True)
