@@ -67,18 +67,17 @@ class Rows:
 
     def _need(self, name: str) -> int:
         """The characters that make each cell a line. Text that is a line by no means needs half of
-        what the column asks for, and gets what is left.
+        what the column asks for, or all for a word of that length, and gets what is left.
         """
-        lengths = [cell.cell_len for cell in self._cells(name)]
         asked = self._words.get(name)
         if asked is None:
-            return max(lengths)
-        return max(length if length <= asked else asked // 2 for length in lengths)
+            return max(cell.cell_len for cell in self._cells(name))
+        return max(_least(cell, asked) for cell in self._cells(name))
 
     def _narrowest(self) -> dict[str, int]:
         """The columns of text, so wide that no word is broken."""
         return {
-            name: max(len(word) for cell in self._cells(name) for word in cell.plain.split())
+            name: max(len(name), *(_longest_word(cell) for cell in self._cells(name)))
             for name in self._words
         }
 
@@ -94,10 +93,16 @@ class Rows:
         }
 
     def _restored(self, widths: dict[str, int], spare: int) -> dict[str, int]:
-        """What is left goes to text first, then to what was shortened by more than had to be."""
-        for name in sorted(widths, key=lambda name: name not in self._words):
-            longest = max(cell.cell_len for cell in self._cells(name))
-            more = min(longest - widths[name], spare)
+        """What is left goes to the text that takes most lines, then to what was shortened by more
+        than had to be.
+        """
+        longest = {name: max(cell.cell_len for cell in self._cells(name)) for name in widths}
+        text = [name for name in widths if name in self._words]
+        while spare and (broken := [name for name in text if widths[name] < longest[name]]):
+            widths[max(broken, key=lambda name: longest[name] / widths[name])] += 1
+            spare -= 1
+        for name in widths:
+            more = min(longest[name] - widths[name], spare)
             widths[name] += more
             spare -= more
         return widths
@@ -109,8 +114,7 @@ class Rows:
             table.add_column(
                 name,
                 justify=self._side(name),
-                width=None if text else width,
-                min_width=width if text else None,
+                width=width,
                 no_wrap=not text,
                 overflow="fold",
             )
@@ -148,6 +152,17 @@ def shortened(text: Text, most: int) -> Text:
         return text
     plain, ends = text.plain, most - 1
     return Text(f"{plain[: ends - ends // 2]}…{plain[len(plain) - ends // 2 :]}", style=text.style)
+
+
+def _least(cell: Text, asked: int) -> int:
+    """The characters that this text needs in a column that asks for so many."""
+    if cell.cell_len <= asked:
+        return cell.cell_len
+    return max(asked // 2, min(asked, _longest_word(cell)))
+
+
+def _longest_word(cell: Text) -> int:
+    return max(map(len, cell.plain.split()), default=0)
 
 
 def _line(widths: Mapping[str, int]) -> int:
