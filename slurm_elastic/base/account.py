@@ -1,9 +1,12 @@
-"""SlurmUser, whom slurm.conf and our configuration may give by name or by number."""
+"""SlurmUser, whom slurm.conf and our configuration may give by name or by number; Unix groups."""
 
 from __future__ import annotations
 
 import contextlib
+import grp
+import os
 import pwd
+from collections.abc import Iterator
 
 
 def account(user: str) -> pwd.struct_passwd:
@@ -25,9 +28,43 @@ def trusted(user: str) -> frozenset[int]:
     return frozenset({0})
 
 
+def is_group(name: str) -> bool:
+    """Whether this host has a Unix group of that name."""
+    try:
+        grp.getgrnam(name)
+    except KeyError:
+        return False
+    return True
+
+
 def same(one: str, other: str) -> bool:
     """Whether both mean one account."""
     try:
         return one == other or account(one).pw_uid == account(other).pw_uid
     except (KeyError, OverflowError):
         return False
+
+
+@contextlib.contextmanager
+def acting_as(user: str) -> Iterator[None]:
+    """Have the rights of that account meanwhile, in all threads, where we are root and there is
+    such an account: what it may not open is not opened.
+    """
+    before = os.getgroups(), os.getegid()
+    try:
+        them = account(user)
+        groups = os.getgrouplist(them.pw_name, them.pw_gid)
+    except KeyError:
+        them = None
+    if them is None or os.geteuid() != 0 or them.pw_uid == 0:
+        yield
+        return
+    try:
+        os.setgroups(groups)
+        os.setegid(them.pw_gid)
+        os.seteuid(them.pw_uid)
+        yield
+    finally:
+        os.seteuid(0)
+        os.setgroups(before[0])
+        os.setegid(before[1])
