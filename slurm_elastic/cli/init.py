@@ -46,9 +46,9 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "init",
         description="Read slurm.conf, look for clouds that this host can reach, ask at most nine "
         "questions, and write a configuration with comments. It is then checked as 'conf show', "
-        "'conf check' and 'doctor' do. A configuration that is there keeps all that is in it; "
-        "clouds and pools that it lacks are added, and answers that are others than it has are "
-        "changed. Nothing else is changed, and nothing is bought.",
+        "'conf check' and 'doctor' do. A configuration that is there gets the clouds and pools "
+        "that it lacks, and the answers that are others than it has. Nothing else is changed, and "
+        "nothing is bought.",
         epilog=examples("slurm-elastic init", "slurm-elastic init --yes --output /tmp/first.yaml"),
     )
     parser.add_argument(
@@ -141,9 +141,10 @@ def _expect_a_cloud(found: Sequence[Found]) -> None:
     """ConfigError where all that the site has lacks something: a rehearsal would hide that."""
     if any(one.usable for one in found):
         return
-    lacking = [f"{one.what}: {one.enable}" for one in found if one.lacking]
+    lacking = [one.name for one in found if one.lacking]
     if lacking:
-        raise ConfigError("no cloud can be used yet, and nothing is written:", *lacking)
+        names = ", ".join(lacking)
+        raise ConfigError(f"no cloud can be used yet: do first what is said of {names}; {NOTHING}")
     say("No cloud can be used yet: the file gets one in memory, shut, to rehearse with.")
 
 

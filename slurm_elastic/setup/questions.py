@@ -111,7 +111,8 @@ def _as_there(question: Question, earlier: Earlier) -> Question:
         # In whatever form it is there.
         return {} if text == default else question.accepts(text)
 
-    return replace(question, default=default, why="as the configuration has it", accepts=accepts)
+    why = question.why if default == question.default else "as the configuration has it"
+    return replace(question, default=default, why=why, accepts=accepts)
 
 
 def answered(

@@ -234,7 +234,6 @@ def test_a_second_run_has_its_defaults_from_the_file(
     assert host.init(conf) == 0
     out = capsys.readouterr().out
     assert "only what is new is put into it, and its values are the defaults" in out
-    assert "(as the configuration has it)" in out
     assert f"changed {host.yaml}" in out
     config = configfile.load(host.yaml)
     assert config.who_of(config.clouds[0]).groups == ("users",)
@@ -247,6 +246,7 @@ def test_a_second_run_has_its_defaults_from_the_file(
     assert not any(line.startswith(examples) for line in host.yaml.read_text().splitlines())
     typing(monkeypatch, "none", "none", "", "none")
     assert host.init(conf) == 0
+    assert "(as the configuration has it)" in capsys.readouterr().out
     assert host.yaml.read_text().splitlines() == kept  # nothing of them is left over
 
 
@@ -320,9 +320,9 @@ def test_a_broken_file_of_profiles_is_no_cloud_that_is_not_there(
     file.parent.mkdir()
     file.write_text("[default\nregion\n")
     assert host.init(host.site("small"), "--yes") == 2
-    told = capsys.readouterr().err
-    assert "nothing is written" in told
-    assert str(file) in told
+    told = capsys.readouterr()
+    assert "do first what is said of aws; nothing is written" in told.err
+    assert f"file: {file}" in " ".join(told.out.split())
     assert not host.yaml.exists()
 
 
@@ -499,8 +499,9 @@ def test_an_account_that_lacks_something_is_no_reason_for_a_rehearsal(
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
     assert host.init(host.site("small"), "--yes") == 2
-    told = capsys.readouterr().err
-    assert "nothing is written:\nAWS profile default: name its region: aws configure set" in told
+    told = capsys.readouterr()
+    assert "do first what is said of aws; nothing is written" in told.err
+    assert "do: name its region: aws configure set" in told.out
     assert not host.yaml.exists()
 
 
