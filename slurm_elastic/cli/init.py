@@ -107,7 +107,7 @@ def _composed(args: argparse.Namespace, output: Path, before: str | None) -> str
     """The text of the configuration, by the site, its clouds and the answers."""
     conf_file = args.slurm_conf or Path(os.environ.get("SLURM_CONF") or SLURM_CONF)
     site = facts(conf_file.resolve())
-    earlier = merge.earlier(configfile.parse(before, str(output))) if before is not None else None
+    there = configfile.parse(before, str(output)) if before is not None else None
     say(
         f"{site.conf}: cluster {site.cluster}, {counted(site.nodes, 'node')}, most of "
         f"{site.cpus} cpus and {site.memory} MiB; partition {site.partition or '(none)'}; "
@@ -118,7 +118,8 @@ def _composed(args: argparse.Namespace, output: Path, before: str | None) -> str
     _show_found(found)
     if others := reach.not_found(kinds, found):
         say(f"Not found here, to be written by hand: {', '.join(others)} ({BY_HAND})")
-    if before is None:
+    earlier = merge.earlier(there, found) if there else None
+    if there is None:
         _expect_a_cloud(found)
     else:
         say(f"{output} is there: only what is new is put into it, and its values are the defaults.")

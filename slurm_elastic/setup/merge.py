@@ -4,7 +4,7 @@ concern stays as it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import yaml
@@ -24,8 +24,8 @@ Edit = tuple[KeyPath, object]
 """A value and its place; None is taken out."""
 
 
-def earlier(config: Config) -> Earlier:
-    """What it answers already."""
+def earlier(config: Config, found: Iterable[Found] = ()) -> Earlier:
+    """What it answers already. What is ``found`` again tells whether machines of it join."""
     public = [cloud for cloud in config.clouds if cloud.location is Location.PUBLIC]
     who = config.who_of(public[0]) if public else config.who
     given = Answers(
@@ -35,6 +35,7 @@ def earlier(config: Config) -> Earlier:
     )  # fmt: skip
     names = frozenset({*(c.name for c in config.clouds), *(p.name for p in config.pools)})
     joins = bool(config.join.head) or any(cloud.by_user_data for cloud in config.clouds)
+    joins |= any(one.joins and one.name in names for one in found)
     return Earlier(answers=given, names=names, public=bool(public), joins=joins)
 
 
