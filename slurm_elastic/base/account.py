@@ -47,24 +47,22 @@ def same(one: str, other: str) -> bool:
 
 @contextlib.contextmanager
 def acting_as(user: str) -> Iterator[None]:
-    """Have the rights of that account meanwhile, in all threads, where we are root and there is
-    such an account: what it may not open is not opened.
+    """Have the rights of that account meanwhile, in all threads, where we are root and can take
+    them on: what it may not open is not opened.
     """
-    before = os.getgroups(), os.getegid()
-    try:
-        them = account(user)
-        groups = os.getgrouplist(them.pw_name, them.pw_gid)
-    except KeyError:
-        them = None
-    if them is None or os.geteuid() != 0 or them.pw_uid == 0:
+    if os.geteuid() != 0:
         yield
         return
+    groups, gid = os.getgroups(), os.getegid()
     try:
-        os.setgroups(groups)
-        os.setegid(them.pw_gid)
-        os.seteuid(them.pw_uid)
+        with contextlib.suppress(KeyError, OSError):  # a container may lack the account
+            them = account(user)
+            os.setgroups(os.getgrouplist(them.pw_name, them.pw_gid))
+            os.setegid(them.pw_gid)
+            os.seteuid(them.pw_uid)
         yield
     finally:
         os.seteuid(0)
-        os.setgroups(before[0])
-        os.setegid(before[1])
+        os.setegid(gid)
+        with contextlib.suppress(OSError):
+            os.setgroups(groups)

@@ -5,6 +5,7 @@ concern stays as it is.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import yaml
@@ -67,21 +68,23 @@ class Merge:
     @property
     def text(self) -> str:
         """ConfigError, with all that is to be put in by hand, where that is not what it means."""
+        with suppress(ConfigError, yaml.YAMLError):  # it is written as ``put`` cannot edit
+            text = self._edited()
+            if configfile.parse(text, self._source) == self.config:
+                return text
+        raise ConfigError(
+            f"{self._source}: nothing is changed, as it is written in a way that init cannot edit. "
+            "Put in by hand:",
+            *self._by_hand(),
+        )
+
+    def _edited(self) -> str:
         text = self._before
         for path, value in self._edits:
             text = put(text, path, value)
         for section, lines in (("clouds", self._clouds), ("pools", self._pools)):
             text = append(text, section, lines) if lines else text
-        try:
-            if configfile.parse(text, self._source) == self.config:
-                return text
-        except ConfigError:
-            pass  # the form of the file is one that ``put`` does not know
-        raise ConfigError(
-            f"{self._source}: nothing is changed: it is not written such that lines can be put "
-            "into it. Put in by hand:",
-            *self._by_hand(),
-        )
+        return text
 
     def _by_hand(self) -> Iterator[str]:
         read = document.read(self._before, self._source)
