@@ -61,14 +61,11 @@ def _at(text: str, path: Sequence[str | int]) -> yaml.Node | None:
 
 def _end(node: yaml.Node) -> int:
     """Where its last character is; PyYAML takes what follows a block for a part of it."""
-    if _is_in_lines(node):
-        return int(node.end_mark.index)
-    last = node.value[-1]
-    return _end(last[1] if isinstance(last, tuple) else last)
-
-
-def _is_in_lines(node: yaml.Node) -> bool:
-    return isinstance(node, yaml.ScalarNode) or bool(getattr(node, "flow_style", False))
+    if isinstance(node, yaml.CollectionNode) and not node.flow_style:
+        last = node.value[-1]
+        return _end(last[1] if isinstance(last, tuple) else last)
+    lines = isinstance(node, yaml.ScalarNode) and node.style in ("|", ">")
+    return int(node.end_mark.index) - lines
 
 
 def _with(text: str, mapping: yaml.MappingNode, entry: str) -> str:
@@ -80,8 +77,9 @@ def _with(text: str, mapping: yaml.MappingNode, entry: str) -> str:
     template = re.compile(rf"^ {{{first.column}}}(# {entry.partition(':')[0]}: \{{.*)$", re.M)
     if found := template.search(text, mapping.start_mark.index, mapping.end_mark.index):
         return text[: found.start(1)] + entry + text[found.end(1) :]
-    in_lines = [_end(value) for _, value in pairs if _is_in_lines(value)]
-    end = text.find("\n", in_lines[-1] if in_lines else first.index)
+    blocks = [value for _, value in pairs if getattr(value, "flow_style", True) is False]
+    in_lines = [value for _, value in pairs if value not in blocks]
+    end = text.find("\n", _end((in_lines or blocks)[-1]))
     at = len(text) if end < 0 else end
     return f"{text[:at]}\n{' ' * first.column}{entry}{text[at:]}"
 

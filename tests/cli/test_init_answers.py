@@ -236,6 +236,8 @@ def test_text_is_edited_and_kept() -> None:
         put("a:\n  b: [1]\n  # end\n", ("a", "c"), ["no"]) == "a:\n  b: [1]\n  c: ['no']\n  # end\n"
     )
     assert put("a:\n- b:\n  - 1\n  - 2\nc: 1\n", ("a", 0, "b"), [3]) == "a:\n- b: [3]\nc: 1\n"
+    assert put("a:\n  b: 1\nc:\n- 1\n", ("d",), 2) == "a:\n  b: 1\nc:\n- 1\nd: 2\n"
+    assert put("a:\n  b: |\n    x\nc: {}\n", ("a", "d"), 2) == "a:\n  b: |\n    x\n  d: 2\nc: {}\n"
     assert append("a:\n- b: 1\n  # end\n\nc: 1", "a", ["  - b: 2"]) == (
         "a:\n- b: 1\n  # end\n- b: 2\n\nc: 1"
     )
