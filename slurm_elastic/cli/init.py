@@ -124,18 +124,16 @@ def _composed(args: argparse.Namespace, output: Path, before: str | None) -> str
     else:
         say(f"{output} is there: only what is new is put into it, and its values are the defaults.")
 
-    def made(given: Answers) -> merge.Merge | str:
-        """ConfigError where the configuration's rules are against it."""
-        clouds = compose.chosen(found, given)
-        if before is not None:
-            return merge.Merge(before, str(output), clouds, site, given)
+    def merged(given: Answers) -> merge.Merge:
+        return merge.Merge(before or "", str(output), compose.chosen(found, given), site, given)
+
+    def new(given: Answers) -> str:
         return compose.checked(site, found, given, str(output))
 
-    given = _given(args, site, found, earlier, made)
+    given = _given(args, site, found, earlier, new if before is None else merged)
     for line in compose.differs(found, given):
         say(line)
-    text = made(given)
-    return text if isinstance(text, str) else text.text
+    return new(given) if before is None else merged(given).text
 
 
 def _expect_a_cloud(found: Sequence[Found]) -> None:

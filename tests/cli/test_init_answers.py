@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.account import acting_as
 from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.cli.console import say
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.config.found import Found, SearchPlace
 from slurm_elastic.config.requirements import KnownType
@@ -274,3 +276,20 @@ def test_a_file_of_clouds_that_is_broken_is_told(tmp_path: Path) -> None:
     assert (one.usable, one.lacking) == (False, True)
     assert one.what == f"projects in {file}"
     assert one.enable == "correct it: it cannot be read (line 1)"
+
+
+def test_a_cloud_that_is_found_again_has_the_head_asked_for_again() -> None:
+    there = configfile.parse(THERE, "old.yaml")
+    assert not merge.earlier(there).joins
+    assert merge.earlier(there, (LAB,)).joins
+
+
+def test_at_a_terminal_sentences_break_between_words_and_lines_to_copy_do_not(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    words, line = "a sentence that is too long for one row", f"    {'copy me ' * 6}".rstrip()
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    say(f"{words}\n{line}")
+    rows = [row.rstrip() for row in capsys.readouterr().out.splitlines()]
+    assert rows == ["a sentence that is too long", "for one row", line]
