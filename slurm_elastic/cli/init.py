@@ -161,7 +161,7 @@ def _show_found(found: Sequence[Found]) -> None:
         shown.add_column(title, overflow="fold")
     for one in found:
         public = " (public)" if one.location is Location.PUBLIC else ""
-        types = f"; {counted(len(one.types), 'type')}" if one.types else ""
+        types = f"; {counted(len(one.types), 'type')}" if one.types and not one.sized else ""
         usable = "yes" if one.usable else "no"
         shown.add_row(f"{one.name}{public}", usable, visible(f"{one.what}{types}"))
         if one.enable:
