@@ -23,7 +23,8 @@ from rich.console import Console
 from benchmarks import operate
 from benchmarks.report import Report, Row, bounded, compared, median, noted, report
 from slurm_elastic.cli.console import Output
-from slurm_elastic.cli.explain import explain, render_short
+from slurm_elastic.cli.explain import explain
+from slurm_elastic.cli.explain_text import render_short
 from slurm_elastic.cli.status_tables import render
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.config.policies import Budget, SitePolicies

@@ -54,9 +54,11 @@ BESIDES = {
 
 def tests_of(path: Path) -> list[str]:
     """The files of the nearest folder of tests that mirrors a module's: files named like it first,
-    then files that name it. From folders besides only files that name it.
+    then files that name it. From folders besides, and of no folder (as those of locks and of syncs
+    are), only files that name it.
     """
     inside = path.relative_to(REPO / PACKAGE)
+    loose = [f for f in sorted((REPO / "tests").glob("test_*.py")) if _names(path, f)]
     found: list[str] = []
     for part in (p for p in inside.parents if p != Path()):
         if (REPO / "tests" / part).is_dir():
@@ -66,8 +68,8 @@ def tests_of(path: Path) -> list[str]:
             mirrored = str(part) not in ("policies", "providers/base")
             found += _by_name(path, files if mirrored else [f for f in files if _names(path, f)])
         if found:
-            return list(dict.fromkeys(found))
-    return []
+            return list(dict.fromkeys(found + _by_name(path, loose)))
+    return _by_name(path, loose)
 
 
 def _files(path: Path) -> list[Path]:

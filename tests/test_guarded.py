@@ -21,6 +21,7 @@ from slurm_elastic.ckptman.orders import Asked, Orders
 from slurm_elastic.ckptman.site import JobList
 from slurm_elastic.config.checkpoint import BlcrSettings
 from slurm_elastic.controller.requeues import PATIENCE, Requeues
+from slurm_elastic.controller.tick_reading import TickReading
 from slurm_elastic.controller.usage_counters import CALLS, CallTimes
 from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.model.cluster import Notice, NoticeKind
@@ -150,6 +151,12 @@ def test_times_of_calls() -> None:
     times.watch("c", provider)
     getattr(provider, min(CALLS))()
     assert times.take()
+
+
+def test_a_reading_of_all_clouds() -> None:
+    slurm = SimpleNamespace(nodes=lambda: {"n1": "node"})
+    site: Any = SimpleNamespace(slurm=slurm, monotonic=lambda: 5.0)
+    assert TickReading(site).nodes()
 
 
 def test_requeues(tmp_path: Path) -> None:

@@ -30,7 +30,8 @@ from slurm_elastic.providers import catalogues
 from slurm_elastic.providers.catalogues import Catalogue
 from slurm_elastic.state.ckptstate.orders import SaveOrder, drop
 from slurm_elastic.state.ledger import Ledger
-from slurm_elastic.state.store import disk
+from slurm_elastic.state.ledger.schema import LEDGER
+from slurm_elastic.state.store import backup, disk
 from slurm_elastic.state.store.trouble import set_aside
 
 
@@ -120,11 +121,19 @@ def catalogue_of_a_cloud(place: Path) -> Path:
     return place / "kept" / "aws.json"
 
 
+def backup_of_the_journal(place: Path) -> Path:
+    path = place / "ledger.db"
+    with closing(Ledger(path)) as ledger:
+        ledger.launches.intend(spec(), "r", 5.0)
+    backup.export([(path, LEDGER)], place / "backup")
+    return place / "backup"
+
+
 BOOK: dict[str, Any] = {"uid": 1000, "directory": "/"}
 WRITERS = (
     request_of_slurm, uuid_of_a_cluster, configuration_of_slurm, order_of_a_person,
     book_of_a_signalled_job, book_of_a_blcr_job, request_to_a_launcher, script_of_a_job,
-    room_of_a_user, secret_of_the_machines, catalogue_of_a_cloud,
+    room_of_a_user, secret_of_the_machines, catalogue_of_a_cloud, backup_of_the_journal,
 )  # fmt: skip
 
 
@@ -136,7 +145,10 @@ def test_the_content_is_synced(
     assert file.read_bytes() in synced.files
 
 
-@pytest.mark.parametrize("write", [request_of_slurm, uuid_of_a_cluster, configuration_of_slurm])
+@pytest.mark.parametrize(
+    "write",
+    [request_of_slurm, uuid_of_a_cluster, configuration_of_slurm, backup_of_the_journal],
+)
 def test_the_name_is_synced(tmp_path: Path, synced: Synced, write: Callable[[Path], Path]) -> None:
     file = write(tmp_path)
     assert file.name in synced.names[str(tmp_path)]

@@ -15,11 +15,12 @@ from slurm_elastic.ckptman.job_settings import CheckpointPlan, plan_for
 from slurm_elastic.ckptman.site import pools_by_node
 from slurm_elastic.cli.ckpt_tables import checkpoint_blocks
 from slurm_elastic.cli.console import plain
-from slurm_elastic.cli.explain import explain, render
+from slurm_elastic.cli.explain import explain
+from slurm_elastic.cli.explain_text import render
 from slurm_elastic.cli.giving_orders import require_trusted
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.machine_readable import write_json
-from slurm_elastic.cli.streams import visible
+from slurm_elastic.cli.shortened import words
 from slurm_elastic.config import Config
 from slurm_elastic.config.checkpoint import PoolCheckpoint
 from slurm_elastic.config.configfile import load
@@ -155,8 +156,10 @@ def _now(args: argparse.Namespace) -> int:
     if job is None or not ("RUNNING" in job.states or job.is_suspended_by_person):
         raise SlurmElasticError(f"job {args.job} does not run")
     choice = choice_of(config, job)
-    if choice.method == "none" or choice.move_only:
-        raise SlurmElasticError(f"job {args.job} is not saved: {how(choice)}")
+    if choice.method == "none":
+        raise SlurmElasticError(f"job {args.job} {how(choice)}")
+    if choice.move_only:
+        raise SlurmElasticError(f"job {args.job} is not saved now: it {how(choice)}")
     _leave(config, SaveOrder(job=args.job))
     print(f"{CKPTMAN} is asked to save job {args.job}: slurm-elastic ckpt explain {args.job}")
     return 0
@@ -205,13 +208,14 @@ def _explain(args: argparse.Namespace) -> int:
     config = load(Path(args.config))
     slurm = PromptCli(config.slurm)
     job = _job(slurm, args.job)
+    console = plain()
     if job is not None:
-        saved = "would be" if not job.nodes else "is"
-        print(visible(f"Job {job.label} {saved} saved: {how(choice_of(config, job))}"))
+        be = "is" if job.nodes else "would be"
+        console.print(words(f"Job {job.label} {how(choice_of(config, job), be)}"))
     found = explain(config, slurm, str(args.job))
     ours = tuple(d for d in found.decisions if d.kind.startswith(KIND))
-    told = msgspec.structs.replace(found, decisions=ours, machines=())
-    render(told, plain())
+    saves = msgspec.structs.replace(found, about="job's saves", decisions=ours, machines=())
+    render(saves, console)
     return 0
 
 
@@ -227,15 +231,14 @@ def choice_of(config: Config, job: SlurmJob) -> CheckpointPlan:
     return plan_for(job, own, config.checkpoint)
 
 
-def how(choice: CheckpointPlan) -> str:
-    """In one line."""
-    if choice.refused:
-        return f"not at all: {choice.refused}"
+def how(choice: CheckpointPlan, be: str = "is") -> str:
+    """What is said of a job that has this plan."""
     if choice.method == "none":
-        return "not at all: neither its comment nor the configuration names a method"
+        why = choice.refused or "neither its comment nor the configuration names a method"
+        return f"cannot be saved: {why}"
     options = "".join(f", {key}={value}" for key, value in choice.options.items())
     when = "only to be moved, as it ends when it saves itself" if choice.move_only else "by policy"
-    said = f"by {choice.method}{options}, {when}"
+    said = f"{be} saved: by {choice.method}{options}, {when}"
     if choice.renewals:
         said += f"; at its time limit it goes on, {choice.renewals} times at most"
     return said

@@ -49,7 +49,7 @@ def threatened(view: CheckpointsView) -> Iterable[RenderableType]:
 def life(view: CheckpointsView) -> Text:
     """Whether the service runs, in a line."""
     for trouble in silent_ckptman(view):
-        return Text(trouble.text, style=_BAD)
+        return words(trouble.whole, _BAD)
     age = brief(view.age or 0.0)
     return Text.assemble("Checkpoints: ", ("alive", _GOOD), f", heartbeat {age} ago")
 
@@ -59,11 +59,12 @@ def _moves(title: str, moves: Iterable[MoveView], *times: str) -> Table:
     table.columns[4].no_wrap = True  # a time is not broken
     for m in moves:
         image = "" if m.image is None else f"from save {m.image}"
+        step = f"{m.step} for {m.waits_for}" if m.waits_for else m.step
         table.add_row(
             words(m.label),
             words(m.cause),
             words(",".join(m.nodes) or "-"),
-            Text(m.step, style=_GOOD if m.step == "back" else ""),
+            Text(step, style=_GOOD if m.step == "back" else ""),
             Text(time.strftime("%H:%M:%S", time.localtime(m.began))),
             Text(brief(m.took)) if m.over else _left(m.left),
             words("; ".join(part for part in (image, m.note) if part)),

@@ -30,6 +30,7 @@ from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.providers.catalogues import completed
 from slurm_elastic.slurm.client.doctor_commands import ProbingCli
 from slurm_elastic.slurm.conf import plan
+from slurm_elastic.watch.causes import told_once
 from slurm_elastic.watch.doctor import auth, bursting, clouds, head, network
 
 _STYLES = {Level.OK: "green", Level.NOTE: "yellow", Level.WRONG: "bold red"}
@@ -111,11 +112,11 @@ def diagnose(
     findings = [
         *([environment] if environment else []),
         *head.state_directory(config),
+        *head.slurm(config, slurm),  # before what the ledger remembers of it
         *head.budgets(config),
         *head.allowed_groups(config),
         *auth.examine(config, now),
         *head.memory(config, now),
-        *head.slurm(config, slurm),
         *network.examine(config, slurm, now),
         *(() if quick else head.slurm_conf(config)),
     ]
@@ -148,8 +149,13 @@ def before_install(
 
 
 def _diagnosis(parts: Sequence[FindingsPart], now: float) -> Diagnosis:
-    wrong = sum(f.level is Level.WRONG for part in parts for f in part.findings)
-    return Diagnosis(at=now, wrong=wrong, parts=tuple(parts))
+    told: set[str] = set()
+    once = tuple(
+        FindingsPart(name=part.name, findings=tuple(told_once(part.findings, told)))
+        for part in parts
+    )
+    wrong = sum(f.level is Level.WRONG for part in once for f in part.findings)
+    return Diagnosis(at=now, wrong=wrong, parts=once)
 
 
 def look_at_clouds(config: Config) -> list[FindingsPart]:

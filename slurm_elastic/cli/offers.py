@@ -11,13 +11,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from slurm_elastic.base.errors import ConfigError, SlurmElasticError
+from slurm_elastic.base.errors import ConfigError, SlurmElasticError, SlurmError
 from slurm_elastic.cli.arguments import count
 from slurm_elastic.cli.console import plain
+from slurm_elastic.cli.explain import silent
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.machine_readable import write_json
 from slurm_elastic.cli.service_environment import as_the_services
@@ -28,13 +30,16 @@ from slurm_elastic.config.configfile import read
 from slurm_elastic.config.rules import types_of
 from slurm_elastic.controller.context import Site
 from slurm_elastic.model.cluster import Market, NodeRequest, Offer, Pool
+from slurm_elastic.model.finding import SLURMCTLD
 from slurm_elastic.model.protocols import Provider, Slurm
 from slurm_elastic.policies.launch.ranking import Scope, rank, serving, unsold
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.catalogues import completed
 from slurm_elastic.slurm.client.prompt import PromptCli
+from slurm_elastic.state.heartbeat import read_mark, told
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.state.store.journal import is_there
+from slurm_elastic.watch.view.attention import sentence
 
 
 class OfferRow(Struct, frozen=True, kw_only=True):
@@ -52,11 +57,14 @@ class OfferRow(Struct, frozen=True, kw_only=True):
 
 
 class PoolOffers(Struct, frozen=True, kw_only=True):
-    """A pool's ranking for ``nodes`` nodes, best first; ``error``: why its cloud was not asked."""
+    """A pool's ranking for ``nodes`` nodes, best first; ``error``: why its cloud was not asked. Of
+    its nodes ``free`` have no machine yet, so that one may be bought for them.
+    """
 
     pool: str
     cloud: str
     nodes: int
+    free: int
     ranked: tuple[OfferRow, ...] = ()
     rejected: tuple[OfferRow, ...] = ()
     error: str | None = None
@@ -68,12 +76,15 @@ class PoolOffers(Struct, frozen=True, kw_only=True):
 
 
 class Offers(Struct, frozen=True, kw_only=True):
-    """The document of ``offers --json``; ``about`` says for what was asked."""
+    """The document of ``offers --json``; ``about`` says for what was asked, ``standstill`` why
+    nothing is bought now, whatever is offered.
+    """
 
     at: float
     about: str
     pools: tuple[PoolOffers, ...]
     version: int = 1
+    standstill: tuple[str, ...] = ()
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -90,7 +101,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "--nodes",
         type=count,
         metavar="N",
-        help="rank for this many nodes (default: all of the pool, or of the job)",
+        help="rank for this many nodes (default: the job's, or the pool's without a machine)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(run=run)
@@ -124,15 +135,36 @@ def gather(
         with _ledger(path) as (ledger, note):
             site = Site.of(config, slurm, ledger, {}, lambda: now)
             about, pools, count = _asked(site, job, pool)
-            scopes = {p.name: site.scope(p) for p in pools}
+            scopes = [site.scope(p) for p in pools]
+            taken = {machine.instance.node for machine in ledger.machines.live()}
     except PermissionError as error:
         raise SlurmElasticError(
             f"offers are for root and {config.slurm.user}: the ledger {path} is theirs alone"
         ) from error
     except sqlite3.Error as error:
         raise SlurmElasticError(f"the ledger {path} cannot be read: {error}") from error
-    rankings = [_of_pool(config, p, scopes[p.name], now, nodes or count) for p in pools]
-    return Offers(at=now, about=about + note, pools=tuple(rankings))
+    rankings = [
+        _of_pool(config, p, [n for n in p.nodes if n not in taken], scope, now, nodes or count)
+        for p, scope in zip(pools, scopes, strict=True)
+    ]
+    return Offers(
+        at=now,
+        about=about + note,
+        pools=tuple(rankings),
+        standstill=tuple(_standstill(config, slurm, now)),
+    )
+
+
+def _standstill(config: Config, slurm: Slurm, now: float) -> Iterator[str]:
+    """Why nothing is bought now, as ``status`` begins with it."""
+    mark, stale = read_mark(config.state), config.timings.heartbeat_stale
+    yield from filter(
+        None, (sentence(told(config.state, mark, now, stale)), silent(mark, now, stale))
+    )
+    try:
+        slurm.nodes([])
+    except SlurmError as error:
+        yield f"Slurm does not answer: {error}; nothing is bought; do: {SLURMCTLD}"
 
 
 @contextlib.contextmanager
@@ -175,24 +207,27 @@ def _asked(site: Site, job: int | None, pool: str | None) -> tuple[str, Sequence
     return f"job {job}, {count} node(s)", pools, count
 
 
-def _of_pool(config: Config, pool: Pool, scope: Scope, now: float, count: int | None) -> PoolOffers:
-    nodes = pool.nodes[: count or len(pool.nodes)]
-    request = NodeRequest(id="offers", pool=pool, nodes=nodes)
+def _of_pool(
+    config: Config, pool: Pool, free: Sequence[str], scope: Scope, now: float, count: int | None
+) -> PoolOffers:
+    """Its ranking for ``count`` nodes, or all that are ``free`` of a machine."""
+    found = PoolOffers(pool=pool.name, cloud=pool.cloud, nodes=count or len(free), free=len(free))
+    if not free:
+        return found
+    request = NodeRequest(id="offers", pool=pool, nodes=tuple(free[:count]))
     try:
         provider: Provider = open_provider(config.cloud(pool.cloud), config.cluster, config)
         offers = provider.offers(pool)
     except Exception as error:  # noqa: BLE001 - an SDK raises what it likes; the others go on
         known = isinstance(error, SlurmElasticError)
         why = str(error) if known else f"{type(error).__name__}: {error}"
-        return PoolOffers(pool=pool.name, cloud=pool.cloud, nodes=len(nodes), error=why)
+        return replace(found, error=why)
     missing = unsold(pool, offers, types_of(config.cloud(pool.cloud), pool))
     placement = rank(request, offers, scope, now, config.ranking)
     taken = serving(request, offers, scope, now, config.ranking)
     take = {launch.offer.key: launch.room for launch in taken}
-    return PoolOffers(
-        pool=pool.name,
-        cloud=pool.cloud,
-        nodes=len(nodes),
+    return replace(
+        found,
         ranked=tuple(
             _row(r.offer, r.room, take.get(r.offer.key, 0), r.reason) for r in placement.ranked
         ),
@@ -228,10 +263,12 @@ def _row(offer: Offer, room: int, take: int, reason: str) -> OfferRow:
 
 def render(found: Offers, console: Console) -> None:
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found.at))
+    for trouble in found.standstill:
+        console.print(words(trouble, "bold red"))
     console.print(Text(f"Offers for {found.about}, {at}", style="bold"))
     for pool in found.pools:
         console.print()
-        console.print(_headline(pool))
+        console.print(_headline(pool, "could" if found.standstill else "can"))
         if pool.ranked or pool.rejected:
             console.print(_table(pool, console.width))
         for rows, reason in _reasons(pool):
@@ -242,14 +279,17 @@ def render(found: Offers, console: Console) -> None:
             console.print(line)
 
 
-def _headline(pool: PoolOffers) -> Text:
+def _headline(pool: PoolOffers, can: str) -> Text:
     title = f"Pool {pool.pool} of cloud {pool.cloud}"
     if pool.error:
         return words(f"{title}: cannot be asked: {pool.error}", "bold red")
+    if not pool.free:
+        return Text(f"{title}: each of its nodes has a machine", style="yellow")
     if not pool.ranked and not pool.rejected:
         return Text(f"{title}: the cloud has no offer that the pool may use", style="yellow")
-    style = "green" if pool.had >= pool.nodes else "yellow"
-    return Text(f"{title}: {pool.had} of {pool.nodes} node(s) can be had", style=style)
+    style = "green" if pool.had >= pool.nodes and can == "can" else "yellow"
+    few = f", as only {pool.free} of the pool's have no machine" if pool.nodes > pool.free else ""
+    return Text(f"{title}: {pool.had} of {pool.nodes} node(s) {can} be had{few}", style=style)
 
 
 def _table(pool: PoolOffers, width: int) -> Table:

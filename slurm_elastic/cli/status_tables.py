@@ -21,11 +21,13 @@ from slurm_elastic.cli.status_machines import NARROW, WIDE, machines
 from slurm_elastic.policies.launch.grouping import braces
 from slurm_elastic.watch.view.attention import (
     clouds,
+    end_only,
     of_directive,
     paused,
     payer,
     private_note,
     problems,
+    reason,
     silent_daemon,
     stopped,
     unread,
@@ -44,7 +46,6 @@ from slurm_elastic.watch.view.rows import (
     BudgetView,
     CloudView,
     CoolDownView,
-    HoldView,
     InstanceView,
     LaunchView,
     Level,
@@ -135,9 +136,9 @@ def _not_now(view: StatusView, top: int | None, *, wide: bool) -> Iterable[Rende
         yield with_rest(table, more(view.launches, top))
     if view.cool_downs:
         groups = _by_reason(view.cool_downs)
-        yield with_rest(_cool_downs(groups[:top]), more(groups, top))
+        yield with_rest(_cool_downs(groups[:top], view.attention), more(groups, top))
     if view.holds:
-        yield with_rest(_holds(view.holds[:top], top, wide=wide), more(view.holds, top))
+        yield with_rest(_holds(view, top, wide=wide), more(view.holds, top))
 
 
 def _saves(view: CheckpointsView, top: int | None) -> Iterable[RenderableType]:
@@ -156,12 +157,12 @@ def _alarms(view: StatusView) -> Iterable[Text]:
 
 
 def _told(one: Told) -> Text:
-    return words(one.text, _STYLES[one.level])
+    return words(one.whole, _STYLES[one.level])
 
 
 def _services(view: StatusView) -> RenderableType:
     daemon = view.daemon
-    lines = [_told(one) for one in silent_daemon(daemon, view.ledger_error)]
+    lines = [_told(o) for o in (*end_only(daemon), *silent_daemon(daemon, view.ledger_error))]
     if daemon.alive and daemon.age is not None:
         beat = f", heartbeat {brief(daemon.age)} ago, pid {daemon.pid}"
         lines.append(Text.assemble("Daemon: ", ("alive", _GOOD), beat))
@@ -302,26 +303,27 @@ def _by_reason(cool_downs: Sequence[CoolDownView]) -> list[list[CoolDownView]]:
     return list(groups.values())
 
 
-def _cool_downs(groups: Sequence[Sequence[CoolDownView]]) -> RenderableType:
+def _cool_downs(groups: Sequence[Sequence[CoolDownView]], told: Sequence[Told]) -> RenderableType:
     table = titled_table("Cool-downs: not asked for now", "Offer", "Left", "Why")
     for group in groups:
         cool_down = group[0]
         table.add_row(
             Text("; ".join(map(offers, braces(one.key for one in group)))),
             Text(brief(cool_down.left)),
-            words(f"{cool_down.code}: {cool_down.reason}"),
+            words(f"{cool_down.code}: {reason(cool_down, told)}"),
         )
     return table
 
 
-def _holds(holds: Sequence[HoldView], top: int | None, *, wide: bool) -> RenderableType:
+def _holds(view: StatusView, top: int | None, *, wide: bool) -> RenderableType:
     table = titled_table("Holds: kept from Slurm", "Pool", "Nodes", "Left", "Why")
-    for hold in holds:
+    for hold in view.holds[:top]:
         left = brief(hold.left) if hold.left > 0 else "over"
         if hold.kind != "capacity":
             left = "-"
         nodes = hosts(hold.nodes, top, wide=wide)
-        table.add_row(Text(hold.pool), nodes, Text(left), words(hold.reason))
+        why = words(reason(hold, view.attention))
+        table.add_row(Text(hold.pool), nodes, Text(left), why)
     return table
 
 

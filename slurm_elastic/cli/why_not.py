@@ -6,7 +6,6 @@ import contextlib
 import grp
 import os
 import pwd
-import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
+from slurm_elastic.policies.launch.grouping import shortened
 from slurm_elastic.policies.launch.verdict import Asker, PoolCase, Verdict, grouped, verdicts
 from slurm_elastic.slurm.client import siteconf
 from slurm_elastic.slurm.client.siteconf import SiteConf
@@ -117,7 +117,7 @@ def show(found: tuple[Verdict, ...], console: Console, rows: int | None = None) 
     table.add_column(overflow="fold")
     for cloud, pools, reason in groups[:rows]:
         names = ", ".join(pools) if len(pools) <= 2 else f"{pools[0]} and {len(pools) - 1} more"
-        short = reason if rows is None else textwrap.shorten(reason, LONGEST, placeholder=" ...")
+        short = reason if rows is None else shortened(reason, LONGEST)
         table.add_row(Text(f"  {cloud}: {names}"), words(short))
     console.print(table)
     if rows is not None and groups[rows:]:

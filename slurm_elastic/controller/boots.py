@@ -25,6 +25,7 @@ from slurm_elastic.policies.launch.exclusions import (
     paused,
     pool_key,
     to_cool_down,
+    until_told,
 )
 from slurm_elastic.policies.repair.cluster import decide
 from slurm_elastic.policies.repair.cluster_snapshot import Rule
@@ -183,7 +184,7 @@ def _cool_down(site: Site, pool: Pool, failed: Sequence[Machine], taken_out: str
             cooling = grown(site, key, site.config.timings.capacity_cooldown, CODE, reason)
             site.ledger.exclusions.add(cooling)
         what = f"pool {pool.name}" if key == pool_key(pool) else key
-        told.append(f"{what} cools down for {cooling.until - now:.0f} s: {cooling.cause}")
+        told.append(f"{what} cools down {until_told(cooling.until, now)}: {cooling.cause}")
     return "; ".join(told) or None
 
 

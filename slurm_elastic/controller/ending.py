@@ -14,6 +14,9 @@ from slurm_elastic.state.ledger import Machine
 
 log = logging.getLogger(__name__)
 
+TERMINATE_FAILED = "terminate-failed"
+"""The kind of a decision with the words of a cloud that would not end machines."""
+
 
 def terminate(
     site: Site, cloud: str, machines: Sequence[Machine], why: str, correlation: str
@@ -40,7 +43,7 @@ def terminate(
         log.warning(
             "terminate fails, reconcile repeats it nodes=%s error=%s", compress(nodes), error
         )
-        _tell(site, correlation, "terminate-failed", machines, str(error))
+        _tell(site, correlation, TERMINATE_FAILED, machines, str(error))
         return
     reach("suspend.after-call")
     at_once = [m for m in machines if m.suspending is None and m.instance.state not in OFF]

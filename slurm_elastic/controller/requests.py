@@ -57,10 +57,10 @@ class Requests:
         """The requests that are new in the spool."""
         with self._lock:
             known = {part.request.id for parts in self._parts.values() for part in parts}
-            known |= self._served
-        for key in self._served.copy():
+            served = self._served.copy()
+        for key in served:
             self._remove(key)
-        for request in self._spool.pending(known):
+        for request in self._spool.pending(known | served):
             self._take_in(request)
 
     def _take_in(self, request: Request) -> None:
@@ -140,10 +140,11 @@ class Requests:
 
     def _remove(self, key: str) -> None:
         """A request that was carried out is not done again because its file cannot be removed."""
+        stays = False
         try:
             self._spool.remove(key)
         except OSError as error:
-            self._served.add(key)
+            stays = True
             log.debug("request stays in the spool id=%s error=%s", key, error)
-        else:
-            self._served.discard(key)
+        with self._lock:
+            (self._served.add if stays else self._served.discard)(key)

@@ -6,9 +6,10 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from slurm_elastic.controller.context import Site
+from slurm_elastic.controller.ending import TERMINATE_FAILED
 from slurm_elastic.controller.reconcile import Round
 from slurm_elastic.policies.repair.strays import CODE, strays_of
-from slurm_elastic.state.ledger import Health, LedgerState
+from slurm_elastic.state.ledger import Health, LedgerState, Machine
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +40,10 @@ class Strays:
         )
         for one in self._readers:
             found |= {(one.terms.cloud, id_): why for id_, why in one.unusable.items()}
+        for machine in state.machines:
+            key = machine.instance.cloud, machine.instance.id
+            if key in found and machine.suspending and (no := self._refused(machine)):
+                found[key] = f"{found[key]}; {no}"
         if found == self._told:
             return
         for (cloud, id_), why in found.items():
@@ -48,6 +53,13 @@ class Strays:
                 )
         self._told = found
         site.ledger.health.report(health_of(found, site.now()))
+
+    def _refused(self, machine: Machine) -> str:
+        """The words with which its cloud would not end it; "" if it did not say so."""
+        for made in reversed(self._site.ledger.decisions.about(machine.instance.node)):
+            if made.kind == TERMINATE_FAILED:
+                return made.reason
+        return ""
 
 
 def health_of(strays: Mapping[tuple[str, str], str], now: float) -> Health:

@@ -49,6 +49,16 @@ class _Word(Struct, frozen=True, kw_only=True, tag_field="kind"):
         """Whether nothing new may start there."""
         return True
 
+    @property
+    def ended_by(self) -> str:
+        """The command that ends it."""
+        return f"slurm-elastic resume {self.typed}".rstrip()
+
+    @property
+    def typed(self) -> str:
+        """What it is about, as commands take it."""
+        return self.scope.removeprefix("cloud:").removeprefix("pool:") or "cluster"
+
 
 class Pause(_Word, frozen=True, kw_only=True, tag="pause"):
     """No new machines in ``scope``. Running jobs stay."""
@@ -74,6 +84,10 @@ class LimitChange(_Word, frozen=True, kw_only=True, tag="limit"):
     @property
     def closes(self) -> bool:
         return False
+
+    @property
+    def ended_by(self) -> str:
+        return f"slurm-elastic limit {self.typed} {self.key} reset"
 
     @property
     def fact(self) -> str:
@@ -112,6 +126,10 @@ class Departure(_Word, frozen=True, kw_only=True, tag="departure"):
     @property
     def subject(self) -> str:
         return self.about
+
+    @property
+    def typed(self) -> str:
+        return super().typed if self.scope else self.about
 
     @property
     def closes(self) -> bool:

@@ -21,7 +21,8 @@ class Level(StrEnum):
 
 class Finding(Struct, frozen=True, kw_only=True):
     """One thing that ``doctor`` looked at: what was found of it, what was expected where that
-    differs, and what to do then.
+    differs, and what to do then. ``cause`` names what is at fault, where others may tell of the
+    same (``watch.causes``).
     """
 
     what: str
@@ -29,6 +30,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     found: str
     expected: str = ""
     advice: str = ""
+    cause: str = ""
 
     @staticmethod
     def ok(what: str, found: str) -> Finding:
@@ -36,11 +38,19 @@ class Finding(Struct, frozen=True, kw_only=True):
         return Finding(what=what, level=Level.OK, found=found)
 
     @staticmethod
-    def note(what: str, found: str, expected: str = "", advice: str = "") -> Finding:
+    def note(
+        what: str, found: str, expected: str = "", advice: str = "", cause: str = ""
+    ) -> Finding:
         """Worth a look."""
-        return Finding(what=what, level=Level.NOTE, found=found, expected=expected, advice=advice)
+        return Finding(
+            what=what, level=Level.NOTE, found=found, expected=expected, advice=advice, cause=cause
+        )
 
     @staticmethod
-    def wrong(what: str, found: str, expected: str = "", advice: str = "") -> Finding:
+    def wrong(
+        what: str, found: str, expected: str = "", advice: str = "", cause: str = ""
+    ) -> Finding:
         """To be put right."""
-        return Finding(what=what, level=Level.WRONG, found=found, expected=expected, advice=advice)
+        return Finding(
+            what=what, level=Level.WRONG, found=found, expected=expected, advice=advice, cause=cause
+        )

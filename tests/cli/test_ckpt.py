@@ -140,9 +140,12 @@ def test_a_move_that_is_over_is_told_as_over_and_since_is_a_time(
 @pytest.mark.parametrize(
     ("comment", "said"),
     [
-        ("ckpt=fake,limit=3", "by fake, by policy; at its time limit it goes on, 3 times at most"),
-        ("ckpt=fake", "by fake, by policy"),
-        ("ckpt=fake,limit=x", "not at all: ckpt=fake,limit=x: limit is 'x'"),
+        (
+            "ckpt=fake,limit=3",
+            "is saved: by fake, by policy; at its time limit it goes on, 3 times at most",
+        ),
+        ("ckpt=fake", "is saved: by fake, by policy"),
+        ("ckpt=fake,limit=x", "cannot be saved: ckpt=fake,limit=x: limit is 'x'"),
     ],
 )
 def test_how_a_job_is_saved_names_its_time_limit(comment: str, said: str) -> None:
@@ -251,4 +254,7 @@ def test_explain_says_how_a_job_is_saved_and_what_was_decided(
     assert "as ckpt-saved" in said
     assert "as ranked" not in said
     assert run(config, "explain", "9") == 0
-    assert "not at all: saved=soon" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "Job 9 cannot be saved: " in said
+    assert "saved=soon" in said
+    assert "No decision about this job's saves is in the ledger." in said

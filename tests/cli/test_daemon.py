@@ -156,7 +156,7 @@ def test_a_full_disk_is_no_reason_to_stop(state: Path) -> None:
         shown = slurm_elastic(path, "status", "--json")
         assert "is full" in json.loads(shown)["daemon"]["end_only"]
         assert json.loads(shown)["daemon"]["alive"]
-        assert "end-only: the disk of" in slurm_elastic(path, "explain", "op1").splitlines()[0]
+        assert "End-only: the disk of" in slurm_elastic(path, "explain", "op1").splitlines()[0]
         doctor = slurm_elastic(path, "doctor", "--quick")
         assert "make room on it" in doctor
         resource.prlimit(daemon.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)

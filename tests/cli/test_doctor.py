@@ -24,7 +24,8 @@ from slurm_elastic.config import Config, configfile
 from slurm_elastic.config.access import Users
 from slurm_elastic.config.telling import Notify
 from slurm_elastic.model.cluster import InstanceState, Limits
-from slurm_elastic.model.exclusion import BREAKER, CAPACITY, COOL_DOWN, Exclusion
+from slurm_elastic.model.directive import Directive, LimitChange, Pause
+from slurm_elastic.model.exclusion import BREAKER, CAPACITY, COOL_DOWN, OPERATOR, Exclusion
 from slurm_elastic.model.finding import Finding, Level
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.launch.exclusions import DENIED, TAKEN_OUT
@@ -325,7 +326,7 @@ def test_the_command(
     assert document["wrong"] >= 2
     for part in document["parts"]:
         for finding in part["findings"]:
-            assert set(finding) == {"what", "level", "found", "expected", "advice"}
+            assert set(finding) == {"what", "level", "found", "expected", "advice", "cause"}
     well = doctor.Diagnosis(at=T0, wrong=0, parts=())
     monkeypatch.setattr(doctor, "diagnose", lambda *_, **__: well)
     assert main(["doctor", "--config", str(file)]) == 0
@@ -480,7 +481,7 @@ def test_pools_that_start_nothing_and_why_are_told(
     ledger.exclusions.add(*held, *cool)
     found = notes(config, slurm)
     assert (Level.NOTE, "pool rack", f"2 of its 3 nodes are held: {reason}") in found
-    assert (Level.NOTE, "cool-down", "near/t/a/spot and 1 more, 9 s more: x: y") in found
+    assert (Level.NOTE, "cool-down", "near/t/a/spot and 1 more, until 08:00:09 UTC: x: y") in found
 
 
 def test_a_right_that_a_launch_lacked_is_wrong_and_says_what_to_do(
@@ -490,8 +491,61 @@ def test_a_right_that_a_launch_lacked_is_wrong_and_says_what_to_do(
     ledger.exclusions.add(
         Exclusion(kind=COOL_DOWN, scope=scope, until=T0 + 9, code=DENIED, cause=cause)
     )
-    told = (Level.WRONG, "cool-down", f"{scope}, 9 s more: Denied: {cause}")
+    told = (Level.WRONG, "cool-down", f"{scope}, until 08:00:09 UTC: Denied: {cause}")
     assert told in notes(config, slurm)
+
+
+def test_one_cause_is_one_finding_and_one_count(
+    config: Config, slurm: FakeSlurm, ledger: Ledger
+) -> None:
+    """The ledger remembers what doctor has just seen itself, and nodes are held for it."""
+    refused = "gone: Unreachable: nobody listens"
+    slurm.broken = SlurmError(("scontrol", "ping"), 1, "is DOWN")
+    for name, error in (("gone", refused), ("slurm", str(slurm.broken))):
+        ledger.health.report(Health(name=name, checked=T0 - 9, error=error))
+    ledger.exclusions.add(
+        Exclusion(kind=CAPACITY, scope="h1", pool="host", cause=refused),
+        Exclusion(kind=COOL_DOWN, scope="gone/*/*/*", until=T0 + 9, code="x", cause="y"),
+    )
+    assert [what for _, what, _ in notes(config, slurm)] == ["reaching it", "slurmctld", "users"]
+
+
+def test_a_full_disk_is_one_finding(
+    config: Config, slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Ledger(tmp_path / "ledger.db").close()
+    monkeypatch.setattr(head, "LITTLE_SPACE", 2**60)
+    why = f"the disk of {tmp_path} is full"
+    leave_mark(tmp_path, Mark(T0, os.getpid(), why, "make room", T0))
+    assert [key for key in wrong(config, slurm) if "head" in key] == [
+        f"head node: state directory {tmp_path}"
+    ]
+
+
+def test_an_operators_order_is_a_note_with_its_end_and_what_it_holds_is_none(
+    config: Config, slurm: FakeSlurm, ledger: Ledger
+) -> None:
+    for word in (Pause(scope=""), LimitChange(scope="pool:rack", key="max_nodes", value=1)):
+        ledger.directives.give(Directive(word=word, who="ann", since=T0, starts=T0))
+    ledger.exclusions.add(
+        Exclusion(kind=OPERATOR, scope="op1", pool="rack", cause="the cluster is paused by ann"),
+        Exclusion(
+            kind=CAPACITY, scope="op2", pool="rack", cause="3 offers: the cluster is paused by ann"
+        ),
+    )
+    found = doctor.diagnose(config, slurm, T0, quick=True)
+    orders = [f for part in found.parts for f in part.findings if f.what == "order"]
+    assert [(one.found, one.advice) for one in orders] == [
+        (
+            "the cluster is paused by ann since 2027-01-15 08:00 UTC",
+            "to end it: slurm-elastic resume cluster",
+        ),
+        (
+            "pool rack: max_nodes is 1 by ann since 2027-01-15 08:00 UTC",
+            "to end it: slurm-elastic limit rack max_nodes reset",
+        ),
+    ]
+    assert not [what for _, what, _ in notes(config, slurm) if what == "pool rack"]
 
 
 def test_a_pool_whose_machines_slurm_refuses_is_told_before_it_is_paused(

@@ -20,6 +20,7 @@ from slurm_elastic.cli.explain import Explanation
 from slurm_elastic.cli.main import main
 from slurm_elastic.cli.shortened import offers
 from slurm_elastic.cli.subjects import subjects
+from slurm_elastic.model.directive import Directive, Pause
 from slurm_elastic.model.memory import Run
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.launch.grouping import braces
@@ -230,6 +231,34 @@ def test_long_lists_of_offers_are_cut_and_say_so(ledger: Ledger, tmp_path: Path)
     assert 'limits: {"nodes":3}' in text
 
 
+def test_why_a_pool_starts_no_machine_is_told_first(ledger: Ledger, tmp_path: Path) -> None:
+    paused = Directive(word=Pause(scope="pool:rack"), who="ann", since=0.0, starts=0.0)
+    ledger.directives.give(paused)
+    found = explained(tmp_path, "rack")
+    assert "; no machine starts: pool rack is paused by ann; growth slurm" in found.now
+    nodes = "No decision about this pool is in the ledger; those about its nodes: slurm-elastic"
+    assert nodes in text_of(found, 200)
+
+
+def test_a_reason_that_stands_just_above_is_not_repeated() -> None:
+    why = "aws: ExpiredToken: The security token included in the request is expired"
+    said = [
+        Decision(at=T0, correlation="r", kind=kind, subjects=("job:7",), reason=reason)
+        for kind, reason in (
+            ("no-offers", why), ("refused", why), ("requeued", f"its nodes cannot be had: {why}"),
+            ("launched", "c6i"),
+        )
+    ]  # fmt: skip
+    found = Explanation(subject="7", about="job", now="", machines=(), decisions=tuple(said))
+    console = Console(width=200, markup=False, emoji=False, highlight=False)
+    with console.capture() as captured:
+        explain.render_short(found, console)
+    text = captured.get()
+    assert text.count(why) == 1
+    assert "its nodes cannot be had: for the same reason" in text
+    assert text_of(found, 200).count(why) == 3, "--all has each whole"
+
+
 def test_a_decision_on_many_jobs_names_a_few(ledger: Ledger, tmp_path: Path) -> None:
     ledger.decisions.record(decision(T0 + 9, "op1", *(f"job:{n}" for n in range(100, 120))))
     assert "jobs 100, 101, 102, 103, 104, 105 and 14 more" in text_of(
@@ -300,7 +329,12 @@ def test_a_pools_chain_is_what_its_policies_did(ledger: Ledger, tmp_path: Path) 
     )  # fmt: skip
     found = explained(tmp_path, "general")
     assert found.about == "pool"
-    assert found.now == "pool general: growth slurm, release by Slurm's SuspendTime"
+    states = "1 in use, 2 booting, 2 held, 1 down, 1 powered down, 1 powering down"
+    assert found.now.startswith(f"pool general of cloud aws: {states}; ")
+    assert found.now.endswith("; growth slurm, release by Slurm's SuspendTime")
+    assert "pub2: node is down: Not responding" in found.attention
+    last = [one.instance.node for one in found.machines[-2:]]
+    assert "pub2" in last, "what needs somebody is not left out where only some are shown"
     assert chain(found) == ["5 policy"]
     assert {m.pool for m in found.machines} == {"general"}
     shown = text_of(found, 120)

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
-from ledger_cases import T0
+from ledger_cases import T0, instance
 from rich.console import Console
 
-from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.base.errors import SlurmElasticError, SlurmError
 from slurm_elastic.cli import offers
+from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.main import main
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.model.exclusion import BREAKER, COOL_DOWN, Exclusion
 from slurm_elastic.slurm.client.fake import FakeSlurm
+from slurm_elastic.state.heartbeat import Mark, leave_mark
 from slurm_elastic.state.ledger import Ledger
 
 YAML = """
@@ -109,14 +112,16 @@ def test_what_cools_down_or_is_paused_is_rejected_with_why(
     ledger.exclusions.add(cool)
     (pool,) = offers.gather(config, slurm, T0, pool="wide", nodes=2).pools
     assert [(r.offer, r.reason) for r in pool.rejected] == [
-        (SPOT, "cools down for another 60 s after InsufficientCapacity: none left")
+        (SPOT, "cools down until 08:01:00 UTC after InsufficientCapacity: none left")
     ]
     ledger.exclusions.add(
         Exclusion(kind=BREAKER, scope="wide", count=10, until=T0 + 9, cause="10 in a row")
     )
     (pool,) = offers.gather(config, slurm, T0, pool="wide").pools
     assert pool.ranked == ()
-    assert {r.reason for r in pool.rejected} == {"pool wide is paused for another 9 s: 10 in a row"}
+    assert {r.reason for r in pool.rejected} == {
+        "pool wide is paused until 08:00:09 UTC: 10 in a row"
+    }
 
 
 @pytest.mark.usefixtures("ledger")
@@ -178,3 +183,39 @@ def test_before_the_first_start_it_tells_what_the_clouds_sell(
     wide = next(pool for pool in found.pools if pool.pool == "wide")
     assert wide.ranked[0].offer == SPOT
     assert not (config.state / "ledger.db").exists()
+
+
+def test_while_nothing_is_bought_that_is_the_first_line(
+    config: Config,
+    slurm: FakeSlurm,
+    ledger: Ledger,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slurm.broken = SlurmError(("scontrol", "ping"), 1, "is DOWN")
+    why = f"the disk of {config.state} is full"
+    leave_mark(config.state, Mark(T0, os.getpid(), why, "make room", T0))
+    found = offers.gather(config, slurm, T0, pool="rack", nodes=1)
+    monkeypatch.setenv("COLUMNS", "200")
+    offers.render(found, plain())
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"The disk of {config.state} is full")
+    assert any(line.startswith("Slurm does not answer: scontrol ping") for line in rest)
+    assert "Pool rack of cloud near: 1 of 1 node(s) could be had" in rest
+    ledger.close()
+
+
+def test_nodes_that_have_a_machine_or_that_the_pool_lacks_are_not_to_be_had(
+    config: Config, slurm: FakeSlurm, ledger: Ledger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def headline(nodes: int | None = None) -> str:
+        offers.render(offers.gather(config, slurm, T0, pool="wide", nodes=nodes), plain())
+        return capsys.readouterr().out.splitlines()[2]
+
+    few = "5 of 99 node(s) can be had, as only 8 of the pool's have"
+    assert headline(99) == f"Pool wide of cloud far: {few}"
+    for n in range(1, 8):
+        ledger.machines.adopt(instance(f"i-{n}", f"pub{n}"), "wide", T0)
+    assert headline() == "Pool wide of cloud far: 1 of 1 node(s) can be had"
+    ledger.machines.adopt(instance("i-8", "pub8"), "wide", T0)
+    assert headline() == "Pool wide of cloud far: each of its nodes has a machine"

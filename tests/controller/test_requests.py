@@ -57,3 +57,14 @@ def test_one_that_fails_for_a_while_keeps_no_other_waiting(
 
     requests.serve("pub", act)
     assert (acted.count("resume"), acted.count("suspend")) == (8, 1)
+
+
+@pytest.mark.usefixtures("guarded")
+def test_what_the_clouds_threads_share(world: World) -> None:
+    world.program("resume", ["pub1"], {})
+    waiting = Requests(world.site, world.spool)
+    waiting.take_in()
+    waiting.serve("pub", lambda request, again: False)
+    waiting.take_in()
+    assert not waiting.due("pub")
+    assert not list(world.spool.pending(set()))

@@ -152,6 +152,17 @@ def test_a_deletion_that_failed_after_it_was_taken_is_asked_for_again(
     assert spent == pytest.approx((ended - machine.launched) * machine.price / 3600)
 
 
+def test_a_machine_that_its_cloud_may_not_end_is_told_of_with_the_clouds_words(
+    world: World,
+) -> None:
+    machine = used(world)
+    world.accounts["pub"].protected.add(machine.id)
+    world.advance(2 * 3600, step=60)
+    told = strays(world)
+    assert told is not None
+    assert told.endswith(f"OperationNotPermitted: {machine.id} may not be terminated")
+
+
 def test_a_machine_that_its_cloud_does_not_end_is_counted_and_told_of(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

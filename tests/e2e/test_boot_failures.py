@@ -123,7 +123,7 @@ def run_elsewhere(site: Sandbox, config: Config) -> None:
         assert fields["Restarts"] == "1"
         text = told(site, config, str(job))
         assert CAUSE in text
-        assert "pool pub cools down for" in text
+        assert "pool pub cools down until" in text
     assert site.job(once)["Requeue"] == "0", "its own setting is kept"
     assert given_up_by_slurm(site) == before
     back_to_zero(site)

@@ -54,10 +54,16 @@ def kinds(site: Sandbox) -> list[str]:
         book.close()
 
 
-def test_the_second_job_starts_the_machine_of_the_first(site: Sandbox) -> None:
+@pytest.fixture(scope="module")
+def first(site: Sandbox) -> MachineView:
+    """The machine of the first job, which is stopped now."""
     run(site)
-    first = stopped(site)
-    assert booked(site) == [first.id]
+    found = stopped(site)
+    assert booked(site) == [found.id]
+    return found
+
+
+def test_the_second_job_starts_the_machine_of_the_first(site: Sandbox, first: MachineView) -> None:
     run(site)
     again = stopped(site)
     assert again.id == first.id
@@ -67,6 +73,7 @@ def test_the_second_job_starts_the_machine_of_the_first(site: Sandbox) -> None:
 
 
 @pytest.mark.release
+@pytest.mark.usefixtures("first")
 def test_a_refused_start_gives_the_job_a_fresh_machine(site: Sandbox) -> None:
     old = stopped(site)
     site.ec2.fail(Fault(kind=FaultKind.AUTH, action="StartInstances", count=1))

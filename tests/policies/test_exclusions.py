@@ -27,6 +27,7 @@ from slurm_elastic.policies.launch.exclusions import (
     strikes_of,
     to_cool_down,
     touches,
+    until_told,
 )
 from slurm_elastic.policies.launch.ranking import Scope, rank, serving
 from tests.policies import strategies
@@ -79,7 +80,7 @@ def test_the_ranking_says_that_a_pool_is_paused_or_on_trial() -> None:
     offer = OFFER
     shut = Scope(exclusions=(OPEN,))
     (rejected,) = rank(request, [offer], shut, T0).rejected
-    assert rejected.reason == "pool std is paused for another 50 s: 10 machines in a row"
+    assert rejected.reason == "pool std is paused until 00:17:30 UTC: 10 machines in a row"
     tried = serving(request, [offer, replace(offer, zone="b")], shut, T0 + 50)
     assert [t.room for t in tried] == [1], "one machine, whatever the offers"
     assert "pool std is tried with one machine" in tried[0].reason
@@ -138,7 +139,7 @@ def test_a_rest_is_of_its_pool_only() -> None:
         count=1,
     )
     (rejected,) = rank(request, [offer], Scope(exclusions=(rest,)), T0).rejected
-    assert rejected.reason == "cools down for another 9 s after BootFailed: n1 did not register"
+    assert rejected.reason == "cools down until 00:16:49 UTC after BootFailed: n1 did not register"
     other = replace(request.pool, name="other")
     assert rank(replace(request, pool=other), [offer], Scope(exclusions=(rest,)), T0).ranked
     assert (touches(key, request.pool), touches(key, other)) == (True, False)
@@ -209,9 +210,10 @@ def test_a_job_that_cannot_be_saved_gets_no_spot_machine_for_a_while() -> None:
 def test_a_cool_down_and_a_pause_are_over_at_their_end() -> None:
     pool = strategies.pool()
     rest = Exclusion(kind=COOL_DOWN, scope=OFFER.key, until=T0 + 9, code="ICE", cause="none")
-    assert Excluded(pool, [rest], T0 + 8).why(OFFER) == (
-        "cools down for another 1 s after ICE: none"
-    )
+    for seen in (T0, T0 + 8):
+        told = Excluded(pool, [rest], seen).why(OFFER)
+        assert told == "cools down until 00:16:49 UTC after ICE: none", "true whenever it is read"
+    assert until_told(T0 + 2 * 86400, T0) == "until 1970-01-03 00:16 UTC", "not today"
     assert Excluded(pool, [rest], T0 + 9).why(OFFER) is None
     assert failing(OPEN, 1, OPEN.until).until == OPEN.until + 3600, "the one on trial failed"
     assert failing(OPEN, 1, OPEN.until - 1).until == OPEN.until

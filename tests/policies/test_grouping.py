@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_elastic.model.cluster import Location, Market, Offer
-from slurm_elastic.policies.launch.grouping import LONGEST, braces, grouped, sentence
+from slurm_elastic.policies.launch.grouping import LONGEST, braces, grouped, sentence, shortened
 
 
 def offer(kind: str, zone: str = "a", market: Market = Market.SPOT) -> Offer:
@@ -43,6 +43,13 @@ def test_a_sentence_names_the_largest_groups_and_counts_the_others() -> None:
 def test_a_page_of_an_error_is_cut() -> None:
     (group,) = grouped([(offer("t"), "why " * 1000)])
     assert len(group.reason) == LONGEST
+
+
+def test_what_to_do_is_not_cut_off() -> None:
+    (group,) = grouped([(offer("t"), "why " * 1000 + "; do: set `real_memory: 7400`")])
+    assert len(group.reason) == LONGEST
+    assert group.reason.endswith("...; do: set `real_memory: 7400`")
+    assert shortened("why; do: " + "this " * 99 + "that", 80).endswith("that")
 
 
 def expanded(text: str) -> set[str]:

@@ -123,7 +123,7 @@ def test_cool_downs_cover_an_offer_a_market_or_a_cloud(key: str) -> None:
         kind=COOL_DOWN, scope=key, until=NOW + 30.2, code="ICE", cause="no machines", count=1
     )
     assert reason(SPOT, Scope(exclusions=(cool,))) == (
-        "cools down for another 31 s after ICE: no machines"
+        "cools down until 13:47:11 UTC after ICE: no machines"
     )
     over = replace(cool, until=NOW)
     assert rank(request(), [SPOT], Scope(exclusions=(over,)), NOW).ranked

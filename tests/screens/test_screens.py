@@ -62,7 +62,7 @@ def test_screens_are_as_they_were_read(
 
 @pytest.mark.parametrize("name", ["idle", "slurmctld-down", "corrupt-ledger", "many"])
 def test_a_watched_screen_begins_as_the_plain_one(theatre: Theatre, name: str) -> None:
-    top = "2" if name == "many" else "8"  # as many as fit
+    top = "2" if name in ("many", "slurmctld-down") else "8"  # as many as fit
     whole = theatre.plain(name, ["status", "--top", top], FIRST)[0].rstrip().split("\n")
     watched = bare(theatre.watch(name, ["status", "--watch"], FIRST, 24)).rstrip().split("\n")
     expected = [line.rstrip() for line in whole]

@@ -12,14 +12,15 @@ from status_cases import NOW, busy_ledger, busy_slurm, config, job, node
 
 from slurm_elastic.config.policies import Budget, CloudPolicies, SitePolicies
 from slurm_elastic.model.cluster import InstanceState, Market
-from slurm_elastic.model.directive import Directive, Pause
-from slurm_elastic.model.exclusion import CAPACITY, POLICY, Exclusion
+from slurm_elastic.model.directive import Directive, Pause, stop_reason
+from slurm_elastic.model.exclusion import CAPACITY, OPERATOR, POLICY, Exclusion
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.growth.capacity import Spent
 from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
 from slurm_elastic.state.ledger import Health, Machine
+from slurm_elastic.watch.causes import LEDGER
 from slurm_elastic.watch.view import DAY, Facts, StatusView, status_view
-from slurm_elastic.watch.view.attention import attention
+from slurm_elastic.watch.view.attention import attention, reason
 from slurm_elastic.watch.view.checkpoints import CheckpointFacts
 from slurm_elastic.watch.view.next_action import Outlook, brief, node_note, node_state
 from slurm_elastic.watch.view.rows import WAITING_TOLD, Level
@@ -507,3 +508,68 @@ def test_nodes_that_private_data_hides_are_not_missing_ones(tmp_path: Path) -> N
         "unknown: Slurm does not show its nodes"
     ]
     assert view.instances[0].calm
+
+
+def test_what_a_sentence_tells_of_a_cloud_is_only_named_below_it(tmp_path: Path) -> None:
+    expired = "aws: ExpiredToken: the token is expired"
+    facts = Facts(
+        now=NOW,
+        nodes={"pub1": node("pub1", "IDLE", "POWERED_DOWN", "DRAIN")},
+        health=[Health(name="aws", checked=NOW, error=expired)],
+        holds=[Exclusion(kind=CAPACITY, scope="pub1", pool="general", cause=expired)],
+    )
+    view = status_view(config(tmp_path), facts)
+    assert [reason(hold, view.attention) for hold in view.holds] == ["cloud aws, told above"]
+    assert [hold.reason for hold in view.holds] == [expired], "programs get all"
+
+
+def test_one_trouble_with_the_ledger_is_one_sentence(tmp_path: Path) -> None:
+    facts = Facts(now=NOW, ledger_error="there is no ledger", end_only="it is damaged; do: nothing")
+    told = [one for one in status_view(config(tmp_path), facts).attention if one.cause == LEDGER]
+    assert [(one.text, one.do) for one in told] == [("It is damaged", "nothing")]
+
+
+def test_a_node_that_an_operator_holds_is_held_once(tmp_path: Path) -> None:
+    paused = Directive(word=Pause(scope=""), who="ann", since=NOW, starts=NOW, number=1)
+    words = stop_reason(paused)
+    facts = Facts(
+        now=NOW,
+        nodes={"pub1": node("pub1", "ALLOCATED"), "pub2": node("pub2", "IDLE", "POWERED_DOWN")},
+        machines=[Machine(instance=instance("i-1", "pub1"), pool="general")],
+        directives=[paused],
+        holds=[
+            *(
+                Exclusion(kind=OPERATOR, scope=name, pool="general", cause=words)
+                for name in ("pub1", "pub2")
+            ),
+            Exclusion(kind=CAPACITY, scope="pub2", pool="general", cause=f"8 offers: {words}"),
+        ],
+    )
+    (hold,) = status_view(config(tmp_path), facts).holds
+    assert (hold.nodes, hold.reason) == ("pub2", words)
+
+
+def test_a_pool_that_is_out_of_machines_is_told_with_whom_it_keeps_waiting(tmp_path: Path) -> None:
+    why = "8 offers: cools down until 09:05:05 UTC after ICE: none"
+    made = config(tmp_path)
+    held = {f"pub{n}": node(f"pub{n}", "IDLE", "POWERED_DOWN", "DRAIN") for n in range(1, 9)}
+    waits = SlurmJob(id=7, states=frozenset({"PENDING"}), partitions=("burst",))
+    facts = Facts(
+        now=NOW,
+        nodes=held,
+        jobs=[waits, replace(waits, id=8, reason="Dependency")],
+        holds=[
+            Exclusion(kind=CAPACITY, scope=n, pool="general", cause=why, until=NOW + 9)
+            for n in held
+        ],
+    )
+    view = status_view(made, facts)
+    assert f"Pool general gets no machine, and 1 job waits for it: {why}" in [
+        one.text for one in view.attention
+    ]
+    assert view.queue is not None
+    assert {job.id: job.why for job in view.queue.jobs} == {7: why, 8: ""}
+    free = held | {"pub1": node("pub1", "IDLE", "POWERED_DOWN")}
+    some = status_view(made, replace(facts, nodes=free, holds=facts.holds[1:]))
+    assert some.queue is not None
+    assert {job.why for job in some.queue.jobs} == {""}, "one may start"

@@ -19,6 +19,7 @@ class Bed:
         self.runs: dict[int, JobRun] = {}
         self.held: set[int] = set()
         self.stuck: set[int] = set()
+        self.writing = threading.Lock()
         self.over = threading.Event()
         self.checkpointer = self.reopen()
         self.programs = threading.Thread(target=self._work)
@@ -27,14 +28,16 @@ class Bed:
     def _work(self) -> None:
         while not self.over.wait(0.1):
             for job, run in list(self.runs.items()):
-                if job not in self.held | self.stuck:
-                    new = Path(run.directory) / "new"
-                    new.write_text("state")
-                    new.rename(Path(run.directory) / FILE)
+                with self.writing:
+                    if job not in self.held | self.stuck:
+                        new = Path(run.directory) / "new"
+                        new.write_text("state")
+                        new.rename(Path(run.directory) / FILE)
 
     def signal(self, job: int, name: str, *, full: bool) -> None:
         assert full
-        (self.held.add if name == "STOP" else self.held.discard)(job)
+        with self.writing:
+            (self.held.add if name == "STOP" else self.held.discard)(job)
 
     def run(self, job: int = 7, attempt: int = 0) -> JobRun:
         directory = self.directory / str(job)
@@ -55,7 +58,8 @@ class Bed:
         Path(image.path).write_text("")
 
     def stick(self, run: JobRun) -> None:
-        self.stuck.add(run.job)
+        with self.writing:  # a file that is begun would count as new
+            self.stuck.add(run.job)
 
     def works(self, run: JobRun) -> bool:
         return run.job not in self.held

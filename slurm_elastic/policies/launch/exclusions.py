@@ -1,4 +1,4 @@
-"""Exclusions: things that are not to be used now, for how long, and how that is told. Pure; daemon
+"""Exclusions: things that are not to be used now, until when, and how that is told. Pure; daemon
 and simulator go by the same.
 
 Cool-downs: an offer that refused, gave too little or was taken away is asked again later. Breakers:
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Sequence
+from datetime import UTC, datetime
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -74,8 +75,14 @@ class Excluded:
         found = next(wide, None) or self._of_offer.get(offer.key)
         if found is None:
             return None
-        left = math.ceil(found.until - self._now)
-        return f"cools down for another {left} s after {found.code}: {found.cause}"
+        until = until_told(found.until, self._now)
+        return f"cools down {until} after {found.code}: {found.cause}"
+
+
+def until_told(end: float, now: float) -> str:
+    """Until when something is excluded: true also where the sentence is read later. In UTC."""
+    at, today = (datetime.fromtimestamp(math.ceil(t), UTC) for t in (end, now))
+    return f"until {at:{'%H:%M:%S' if at.date() == today.date() else '%Y-%m-%d %H:%M'}} UTC"
 
 
 def no_spot(jobs: Collection[int], exclusions: Iterable[Exclusion], now: float) -> str | None:
@@ -218,8 +225,8 @@ def paused(breaker: Exclusion | None, now: float) -> str | None:
     """Why nothing is bought for the pool now, if so."""
     if breaker is None or not breaker.until or breaker.until <= now:
         return None
-    left = breaker.until - now
-    return f"pool {breaker.scope} is paused for another {left:.0f} s: {breaker.cause}"
+    until = until_told(breaker.until, now)
+    return f"pool {breaker.scope} is paused {until}: {breaker.cause}"
 
 
 def _trial(breaker: Exclusion) -> str:

@@ -18,6 +18,10 @@ LONGEST = 240
 """Characters that are kept of one reason: a cloud's error may be a page."""
 TOLD = 3
 """Causes that a sentence names; the detail of a decision has more."""
+DO = "; do: "
+"""What stands in a reason before its remedy."""
+_LEAST = 60
+"""Characters of a cause that stay, however long its remedy is."""
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
@@ -47,7 +51,7 @@ def grouped(reasons: Iterable[tuple[Offer, str]]) -> tuple[Group, ...]:
     found: dict[str, tuple[str, list[str]]] = {}
     for offer, reason in pairs:
         cause = _NUMBER.sub("#", named.sub("*", reason) if named else reason)
-        found.setdefault(cause, (_cut(reason), []))[1].append(offer.key)
+        found.setdefault(cause, (shortened(reason), []))[1].append(offer.key)
     groups = [Group(reason=why, offers=tuple(keys)) for why, keys in found.values()]
     return tuple(sorted(groups, key=lambda group: -len(group.offers)))
 
@@ -105,6 +109,10 @@ def _set(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else "{" + ",".join(names) + "}"
 
 
-def _cut(text: str) -> str:
-    words = " ".join(text.split())
-    return words if len(words) <= LONGEST else words[: LONGEST - 3] + "..."
+def shortened(text: str, most: int = LONGEST) -> str:
+    """At most so many characters: the cause is cut, and what to do about it stays whole."""
+    cause, then, remedy = " ".join(text.split()).partition(DO)
+    room = max(most - len(then) - len(remedy), _LEAST)
+    return (
+        f"{cause}{then}{remedy}" if len(cause) <= room else f"{cause[: room - 3]}...{then}{remedy}"
+    )

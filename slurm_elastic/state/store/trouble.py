@@ -17,6 +17,8 @@ from msgspec import Struct
 
 from slurm_elastic.base import writing
 
+FULL = "is full"
+"""What a trouble says of a disk without room."""
 LEAST = 2**20
 """Bytes that the disk must have left for a file to count as usable: what is found by the first
 write that fails would be found too late.
@@ -112,7 +114,7 @@ def trouble_of(error: BaseException, path: Path) -> Trouble:
         path = Path(cause.filename)
     what, remedy = {
         Kind.FULL: (
-            f"the disk of {path.parent} is full",
+            f"the disk of {path.parent} {FULL}",
             f"make room on it (df {path.parent})",
         ),
         Kind.LOCKED: (

@@ -15,6 +15,7 @@ from slurm_elastic.config import Config
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.rules import types_of
 from slurm_elastic.model.cluster import OFF, STANDING, Limits, NodeRequest, Offer, Pool
+from slurm_elastic.model.directive import scope_of_cloud
 from slurm_elastic.model.finding import Finding, Level
 from slurm_elastic.model.protocols import Examinable, Expiring, Provider
 from slurm_elastic.policies.launch.ranking import Scope, ceiling, mispriced, unsold
@@ -42,6 +43,7 @@ def examine(config: Config, cloud: CloudSettings, pools: Sequence[Pool]) -> tupl
                 "opening it",
                 str(error) if known else f"{type(error).__name__}: {error}",
                 expected="no error",
+                cause=scope_of_cloud(cloud.name),
             ),
         )
 
@@ -74,7 +76,7 @@ def look(
         return  # all else would fail for the same reason
     if isinstance(provider, Expiring):
         yield from _expiry(provider, time.time())
-    yield _machines(provider)
+    yield _machines(provider, cloud.name)
     for pool in pools:
         yield from _pool(provider, cloud, pool, limits)
     if isinstance(provider, Examinable):
@@ -93,6 +95,7 @@ def _credentials(provider: Provider, cloud: CloudSettings) -> Finding:
             expected="credentials that the cloud accepts, which SlurmUser may read",
             advice="renew them, or give SlurmUser a copy (install -o) and say in "
             f"{FILE} where it is (docs/install.md); slurm-elasticd then takes them by itself",
+            cause=scope_of_cloud(cloud.name),
         )
     except ProviderError as error:
         return Finding.wrong(
@@ -100,6 +103,7 @@ def _credentials(provider: Provider, cloud: CloudSettings) -> Finding:
             f"{error.code}: {error.message}",
             expected="an answer",
             advice=cloud.reach_advice,
+            cause=scope_of_cloud(cloud.name),
         )
     return Finding.ok("credentials", "accepted")
 
@@ -120,7 +124,7 @@ def _expiry(provider: Expiring, now: float) -> Iterator[Finding]:
         )
 
 
-def _machines(provider: Provider) -> Finding:
+def _machines(provider: Provider, cloud: str) -> Finding:
     try:
         machines = provider.instances()
     except ProviderError as error:
@@ -129,6 +133,7 @@ def _machines(provider: Provider) -> Finding:
             f"{error.code}: {error.message}",
             expected="the right to list them: without it none can be ended for sure",
             advice="see the cloud's page in docs/ for the rights that are needed",
+            cause=scope_of_cloud(cloud),
         )
     standing = sum(one.state in STANDING for one in machines)
     off = sum(one.state in OFF for one in machines)  # clouds list machines that are gone, too

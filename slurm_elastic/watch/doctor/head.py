@@ -22,6 +22,8 @@ from slurm_elastic.policies.nodes.node_state import is_down
 from slurm_elastic.policies.nodes.out_of_service import ill
 from slurm_elastic.slurm.conf import check, plan
 from slurm_elastic.state import statedir
+from slurm_elastic.state.heartbeat import DAEMON
+from slurm_elastic.watch.causes import DISK, SLURM
 from slurm_elastic.watch.doctor import bursting, services
 
 LITTLE_SPACE = 100 * 2**20  # bytes; with less room, as on a full disk, machines are only ended
@@ -55,6 +57,7 @@ def state_directory(config: Config) -> Iterator[Finding]:
             f"{free // 2**20} MiB free",
             expected=f"{LITTLE_SPACE // 2**20} MiB: on a full disk nothing is bought",
             advice="make room (df names the disk); slurm-elasticd goes on by itself then",
+            cause=DISK,
         )
     else:
         room = f"{free // 2**20} MiB free"
@@ -113,6 +116,7 @@ def _users(config: Config) -> Iterator[Finding]:
                 f"nobody answers them at {config.read_socket}: {error.strerror}",
                 expected="slurm-elasticd: without it status and explain are for root and SlurmUser",
                 advice="does it run, and may SlurmUser write that directory (users.socket)?",
+                cause=DAEMON,
             )
         else:
             yield Finding.ok("users", f"answered at {config.read_socket}")
@@ -302,6 +306,7 @@ def _unanswered(error: SlurmError) -> Finding:
         f"does not answer: {error}",
         expected="an answer; until then no machine is launched, ended or given up",
         advice=advice,
+        cause=SLURM,
     )
 
 

@@ -6,15 +6,16 @@ import contextlib
 import shutil
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.base.units import format_duration
 from slurm_elastic.config import Config
+from slurm_elastic.model.directive import Directive, clock, scope_of_pool, stop_reason
 from slurm_elastic.model.exclusion import Exclusion
 from slurm_elastic.model.finding import CONSOLE, Finding, Level
 from slurm_elastic.policies.clock_guard import set_back
-from slurm_elastic.policies.launch.exclusions import DENIED, sickly
+from slurm_elastic.policies.launch.exclusions import DENIED, sickly, until_told
 from slurm_elastic.policies.repair.strays import CODE
 from slurm_elastic.slurm.conf import plan
 from slurm_elastic.state.heartbeat import (
@@ -28,7 +29,9 @@ from slurm_elastic.state.heartbeat import (
     told,
 )
 from slurm_elastic.state.ledger import Ledger, Machine
-from slurm_elastic.state.store.trouble import trouble_of
+from slurm_elastic.state.store.trouble import FULL, Kind, trouble_of
+from slurm_elastic.watch import causes
+from slurm_elastic.watch.causes import DISK, LEDGER
 
 _ROOTS_PATH = "/usr/sbin:/sbin:/usr/bin:/bin"
 _STRAYS = (
@@ -41,7 +44,7 @@ def daemon(config: Config, now: float) -> Iterator[Finding]:
     """Its heartbeat, the last errors it got, and what it has paused."""
     path, mark = config.state / "ledger.db", read_mark(config.state)
     if why := told(config.state, mark, now, config.timings.heartbeat_stale):
-        yield _cannot_write("daemon", why, "a ledger", "slurm-elasticd")
+        yield _cannot_write("daemon", why, "a ledger", DAEMON, LEDGER)
     try:
         with contextlib.closing(Ledger(path, read_only=True)) as ledger:
             yield from _by_ledger(config, ledger, mark.beat if mark else None, now)
@@ -52,6 +55,7 @@ def daemon(config: Config, now: float) -> Iterator[Finding]:
             trouble.what,
             expected="a ledger that can be read",
             advice=f"{trouble.remedy}; meanwhile slurm-elasticd, if it runs, only ends machines",
+            cause=DISK if trouble.kind is Kind.FULL else LEDGER,
         )
     except SlurmElasticError as error:
         yield Finding.wrong(
@@ -59,6 +63,7 @@ def daemon(config: Config, now: float) -> Iterator[Finding]:
             str(error),
             expected="a ledger of this release",
             advice="start slurm-elasticd, which makes it and brings it up to date",
+            cause=DAEMON,
         )
 
 
@@ -69,15 +74,19 @@ def _by_ledger(
     yield _alive(config, beat, now)
     yield from _clock(beat, ledger.machines.live(), now)
     yield from _ckptman(config, ledger, now)
+    clouds = {cloud.name for cloud in config.clouds}
     for health in ledger.health.all():
         if health.error:
             advice = _STRAYS if health.code == CODE else ""
             found = f"{health.told} ({_ago(now - health.checked)} ago)"
-            yield Finding.wrong("last errors", found, advice=advice)
+            cause = causes.of_health(health.name, clouds)
+            yield Finding.wrong("last errors", found, advice=advice, cause=cause)
     for breaker in ledger.exclusions.breakers():
         if breaker.until or sickly(breaker):
             yield _paused(breaker, now)
-    yield from _held(config, ledger)
+    given = [d for d in ledger.directives.all() if d.holds(now)]
+    yield from map(_order, given)
+    yield from _held(config, ledger, causes.orders(given))
     yield from _cooling(ledger.exclusions.cool_downs(now), now)
 
 
@@ -92,7 +101,7 @@ def checkpoints(config: Config, now: float) -> Iterator[Finding]:
     yield from _guard(config)
     mark = read_mark(config.state, CKPTMAN_MARK)
     if why := told(config.state, mark, now, config.timings.heartbeat_stale):
-        yield _cannot_write("checkpoints", why, "a state directory", "slurm-elastic-ckptman")
+        yield _cannot_write("checkpoints", why, "a state directory", CKPTMAN, CKPTMAN)
 
 
 def _guard(config: Config) -> Iterator[Finding]:
@@ -109,13 +118,14 @@ def _guard(config: Config) -> Iterator[Finding]:
         )
 
 
-def _cannot_write(what: str, why: str, place: str, service: str) -> Finding:
+def _cannot_write(what: str, why: str, place: str, service: str, cause: str) -> Finding:
     found, _, remedy = why.partition("; do: ")
     return Finding.wrong(
         what,
         found,
         expected=f"{place} that can be written",
         advice=f"{remedy}; {service} goes on by itself then",
+        cause=DISK if FULL in found else cause,
     )
 
 
@@ -144,15 +154,30 @@ def _ckptman(config: Config, ledger: Ledger, now: float) -> Iterator[Finding]:
     )
 
 
-def _held(config: Config, ledger: Ledger) -> Iterator[Finding]:
+def _order(given: Directive) -> Finding:
+    """What an operator has ordered, and how it ends."""
+    return Finding.note(
+        "order",
+        stop_reason(given, f" since {clock(given.since)}"),
+        advice=f"to end it: {given.word.ended_by}",
+        cause=causes.of_order(given.number),
+    )
+
+
+def _held(config: Config, ledger: Ledger, orders: Mapping[str, str]) -> Iterator[Finding]:
     """Pools that start no machine now."""
-    sizes = {pool.name: len(pool.nodes) for pool in plan.pools_of(config)}
-    groups = Counter((hold.pool, hold.cause) for hold in ledger.exclusions.holds())
-    for (pool, reason), count in groups.items():
+    pools = {pool.name: pool for pool in plan.pools_of(config)}
+    held = [hold for hold in ledger.exclusions.holds() if hold.pool in pools]
+    groups = Counter(
+        (hold.pool, hold.cause, causes.of_hold(hold, pools[hold.pool].cloud, orders))
+        for hold in held
+    )
+    for (pool, reason, cause), count in groups.items():
         yield Finding.note(
             f"pool {pool}",
-            f"{count} of its {sizes.get(pool, count)} nodes are held: {reason}",
+            f"{count} of its {len(pools[pool].nodes)} nodes are held: {reason}",
             expected="nodes that Slurm may start, once that is over",
+            cause=cause,
         )
 
 
@@ -162,7 +187,7 @@ def _cooling(cool_downs: Iterable[Exclusion], now: float) -> Iterator[Finding]:
     for one in cool_downs:
         by_reason.setdefault(f"{one.code}: {one.cause}", []).append(one)
     for reason, found in by_reason.items():
-        until = max(one.until for one in found) - now
+        until = until_told(max(one.until for one in found), now)
         offers = (
             found[0].scope if len(found) == 1 else f"{found[0].scope} and {len(found) - 1} more"
         )
@@ -170,11 +195,12 @@ def _cooling(cool_downs: Iterable[Exclusion], now: float) -> Iterator[Finding]:
         yield Finding(
             what="cool-down",
             level=Level.WRONG if denied else Level.NOTE,
-            found=f"{offers}, {until:.0f} s more: {reason}",
+            found=f"{offers}, {until}: {reason}",
             advice="grant the right (slurm-elastic iam render has all), or take the offer out of "
             "the pool"
             if denied
             else "",
+            cause=causes.of_cool_down(found[0]),
         )
 
 
@@ -192,6 +218,7 @@ def _paused(breaker: Exclusion, now: float) -> Finding:
         f"{state}: {found}",
         expected="machines that register with Slurm, and that it takes as they are",
         advice=f"{remedy or looks}; then slurm-elastic clear {breaker.scope}",
+        cause=scope_of_pool(breaker.scope),
     )
 
 
@@ -211,4 +238,5 @@ def _alive(config: Config, beat: tuple[float, int] | None, now: float) -> Findin
         found,
         expected=f"{expected}: without it nothing is launched or ended",
         advice="systemctl start slurm-elasticd; journalctl -u slurm-elasticd says why it stopped",
+        cause=DAEMON,
     )

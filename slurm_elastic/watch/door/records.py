@@ -182,7 +182,11 @@ def read_chain(config: Config, ask: ChainAsk, now: float) -> Chain:
 def _chain(config: Config, ledger: Ledger, ask: ChainAsk, now: float) -> Chain:
     if ask.about == "pool":
         machines = tuple(m for m in ledger.machines.live() if m.pool == ask.name)
-        return Chain(decisions=ledger.decisions.about(pool_subject(ask.name)), machines=machines)
+        return Chain(
+            decisions=ledger.decisions.about(pool_subject(ask.name)),
+            machines=machines,
+            bars=tuple(bar for bar in bars(config, ledger, 1, now) if bar.pool == ask.name),
+        )
     if ask.about == "node":
         # The database cannot take a name that was no UTF-8 on the command line, and knows none.
         found = tell_node(ask.name, ledger.decisions.about) if ask.name.isprintable() else []

@@ -14,16 +14,15 @@ from slurm_elastic.config.limit_changes import with_limits
 from slurm_elastic.config.rules import bounds_of
 from slurm_elastic.model.cluster import Pool, Usage
 from slurm_elastic.model.directive import Directive, limit_changes, told
-from slurm_elastic.model.exclusion import CAPACITY, Exclusion
 from slurm_elastic.model.memory import Launch, Machine
 from slurm_elastic.model.slurm import ON_NODES, SlurmJob, SlurmNode
 from slurm_elastic.policies.clock_guard import set_back
 from slurm_elastic.policies.growth.capacity import Spent, stopped
-from slurm_elastic.policies.launch.exclusions import TAKEN_OUT
 from slurm_elastic.policies.money.account_budgets import overdrawn
 from slurm_elastic.policies.money.accounting import usage
 from slurm_elastic.policies.repair.strays import stray, unending
 from slurm_elastic.state.heartbeat import alive, latest
+from slurm_elastic.watch.view import not_now
 from slurm_elastic.watch.view.attention import attention
 from slurm_elastic.watch.view.checkpoints import CheckpointsView, checkpoints_view
 from slurm_elastic.watch.view.next_action import (
@@ -41,14 +40,11 @@ from slurm_elastic.watch.view.next_action import (
 )
 from slurm_elastic.watch.view.rows import (
     WAITING_TOLD,
-    BreakerView,
     BudgetView,
     CloudView,
-    CoolDownView,
     DaemonView,
     DirectiveView,
     Facts,
-    HoldView,
     InstanceView,
     JobView,
     LaunchView,
@@ -63,6 +59,7 @@ from slurm_elastic.watch.view.rows import (
 
 __all__ = ["Facts", "StatusView", "status_view"]
 
+_FOR_ELSE = ("Dependency", "JobHeld")  # reasons to wait that no machine would end
 DAY = 86400.0  # for how many seconds ended machines still count
 
 
@@ -82,7 +79,7 @@ class _Join:
         self._outlooks: dict[str, Outlook] = {}
         self.live = [m for m in facts.machines if m.ended is None]
         self.usage: Usage = usage((*self.live, *facts.stopped), facts.open_launches)
-        self.hold_of = {h.scope: h for h in facts.holds}
+        self.hold_of = not_now.foremost(facts.holds)
         self.jobs_of: defaultdict[str, list[SlurmJob]] = defaultdict(list)
         for job in facts.jobs:
             for name in job.nodes:
@@ -101,6 +98,14 @@ class _Join:
             states = node_states(pool.nodes, self.nodes, self.hold_of, with_machine)
             self.state_of |= states
             self._counts[pool.name] = Counter(states.values())
+        held = list(self.hold_of.values())
+        self.shut_of = {
+            name: not_now.shut(counts, name, held) for name, counts in self._counts.items()
+        }
+        self._shut_by_partition: defaultdict[str, list[str]] = defaultdict(list)
+        for pool in self.pools:
+            partition = self.clouds[pool.cloud].partition_name
+            self._shut_by_partition[partition].append(self.shut_of[pool.name])
 
     def outlook(self, cloud: str) -> Outlook:
         """Made once for each cloud."""
@@ -120,6 +125,15 @@ class _Join:
     def place(self, machine: Machine) -> tuple[int, float]:
         """A machine's place in the list: by its node in the configuration, then by age."""
         return self.rank_of.get(machine.instance.node, len(self.rank_of)), machine.instance.launched
+
+    def shut_for(self, job: SlurmJob) -> str:
+        """Why it gets no machine; "" where it may get one, or waits for something else."""
+        ours = self._shut_by_partition.keys() & set(job.partitions)
+        reasons = [why for name in sorted(ours) for why in self._shut_by_partition[name]]
+        whole = len(ours) == len(job.partitions) and all(reasons)
+        if not whole or job.reason.startswith(_FOR_ELSE):
+            return ""
+        return "; ".join(dict.fromkeys(reasons))
 
     def price_now(self, machines: Iterable[Machine]) -> float:
         return sum(m.instance.price for m in machines)
@@ -146,11 +160,11 @@ def status_view(config: Config, facts: Facts) -> StatusView:
         nodes=_nodes(join),
         instances=tuple(_instance(join, m) for m in sorted(join.live, key=join.place)),
         launches=tuple(_launch(launch, facts.now) for launch in facts.open_launches),
-        cool_downs=tuple(_cool_down(c, facts.now) for c in facts.cool_downs),
-        holds=_holds(facts),
+        cool_downs=tuple(not_now.cool_down(c, facts.now) for c in facts.cool_downs),
+        holds=not_now.holds(facts, join.hold_of.values(), join.pool_by_name, join.state_of),
         totals=_totals(facts),
         checkpoints=_checkpoints(config, facts),
-        breakers=tuple(_breaker(b, config, facts.now) for b in facts.breakers),
+        breakers=tuple(not_now.breaker(b, config, facts.now) for b in facts.breakers),
         private=facts.private,
         directives=tuple(_directive(d, facts.now) for d in facts.directives),
         clock=_clock(facts, join.live),
@@ -158,12 +172,13 @@ def status_view(config: Config, facts: Facts) -> StatusView:
             *(_budget(config, facts.now, *one) for one in facts.spent.items()),
             *(_of_payer(config, facts.now, *one) for one in facts.payers.items()),
         ),
-        queue=_queue(facts),
+        queue=_queue(join),
     )
     return replace(view, attention=attention(view))
 
 
-def _queue(facts: Facts) -> QueueView | None:
+def _queue(join: _Join) -> QueueView | None:
+    facts = join.facts
     if facts.slurm_error is not None:
         return None
     waiting = [job for job in facts.jobs if "PENDING" in job.states]
@@ -177,15 +192,16 @@ def _queue(facts: Facts) -> QueueView | None:
         waiting=sum(job.tasks for job in waiting),
         oldest=None if since is None else max(facts.now - since, 0.0),
         reasons=dict(reasons.most_common()),
-        jobs=tuple(_waiting(job, facts.now) for job in longest[:WAITING_TOLD]),
+        jobs=tuple(_waiting(join, job) for job in longest[:WAITING_TOLD]),
     )
 
 
-def _waiting(job: SlurmJob, now: float) -> WaitingView:
+def _waiting(join: _Join, job: SlurmJob) -> WaitingView:
+    now = join.facts.now
     return WaitingView(
         id=job.id, name=job.name, user=job.user, account=job.account, partitions=job.partitions,
         tasks=job.tasks, nodes=job.node_count, cpus=job.cpus, reason=job.reason,
-        age=max(now - job.submit, 0.0) if job.submit else None,
+        age=max(now - job.submit, 0.0) if job.submit else None, why=join.shut_for(job),
     )  # fmt: skip
 
 
@@ -309,6 +325,7 @@ def _pool(join: _Join, pool: Pool) -> PoolView:
         limit=pool.max_nodes,
         markets=tuple(str(m) for m in pool.markets),
         stopped=sum(m.pool == pool.name for m in join.facts.stopped),
+        shut=join.shut_of[pool.name],
     )
 
 
@@ -379,48 +396,6 @@ def _launch(launch: Launch, now: float) -> LaunchView:
         nodes=compress(launch.nodes),
         count=len(launch.nodes),
         age=max(0.0, now - launch.created),
-    )
-
-
-def _cool_down(cool_down: Exclusion, now: float) -> CoolDownView:
-    return CoolDownView(
-        key=cool_down.scope,
-        code=cool_down.code,
-        reason=cool_down.cause,
-        strikes=cool_down.count,
-        until=cool_down.until,
-        left=cool_down.until - now,
-    )
-
-
-def _breaker(breaker: Exclusion, config: Config, now: float) -> BreakerView:
-    _, taken_out, words = breaker.cause.partition(TAKEN_OUT)
-    return BreakerView(
-        pool=breaker.scope,
-        failures=breaker.count,
-        limit=config.timings.boot_failures,
-        until=breaker.until or None,
-        left=max(0.0, breaker.until - now) if breaker.until else None,
-        how=f"{taken_out}{words}" if taken_out else "booted but never registered",
-    )
-
-
-def _holds(facts: Facts) -> tuple[HoldView, ...]:
-    groups: defaultdict[tuple[str, str, float, str], list[str]] = defaultdict(list)
-    for hold in facts.holds:
-        until = hold.until if hold.kind == CAPACITY else 0.0
-        groups[hold.pool, hold.cause, until, hold.kind].append(hold.scope)
-    return tuple(
-        HoldView(
-            pool=pool,
-            nodes=compress(names),
-            count=len(names),
-            reason=reason,
-            until=until,
-            left=max(0.0, until - facts.now),
-            kind=kind,
-        )
-        for (pool, reason, until, kind), names in groups.items()
     )
 
 

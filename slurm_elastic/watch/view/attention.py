@@ -6,20 +6,28 @@ from collections.abc import Collection, Iterable
 
 from msgspec.structs import replace
 
+from slurm_elastic.model.directive import scope_in_words, scope_of_cloud, scope_of_pool
+from slurm_elastic.model.exclusion import CAPACITY
 from slurm_elastic.model.finding import CONSOLE, SLURMCTLD
 from slurm_elastic.model.protocols import NO_NODE
+from slurm_elastic.policies.launch.grouping import DO
+from slurm_elastic.watch.causes import LEDGER, of_order, told_once
 from slurm_elastic.watch.view.checkpoints import CheckpointsView
 from slurm_elastic.watch.view.next_action import brief
 from slurm_elastic.watch.view.rows import (
     BreakerView,
     BudgetView,
+    CoolDownView,
     DaemonView,
     DirectiveView,
+    HoldView,
+    InstanceView,
     Level,
     StatusView,
     Told,
 )
 
+START = "systemctl start slurm-elasticd"
 NO_PROCESS = "there is no such process on this host"
 _ORDER = tuple(Level)
 
@@ -34,40 +42,57 @@ def attention(view: StatusView) -> tuple[Told, ...]:
     """Everything that somebody should know before the rest, the worst first."""
     found = [
         *(of_directive(one) for one in view.directives if one.holds),
-        *silent_daemon(view.daemon, view.ledger_error),
-        *(replace(one, text=_sentence(one.text)) for one in problems(view)),
-        *(silent_ckptman(view.checkpoints) if view.checkpoints else ()),
+        *end_only(view.daemon),
         *unread(view),
+        *silent_daemon(view.daemon, view.ledger_error),
+        *(replace(one, text=sentence(one.text)) for one in problems(view)),
+        *(silent_ckptman(view.checkpoints) if view.checkpoints else ()),
         *clouds(view),
         *(paused(breaker) for breaker in view.breakers),
         *stopped(view.budgets),
+        *_out_of_machines(view),
         *_jobs_in_danger(view.checkpoints),
-        *_machines(view),
+        *machines(view.instances),
     ]
     if view.private:
         found.append(Told(level=Level.NOTE, text=private_note(view.private)))
-    return tuple(sorted(found, key=lambda one: _ORDER.index(one.level)))
+    return tuple(sorted(told_once(found, set()), key=lambda one: _ORDER.index(one.level)))
+
+
+def reason(row: HoldView | CoolDownView, sentences: Iterable[Told]) -> str:
+    """Why, in a table below these sentences: what they tell of a cloud or a pool is only named."""
+    named = row.cause.startswith((scope_of_cloud(""), scope_of_pool("")))
+    if named and any(one.cause == row.cause for one in sentences):
+        return f"{scope_in_words(row.cause)}, told above"
+    return row.reason
 
 
 def of_directive(one: DirectiveView) -> Told:
     """An operator's order that holds now, or will: it is meant so, and nothing is broken."""
-    return Told(level=Level.WARN if one.holds else Level.NOTE, text=_sentence(one.told))
+    level = Level.WARN if one.holds else Level.NOTE
+    return Told(level=level, text=sentence(one.told), cause=of_order(one.number))
+
+
+def end_only(daemon: DaemonView) -> Iterable[Told]:
+    """Says if it only ends machines."""
+    if daemon.end_only:
+        text, _, do = daemon.end_only.partition(DO)
+        yield Told(level=Level.LOUD, text=sentence(text), do=do, cause=LEDGER)
 
 
 def silent_daemon(daemon: DaemonView, ledger_error: str | None) -> Iterable[Told]:
-    """Says if it only ends machines, or does nothing."""
-    if daemon.end_only:
-        yield Told(level=Level.LOUD, text=daemon.end_only)
-    if daemon.age is None:
-        why = "unknown, as the ledger cannot be read" if ledger_error else "has never run"
-        do = "" if ledger_error else "systemctl start slurm-elasticd"
-        yield Told(level=Level.LOUD, text=f"Daemon: {why}", do=do)
+    """Says if it does nothing."""
+    if daemon.age is None and ledger_error:
+        text = "Daemon: unknown, as the ledger cannot be read"
+        yield Told(level=Level.LOUD, text=text, cause=LEDGER)
+    elif daemon.age is None:
+        yield Told(level=Level.LOUD, text="Daemon: has never run", do=START)
     elif not daemon.alive:
         beat = f"heartbeat {brief(daemon.age)} ago, pid {daemon.pid}"
         if daemon.process_found is False:
             beat += f", and {NO_PROCESS}"
-        then = "nothing is launched or suspended; do: systemctl start slurm-elasticd"
-        yield Told(level=Level.LOUD, text=f"Daemon: NOT RUNNING ({beat}); {then}")
+        text = f"Daemon: NOT RUNNING ({beat}); nothing is launched or suspended"
+        yield Told(level=Level.LOUD, text=text, do=START)
 
 
 def silent_ckptman(view: CheckpointsView) -> Iterable[Told]:
@@ -93,7 +118,9 @@ def problems(view: StatusView) -> Iterable[Told]:
 def unread(view: StatusView) -> Iterable[Told]:
     """What could not be read, or cannot be true."""
     if view.ledger_error:
-        yield Told(level=Level.LOUD, text=f"The ledger cannot be read: {view.ledger_error}")
+        text = f"The ledger cannot be read: {view.ledger_error}"
+        do = START if view.daemon.pid is None else ""
+        yield Told(level=Level.LOUD, text=text, do=do, cause=LEDGER)
     if view.slurm_error:
         text = f"Slurm does not answer: {view.slurm_error}"
         yield Told(level=Level.LOUD, text=text, do=SLURMCTLD * (view.slurm_error != NO_NODE))
@@ -109,21 +136,23 @@ def clouds(view: StatusView) -> Iterable[Told]:
         if cloud.problem:
             ago = f" ({brief(view.at - cloud.checked)} ago)" if cloud.checked else ""
             text = f"Cloud {cloud.name} answers with an error{ago}: {cloud.problem}"
-            yield Told(level=Level.BAD, text=text)
+            yield Told(level=Level.BAD, text=text, cause=scope_of_cloud(cloud.name))
 
 
 def paused(breaker: BreakerView) -> Told:
     """A pool whose machines fail."""
     failed = f"{breaker.failures} machine(s) in a row {breaker.how}"
+    cause = scope_of_pool(breaker.pool)
     if breaker.left is None:
         text = f"Pool {breaker.pool}: {failed} (paused at {breaker.limit})"
     elif breaker.left > 0:
         then = f"{brief(breaker.left)} more, or until `slurm-elastic clear {breaker.pool}`"
         text = f"Pool {breaker.pool} IS PAUSED: {failed}; {then}"
-        return Told(level=Level.LOUD, text=text, do="" if "; do: " in breaker.how else CONSOLE)
+        do = "" if DO in breaker.how else CONSOLE
+        return Told(level=Level.LOUD, text=text, do=do, cause=cause)
     else:
         text = f"Pool {breaker.pool} is on trial with one machine: {failed}"
-    return Told(level=Level.WARN, text=text)
+    return Told(level=Level.WARN, text=text, cause=cause)
 
 
 def stopped(budgets: Iterable[BudgetView]) -> Iterable[Told]:
@@ -132,6 +161,20 @@ def stopped(budgets: Iterable[BudgetView]) -> Iterable[Told]:
         if budget.stop:
             text = f"No machine is started for {payer(budget)}: {budget.stop}"
             yield Told(level=Level.WARN, text=text)
+
+
+def _out_of_machines(view: StatusView) -> Iterable[Told]:
+    """Pools of which no offer is left while jobs wait for them."""
+    jobs = view.queue.jobs if view.queue else ()
+    partition_of = {cloud.name: cloud.partition for cloud in view.clouds}
+    lasting = {hold.pool: hold for hold in view.holds if hold.kind == CAPACITY}
+    for pool in view.pools:
+        mine = [job for job in jobs if partition_of[pool.cloud] in job.partitions]
+        count = sum(one.tasks for one in mine if one.why)
+        if count and (hold := lasting.get(pool.name)):
+            waits = "1 job waits" if count == 1 else f"{count} jobs wait"
+            text = f"Pool {pool.name} gets no machine, and {waits} for it: {pool.shut}"
+            yield Told(level=Level.WARN, text=text, cause=hold.cause)
 
 
 def payer(budget: BudgetView) -> str:
@@ -155,9 +198,10 @@ def _jobs_in_danger(view: CheckpointsView | None) -> Iterable[Told]:
         yield Told(level=Level.WARN, text=text)
 
 
-def _machines(view: StatusView) -> Iterable[Told]:
+def machines(instances: Iterable[InstanceView]) -> Iterable[Told]:
+    """Those that need somebody, by what for."""
     groups: dict[str, list[str]] = {}
-    for machine in view.instances:
+    for machine in instances:
         if not machine.calm:
             groups.setdefault(machine.next, []).append(machine.node or machine.id)
     for follows, names in list(groups.items())[:_CAUSES]:
@@ -170,7 +214,7 @@ def _machines(view: StatusView) -> Iterable[Told]:
         yield Told(level=Level.WARN, text=f"{count} more machines need attention")
 
 
-def _sentence(text: str) -> str:
+def sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}"
 
 

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from slurm_elastic.model.checkpoint import Image
 from slurm_elastic.model.memory import Machine
-from slurm_elastic.state.ckptstate.facts import Migration, RecordedNotice, UnsavableRun
+from slurm_elastic.state.ckptstate.facts import Migration, RecordedNotice, Step, UnsavableRun
 from slurm_elastic.state.heartbeat import alive
 
 
@@ -59,7 +59,8 @@ class ThreatView(Struct, frozen=True, kw_only=True):
 
 class MoveView(Struct, frozen=True, kw_only=True):
     """A job that leaves its nodes, or returns to them with a new time limit (``cause``), or did so
-    within the last day. It ``began`` (Unix time) and ``took`` so many seconds so far, or in all.
+    within the last day. It ``began`` (Unix time) and ``took`` so many seconds so far, or in all;
+    ``waits_for``: what comes next, where its ``step`` is to wait.
     """
 
     job: int
@@ -73,6 +74,7 @@ class MoveView(Struct, frozen=True, kw_only=True):
     image: int | None
     note: str
     over: bool
+    waits_for: str = ""
 
 
 class CheckpointsView(Struct, frozen=True, kw_only=True):
@@ -138,7 +140,7 @@ def _threat(warned: RecordedNotice, node_of: Mapping[str, str], now: float) -> T
         node=node,
         kind=str(notice.kind),
         left=None if notice.deadline is None else notice.deadline - now,
-        reason=notice.reason or warned.source,
+        reason=notice.reason or f"told by {warned.source}",
     )
 
 
@@ -156,4 +158,11 @@ def _move(move: Migration, now: float) -> MoveView:
         image=None if move.image is None else move.image.number,
         note=move.note,
         over=move.over,
+        waits_for=_waits_for(move),
     )
+
+
+def _waits_for(move: Migration) -> str:
+    if move.step is not Step.WAITING:
+        return ""
+    return "another save" if move.again else "the end of its node"

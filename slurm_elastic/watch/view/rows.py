@@ -70,11 +70,19 @@ class Level(StrEnum):
 
 
 class Told(Struct, frozen=True, kw_only=True):
-    """A sentence to be read before the rest; ``do``: what to do, where that is not in it."""
+    """A sentence to be read before the rest; ``do``: what to do, where that is not in it. ``cause``
+    names what is at fault, where other rows tell of the same (``watch.causes``).
+    """
 
     level: Level
     text: str
     do: str = ""
+    cause: str = ""
+
+    @property
+    def whole(self) -> str:
+        """With what to do, in one line."""
+        return f"{self.text}; do: {self.do}" if self.do else self.text
 
 
 class DirectiveView(Struct, frozen=True, kw_only=True):
@@ -141,7 +149,9 @@ class SiteView(Struct, frozen=True, kw_only=True):
 
 
 class PoolView(Struct, frozen=True, kw_only=True):
-    """A pool. ``states`` counts its nodes; ``stopped``: machines kept to be started again."""
+    """A pool. ``states`` counts its nodes; ``stopped``: machines kept to be started again;
+    ``shut``: why none of its nodes that are off may start ("": one may).
+    """
 
     name: str
     cloud: str
@@ -152,6 +162,7 @@ class PoolView(Struct, frozen=True, kw_only=True):
     limit: int | None
     markets: tuple[str, ...]
     stopped: int = 0
+    shut: str = ""
 
 
 class NodesView(Struct, frozen=True, kw_only=True):
@@ -214,6 +225,7 @@ class CoolDownView(Struct, frozen=True, kw_only=True):
     strikes: int
     until: float
     left: float
+    cause: str = ""
 
 
 class BreakerView(Struct, frozen=True, kw_only=True):
@@ -239,6 +251,7 @@ class HoldView(Struct, frozen=True, kw_only=True):
     until: float
     left: float
     kind: str = "capacity"
+    cause: str = ""
 
 
 class TotalView(Struct, frozen=True, kw_only=True):
@@ -269,7 +282,8 @@ class BudgetView(Struct, frozen=True, kw_only=True):
 
 class WaitingView(Struct, frozen=True, kw_only=True):
     """A job that waits, or so many ``tasks`` of an array. ``age``: seconds since its submission
-    (None: unknown); ``nodes``: how many each task wants.
+    (None: unknown); ``nodes``: how many each task wants; ``why``: what keeps all nodes that it may
+    get ("": nothing of ours).
     """
 
     id: int
@@ -282,6 +296,7 @@ class WaitingView(Struct, frozen=True, kw_only=True):
     cpus: int
     reason: str
     age: float | None
+    why: str = ""
 
 
 class QueueView(Struct, frozen=True, kw_only=True):

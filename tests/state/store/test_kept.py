@@ -31,7 +31,7 @@ from slurm_elastic.state.ckptstate.schema import SCHEMA
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.state.ledger.schema import LEDGER
 from slurm_elastic.state.store import backup, disk, view
-from slurm_elastic.state.store.journal import Begin, Fact, Journal, Line, line_of
+from slurm_elastic.state.store.journal import Begin, Fact, Journal, Line, journal_of, line_of
 
 DATA = Path(__file__).parents[2] / "data"
 
@@ -1175,3 +1175,45 @@ def test_what_a_person_cleared_meanwhile_stays_so(path: Path) -> None:
     site.back()
     assert [one.scope for one in site.ledger.exclusions.all()] == ["aws/b", "aws/c"]
     site.ledger.close()
+
+
+# whose turn it is: see ``conftest.py``, too
+
+
+def test_a_damaged_view_is_set_aside_in_turn(path: Path) -> None:
+    site = Failing(path)
+    site.ledger.decisions.record(*told("a"))
+    error = sqlite3.DatabaseError("malformed")
+    error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+    site.ledger.give_up(error)
+    assert reasons(site.ledger) == ["a"]
+    assert len(list(path.parent.glob("*.damaged-*"))) == 1
+    site.ledger.close()
+
+
+def test_the_owners_threads_wait_while_a_segment_takes_the_place_of_the_last(
+    path: Path, short: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = []
+    with closing(Ledger(path)) as ledger:
+        ledger.launches.intend(spec("g1"), "r", T0)
+        real = disk.Disk._note
+
+        def note(one: disk.Disk, position: Any) -> None:
+            alone.append(ledger.store.lock._is_owned())  # type: ignore[attr-defined]
+            real(one, position)
+
+        monkeypatch.setattr(disk.Disk, "_note", note)
+        ledger.store.shorten()
+    assert alone == [True]
+
+
+def test_an_export_waits_for_who_writes(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(Ledger(path)) as ledger:
+        ledger.launches.intend(spec("g1"), "r", T0)
+    monkeypatch.setattr(backup, "BUSY_TIMEOUT", 0.0)
+    refused = pytest.raises(OSError, match="another process has its lock")
+    with closing(journal_of(path)) as journal, journal.locked(1.0), refused:
+        backup.export([(path, LEDGER)], tmp_path / "export")

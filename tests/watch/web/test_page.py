@@ -265,7 +265,7 @@ def test_words_of_users_and_clouds_are_text(page: Page, site: Site) -> None:
     page.go()
     text = page.text("main")
     assert "\u202e" not in text
-    assert "\\u202egnp.x\\u001b[2J" in text
+    assert "\\u202egnp.x\\x1b[2J" in text
 
 
 def test_the_browser_runs_and_asks_nothing_that_is_not_ours(page: Page) -> None:
@@ -448,6 +448,51 @@ def test_what_is_to_be_done_is_said_or_asked_of_doctor(page: Page, site: Site) -
     assert second == "Act now The ledger cannot be read What to do, says doctor"
     assert third == "Broken The clock is wrong; do: timedatectl"
     assert fourth == "Look Cloud aws is paused by root"
+
+
+def test_what_is_told_above_is_not_repeated_below_and_what_is_not_known_is_no_number(
+    page: Page, site: Site
+) -> None:
+    refused = "ExpiredToken: the token is expired"
+
+    def broken(document: dict[str, Any]) -> None:
+        document["attention"] = [
+            {"level": "bad", "text": f"Cloud aws: {refused}", "do": "", "cause": "cloud:aws"}
+        ]
+        document["clouds"][1]["problem"] = refused
+        document["holds"][0] |= {"reason": f"aws: {refused}", "cause": "cloud:aws"}
+        document["queue"]["jobs"][0] |= {"why": "the budget is spent", "reason": "None"}
+        document["ledger_error"] = "it is damaged"
+
+    site.changes["status"] = broken
+    text = " ".join(page.go().text("main").split())
+    assert text.count(refused) == 1
+    assert "cloud aws, told above" in text
+    assert "the budget is spent" in text
+    assert "spot, on-demand; machines not known" in text
+    assert "0 machines" not in text
+
+
+def test_money_has_a_sum_and_a_long_list_of_nodes_its_own_first(page: Page, site: Site) -> None:
+    def many(document: dict[str, Any]) -> None:
+        nodes = [f"pub{n}" for n in (997, 1949, 42, 7, 0, 10, 9, 1)]
+        document["decisions"] = document["decisions"][:1]
+        document["decisions"][0]["subjects"] = [*nodes, "job:42"]
+
+    total = page.go().text("[data-key^='Running now'] tbody tr:last-child")
+    assert total.split()[0] == "all"
+    site.changes["explain"] = many
+    page.go("#/explain/pub1")
+    page.wait(lambda: "job 42" in page.text(".chain"))
+    shown = "pub1, pub0, pub7, pub9, pub10, pub42 and 2 more nodes, job 42"
+    assert shown in " ".join(page.text(".chain").split())
+
+
+@pytest.mark.release
+def test_on_a_phone_all_pages_are_in_one_line(page: Page) -> None:
+    page.sized(390, 844).go()
+    tops = page.js("return [...document.querySelectorAll('nav li')].map(li => li.offsetTop)")
+    assert len(set(tops)) == 1
 
 
 @pytest.mark.release

@@ -6,7 +6,10 @@ const CONTROL = /[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u20
 // Words of users and clouds rule no page: control characters and those that turn the direction of
 // what follows are shown by their numbers.
 export function visible(text) {
-  return String(text).replace(CONTROL, (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`);
+  return String(text).replace(CONTROL, (c) => {
+    const code = c.charCodeAt(0).toString(16);
+    return code.length < 3 ? `\\x${code.padStart(2, "0")}` : `\\u${code.padStart(4, "0")}`;
+  });
 }
 
 // h("td", {class: "number"}, text, ...): text is text, never markup. `on` has handlers by event,

@@ -64,11 +64,12 @@ function one(shell, chain) {
   return h("section", { "data-key": chain.subject, "aria-label": `${chain.about} ${chain.subject}` },
     h("p", { class: "lead" }, chain.now),
     chain.end_only ? told([{ level: "loud", text: chain.end_only }]) : "",
+    told(chain.attention.map((text) => ({ level: "warn", text }))),
     chain.private.length ? h("p", { class: "quiet" }, `PrivateData=${chain.private.join(",")}: only your own jobs' part is shown`) : "",
     verdicts(chain),
     machines(chain),
     h("h2", {}, chain.decisions.length ? "Decisions, the newest first" : "No decision about it is in the ledger"),
-    h("ol", { class: "chain", reversed: true }, shown.map((decision, i) => step(decision, shown[i - 1]))),
+    h("ol", { class: "chain", reversed: true }, shown.map((decision, i) => step(decision, shown[i - 1], chain.subject))),
     shown.length < decisions.length ? h("p", {}, h("button", { type: "button", on: { click: () => {
       state.rows = decisions.length;
       draw(shell);
@@ -100,7 +101,7 @@ function machines(chain) {
     chain.machines.length > found.length ? h("p", { class: "quiet" }, `and ${plural(chain.machines.length - found.length, "more machine")}`) : "");
 }
 
-function step(decision, before) {
+function step(decision, before, subject) {
   const date = day(decision.at);
   const detail = Object.entries(decision.detail ?? {});
   const offers = detail.filter(([name, rows]) => LISTS.includes(name) && Array.isArray(rows) && rows.length);
@@ -111,7 +112,7 @@ function step(decision, before) {
     h("div", { class: "step" },
       h("time", { datetime: new Date(decision.at * 1000).toISOString() }, clock(decision.at)),
       h("b", { class: `kind ${decision.kind}` }, decision.kind),
-      h("div", {}, h("p", {}, decision.reason), h("p", { class: "quiet" }, subjects(decision.subjects),
+      h("div", {}, h("p", {}, decision.reason), h("p", { class: "quiet" }, subjects(decision.subjects, subject),
         " ", h("code", {}, decision.correlation)),
       more ? h("details", {}, h("summary", {}, offers.length ? "Offers and figures" : "Figures"),
         offers.map(([name, rows]) => h("div", {}, h("h4", {}, name), h("ul", { class: "plain" },
@@ -121,12 +122,19 @@ function step(decision, before) {
           h("dd", {}, typeof value === "string" ? value : JSON.stringify(value))])) : "") : "")));
 }
 
-function subjects(all) {
-  const shown = all.slice(0, 6).map((one, i) => {
+// Nodes and pools, then jobs; each in the order of their numbers, but for the one that is asked about.
+function subjects(all, own) {
+  const jobs = all.filter((one) => one.startsWith("job:")), others = all.filter((one) => !one.startsWith("job:"));
+  return [...some(others, own, "node"), others.length && jobs.length ? ", " : "", ...some(jobs, `job:${own}`, "job")];
+}
+
+function some(names, own, kind) {
+  const sorted = [...names].sort((a, b) => (b === own) - (a === own) || a.localeCompare(b, "en", { numeric: true }));
+  const shown = sorted.slice(0, 6).map((one, i) => {
     const name = one.replace(/^(job|pool):/, "");
     return [i ? ", " : "", why(name, one.startsWith("job:") ? `job ${name}` : name)];
   });
-  return [shown, all.length > 6 ? ` and ${all.length - 6} more` : ""];
+  return [shown, sorted.length > 6 ? ` and ${plural(sorted.length - 6, `more ${kind}`)}` : ""];
 }
 
 // [key, room, reason], [key, reason], [reason, how many, which], or a name: as `explain` reads it.

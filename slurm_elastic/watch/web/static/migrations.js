@@ -2,7 +2,7 @@
 
 import { h } from "./dom.js";
 import { table, told, why } from "./parts.js";
-import { brief, bytes, plural } from "./words.js";
+import { brief, bytes, clock, plural } from "./words.js";
 
 export const ofStatus = true;
 
@@ -21,19 +21,19 @@ function parts(found) {
       : told([{ level: "bad", text: found.trouble || "slurm-elastic-ckptman is not running; no job is saved" }]),
     found.threats.length ? table("Notices", [["Node", ""], ["Kind", ""], ["Left", "number"], ["Why", "next"]],
       found.threats.map((one) => [why(one.node), one.kind, left(one.left), one.reason])) : "",
-    open.length ? moves("Jobs on their way", open) : "",
+    open.length ? moves("Jobs on their way", open, ["Since", (one) => clock(one.began)], ["Left", (one) => left(one.left)]) : "",
     found.unsavable.length ? table("Jobs that cannot be saved", [["Job", ""], ["Method", ""], ["Why", "next"], ["It would help to", "next"]],
       found.unsavable.map((one) => [why(one.label), one.method, one.why, one.remedy])) : "",
     found.saved.length ? table("Saved jobs", [["Job", ""], ["Method", ""], ["Save", "number"], ["Node", ""], ["Age", "number"],
       ["Size", "number"], ["Took", "number"]], found.saved.map((one) => [why(one.label), one.method, one.number, why(one.node),
       brief(one.age), bytes(one.size), `${one.seconds.toFixed(1)} s`])) : "",
-    over.length ? moves("Moved in the last 24 hours", over) : "",
+    over.length ? moves("Moved in the last 24 hours", over, ["Began", (one) => clock(one.began)], ["Took", (one) => brief(one.took)]) : "",
   ];
 }
 
-function moves(title, rows) {
-  return table(title, [["Job", ""], ["Step", ""], ["Left", "number"], ["Took", "number"], ["Off nodes", "list"], ["Cause", "next"], ["Note", "next"]],
-    rows.map((one) => [why(one.label), h("b", { class: one.step === "back" ? "good" : "" }, one.step), left(one.left), brief(one.took),
+function moves(title, rows, ...times) {
+  return table(title, [["Job", ""], ["Step", ""], ...times.map(([name]) => [name, "number"]), ["Off nodes", "list"], ["Cause", "next"], ["Note", "next"]],
+    rows.map((one) => [why(one.label), h("b", { class: one.step === "back" ? "good" : "" }, [one.step, one.waits_for].filter(Boolean).join(" for ")), ...times.map(([, told]) => told(one)),
       one.nodes.join(", ") || "-", one.cause, [one.image === null ? "" : `from save ${one.image}`, one.note].filter(Boolean).join("; ")]));
 }
 

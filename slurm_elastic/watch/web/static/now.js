@@ -2,7 +2,7 @@
 
 import { h } from "./dom.js";
 import { grid } from "./grid.js";
-import { figure, states, table, told, waiting, why } from "./parts.js";
+import { because, figure, states, table, told, waiting, why } from "./parts.js";
 import { brief, count, dollars, expand, plural } from "./words.js";
 
 export const ofStatus = true;
@@ -89,7 +89,7 @@ function cloud(status, one) {
       one.price_limit === null ? "" : `, at worst $${dollars(one.price_worst)} of $${dollars(one.price_limit)}`) : "",
     h("p", {}, states(one.states, one.nodes, one.name)),
     one.blocked ? h("p", { class: "told warn" }, h("b", {}, "Shut"), h("span", {}, one.blocked)) : "",
-    one.problem ? h("p", { class: "told bad" }, h("b", {}, "Error"), h("span", {}, one.problem)) : "");
+    one.problem ? h("p", { class: "told bad" }, h("b", {}, "Error"), h("span", {}, "told above")) : "");
 }
 
 // By name: state, why it is so, and the machine that is paid for it.
@@ -123,9 +123,11 @@ function nodes(shell, status, byNode, again) {
       const names = expand(pool.nodes);
       if (!names.length) return "";
       const limit = pool.limit === null ? "" : ` of at most ${count(pool.limit)}`;
+      const paid = status.ledger_error ? "machines not known"
+        : limit ? `${count(pool.machines)}${limit} machines` : plural(pool.machines, "machine");
       return h("div", { class: "pool", "data-key": `pool ${pool.name}` },
         h("h3", {}, why(pool.name), h("span", { class: "quiet" },
-          ` of ${pool.cloud}, ${pool.markets.join(", ")}; ${limit ? `${count(pool.machines)}${limit} machines` : plural(pool.machines, "machine")}`)),
+          ` of ${pool.cloud}, ${pool.markets.join(", ")}; ${paid}`)),
         h("p", {}, states(pool.states, pool.count, pool.name)),
         h("div", { class: "cells" }, grid(`Nodes of pool ${pool.name}, arrow keys move, Enter explains`, names, of,
           seen.node, choose, (name) => shell.go("explain", name))),
@@ -164,7 +166,7 @@ function machines(status, again) {
     all.length > 5 ? controls(again) : "",
     table(`${plural(wanted.length, "machine")}${words ? ` of ${count(all.length)}` : ""}`, [
       ["Node", ""], ["Next", "next"], ["Market", ""], ["$/h", "number"], ["Age", "number"], ["Cost", "number"],
-      ["Jobs", ""], ["Type, zone", ""], ["Id", ""],
+      ["Jobs", "list"], ["Type, zone", ""], ["Id", ""],
     ], shown.map(row), "machines"),
     rows.length > shown.length ? h("p", {}, h("button", { type: "button", on: { click: () => {
       seen.rows = Math.min(rows.length, seen.rows * 4);
@@ -208,19 +210,22 @@ function notNow(status) {
   }
   if (status.cool_downs.length) {
     parts.push(table("Offers that are not asked for now", [["Offer", ""], ["Left", "number"], ["Why", "next"]],
-      status.cool_downs.map((one) => [one.key, brief(one.left), `${one.code}: ${one.reason}`])));
+      status.cool_downs.map((one) => [one.key, brief(one.left), `${one.code}: ${because(one, status.attention)}`])));
   }
   if (status.holds.length) {
     parts.push(table("Nodes kept from Slurm", [["Pool", ""], ["Nodes", "list"], ["Left", "number"], ["Why", "next"]],
       status.holds.map((one) => [why(one.pool), one.nodes,
-        one.kind === "capacity" ? (one.left > 0 ? brief(one.left) : "over") : "-", one.reason])));
+        one.kind === "capacity" ? (one.left > 0 ? brief(one.left) : "over") : "-", because(one, status.attention)])));
   }
   return parts.length ? h("section", { "aria-labelledby": "notnow" }, h("h2", { id: "notnow" }, "Not now"), parts) : "";
 }
 
 function money(status) {
-  if (!status.totals.length) return "";
-  const rows = status.totals.map((one) => [h("span", { class: `market ${one.market}` }, one.market), count(one.machines),
+  const { totals } = status;
+  if (!totals.length) return "";
+  const all = { market: "all" };
+  for (const key of ["machines", "price_now", "cost_live", "ended", "cost_ended"]) all[key] = totals.reduce((sum, one) => sum + one[key], 0);
+  const rows = (totals.length > 1 ? [...totals, all] : totals).map((one) => [h("span", { class: `market ${one.market}` }, one.market), count(one.machines),
     `$${dollars(one.price_now)}`, `$${dollars(one.cost_live)}`, count(one.ended), `$${dollars(one.cost_ended)}`,
     h("b", {}, `$${dollars(one.cost_live + one.cost_ended)}`)]);
   return h("section", { "aria-labelledby": "money" }, h("h2", { id: "money" }, "Money"),

@@ -21,6 +21,12 @@ export function told(sentences) {
     h("li", { class: `told ${one.level}` }, h("b", {}, LEVELS[one.level]), h("div", {}, h("p", {}, one.text), remedy(one)))));
 }
 
+// Why, below these sentences: what they tell of a cloud or a pool is only named.
+export function because(row, sentences) {
+  const told = /^(cloud|pool):/.test(row.cause) && sentences.some((one) => one.cause === row.cause);
+  return told ? `${row.cause.replace(":", " ")}, told above` : row.reason;
+}
+
 // What to do, unless the sentence has it already; doctor knows the rest.
 function remedy({ level, text, do: told }) {
   if (told) return h("p", { class: "do" }, `do: ${told}`);
@@ -40,9 +46,9 @@ export function waiting(queue, again) {
   const found = jobs.reduce((sum, one) => sum + one.tasks, 0);
   return [
     table(`${plural(queue.waiting, "job waits", "jobs wait")}${found < queue.waiting ? `, of which ${count(found)} are listed` : ""}${jobs.length > 1 ? ", the longest first" : ""}`,
-      [["Job", ""], ["Why it waits", "list"], ["Waits", "number"], ["User", ""], ["Wants", ""], ["Partition", ""]],
+      [["Job", ""], ["Why it waits", "list"], ["Waits", "number"], ["User", "list"], ["Wants", ""], ["Partition", ""]],
       shown.map((one) => [[why(String(one.id)), one.tasks > 1 ? ` (${count(one.tasks)} tasks)` : "", one.name ? ` ${one.name}` : ""],
-        one.reason === "None" ? "Slurm has not looked at it yet" : one.reason, one.age === null ? "" : brief(one.age), [one.user, one.account].filter(Boolean).join(", "),
+        one.why || (one.reason === "None" ? "Slurm gives no reason" : one.reason), one.age === null ? "" : brief(one.age), [one.user, one.account].filter(Boolean).join(", "),
         `${plural(one.nodes, "node")}, ${plural(one.cpus, "CPU")}`, one.partitions.join(", ")]), "waiting"),
     shown.length < jobs.length ? h("p", {}, h("button", { type: "button", on: { click: () => {
       all.add("waiting");

@@ -1,0 +1,234 @@
+"""What ``explain`` prints of one subject: how it is now, then decisions in the order of time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+from msgspec import Struct
+from msgspec.structs import replace
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from slurm_elastic.base.hostlist import compress
+from slurm_elastic.cli import why_not
+from slurm_elastic.cli.shortened import hosts, offers, words
+from slurm_elastic.cli.status_machines import NARROW
+from slurm_elastic.policies.launch.grouping import generalised
+from slurm_elastic.policies.launch.verdict import Verdict
+from slurm_elastic.state.audit_trail import jobs_of, nodes_of
+from slurm_elastic.state.ledger import Decision, Machine
+from slurm_elastic.state.store.view import to_json
+from slurm_elastic.watch.view.attention import private_note
+from slurm_elastic.watch.view.next_action import brief
+
+OFFERS_SHOWN = 20
+MACHINES_SHOWN = 5
+DETAILS_SHOWN = 6
+LINES = 40  # lines that are printed where not all are asked for
+_KIND_WIDTH = 16
+_REPEATED = 40  # characters of a reason from which on it is told once in a row of decisions
+_OFFERS = ("ranked", "behind", "refused", "rejected")
+
+
+class Explanation(Struct, frozen=True, kw_only=True):
+    """The document of ``explain --json``. ``about`` is ``node``, ``job`` or ``pool``; ``now`` says
+    in a sentence how Slurm has it, or what a pool starts and why not; ``attention`` is told of
+    machines of the pool that need somebody; ``machines`` are those of the node since the first
+    decision, those of the job in its order, or the pool's now, the alarming last; ``end_only`` is
+    why the daemon buys nothing. ``verdicts`` say of a pending job for each pool why it gets no
+    machine of it.
+    """
+
+    subject: str
+    about: str
+    now: str
+    machines: tuple[Machine, ...]
+    decisions: tuple[Decision, ...]
+    private: tuple[str, ...] = ()
+    version: int = 1
+    end_only: str = ""
+    verdicts: tuple[Verdict, ...] = ()
+    attention: tuple[str, ...] = ()
+
+
+def render(explanation: Explanation, console: Console) -> None:
+    """Print the whole chain for people."""
+    _head(explanation, console)
+    day = ""
+    for decision in explanation.decisions:
+        day = _day(decision, day, console)
+        _decision(decision, console)
+
+
+def render_short(explanation: Explanation, console: Console, lines: int = LINES) -> None:
+    """Print each cause once, by its last time, as many of the newest as go into ``lines``."""
+    head = _printed(console, partial(_head, explanation, console, machines=MACHINES_SHOWN))
+    told = _last_times(explanation.decisions)
+    room = lines - len(head) - 2  # the last two lines may say what is left out
+    chosen: list[tuple[Decision, str]] = []
+    for decision, again in reversed(told):
+        block = _printed(console, partial(_decision, decision, console, again=again))
+        new_day = not chosen or _date(chosen[-1][0]) != _date(decision)
+        room -= len(block) + 2 * new_day
+        if room < 0 and chosen:
+            break
+        chosen.append((decision, again))
+    _print(head, console)
+    day, reason = "", ""
+    for decision, again in reversed(chosen):
+        day = _day(decision, day, console)
+        _decision(_without(reason, decision), console, again=again)
+        reason = decision.reason
+    left_out = len(told) - len(chosen)
+    if left_out or len(told) < len(explanation.decisions):
+        count = len(explanation.decisions)
+        console.print(Text(f"\n{len(chosen)} of {count} decisions; --all prints all.", style="dim"))
+
+
+def _head(explanation: Explanation, console: Console, machines: int | None = None) -> None:
+    if explanation.private:
+        console.print(Text(private_note(explanation.private), style="yellow"))
+    console.print(words(explanation.now, "bold"))
+    for text in explanation.attention:
+        console.print(words(text, "yellow"))
+    for machine in explanation.machines[-machines:] if machines else explanation.machines:
+        console.print(Padding(_machine(machine), (0, 0, 0, 2), expand=False))
+    if machines and explanation.machines[machines:]:
+        console.print(f"  and {len(explanation.machines) - machines} more machine(s) (--all)")
+    if not explanation.decisions:
+        of_nodes = "; those about its nodes: slurm-elastic explain NODE"
+        rest = of_nodes if explanation.about == "pool" and explanation.machines else ""
+        console.print(Text(f"No decision about this {explanation.about} is in the ledger{rest}."))
+    why_not.show(explanation.verdicts, console, rows=why_not.ROWS if machines else None)
+
+
+def _without(reason: str, decision: Decision) -> Decision:
+    """The decision, of whose words nothing is repeated that stands just above it."""
+    if len(reason) < _REPEATED:
+        return decision
+    return replace(decision, reason=decision.reason.replace(reason, "for the same reason"))
+
+
+def _last_times(decisions: Sequence[Decision]) -> list[tuple[Decision, str]]:
+    """The last decision of each kind and cause, by time, and how often it was taken before."""
+    found: dict[tuple[str, str], list[Decision]] = {}
+    for decision in decisions:
+        found.setdefault((decision.kind, generalised(decision.reason)), []).append(decision)
+    last = [
+        (all_of[-1], f"{len(all_of)} times since {_clock(all_of[0].at, day=True)}")
+        if all_of[1:]
+        else (all_of[0], "")
+        for all_of in found.values()
+    ]
+    return sorted(last, key=lambda one: one[0].at)
+
+
+def _printed(console: Console, write: Callable[[], None]) -> list[str]:
+    """The lines that ``write`` prints, styled as for this console."""
+    with console.capture() as captured:
+        write()
+    return captured.get().splitlines()
+
+
+def _print(lines: Sequence[str], console: Console) -> None:
+    for line in lines:
+        console.print(Text.from_ansi(line), no_wrap=True, overflow="ignore", crop=False)
+
+
+def _day(decision: Decision, day: str, console: Console) -> str:
+    """Print the decision's day where it is a new one; returns it."""
+    today = _date(decision)
+    if today != day:
+        console.print()
+        console.print(Text(today, style="dim"))
+    return today
+
+
+def _date(decision: Decision) -> str:
+    return time.strftime("%Y-%m-%d", time.localtime(decision.at))
+
+
+def _machine(machine: Machine) -> Text:
+    i = machine.instance
+    text = Text(f"{i.node}: {i.id}, {i.instance_type} in {i.zone}, {i.market}, ${i.price:.4f}/h")
+    text.append(f", since {_clock(i.launched, day=True)}")
+    if machine.ended is not None:
+        text.append(f", ended after {brief(machine.ended - i.launched)}: {machine.why}")
+    elif machine.suspending is not None:
+        text.append(f", terminating: {machine.why}")
+    return text
+
+
+def _decision(decision: Decision, console: Console, *, again: str | None = None) -> None:
+    """With ``again`` (how often it was taken; or nothing) only so many lines of its detail."""
+    small = console.width < NARROW
+    margin = 4 if small else 10
+    line = Table.grid(padding=(0, 2, 0, 0))
+    line.add_column(width=8)
+    line.add_column(min_width=_KIND_WIDTH, no_wrap=True)
+    line.add_column(overflow="fold")
+    beside = Text() if small else words(decision.reason)
+    line.add_row(Text(_clock(decision.at)), Text(decision.kind, style="bold"), beside)
+    console.print(line)
+    if small:
+        console.print(Padding(words(decision.reason), (0, 0, 0, margin), expand=False))
+    often = f", {again}" if again else ""
+    whole = again is None
+    request = f"[{decision.correlation}]  " if whole else ""  # for who looks into the logs
+    about = words(f"{request}{_subjects(decision, whole=whole)}{often}", "dim")
+    if about.plain:
+        console.print(Padding(about, (0, 0, 0, margin), expand=False))
+    details = list(_details(decision.detail or {}))
+    for text in details if again is None else details[:DETAILS_SHOWN]:
+        console.print(Padding(text, (0, 0, 0, margin + 2), expand=False))
+    if again is not None and details[DETAILS_SHOWN:]:
+        more = Text(f"and {len(details) - DETAILS_SHOWN} more lines", style="dim")
+        console.print(Padding(more, (0, 0, 0, margin + 2), expand=False))
+
+
+def _subjects(decision: Decision, *, whole: bool) -> str:
+    jobs = jobs_of(decision)
+    shown = ", ".join(str(j) for j in jobs[:6]) + (f" and {len(jobs) - 6} more" if jobs[6:] else "")
+    nodes = compress(nodes_of(decision))
+    parts = [nodes if whole else hosts(nodes, 1).plain] if nodes else []
+    if jobs:
+        parts.append(f"{'job' if len(jobs) == 1 else 'jobs'} {shown}")
+    return ", ".join(parts)
+
+
+def _details(detail: dict[str, object]) -> Iterable[Text]:
+    for key, value in detail.items():
+        if key in _OFFERS and isinstance(value, list):
+            yield from _offers(key, value)
+        elif key not in ("jobs", "now", "plan"):  # what was measured, nodes by job: --json has all
+            yield Text(f"{key}: {value if isinstance(value, str) else to_json(value)}")
+
+
+def _offers(kind: str, rows: Sequence[object]) -> Iterable[Text]:
+    style = "green" if kind == "ranked" else "yellow"
+    for row in rows[:OFFERS_SHOWN]:
+        yield Text.assemble((f"{kind:<9}", style), _offer(row))
+    if len(rows) > OFFERS_SHOWN:
+        yield Text(f"{kind:<9}and {len(rows) - OFFERS_SHOWN} more (--json has all)", style="dim")
+
+
+def _offer(row: object) -> str:
+    """``[key, room, reason]``, ``[key, reason]``, ``[reason, count, which]``, a name, or other."""
+    if isinstance(row, str):
+        return offers(row)
+    if not isinstance(row, list) or not row:
+        return to_json(row)
+    key, *rest = row
+    if len(rest) == 2 and isinstance(rest[1], list):
+        return f"{'; '.join(offers(str(name)) for name in rest[1])}: {key}"
+    room = f" for {rest[0]} node(s)" if rest and isinstance(rest[0], int) else ""
+    reason = " ".join(str(part) for part in (rest[1:] if room else rest))
+    return f"{key}{room}: {reason}" if reason else f"{key}{room}"
+
+
+def _clock(at: float, *, day: bool = False) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S" if day else "%H:%M:%S", time.localtime(at))

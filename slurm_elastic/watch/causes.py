@@ -1,0 +1,77 @@
+"""One cause is told once: by whom it is seen itself, before those who remember it or suffer from
+it; these leave it out, or refer to it. Pure.
+
+A cause is the name of what is at fault: a cloud that does not answer as it should (``cloud:aws``),
+a pool whose machines fail (``pool:general``), an operator's order (``order:3``), what the ledger's
+health or its service is called, or one of those below. "" is told each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Protocol, TypeVar
+
+from slurm_elastic.model.directive import Directive, scope_of_cloud, scope_of_pool, stop_reason
+from slurm_elastic.model.exclusion import Exclusion
+from slurm_elastic.policies.launch.exclusions import DENIED
+
+SLURM, LEDGER, DISK = "slurm", "ledger", "disk"
+_UNREGISTERED = "did not register; "
+_PARTS = 4
+"""Parts of the scope of a cool-down, but for one of a single pool."""
+
+
+class Caused(Protocol):
+    """A finding, a sentence or a row that may have a cause in common with another."""
+
+    @property
+    def cause(self) -> str: ...
+
+
+_C = TypeVar("_C", bound=Caused)
+
+
+def told_once(found: Iterable[_C], told: set[str]) -> Iterator[_C]:
+    """Those of whose cause nothing is ``told``, which the causes of these are added to."""
+    for one in found:
+        if one.cause not in told:
+            yield one
+            told |= {one.cause} - {""}
+
+
+def of_health(name: str, clouds: Collection[str]) -> str:
+    """What is at fault where the last answer of that name was an error."""
+    return scope_of_cloud(name) if name in clouds else name
+
+
+def of_order(number: int) -> str:
+    """An operator's order."""
+    return f"order:{number}"
+
+
+def orders(directives: Iterable[Directive]) -> dict[str, str]:
+    """Their causes, by the words in which holds tell of them."""
+    return {stop_reason(one): of_order(one.number) for one in directives}
+
+
+def of_hold(hold: Exclusion, cloud: str, by_words: Mapping[str, str]) -> str:
+    """Why a node of a pool of that ``cloud`` is held; ``by_words``: those of ``orders``."""
+    if hold.cause.startswith(f"pool {hold.pool} "):
+        return _of_pool(hold.pool, hold.cause.partition(" UTC: ")[2])
+    if hold.cause.startswith(f"{cloud}: "):
+        return scope_of_cloud(cloud)
+    given = next((by_words[words] for words in by_words if hold.cause.endswith(words)), "")
+    return given or hold.cause.partition(" after ")[2]  # of offers that cool down
+
+
+def of_cool_down(one: Exclusion) -> str:
+    """Why all offers of a pool or a cloud are not asked, or some for what they answered."""
+    cloud, *rest = one.scope.split("/")
+    if rest[:3] != ["*", "*", "*"]:
+        return "" if one.code == DENIED else f"{one.code}: {one.cause}"
+    return _of_pool(rest[-1], one.cause) if len(rest) == _PARTS else scope_of_cloud(cloud)
+
+
+def _of_pool(pool: str, words: str) -> str:
+    """Its machines fail; why some did not register, where that is known, its breaker does not."""
+    return words if _UNREGISTERED in words else scope_of_pool(pool)

@@ -1,0 +1,88 @@
+"""What is not used now and why: offers that cool down, pools whose machines fail, held nodes. Pure
+functions.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+from slurm_elastic.base.hostlist import compress
+from slurm_elastic.config import Config
+from slurm_elastic.model.cluster import Pool
+from slurm_elastic.model.exclusion import CAPACITY, OPERATOR, POLICY, Exclusion
+from slurm_elastic.policies.launch.exclusions import TAKEN_OUT
+from slurm_elastic.watch import causes
+from slurm_elastic.watch.view.next_action import BOOTING, HELD, IDLE, IN_USE, POWERED_DOWN
+from slurm_elastic.watch.view.rows import BreakerView, CoolDownView, Facts, HoldView
+
+_WEAKEST_FIRST = (CAPACITY, POLICY, OPERATOR)
+_USED = frozenset({IN_USE, IDLE, BOOTING})
+
+
+def foremost(holds: Iterable[Exclusion]) -> dict[str, Exclusion]:
+    """One hold a node: an operator's goes before others."""
+    return {h.scope: h for h in sorted(holds, key=lambda h: _WEAKEST_FIRST.index(h.kind))}
+
+
+def holds(
+    facts: Facts,
+    held: Iterable[Exclusion],
+    pools: Mapping[str, Pool],
+    state_of: Mapping[str, str],
+) -> tuple[HoldView, ...]:
+    """Those of one cause and end together, without nodes that jobs still have or may get."""
+    orders = causes.orders(facts.directives)
+    groups: defaultdict[tuple[str, str, float, str, str], list[str]] = defaultdict(list)
+    for hold in held:
+        if state_of.get(hold.scope) not in _USED:
+            until = hold.until if hold.kind == CAPACITY else 0.0
+            cloud = pools[hold.pool].cloud if hold.pool in pools else ""
+            cause = causes.of_hold(hold, cloud, orders)
+            groups[hold.pool, hold.cause, until, hold.kind, cause].append(hold.scope)
+    return tuple(
+        HoldView(
+            pool=pool,
+            nodes=compress(names),
+            count=len(names),
+            reason=reason,
+            until=until,
+            left=max(0.0, until - facts.now),
+            kind=kind,
+            cause=cause,
+        )
+        for (pool, reason, until, kind, cause), names in groups.items()
+    )
+
+
+def shut(states: Mapping[str, int], pool: str, held: Iterable[Exclusion]) -> str:
+    """Why none of its nodes that are off may start; "" where one may, or nothing is held."""
+    if states.get(POWERED_DOWN) or not states.get(HELD):
+        return ""
+    return next((hold.cause for hold in held if hold.pool == pool), "")
+
+
+def cool_down(one: Exclusion, now: float) -> CoolDownView:
+    """An offer, a market, a cloud."""
+    return CoolDownView(
+        key=one.scope,
+        code=one.code,
+        reason=one.cause,
+        strikes=one.count,
+        until=one.until,
+        left=one.until - now,
+        cause=causes.of_cool_down(one),
+    )
+
+
+def breaker(one: Exclusion, config: Config, now: float) -> BreakerView:
+    """A pool whose machines fail."""
+    _, taken_out, words = one.cause.partition(TAKEN_OUT)
+    return BreakerView(
+        pool=one.scope,
+        failures=one.count,
+        limit=config.timings.boot_failures,
+        until=one.until or None,
+        left=max(0.0, one.until - now) if one.until else None,
+        how=f"{taken_out}{words}" if taken_out else "booted but never registered",
+    )
