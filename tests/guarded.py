@@ -86,8 +86,11 @@ class _Guarded:
 
     def _check(self, one: Any) -> None:
         frame = sys._getframe(2)
-        free = ("__init__", *self._guard.free)
-        if not frame.f_globals["__name__"].startswith(PRODUCT) or frame.f_code.co_name in free:
+        above = frame.f_back
+        # Nobody else has what is being made, nor what its constructor calls.
+        is_made = "__init__" in (frame.f_code.co_name, above.f_code.co_name if above else "")
+        is_free = is_made or frame.f_code.co_name in self._guard.free
+        if not frame.f_globals["__name__"].startswith(PRODUCT) or is_free:
             return
         lock = getattr(one, self._guard.lock)
         held = getattr(lock, "_is_owned", None) or lock.locked

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
+from slurm_elastic.cli.console import say
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.streams import visible
 from slurm_elastic.config import Config, blocked_clouds, configfile
@@ -202,4 +203,4 @@ def _end(outcome: InstallResult) -> int:
 
 def _say(lines: Sequence[str]) -> None:
     for line in lines:
-        print(visible(line))
+        say(line)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.padding import Padding
 from rich.segment import Segment
 
 from slurm_elastic.cli.streams import visible
@@ -28,3 +30,15 @@ class Output(Console):
 def plain() -> Output:
     """Text as it is: hostlists have brackets, offers and reasons have colons."""
     return Output(markup=False, emoji=False, highlight=False)
+
+
+def say(text: str) -> None:
+    """Sentences in lines: at a terminal they break between words; elsewhere they are whole,
+    for who looks for words in them. So are those that are indented by four: they are to be copied.
+    """
+    for line in visible(text).splitlines():
+        words = line.lstrip()
+        if sys.stdout.isatty() and not line.startswith("    "):
+            plain().print(Padding(words, (0, 0, 0, len(line) - len(words)), expand=False))
+        else:
+            print(line)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import time
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from slurm_elastic.base.account import trusted
+from slurm_elastic.base.account import acting_as, trusted
 from slurm_elastic.cli import doctor_threats
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.helptext import examples
@@ -80,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the diagnosis; 1 where something is wrong."""
     typed = read(Path(args.config))
     with as_the_services(args.config, typed) as environment:
-        config = (from_state if _is_closed(typed) else completed)(typed, time.time())
+        config = from_state(typed, time.time()) if _is_closed(typed) else _completed(typed)
         if args.clouds:
             diagnosis = _diagnosis(look_at_clouds(config), time.time())
         else:
@@ -92,6 +93,11 @@ def run(args: argparse.Namespace) -> int:
     else:
         render(diagnosis, plain())
     return 1 if diagnosis.wrong else 0
+
+
+def _completed(typed: Config) -> Config:
+    with acting_as(typed.slurm.user):
+        return completed(typed, time.time(), logging.DEBUG)  # it is told as a finding
 
 
 def diagnose(
@@ -109,6 +115,7 @@ def diagnose(
         *head.state_directory(config),
         *head.slurm(config, slurm),  # before what the ledger remembers of it
         *head.budgets(config),
+        *head.allowed_groups(config),
         *auth.examine(config, now),
         *head.memory(config, now),
         *doctor_threats.examine(config, slurm, now),
@@ -135,6 +142,7 @@ def before_install(
         *([environment] if environment else []),
         *head.before_install(config, slurm),
         *head.budgets(config),
+        *head.allowed_groups(config),
         *auth.examine(config, now),
         *(() if quick else head.slurm_conf(config)),
     ]
@@ -153,7 +161,9 @@ def _diagnosis(parts: Sequence[FindingsPart], now: float) -> Diagnosis:
 
 
 def look_at_clouds(config: Config) -> list[FindingsPart]:
-    """Each cloud, all at the same time; none that is closed to who asks."""
+    """Each cloud, all at the same time, with the rights of SlurmUser, as the services; none that is
+    closed to who asks.
+    """
     blocked = blocked_clouds(config)
     if _is_closed(config):
         closed = clouds.not_looked_at(config)
@@ -162,7 +172,10 @@ def look_at_clouds(config: Config) -> list[FindingsPart]:
             for c in config.clouds
         ]
     pools = plan.pools_of(config)
-    with ThreadPoolExecutor(max_workers=len(config.clouds)) as workers:
+    with (
+        acting_as(config.slurm.user),
+        ThreadPoolExecutor(max_workers=len(config.clouds)) as workers,
+    ):
         looks = [
             workers.submit(clouds.examine, config, c, [p for p in pools if p.cloud == c.name])
             for c in config.clouds

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import yaml
@@ -13,10 +13,11 @@ from msgspec.structs import replace
 from rich.table import Table
 
 from slurm_elastic.base import writing
-from slurm_elastic.base.errors import ConfigError, SlurmElasticError
+from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.cli import conf, doctor
 from slurm_elastic.cli.arguments import DEFAULT_CONFIG
-from slurm_elastic.cli.console import plain
+from slurm_elastic.cli.console import plain, say
+from slurm_elastic.cli.giving_orders import counted
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.streams import visible
 from slurm_elastic.config import configfile
@@ -24,12 +25,20 @@ from slurm_elastic.config.cloud_kinds import table
 from slurm_elastic.config.found import Found, SearchPlace
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.setup import compose, merge, reach
-from slurm_elastic.setup.questions import Answers, Earlier, Question, answers, questions
+from slurm_elastic.setup.questions import (
+    Answers,
+    Earlier,
+    Question,
+    answered,
+    first,
+    questions,
+)
 from slurm_elastic.setup.site import Facts, facts
 
 SLURM_CONF = Path("/etc/slurm/slurm.conf")
 BY_HAND = "docs/configuration-clouds.md; for clouds of other packages their own pages"
 _MOST_BYTES = 65536
+NOTHING = "nothing is written"
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -37,9 +46,9 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "init",
         description="Read slurm.conf, look for clouds that this host can reach, ask at most nine "
         "questions, and write a configuration with comments. It is then checked as 'conf show', "
-        "'conf check' and 'doctor' do. A configuration that is there keeps all that is in it; "
-        "clouds and pools that it lacks are added, and answers that are others than it has are "
-        "changed. Nothing else is changed, and nothing is bought.",
+        "'conf check' and 'doctor' do. A configuration that is there gets the clouds and pools "
+        "that it lacks, and the answers that are others than it has. Nothing else is changed, and "
+        "nothing is bought.",
         epilog=examples("slurm-elastic init", "slurm-elastic init --yes --output /tmp/first.yaml"),
     )
     parser.add_argument(
@@ -69,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
         text = _composed(args, output, before)
         print()
         if text == before:
-            print(f"{output} has all of it already; nothing is changed.")
+            say(f"{output} has all that was found and answered; nothing is changed.")
         else:
             for made in _write(output, text):
                 print(f"made directory {made}")
@@ -77,55 +86,65 @@ def run(args: argparse.Namespace) -> int:
         return _checked(output)
     except KeyboardInterrupt:
         written = _text(output) != before
-        what = f"{output} is written, but not checked" if written else "nothing is written"
+        what = f"{output} is written; its checks are not finished" if written else NOTHING
         print(f"\nstopped; {what}", file=sys.stderr)
         raise
 
 
 def _text(path: Path) -> str | None:
-    return path.read_text(encoding="utf-8") if path.exists() else None
+    """What is there; ConfigError where that is no file, or no text."""
+    if not path.exists():
+        return None
+    if not path.is_file():
+        raise ConfigError(f"{path}: expected a file, no device and no pipe; {NOTHING}")
+    try:
+        return configfile.text(path)
+    except ConfigError as error:
+        raise ConfigError(f"{error}; nothing is changed") from None
 
 
 def _composed(args: argparse.Namespace, output: Path, before: str | None) -> str:
     """The text of the configuration, by the site, its clouds and the answers."""
     conf_file = args.slurm_conf or Path(os.environ.get("SLURM_CONF") or SLURM_CONF)
     site = facts(conf_file.resolve())
-    earlier = merge.earlier(configfile.parse(before, str(output))) if before is not None else None
-    print(
-        f"{site.conf}: cluster {site.cluster}, {site.nodes} nodes, most of {site.cpus} cpus and "
-        f"{site.memory} MiB; partition {site.partition or '(none)'}; auth/{site.auth}; "
-        f"{site.accounting}; SlurmUser {site.user}"
+    there = configfile.parse(before, str(output)) if before is not None else None
+    say(
+        f"{site.conf}: cluster {site.cluster}, {counted(site.nodes, 'node')}, most of "
+        f"{site.cpus} cpus and {site.memory} MiB; partition {site.partition or '(none)'}; "
+        f"auth/{site.auth}; {site.accounting}; SlurmUser {site.user}"
     )
-    kinds = table()
-    found = _renamed(reach.look(kinds, SearchPlace(home=Path.home(), environment=os.environ)), site)
+    kinds, place = table(), SearchPlace(home=Path.home(), environment=os.environ)
+    found = _renamed(reach.look(kinds, place, site.user), site)
     _show_found(found)
     if others := reach.not_found(kinds, found):
-        print(f"Not found here, to be written by hand: {', '.join(others)} ({BY_HAND})")
-    if before is None:
+        say(f"Not found here, to be written by hand: {', '.join(others)} ({BY_HAND})")
+    earlier = merge.earlier(there, found) if there else None
+    if there is None:
         _expect_a_cloud(found)
     else:
-        print(f"{output} is there: it keeps what it has, and defaults are as it has them.")
-    given = _given(args, questions(site, found, earlier), earlier)
-    if earlier is None or before is None:
-        text = compose.compose(site, found, given)
-    else:
-        text = merge.added(before, str(output), compose.chosen(found, given), site, given)
-        text = merge.answered(text, str(output), earlier.answers, given)
-    configfile.parse(text, str(output))
-    return text
+        say(f"{output} is there: only what is new is put into it, and its values are the defaults.")
+
+    def merged(given: Answers) -> merge.Merge:
+        return merge.Merge(before or "", str(output), compose.chosen(found, given), site, given)
+
+    def new(given: Answers) -> str:
+        return compose.checked(site, found, given, str(output))
+
+    given = _given(args, site, found, earlier, new if before is None else merged)
+    for line in compose.differs(found, given):
+        say(line)
+    return new(given) if before is None else merged(given).text
 
 
 def _expect_a_cloud(found: Sequence[Found]) -> None:
     """ConfigError where all that the site has lacks something: a rehearsal would hide that."""
     if any(one.usable for one in found):
         return
-    lacking = [f"{one.what}: {one.enable}" for one in found if one.lacking]
+    lacking = [one.name for one in found if one.lacking]
     if lacking:
-        raise ConfigError(
-            f"no cloud can be used yet, and nothing is written: {'; '.join(lacking)}. Then run "
-            "this again"
-        )
-    print("No cloud can be used yet: the file gets one in memory, shut, to rehearse with.")
+        names = ", ".join(lacking)
+        raise ConfigError(f"no cloud can be used yet: do first what is said of {names}; {NOTHING}")
+    say("No cloud can be used yet: the file gets one in memory, shut, to rehearse with.")
 
 
 def _renamed(found: Sequence[Found], site: Facts) -> tuple[Found, ...]:
@@ -136,52 +155,84 @@ def _renamed(found: Sequence[Found], site: Facts) -> tuple[Found, ...]:
 
 
 def _show_found(found: Sequence[Found]) -> None:
-    """A line each: what was found, whether it is usable, what would enable it."""
+    """Each with what was found of it, whether it is usable, and else what would enable it."""
     shown = Table(box=None, pad_edge=False, show_edge=False)
-    for title in ("cloud", "found", "usable", "what would enable it"):
+    for title in ("cloud", "usable", "found"):
         shown.add_column(title, overflow="fold")
     for one in found:
         public = " (public)" if one.location is Location.PUBLIC else ""
-        types = f"; {len(one.types)} types" if one.types else ""
-        shown.add_row(
-            f"{one.name}{public}", visible(f"{one.what}{types}"),
-            "yes" if one.usable else "no", visible(one.enable),
-        )  # fmt: skip
+        types = f"; {counted(len(one.types), 'type')}" if one.types and not one.sized else ""
+        usable = "yes" if one.usable else "no"
+        shown.add_row(f"{one.name}{public}", usable, visible(f"{one.what}{types}"))
+        if one.enable:
+            shown.add_row("", "", visible(f"do: {one.enable}"))
     print()
     plain().print(shown)
 
 
-def _given(args: argparse.Namespace, asked: Sequence[Question], earlier: Earlier | None) -> Answers:
-    if args.yes or args.answers is not None:
-        told = _read_answers(args.answers, asked) if args.answers is not None else {}
-        try:
-            return answers(told, asked, earlier)
-        except ValueError as error:
-            raise ConfigError(f"{args.answers}: {error}") from None
-    if not sys.stdin.isatty():
+def _given(
+    args: argparse.Namespace,
+    site: Facts,
+    found: Sequence[Found],
+    earlier: Earlier | None,
+    rules: Callable[[Answers], object],
+) -> Answers:
+    """The answers to all questions that follow from each other."""
+    there = earlier or Earlier()
+    told = _read_answers(args.answers) if args.answers is not None else {}
+    asks = not args.yes and args.answers is None
+    if asks and not sys.stdin.isatty():
         raise ConfigError("nobody can be asked here: add --yes or --answers FILE")
-    return answers({question.key: _ask(question) for question in asked}, asked, earlier)
+
+    def answer(question: Question, so_far: Answers) -> Answers:
+        if asks:
+            return _ask(question, so_far, rules)
+        return _read(question, told, so_far, rules, args.answers or "--yes")
+
+    given = there.answers
+    for question in first(found, there):
+        given = answer(question, given)
+    asked = questions(site, compose.named(found, given), earlier)
+    if "accounts" in told and any(question.key == "groups" for question in asked):
+        raise ConfigError(
+            f"{args.answers}: accounts: found names of accounts, expected groups: at this site an "
+            "account is whatever anybody types"
+        )
+    for question in asked:
+        given = answer(question, given)
+    return given
 
 
-def _read_answers(path: Path, asked: Sequence[Question]) -> Mapping[str, str]:
+def _read(
+    question: Question, told: Mapping[str, str], so_far: Answers,
+    rules: Callable[[Answers], object], source: Path | str,
+) -> Answers:  # fmt: skip
+    """The answer of a file, or the default."""
+    text = told.get(question.key, question.default)
+    try:
+        given = answered(question, text, so_far, rules)
+    except ValueError as error:
+        raise ConfigError(f"{source}: {question.key}: {error}; {NOTHING}") from None
+    if (doubt := reach.doubt(so_far, given)) and text != question.default:
+        say(f"{source}: {question.key}: {doubt}")
+    return given
+
+
+def _read_answers(path: Path) -> Mapping[str, str]:
     try:
         with path.open(encoding="utf-8") as file:
             told = yaml.safe_load(file.read(_MOST_BYTES))
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: is not YAML: {error}") from None
     if not isinstance(told, dict):
         raise ConfigError(f"{path}: expected a mapping of answers by their keys")
-    keys = {question.key for question in asked}
     strange = sorted(str(key) for key in told if key not in _KEYS)
     if strange:
         expected = ", ".join(_KEYS)
         raise ConfigError(f"{path}: found {', '.join(strange)}, expected one of {expected}")
-    if "accounts" in told and "groups" in keys:
-        raise ConfigError(
-            f"{path}: accounts: found names of accounts, expected groups: at this site an account "
-            "is whatever anybody types"
-        )
-    return {key: _as_typed(value) for key, value in told.items() if key in keys}
+    return {key: _as_typed(value) for key, value in told.items()}
 
 
 _KEYS = (
@@ -200,20 +251,29 @@ def _as_typed(value: object) -> str:
     return "none" if value is None else str(value)
 
 
-def _ask(question: Question) -> str:
-    """Until it is an answer; an empty line takes the default."""
-    print(f"\n{question.text}  ({question.why})")
+def _ask(question: Question, so_far: Answers, rules: Callable[[Answers], object]) -> Answers:
+    """Until it is an answer; an empty line takes the default, and what this host does not know has
+    to be typed twice.
+    """
+    print()
+    say(f"{question.text}  ({question.why})")
+    doubted = question.default
     while True:
         try:
             text = input(f"  [{question.default}] ").strip() or question.default
         except EOFError:
-            raise SlurmElasticError("stopped; nothing is written") from None
+            print()
+            raise ConfigError(f"stopped; {NOTHING}") from None
         try:
-            question.accepts(text)
+            given = answered(question, text, so_far, rules)
         except ValueError as error:
-            print(f"  expected {error}")
-        else:
-            return text
+            say(f"  {error}")
+            continue
+        doubt = reach.doubt(so_far, given) if text != doubted else ""
+        if not doubt:
+            return given
+        say(f"  {doubt}: correct it, or type it again")
+        doubted = text
 
 
 def _write(path: Path, text: str) -> list[Path]:
@@ -231,20 +291,23 @@ def _checked(path: Path) -> int:
         print(f"wrote {path.parent / configfile.UUID_FILE}, which marks this cluster's machines")
     option = "" if path == Path(DEFAULT_CONFIG) else f" --config {path}"
     config = configfile.load(path, whole=True)
-    print(f"conf show: {len(config.clouds)} cloud(s), {len(config.pools)} pool(s)\nconf check:")
+    clouds, pools = counted(len(config.clouds), "cloud"), counted(len(config.pools), "pool")
+    print(f"conf show: {clouds}, {pools}\nconf check:")
     sys.stdout.flush()
     failed = 0
     try:
         failed = conf.run_check(argparse.Namespace(config=path))
     except ConfigError as error:
-        print(visible(str(error)))
+        say(str(error))
         failed = 2
     print("\ndoctor --quick:")
     ill = doctor.run(argparse.Namespace(config=path, json=False, quick=True, clouds=False))
     print("next:")
     if failed:
         print(f"  slurm-elastic{option} conf check       # once that is put right")
+    if ill:
+        print(f"  slurm-elastic{option} doctor --quick   # once what it found is put right")
     print(f"  slurm-elastic{option} conf install     # as root: puts it into slurm.conf")
-    if not failed:
+    if not (failed or ill):
         print(f"  slurm-elastic{option} doctor           # once the services run (docs/install.md)")
     return 1 if failed or ill else 0

@@ -54,7 +54,7 @@ def read(path: Path, *, whole: bool = False) -> Config:
     is_root = os.geteuid() == 0
     if is_root:
         require_ours(path)
-    config = parse(_text(path), str(path), whole=whole)
+    config = parse(text(path), str(path), whole=whole)
     if is_root:
         with contextlib.suppress(KeyError):
             trust.also(account(config.slurm.user).pw_uid)
@@ -91,7 +91,7 @@ def load_as(path: Path, kind: type[T], keys: str) -> T:
     """Another YAML file as a Struct; ``keys``: what an empty file should have had. ConfigError with
     every complaint at once, in the same form.
     """
-    return _converted(_text(path), str(path), kind, keys)
+    return _converted(text(path), str(path), kind, keys)
 
 
 def _converted(
@@ -157,7 +157,8 @@ def _uuid_file(path: Path) -> Path:
     return path.parent / UUID_FILE
 
 
-def _text(path: Path) -> str:
+def text(path: Path) -> str:
+    """What is in it. ConfigError where that is no text, or more than a configuration has."""
     try:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)

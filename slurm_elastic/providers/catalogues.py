@@ -112,9 +112,9 @@ class Keeper(threading.Thread):
         self._ended.set()
 
 
-def completed(plain: Config, now: float) -> Config:
+def completed(plain: Config, now: float, level: int = logging.WARNING) -> Config:
     """``plain`` with the kept catalogues; those that are missing are asked for now, for once, and
-    not kept. A cloud that does not tell has the types of the file.
+    not kept. A cloud that does not tell, which is logged at that ``level``, has the file's types.
     """
     found: dict[str, Catalogue] = {}
     for cloud in (c for c in plain.clouds if c.catalogued):
@@ -122,7 +122,7 @@ def completed(plain: Config, now: float) -> Config:
         try:
             found[cloud.name] = before or ask(cloud, now)
         except ProviderError as error:
-            log.warning("catalogue not read cloud=%s error=%s", cloud.name, error)
+            log.log(level, "catalogue not read cloud=%s error=%s", cloud.name, error)
     return filled(plain, found, now)
 
 

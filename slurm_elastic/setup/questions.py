@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from ipaddress import ip_address
+from pathlib import PurePosixPath
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from slurm_elastic.base.units import format_duration, format_size, parse_duration, parse_size
+from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.base.units import format_duration, parse_duration, parse_size
 from slurm_elastic.config.found import Found
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.setup.site import Facts
+from slurm_elastic.setup.sizes import Size, fitting, missing, told
 
 DAY = 86400.0
-_WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_AT_LINE = re.compile(r".*?:\d+: ")
 
 
 class Question(Struct, frozen=True, kw_only=True):
-    """``default`` as typed; ``accepts`` raises ValueError, with the expected form, or answers."""
+    """``default`` as typed; ``accepts`` has the answers of a text, or raises ValueError with a
+    sentence that says why it is none.
+    """
 
     key: str
     text: str
     default: str
     why: str
-    accepts: Callable[[str], object]
+    accepts: Callable[[str], dict[str, object]]
 
 
 class Answers(Struct, frozen=True, kw_only=True):
@@ -46,37 +50,45 @@ class Answers(Struct, frozen=True, kw_only=True):
     head: str = ""
     checkpoints: str = ""
 
+    @property
+    def size(self) -> Size:
+        """What a node has at least."""
+        return self.cpus, self.memory
+
 
 class Earlier(Struct, frozen=True, kw_only=True):
     """What a configuration that is there answers, the ``names`` of its clouds and pools, whether a
     cloud of it is ``public``, and whether machines of one learn where the head is (``joins``).
     """
 
-    answers: Answers
-    names: frozenset[str]
-    public: bool
-    joins: bool
+    answers: Answers = Answers()
+    names: frozenset[str] = frozenset()
+    public: bool = False
+    joins: bool = False
+
+
+def first(found: Sequence[Found], earlier: Earlier) -> tuple[Question, ...]:
+    """Which clouds: all other questions follow from that. None where there is no choice."""
+    usable = [one for one in found if one.usable and one.name not in earlier.names]
+    return (_clouds(usable),) if usable else ()
 
 
 def questions(
-    site: Facts, found: Sequence[Found], earlier: Earlier | None = None
+    site: Facts, chosen: Sequence[Found], earlier: Earlier | None = None
 ) -> tuple[Question, ...]:
-    """The ones that make sense here, in their order. What is of a cloud alone is asked for new
-    ones.
-    """
-    there = earlier.names if earlier else frozenset()
-    usable = [one for one in found if one.usable and one.name not in there]
-    asked = [_clouds(usable)] if usable else []
-    if any(one.by_node for one in usable):
-        asked.append(_hosts(site))
-    if any(one.location is Location.PUBLIC for one in usable) or (earlier and earlier.public):
+    """The others that make sense with these new clouds, in their order."""
+    there = earlier or Earlier()
+    asked = []
+    if by_node := [one for one in chosen if one.by_node]:
+        asked.append(_hosts(site, by_node[0], alone=len(by_node) == len(chosen)))
+    if there.public or any(one.location is Location.PUBLIC for one in chosen):
         asked += [_accounts() if site.accounts_checked else _groups(site), _cap()]
-    if usable or earlier is None:
-        asked.append(_shape(site))
-    if any(one.spot for one in usable):
+    if chosen or earlier is None:
+        asked.append(_shape(site, chosen))
+    if any(one.spot for one in chosen):
         asked.append(_spot())
     asked.append(_max_time(site))
-    if any(one.joins for one in usable) or (earlier and earlier.joins):
+    if there.joins or any(one.joins for one in chosen):
         asked.append(_head(site))
     asked.append(_checkpoints())
     return tuple(_as_there(one, earlier) for one in asked) if earlier else tuple(asked)
@@ -93,37 +105,43 @@ def _as_there(question: Question, earlier: Earlier) -> Question:
     }  # fmt: skip
     if question.key not in texts or (question.key == "head" and not (there.head or earlier.joins)):
         return question
-    return replace(question, default=texts[question.key] or "none", why=_AS_THERE)
+    default = texts[question.key] or "none"
+
+    def accepts(text: str) -> dict[str, object]:
+        # In whatever form it is there.
+        return {} if text == default else question.accepts(text)
+
+    why = question.why if default == question.default else "as the configuration has it"
+    return replace(question, default=default, why=why, accepts=accepts)
 
 
-def answers(
-    given: Mapping[str, str], asked: Sequence[Question], earlier: Earlier | None = None
+def answered(
+    question: Question, text: str, so_far: Answers, rules: Callable[[Answers], object]
 ) -> Answers:
-    """The answers of texts by key, else the defaults. ValueError: ``KEY: expected ...``."""
-    values: dict[str, object] = {}
-    for question in asked:
-        text = given.get(question.key, question.default)
-        if earlier and text == question.default and question.why == _AS_THERE:
-            continue  # in whatever form it is there
-        try:
-            value = question.accepts(text)
-        except ValueError as error:
-            raise ValueError(f"{question.key}: expected {error}") from None
-        values |= value if isinstance(value, dict) else {question.key: value}
-    return replace(earlier.answers if earlier else Answers(), **values)
+    """The answers with this one. ValueError where it is none, or where the configuration's own
+    ``rules`` (which raise ConfigError) are against what would be written.
+    """
+    given = replace(so_far, **question.accepts(text))
+    try:
+        rules(given)
+    except ConfigError as error:
+        raise ValueError(_AT_LINE.sub("", error.problems[0])) from None
+    return given
 
 
-_AS_THERE = "as the configuration has"
+def _is_none(text: str) -> bool:
+    return text.lower() in ("", "none")
 
 
 def _clouds(usable: Sequence[Found]) -> Question:
     names = [one.name for one in usable]
 
-    def accepts(text: str) -> tuple[str, ...]:
+    def accepts(text: str) -> dict[str, object]:
         chosen = _words(text)
         if not chosen or not set(chosen) <= set(names):
-            raise ValueError(f"one or several of {', '.join(names)}")
-        return chosen
+            form = f"one or several of {', '.join(names)}" if len(names) > 1 else names[0]
+            raise ValueError(f"expected {form}")
+        return {"clouds": chosen}
 
     return Question(
         key="clouds", text="Which clouds shall jobs grow into?", default=" ".join(names),
@@ -131,94 +149,95 @@ def _clouds(usable: Sequence[Found]) -> Question:
     )  # fmt: skip
 
 
-def _hosts(site: Facts) -> Question:
+def _hosts(site: Facts, rack: Found, *, alone: bool) -> Question:
+    """Without hosts the cloud is left out, where others are left."""
+
     def accepts(text: str) -> dict[str, object]:
-        pairs = [] if text == "none" else [word.partition("=") for word in text.split()]
+        pairs = [] if _is_none(text) else [word.partition("=") for word in _words(text)]
+        if alone and not pairs:
+            raise ValueError(f"{rack.name} needs at least one host: NODE=URL")
         for name, _, url in pairs:
-            if not (_NODE.fullmatch(name) and _URL.fullmatch(url)):
-                raise ValueError("NODE=URL of each host, with blanks between, or none")
+            if not (name and url):
+                raise ValueError("expected NODE=URL of each host, with blanks between")
             if name in site.taken:
-                raise ValueError(f"names that slurm.conf does not have, but {name} is there")
-        return {"hosts": {name: url for name, _, url in pairs}}
+                raise ValueError(f"{name} is a node of slurm.conf already: take another name")
+        hosts = {name: url for name, _, url in pairs}
+        if len(hosts) < len(pairs):
+            raise ValueError("expected each host once")
+        return {"hosts": hosts}
 
     return Question(
-        key="hosts", text="Which hosts are switched on by which BMC?", default="none",
-        why="such as r1=https://r1-bmc/redfish/v1/Systems/1 r2=...", accepts=accepts,
+        key="hosts", text=f"Which hosts of {rack.name} shall be switched on, and by which BMCs?",
+        default="none", accepts=accepts,
+        why="NODE=URL of each, such as r1=https://r1-bmc/redfish/v1/Systems/1"
+        + ("" if alone else f"; none leaves {rack.name} out"),
     )  # fmt: skip
 
 
-_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]*")
-_URL = re.compile(r"https?://[^/\s]+/\S+")
-
-
-def _some_or_none(text: str) -> tuple[str, ...]:
-    return () if text in ("", "none") else _words(text)
+def _names(key: str) -> Callable[[str], dict[str, object]]:
+    return lambda text: {key: () if _is_none(text) else _words(text)}
 
 
 def _groups(site: Facts) -> Question:
     return Question(
         key="groups", text="Which Unix groups may spend money in public clouds?", default="none",
-        why=f"{site.accounting}: an account is whatever anybody types, a group is not; public "
-        "clouds stay shut until somebody is named", accepts=_some_or_none,
+        why=f"{site.accounting}: an account is whatever anybody types; public clouds stay shut "
+        "until a group is named", accepts=_names("groups"),
     )  # fmt: skip
 
 
 def _accounts() -> Question:
     return Question(
         key="accounts", text="Which accounts may spend money in public clouds?", default="none",
-        why="public clouds stay shut until somebody is named", accepts=_some_or_none,
+        why="public clouds stay shut until an account is named", accepts=_names("accounts"),
     )  # fmt: skip
 
 
 def _cap() -> Question:
-    def accepts(text: str) -> float | None:
-        if text in ("", "none"):
-            return None
+    def accepts(text: str) -> dict[str, object]:
+        if _is_none(text):
+            return {"cap": None}
         try:
-            value = float(text)
+            return {"cap": float(text.removeprefix("$"))}
         except ValueError:
-            value = 0.0
-        if not 0 < value < math.inf:
-            raise ValueError("dollars an hour above 0, or none")
-        return value
+            raise ValueError("expected dollars an hour, or none") from None
 
     return Question(
-        key="cap", text="How many dollars an hour may run at most?", default="none",
+        key="cap", text="How many dollars an hour may be spent at most?", default="none",
         why="public clouds stay shut without a cap", accepts=accepts,
     )  # fmt: skip
 
 
-def _shape(site: Facts) -> Question:
-    form = "cpus x memory, such as 8x32G"
+def _shape(site: Facts, chosen: Sequence[Found]) -> Question:
+    own = site.cpus, -(-site.memory // 1024) * 1024  # machines are sold in whole GiB
+    default = fitting(chosen, own)
 
     def accepts(text: str) -> dict[str, object]:
         cpus, cross, memory = text.replace(" ", "").lower().partition("x")
-        if not (cross and cpus.isdecimal() and 0 < int(cpus) <= 65533):
-            raise ValueError(form)
         try:
-            size = parse_size(memory.upper())
+            size = int(cpus), parse_size(memory.upper())
         except ValueError:
-            raise ValueError(form) from None
-        if size <= 256:
-            raise ValueError(f"{form}, more than 256M")
-        return {"cpus": int(cpus), "memory": int(size)}
+            raise ValueError("expected cpus x memory, such as 8x32G") from None
+        if not cross or size[1] <= 256:
+            hint = f"; did you mean {cpus}x{memory}G?" if memory.isdecimal() else ""
+            raise ValueError(f"expected more memory than 256 MiB, found {size[1]} MiB{hint}")
+        for one in chosen if size[0] > 0 else ():
+            if why := missing(one, size):
+                raise ValueError(why)
+        return {"cpus": size[0], "memory": size[1]}
 
     return Question(
-        key="shape", text="How large is a node?", default=f"{site.cpus}x{_size(site.memory)}",
-        why="as most of the site's own nodes", accepts=accepts,
+        key="shape", text="How large is a node?", default=told(default), accepts=accepts,
+        why="as most of the site's own nodes" if default == own else
+        f"the site's own are {told(own)}, which not all of these clouds have",
     )  # fmt: skip
 
 
-def _size(mebibytes: int) -> str:
-    """In whole GiB upwards: what machines are sold in."""
-    return str(format_size(-(-mebibytes // 1024) * 1024))
-
-
 def _spot() -> Question:
-    def accepts(text: str) -> bool:
+    def accepts(text: str) -> dict[str, object]:
         if text.lower() not in ("yes", "no", "y", "n"):
-            raise ValueError("yes or no")
-        return text.lower().startswith("y")
+            raise ValueError("expected yes or no")
+        return {"spot": text.lower().startswith("y")}
 
     return Question(
         key="spot", text="Buy spot machines before others?", default="yes",
@@ -229,19 +248,18 @@ def _spot() -> Question:
 def _max_time(site: Facts) -> Question:
     longest = min(site.max_time or DAY, DAY)
 
-    def accepts(text: str) -> float | None:
-        if text == "none":
-            return None
+    def accepts(text: str) -> dict[str, object]:
+        if _is_none(text):
+            return {"max_time": None}
+        if text.isdecimal():
+            raise ValueError(f"{text} are minutes to Slurm and seconds to us: expected a unit")
         try:
-            value = float(parse_duration(text))
+            return {"max_time": float(parse_duration(text))}
         except ValueError:
-            raise ValueError("a time such as 12h or 2d, or none") from None
-        if value < 60:
-            raise ValueError("a minute at least")
-        return value
+            raise ValueError("expected a time such as 12h or 2d, or none") from None
 
     why = (
-        "a machine that is paid for a day"
+        "a day, so that no machine is paid for longer"
         if site.max_time is None or site.max_time > DAY
         else (f"as partition {site.partition}")
     )
@@ -252,24 +270,31 @@ def _max_time(site: Facts) -> Question:
 
 
 def _head(site: Facts) -> Question:
-    def accepts(text: str) -> str:
-        why = "" if text == "none" else _no_head(text)
+    def accepts(text: str) -> dict[str, object]:
+        head = "" if _is_none(text) else text.removesuffix(".")
+        why = _no_head(head) if head else ""
         if why:
-            raise ValueError(f"the head's name or address as machines know it, or none; {why}")
-        return "" if text == "none" else text
+            raise ValueError(f"{why}; expected the head's name or address as machines know it")
+        return {"head": head}
 
-    why = "SlurmctldHost has it; none: their image knows the configuration"
     return Question(
-        key="head", text="By which address do machines reach this head?",
-        default="none" if _no_head(site.head) else site.head, why=why, accepts=accepts,
+        key="head", text="By which name or address do machines reach this head?",
+        default="none" if _no_head(site.head) else site.head, accepts=accepts,
+        why="none, if their image knows the head already" if _no_head(site.head) else
+        "as SlurmctldHost; none, if their image knows the head already",
     )  # fmt: skip
 
 
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
+_NUMBER = re.compile(r"0x[0-9a-f]*|[0-9]+", re.IGNORECASE)
 
 
 def _no_head(text: str) -> str:
     """Why it can be no address of a head; empty where it can. It may have a port behind it."""
+    if "://" in text:
+        return f"{text} is a URL"
+    if text.count(":") > 1:
+        return f"{text} is an IPv6 address, which is not taken here: give a name"
     host, colon, port = text.partition(":")
     if colon and not (port.isdecimal() and 0 < int(port) < 65536):
         return f"{text} has no port from 1 to 65535 after its ':'"
@@ -279,33 +304,42 @@ def _no_head(text: str) -> str:
         return f"{text!r} is neither a name nor an address"
     if host.lower() == "localhost":
         return f"to a machine {host} is itself"
-    if not host.rpartition(".")[2].isdecimal():
-        return ""
+    return _no_address(host) if _NUMBER.fullmatch(host.rpartition(".")[2]) else ""
+
+
+def _no_address(host: str) -> str:
     try:
         address = ip_address(host)
     except ValueError:
         return f"{host} is no address: it has four numbers, each at most 255"
-    if address.is_loopback or address.is_unspecified or address.is_multicast:
+    nowhere = address.is_loopback or address.is_unspecified or address.is_multicast
+    if nowhere or address.is_link_local or address.is_reserved:
         return f"no machine reaches {host}"
     return ""
 
 
+_NO_FILES = ("dev", "proc", "sys")
+
+
 def _checkpoints() -> Question:
-    def accepts(text: str) -> str:
-        if text == "none":
-            return ""
-        if not re.fullmatch(r"/[A-Za-z0-9_./-]+", text):
-            raise ValueError("an absolute path that all nodes share, or none")
-        return text
+    def accepts(text: str) -> dict[str, object]:
+        if _is_none(text):
+            return {"checkpoints": ""}
+        path = PurePosixPath(text)
+        if (
+            path.root != "/"
+            or len(path.parts) == 1
+            or ".." in path.parts
+            or path.parts[1] in _NO_FILES
+        ):
+            raise ValueError("expected the absolute path of a directory that all nodes share")
+        return {"checkpoints": str(path)}
 
     return Question(
         key="checkpoints", text="Where do jobs' checkpoints go?", default="none",
-        why="without one, jobs on machines that are taken away start anew", accepts=accepts,
+        why="without a place, jobs on machines that are taken away start anew", accepts=accepts,
     )  # fmt: skip
 
 
 def _words(text: str) -> tuple[str, ...]:
-    words = tuple(dict.fromkeys(text.replace(",", " ").split()))
-    if not all(_WORD.fullmatch(word) for word in words):
-        raise ValueError("names, with blanks between")
-    return words
+    return tuple(dict.fromkeys(text.replace(",", " ").split()))

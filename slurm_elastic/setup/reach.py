@@ -1,20 +1,33 @@
-"""The clouds that this host can reach, by each kind's own way of looking."""
+"""The clouds that this host can reach, by each kind's own way of looking; heads and groups."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import socket
+import stat
 from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
+from slurm_elastic.base import trust
+from slurm_elastic.base.account import account, acting_as, is_group, trusted
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config.cloud_kinds import CloudTable
-from slurm_elastic.config.found import Found, SearchPlace
+from slurm_elastic.config.found import Found, SearchPlace, unusable
 from slurm_elastic.model.cluster import Location
+from slurm_elastic.setup.questions import Answers
 
 
-def look(kinds: CloudTable, place: SearchPlace) -> tuple[Found, ...]:
-    """All kinds, whatever one of them raises; names once, on-premises first."""
-    found = [one for name in kinds.names() for one in _of_kind(kinds, name, place)]
+def look(kinds: CloudTable, place: SearchPlace, user: str) -> tuple[Found, ...]:
+    """All kinds, whatever one of them raises; names once, on-premises first. What SlurmUser may not
+    read is of no use to the services.
+    """
+    with contextlib.suppress(KeyError):
+        trust.also(account(user).pw_uid)
+    found = [
+        _for_services(one, user) for name in kinds.names() for one in _of_kind(kinds, name, place)
+    ]
     found.sort(key=lambda one: (one.location is Location.PUBLIC, not one.usable))
     return tuple(_named_once(found))
 
@@ -37,6 +50,26 @@ def _of_kind(kinds: CloudTable, name: str, place: SearchPlace) -> Iterator[Found
         yield _none(name, f"{type(error).__name__}: {error}"[:160])
 
 
+def _for_services(one: Found, user: str) -> Found:
+    if os.geteuid() not in trusted(user):
+        return one  # nobody can tell
+    for path, mend in one.reads.items():
+        with acting_as(user):
+            may = _may_use(path)
+        if not may:
+            todo = mend.format(user=user, path=path)
+            return unusable(one, f"SlurmUser {user} may not use {path}: {todo}")
+    return one
+
+
+def _may_use(path: str) -> bool:
+    try:
+        is_socket = stat.S_ISSOCK(os.stat(path).st_mode)
+    except OSError:
+        return False
+    return os.access(path, os.W_OK if is_socket else os.R_OK, effective_ids=True)
+
+
 def _none(name: str, why: str) -> Found:
     return Found(
         name=name, provider=name, location=Location.ON_PREMISES, what=f"provider {name}",
@@ -52,3 +85,19 @@ def _named_once(found: Iterable[Found]) -> Iterator[Found]:
             name, n = f"{one.name}{n}", n + 1
         seen.add(name)
         yield replace(one, name=name)
+
+
+def doubt(before: Answers, given: Answers) -> str:
+    """What this host does not know of an answer; empty where it knows all."""
+    host = given.head.partition(":")[0]
+    if given.head != before.head and host and not _resolves(host):
+        return f"this host cannot resolve {host}"
+    unknown = [name for name in given.groups if name not in before.groups and not is_group(name)]
+    return f"this host has no group {', '.join(unknown)}" if unknown else ""
+
+
+def _resolves(host: str) -> bool:
+    try:
+        return bool(socket.getaddrinfo(host, None))
+    except (OSError, UnicodeError):
+        return False

@@ -241,7 +241,7 @@ def test_a_typed_price_below_the_clouds_own_is_wrong_with_both_numbers(config: C
 
     def prices() -> Finding | None:
         found = clouds.look(provider, cloud, pools)
-        return next((f for f in found if f.what == "typed prices of pool rack"), None)
+        return next((f for f in found if f.what == "prices of pool rack"), None)
 
     assert prices() is None, "the cloud tells none"
     provider.tell_price("small", 0.01)
@@ -341,6 +341,27 @@ def test_the_tighter_of_two_limits_bounds_what_pools_could_ask_for() -> None:
         nodes=10, spot=3, dollars_per_hour=5.0
     )
     assert clouds.tighter(Limits(), Limits()) == Limits()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as others")
+def test_root_looks_at_clouds_with_the_rights_of_slurm_user(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def whose(*_args: object) -> tuple[Finding, ...]:
+        return (Finding.ok("user", str(os.geteuid())),)
+
+    monkeypatch.setattr(clouds, "examine", whose)
+    config = replace(config, slurm=replace(config.slurm, user="nobody"))
+    parts = doctor.look_at_clouds(config)
+    uid = str(pwd.getpwnam("nobody").pw_uid)
+    assert {f.found for part in parts for f in part.findings if f.what == "user"} == {uid}
+    assert os.geteuid() == 0
+
+
+def test_a_group_of_an_allow_list_that_is_not_there_is_a_note(config: Config) -> None:
+    config = replace(config, who=replace(config.who, accounts=(), groups=("root", "no-such")))
+    (finding,) = head.allowed_groups(config)
+    assert (finding.level, finding.found) == (Level.NOTE, "this host has no group no-such")
 
 
 def test_with_the_units_configuration_it_asks_as_the_services_do(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import builtins
 import os
 import re
+import shutil
 import sys
 import tempfile
 import time
@@ -39,6 +40,7 @@ from tests.slurm import site_cases
 
 pytestmark = unless("slurmctld")
 GOLDEN = Path(__file__).parent.parent / "golden" / "init"
+SLURM_USER = "slurm"
 FRESH = """\
 # Debian's example (slurm-client, slurm.conf.simple), but for the nodes of its partition: with
 # Nodes=ALL, which would take in ours, conf check refuses it.
@@ -72,6 +74,8 @@ class Host:
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.root = root
+        self.of_root = False
+        """Whether SlurmUser is root, who may use the sockets and files of a test's own daemons."""
         self.yaml = root / "slurm-elastic.yaml"
         (root / "home").mkdir()
         for name in [n for n in os.environ if n.startswith(("AWS_", "OS_", "ONE_"))]:
@@ -93,10 +97,18 @@ class Host:
             conf.parent.mkdir()
             conf.write_text(FRESH)
             return conf
-        return site_cases.copy(name, self.root)
+        conf = site_cases.copy(name, self.root)
+        if self.of_root:
+            conf.write_text(conf.read_text().replace("SlurmUser=slurm", "SlurmUser=root"))
+        return conf
 
     def init(self, conf: Path, *arguments: str) -> int:
         return main(["init", "--slurm-conf", str(conf), "--output", str(self.yaml), *arguments])
+
+    def for_the_services(self, *files: Path) -> None:
+        """Credentials that SlurmUser may read."""
+        for file in files if os.geteuid() == 0 else ():
+            shutil.chown(file, SLURM_USER)
 
     def run(self, *arguments: str) -> int:
         return main(["--config", str(self.yaml), *arguments])
@@ -164,7 +176,9 @@ def test_a_slurmctld_that_does_not_answer_is_told(
 ) -> None:
     monkeypatch.setattr(doctor, "ProbingCli", lambda _settings: FakeSlurm())
     assert host.init(host.site("small"), "--yes") == 1
-    assert "wrong slurmctld" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "wrong slurmctld" in out
+    assert "doctor --quick   # once what it found is put right" in out.partition("next:")[2]
 
 
 def test_without_an_option_it_is_the_slurm_conf_of_slurms_own_variable(
@@ -216,33 +230,38 @@ def test_a_second_run_has_its_defaults_from_the_file(
     text = host.yaml.read_text()
     capsys.readouterr()
     # groups and cap, the longest time as it is, checkpoints
-    typing(monkeypatch, "physics", "4", "", "/shared/checkpoints")
+    typing(monkeypatch, "users", "4", "", "/shared/checkpoints")
     assert host.init(conf) == 0
     out = capsys.readouterr().out
-    assert "it keeps what it has, and defaults are as it has them" in out
-    assert "(as the configuration has)" in out
+    assert "only what is new is put into it, and its values are the defaults" in out
     assert f"changed {host.yaml}" in out
     config = configfile.load(host.yaml)
-    assert (config.who.groups, config.who.max_time) == (("physics",), 86400)
+    assert config.who_of(config.clouds[0]).groups == ("users",)
+    assert config.who.max_time == 86400
     assert config.limits.dollars_per_hour == 4
     assert config.checkpoint.directory == "/shared/checkpoints"
-    kept = [line for line in text.splitlines() if not line.startswith("who:")]
+    examples = ("# limits:", "    # who:")  # values are in their places now
+    kept = [line for line in text.splitlines() if not line.startswith(examples)]
     assert all(line in host.yaml.read_text().splitlines() for line in kept)
-    typing(monkeypatch, "none", "", "", "")
+    assert not any(line.startswith(examples) for line in host.yaml.read_text().splitlines())
+    typing(monkeypatch, "none", "none", "", "none")
     assert host.init(conf) == 0
-    assert configfile.load(host.yaml).who.groups == ()
+    assert "(as the configuration has it)" in capsys.readouterr().out
+    assert host.yaml.read_text().splitlines() == kept  # nothing of them is left over
 
 
-def test_what_is_over_several_lines_is_left_to_a_person(
+def test_what_cannot_be_put_in_is_told_whole(
     host: Host, capsys: pytest.CaptureFixture[str]
 ) -> None:
     conf = host.site("small")
     assert host.init(conf, "--yes") == 0
-    text = host.yaml.read_text().replace("who: {max_time: 1d}", "who:\n  max_time: 1d")
+    text = host.yaml.read_text().replace("who: {max_time: 1d}", "who: &w\n  ? max_time\n  : 1d")
     host.yaml.write_text(text)
-    (host.root / "answers.yaml").write_text("groups: [physics]\n")
+    (host.root / "answers.yaml").write_text("max_time: 2d\ncap: 9\n")
     assert host.init(conf, "--answers", str(host.root / "answers.yaml")) == 2
-    assert "put groups: [physics] into it by hand" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "nothing is changed" in told
+    assert "  who.max_time: 2d\n  limits.dollars_per_hour: 9\n" in told
     assert host.yaml.read_text() == text
 
 
@@ -255,6 +274,58 @@ def test_ctrl_c_says_that_nothing_is_written(
     assert not host.yaml.exists()
 
 
+def test_the_end_of_input_says_so_on_a_line_of_its_own(
+    host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ended(prompt: str = "") -> str:
+        print(prompt, end="")
+        raise EOFError
+
+    monkeypatch.setattr(builtins, "input", ended)
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    assert host.init(host.site("small")) == 2
+    told = capsys.readouterr()
+    assert told.out.endswith("] \n")
+    assert told.err == "slurm-elastic: stopped; nothing is written\n"
+
+
+def test_what_this_host_does_not_know_is_to_be_typed_twice(
+    host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    conf = host.site("small")
+    assert host.init(conf, "--yes") == 0
+    capsys.readouterr()
+    typing(monkeypatch, "no-such", "no-such", "", "", "")
+    assert host.init(conf) == 0
+    out = capsys.readouterr().out
+    assert out.count("this host has no group no-such: correct it, or type it again") == 1
+    assert "note  who may use rehearsal: this host has no group no-such" in out
+
+
+def test_what_is_no_text_or_no_file_is_told(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
+    conf = host.site("small")
+    host.yaml.write_bytes(b"cluster: {name: \xff}\n")
+    assert host.init(conf, "--yes") == 2
+    assert "expected UTF-8 text; nothing is changed" in capsys.readouterr().err
+    host.yaml.unlink()
+    os.mkfifo(host.yaml)
+    assert host.init(conf, "--yes") == 2
+    assert "expected a file, no device and no pipe; nothing is written" in capsys.readouterr().err
+
+
+def test_a_broken_file_of_profiles_is_no_cloud_that_is_not_there(
+    host: Host, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = host.root / "home" / ".aws" / "config"
+    file.parent.mkdir()
+    file.write_text("[default\nregion\n")
+    assert host.init(host.site("small"), "--yes") == 2
+    told = capsys.readouterr()
+    assert "do first what is said of aws; nothing is written" in told.err
+    assert f"file: {file}" in " ".join(told.out.split())
+    assert not host.yaml.exists()
+
+
 def test_ctrl_c_in_the_checks_says_that_the_file_is_written(
     host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -263,7 +334,9 @@ def test_ctrl_c_in_the_checks_says_that_the_file_is_written(
 
     monkeypatch.setattr("slurm_elastic.cli.conf.run_check", stopped)
     assert host.init(host.site("small"), "--yes") == 130
-    assert f"stopped; {host.yaml} is written, but not checked" in capsys.readouterr().err
+    assert (
+        f"stopped; {host.yaml} is written; its checks are not finished" in capsys.readouterr().err
+    )
     assert host.yaml.exists()
 
 
@@ -289,6 +362,11 @@ def test_what_it_made_is_told(host: Host, capsys: pytest.CaptureFixture[str]) ->
         ("localhost", "to a machine localhost is itself"),
         ("head_1", "'head_1' is neither a name nor an address"),
         ("head:99999", "has no port from 1 to 65535"),
+        ("http://head", "http://head is a URL"),
+        ("[fe80::1]:6817", "[fe80::1]:6817 is an IPv6 address"),
+        ("255.255.255.255", "no machine reaches"),
+        ("169.254.1.1", "no machine reaches"),
+        ("0x7f000001", "0x7f000001 is no address"),
         ("head.example.org:6817", ""),
         ("10.0.0.1", ""),
         ("none", ""),
@@ -301,7 +379,7 @@ def test_a_head_that_can_be_none_is_asked_again(head: str, words: str, host: Hos
     asked = questions(facts(host.site("small")), [joins])
     accepts = next(one.accepts for one in asked if one.key == "head")
     if not words:
-        assert accepts(head) == ("" if head == "none" else head)
+        assert accepts(head) == {"head": "" if head == "none" else head}
         return
     with pytest.raises(ValueError, match=re.escape(words)):
         accepts(head)
@@ -404,7 +482,7 @@ def test_ec2_is_found_with_image_network_types_and_prices(
         assert len(cloud.subnets) >= 3
         (pool,) = config.pools
         assert pool.markets == (Market.SPOT, Market.ON_DEMAND)
-        assert config.who.groups == ("physics", "bio")
+        assert config.who_of(cloud).groups == ("physics", "bio")
         assert config.limits.dollars_per_hour == 4
         assert config.join.head == "10.0.0.1"
         whole = catalogues.completed(configfile.read(host.yaml), time.time())
@@ -421,8 +499,9 @@ def test_an_account_that_lacks_something_is_no_reason_for_a_rehearsal(
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
     assert host.init(host.site("small"), "--yes") == 2
-    told = capsys.readouterr().err
-    assert "nothing is written: AWS profile default: name its region: aws configure set" in told
+    told = capsys.readouterr()
+    assert "do first what is said of aws; nothing is written" in told.err
+    assert "do: name its region: aws configure set" in told.out
     assert not host.yaml.exists()
 
 
@@ -437,6 +516,7 @@ def test_openstack_and_opennebula_are_found(
              "created_at": "2026-01-01T00:00:00Z"},
         ]  # fmt: skip
         bed = OneBed(one, host.root)
+        host.for_the_services(bed.auth, stack.file)
         monkeypatch.setenv("OS_CLIENT_CONFIG_FILE", str(stack.file))
         monkeypatch.setenv("ONE_AUTH", str(bed.auth))
         monkeypatch.setenv("ONE_XMLRPC", one.endpoint)
@@ -463,6 +543,7 @@ def test_clouds_are_added_to_a_file_and_nothing_in_it_is_touched(
     (host.root / "one").mkdir()
     with running_one(host.root / "one") as one:
         bed = OneBed(one, host.root)
+        host.for_the_services(bed.auth)
         monkeypatch.setenv("ONE_AUTH", str(bed.auth))
         monkeypatch.setenv("ONE_XMLRPC", one.endpoint)
         (host.root / "answers.yaml").write_text("shape: 2x4G\nhead: none\n")

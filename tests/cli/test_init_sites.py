@@ -98,7 +98,7 @@ def test_a_small_lab_with_ec2(site: Site) -> None:
     config = site.init("small", "groups: [users]\ncap: 4\nshape: 4x8G\nhead: 10.0.0.1\n")
     (cloud,) = config.clouds
     assert cloud.location is Location.PUBLIC
-    assert config.who.groups == ("users",)
+    assert config.who_of(cloud).groups == ("users",)
     text = site.host.yaml.read_text()
     assert "generation: 5.., exclude: [t*, inf*" in text
 
@@ -111,11 +111,12 @@ def test_openstack_and_ec2_with_own_nodes(site: Site) -> None:
         {"id": "11111111-aaaa-4bbb-8ccc-111111111111", "name": "worker", "status": "active",
          "created_at": "2026-01-01T00:00:00Z"},
     ]  # fmt: skip
+    site.host.for_the_services(bed.file)
     site.patch.setenv("OS_CLIENT_CONFIG_FILE", str(bed.file))
     answers = "accounts: [physics]\ncap: 4\nshape: 4x8G\nhead: head.example.org\n"
     config = site.init("accounting", answers)
     assert [c.provider for c in config.clouds] == ["openstack", "aws"]
-    assert config.who.accounts == ("physics",)
+    assert [config.who_of(c).accounts for c in config.clouds] == [(), ("physics",)]
 
 
 @pytest.mark.release
@@ -123,7 +124,9 @@ def test_opennebula(site: Site) -> None:
     place = site.host.root / "one"
     place.mkdir()
     one = site.stack.enter_context(running_one(place))
-    site.patch.setenv("ONE_AUTH", str(OneBed(one, site.host.root).auth))
+    auth = OneBed(one, site.host.root).auth
+    site.host.for_the_services(auth)
+    site.patch.setenv("ONE_AUTH", str(auth))
     site.patch.setenv("ONE_XMLRPC", one.endpoint)
     config = site.init("small", "shape: 2x4G\nhead: head.example.org\n")
     assert [c.provider for c in config.clouds] == ["opennebula"]
@@ -140,6 +143,7 @@ ENGINE = {
 
 @pytest.mark.release
 def test_docker(site: Site) -> None:
+    site.host.of_root = True
     socket = site.host.root / "engine.sock"
     engine = site.stack.enter_context(running_proxy(socket, None))
     engine.fail(*(
@@ -157,15 +161,17 @@ def test_docker(site: Site) -> None:
 def test_an_engine_without_an_image_is_told(
     host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    host.of_root = True
     with running_proxy(host.root / "engine.sock", None):
         socket = host.root / "engine.sock"
         monkeypatch.setattr("slurm_elastic.providers.docker.found.SOCKET", socket)
         assert host.init(host.site("small"), "--yes") == 2
-    assert "make an image with slurm in its name (docs/docker.md)" in capsys.readouterr().err
+    assert "make an image with slurm in its name (docs/docker.md)" in capsys.readouterr().out
     assert not host.yaml.exists()
 
 
 def test_redfish_and_libvirt(site: Site, tmp_path: Path) -> None:
+    site.host.of_root = True
     bmcs = site.stack.enter_context(redfish.running(tmp_path))
     login = redfish.RedfishBed(bmcs, tmp_path).login
     site.patch.setattr("slurm_elastic.providers.redfish.found.CREDENTIALS", login)

@@ -101,7 +101,8 @@ def opened_by_a_person(site: Sandbox) -> None:
     root, ports = site.layout.dir, site.layout.read().ports
     text = site.layout.config.read_text()
     for old, new in (
-        ("who: {", "who: {groups: [nogroup, root], default_time: 10m, "),
+        ("\nwho: {", "\nwho: {default_time: 10m, "),
+        ("# who: {accounts: [physics]}", "who: {groups: [nogroup, root]}"),
         ("# limits: {dollars_per_hour: 5}", "limits: {dollars_per_hour: 5}"),
         ("slurm: {", f"state_dir: {root}/state\nslurm: {{programs_dir: {root}/programs, "),
         ("    nodes: aws-", f"    slurmd_port: {ports.nodes + site.spec.static_nodes}\n    nodes: aws-"),

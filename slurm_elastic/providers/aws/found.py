@@ -11,7 +11,7 @@ from botocore.exceptions import BotoCoreError
 from msgspec import structs
 
 from slurm_elastic.base.errors import ProviderError
-from slurm_elastic.config.found import Found, SearchPlace, unusable
+from slurm_elastic.config.found import Found, SearchPlace, unanswered, unusable
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.providers.aws.client import Api
 from slurm_elastic.providers.aws.known_types import known_types
@@ -33,7 +33,8 @@ def found(place: SearchPlace) -> Iterator[Found]:
     """One for each profile with a region; nothing where there are no credentials at all."""
     try:
         profiles = [None, *boto3.session.Session().available_profiles]
-    except BotoCoreError:
+    except BotoCoreError as error:
+        yield unusable(_found("aws", "AWS profiles"), f"correct the file: {error}")
         return
     seen = 0
     for profile in profiles:
@@ -53,23 +54,21 @@ def _looked(profile: str | None, place: SearchPlace) -> Found | None:
     except BotoCoreError:
         return None
     word = re.sub(r"[^a-z0-9]+", "-", (profile or "").lower()).strip("-")
-    one = Found(
-        name=f"aws-{word}" if word else "aws",
-        provider="aws",
-        location=Location.PUBLIC,
-        what=f"AWS profile {profile or 'default'}",
-        usable=True,
-        spot=True,
-        narrowed=FOR_BATCH,
-        joins=True,
-    )
+    one = _found(f"aws-{word}" if word else "aws", f"AWS profile {profile or 'default'}")
     region = session.region_name
     if region is None:
         return unusable(one, "name its region: aws configure set region REGION")
     try:
         return _with_settings(one, profile, region, place.environment.get("AWS_ENDPOINT_URL"))
     except ProviderError as error:
-        return unusable(one, f"{error.refusal[:160]}")
+        return unanswered(one, f"the credentials and the region of {one.what}", error)
+
+
+def _found(name: str, what: str) -> Found:
+    return Found(
+        name=name, provider="aws", location=Location.PUBLIC, what=what, usable=True, spot=True,
+        narrowed=FOR_BATCH, joins=True,
+    )  # fmt: skip
 
 
 def _with_settings(one: Found, profile: str | None, region: str, endpoint: str | None) -> Found:
@@ -82,18 +81,21 @@ def _with_settings(one: Found, profile: str | None, region: str, endpoint: str |
     api = Api(settings, None)
     image = _image(api.send("describe_images", {"Owners": ["self"]}))
     if image is None:
-        return unusable(one, "make an image of this account (docs/images.md)")
-    keys = {**base, "image": image, "catalogue": True, "subnets": _subnets(api)}
+        return unusable(one, "make an image in this account (docs/images.md)")
+    keys = {**base, "image": image["ImageId"], "catalogue": True, "subnets": _subnets(api)}
     groups = _groups(api)
     keys |= {"security_groups": groups} if groups else {}
-    return structs.replace(one, keys=keys, types=known_types(settings))
+    what = f"{one.what}, image {image.get('Name') or image['ImageId']}"
+    return structs.replace(one, what=what, keys=keys, types=known_types(settings))
 
 
-def _image(answer: Mapping[str, Any]) -> str | None:
+def _image(answer: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The account's newest with Slurm in its name, else its newest."""
-    images = sorted(answer.get("Images", ()), key=lambda i: str(i.get("CreationDate", "")))
+    images: list[Mapping[str, Any]] = sorted(
+        answer.get("Images", ()), key=lambda i: str(i.get("CreationDate", ""))
+    )
     slurm = [i for i in images if "slurm" in str(i.get("Name", "")).lower()]
-    return str((slurm or images)[-1]["ImageId"]) if images else None
+    return (slurm or images)[-1] if images else None
 
 
 def _subnets(api: Api) -> dict[str, str]:

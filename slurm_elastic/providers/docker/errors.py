@@ -91,7 +91,7 @@ def _from_outside(error: BaseException) -> tuple[type[ProviderError], str, str] 
     if isinstance(error, NoCredentials):
         return AuthError, "NoCredentials", str(error)
     if isinstance(error, PermissionError):
-        return AuthError, "NotPermitted", "the user slurm may not use its socket"
+        return AuthError, "NotPermitted", "SlurmUser may not use its socket, the group docker may"
     if isinstance(error, ssl.SSLCertVerificationError):
         text = f"its certificate is refused: {error.verify_message} (see ca_file)"
         return AuthError, "Certificate", text

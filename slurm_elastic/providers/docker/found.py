@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import ProviderError
-from slurm_elastic.config.found import Found, SearchPlace, unusable
+from slurm_elastic.config.found import Found, SearchPlace, unanswered, unusable
 from slurm_elastic.config.requirements import KnownType
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.providers.docker.client import Client
@@ -31,11 +30,9 @@ def found(place: SearchPlace) -> Iterator[Found]:
         return
     one = Found(
         name="boxes", provider="docker", location=Location.ON_PREMISES, usable=True, joins=True,
-        what=str(SOCKET), sized=True,
+        what=f"the Docker engine of this host ({SOCKET})", sized=True,
+        reads={str(SOCKET): "put {user} into the group docker (docs/docker.md)"},
     )  # fmt: skip
-    if not os.access(SOCKET, os.W_OK):
-        yield unusable(one, "put SlurmUser into the group docker (docs/docker.md)")
-        return
     hosts = {HERE: DockerHost(url=f"unix://{SOCKET}")}
     engines = Engines(DockerCloud(
         name=one.name, location=one.location, hosts=hosts, image="?", network="?", types={},
@@ -45,7 +42,7 @@ def found(place: SearchPlace) -> Iterator[Found]:
         with engines.limited():
             yield engines.call(HERE, lambda client: _with_settings(one, client))
     except ProviderError as error:
-        yield unusable(one, f"{error.message[:160]}")
+        yield unanswered(one, "the engine (journalctl -u docker)", error)
 
 
 def _with_settings(one: Found, client: Client) -> Found:

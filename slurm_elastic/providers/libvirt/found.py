@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import ProviderError
-from slurm_elastic.config.found import Found, SearchPlace, unusable
+from slurm_elastic.config.found import Found, SearchPlace, unanswered, unusable
 from slurm_elastic.config.requirements import KnownType
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.providers.libvirt.hosts import LibvirtHosts
@@ -24,11 +24,13 @@ HERE = "here"
 def found(place: SearchPlace) -> Iterator[Found]:
     """The host of its socket, with an image and a network for nodes."""
     del place
-    if not any(socket.exists() for socket in SOCKETS):
+    sockets = [socket for socket in SOCKETS if socket.exists()]
+    if not sockets:
         return
     one = Found(
         name="lab", provider="libvirt", location=Location.ON_PREMISES, usable=True, joins=True,
-        what=URI, sized=True,
+        what=f"KVM of this host ({URI})", sized=True,
+        reads={str(sockets[0]): "put {user} into the group libvirt (docs/libvirt.md)"},
     )  # fmt: skip
     hosts = LibvirtHosts(LibvirtCloud(
         name=one.name, location=one.location, hosts={HERE: LibvirtHost(uri=URI)}, image="?",
@@ -38,7 +40,7 @@ def found(place: SearchPlace) -> Iterator[Found]:
         with hosts.limited():
             yield hosts.call(HERE, lambda connection: _with_settings(one, connection))
     except ProviderError as error:
-        yield unusable(one, f"{error.message[:160]}")
+        yield unanswered(one, "the daemon (journalctl -u libvirtd)", error)
 
 
 def _with_settings(one: Found, connection: Any) -> Found:  # noqa: ANN401
@@ -49,8 +51,8 @@ def _with_settings(one: Found, connection: Any) -> Found:  # noqa: ANN401
     active = (net.name() for net in connection.listAllNetworks() if net.isActive())
     networks = sorted(active, key=lambda name: (name == "default", name))
     if not images or not networks:
-        lacks = "an active network" if images else "an image, with slurm in its name,"
-        return unusable(one, f"make {lacks} there (docs/libvirt.md)")
+        lacks = "an active network" if images else "an image with slurm in its name"
+        return unusable(one, f"make {lacks} (docs/libvirt.md)")
     storage, image = images[0]
     told = connection.getCapabilities()
     keys: dict[str, object] = {

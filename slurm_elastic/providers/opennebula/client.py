@@ -156,4 +156,4 @@ def _connect(connection: http.client.HTTPConnection) -> None:
     except ssl.SSLError:
         raise
     except OSError as error:
-        raise NotConnected(str(error)) from error
+        raise NotConnected(error.strerror or str(error)) from error

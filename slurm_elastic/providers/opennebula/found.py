@@ -8,14 +8,16 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from slurm_elastic.base.errors import ProviderError
-from slurm_elastic.config.found import Found, SearchPlace, unusable
+from slurm_elastic.base.errors import AuthError, ProviderError
+from slurm_elastic.config.found import Found, SearchPlace, unanswered, unusable
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.providers.opennebula.known_types import known_types
 from slurm_elastic.providers.opennebula.settings import OpenNebulaCloud
 
 HERE = "http://localhost:2633/RPC2"
 PATIENCE = 10.0
+PLACE = "/etc/slurm-elastic/one_auth"
+COPY = f"install -o {{user}} -m 600 {{path}} {PLACE}"
 
 
 def found(place: SearchPlace) -> Iterator[Found]:
@@ -23,17 +25,21 @@ def found(place: SearchPlace) -> Iterator[Found]:
     auth = Path(place.environment.get("ONE_AUTH") or place.home / ".one" / "one_auth")
     if not auth.exists():
         return
-    endpoint = place.environment.get("ONE_XMLRPC") or _told(place.home) or HERE
+    endpoint, where = _endpoint(place)
     one = Found(
         name="nebula", provider="opennebula", location=Location.ON_PREMISES, usable=True,
-        what=f"{auth} for {endpoint}", joins=True,
+        what=f"OpenNebula at {endpoint}, by {auth}", joins=True,
+        reads={str(auth): f"{COPY}; then ONE_AUTH={PLACE} slurm-elastic init"},
     )  # fmt: skip
+    if not endpoint.startswith(("http://", "https://")):
+        yield unusable(one, f"correct {where}: it has no URL such as {HERE}")
+        return
     keys: dict[str, Any] = {"endpoint": endpoint, "auth": str(auth.resolve())}
     settings = OpenNebulaCloud(name=one.name, location=one.location, timeout=PATIENCE, **keys)
     try:
         types = known_types(settings)
     except ProviderError as error:
-        yield unusable(one, f"{error.refusal[:160]}")
+        yield unanswered(one, str(auth) if isinstance(error, AuthError) else where, error)
         return
     if not types:
         yield unusable(one, "make a VM template with CPU and MEMORY that the account may use")
@@ -41,8 +47,12 @@ def found(place: SearchPlace) -> Iterator[Found]:
     yield replace(one, keys={**keys, "catalogue": True}, types=types)
 
 
-def _told(home: Path) -> str:
+def _endpoint(place: SearchPlace) -> tuple[str, str]:
+    """The front end's URL, and what says so."""
+    if told := place.environment.get("ONE_XMLRPC"):
+        return told, "ONE_XMLRPC"
+    file = place.home / ".one" / "one_endpoint"
     try:
-        return (home / ".one" / "one_endpoint").read_text(encoding="utf-8").strip()
+        return file.read_text(encoding="utf-8").strip() or HERE, str(file)
     except (OSError, UnicodeDecodeError):
-        return ""
+        return HERE, f"the front end, or name it in {file}"

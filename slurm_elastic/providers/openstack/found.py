@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from openstack.config.loader import CONFIG_FILES
 
 from slurm_elastic.base.errors import ProviderError
-from slurm_elastic.config.found import Found, SearchPlace, unusable
+from slurm_elastic.config.found import Found, SearchPlace, unanswered, unusable
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.providers.openstack.errors import translated
 from slurm_elastic.providers.openstack.known_types import known_types
@@ -22,6 +22,8 @@ from slurm_elastic.providers.openstack.settings import OpenStackCloud
 
 PATIENCE = 10.0
 MOST = 4
+PLACE = "/etc/slurm-elastic/clouds.yaml"
+COPY = f"install -o {{user}} -m 600 {{path}} {PLACE}"
 
 
 def found(place: SearchPlace) -> Iterator[Found]:
@@ -34,7 +36,9 @@ def found(place: SearchPlace) -> Iterator[Found]:
     try:
         entries = (yaml.safe_load(path.read_text(encoding="utf-8")) or {}).get("clouds", {})
         names = list(entries)
-    except (OSError, yaml.YAMLError, AttributeError, UnicodeDecodeError):
+    except (OSError, yaml.YAMLError, AttributeError, UnicodeDecodeError) as error:
+        one = _found("stack", f"projects in {path}", path)
+        yield unusable(one, f"correct it: it cannot be read{_at(error)}")
         return
     for entry in names[:MOST]:
         yield _looked(str(entry), path)
@@ -42,21 +46,31 @@ def found(place: SearchPlace) -> Iterator[Found]:
 
 def _looked(entry: str, path: Path) -> Found:
     word = re.sub(r"[^a-z0-9]+", "-", entry.lower()).strip("-") or "stack"
-    one = Found(
-        name=word, provider="openstack", location=Location.ON_PREMISES, usable=True,
-        what=f"{entry} of {path}", joins=True,
-    )  # fmt: skip
+    one = _found(word, f"project {entry} in {path}", path)
     keys: dict[str, Any] = {"cloud": entry, "clouds_file": str(path.resolve())}
     settings = OpenStackCloud(name=word, location=one.location, image="?", timeout=PATIENCE, **keys)
     try:
         image, network = _parts(settings)
         types = known_types(settings)
     except ProviderError as error:
-        return unusable(one, f"{error.refusal[:160]}")
+        return unanswered(one, f"entry {entry} of {path}", error)
     if image is None:
         return unusable(one, "make an image in this project (docs/images.md)")
     more = {"image": image, "catalogue": True, "networks": [network or "auto"]}
     return replace(one, keys={**keys, **more}, types=types)
+
+
+def _found(name: str, what: str, path: Path) -> Found:
+    return Found(
+        name=name, provider="openstack", location=Location.ON_PREMISES, usable=True, what=what,
+        joins=True,
+        reads={str(path): f"{COPY}; then OS_CLIENT_CONFIG_FILE={PLACE} slurm-elastic init"},
+    )  # fmt: skip
+
+
+def _at(error: Exception) -> str:
+    mark = getattr(error, "problem_mark", None)
+    return f" (line {mark.line + 1})" if mark else f" ({getattr(error, 'strerror', 'no clouds')})"
 
 
 def _parts(settings: OpenStackCloud) -> tuple[str | None, str | None]:

@@ -13,6 +13,7 @@ from sushy.resources.system.system import System
 
 from slurm_elastic.base import trust
 from slurm_elastic.base.errors import ConfigError, TransientError
+from slurm_elastic.providers.base.errors import causes
 from slurm_elastic.providers.base.statuses import of_status
 from slurm_elastic.providers.redfish.settings import RedfishCloud
 
@@ -68,6 +69,10 @@ class Redfish:
         link.set_http_basic_auth(*self._login)
         try:
             yield System(link, url.path)
+        except exceptions.ConnectionError as error:  # its own text is that of each library below it
+            below = (c.strerror for c in causes(error) if isinstance(c, OSError) and c.strerror)
+            text = f"{host}: {url.netloc} cannot be reached: {next(below, error)}"
+            raise TransientError(name, "NotConnected", text) from error
         except exceptions.HTTPError as error:
             raise of_status(name, error.status_code, f"{host}: {error}") from error
         except (exceptions.SushyError, LookupError, ValueError, AttributeError) as error:

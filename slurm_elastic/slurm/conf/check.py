@@ -88,8 +88,8 @@ def check(plan: ConfPlan, *, wrapper: Sequence[str] | None = None) -> Report:
         raise ConfigError(*problems)
     own = len(site.node_names)
     lines.append(
-        f"a throw-away slurmctld reads the site's {own} nodes and {len(site.partitions)} partitions"
-        " the same with and without the fragment"
+        f"a throw-away slurmctld reads the site's own nodes ({own}) and partitions "
+        f"({len(site.partitions)}) the same with and without the fragment"
     )
     return Report(full=True, lines=tuple(lines))
 

@@ -240,6 +240,7 @@ def _notices(config: Config, pools: Sequence[Pool], site: SiteConf) -> Iterator[
     for reason in blocked_clouds(config).values():
         yield f"{reason}; its partition is INACTIVE until then"
     yield from _gres_notices(config, pools, site)
+    yield from _endless(config, site)
     if "enable_configless" not in site.items("SlurmctldParameters"):
         yield (
             f"hosts that have a slurm.conf of their own (not shared, not configless): copy"
@@ -262,6 +263,21 @@ def _notices(config: Config, pools: Sequence[Pool], site: SiteConf) -> Iterator[
         yield (
             "SlurmctldParameters has idle_on_node_suspend: Slurm then ends a drain when it suspends"
             " a node, also one that you set"
+        )
+
+
+def _endless(config: Config, site: SiteConf) -> Iterator[str]:
+    """Whether jobs that name no time are too long for clouds with a longest one."""
+    default = site.default_partition
+    if default is None or any(default.get(k)[:1].isdigit() for k in ("maxtime", "defaulttime")):
+        return
+    allowed = {cloud.name: config.who_of(cloud) for cloud in config.clouds}
+    closed = [name for name, who in allowed.items() if who.max_time and not who.default_time]
+    if closed:
+        yield (
+            f"partition {default.names[0]} has neither MaxTime nor DefaultTime: jobs that name no"
+            f" time start in no cloud with a max_time ({', '.join(closed)}) until who.default_time"
+            " is set"
         )
 
 

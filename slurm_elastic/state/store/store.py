@@ -108,8 +108,7 @@ class Store:
         self._tickets: list[Ticket] = []
         self._db: sqlite3.Connection
         if not isinstance(home, Elsewhere):
-            with self.lock:
-                self._current()
+            self._current()
 
     def close(self) -> None:
         """Close the files; closing twice is no error."""

@@ -32,7 +32,8 @@ def examine(
                 WHAT,
                 f"{error.code}: {error.message}",
                 expected="the cloud's types and prices: pools have only what is typed",
-                advice=f"`slurm-elastic iam render {cloud.provider}` has the rights; or type types",
+                advice="once the credentials work: `slurm-elastic iam render "
+                f"{cloud.provider}` writes the rights that they need",
             )
             return
     yield _age(cloud, found, now)

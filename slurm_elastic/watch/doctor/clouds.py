@@ -92,9 +92,9 @@ def _credentials(provider: Provider, cloud: CloudSettings) -> Finding:
         return Finding.wrong(
             "credentials",
             f"refused: {error.code}: {error.message}",
-            expected="credentials that the cloud accepts, for the user that runs the daemon",
-            advice=f"renew them, or say in {FILE} where the services find them (docs/install.md); "
-            "the daemon goes on by itself then",
+            expected="credentials that the cloud accepts, which SlurmUser may read",
+            advice="renew them, or give SlurmUser a copy (install -o) and say in "
+            f"{FILE} where it is (docs/install.md); slurm-elasticd then takes them by itself",
             cause=scope_of_cloud(cloud.name),
         )
     except ProviderError as error:
@@ -192,7 +192,7 @@ def _markets(cloud: CloudSettings, pool: Pool, offers: Sequence[Offer]) -> Itera
 
 def _prices(pool: Pool, offers: Sequence[Offer]) -> Iterator[Finding]:
     """Compare typed prices with those that the cloud itself tells."""
-    what = f"typed prices of pool {pool.name}"
+    what = f"prices of pool {pool.name}"
     wrong = {o.instance_type: (o, why) for o in offers if (why := mispriced(o))}
     for offer, why in wrong.values():
         yield Finding.wrong(

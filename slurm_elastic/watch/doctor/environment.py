@@ -36,9 +36,10 @@ def _read(file: Path, user: str) -> tuple[dict[str, str], Finding]:
     except FileNotFoundError:
         home = _directory(user)
         told = f"no {file}: credentials are looked for in the home of {user} ({home})"
-        if not Path(home).is_dir():
-            told += f", which is not there: {file} has to say where they are"
-        return {}, Finding.ok(WHAT, told)
+        if Path(home).is_dir():
+            return {}, Finding.ok(WHAT, told)
+        advice = f"say in {file} where they are (docs/install.md)"
+        return {}, Finding.note(WHAT, f"{told}, which is not there", advice=advice)
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or str(error)
         return {}, Finding.note(

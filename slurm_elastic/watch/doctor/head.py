@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import grp
 import os
 import pwd
 import shutil
@@ -11,7 +10,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from slurm_elastic.base.account import same, trusted
+from slurm_elastic.base.account import is_group, same, trusted
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError, SlurmError
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.config import Config
@@ -134,9 +133,7 @@ def _rights(config: Config) -> Iterator[Finding]:
     named = {"operators": config.users.operators, "viewers": config.users.viewers}
     for key, groups in named.items():
         for group in groups:
-            try:
-                grp.getgrnam(group)
-            except KeyError:
+            if not is_group(group):
                 yield Finding.wrong(
                     f"users.{key}",
                     f"this host has no group {group}",
@@ -170,6 +167,18 @@ def budgets(config: Config) -> Iterator[Finding]:
                 "no public cloud's who.accounts names the account",
                 expected=f"one of {', '.join(sorted(listed))}",
                 advice="is it spelled as in Slurm (sacctmgr show account)?",
+            )
+
+
+def allowed_groups(config: Config) -> Iterator[Finding]:
+    """Groups that clouds are for, which this host has not: slurmctld knows nobody of them."""
+    named = {group: cloud.name for cloud in config.clouds for group in config.who_of(cloud).groups}
+    for group, cloud in named.items():
+        if not is_group(group):
+            yield Finding.note(
+                f"who may use {cloud}",
+                f"this host has no group {group}",
+                advice="correct the name in who.groups, or make the group",
             )
 
 

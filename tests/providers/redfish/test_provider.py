@@ -231,3 +231,12 @@ def test_it_is_small() -> None:
     lines = sum(len(file.read_text().splitlines()) for file in folder.glob("*.py"))
     print(f"provider redfish: {lines} lines")
     assert 0 < lines <= MOST_LINES
+
+
+def test_a_bmc_that_is_not_there_is_told_in_plain_words(bmcs: Bmcs, tmp_path: Path) -> None:
+    hosts = {"h1": "https://127.0.0.1:1/redfish/v1/Systems/1"}
+    cloud = rack(tmp_path, hosts=hosts, credentials=str(RedfishBed(bmcs, tmp_path).login))
+    with pytest.raises(TransientError) as told, redfish_of(cloud)._system("h1"):
+        pass
+    words = "NotConnected: h1: 127.0.0.1:1 cannot be reached: Connection refused"
+    assert told.value.refusal == words
