@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from rich.table import Table
 
 from slurm_elastic.base import writing
-from slurm_elastic.base.errors import ConfigError, SlurmElasticError
+from slurm_elastic.base.errors import ConfigError, SlurmElasticError, why
 from slurm_elastic.cli import conf, doctor
 from slurm_elastic.cli.arguments import DEFAULT_CONFIG
 from slurm_elastic.cli.console import plain
@@ -168,7 +168,7 @@ def _read_answers(path: Path, asked: Sequence[Question]) -> Mapping[str, str]:
         with path.open(encoding="utf-8") as file:
             told = yaml.safe_load(file.read(_MOST_BYTES))
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from None
+        raise ConfigError(f"{path}: cannot be read: {why(error)}") from None
     if not isinstance(told, dict):
         raise ConfigError(f"{path}: expected a mapping of answers by their keys")
     keys = {question.key for question in asked}
