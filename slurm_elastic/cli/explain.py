@@ -17,6 +17,7 @@ from rich.text import Text
 
 from slurm_elastic.base.errors import SlurmElasticError, SlurmError
 from slurm_elastic.base.hostlist import compress, expand
+from slurm_elastic.base.units import brief
 from slurm_elastic.cli import why_not
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.helptext import examples
@@ -41,7 +42,6 @@ from slurm_elastic.state.store.view import to_json
 from slurm_elastic.watch.door.client import chain_of
 from slurm_elastic.watch.door.questions import Chain, ChainAsk
 from slurm_elastic.watch.view.attention import private_note
-from slurm_elastic.watch.view.next_action import brief
 
 OFFERS_SHOWN = 20
 MACHINES_SHOWN = 5

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from slurm_elastic.base.units import brief
 from slurm_elastic.cli.ckpt_tables import titled_table
 from slurm_elastic.cli.shortened import with_rest, words
-from slurm_elastic.watch.view.next_action import brief
 from slurm_elastic.watch.view.rows import InstanceView, JobView
 
 WIDE, NARROW = 120, 72

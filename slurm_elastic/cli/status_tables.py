@@ -15,6 +15,7 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from slurm_elastic.base.hostlist import expand
+from slurm_elastic.base.units import brief
 from slurm_elastic.cli.ckpt_tables import life, saved, threatened, titled_table
 from slurm_elastic.cli.shortened import hosts, more, offers, with_rest, words
 from slurm_elastic.cli.status_machines import NARROW, WIDE, machines
@@ -38,7 +39,6 @@ from slurm_elastic.watch.view.next_action import (
     IDLE,
     IN_USE,
     POWERED_DOWN,
-    brief,
 )
 from slurm_elastic.watch.view.rows import (
     BudgetView,

@@ -10,6 +10,7 @@ from ledger_cases import T0, instance, offer
 from msgspec.structs import replace
 from status_cases import NOW, busy_ledger, busy_slurm, config, job, node
 
+from slurm_elastic.base.units import brief
 from slurm_elastic.config.policies import Budget, CloudPolicies, SitePolicies
 from slurm_elastic.model.cluster import InstanceState, Market
 from slurm_elastic.model.directive import Directive, Pause
@@ -21,7 +22,7 @@ from slurm_elastic.state.ledger import Health, Machine
 from slurm_elastic.watch.view import DAY, Facts, StatusView, status_view
 from slurm_elastic.watch.view.attention import attention
 from slurm_elastic.watch.view.checkpoints import CheckpointFacts
-from slurm_elastic.watch.view.next_action import Outlook, brief, node_note, node_state
+from slurm_elastic.watch.view.next_action import Outlook, node_note, node_state
 from slurm_elastic.watch.view.rows import WAITING_TOLD, Level
 
 

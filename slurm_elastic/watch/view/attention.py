@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable
 
 from msgspec.structs import replace
 
+from slurm_elastic.base.units import brief
 from slurm_elastic.model.finding import CONSOLE, SLURMCTLD
 from slurm_elastic.model.protocols import NO_NODE
 from slurm_elastic.watch.view.checkpoints import CheckpointsView
-from slurm_elastic.watch.view.next_action import brief
 from slurm_elastic.watch.view.rows import (
     BreakerView,
     BudgetView,
