@@ -13,10 +13,13 @@ from typing import ClassVar
 
 from msgspec import Struct
 
+from slurm_elastic.base.units import money
+
 MAINTENANCE = "slurm-elastic:maintenance:"
 """The beginning of the reason of nodes that leave by a directive."""
 OPERATORS, LIMITS = "operators", "limits"
 """The correlations of decisions on directives: LIMITS tell of money, of which not all are told."""
+_EACH = {"dollars_per_hour": "/h", "per_day": " a day", "per_month": " a month"}
 
 
 class _Word(Struct, frozen=True, kw_only=True, tag_field="kind"):
@@ -49,6 +52,11 @@ class _Word(Struct, frozen=True, kw_only=True, tag_field="kind"):
         """Whether nothing new may start there."""
         return True
 
+    @property
+    def end(self) -> str:
+        """What ends it: a command."""
+        return f"slurm-elastic resume {self.scope.partition(':')[2]}".rstrip()
+
 
 class Pause(_Word, frozen=True, kw_only=True, tag="pause"):
     """No new machines in ``scope``. Running jobs stay."""
@@ -77,7 +85,13 @@ class LimitChange(_Word, frozen=True, kw_only=True, tag="limit"):
 
     @property
     def fact(self) -> str:
-        return f"{self.subject}: {self.key} is {self.value:g}"
+        return f"{self.subject}: {self.key} is {bound(self.key, self.value)}"
+
+    @property
+    def end(self) -> str:
+        kind, _, name = self.scope.partition(":")
+        named = name if kind in ("cloud", "pool") else self.scope or "cluster"
+        return f"slurm-elastic limit {named} {self.key} reset"
 
 
 class Departure(_Word, frozen=True, kw_only=True, tag="departure"):
@@ -124,6 +138,11 @@ class Departure(_Word, frozen=True, kw_only=True, tag="departure"):
         be = "are" if many and not self.scope else "is"
         return f"{about} {be} {self.VERBS[self.verb]}{f' to {self.to}' if self.to else ''}"
 
+    @property
+    def end(self) -> str:
+        command = super().end if self.scope else f"slurm-elastic resume {self.about}"
+        return command if self.closes else f"all of them have left, or {command}"
+
 
 Word = Pause | LimitChange | Departure
 
@@ -149,6 +168,13 @@ class Directive(Struct, frozen=True, kw_only=True):
     def correlation(self) -> str:
         """That of decisions on it."""
         return LIMITS if self.word.is_limit else OPERATORS
+
+
+def bound(key: str, value: float | None) -> str:
+    """The value of a limit for people: ``$5.00/h``, ``4``."""
+    if value is None:
+        return "no limit"
+    return f"{money(value)}{_EACH[key]}" if key in _EACH else f"{value:g}"
 
 
 def stop_reason(directive: Directive, since: str = "") -> str:
