@@ -25,6 +25,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.base import writing
 from slurm_elastic.base.errors import CheckpointError, SlurmError, why
+from slurm_elastic.base.units import brief
 from slurm_elastic.checkpointers.completion import Completion, Ended, completion_of
 from slurm_elastic.config.checkpoint import SignalSettings
 from slurm_elastic.model.checkpoint import Image, JobRun, Origin
@@ -184,7 +185,7 @@ class SignalCheckpointer:
             now = self._clock()
             if now + POLL >= deadline:
                 raise CheckpointError(
-                    f"job {run.label} showed no {sign} in {now - save.asked:.0f} s"
+                    f"job {run.label} showed no {sign} in {brief(now - save.asked)}"
                 )
             if now >= again:
                 self._send_save(run, settings_of(self._settings, run), stop=save.stop)

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from slurm_elastic.base.errors import SlurmElasticError, SlurmError
 from slurm_elastic.base.hostlist import compress, expand
-from slurm_elastic.base.units import brief
+from slurm_elastic.base.units import brief, money
 from slurm_elastic.cli import why_not
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.helptext import examples
@@ -348,7 +348,7 @@ def _date(decision: Decision) -> str:
 
 def _machine(machine: Machine) -> Text:
     i = machine.instance
-    text = Text(f"{i.node}: {i.id}, {i.instance_type} in {i.zone}, {i.market}, ${i.price:.4f}/h")
+    text = Text(f"{i.node}: {i.id}, {i.instance_type} in {i.zone}, {i.market}, {money(i.price)}/h")
     text.append(f", since {_clock(i.launched, day=True)}")
     if machine.ended is not None:
         text.append(f", ended after {brief(machine.ended - i.launched)}: {machine.why}")

@@ -15,7 +15,7 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from slurm_elastic.base.hostlist import expand
-from slurm_elastic.base.units import brief
+from slurm_elastic.base.units import brief, money
 from slurm_elastic.cli.ckpt_tables import life, saved, threatened, titled_table
 from slurm_elastic.cli.shortened import hosts, more, offers, with_rest, words
 from slurm_elastic.cli.status_machines import NARROW, WIDE, machines
@@ -272,10 +272,10 @@ def _nodes(
 
 def _summary(site: SiteView, instances: Sequence[InstanceView]) -> Text:
     count = f"{site.machines} of at most {site.limit}" if site.limit else f"{site.machines}"
-    worst = f"at worst ${site.price_worst:.2f}/h"
+    worst = f"at worst {money(site.price_worst)}/h"
     if site.price_limit is not None:
-        worst += f" of at most ${site.price_limit:.2f}/h"
-    text = Text(f"Machines: {count}; ${dollars(site.price_now)}/h now, {worst}")
+        worst += f" of at most {money(site.price_limit)}/h"
+    text = Text(f"Machines: {count}; {money(site.price_now)}/h now, {worst}")
     loud = sum(not i.calm for i in instances)
     if loud:
         text.append(f"; {loud} need attention" if loud > 1 else "; 1 needs attention", _WARN)
@@ -333,8 +333,8 @@ def _budgets(budgets: Sequence[BudgetView]) -> RenderableType:
         cells = []
         for spent, bound in ((b.day, b.per_day), (b.month, b.per_month)):
             over = bound is not None and spent >= bound
-            cells.append(Text(f"{spent:.4f}", style=_BAD if over else ""))
-            cells.append(Text("-" if bound is None else f"{bound:g}"))
+            cells.append(Text(dollars(spent), style=_BAD if over else ""))
+            cells.append(Text("-" if bound is None else dollars(bound)))
         table.add_row(Text(payer(b)), *cells)
     return table
 

@@ -403,7 +403,7 @@ def test_the_site_is_simulated_as_it_is_configured(
         (
             POLICIES,
             ["--billing", "hourly(seconds=100)"],
-            "delayed waits until 120 s before the end",
+            "delayed waits until 2m before the end",
         ),
         ("", [], "there are no pools"),
     ],

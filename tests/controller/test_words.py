@@ -130,8 +130,8 @@ def bought(*machines: tuple[str, Market, float], among: int = 0) -> str:
 
 def test_what_was_bought_is_told_in_words() -> None:
     spot, plain = ("small", Market.SPOT, 0.03), ("large", Market.ON_DEMAND, 0.1)
-    one = "small in eu-west-1a, spot, $0.0300/h"
-    other = "large in eu-west-1a, on-demand, $0.1000/h"
+    one = "small in eu-west-1a, spot, $0.03/h"
+    other = "large in eu-west-1a, on-demand, $0.10/h"
     assert bought(spot) == bought(spot, spot) == one
     assert bought(plain, spot, spot) == f"{one} (2); {other} (1)"
     assert bought(spot, among=2) == f"{one}, chosen by the cloud among 3 offers"

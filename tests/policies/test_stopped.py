@@ -87,7 +87,7 @@ def test_of_too_many_the_oldest_end() -> None:
 @pytest.mark.parametrize(
     ("one", "words"),
     [
-        (off(1, age=1001), "the pool's maximum is 1000 s"),
+        (off(1, age=1001), "the pool's maximum is 16m"),
         (off(1, generation="g2"), "another image"),
         (off(1, zone="y"), "zone y"),
         (off(1, instance_type="large"), "large is not among"),

@@ -10,7 +10,6 @@ from ledger_cases import T0, instance, offer
 from msgspec.structs import replace
 from status_cases import NOW, busy_ledger, busy_slurm, config, job, node
 
-from slurm_elastic.base.units import brief
 from slurm_elastic.config.policies import Budget, CloudPolicies, SitePolicies
 from slurm_elastic.model.cluster import InstanceState, Market
 from slurm_elastic.model.directive import Directive, Pause
@@ -340,26 +339,6 @@ def test_next_actions(
     assert outlook(tmp_path, machine, slurm_node, **how) == phrase
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (-5, "0s"),
-        (0.4, "0s"),
-        (59.4, "59s"),
-        (60, "1m"),
-        (200, "3m 20s"),
-        (599, "9m 59s"),
-        (605, "10m"),
-        (3600, "1h"),
-        (3780, "1h 3m"),
-        (86400, "1d"),
-        (187200, "2d 4h"),
-    ],
-)
-def test_durations_are_short(seconds: float, text: str) -> None:
-    assert brief(seconds) == text
-
-
 WORDS = ("IDLE", "ALLOCATED", "MIXED", "DOWN", "DRAIN", "POWERED_DOWN", "POWERING_UP", "UNKNOWN")
 
 
@@ -410,7 +389,7 @@ def test_five_thousand_machines_are_joined_quickly(tmp_path: Path) -> None:
 
 
 def test_what_a_policy_holds_has_no_end_of_its_own(tmp_path: Path) -> None:
-    why = "the budget of $5 a day is spent"
+    why = "the budget of $5.00 a day is spent"
     rows = [
         Exclusion(kind=POLICY, scope=f"pub{i}", pool="general", cause=why, since=T0, until=T0 + i)
         for i in (1, 2)

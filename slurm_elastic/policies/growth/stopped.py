@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
+from slurm_elastic.base.units import brief
 from slurm_elastic.model.cluster import OFF, Market, Pool
 from slurm_elastic.model.directive import Departure, Directive, stop_reason
 from slurm_elastic.model.memory import Machine, generation_time
@@ -108,7 +109,7 @@ def unfit(machine: Machine, pool: Pool | None, now: float) -> str:
         return f"zone {one.zone} is not among the pool's zones any more"
     seconds = age(born(machine), now)
     if pool.max_age is not None and seconds > pool.max_age:
-        return f"it is {seconds:.0f} s old, the pool's maximum is {pool.max_age:.0f} s"
+        return f"it is {brief(seconds)} old, the pool's maximum is {brief(pool.max_age)}"
     return ""
 
 

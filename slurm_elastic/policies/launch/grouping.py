@@ -18,7 +18,7 @@ LONGEST = 240
 """Characters that are kept of one reason: a cloud's error may be a page."""
 TOLD = 3
 """Causes that a sentence names; the detail of a decision has more."""
-_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_NUMBER = re.compile(r"(?<!\w)\d+[smhd]\b(?: \d+[smh]\b)?|\d+(?:\.\d+)?")  # also ``1h 3m``
 
 
 class Group(Struct, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from slurm_elastic.base.units import brief
 from slurm_elastic.model.cluster import OFF, Instance, InstanceState
 from slurm_elastic.policies.actions import Abandon, Action, Adopt, AdoptStopped, Confirm, Retry
 from slurm_elastic.policies.nodes.node_state import Phase
@@ -70,5 +71,5 @@ def _intent(view: CloudView, intent: Intent, found: _Found, patience: Thresholds
     why = f"{served[0]} has another one" if served else "Slurm wants none of its nodes"
     return Abandon(
         generation=intent.generation,
-        reason=f"no machine of it was seen for {age:.0f} s and {why}",
+        reason=f"no machine of it was seen for {brief(age)} and {why}",
     )

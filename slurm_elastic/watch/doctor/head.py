@@ -14,6 +14,7 @@ from pathlib import Path
 from slurm_elastic.base.account import same, trusted
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError, SlurmError
 from slurm_elastic.base.hostlist import compress
+from slurm_elastic.base.units import brief
 from slurm_elastic.config import Config
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.model.finding import SLURMCTLD, Finding, Level
@@ -182,7 +183,7 @@ def spool(config: Config, now: float) -> Iterator[Finding]:
     if oldest > WAITING:
         yield Finding.note(
             "spool",
-            f"{len(times)} request(s), the oldest waits for {oldest:.0f} s",
+            f"{len(times)} request(s), the oldest waits for {brief(oldest)}",
             expected="requests that wait for their turn to boot, or none",
             advice="is the daemon alive? Its log says what it waits for",
         )
