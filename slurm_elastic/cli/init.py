@@ -14,6 +14,7 @@ from rich.table import Table
 
 from slurm_elastic.base import writing
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError, why
+from slurm_elastic.base.units import counted
 from slurm_elastic.cli import conf, doctor
 from slurm_elastic.cli.arguments import DEFAULT_CONFIG
 from slurm_elastic.cli.console import plain
@@ -231,7 +232,8 @@ def _checked(path: Path) -> int:
         print(f"wrote {path.parent / configfile.UUID_FILE}, which marks this cluster's machines")
     option = "" if path == Path(DEFAULT_CONFIG) else f" --config {path}"
     config = configfile.load(path, whole=True)
-    print(f"conf show: {len(config.clouds)} cloud(s), {len(config.pools)} pool(s)\nconf check:")
+    clouds, pools = counted(len(config.clouds), "cloud"), counted(len(config.pools), "pool")
+    print(f"conf show: {clouds}, {pools}\nconf check:")
     sys.stdout.flush()
     failed = 0
     try:

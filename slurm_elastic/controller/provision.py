@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import AuthError, ProviderError, bounded
 from slurm_elastic.base.faults import reach
-from slurm_elastic.base.units import brief, money
+from slurm_elastic.base.units import brief, counted, money
 from slurm_elastic.controller.boots import record_registrations
 from slurm_elastic.controller.context import Site, new_generation
 from slurm_elastic.controller.launch import (
@@ -252,7 +252,7 @@ def _why(request: NodeRequest, left: Sequence[str], decided: NextLaunch) -> str:
     rejected = [(r.offer, r.reason) for r in decided.placement.rejected]
     if not decided.spare:
         return sentence(grouped(rejected)) or f"cloud {request.pool.cloud} gave no offers"
-    wanted = f"{len(left)} node(s) of pool {request.pool.name} are wanted"
+    wanted = f"wanted: {counted(len(left), 'node')} of pool {request.pool.name}"
     first = f"{wanted}, {decided.spare} can be had, and jobs are served whole"
     ranked = [(r.offer, r.reason) for r in decided.placement.ranked]
     causes = (first, sentence(grouped(rejected)), sentence(grouped(ranked)))

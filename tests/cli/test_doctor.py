@@ -141,7 +141,7 @@ def test_machines_that_serve_nobody_are_told_with_what_to_do(
     config: Config, slurm: FakeSlurm, ledger: Ledger
 ) -> None:
     ledger.health.beat("slurm-elasticd", T0, os.getpid())
-    told = "1 serve nobody: i-1: the configuration has no cloud far any more"
+    told = "1 serves nobody: i-1: the configuration has no cloud far any more"
     ledger.health.report(Health(name="paid machines", checked=T0, error=told, code="stray"))
     finding = wrong(config, slurm)["head node: last errors"]
     assert finding.found == f"paid machines: {told} (1s ago)"
@@ -176,7 +176,7 @@ def test_requests_that_nobody_takes_up(config: Config, slurm: FakeSlurm, tmp_pat
     os.utime(request, (T0 - 300, T0 - 300))
     found = doctor.diagnose(config, slurm, T0, quick=True)
     (spool,) = [f for f in found.parts[-1].findings if f.what == "spool"]
-    assert (spool.level, spool.found) == (Level.NOTE, "1 request(s), the oldest waits for 5m")
+    assert (spool.level, spool.found) == (Level.NOTE, "1 request, the oldest waits for 5m")
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o755, 0o710])

@@ -128,7 +128,7 @@ def test_a_tunnel_that_is_well(tmp_path: Path, ledger: Ledger, hub: list[PeerSee
     found = list(examine(config, slurm(pub1="10.99.0.8", pub2="10.99.0.9"), T0, lambda *_: True))
     assert {f.level for f in found} == {Level.OK}
     said = {f.what: f.found for f in found}
-    assert said["tunnel"] == "2 machine(s), the oldest handshake 1m 30s ago"
+    assert said["tunnel"] == "2 machines, the oldest handshake 1m 30s ago"
     assert said["way to slurmctld"] == "SlurmctldHost alps is 10.1.2.3"
     assert said["slurm-elastic-hub"] == "answers; packets go by kernel"
 

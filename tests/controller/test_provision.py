@@ -98,7 +98,7 @@ def test_a_job_that_is_known_not_to_fit_buys_nothing(tmp_path: Path) -> None:
     world.tick()
     assert nodes_of(world.alive()) == list(MANY[:4]), "the other job is served"
     (refused,) = [d for d in world.ledger.decisions.about("job:2") if d.kind == "refused"]
-    assert "2 node(s) of pool many are wanted, 1 can be had" in refused.reason
+    assert "wanted: 2 nodes of pool many, 1 can be had" in refused.reason
     assert "pool many is limited to 5 nodes, 4 are in use" in refused.reason
     assert world.ledger.decisions.about("job:1")[-1].kind == "launched"
     world.close()

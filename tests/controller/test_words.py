@@ -62,7 +62,7 @@ def test_of_a_ranking_three_offers_are_told_with_their_reasons_and_the_others_by
     record_ranking(world.site, Placement(request=asked, ranked=ranked, rejected=()), enough=enough)
     told = last(world, "job:7")
     best = offers[0].key if enough else "none"
-    assert told.reason == f"best offer for 2 node(s) of pool burst: {best}"
+    assert told.reason == f"best offer for 2 nodes of pool burst: {best}"
     assert told.detail is not None
     assert told.detail["ranked"] == [[o.key, n, f"why {n}"] for n, o in enumerate(offers[:3])]
     assert told.detail["behind"] == ["pub/{type-d,type-e}/eu-west-1a/spot"]

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from slurm_elastic.base.units import brief
+from slurm_elastic.base.units import brief, counted
 from slurm_elastic.model.cluster import OFF, Market, Pool
 from slurm_elastic.model.directive import Departure, Directive, stop_reason
 from slurm_elastic.model.memory import Machine, generation_time
@@ -133,7 +133,7 @@ def unwanted(
             why = "a fresh machine would be made of another image, user data or settings"
         most = pool.stopped if pool else 0
         if not why and len(nodes) >= most:
-            why = f"the pool keeps {most} stopped machine(s)"
+            why = f"the pool keeps {counted(most, 'stopped machine')}"
         if not why and one.node in nodes:
             why = f"node {one.node} has a younger one"
         if why:

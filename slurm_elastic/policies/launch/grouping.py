@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
+from slurm_elastic.base.units import counted
 from slurm_elastic.model.cluster import Offer
 
 LONGEST = 240
@@ -57,7 +58,7 @@ def sentence(groups: Sequence[Group]) -> str:
     told = [group.sentence for group in groups[:TOLD]]
     rest = sum(len(group.offers) for group in groups[TOLD:])
     if rest:
-        told.append(f"{rest} more for {len(groups) - TOLD} other reason(s)")
+        told.append(f"{rest} more for {counted(len(groups) - TOLD, 'other reason')}")
     return "; ".join(told)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from slurm_elastic.base.errors import ConfigError, why
+from slurm_elastic.base.units import counted
 from slurm_elastic.config import Config
 from slurm_elastic.model.finding import Finding, Level
 from slurm_elastic.slurm.client import siteconf
@@ -60,7 +61,7 @@ def _keys(config: Config, keys: KeySet, now: float) -> Iterator[Finding]:
             advice="slurm-elastic key rotate",
         )
     elif not ending:
-        yield Finding.ok(FILE, f"{len(keys.keys)} key(s), none in use ends in a week")
+        yield Finding.ok(FILE, f"{counted(len(keys.keys), 'key')}, none in use ends in a week")
 
 
 def _used(keys: KeySet, clouds: list[str]) -> list[Key]:

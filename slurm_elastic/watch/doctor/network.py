@@ -13,7 +13,7 @@ from pathlib import Path
 
 from slurm_elastic.base.errors import SlurmElasticError, SlurmError
 from slurm_elastic.base.hostlist import compress
-from slurm_elastic.base.units import brief
+from slurm_elastic.base.units import brief, counted
 from slurm_elastic.config import Config
 from slurm_elastic.config.joining import Network
 from slurm_elastic.config.tunnel import clouds_with_tunnel
@@ -183,7 +183,7 @@ def _handshakes(
             advice="is the machine up, and UDP open between it and join.network.endpoint?",
         )
     elif heard:
-        found = f"{heard} machine(s), the oldest handshake {brief(max(oldest, 0.0))} ago"
+        found = f"{counted(heard, 'machine')}, the oldest handshake {brief(max(oldest, 0.0))} ago"
         yield Finding.ok("tunnel", found)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 
 from msgspec.structs import replace
 
-from slurm_elastic.base.units import brief
+from slurm_elastic.base.units import brief, counted
 from slurm_elastic.model.finding import CONSOLE, SLURMCTLD
 from slurm_elastic.model.protocols import NO_NODE
 from slurm_elastic.watch.view.checkpoints import CheckpointsView
@@ -114,7 +114,9 @@ def clouds(view: StatusView) -> Iterable[Told]:
 
 def paused(breaker: BreakerView) -> Told:
     """A pool whose machines fail."""
-    failed = f"{breaker.failures} machine(s) in a row {breaker.how}"
+    how = breaker.how.replace("were ", "was ", 1) if breaker.failures == 1 else breaker.how
+    row = "" if breaker.failures == 1 else " in a row"
+    failed = f"{counted(breaker.failures, 'machine')}{row} {how}"
     if breaker.left is None:
         text = f"Pool {breaker.pool}: {failed} (paused at {breaker.limit})"
     elif breaker.left > 0:

@@ -66,7 +66,7 @@ def test_what_may_have_taken_effect_is_waited_for(
     with pytest.raises(UnsettledError) as caught:
         orders.require(spec(), ["n1", "n2"])
     assert str(caught.value) == (
-        "nebula: Unsettled: 1 machine(s) of this launch may have been started 59s ago by a call "
+        "nebula: Unsettled: 1 machine of this launch may have been started 59s ago by a call "
         "without an answer, and lists may lack them yet: not ordered again for another 1s "
         "(listing_lag)"
     )
