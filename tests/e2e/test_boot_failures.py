@@ -32,7 +32,7 @@ STILL = RESUME - given_up_after(RESUME)
 """Seconds: when a machine goes on that stood still for as long, slurmctld finds ResumeTimeout over at
 once, and is the first to give a node up, whatever slurm-elasticd does.
 """
-CAUSE = "did not register within 30 s (ResumeTimeout is 40 s)"
+CAUSE = "did not register within 30s (ResumeTimeout is 40s)"
 
 
 @pytest.fixture(scope="module")
