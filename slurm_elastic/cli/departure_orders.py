@@ -130,7 +130,8 @@ def preview(config: Config, facts: Facts, word: Departure, starts: float) -> Ite
     when = f"From {clock(starts)} on: " if starts > facts.now else ""
     verb = {"drain": "Drain", "replace": "Replace", "migrate": "Empty"}[word.verb]
     how = f"at most {word.unavailable} at a time, " if word.unavailable else ""
-    mode = "jobs are moved" if word.aggressive else "after their jobs"
+    after = "after its jobs" if len(machines) == 1 else "after their jobs"
+    mode = "jobs are moved" if word.aggressive else after
     subject = f"{when}{verb.lower() if when else verb} {word.about}: "
     if machines or not kept:
         leave = does(len(machines), "leave")

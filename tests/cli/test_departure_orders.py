@@ -72,7 +72,7 @@ def test_stopped_machines_are_told_of_too(site: Config) -> None:
     live = [m for m in found.machines if m not in kept and m.instance.node != "op1"]
     both = replace(found, machines=live, stopped=kept)
     assert said(site, both, "drain", "rack")[:2] == [
-        "Drain pool rack: 1 machine at $0.01/h leaves, after their jobs.",
+        "Drain pool rack: 1 machine at $0.01/h leaves, after its jobs.",
         "1 stopped machine at $0.01/h is ended.",
     ]
     alone = replace(found, machines=(), stopped=kept)
