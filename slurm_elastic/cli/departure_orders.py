@@ -141,7 +141,8 @@ def preview(config: Config, facts: Facts, word: Departure, starts: float) -> Ite
         are = "is" if len(kept) == 1 else "are"
         yield f"{subject}{_priced(kept, 'stopped machine')} {are} ended."
     if word.closes:
-        yield f"Nothing new starts there ({counted(len(word.nodes), 'node')}) until `{word.end}`."
+        nodes = counted(len(word.nodes), "node")
+        yield f"Nothing new starts there ({nodes}) until `{word.ended_by}`."
     jobs = jobs_on(facts.jobs, [m.instance.node for m in machines])
     if word.aggressive and jobs:
         yield from _silent_ckptman(config, facts)
@@ -256,7 +257,7 @@ def require_open(config: Config, facts: Facts, cloud: str, at: float) -> None:
     closed = _closed(config, facts, cloud, at)
     if closed and all(pool.name in closed for pool in config.pools if pool.cloud == cloud):
         why, *_ = closed.values()
-        end = next(d.word.end for d in facts.directives if stop_reason(d) == why)
+        end = next(d.word.ended_by for d in facts.directives if stop_reason(d) == why)
         raise ConfigError(f"{why}: the jobs would WAIT there; end that first: {end}")
 
 

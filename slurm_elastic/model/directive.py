@@ -53,9 +53,14 @@ class _Word(Struct, frozen=True, kw_only=True, tag_field="kind"):
         return True
 
     @property
-    def end(self) -> str:
-        """What ends it: a command."""
-        return f"slurm-elastic resume {self.scope.partition(':')[2]}".rstrip()
+    def ended_by(self) -> str:
+        """The command that ends it."""
+        return f"slurm-elastic resume {self.typed}".rstrip()
+
+    @property
+    def typed(self) -> str:
+        """What it is about, as commands take it."""
+        return self.scope.removeprefix("cloud:").removeprefix("pool:") or "cluster"
 
 
 class Pause(_Word, frozen=True, kw_only=True, tag="pause"):
@@ -84,14 +89,12 @@ class LimitChange(_Word, frozen=True, kw_only=True, tag="limit"):
         return False
 
     @property
-    def fact(self) -> str:
-        return f"{self.subject}: {self.key} is {bound(self.key, self.value)}"
+    def ended_by(self) -> str:
+        return f"slurm-elastic limit {self.typed} {self.key} reset"
 
     @property
-    def end(self) -> str:
-        kind, _, name = self.scope.partition(":")
-        named = name if kind in ("cloud", "pool") else self.scope or "cluster"
-        return f"slurm-elastic limit {named} {self.key} reset"
+    def fact(self) -> str:
+        return f"{self.subject}: {self.key} is {bound(self.key, self.value)}"
 
 
 class Departure(_Word, frozen=True, kw_only=True, tag="departure"):
@@ -128,6 +131,10 @@ class Departure(_Word, frozen=True, kw_only=True, tag="departure"):
         return self.about
 
     @property
+    def typed(self) -> str:
+        return super().typed if self.scope else self.about
+
+    @property
     def closes(self) -> bool:
         return self.verb != "replace"
 
@@ -137,11 +144,6 @@ class Departure(_Word, frozen=True, kw_only=True, tag="departure"):
         about = self.about if self.scope else f"{'nodes' if many else 'node'} {self.about}"
         be = "are" if many and not self.scope else "is"
         return f"{about} {be} {self.VERBS[self.verb]}{f' to {self.to}' if self.to else ''}"
-
-    @property
-    def end(self) -> str:
-        command = super().end if self.scope else f"slurm-elastic resume {self.about}"
-        return command if self.closes else f"all of them have left, or {command}"
 
 
 Word = Pause | LimitChange | Departure

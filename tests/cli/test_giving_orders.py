@@ -94,7 +94,7 @@ def test_the_command_that_ends_an_order_is_said_and_lines_fit(
     monkeypatch.setenv("COLUMNS", "50")
     for words, end in (
         (["pause", "rack"], "slurm-elastic resume rack"),
-        (["pause"], "slurm-elastic resume"),
+        (["pause"], "slurm-elastic resume cluster"),
         (["limit", "cluster", "nodes", "3"], "slurm-elastic limit cluster nodes reset"),
     ):
         assert main([*words, "--reason", "a long reason " * 5, "--config", file]) == 0

@@ -164,7 +164,9 @@ def _direct(
         ledger.directives.give(new)
         _record(config, ledger, "directed", new, told(new, now), now)
     then = RULES[type(word)].then(config, word)
-    after = f"until: {word.end}" if until is None else f"from {clock(until)} on: {then}"
+    alone = "" if word.closes or word.is_limit else "they have left, or "
+    end = f"until: {alone}{word.ended_by}"
+    after = end if until is None else f"from {clock(until)} on: {then}"
     return (*(f"no longer: {told(one, now)}" for one in before), told(new, now), after)
 
 
