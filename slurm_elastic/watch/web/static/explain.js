@@ -2,7 +2,7 @@
 
 import { h } from "./dom.js";
 import { table, told, waiting, why } from "./parts.js";
-import { brief, clock, day, plural } from "./words.js";
+import { brief, clock, day, dollars, plural } from "./words.js";
 
 export const ofStatus = false;
 const FIRST = 40, OFFERS = 12, RECENT = 12;
