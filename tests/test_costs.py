@@ -245,7 +245,7 @@ def test_json_and_csv_have_the_same_money(site: Path, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--by", "colour"), "invalid"),
+        (("--by", "colour"), "'colour' (choose from"),
         (("--since", "yesterday"), "neither a date such as 2026-11-01 nor a duration such as 7d"),
     ],
 )

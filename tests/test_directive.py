@@ -89,7 +89,7 @@ def test_the_nodes_of_a_departure_are_kept_from_slurm_while_it_holds(
         (said(replace(REPLACE, about="n[1-2]", scope="")), "nodes n[1-2] are being replaced by ann"),
         (said(LIMIT), "pool burst: max_nodes is 4 by ann since 2027-01-15 08:00 UTC"),
         (said(replace(LIMIT, scope="", key="dollars_per_hour", value=2.5), until=NOW + 60, reason="r"),
-         "the cluster: dollars_per_hour is 2.5 by ann since 2027-01-15 08:00 UTC until 2027-01-15 08:01 UTC: r"),
+         "the cluster: dollars_per_hour is $2.50/h by ann since 2027-01-15 08:00 UTC until 2027-01-15 08:01 UTC: r"),
         (said(Pause(scope=""), starts=NOW + 60), "from 2027-01-15 08:01 UTC on: the cluster is paused by ann"),
     ],
 )  # fmt: skip

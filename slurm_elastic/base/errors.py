@@ -100,6 +100,11 @@ def bounded(text: str) -> str:
     return text if more <= 0 else f"{text[:MOST]}... ({more} more characters)"
 
 
+def why(error: BaseException) -> str:
+    """An error for a sentence that names its file already: OSError's own text does so again."""
+    return getattr(error, "strerror", None) or str(error)
+
+
 def of_stranger(value: object) -> str:
     """An error or a value of another package's code, in one line, whatever its own text does."""
     name, failed = type(value).__name__, isinstance(value, BaseException)

@@ -13,6 +13,8 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable
 from typing import TypeVar
 
+from slurm_elastic.base.units import brief
+
 MOST = 4
 """Threads that may be left behind for one owner. No more is asked of it until one ends."""
 _SLICES = 20
@@ -49,7 +51,7 @@ class InTime:
         if thread.is_alive():
             with self._lock:
                 self._left[owner].append(thread)
-            raise TimeoutError(f"no answer in {seconds:.0f} s")
+            raise TimeoutError(f"no answer in {brief(seconds)}")
         if failed:
             raise failed[0]
         return found[0]

@@ -1,4 +1,4 @@
-"""Durations and sizes as people write them, to seconds and MiB and back. Pure.
+"""Durations, sizes and dollars as people write and read them. Pure.
 
 Durations: plain seconds, ``90s 15m 2h 7d``, and Slurm's ``D-HH``, ``D-HH:MM``, ``D-HH:MM:SS`` and
 ``HH:MM:SS`` (sbatch(1), --time). Slurm's ``MM:SS`` is refused: half of its readers take it for
@@ -45,6 +45,39 @@ def format_duration(seconds: float) -> str | float:
         return seconds
     unit = next(u for u in ("d", "h", "m", "s") if seconds % _SECONDS[u] == 0)
     return f"{int(seconds) // _SECONDS[unit]}{unit}"
+
+
+def brief(seconds: float) -> str:
+    """A duration in sentences and tables, with its two largest units: ``45s``, ``1h 3m``."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 600 and whole % 60:
+        return f"{whole // 60}m {whole % 60}s"
+    minutes = whole // 60
+    if minutes < 60:
+        return f"{minutes}m"
+    large, small = (minutes // 1440, minutes % 1440 // 60), (minutes // 60, minutes % 60)
+    days = minutes >= 1440
+    first, second = large if days else small
+    return f"{first}{'d' if days else 'h'}" + (f" {second}{'h' if days else 'm'}" if second else "")
+
+
+def money(dollars: float) -> str:
+    """An amount in a sentence: cents, and more digits only where a small one has them."""
+    digits = 2 if abs(dollars) >= 10 else 4 if abs(dollars) >= 0.01 else 6
+    whole, _, rest = f"{dollars:,.{digits}f}".partition(".")
+    return f"${whole}.{rest.rstrip('0').ljust(2, '0')}" if rest else f"${whole}"
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 machine``, ``2 machines``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def does(number: int, verb: str) -> str:
+    """What so many do: one ``leaves``, two ``leave``."""
+    return f"{verb}s" if number == 1 else verb
 
 
 def parse_size(text: str) -> int:

@@ -8,6 +8,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 
 from slurm_elastic.base.errors import CheckpointError
+from slurm_elastic.base.units import brief
 from slurm_elastic.model.checkpoint import Image, JobRun, Origin
 
 
@@ -56,7 +57,7 @@ class FakeCheckpointer:
         if self.seconds:
             self._sleep(min(self.seconds, max(deadline - began, 0.0)))
         if began + self.seconds > deadline:
-            raise CheckpointError(f"job {run.label}: no image within {deadline - began:.0f} s")
+            raise CheckpointError(f"job {run.label}: no image within {brief(deadline - began)}")
         return self._keep_image(run, began, stop=stop)
 
     def _keep_image(self, run: JobRun, began: float, *, stop: bool) -> Image:

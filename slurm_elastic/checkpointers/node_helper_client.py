@@ -28,6 +28,7 @@ from msgspec import Struct, field
 from slurm_elastic.base.bounded import Budget
 from slurm_elastic.base.errors import CheckpointError
 from slurm_elastic.base.in_time import InTime
+from slurm_elastic.base.units import brief
 from slurm_elastic.model.checkpoint import Image, JobRun, Origin
 from slurm_elastic.policies.checkpoint.unsavable import unfit
 
@@ -184,7 +185,7 @@ class LaunchedCheckpointer:
         try:
             self._in_time.do("", lambda: self._verify(image, budget), seconds + MARGIN)
         except TimeoutError as error:
-            why = f"cannot be verified within {seconds:.0f} s: {error}"
+            why = f"cannot be verified within {brief(seconds)}: {error}"
             raise CheckpointError(f"{image.path}: {why}") from error
 
     def _verify(self, image: Image, budget: Budget) -> None:

@@ -24,7 +24,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from slurm_elastic.base import writing
-from slurm_elastic.base.errors import CheckpointError, SlurmError
+from slurm_elastic.base.errors import CheckpointError, SlurmError, why
+from slurm_elastic.base.units import brief
 from slurm_elastic.checkpointers.completion import Completion, Ended, completion_of
 from slurm_elastic.config.checkpoint import SignalSettings
 from slurm_elastic.model.checkpoint import Image, JobRun, Origin
@@ -184,7 +185,7 @@ class SignalCheckpointer:
             now = self._clock()
             if now + POLL >= deadline:
                 raise CheckpointError(
-                    f"job {run.label} showed no {sign} in {now - save.asked:.0f} s"
+                    f"job {run.label} showed no {sign} in {brief(now - save.asked)}"
                 )
             if now >= again:
                 self._send_save(run, settings_of(self._settings, run), stop=save.stop)
@@ -273,7 +274,7 @@ class SignalCheckpointer:
         except FileNotFoundError:
             return None
         except (OSError, msgspec.DecodeError) as error:
-            raise CheckpointError(f"{self._path(job)} cannot be read: {error}") from error
+            raise CheckpointError(f"{self._path(job)} cannot be read: {why(error)}") from error
 
     def _write(self, job: int, book: Book) -> None:
         """Write the file whole or not at all; it is on the disk before the next step."""

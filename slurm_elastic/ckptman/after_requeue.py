@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.faults import reach
 from slurm_elastic.base.hostlist import compress
+from slurm_elastic.base.units import brief
 from slurm_elastic.ckptman.losses import goes_on, is_costly, tell_user
 from slurm_elastic.ckptman.origins import begun
 from slurm_elastic.ckptman.requeueing import ended_for_us
@@ -189,7 +190,7 @@ def _report(site: Site, move: Migration, job: SlurmJob) -> Migration:
         return move
     hint = _HINTS.get(reason, "its hold comes back" if own else "")
     if late and not hint:
-        hint = f"it may not begin for {job.begin - site.now():.0f} s"
+        hint = f"it may not begin for {brief(job.begin - site.now())}"
     text = f"it waits: {reason}{': ' if hint else ''}{hint}"
     say(site, move, "ckpt-pending", text, level=logging.WARNING)
     noted = replace(move, note=reason)

@@ -27,6 +27,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import CheckpointError, SlurmError
 from slurm_elastic.base.faults import reach
+from slurm_elastic.base.units import brief
 from slurm_elastic.ckptman import suspended
 from slurm_elastic.ckptman.decide import LEAST_TRIED, JobPlan, fits
 from slurm_elastic.ckptman.requeueing import ended_for_us, requeue, why_not_released
@@ -98,7 +99,7 @@ def _sooner(site: Site, move: Migration, deadline: float) -> Migration:
         at = min(at, max(deadline - site.config.checkpoint.slack, now))
     sooner = replace(move, deadline=deadline, at=at)
     site.state.put(sooner)
-    say(site, sooner, "ckpt-sooner", f"its time is shorter: {deadline - now:.0f} s are left")
+    say(site, sooner, "ckpt-sooner", f"its time is shorter: {brief(deadline - now)} are left")
     return sooner
 
 
@@ -111,7 +112,7 @@ def _later(site: Site, move: Migration, threat: Threat, deadline: float) -> Migr
     at = max(threat.begins(job, move.dump, slack), now)
     later = replace(move, deadline=deadline, at=at, again=True, tries=0)
     site.state.put(later)
-    text = f"its time is longer: {deadline - now:.0f} s are left, it is tried to save it once more"
+    text = f"its time is longer: {brief(deadline - now)} are left, it is tried to save it once more"
     say(site, later, "ckpt-later", text)
     return later
 
@@ -154,7 +155,7 @@ def _why_no_save(site: Site, move: Migration) -> str:
     if move.deadline is None or fits(move.deadline, move.began, move.dump, slack):
         return NO_SAVE
     left = max(move.deadline - move.began - slack, 0.0)
-    return f"a save may take {move.dump:.0f} s, which does not fit into {left:.0f} s"
+    return f"a save may take {brief(move.dump)}, which does not fit into {brief(left)}"
 
 
 def _save(site: Site, move: Migration) -> Migration:
@@ -253,7 +254,7 @@ def fall_back(site: Site, move: Migration, why: str, *, runs: bool = True) -> Mi
         say(site, move, "ckpt-stays", f"{why}; {then}", level=logging.WARNING)
         return to(site, move, Step.WAITING, image=image, at=None, again=False, note=why)
     lost = max(site.now() - image.taken, 0.0)
-    text = f"{why}; it goes on from save {image.number}, {lost:.0f} s old"
+    text = f"{why}; it goes on from save {image.number}, {brief(lost)} old"
     say(site, move, "ckpt-older-image", text, level=logging.WARNING)
     # It may end by itself until then, and nothing more can be lost.
     slack = site.config.checkpoint.slack

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from msgspec.structs import replace
 
 from slurm_elastic.base.faults import reach
+from slurm_elastic.base.units import brief
 from slurm_elastic.ckptman.nodes import cool_down, machine_of
 from slurm_elastic.ckptman.orders import Asked, Orders
 from slurm_elastic.ckptman.site import Site
@@ -134,7 +135,7 @@ class Poller:
         now = self._site.now()
         for one in fresh:
             notice = one.notice
-            left = "" if notice.deadline is None else f", {notice.deadline - now:.0f} s left"
+            left = "" if notice.deadline is None else f", {brief(notice.deadline - now)} left"
             machine = machines.get(notice.instance)
             subject = machine.instance.node if machine else notice.node or notice.instance
             text = notice.reason or f"{notice.kind} notice from {one.source}"

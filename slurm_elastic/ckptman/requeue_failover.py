@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from slurm_elastic.base.errors import SlurmError
+from slurm_elastic.base.units import brief
 from slurm_elastic.ckptman.site import Site
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.launch.boots import given_up_after
@@ -102,10 +103,10 @@ class RequeueFailover:
             if not ours:
                 continue
             if away is not None:
-                found[job.id] = f"slurm-elasticd is away for {away:.0f} s"
+                found[job.id] = f"slurm-elasticd is away for {brief(away)}"
             elif late := [n for n in ours if n in asked and self._is_late(n, asked[n])]:
                 waits = self._site.now() - asked[late[0]]
-                found[job.id] = f"{late[0]} does not come up for {waits:.0f} s, nor is it given up"
+                found[job.id] = f"{late[0]} does not come up for {brief(waits)}, nor is it given up"
         return found
 
     def _is_late(self, node: str, asked: float) -> bool:

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import CheckpointError, SlurmError
 from slurm_elastic.base.faults import reach
+from slurm_elastic.base.units import brief
 from slurm_elastic.checkpointers.signal import save_signals
 from slurm_elastic.ckptman import suspended
 from slurm_elastic.ckptman.origins import LAUNCHED
@@ -129,7 +130,7 @@ def _not_yet(site: Site, move: Migration, why: str) -> Migration:
     late = now - since > PATIENCE
     move = replace(move, note=why, at=now + (LATER if late else AGAIN))
     if late and (move.held is None or now >= move.held.until):
-        text = f"its requeue did not come in {now - since:.0f} s ({why}): it goes on where it is"
+        text = f"its requeue did not come in {brief(now - since)} ({why}): it goes on where it is"
         return _release(site, move, text)
     site.state.put(move)
     return move

@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from rich.console import RenderableType
 from rich.text import Text
 
+from slurm_elastic.base.units import brief
 from slurm_elastic.cli.columns import Rows
 from slurm_elastic.cli.shortened import words
 from slurm_elastic.watch.view.attention import silent_ckptman
 from slurm_elastic.watch.view.checkpoints import CheckpointsView, MoveView
-from slurm_elastic.watch.view.next_action import brief
 
 _BAD, _WARN, _GOOD = "bold red", "yellow", "green"
 MIB = 1 << 20

@@ -13,7 +13,9 @@ from pathlib import Path
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.base.hostlist import expand
+from slurm_elastic.base.units import brief, counted
 from slurm_elastic.cli.clear_gone import gone
+from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.giving_orders import require_trusted
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.config import Config, domain_pools
@@ -81,8 +83,8 @@ def run(args: argparse.Namespace) -> int:
     except sqlite3.Error as error:
         raise SlurmElasticError(f"the ledger {path} cannot be used: {error}") from error
     for line in cleared:
-        print(line)
-    later = f"the daemon takes it up within {config.timings.reconcile:.0f} s"
+        plain().print(f"cleared: {line}")
+    later = f"slurm-elasticd takes it up within {brief(config.timings.reconcile)}"
     print(later if cleared else "nothing was cooling down or paused")
     return 0
 
@@ -113,7 +115,7 @@ def clear(
     for pool in pools:
         if pool.name in chosen or any(touches(key, pool) for key in keys if key in chosen):
             held = ledger.exclusions.review_holds(pool.name, now)
-            lines += [f"{held} held node(s) of pool {pool.name}: looked at anew"] if held else []
+            lines += [f"{counted(held, 'hold')} of nodes of pool {pool.name}"] if held else []
     if lines:
         why = f"by the operator (uid {os.getuid()}): {'; '.join(lines)}"
         names = {*paused, *(pool.name for pool in pools)}

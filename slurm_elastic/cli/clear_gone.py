@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence, Set
 
 from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.base.units import counted
 from slurm_elastic.config import Config
 from slurm_elastic.state.ledger import Decision, Launch, Ledger, Machine
 
@@ -66,4 +67,4 @@ def _machine(machine: Machine) -> str:
 
 
 def _launch(row: Launch) -> str:
-    return f"launch {row.generation} of cloud {row.cloud}, {len(row.nodes)} node(s)"
+    return f"launch {row.generation} of cloud {row.cloud}, {counted(len(row.nodes), 'node')}"

@@ -42,7 +42,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         ),
     )
     parser.add_argument(
-        "--by", type=By, choices=list(By), default=By.ACCOUNT, metavar="KEY",
+        "--by", choices=[str(one) for one in By], default=str(By.ACCOUNT), metavar="KEY",
         help=f"sum by one of {', '.join(By)} (default: account)",
     )  # fmt: skip
     parser.add_argument(
@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
     if args.format == "focus":
         return _print_focus(config, since, args.until, now)
     ask = CostAsk(
-        by=args.by, since=since, until=args.until, share_unused=args.share_unused != "no"
+        by=By(args.by), since=since, until=args.until, share_unused=args.share_unused != "no"
     )  # fmt: skip
     found = costs_of(config, ask, now)
     if args.format == "json":

@@ -9,20 +9,29 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from slurm_elastic.base.errors import ConfigError, SlurmElasticError
+from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.hostlist import HostlistError, compress, expand
+from slurm_elastic.base.units import counted, does, money
 from slurm_elastic.cli.arguments import count
 from slurm_elastic.cli.ckpt import choice_of
-from slurm_elastic.cli.giving_orders import counted, direct, duration, opened
+from slurm_elastic.cli.giving_orders import direct, duration, opened
 from slurm_elastic.cli.status import gather
 from slurm_elastic.config import Config, domain_pools
-from slurm_elastic.config.limit_changes import pools_in, scope_named, with_limits
-from slurm_elastic.model.directive import Departure, clock, limit_changes, scope_in_words
+from slurm_elastic.config.limit_changes import places, pools_in, scope_named, with_limits
+from slurm_elastic.model.directive import (
+    Departure,
+    clock,
+    limit_changes,
+    scope_in_words,
+    stop_reason,
+    stopped_nodes,
+    stopped_pools,
+)
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.money.accounting import usage
 from slurm_elastic.policies.repair.departure import concerned, jobs_on
 from slurm_elastic.slurm.client.prompt import PromptCli
-from slurm_elastic.state.heartbeat import CKPTMAN
+from slurm_elastic.state.heartbeat import CKPTMAN, alive
 from slurm_elastic.state.ledger import Machine
 from slurm_elastic.watch.view import Facts
 
@@ -71,11 +80,8 @@ def add_subject(parser: argparse.ArgumentParser) -> None:
 
 
 def read(config: Config, now: float) -> Facts:
-    """The records, and what Slurm says: SlurmElasticError where it does not answer."""
-    facts = gather(config, PromptCli(config.slurm), now)
-    if facts.slurm_error or facts.ledger_error:
-        raise SlurmElasticError(facts.slurm_error or facts.ledger_error or "")
-    return facts
+    """The records, and what Slurm says."""
+    return gather(config, PromptCli(config.slurm), now)
 
 
 def leave(verb: str, args: argparse.Namespace) -> int:
@@ -89,6 +95,8 @@ def order(args: argparse.Namespace, config: Config, facts: Facts, word: Departur
     """The same, of what was read."""
     word = replace(word, unavailable=args.unavailable)
     starts = max(args.at or facts.now, facts.now)
+    if word.to:
+        require_open(config, facts, word.to, starts)
     return direct(args, config, facts, word, preview(config, facts, word, starts))
 
 
@@ -105,12 +113,9 @@ def departure(config: Config, verb: str, text: str) -> Departure:
     if names and not ours.isdisjoint(names):
         strange = compress(n for n in names if n not in ours)
         raise ConfigError(f"{strange}: no pool of the configuration has it")
-    try:
-        scope = scope_named(config, text)
-    except ConfigError as error:
-        raise ConfigError(f"{text!r} is no node of a pool either; {error}") from None
-    if not scope.startswith(("cloud:", "pool:")):
-        raise ConfigError(f"{text!r}: name a cloud, a pool or nodes")
+    scope = scope_named(config, text, nodes=True)
+    if not scope:
+        raise ConfigError(f"{text!r}: name nodes, a pool or a cloud; there are {places(config)}")
     mine = pools_in(config, scope)
     nodes = tuple(node for pool in pools if pool.name in mine for node in pool.nodes)
     return Departure(verb=verb, about=scope_in_words(scope), nodes=nodes, scope=scope)
@@ -124,25 +129,31 @@ def preview(config: Config, facts: Facts, word: Departure, starts: float) -> Ite
     when = f"From {clock(starts)} on: " if starts > facts.now else ""
     verb = {"drain": "Drain", "replace": "Replace", "migrate": "Empty"}[word.verb]
     how = f"at most {word.unavailable} at a time, " if word.unavailable else ""
-    mode = "jobs are moved" if word.aggressive else "after their jobs"
-    subject = f"{when}{verb} {word.about}: "
+    after = "after its jobs" if len(machines) == 1 else "after their jobs"
+    mode = "jobs are moved" if word.aggressive else after
+    subject = f"{when}{verb.lower() if when else verb} {word.about}: "
     if machines or not kept:
-        yield f"{subject}{_priced(machines, 'machine')} leave, {how}{mode}."
+        leave = does(len(machines), "leave")
+        yield f"{subject}{_priced(machines, 'machine')} {leave}, {how}{mode}."
         subject = ""
     if kept:
         are = "is" if len(kept) == 1 else "are"
         yield f"{subject}{_priced(kept, 'stopped machine')} {are} ended."
     if word.closes:
-        yield f"Nothing new starts there ({counted(len(word.nodes), 'node')}) until `resume`."
+        nodes = counted(len(word.nodes), "node")
+        yield f"Nothing new starts there ({nodes}) until `{word.ended_by}`."
     jobs = jobs_on(facts.jobs, [m.instance.node for m in machines])
+    if word.aggressive and jobs:
+        yield from _silent_ckptman(config, facts)
     yield from _moved(config, facts, jobs) if word.aggressive else _after(facts, jobs, machines)
     if word.to:
         yield from _there(config, facts, word, machines)
+        yield from _room_there(config, facts, word.to, jobs, starts)
 
 
 def _priced(machines: Sequence[Machine], noun: str) -> str:
     dollars = sum(m.instance.price for m in machines)
-    return f"{counted(len(machines), noun)} at ${dollars:.4f}/h"
+    return f"{counted(len(machines), noun)} at {money(dollars)}/h"
 
 
 def _after(facts: Facts, jobs: Sequence[SlurmJob], machines: Sequence[Machine]) -> Iterator[str]:
@@ -155,14 +166,15 @@ def _after(facts: Facts, jobs: Sequence[SlurmJob], machines: Sequence[Machine]) 
     ends = [job.start + job.limit for job in jobs if job.limit is not None]
     known = len(ends) == len(jobs)
     latest = max(ends, default=facts.now)
-    yield f"{counted(len(jobs), 'job')} end first: {_named(jobs)}."
+    yield f"{counted(len(jobs), 'job')} {does(len(jobs), 'end')} first: {_named(jobs)}."
     if known:
         cost = sum(
             m.instance.price * max(latest - facts.now, 0.0) / 3600
             for m in machines
             if m.instance.node in busy
         )
-        yield f"By their time limits that is over at {clock(latest)}, at most ${cost:.2f} from now."
+        over = f"By their time limits that is over at {clock(latest)}"
+        yield f"{over}, at most {money(cost)} from now."
     else:
         yield "Some have no time limit: nobody can say when that is over."
 
@@ -181,18 +193,31 @@ def _moved(config: Config, facts: Facts, jobs: Sequence[SlurmJob]) -> Iterator[s
             saved.setdefault(method, []).append(job)
         else:
             anew.append(job)
-    if facts.checkpoints is None and jobs:
-        yield f"{CKPTMAN} has never run here: nothing can be saved."
     for method, some in saved.items():
-        yield f"{counted(len(some), 'job')} saved by {method}, to go on elsewhere: {_named(some)}."
+        yield f"{_are(some, 'saved')} by {method}, to go on elsewhere: {_named(some)}."
     if anew:
         lost = sum((facts.now - j.start) * max(len(j.nodes), 1) for j in anew if j.start)
         hours = f"{lost / 3600:.1f} node-hours of work are LOST"
-        yield f"{counted(len(anew), 'job')} without a method start anew, {hours}: {_named(anew)}."
+        start = does(len(anew), "start")
+        yield f"{counted(len(anew), 'job')} without a method {start} anew, {hours}: {_named(anew)}."
     if stays:
+        yield f"{_are(stays, 'waited for')}, interactive or not to be requeued: {_named(stays)}."
+
+
+def _are(jobs: Sequence[SlurmJob], done: str) -> str:
+    return f"{counted(len(jobs), 'job')} {'is' if len(jobs) == 1 else 'are'} {done}"
+
+
+def _silent_ckptman(config: Config, facts: Facts) -> Iterator[str]:
+    there, stale = facts.checkpoints, config.timings.heartbeat_stale
+    if facts.checkpoints_error:
+        yield f"{CKPTMAN} cannot be asked: {facts.checkpoints_error}."
+    elif there is None:
+        yield f"{CKPTMAN} has never run here: nothing can be saved."
+    elif not alive(there.heartbeat, there.process_found, facts.now, stale):
         yield (
-            f"{counted(len(stays), 'job')} waited for, as they are interactive or must not be "
-            f"requeued: {_named(stays)}."
+            f"{CKPTMAN} does NOT RUN: no job is saved or moved until it does; "
+            f"do: systemctl start {CKPTMAN}"
         )
 
 
@@ -213,7 +238,7 @@ def _there(
     waiting = sum("PENDING" in j.states for j in facts.jobs if source in j.partitions)
     yield (
         f"Jobs go to partition {cloud.partition_name}, {counted(waiting, 'waiting job')} at once; "
-        f"{counted(len(machines), 'machine')} there: ${price * len(machines):.4f}/h on demand."
+        f"{counted(len(machines), 'machine')} there: {money(price * len(machines))}/h on demand."
     )
     cap = with_limits(config, limit_changes(facts.directives, facts.now)).cloud(word.to).limits
     live = [m for m in facts.machines if m.ended is None]
@@ -221,6 +246,46 @@ def _there(
     dollars = cap.dollars_per_hour
     if dollars is not None and paid + price * len(machines) > dollars:
         yield (
-            f"Its cap is ${dollars:.2f}/h, of which ${paid:.4f}/h are used: not all jobs go on at "
-            f"once. `slurm-elastic limit {word.to} dollars_per_hour` changes that."
+            f"Its cap is {money(dollars)}/h, of which {money(paid)}/h are used: not all jobs go on "
+            f"at once. `slurm-elastic limit {word.to} dollars_per_hour` changes that."
         )
+
+
+def require_open(config: Config, facts: Facts, cloud: str, at: float) -> None:
+    """ConfigError where operators let nothing start in the cloud: jobs would be stopped to wait."""
+    closed = _closed(config, facts, cloud, at)
+    if closed and all(pool.name in closed for pool in config.pools if pool.cloud == cloud):
+        why, *_ = closed.values()
+        end = next(d.word.ended_by for d in facts.directives if stop_reason(d) == why)
+        raise ConfigError(f"{why}: the jobs would WAIT there; end that first: {end}")
+
+
+def _closed(config: Config, facts: Facts, cloud: str, at: float) -> dict[str, str]:
+    mine = {pool.name: cloud for pool in config.pools if pool.cloud == cloud}
+    return stopped_pools(facts.directives, mine, at)
+
+
+def _room_there(
+    config: Config, facts: Facts, cloud: str, jobs: Sequence[SlurmJob], at: float
+) -> Iterator[str]:
+    """Which pools of the other cloud are closed, and whether it has room for the jobs' nodes."""
+    closed = _closed(config, facts, cloud, at)
+    for why in dict.fromkeys(closed.values()):
+        yield f"{why}: no job starts there."
+    config = with_limits(config, limit_changes(facts.directives, at))
+    kept = stopped_nodes(facts.directives, at)
+    busy = {node for job in facts.jobs for node in job.nodes}
+    free = taken = 0
+    for pool in domain_pools(config, expand):
+        if pool.cloud != cloud:
+            continue
+        used = len(busy.intersection(pool.nodes))
+        taken += used
+        if pool.name not in closed:
+            open_ = sum(node not in busy and node not in kept for node in pool.nodes)
+            free += open_ if pool.max_nodes is None else min(open_, max(pool.max_nodes - used, 0))
+    most = config.cloud(cloud).limits.nodes
+    room = free if most is None else min(free, max(most - taken, 0))
+    wanted = len({node for job in jobs for node in job.nodes})
+    if room < wanted:
+        yield f"Cloud {cloud} has room for {room} of {wanted} machines: the other jobs WAIT there."

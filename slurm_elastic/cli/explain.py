@@ -13,6 +13,7 @@ from rich.console import Console
 
 from slurm_elastic.base.errors import SlurmElasticError, SlurmError
 from slurm_elastic.base.hostlist import compress, expand
+from slurm_elastic.base.units import brief
 from slurm_elastic.cli import why_not
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.explain_text import LINES, Explanation, render, render_short
@@ -34,7 +35,6 @@ from slurm_elastic.watch.door.client import chain_of
 from slurm_elastic.watch.door.questions import Chain, ChainAsk
 from slurm_elastic.watch.view import StatusView, status_view
 from slurm_elastic.watch.view.attention import START, machines, sentence
-from slurm_elastic.watch.view.next_action import brief
 
 _JOB_NUMBER = re.compile(r"[0-9]{1,10}")
 

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from slurm_elastic.base.hostlist import compress
+from slurm_elastic.base.units import brief, money
 from slurm_elastic.cli import why_not
 from slurm_elastic.cli.shortened import hosts, offers, words
 from slurm_elastic.cli.status_machines import NARROW, WIDE
@@ -23,7 +24,6 @@ from slurm_elastic.state.audit_trail import jobs_of, nodes_of
 from slurm_elastic.state.ledger import Decision, Machine
 from slurm_elastic.state.store.view import to_json
 from slurm_elastic.watch.view.attention import private_note
-from slurm_elastic.watch.view.next_action import brief
 
 OFFERS_SHOWN = 20
 MACHINES_SHOWN = 5
@@ -154,7 +154,7 @@ def _date(decision: Decision) -> str:
 
 def _machine(machine: Machine) -> Text:
     i = machine.instance
-    text = Text(f"{i.node}: {i.id}, {i.instance_type} in {i.zone}, {i.market}, ${i.price:.4f}/h")
+    text = Text(f"{i.node}: {i.id}, {i.instance_type} in {i.zone}, {i.market}, {money(i.price)}/h")
     text.append(f", since {_clock(i.launched, day=True)}")
     if machine.ended is not None:
         text.append(f", ended after {brief(machine.ended - i.launched)}: {machine.why}")

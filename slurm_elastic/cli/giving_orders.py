@@ -12,11 +12,13 @@ from typing import TypeAlias
 
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.base.units import format_duration, parse_duration
+from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.helptext import examples
-from slurm_elastic.cli.streams import visible
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
 from slurm_elastic.model.directive import Word
+from slurm_elastic.model.finding import SLURMCTLD
+from slurm_elastic.model.protocols import NO_NODE
 from slurm_elastic.state.heartbeat import alive, latest
 from slurm_elastic.watch.door.client import facts_of, order
 from slurm_elastic.watch.door.orders import LONGEST, MAX_TEXT, no_right
@@ -92,10 +94,21 @@ def require_trusted(config: Config) -> None:
 def opened(
     args: argparse.Namespace, read: Callable[[Config, float], Facts] = facts_of
 ) -> tuple[Config, Facts]:
-    """The configuration, and what is known now. SlurmElasticError for who may give no orders."""
+    """The configuration, and what is known now. SlurmElasticError for who may give no orders, and
+    where what an order needs cannot be read.
+    """
     config = load(Path(args.config))
     require_operator(config)
-    return config, read(config, time.time())
+    facts = read(config, time.time())
+    if facts.ledger_error:
+        why = facts.end_only or f"the ledger cannot be read: {facts.ledger_error}"
+        raise SlurmElasticError(f"nothing was ordered: {why}")
+    if facts.slurm_error:
+        do = f"; do: {SLURMCTLD}" if facts.slurm_error != NO_NODE else ""
+        raise SlurmElasticError(
+            f"nothing was ordered: Slurm does not answer: {facts.slurm_error}{do}"
+        )
+    return config, facts
 
 
 def direct(
@@ -109,16 +122,17 @@ def direct(
 def give(
     config: Config, facts: Facts, ask: Order, preview: Iterable[str] = (), *, dry: bool = False
 ) -> int:
-    """Say what it will do, then do it, unless ``dry``."""
-    for line in preview:
-        print(visible(line))
-    if dry:
-        print("dry run: nothing was changed")
-        return 0
-    for line in order(config, ask, facts.now):
-        print(visible(line))
-    if not is_alive(config, facts):
-        print("slurm-elasticd does NOT RUN: it takes this up when it starts", file=sys.stderr)
+    """Do it, unless ``dry``, and say what that means: what failed must not read as done."""
+    meant = tuple(preview)
+    done = ("dry run: nothing was changed",) if dry else order(config, ask, facts.now)
+    for line in (*meant, *done):
+        plain().print(line)
+    if not dry and not is_alive(config, facts):
+        print(
+            "slurm-elasticd does NOT RUN: it takes this up when it starts; "
+            "do: systemctl start slurm-elasticd",
+            file=sys.stderr,
+        )
     return 0
 
 
@@ -126,8 +140,3 @@ def is_alive(config: Config, facts: Facts) -> bool:
     """Whether slurm-elasticd runs, as far as can be seen."""
     beat = latest(facts.heartbeat, facts.mark.beat if facts.mark else None)
     return alive(beat, facts.process_found, facts.now, config.timings.heartbeat_stale)
-
-
-def counted(number: int, noun: str) -> str:
-    """``1 machine``, ``2 machines``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

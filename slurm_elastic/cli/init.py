@@ -13,11 +13,11 @@ from msgspec.structs import replace
 from rich.table import Table
 
 from slurm_elastic.base import writing
-from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.base.errors import ConfigError, why
+from slurm_elastic.base.units import counted
 from slurm_elastic.cli import conf, doctor
 from slurm_elastic.cli.arguments import DEFAULT_CONFIG
 from slurm_elastic.cli.console import plain, say
-from slurm_elastic.cli.giving_orders import counted
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.streams import visible
 from slurm_elastic.config import configfile
@@ -223,7 +223,7 @@ def _read_answers(path: Path) -> Mapping[str, str]:
         with path.open(encoding="utf-8") as file:
             told = yaml.safe_load(file.read(_MOST_BYTES))
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+        raise ConfigError(f"{path}: cannot be read: {why(error)}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: is not YAML: {error}") from None
     if not isinstance(told, dict):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from slurm_elastic.base import writing
 from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.base.units import counted
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.config.configfile import load
 from slurm_elastic.state.ckptstate.schema import FILE, SCHEMA
@@ -111,7 +112,8 @@ def told(one: Health) -> list[str]:
         return [f"{one.name}: there is no journal, and there was one: {one.missing} lines are lost"]
     if not one.segments:
         return [f"{one.name}: there is no journal yet"]
-    found = [f"{one.name}: {one.segments} segments, {one.lines} lines, {one.facts} facts"]
+    parts = ((one.segments, "segment"), (one.lines, "line"), (one.facts, "fact"))
+    found = [f"{one.name}: {', '.join(counted(*part) for part in parts)}"]
     for damage in one.damages:
         what = "half a line, which no write told of" if damage.torn else "is damaged"
         found.append(

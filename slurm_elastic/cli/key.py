@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
+from slurm_elastic.base.units import counted
 from slurm_elastic.cli import key_machines, key_slurm
 from slurm_elastic.cli.giving_orders import duration
 from slurm_elastic.cli.helptext import examples
@@ -100,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
     rotation = key_machines.living(config, ssh, args.restart or usual)
     nodes = [machine.instance.node for machine in rotation.machines]
     print(
-        f"{len(nodes)} machine(s) have the key from us"
+        f"the key from us: {counted(len(nodes), 'machine')}"
         f"{': ' if nodes else ''}{key_machines.few(nodes)}"
     )
     if args.dry_run:
@@ -129,7 +130,7 @@ def _rotate_munge(config: Config, ssh: Ssh, rotation: Rotation, args: argparse.N
     late = key_machines.living(config, ssh, args.restart or keys.RESTART, rotation.machines)
     late.stage(lambda _: text)
     key_machines.told("started meanwhile, not changed", keys.failed(late.change()))
-    print(f"changed: the head, {ssh.secret}, {len(rotation.machines) - left} machine(s)")
+    print(f"changed: the head, {ssh.secret}, {counted(len(rotation.machines) - left, 'machine')}")
     print("the keys of before are beside the new ones (.before); remove them when all is well:")
     print("  scontrol ping && sinfo -R      # nodes answer, none is down for it")
     return 0
@@ -151,4 +152,4 @@ def _change(rotation: Rotation, ssh: Ssh, text: bytes, head: str, *, lose: bool)
         keys.put_back(ssh)
         keys.on_head(head, ssh)
         rotation.back()
-        raise SlurmElasticError(f"{len(wrong)} machine(s) cannot change: all went back")
+        raise SlurmElasticError(f"{counted(len(wrong), 'machine')} cannot change: all went back")

@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
+from slurm_elastic.base.units import counted
 from slurm_elastic.cli.streams import visible
 from slurm_elastic.config import Config
 from slurm_elastic.config.joining import Ssh
@@ -47,8 +48,8 @@ def lay(rotation: Rotation, text_for: Callable[[str], bytes], *, lose: bool) -> 
     if absent and not lose:
         rotation.unstage()
         raise SlurmElasticError(
-            f"{len(absent)} machine(s) cannot be reached, nothing is changed: end them, wait for "
-            "them, or add --without-unreachable"
+            f"{counted(len(absent), 'machine')} cannot be reached, nothing is changed: end them, "
+            "wait for them, or add --without-unreachable"
         )
     return len(absent)
 

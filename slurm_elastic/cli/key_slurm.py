@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
-from slurm_elastic.base.units import format_duration
+from slurm_elastic.base.units import brief, counted, does
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.key_machines import lay, living, module, told
 from slurm_elastic.config import Config
@@ -104,14 +104,15 @@ def rotate(
     # A machine that came meanwhile may have got the keys of before.
     late = living(config, ssh, args.restart or RELOAD, rotation.machines)
     left += _sign(late, fresh if args.revoke else after, now)
-    print(f"new: {', '.join(key.kid for key in fresh.keys)}, for {_span(ends - now)}")
+    print(f"new: {', '.join(key.kid for key in fresh.keys)}, for {brief(ends - now)}")
     if left > lost:
-        print(f"{left - lost} machine(s) sign with the old keys, for {_span(overlap)}; nothing is "
-              "revoked: rotate again when they answer")  # fmt: skip
+        more = left - lost
+        print(f"{counted(more, 'machine')} {does(more, 'sign')} with the old keys, for "
+              f"{brief(overlap)}; nothing is revoked: rotate again when they answer")  # fmt: skip
         return 1
     if args.revoke:
         _put(ssh, fresh, head)
-    print("the old keys have ended" if args.revoke else f"the old keys end in {_span(overlap)}")
+    print("the old keys have ended" if args.revoke else f"the old keys end in {brief(overlap)}")
     return 0
 
 
@@ -126,7 +127,9 @@ def _teach(rotation: Rotation, before: KeySet, after: KeySet, now: float, *, los
     told("not changed", wrong)
     if len(wrong) > lost:
         rotation.back()
-        raise SlurmElasticError(f"{len(wrong)} machine(s) cannot change: nothing is changed")
+        raise SlurmElasticError(
+            f"{counted(len(wrong), 'machine')} cannot change: nothing is changed"
+        )
     if rotation.machines:
         time.sleep(SETTLE)
     return lost
@@ -167,7 +170,3 @@ def _read(path: Path) -> KeySet:
         return keyset.read(path)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
-
-
-def _span(seconds: float) -> str:
-    return str(format_duration(round(seconds)))

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Iterator
 
 from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.base.units import counted, money
 from slurm_elastic.cli.giving_orders import (
     Subparsers,
     add_command,
@@ -15,7 +16,7 @@ from slurm_elastic.cli.giving_orders import (
     opened,
 )
 from slurm_elastic.config.limit_changes import DOLLARS, KEYS, checked, configured, scope_named
-from slurm_elastic.model.directive import LimitChange, limit_changes, scope_in_words
+from slurm_elastic.model.directive import LimitChange, bound, limit_changes, scope_in_words
 from slurm_elastic.policies.money.accounting import usage
 from slurm_elastic.watch.door.questions import EndAsk
 from slurm_elastic.watch.view import Facts
@@ -48,7 +49,7 @@ def add(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     """Change it, and say what it was; 2 for what there is not."""
     config, facts = opened(args)
-    scope, key = scope_named(config, args.scope), args.key
+    scope, key = scope_named(config, args.scope, payers=True), args.key
     own = configured(config, scope, key)
     if args.value != RESET:
         word = checked(scope, key, _number(args.value))
@@ -69,16 +70,15 @@ def _number(text: str) -> float:
 def _preview(facts: Facts, word: LimitChange, own: float | None) -> Iterator[str]:
     now = {(c.scope, c.key): c.value for c in limit_changes(facts.directives, facts.now)}
     before = now.get((word.scope, word.key), own)
-    was = "no limit" if before is None else f"{before:g}"
-    yield f"{word.subject}: {word.key} {was} -> {word.value:g}"
+    yield f"{word.subject}: {word.key} {bound(word.key, before)} -> {bound(word.key, word.value)}"
     live = [m for m in facts.machines if m.ended is None]
     paid = usage((*live, *facts.stopped), facts.open_launches)
     if word.key == DOLLARS:
         used = paid.dollars_per_hour.get(word.scope, 0.0)
-        yield f"now ${used:.4f}/h at the worst prices{_over(used, word)}"
+        yield f"now {money(used)}/h at the worst prices{_over(used, word)}"
     elif word.key in ("nodes", "max_nodes"):
         machines = paid.nodes.get(word.scope, 0)
-        yield f"now {machines} machines{_over(machines, word)}"
+        yield f"now {counted(machines, 'machine')}{_over(machines, word)}"
 
 
 def _over(used: float, word: LimitChange) -> str:

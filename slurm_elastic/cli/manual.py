@@ -24,19 +24,41 @@ COMPLETIONS = {
     "zsh": "zsh/site-functions/_slurm-elastic",
     "fish": "fish/vendor_completions.d/slurm-elastic.fish",
 }
-FILES = frozenset({"FILE", "DIRECTORY", "DIR", "CSV", "[POOL=]JSON"})
+FILES = frozenset({"FILE", "FILE.yaml", "DIRECTORY", "DIR", "CSV", "OUT", "[POOL=]JSON", "SCRIPT"})
 """Metavars of options that take a path."""
-_OURS = (
-    "slurm-elastic conf show 2>/dev/null | awk '/^[a-z]/ {{at = $1}} "
-    'at == "{}:" && /^[- ] name:/ {{print $NF}}\''
+_NAME = 'at == "{}:" && /^[- ] name:/ {{print $NF}}'
+_CLOUDS, _POOLS = _NAME.format("clouds"), _NAME.format("pools")
+_NODES = 'at == "pools:" && /^[- ] nodes:/ {print $NF}'
+_PAYERS = (
+    'at == "policies:" && /^  [a-z]/ {kind = sub(/_budgets:.*/, "", $1) ? $1 : ""} '
+    'at == "policies:" && kind && /^    [^ ]/ {sub(/:$/, "", $1); print kind ":" $1}'
 )
-_NODES = "sinfo -h -N -o %N 2>/dev/null | sort -u"
-_JOBS = "squeue -h -o %A 2>/dev/null"
-NAMES = {
-    "CLOUD": _OURS.format("clouds"), "POOL": _OURS.format("pools"), "NODE": _NODES,
-    "NODES": _NODES, "JOB": _JOBS, "JOBID": _JOBS,
+RULES = {
+    "CLOUD": _CLOUDS, "POOL": _POOLS, "NODE": _NODES, "NODES": _NODES,
+    "SCOPE": f'BEGIN {{print "cluster"}} {_CLOUDS} {_POOLS} {_PAYERS}',
 }  # fmt: skip
-"""Commands of any shell that print the names that a metavar stands for."""
+"""What awk prints of ``conf show`` for a metavar: slurmctld, which may hang, is not asked."""
+_JOBS = "timeout 2 squeue -h -o %A 2>/dev/null"
+_STATUS = "timeout 2 slurm-elastic status --json 2>/dev/null | grep -o '{}' | cut -d'\"' -f4"
+OTHERS = {
+    "JOB": _JOBS, "JOBID": _JOBS,
+    "OFFER": _STATUS.format('"key":"[^"]*","code"'),
+    "MACHINE": _STATUS.format('"id":"[^"]*","node":"[^"]*","pool":""'),
+}  # fmt: skip
+"""Commands of any shell that print the other names that a metavar stands for."""
+_CONFIG = """_slurm_elastic_config() {
+  while [ $# -gt 0 ]; do
+    case "$1" in
+      --config) [ "$2" = "=" ] && shift; export SLURM_ELASTIC_CONFIG="$2" ;;
+      --config=*) export SLURM_ELASTIC_CONFIG="${1#--config=}" ;;
+    esac
+    shift
+  done
+}"""
+_FISH_CONFIG = (
+    "set -l all (commandline -opc); contains -- --config $all; "
+    "and set -lx SLURM_ELASTIC_CONFIG $all[(math 1 + (contains -i -- --config $all))]"
+)
 SERVICES = {
     "slurm-elasticd": "start, end and repair machines for slurmctld",
     "slurm-elastic-ckptman": "save jobs and move them off machines that are taken away",
@@ -80,7 +102,10 @@ def completions() -> dict[str, str]:
     """Each shell's, by its place."""
     parser = main.whole_parser()
     _complete_names(parser)
-    return {path: shtab.complete(parser, shell=shell) for shell, path in COMPLETIONS.items()}
+    return {
+        path: shtab.complete(parser, shell=shell, preamble="" if shell == "fish" else _CONFIG)
+        for shell, path in COMPLETIONS.items()
+    }
 
 
 def _children(whole: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
@@ -127,22 +152,36 @@ def _complete_names(parser: argparse.ArgumentParser) -> None:
             action.help = "command"  # one that is hidden is not completed
             for child in action.choices.values():
                 _complete_names(child)
-        elif action.type is Path or action.metavar in FILES:
+            continue
+        kinds = str(action.metavar).split("|")
+        if action.type is Path or FILES.issuperset(kinds):
             action.complete = shtab.FILE  # type: ignore[attr-defined]
-        elif known := [one for one in str(action.metavar).split("|") if one in NAMES]:
+        elif known := [one for one in kinds if one in RULES or one in OTHERS]:
             action.complete = _names(known)  # type: ignore[attr-defined]
 
 
 def _names(metavars: Sequence[str]) -> dict[str, object]:
     """What shtab puts into each shell's file: a function of our own, and its call."""
     name = f"_slurm_elastic_{'_'.join(metavars).lower()}"
-    told = "; ".join(NAMES[one] for one in metavars)
+    told = "; ".join([*_of_conf(metavars), *(OTHERS[one] for one in metavars if one in OTHERS)])
+    words = {"bash": '"${COMP_WORDS[@]}"', "zsh": "${(Q)${(z)BUFFER}}"}
+    of = {shell: f"_slurm_elastic_config {all_}; {told}" for shell, all_ in words.items()}
     preamble = {
-        "bash": f'{name}() {{ compgen -W "$({told})" -- "$1"; }}',
-        "zsh": f'{name}() {{ compadd -- ${{(f)"$({told})"}}; }}',
-        "fish": f"function {name}; {told}; end",
+        "bash": f'{name}() {{ compgen -W "$({of["bash"]})" -- "$1"; }}',
+        "zsh": f'{name}() {{ compadd -- ${{(f)"$({of["zsh"]})"}}; }}',
+        "fish": f"function {name}; {_FISH_CONFIG}; {told}; end",
     }
     return {"bash": name, "zsh": name, "fish": f"({name})", "preamble": preamble}
+
+
+def _of_conf(metavars: Sequence[str]) -> Iterator[str]:
+    """The command that prints what the configuration has of them, in one reading of it."""
+    rules = " ".join(RULES[one] for one in metavars if one in RULES)
+    if not rules:
+        return
+    found = f"timeout 5 slurm-elastic conf show 2>/dev/null | awk '/^[a-z]/ {{at = $1}} {rules}'"
+    has_nodes = not {"NODE", "NODES"}.isdisjoint(metavars)
+    yield f"{found} | xargs -r -n1 scontrol show hostnames" if has_nodes else found
 
 
 if __name__ == "__main__":

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 
+from slurm_elastic.base.units import counted, does, money
 from slurm_elastic.cli.giving_orders import (
     Subparsers,
     add_command,
     add_options,
-    counted,
     direct,
     opened,
 )
@@ -51,4 +51,6 @@ def _preview(config: Config, facts: Facts, word: Pause) -> Iterator[str]:
     yield f"No new machines in {word.subject} ({counted(len(pools), 'pool')})."
     paid = [m.instance.price for m in facts.machines if m.ended is None and m.pool in pools]
     if paid:
-        yield f"{counted(len(paid), 'machine')} at ${sum(paid):.4f}/h stay until they are idle."
+        are = "it is" if len(paid) == 1 else "they are"
+        stay = f"{money(sum(paid))}/h {does(len(paid), 'stay')} until {are} idle"
+        yield f"{counted(len(paid), 'machine')} at {stay}."

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from slurm_elastic.base import writing
 from slurm_elastic.base.errors import ConfigError
-from slurm_elastic.base.units import parse_duration
+from slurm_elastic.base.units import brief, format_duration, parse_duration
 from slurm_elastic.cli.arguments import count
 from slurm_elastic.cli.console import Output
 from slurm_elastic.cli.helptext import examples
@@ -100,8 +100,9 @@ def run(args: argparse.Namespace) -> int:
         least = args.work + 2 * args.restart + trace.gap
         if args.deadline < least:
             raise ConfigError(
-                f"--deadline: found {args.deadline:g} s, expected at least {least:g} s: the work,"
-                f" two restarts and the {trace.gap} s between two looks of {name}"
+                f"--deadline: found {format_duration(args.deadline)}, expected at least"
+                f" {format_duration(least)}: the work, two restarts and the {brief(trace.gap)}"
+                f" between two looks of {name}"
             )
     rows = [
         _row(args, name, trace, policy) for name, trace in traces.items() for policy in POLICIES

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from slurm_elastic.base import writing
 from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.base.units import brief
 from slurm_elastic.cli import arguments, history
 from slurm_elastic.cli.console import Output
 from slurm_elastic.cli.helptext import examples
@@ -191,7 +192,7 @@ def _how(args: argparse.Namespace, tried: int, best: int) -> str:
     """The words below the table: which policies it shows, and by what the choice is made."""
     chosen = "the nearest to the least cost and the least wait at once, each by its range here"
     if args.max_wait is not None:
-        chosen = f"the cheapest whose jobs wait {args.max_wait} s at most in the mean"
+        chosen = f"the cheapest whose jobs wait {brief(args.max_wait)} at most in the mean"
     if args.budget is not None:
         chosen = f"the one whose jobs wait least for ${args.budget:,.2f} at most"
     return (

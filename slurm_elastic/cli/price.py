@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.base.units import brief, money
 from slurm_elastic.cli import why_not
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.helptext import examples
@@ -210,7 +211,7 @@ def render(found: Priced, console: Console) -> None:
     limit = (
         "no time limit (a day is reckoned with)"
         if found.limit is None
-        else (f"a time limit of {_span(found.limit)}")
+        else (f"a time limit of {brief(found.limit)}")
     )
     console.print(f"{found.job}, with {limit}, if it were submitted now:")
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -244,9 +245,9 @@ def render(found: Priced, console: Console) -> None:
 def _cells(row: PartitionRow) -> list[str]:
     one = row.forecast
     _, half, most = one.start
-    slurm = "" if row.by_slurm is None else _span(row.by_slurm)
-    costs = ["", ""] if one.low is None or one.high is None else [_money(one.low), _money(one.high)]
-    return [_where(one), str(one.nodes), _span(half), _span(most), slurm, _span(one.run[1]), *costs]
+    slurm = "" if row.by_slurm is None else _in(row.by_slurm)
+    costs = ["", ""] if one.low is None or one.high is None else [money(one.low), money(one.high)]
+    return [_where(one), str(one.nodes), _in(half), _in(most), slurm, brief(one.run[1]), *costs]
 
 
 def _where(one: PartitionPrice) -> str:
@@ -263,20 +264,10 @@ def _interruption(one: PartitionPrice) -> str:
     if one.saves_seconds < 1:
         return f"{text}; checkpoints would save nothing"
     return (
-        f"{text}; checkpoints save {_span(int(one.saves_seconds))} and "
-        f"{_money(one.saves_dollars)} on average"
+        f"{text}; checkpoints save {brief(one.saves_seconds)} and "
+        f"{money(one.saves_dollars)} on average"
     )
 
 
-def _money(dollars: float) -> str:
-    return f"${dollars:,.2f}" if dollars >= 0.095 or not dollars else f"${dollars:.4f}"
-
-
-def _span(seconds: int) -> str:
-    if seconds < 1:
-        return "now"
-    if seconds < 120:
-        return f"{seconds} s"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86400:.1f} d"
+def _in(seconds: int) -> str:
+    return brief(seconds) if seconds >= 1 else "now"

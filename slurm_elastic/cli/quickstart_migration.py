@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from slurm_elastic.base.errors import SandboxError
+from slurm_elastic.base.units import money
 from slurm_elastic.config import Config
 from slurm_elastic.model.cluster import Instance, Market
 from slurm_elastic.providers.aws.settings import AwsCloud
@@ -90,7 +91,7 @@ class MigrationAct:
         self.sandbox.ec2.price(machine.instance_type, machine.zone, SPIKE)
         self._line(
             f"the spot price of {machine.instance_type} in {machine.zone} jumps from"
-            f" ${machine.price:.4f} to ${SPIKE:.4f}"
+            f" {money(machine.price)} to {money(SPIKE)}"
         )
         self._line(self._decision("ckpt-saved").reason)
 
@@ -123,7 +124,7 @@ class MigrationAct:
         rows = costs(mine, prices, time.time())
         paid, listed = sum(r.dollars for r in rows), sum(r.on_demand or 0.0 for r in rows)
         share = f" ({1 - paid / listed:.0%} saved)" if listed else ""
-        return f"its spot machines cost ${paid:.5f}, on demand ${listed:.5f}{share}"
+        return f"its spot machines cost {money(paid)}, on demand {money(listed)}{share}"
 
     # looking
 

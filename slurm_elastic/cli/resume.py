@@ -38,9 +38,10 @@ def run(args: argparse.Namespace) -> int:
     mine = [d for d in facts.directives if not d.word.is_limit]
     chosen = mine if args.all else [d for d in mine if _is_about(config, d.word, args.subject)]
     if not chosen:
-        known = ", ".join(d.word.subject for d in mine) or "nothing"
-        subject = "" if args.all else f"{args.subject!r} is not paused or drained; "
-        raise ConfigError(f"{subject}paused or drained: {known}")
+        if not mine:
+            raise ConfigError("nothing is paused or drained")
+        known = ", ".join(d.word.subject for d in mine)
+        raise ConfigError(f"{args.subject!r} is not paused or drained; what is: {known}")
     return give(config, facts, EndAsk(numbers=tuple(d.number for d in chosen)))
 
 

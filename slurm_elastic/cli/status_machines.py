@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from slurm_elastic.base.units import brief
 from slurm_elastic.cli.columns import Rows
 from slurm_elastic.cli.shortened import with_rest, words
 from slurm_elastic.watch.view.departing import TAKEN
-from slurm_elastic.watch.view.next_action import brief
 from slurm_elastic.watch.view.rows import InstanceView, JobView
 
 WIDE, NARROW = 120, 72

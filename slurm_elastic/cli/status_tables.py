@@ -15,6 +15,7 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from slurm_elastic.base.hostlist import expand
+from slurm_elastic.base.units import brief, money
 from slurm_elastic.cli.ckpt_tables import life, saved, threatened
 from slurm_elastic.cli.columns import Rows
 from slurm_elastic.cli.shortened import hosts, more, offers, with_rest, words
@@ -42,7 +43,6 @@ from slurm_elastic.watch.view.next_action import (
     IDLE,
     IN_USE,
     POWERED_DOWN,
-    brief,
 )
 from slurm_elastic.watch.view.rows import (
     BudgetView,
@@ -275,11 +275,11 @@ def _nodes(
 
 def _summary(site: SiteView, view: StatusView) -> Text:
     count = f"{site.machines} of at most {site.limit}" if site.limit else f"{site.machines}"
-    worst = f"at worst ${site.price_worst:.2f}/h"
+    worst = f"at worst {money(site.price_worst)}/h"
     if site.price_limit is not None:
-        worst += f" of at most ${site.price_limit:.2f}/h"
+        worst += f" of at most {money(site.price_limit)}/h"
     whose = "Machines of the whole cluster" if view.part else "Machines"
-    text = Text(f"{whose}: {count}; ${dollars(site.price_now)}/h now, {worst}")
+    text = Text(f"{whose}: {count}; {money(site.price_now)}/h now, {worst}")
     loud = sum(not i.calm for i in view.instances)
     if loud:
         here = " here" if view.part else ""
@@ -343,8 +343,8 @@ def _budgets(budgets: Sequence[BudgetView]) -> RenderableType:
         cells = []
         for spent, bound in ((b.day, b.per_day), (b.month, b.per_month)):
             over = bound is not None and spent >= bound
-            cells.append(Text(f"{spent:.4f}", style=_BAD if over else ""))
-            cells.append(Text("-" if bound is None else f"{bound:g}"))
+            cells.append(Text(dollars(spent), style=_BAD if over else ""))
+            cells.append(Text("-" if bound is None else dollars(bound)))
         table.add(payer(b), *cells)
     return table
 

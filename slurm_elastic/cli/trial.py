@@ -17,6 +17,7 @@ from pathlib import Path
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.base.hostlist import expand
+from slurm_elastic.base.units import money
 from slurm_elastic.cli import offers
 from slurm_elastic.cli.arguments import count
 from slurm_elastic.cli.giving_orders import is_alive, require_trusted
@@ -107,7 +108,8 @@ def _offered(config: Config, slurm: PromptCli, names: Sequence[str]) -> Pool:
             price, worst = best.price or 0.0, best.worst or best.price or 0.0
             most = worst * LOOKED_FOR / 3600
             print(f"One machine of pool {name}: {best.offer}")
-            print(f"${price:.4f}/h now, ${worst:.4f}/h at worst: about ${most:.4f} for 10 minutes.")
+            about = f"about {money(most)} for 10 minutes"
+            print(f"{money(price)}/h now, {money(worst)}/h at worst: {about}.")
             return next(p for p in domain_pools(config, expand) if p.name == name)
         else:
             reasons += [row.reason for row in found.rejected] or ["the cloud has no offers"]

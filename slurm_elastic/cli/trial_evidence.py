@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.base.units import brief
 from slurm_elastic.config import Config
 from slurm_elastic.model.memory import Machine
 from slurm_elastic.model.protocols import Console
@@ -128,7 +129,7 @@ def _probe(address: str, port: int) -> str:
         with socket.create_connection((address, port), PROBE):
             return ""
     except TimeoutError:
-        return f"{place} did not answer in {PROBE:.0f} s (no route to it)"
+        return f"{place} did not answer in {brief(PROBE)} (no route to it)"
     except ConnectionRefusedError:
         return f"{place} refuses the connection"
     except OSError as error:

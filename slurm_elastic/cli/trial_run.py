@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from slurm_elastic.base.errors import SlurmElasticError, SlurmError
+from slurm_elastic.base.units import brief, money
 from slurm_elastic.cli.streams import visible
 from slurm_elastic.cli.trial_evidence import Evidence
 from slurm_elastic.config import Config
@@ -141,7 +142,7 @@ class Trial:
                 console = self._evidence.console(self.last)
                 raise StoppedError(diagnosis(Step.JOB, [*why, *logged, *reversed(console)]))
             time.sleep(PERIOD)
-        raise StoppedError(diagnosis(Step.JOB, [f"job {job} did not end in {JOB_TIME:.0f} s"]))
+        raise StoppedError(diagnosis(Step.JOB, [f"job {job} did not end in {brief(JOB_TIME)}"]))
 
     def _end(self) -> bool:
         """Whether the machine is known to have ended; told."""
@@ -156,7 +157,7 @@ class Trial:
 
     def _ended(self) -> bool:
         until = time.monotonic() + END_TIME
-        why = f"the machine is not ended after {END_TIME:.0f} s"
+        why = f"the machine is not ended after {brief(END_TIME)}"
         while time.monotonic() < until:
             try:
                 rest = self._rest()
@@ -243,7 +244,7 @@ class Trial:
         """The best first."""
         yield from self._evidence.why(self.made, seen, self.node, self.pool.cloud)
         if late:
-            yield f"it took longer than {self.timeout:.0f} s"
+            yield f"it took longer than {brief(self.timeout)}"
 
     def _show_console(self) -> None:
         lines = self._evidence.console(self.last)
@@ -299,7 +300,7 @@ class Trial:
                 group=self.user.pw_gid if other else None, extra_groups=groups,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            return subprocess.CompletedProcess(command, 124, "", f"no answer in {COMMAND:.0f} s")
+            return subprocess.CompletedProcess(command, 124, "", f"no answer in {brief(COMMAND)}")
 
     # telling
 
@@ -317,7 +318,7 @@ class Trial:
             return ""
         one = self.last.instance
         if step is Step.LAUNCHED:
-            return f": {one.id}, {one.instance_type} {one.zone} {one.market}, ${one.price:.4f}/h"
+            return f": {one.id}, {one.instance_type} {one.zone} {one.market}, {money(one.price)}/h"
         return f": {one.address}" if step is Step.ADDRESS else ""
 
     def _say(self, step: Step, text: str) -> None:
@@ -345,7 +346,7 @@ def _ended_words(machines: Sequence[Machine], now: float) -> str:
     if not machines:
         return "no machine was started"
     dollars = sum(machine.lease.cost(now) for machine in machines)
-    return f"{MEANING[Step.ENDED]}; ${dollars:.4f} in all"
+    return f"{MEANING[Step.ENDED]}; {money(dollars)} in all"
 
 
 def tell(found: Diagnosis) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.base.units import brief
 from slurm_elastic.cli import cost, explain
 from slurm_elastic.cli.arguments import CONFIG_VARIABLE, DEFAULT_CONFIG
 from slurm_elastic.cli.helptext import examples
@@ -156,7 +157,7 @@ def _doctor(file: Path, _: Query) -> str:
             [*command, "doctor", "--json"], capture_output=True, timeout=DOCTOR, check=False
         )
     except subprocess.TimeoutExpired as error:
-        raise SlurmElasticError(f"doctor does not end within {DOCTOR:.0f} s") from error
+        raise SlurmElasticError(f"doctor does not end within {brief(DOCTOR)}") from error
     if not done.stdout.startswith(b"{"):
         said = done.stderr.decode(errors="backslashreplace").strip()
         raise SlurmElasticError(said.splitlines()[-1] if said else "doctor says nothing")

@@ -71,12 +71,14 @@ def _policies(policies: P, change: LimitChange) -> P:
     return replace(policies, budget=replace(policies.budget, **{change.key: change.value}))
 
 
-def scope_named(config: Config, text: str) -> str:
+def scope_named(config: Config, text: str, *, payers: bool = False, nodes: bool = False) -> str:
     """The scope that a person means by ``text``: ``cluster``, a cloud, a pool, or one of these with
-    its kind in front. A name that a cloud shares with its only pool means the cloud. Raises
-    ConfigError if nothing, or more than one thing, has that name.
+    its kind in front; with ``payers`` also an account or a user with a budget. A name that a cloud
+    shares with its only pool means the cloud. Raises ConfigError if nothing (``nodes``: the caller
+    has looked for a node), or more than one thing, has that name.
     """
-    by_name = {"cluster": [""], **{payer: [payer] for payer in config.policies.payer_budgets}}
+    budgets = config.policies.payer_budgets if payers else ()
+    by_name = {"cluster": [""], **{payer: [payer] for payer in budgets}}
     for one in config.clouds:
         by_name.setdefault(one.name, []).append(scope_of_cloud(one.name))
         by_name[scope_of_cloud(one.name)] = [scope_of_cloud(one.name)]
@@ -90,10 +92,16 @@ def scope_named(config: Config, text: str) -> str:
         return scope_of_cloud(text)
     if found:
         raise ConfigError(f"{text!r} is a cloud and a pool: say {' or '.join(found)}")
-    known = ", ".join(name for name in by_name if ":" not in name or name.startswith(_PAYERS))
-    raise ConfigError(
-        f"{text!r} is no cloud, pool, nor account or user with a budget; there are {known}"
-    )
+    more = ["account", "user with a budget"] * payers + ["node of a pool"] * nodes
+    *kinds, last = "pool", "cloud", *more
+    there = "; ".join((places(config), *budgets))
+    raise ConfigError(f"{text!r} is no {', '.join(kinds)} or {last}; there are {there}")
+
+
+def places(config: Config) -> str:
+    """The pools with their nodes, and the clouds, as an error about a wrong name tells them."""
+    pools = ", ".join(f"{pool.name} ({pool.nodes})" for pool in config.pools)
+    return f"pools: {pools}; clouds: {', '.join(cloud.name for cloud in config.clouds)}"
 
 
 def pools_in(config: Config, scope: str) -> tuple[str, ...]:

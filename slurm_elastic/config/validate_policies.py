@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from slurm_elastic.base.units import format_duration
+from slurm_elastic.base.units import brief, format_duration
 from slurm_elastic.config.document import KeyPath, shown
 from slurm_elastic.config.growth_kinds import checked_growth, growth_of
 from slurm_elastic.config.partial import Draft
@@ -134,8 +134,8 @@ def _odd(own: PoolRules, look: float) -> Iterator[str]:
     release = own.release
     if isinstance(release, Delayed) and own.public and own.lease > 1 and look >= release.before_end:
         yield (
-            f"delayed lets go in the last {release.before_end} s of a lease, which a look every"
-            f" {format_duration(look)} may miss"
+            f"delayed lets go in the last {brief(release.before_end)} of a lease, which a look"
+            f" every {format_duration(look)} may miss"
         )
 
 

@@ -13,6 +13,7 @@ from concurrent.futures import Executor
 from functools import partial
 
 from slurm_elastic.base.hostlist import compress
+from slurm_elastic.base.units import brief
 from slurm_elastic.controller.boots import record_boot_failures
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.ending import terminate
@@ -218,8 +219,8 @@ def job_peers(site: Site, jobs: Iterable[SlurmJob], late: Sequence[str]) -> tupl
 def _why(site: Site, late: TimedOut) -> str:
     longest = _resume_timeout(site, late.cloud)
     return (
-        f"{compress(late.nodes)} did not register within {given_up_after(longest):.0f} s "
-        f"(ResumeTimeout is {longest:.0f} s)"
+        f"{compress(late.nodes)} did not register within {brief(given_up_after(longest))} "
+        f"(ResumeTimeout is {brief(longest)})"
     )
 
 

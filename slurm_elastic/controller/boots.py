@@ -174,7 +174,8 @@ def _cool_down(site: Site, pool: Pool, failed: Sequence[Machine], taken_out: str
     now, told = site.now(), []
     standing = {c.scope: c for c in site.ledger.exclusions.cool_downs(now)}
     nodes = compress(m.instance.node for m in failed)
-    reason = f"the machine of {nodes} did not register{cause_of(site, failed)}"
+    machines = "machine" if len(failed) == 1 else "machines"
+    reason = f"the {machines} of {nodes} did not register{cause_of(site, failed)}"
     if taken_out:
         reason = f"Slurm took {nodes} out of service: {taken_out}"
     for key in keys:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from slurm_elastic.base.hostlist import compress
+from slurm_elastic.base.units import counted
 from slurm_elastic.controller.context import Site
 from slurm_elastic.model.cluster import LaunchSpec, NodeRequest, Placement
 from slurm_elastic.policies.launch.grouping import braces, grouped, sentence
@@ -73,7 +74,7 @@ def record_ranking(site: Site, placement: Placement, *, enough: bool) -> None:
         request.id,
         "ranked",
         (*request.nodes, *(job_subject(j) for j in request.jobs)),
-        f"best offer for {len(request.nodes)} node(s) of pool {request.pool.name}: {best}",
+        f"best offer for {counted(len(request.nodes), 'node')} of pool {request.pool.name}: {best}",
         detail,
     )
 

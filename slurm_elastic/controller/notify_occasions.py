@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct, field
 
+from slurm_elastic.base.units import money
 from slurm_elastic.config import Config
 from slurm_elastic.config.policies import Budget
 from slurm_elastic.config.telling import Event
@@ -45,7 +46,8 @@ def of_budget(scope: str, budget: Budget, spent: Spent) -> Iterator[Occasion]:
         yield Occasion(
             event=Event.BUDGET,
             key=f"budget/{scope}/{period}/{part}",
-            text=f"{scope}: ${used:.2f} of ${bound:.2f} of this {period}'s budget is spent{then}",
+            text=f"{scope}: {money(used)} of {money(bound)} of this {period}'s budget"
+            f" is spent{then}",
             values={"scope": scope, "period": period, "spent": used, "budget": bound},
         )
 
@@ -62,7 +64,7 @@ def of_rate(config: Config, usage: Usage) -> Iterator[Occasion]:
             yield Occasion(
                 event=Event.RATE,
                 key=f"rate/{key or 'cluster'}",
-                text=f"{name}: machines may cost ${rate:.2f} an hour, the cap is ${cap:.2f}",
+                text=f"{name}: machines may cost {money(rate)} an hour, the cap is {money(cap)}",
                 values={"scope": key or "cluster", "rate": rate, "cap": cap},
             )
 

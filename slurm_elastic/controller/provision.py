@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import AuthError, ProviderError, bounded
 from slurm_elastic.base.faults import reach
+from slurm_elastic.base.units import brief, counted, money
 from slurm_elastic.controller.boots import record_registrations
 from slurm_elastic.controller.context import Site, new_generation
 from slurm_elastic.controller.launch import (
@@ -155,8 +156,8 @@ def _waiting(
         return decided.waiting, ""
     waited = now - (asked or now)
     return (), (
-        f"its turn to boot did not come in {waited:.0f} s: {decided.cap}, and what is left of "
-        f"ResumeTimeout ({longest:.0f} s) would not do"
+        f"its turn to boot did not come in {brief(waited)}: {decided.cap}, and what is left of "
+        f"ResumeTimeout ({brief(longest)}) would not do"
     )
 
 
@@ -251,7 +252,7 @@ def _why(request: NodeRequest, left: Sequence[str], decided: NextLaunch) -> str:
     rejected = [(r.offer, r.reason) for r in decided.placement.rejected]
     if not decided.spare:
         return sentence(grouped(rejected)) or f"cloud {request.pool.cloud} gave no offers"
-    wanted = f"{len(left)} node(s) of pool {request.pool.name} are wanted"
+    wanted = f"wanted: {counted(len(left), 'node')} of pool {request.pool.name}"
     first = f"{wanted}, {decided.spare} can be had, and jobs are served whole"
     ranked = [(r.offer, r.reason) for r in decided.placement.ranked]
     causes = (first, sentence(grouped(rejected)), sentence(grouped(ranked)))
@@ -281,7 +282,7 @@ def bought(spec: LaunchSpec, instances: Sequence[Instance]) -> str:
     """The machines of a launch, in words for people."""
     counts = Counter((i.instance_type, i.zone, i.market, i.price) for i in instances)
     parts = [
-        f"{kind} in {zone}, {market}, ${price:.4f}/h" + (f" ({n})" if len(counts) > 1 else "")
+        f"{kind} in {zone}, {market}, {money(price)}/h" + (f" ({n})" if len(counts) > 1 else "")
         for (kind, zone, market, price), n in counts.most_common()
     ]
     chosen = f", chosen by the cloud among {len(spec.offers)} offers" if spec.alternatives else ""

@@ -21,6 +21,7 @@ from slurm_elastic.base.errors import (
     TransientError,
 )
 from slurm_elastic.base.faults import reach
+from slurm_elastic.base.units import money
 from slurm_elastic.controller.context import Site, new_generation
 from slurm_elastic.controller.ending import terminate
 from slurm_elastic.controller.launch import assign_addresses, with_retries
@@ -84,7 +85,9 @@ def _start(site: Site, request: NodeRequest, machine: Machine, offer: Offer, cap
     answer = _call(site, one)
     if answer.why is None:
         reach("start.after-call")
-        what = f"{one.id}, which was stopped: {one.instance_type} in {one.zone}, ${one.price:.4f}/h"
+        what = (
+            f"{one.id}, which was stopped: {one.instance_type} in {one.zone}, {money(one.price)}/h"
+        )
         log.info("started request=%s node=%s id=%s", request.id, one.node, one.id)
         site.record(request.id, "started", (one.node, *jobs), what)
         if site.clouds[one.cloud].node_address == "provider" and one.address:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 
+from slurm_elastic.base.units import does
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.ending import TERMINATE_FAILED
 from slurm_elastic.controller.reconcile import Round
@@ -68,5 +69,5 @@ def health_of(strays: Mapping[tuple[str, str], str], now: float) -> Health:
         return Health(name=NAME, checked=now)
     some = "; ".join(f"{id_}: {why}" for (_, id_), why in list(strays.items())[:TOLD])
     more = f"; and {len(strays) - TOLD} more" if len(strays) > TOLD else ""
-    error = f"{len(strays)} serve nobody: {some}{more}"
+    error = f"{len(strays)} {does(len(strays), 'serve')} nobody: {some}{more}"
     return Health(name=NAME, checked=now, error=error, code=CODE)

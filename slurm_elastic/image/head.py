@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.base.units import brief
 from slurm_elastic.image import apt
 from slurm_elastic.image.build import head_release
 from slurm_elastic.image.commands import ENVIRONMENT, remove, run, started
@@ -130,7 +131,7 @@ class Head:
                 env=ENVIRONMENT | {"SLURM_CONF": f"{self._work}/slurm.conf"},
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            raise SlurmElasticError(f"{words[0]}: no answer in {_ANSWER:.0f} s") from None
+            raise SlurmElasticError(f"{words[0]}: no answer in {brief(_ANSWER)}") from None
         if done.returncode:
             raise SlurmElasticError(f"{words[0]}: exit {done.returncode}: {done.stderr.strip()}")
         return done.stdout

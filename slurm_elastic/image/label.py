@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from slurm_elastic.base import writing
-from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.base.errors import SlurmElasticError, why
 
 
 class Label(Struct, frozen=True, kw_only=True):
@@ -56,7 +56,7 @@ def read(image: Path) -> Label:
             f"{image} has no label ({path.name}): 'slurm-elastic image build' writes one"
         ) from None
     except (OSError, msgspec.DecodeError) as error:
-        raise SlurmElasticError(f"{path} cannot be read: {error}") from None
+        raise SlurmElasticError(f"{path} cannot be read: {why(error)}") from None
 
 
 def labels(directory: Path) -> Iterator[Label]:

@@ -13,10 +13,13 @@ from typing import ClassVar
 
 from msgspec import Struct
 
+from slurm_elastic.base.units import money
+
 MAINTENANCE = "slurm-elastic:maintenance:"
 """The beginning of the reason of nodes that leave by a directive."""
 OPERATORS, LIMITS = "operators", "limits"
 """The correlations of decisions on directives: LIMITS tell of money, of which not all are told."""
+_EACH = {"dollars_per_hour": "/h", "per_day": " a day", "per_month": " a month"}
 
 
 class _Word(Struct, frozen=True, kw_only=True, tag_field="kind"):
@@ -91,7 +94,7 @@ class LimitChange(_Word, frozen=True, kw_only=True, tag="limit"):
 
     @property
     def fact(self) -> str:
-        return f"{self.subject}: {self.key} is {self.value:g}"
+        return f"{self.subject}: {self.key} is {bound(self.key, self.value)}"
 
 
 class Departure(_Word, frozen=True, kw_only=True, tag="departure"):
@@ -172,6 +175,13 @@ class Directive(Struct, frozen=True, kw_only=True):
     def correlation(self) -> str:
         """That of decisions on it."""
         return LIMITS if self.word.is_limit else OPERATORS
+
+
+def bound(key: str, value: float | None) -> str:
+    """The value of a limit for people: ``$5.00/h``, ``4``."""
+    if value is None:
+        return "no limit"
+    return f"{money(value)}{_EACH[key]}" if key in _EACH else f"{value:g}"
 
 
 def stop_reason(directive: Directive, since: str = "") -> str:

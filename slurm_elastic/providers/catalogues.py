@@ -17,6 +17,7 @@ import msgspec
 
 from slurm_elastic.base import writing
 from slurm_elastic.base.errors import ProviderError
+from slurm_elastic.base.units import money
 from slurm_elastic.config import Config
 from slurm_elastic.config.catalogue import (
     FRESH,
@@ -167,4 +168,4 @@ def _told(cloud: CloudSettings, name: str) -> str:
     kind = cloud.shapes.get(name)
     if kind is None:
         return f"{name} (not sold: no price or not known)"
-    return f"{name} ({kind.cpus} cpus, {kind.memory} MiB, ${kind.price:.4f}/h)"
+    return f"{name} ({kind.cpus} cpus, {kind.memory} MiB, {money(kind.price)}/h)"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import stat
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -63,11 +63,10 @@ def _for_services(one: Found, user: str) -> Found:
 
 
 def _may_use(path: str) -> bool:
-    try:
-        is_socket = stat.S_ISSOCK(os.stat(path).st_mode)
-    except OSError:
-        return False
-    return os.access(path, os.W_OK if is_socket else os.R_OK, effective_ids=True)
+    with contextlib.suppress(OSError):
+        mode = os.W_OK if Path(path).is_socket() else os.R_OK
+        return os.access(path, mode, effective_ids=True)
+    return False
 
 
 def _none(name: str, why: str) -> Found:

@@ -20,7 +20,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.base.errors import ConfigError, why
 
 MOST_POINTS = 10_000_000  # most points of a trace that is repeated over the history
 _MINUTE = 60
@@ -81,7 +81,7 @@ def load_availability(path: Path) -> Availability:
             raw = gzip.decompress(raw)
         return _decoded(raw, path)
     except (OSError, EOFError, zlib.error, msgspec.DecodeError, RecursionError) as error:
-        raise ConfigError(f"availability trace {path} cannot be read: {error}") from error
+        raise ConfigError(f"availability trace {path} cannot be read: {why(error)}") from error
 
 
 def _decoded(raw: bytes, path: Path) -> Availability:

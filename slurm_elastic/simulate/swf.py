@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
-from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.base.errors import ConfigError, why
 from slurm_elastic.simulate.jobs import LONGEST, Job, Jobs, beyond
 
 FIELDS = 18
@@ -103,7 +103,7 @@ def load(path: Path, most: int | None = None) -> History:
         with _opened(path) as file:
             read(unbroken(file, history.complaints), history, most)
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"workload {path} cannot be read: {error}") from error
+        raise ConfigError(f"workload {path} cannot be read: {why(error)}") from error
     if not history.jobs:
         reasons = "; ".join(history.complaints.sentences()[:3])
         raise ConfigError(

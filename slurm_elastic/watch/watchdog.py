@@ -17,6 +17,7 @@ from pathlib import Path
 
 from slurm_elastic.base.errors import ConfigError, InstanceNotFound, SlurmError
 from slurm_elastic.base.hostlist import compress
+from slurm_elastic.base.units import brief
 from slurm_elastic.model.cluster import Instance, InstanceState
 from slurm_elastic.model.protocols import Provider, Slurm
 from slurm_elastic.model.slurm import ON_NODES, SlurmNode
@@ -105,7 +106,7 @@ class Watchdog:
         if silent < self._bound.seconds:
             self._say("")
         else:
-            self._say(f"slurm-elasticd has given no sign of life for {self._bound.seconds:.0f} s")
+            self._say(f"slurm-elasticd has given no sign of life for {brief(self._bound.seconds)}")
         return silent
 
     def _read_beat(self) -> Beat:

@@ -54,7 +54,7 @@ def test_a_pool_with_its_offers(tmp_path: Path, ledger: Ledger) -> None:
     assert "failed boots of pool general" in lines
     assert cooling(ledger) == {NEAR}
     assert [b.scope for b in ledger.exclusions.breakers()] == ["rack"]
-    assert "2 held node(s) of pool general: looked at anew" in lines
+    assert "2 holds of nodes of pool general" in lines
     assert [d.kind for d in ledger.decisions.about("pub7")] == ["cleared"]
     assert [d.kind for d in ledger.decisions.about("pool:general")] == ["cleared"]
 
@@ -70,7 +70,7 @@ def test_all(tmp_path: Path, ledger: Ledger) -> None:
     assert cooling(ledger) == set()
     assert ledger.exclusions.breakers() == ()
     assert clear.clear(config(tmp_path), ledger, None, NOW)[:1] == (
-        "2 held node(s) of pool general: looked at anew",
+        "2 holds of nodes of pool general",
     )
 
 
@@ -99,7 +99,8 @@ def test_the_command(
     assert main(["clear", "rack", "--config", file]) == 0
     said = capsys.readouterr().out
     assert said == (
-        f"cool-down of {NEAR}\nfailed boots of pool rack\nthe daemon takes it up within 30 s\n"
+        f"cleared: cool-down of {NEAR}\ncleared: failed boots of pool rack\n"
+        "slurm-elasticd takes it up within 30s\n"
     )
     assert main(["clear", "rack", "--config", file]) == 0
     assert capsys.readouterr().out == "nothing was cooling down or paused\n"
@@ -119,7 +120,9 @@ def test_machines_of_a_former_cloud_are_gone_by_the_operators_word(
     file = str(config_file(tmp_path))
     assert main(["clear", "--gone", "far-1", "--config", file]) == 0
     said = capsys.readouterr().out
-    assert said == ("machine far-1 of cloud far, node x1\nthe daemon takes it up within 30 s\n")
+    assert said == (
+        "cleared: machine far-1 of cloud far, node x1\nslurm-elasticd takes it up within 30s\n"
+    )
     assert {m.instance.id for m in ledger.machines.live()} == {*live, "far-2"}
     assert [d.kind for d in ledger.decisions.about("x1")] == ["cleared"]
     assert main(["clear", "--gone", "far", "--config", file]) == 0

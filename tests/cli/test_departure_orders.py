@@ -16,6 +16,7 @@ from slurm_elastic.cli import departure_orders
 from slurm_elastic.cli.main import main
 from slurm_elastic.config import Config
 from slurm_elastic.config.checkpoint import PoolCheckpoint
+from slurm_elastic.model.directive import Directive, Pause
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.watch.door.records import read_facts
 from slurm_elastic.watch.view import Facts
@@ -38,7 +39,7 @@ def job(number: int, node: str, **fields: object) -> SlurmJob:
 def facts(site: Config, *jobs: SlurmJob, ckptman: bool = True) -> Facts:
     told = replace(read_facts(site, NOW), jobs=jobs, nodes={})
     there = CheckpointFacts(
-        heartbeat=None, process_found=None, images=(), warned=(), migrations=()
+        heartbeat=(NOW, 7), process_found=True, images=(), warned=(), migrations=()
     )  # fmt: skip
     return replace(told, checkpoints=there if ckptman else None)
 
@@ -51,14 +52,16 @@ def said(site: Config, found: Facts, verb: str, subject: str, **fields: object) 
 def test_an_ordered_drain_says_who_is_waited_for_how_long_and_at_which_cost(site: Config) -> None:
     found = facts(site, job(41, "op1"))
     over = f"By their time limits that is over at {departure_orders.clock(NOW + 3600)}"
-    over = f"By their time limits that is over at {departure_orders.clock(NOW + 3600)}"
     assert said(site, found, "drain", "rack") == [
-        "Drain pool rack: 2 machines at $0.0200/h leave, after their jobs.",
-        "Nothing new starts there (2 nodes) until `resume`.",
+        "Drain pool rack: 2 machines at $0.02/h leave, after their jobs.",
+        "Nothing new starts there (2 nodes) until `slurm-elastic resume rack`.",
         "1 machine without a job: at once.",
-        "1 job end first: 41.",
+        "1 job ends first: 41.",
         f"{over}, at most $0.01 from now.",
     ]
+    word = departure_orders.departure(site, "drain", "rack")
+    later, *_ = departure_orders.preview(site, found, word, NOW + 60)
+    assert later.startswith(f"From {departure_orders.clock(NOW + 60)} on: drain pool rack: ")
     endless = facts(site, job(41, "op1", limit=None))
     assert "Some have no time limit" in said(site, endless, "drain", "rack")[-1]
 
@@ -69,13 +72,13 @@ def test_stopped_machines_are_told_of_too(site: Config) -> None:
     live = [m for m in found.machines if m not in kept and m.instance.node != "op1"]
     both = replace(found, machines=live, stopped=kept)
     assert said(site, both, "drain", "rack")[:2] == [
-        "Drain pool rack: 1 machine at $0.0100/h leave, after their jobs.",
-        "1 stopped machine at $0.0100/h is ended.",
+        "Drain pool rack: 1 machine at $0.01/h leaves, after its jobs.",
+        "1 stopped machine at $0.01/h is ended.",
     ]
     alone = replace(found, machines=(), stopped=kept)
     assert said(site, alone, "drain", "rack") == [
-        "Drain pool rack: 1 stopped machine at $0.0100/h is ended.",
-        "Nothing new starts there (2 nodes) until `resume`.",
+        "Drain pool rack: 1 stopped machine at $0.01/h is ended.",
+        "Nothing new starts there (2 nodes) until `slurm-elastic resume rack`.",
     ]
 
 
@@ -85,9 +88,9 @@ def test_an_aggressive_one_says_what_is_saved_lost_and_waited_for(site: Config) 
         job(44, "pub2", comment="ckpt=none"),
     )  # fmt: skip
     lines = said(site, found, "drain", "op[1-2],pub[1-2]", aggressive=True)
-    assert "1 job saved by signal, to go on elsewhere: 41." in lines
+    assert "1 job is saved by signal, to go on elsewhere: 41." in lines
     assert any("start anew, 4.0 node-hours of work are LOST: 42, 44." in line for line in lines)
-    assert any("waited for, as they are interactive" in line and "43" in line for line in lines)
+    assert "1 job is waited for, interactive or not to be requeued: 43." in lines
     lines = said(site, facts(site, job(41, "pub1"), ckptman=False), "drain", "aws", aggressive=True)
     assert "slurm-elastic-ckptman has never run here: nothing can be saved." in lines
     assert any("2.0 node-hours of work are LOST: 41." in line for line in lines)
@@ -96,13 +99,52 @@ def test_an_aggressive_one_says_what_is_saved_lost_and_waited_for(site: Config) 
 def test_a_migration_says_what_it_costs_there_and_whether_the_cap_allows_it(site: Config) -> None:
     lines = said(site, facts(site), "migrate", "cloud:onprem", aggressive=True, to="aws")
     assert (
-        "Jobs go to partition burst, 0 waiting jobs at once; 2 machines there: $0.2400/h on"
+        "Jobs go to partition burst, 0 waiting jobs at once; 2 machines there: $0.24/h on"
         in (lines[-1])
     )
     tight = replace(site.clouds[1], limits=replace(site.clouds[1].limits, dollars_per_hour=0.5))
     site = replace(site, clouds=(site.clouds[0], tight))
     lines = said(site, facts(site), "migrate", "cloud:onprem", aggressive=True, to="aws")
     assert lines[-1].startswith("Its cap is $0.50/h, of which $0.")
+
+
+def test_nothing_is_moved_while_the_mover_does_not_run(site: Config) -> None:
+    found = facts(site, job(41, "pub1"))
+    assert found.checkpoints
+    away = replace(found.checkpoints, process_found=False)
+    lines = said(site, replace(found, checkpoints=away), "drain", "aws", aggressive=True)
+    assert (
+        "slurm-elastic-ckptman does NOT RUN: no job is saved or moved until it does; "
+        "do: systemctl start slurm-elastic-ckptman"
+    ) in lines
+    assert not any("NOT RUN" in line for line in said(site, found, "drain", "aws", aggressive=True))
+
+
+def paused(found: Facts, **fields: object) -> Facts:
+    pause = Directive(word=Pause(scope="cloud:onprem"), who="ann", since=NOW, starts=NOW, **fields)  # type: ignore[arg-type]
+    return replace(found, directives=(pause,))
+
+
+def test_no_job_is_moved_to_a_cloud_that_is_paused(site: Config) -> None:
+    found = paused(facts(site, job(41, "pub1")), until=NOW + 60)
+    with pytest.raises(ConfigError, match=(
+        r"^cloud onprem is paused by ann until .*: the jobs would WAIT there; "
+        r"end that first: slurm-elastic resume onprem$"
+    )):  # fmt: skip
+        departure_orders.require_open(site, found, "onprem", NOW)
+    departure_orders.require_open(site, found, "onprem", NOW + 60)
+    departure_orders.require_open(site, found, "aws", NOW)
+
+
+@pytest.mark.parametrize(("elsewhere", "room"), [((), None), (("op1",), 1), (("op1", "op2"), 0)])
+def test_a_migration_says_for_how_many_there_is_room(
+    site: Config, elsewhere: tuple[str, ...], room: int | None
+) -> None:
+    there = [job(50 + n, node) for n, node in enumerate(elsewhere)]
+    found = facts(site, job(41, "pub1"), job(42, "pub2"), *there)
+    lines = said(site, found, "migrate", "cloud:aws", aggressive=True, to="onprem")
+    said_ = f"Cloud onprem has room for {room} of 2 machines: the other jobs WAIT there."
+    assert lines[-1:] == [said_] if room is not None else "WAIT" not in lines[-1]
 
 
 def test_ten_thousand_jobs_are_counted_not_listed(site: Config) -> None:
@@ -115,9 +157,9 @@ def test_ten_thousand_jobs_are_counted_not_listed(site: Config) -> None:
 @pytest.mark.parametrize(
     ("subject", "said_"),
     [
-        ("static7", "'static7' is no node of a pool either; 'static7' is no cloud, pool"),
+        ("static7", "'static7' is no pool, cloud or node of a pool; there are pools: rack "),
         ("op1,static7", "static7: no pool of the configuration has it"),
-        ("cluster", "name a cloud, a pool or nodes"),
+        ("cluster", "'cluster': name nodes, a pool or a cloud; there are pools: rack "),
     ],
 )
 def test_what_is_not_ours_is_refused(site: Config, subject: str, said_: str) -> None:
@@ -146,6 +188,8 @@ def test_without_slurm_nothing_is_done(
 ) -> None:
     ledger = busy_ledger(tmp_path / "ledger.db")
     assert main([*words, "--config", str(config_file(tmp_path))]) == 1
-    assert "slurm-elastic: " in capsys.readouterr().err
+    error = " ".join(capsys.readouterr().err.split())
+    assert error.startswith("slurm-elastic: nothing was ordered: Slurm does not answer: ")
+    assert error.endswith("; do: systemctl status slurmctld; its log says why it stopped or hangs")
     assert ledger.directives.all() == ()
     ledger.close()

@@ -128,7 +128,7 @@ def test_a_tunnel_that_is_well(tmp_path: Path, ledger: Ledger, hub: list[PeerSee
     found = list(examine(config, slurm(pub1="10.99.0.8", pub2="10.99.0.9"), T0, lambda *_: True))
     assert {f.level for f in found} == {Level.OK}
     said = {f.what: f.found for f in found}
-    assert said["tunnel"] == "2 machine(s), the oldest handshake 90 s ago"
+    assert said["tunnel"] == "2 machines, the oldest handshake 1m 30s ago"
     assert said["way to slurmctld"] == "SlurmctldHost alps is 10.1.2.3"
     assert said["slurm-elastic-hub"] == "answers; packets go by kernel"
 
@@ -139,7 +139,7 @@ def test_machines_that_are_silent_are_named(
     hub += [seen(0, 400.0)]
     config = site(tmp_path, SITE + NETWORK)
     told = wrong(examine(config, slurm(), T0, lambda *_: True))
-    assert told == {"tunnel": "no handshake for long: pub1 (400 s ago), pub2 (never)"}
+    assert told == {"tunnel": "no handshake for long: pub1 (6m 40s ago), pub2 (never)"}
 
 
 def test_the_largest_packet_is_found(tmp_path: Path, ledger: Ledger, hub: list[PeerSeen]) -> None:

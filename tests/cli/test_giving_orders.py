@@ -49,7 +49,7 @@ def test_a_pause_is_said_done_and_shown_first(
     assert main(["pause", "onprem", "--for", "2h", "--reason", "disk", "--config", file]) == 0
     said = told(capsys).splitlines()
     assert said[0] == "No new machines in cloud onprem (1 pool)."
-    assert said[1] == "2 machines at $0.0200/h stay until they are idle."
+    assert said[1] == "2 machines at $0.02/h stay until they are idle."
     assert said[2].startswith("cloud onprem is paused by root until 20")
     assert said[2].endswith(" UTC: disk")
     (one,) = ledger.directives.all()
@@ -70,7 +70,37 @@ def test_a_dry_run_changes_nothing(
     assert told(capsys).splitlines()[-1] == "dry run: nothing was changed"
     assert main(["limit", "cluster", "nodes", "1", "--dry-run", "--config", file]) == 0
     assert told(capsys).splitlines()[0] == "the cluster: nodes no limit -> 1"
+    assert main(["limit", "cluster", "dollars_per_hour", "1", "--dry-run", "--config", file]) == 0
+    assert told(capsys).splitlines()[0] == "the cluster: dollars_per_hour no limit -> $1.00/h"
     assert ledger.directives.all() == ()
+
+
+def test_what_fails_is_not_told_as_done(
+    file: str, ledger: Ledger, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger.close()
+    for one in (tmp_path / "journal").glob("ledger-*"):
+        one.unlink()
+    (tmp_path / "ledger.db").write_text("this is no database" * 100)
+    assert main(["pause", "--config", file]) == 1
+    out, error = capsys.readouterr()
+    assert out == ""
+    assert error.startswith("slurm-elastic: nothing was ordered: the ledger cannot be read: ")
+
+
+def test_the_command_that_ends_an_order_is_said_and_lines_fit(
+    file: str, ledger: Ledger, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "50")
+    for words, end in (
+        (["pause", "rack"], "slurm-elastic resume rack"),
+        (["pause"], "slurm-elastic resume cluster"),
+        (["limit", "cluster", "nodes", "3"], "slurm-elastic limit cluster nodes reset"),
+    ):
+        assert main([*words, "--reason", "a long reason " * 5, "--config", file]) == 0
+        said = told(capsys)
+        assert " ".join(said.split()).endswith(f"until: {end}")
+        assert max(map(len, said.splitlines())) <= 50
 
 
 def test_resume_ends_it_and_says_what_there_is_where_there_is_none(
@@ -79,13 +109,13 @@ def test_resume_ends_it_and_says_what_there_is_where_there_is_none(
     main(["pause", "rack", "--config", file])
     told(capsys)
     assert main(["resume", "onprem", "--config", file]) == 2
-    assert "'onprem' is not paused or drained; paused or drained: pool rack" in (
-        capsys.readouterr().err
-    )
+    assert "'onprem' is not paused or drained; what is: pool rack" in capsys.readouterr().err
     assert main(["resume", "rack", "--config", file]) == 0
     assert told(capsys) == "no longer: pool rack is paused by root\n"
     assert ledger.directives.all() == ()
-    assert main(["resume", "--all", "--config", file]) == 2
+    for nothing in ([], ["--all"]):
+        assert main(["resume", *nothing, "--config", file]) == 2
+        assert capsys.readouterr().err == "slurm-elastic: nothing is paused or drained\n"
 
 
 def test_a_limit_is_shown_by_status_and_conf_show_and_is_reset(
@@ -112,7 +142,11 @@ def test_a_limit_is_shown_by_status_and_conf_show_and_is_reset(
     [
         (("limit", "rack", "max_nodes", "many"), "'many' is neither a number nor 'reset'"),
         (("limit", "rack", "nodes", "1"), "pool rack has no limit 'nodes'; it has max_nodes"),
-        (("pause", "nowhere"), "'nowhere' is no cloud, pool, nor account or user with a budget"),
+        (("pause", "nowhere"), "'nowhere' is no pool or cloud; there are pools: rack (op[1-2]); "),
+        (
+            ("limit", "nowhere", "nodes", "1"),
+            "is no pool, cloud, account or user with a budget; there are pools: ",
+        ),
     ],
 )
 def test_bad_words_change_nothing(

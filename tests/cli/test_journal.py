@@ -112,7 +112,7 @@ def test_verify_says_where_the_damage_is_and_what_it_costs(
     state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(state, "verify") == 0
-    assert "ledger: 1 segments, 3 lines, 3 facts\n" in capsys.readouterr().out
+    assert "ledger: 1 segment, 3 lines, 3 facts\n" in capsys.readouterr().out
     journal = state / "journal" / "ledger-000001.jsonl"
     first, second, third = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(first + second.replace(b"pub1", b"puz1", 1) + third)

@@ -155,7 +155,7 @@ def test_head_and_machines_get_a_new_key(bed: Bed, capsys: pytest.CaptureFixture
         assert (bed.place / name / "munge.key").stat().st_mode & 0o777 == 0o400
     assert not (bed.place / "machine" / "munge.key.next").exists()
     told = capsys.readouterr().out
-    assert "1 machine(s) have the key from us: pub1" in told
+    assert "the key from us: 1 machine: pub1" in told
 
 
 def test_with_a_machine_that_is_away_nothing_changes(

@@ -165,7 +165,7 @@ def test_nothing_is_revoked_while_a_machine_signs_with_an_old_key(
     second = f"[ $(grep -c machine {bed.steps}) -lt 2 ]"
     assert bed.rotate("--revoke", machine=second) == 1
     said = capsys.readouterr()
-    assert "1 machine(s) sign with the old keys, for 1d; nothing is revoked" in said.out
+    assert "1 machine signs with the old keys, for 1d; nothing is revoked" in said.out
     assert "pub1: not changed" in said.err
     assert {key.kid for key in BEFORE.keys} < {key.kid for key in keyset.read(bed.head).keys}
     assert bed.told.count("head") == 1

@@ -108,16 +108,34 @@ def test_bash_completes(share: Path, words: tuple[str, ...], some: set[str]) -> 
 
 CONF = (
     "cluster:\n  name: alps\nclouds:\n- provider: fake\n  name: aws\n  types:\n    name: x\n"
-    "pools:\n- name: general\n  cloud: aws\n- name: gpu\n  cloud: aws\n"
+    "pools:\n- name: general\n  cloud: aws\n  nodes: pub[1-2]\n- name: gpu\n  cloud: aws\n"
+    "policies:\n  account_budgets:\n    physics:\n      per_day: 5.0\n  look: 10s\n    x: y\n"
 )
+STATUS = (
+    '{"instances":[{"id":"i-1","node":"old7","pool":""},{"id":"i-2","node":"pub1","pool":"gpu"}],'
+    '"cool_downs":[{"key":"aws/c5/a/spot","code":"x"}]}'
+)
+SAID = """#!/bin/sh
+case "$SLURM_ELASTIC_CONFIG $*" in
+  "other.yaml conf show") echo "clouds:"; echo "- name: moon" ;;
+  *"conf show") cat <<'END'
+{CONF}END
+  ;;
+  *) echo '{STATUS}' ;;
+esac
+"""
 
 
 @pytest.fixture(name="site")
 def _site(tmp_path: Path) -> str:
     """A PATH whose programs answer as a site's do."""
-    said = {"slurm-elastic": CONF, "sinfo": "pub1\npub2\npub1\n", "squeue": "42\n50\n"}
+    said = {
+        "slurm-elastic": SAID.replace("{CONF}", CONF).replace("{STATUS}", STATUS),
+        "scontrol": '#!/bin/sh\n[ "$3" = "pub[1-2]" ] && printf "pub1\\npub2\\n" || echo "$3"\n',
+        "squeue": "#!/bin/sh\nprintf '42\\n50\\n'\n",
+    }
     for name, text in said.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\ncat <<'END'\n{text}END\n")
+        (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
     return f"{tmp_path}:{os.environ['PATH']}"
 
@@ -130,6 +148,12 @@ def _site(tmp_path: Path) -> str:
         (("offers", "--job", ""), {"42", "50"}),
         (("explain", ""), {"pub1", "pub2", "42", "50", "general", "gpu", "aws"}),
         (("drain", "pu"), {"pub1", "pub2"}),
+        (("limit", ""), {"cluster", "general", "gpu", "aws", "account:physics"}),
+        (("limit", "ge"), {"general"}),
+        (("clear", "aws"), {"aws", "aws/c5/a/spot"}),
+        (("clear", "--gone", "i"), {"i-1"}),
+        (("--config", "other.yaml", "pause", ""), {"moon"}),
+        (("--config", "=", "other.yaml", "pause", ""), {"moon"}),
     ],
 )
 def test_names_of_the_site_are_completed(
@@ -138,13 +162,25 @@ def test_names_of_the_site_are_completed(
     assert {one for one in completed(share, *words, path=site) if one[0] != "-"} == names
 
 
+def test_a_slurmctld_that_hangs_holds_nobody_up(share: Path, site: str, tmp_path: Path) -> None:
+    for name in ("squeue", "sinfo"):
+        (tmp_path / name).write_text("#!/bin/sh\nexec sleep 60\n")
+        (tmp_path / name).chmod(0o755)
+    began = time.monotonic()
+    assert "pub1" in completed(share, "explain", "", path=site)
+    assert time.monotonic() - began < patience(10)
+
+
 ZSH = """
 compadd() { shift; print -l -- "$@"; }
 compdef() { }
 source "$1"
 _slurm_elastic_node_job_pool_cloud
+BUFFER="slurm-elastic --config other.yaml explain "
+_slurm_elastic_node_job_pool_cloud
 """
-FISH = "source $argv[1]; complete -C 'slurm-elastic explain '"
+FISH = """source $argv[1]; complete -C 'slurm-elastic explain '
+complete -C 'slurm-elastic --config other.yaml explain '"""
 
 
 @pytest.mark.parametrize(("shell", "script"), [("zsh", ZSH), ("fish", FISH)])
@@ -157,13 +193,14 @@ def test_each_shell_has_the_names(share: Path, site: str, shell: str, script: st
         words, capture_output=True, text=True, timeout=60, env=os.environ | {"PATH": site}
     )
     found = {line.partition("\t")[0] for line in done.stdout.splitlines()}
-    assert {"pub1", "pub2", "42", "50", "general", "gpu", "aws"} <= found, done.stderr
+    assert {"pub1", "pub2", "42", "50", "general", "gpu", "aws", "moon"} <= found, done.stderr
 
 
 def test_bash_completes_file_names(share: Path, tmp_path: Path) -> None:
     (tmp_path / "a-configuration.yaml").touch()
     found = completed(share, "--config", f"{tmp_path}/a-conf")
     assert found == {f"{tmp_path}/a-configuration.yaml"}
+    assert completed(share, "price", f"{tmp_path}/a-conf") == found
 
 
 def test_bash_completes_when_somebody_presses_tab(share: Path) -> None:

@@ -92,7 +92,7 @@ def test_a_pools_offers_are_ranked_and_cut_at_the_worst_price(
         ("far/large/zone-1/on-demand", 1, 0),
     ]
     assert (pool.ranked[0].price, pool.ranked[0].worst) == (pytest.approx(0.03), 0.10)
-    assert "the cluster may spend $0.50/h, spends $0.00/h and this costs up to $0.1000/h" in (
+    assert "the cluster may spend $0.50/h, spends $0.00/h and this costs up to $0.10/h" in (
         pool.ranked[0].reason
     )
     assert (pool.had, pool.nodes) == (5, 8)

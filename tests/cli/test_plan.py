@@ -168,7 +168,7 @@ def test_the_choice_stands_beside_the_site_as_it_is_with_how_sure_that_is(
     ("limit", "how"),
     [
         ([], "the nearest to the least cost and the least wait at once"),
-        (["--max-wait", "7200"], "the cheapest whose jobs wait 7200 s at most in the mean"),
+        (["--max-wait", "7200"], "the cheapest whose jobs wait 2h at most in the mean"),
         (["--budget", "9000"], "the one whose jobs wait least for $9,000.00 at most"),
     ],
 )
@@ -279,9 +279,7 @@ def test_a_deadline_that_nobody_can_promise_and_prices_that_are_none_are_refused
 ) -> None:
     asked = ["--availability", str(shaky), "--work", "20h", "--restart", "6m"]
     assert plan("deadline", *asked, "--deadline", "20h") == 2
-    assert "--deadline: found 72000 s, expected at least 72780 s: the work" in (
-        capsys.readouterr().err
-    )
+    assert "--deadline: found 20h, expected at least 1213m: the work" in (capsys.readouterr().err)
     for option, value, why in (
         ("--work", "soon", "'soon' is not"),
         ("--deadline", "0", "is not between a second and a year"),

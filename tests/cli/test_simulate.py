@@ -36,6 +36,13 @@ def test_one_command_gives_cost_and_waits(capsys: pytest.CaptureFixture[str]) ->
     assert "pool gpu is left out" in err
 
 
+def test_a_file_that_is_not_there_is_named_once(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["simulate", "--workload", "/no/such.swf"]
+    assert main(["--config", str(EXAMPLE), *words]) == 2
+    said = "slurm-elastic: workload /no/such.swf cannot be read: No such file or directory\n"
+    assert capsys.readouterr().err.endswith(said)
+
+
 def test_policies_side_by_side(tmp_path: Path) -> None:
     policies = "slurm,on_demand+idle(60),semi_elastic(wait_limit=60)+delayed(before_end=60)"
     found = result(tmp_path, "--compare", policies)
@@ -396,7 +403,7 @@ def test_the_site_is_simulated_as_it_is_configured(
         (
             POLICIES,
             ["--billing", "hourly(seconds=100)"],
-            "delayed waits until 120 s before the end",
+            "delayed waits until 2m before the end",
         ),
         ("", [], "there are no pools"),
     ],

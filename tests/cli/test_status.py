@@ -198,7 +198,7 @@ def test_what_binds_the_whole_cluster_binds_and_is_told_of_each_part(
     text = " ".join(text_of(view_of_part(made, facts, "aws", None), 160).split())
     assert "Cluster alps, cloud aws alone" in text
     assert "Not in use" not in text
-    assert "No machine is started for the cluster: the budget of $0.1 a day is spent" in text
+    assert "No machine is started for the cluster: the budget of $0.10 a day is spent" in text
     assert "Machines of the whole cluster: 7 of at most 20;" in text
     assert "of at most $5.00/h; 1 here needs attention" in text
 

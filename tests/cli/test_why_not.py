@@ -87,7 +87,7 @@ def test_the_allow_list_of_the_configuration_is_asked(site: Config) -> None:
 
 def test_time_and_size_are_those_of_the_configuration(site: Config) -> None:
     timed = replace(site, who=Who(accounts=("physics",), max_time=3600.0))
-    assert told(timed, limit=7200).startswith("time: the job's time limit is 2 h 00 min")
+    assert told(timed, limit=7200).startswith("time: the job's time limit is 2h")
     assert told(site, node_count=9).startswith("size: the job asks for 9 nodes, and 8 such")
     capped = replace(site, limits=Limits(nodes=3, dollars_per_hour=5.0))
     assert told(capped, node_count=4).startswith("size: the job asks for 4 nodes, and 3 such")

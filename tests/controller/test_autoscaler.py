@@ -131,7 +131,7 @@ def test_bursts_start_machines_ahead_and_keep_the_others_from_slurm(
     assert running(world) == [1, 2]
     assert drained(world) == ["pub3"]
     (first,) = policies(world)
-    assert "480 s of new work, 240 s a machine" in first.reason
+    assert "8m of new work, 4m a machine" in first.reason
     assert [d.kind for d in world.ledger.decisions.about("job:4")] == ["awaited"]
     for job in (1, 2):
         world.slurm.finish(job)

@@ -60,7 +60,7 @@ def test_jobs_of_both_kinds_and_of_two_nodes_run_elsewhere(world: World) -> None
     told = reasons(world, "job:2")
     assert "boot-failed: booted but not registered in time" in told
     assert "cooled-down: pool rack cools down until " in told
-    assert "op[1-2] did not register within 90 s (ResumeTimeout is 100 s)" in told
+    assert "op[1-2] did not register within 1m 30s (ResumeTimeout is 1m 40s)" in told
 
 
 def test_a_two_node_job_is_given_back_as_a_whole(world: World) -> None:

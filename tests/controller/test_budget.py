@@ -86,8 +86,8 @@ def test_the_clusters_budget_stops_public_clouds_alone(tmp_path: Path) -> None:
     assert stops(world) == {}
     assert bars(world, "burst") == {}
     paid(world, "onp", 2.0)
-    assert stops(world) == {"burst": "the budget of $0.5 a day is spent"}
-    assert bars(world, "burst") == {"pub": "the budget of $0.5 a day is spent"}
+    assert stops(world) == {"burst": "the budget of $0.50 a day is spent"}
+    assert bars(world, "burst") == {"pub": "the budget of $0.50 a day is spent"}
     assert bars(world, "rack") == {}
     world.close()
 
@@ -98,7 +98,7 @@ def test_a_clouds_own_budget_stops_that_cloud_alone(tmp_path: Path) -> None:
     paid(world, "pub", 9.9)
     assert stops(world) == {}
     paid(world, "pub", 0.2)
-    assert stops(world) == {"burst": "cloud pub: the budget of $1 a month is spent"}
+    assert stops(world) == {"burst": "cloud pub: the budget of $1.00 a month is spent"}
     assert spending(world.config, world.ledger, world.now).keys() == {"pub"}
     world.close()
 

@@ -104,7 +104,7 @@ def test_its_jobs_wait_for_the_next_day_others_go_on_and_so_do_running_ones(
     assert running(world) == [1, 2]
     assert len(world.alive()) == 2
     (why,) = whys(world, 3, "set-aside")
-    assert "account physics has spent $0.03 of $0.02 today; new machines from 20" in why
+    assert "account physics has spent $0.0259 of $0.02 today; new machines from 20" in why
     assert world.slurm.queue()[3].reason == "BeginTime"
     world.slurm.finish(1)
     midnight = world.now - world.now % 86400 + 86400
@@ -428,7 +428,7 @@ def test_a_user_over_their_budget_waits_and_the_others_of_the_account_go_on(
     world.advance(60)
     assert running(world) == [1, 3]
     (why,) = whys(world, 2, "set-aside")
-    assert "user alice has spent $0.03 of $0.02 today; new machines from 20" in why
+    assert "user alice has spent $0.025 of $0.02 today; new machines from 20" in why
     world.slurm.finish(1)
     midnight = world.now - world.now % 86400 + 86400
     world.advance(midnight - world.now + 60, step=120)

@@ -211,12 +211,12 @@ def test_nodes_that_are_up_are_left_alone(world: World) -> None:
     [
         (
             Pause(scope="pool:nope"),
-            r"'pool:nope' is no cloud, pool, nor account or user with a budget",
+            r"'pool:nope' is no pool, cloud, account or user with a budget",
         ),
         (LimitChange(scope="pool:burst", key="nodes", value=1), "pool burst has no limit 'nodes'"),
         (LimitChange(scope="", key="nodes", value=1.5), "nodes is a number of machines from 0 on"),
         (LimitChange(scope="", key="per_day", value=0), "per_day is an amount of dollars above 0"),
-        (LimitChange(scope="account:x", key="per_day", value=1), "'account:x' is no cloud"),
+        (LimitChange(scope="account:x", key="per_day", value=1), "'account:x' is no pool, cloud"),
     ],
 )
 def test_what_the_configuration_does_not_have_is_refused(

@@ -76,7 +76,7 @@ def test_one_launch_may_use_all_offers_of_its_market(world: World) -> None:
     }  # fmt: skip
     reasons = [d.reason for d in world.ledger.decisions.about("m1") if d.kind == "launched"]
     assert len(reasons) == 1
-    assert "small in a, spot, $0.0300/h (3)" in reasons[0]
+    assert "small in a, spot, $0.03/h (3)" in reasons[0]
     assert reasons[0].endswith("chosen by the cloud among 4 offers")
 
 

@@ -504,4 +504,4 @@ def test_of_stopped_machines_those_are_paid_in_vain_whose_cloud_is_no_more(world
         world.ledger.stops.done(cloud, {one.id: 0.01}, world.now)
     Strays(world.site, []).report(world.ledger.state())
     (health,) = [h for h in world.ledger.health.all() if h.name == "paid machines"]
-    assert (health.error or "").startswith("1 serve nobody: i-gone: ")
+    assert (health.error or "").startswith("1 serves nobody: i-gone: ")

@@ -121,7 +121,7 @@ def test_an_idle_machine_is_stopped_and_started_for_the_next_job(
     assert f"nodes=pub1 reason={stopping.WHY}" in caplog.text
     assert f"node=pub1 id={machine}" in caplog.text
     (told,) = (d for d in world.ledger.decisions.about("job:20") if d.kind == "started")
-    assert told.reason == f"{machine}, which was stopped: small in zone-1, $0.1000/h"
+    assert told.reason == f"{machine}, which was stopped: small in zone-1, $0.10/h"
 
 
 def test_without_the_setting_it_ends(open_world: Callable[..., World]) -> None:

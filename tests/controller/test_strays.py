@@ -70,7 +70,7 @@ def test_a_machine_without_a_nodes_name_is_told_of_and_ends_at_the_maximum_age(
     left = adopted(world, "pub", "")
     world.advance(7000, step=60)
     assert left in {i.id for i in world.alive()}
-    assert strays(world) == f"1 serve nobody: {left}: its tags name no node"
+    assert strays(world) == f"1 serves nobody: {left}: its tags name no node"
     world.advance(600, step=60)
     assert world.alive() == []
     world.close()
@@ -87,7 +87,7 @@ def test_a_machine_of_a_cloud_that_left_the_configuration_is_told_of_every_round
     assert strays(world) is None
     world.ledger.machines.adopt(gone, "", world.now)
     world.advance(60)
-    assert strays(world) == "1 serve nobody: far-1: the configuration has no cloud far any more"
+    assert strays(world) == "1 serves nobody: far-1: the configuration has no cloud far any more"
 
 
 # a cloud that does not end what it said it would
@@ -170,7 +170,7 @@ def test_a_machine_that_its_cloud_does_not_end_is_counted_and_told_of(
     machine = used(world)
     world.advance(12 * 3600, step=60)
     stuck = "its cloud was asked again and again to end it, and still has it"
-    assert strays(world) == f"1 serve nobody: {machine.id}: {stuck}"
+    assert strays(world) == f"1 serves nobody: {machine.id}: {stuck}"
     assert len(asked) > 100
     why = "its end was decided and it is still there"
     ends = [d.reason for d in world.ledger.decisions.about("pub1") if d.kind == "terminated"]
@@ -358,7 +358,7 @@ def test_what_a_former_cloud_has_is_counted_and_told_of_but_in_no_nodes_way(worl
     text = strays(world) or ""
     assert text.startswith("2 serve nobody: ")
     assert "far-1: the configuration has no cloud far any more" in text
-    assert "g00: its launch of 1 node(s) has no answer, and the configuration has no far" in text
+    assert "g00: its launch of 1 node has no answer, and the configuration has no far" in text
 
 
 def test_an_operator_says_that_what_a_former_cloud_had_is_gone(world: World) -> None:
@@ -367,7 +367,7 @@ def test_an_operator_says_that_what_a_former_cloud_had_is_gone(world: World) -> 
     lines = gone(world.config, world.ledger, ["far"], world.now)
     assert lines == (
         "machine far-1 of cloud far, node pub1",
-        "launch g00 of cloud far, 1 node(s)",
+        "launch g00 of cloud far, 1 node",
     )
     world.advance(60)
     assert strays(world) is None

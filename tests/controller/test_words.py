@@ -62,7 +62,7 @@ def test_of_a_ranking_three_offers_are_told_with_their_reasons_and_the_others_by
     record_ranking(world.site, Placement(request=asked, ranked=ranked, rejected=()), enough=enough)
     told = last(world, "job:7")
     best = offers[0].key if enough else "none"
-    assert told.reason == f"best offer for 2 node(s) of pool burst: {best}"
+    assert told.reason == f"best offer for 2 nodes of pool burst: {best}"
     assert told.detail is not None
     assert told.detail["ranked"] == [[o.key, n, f"why {n}"] for n, o in enumerate(offers[:3])]
     assert told.detail["behind"] == ["pub/{type-d,type-e}/eu-west-1a/spot"]
@@ -130,8 +130,8 @@ def bought(*machines: tuple[str, Market, float], among: int = 0) -> str:
 
 def test_what_was_bought_is_told_in_words() -> None:
     spot, plain = ("small", Market.SPOT, 0.03), ("large", Market.ON_DEMAND, 0.1)
-    one = "small in eu-west-1a, spot, $0.0300/h"
-    other = "large in eu-west-1a, on-demand, $0.1000/h"
+    one = "small in eu-west-1a, spot, $0.03/h"
+    other = "large in eu-west-1a, on-demand, $0.10/h"
     assert bought(spot) == bought(spot, spot) == one
     assert bought(plain, spot, spot) == f"{one} (2); {other} (1)"
     assert bought(spot, among=2) == f"{one}, chosen by the cloud among 3 offers"

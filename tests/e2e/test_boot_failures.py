@@ -32,7 +32,7 @@ STILL = RESUME - given_up_after(RESUME)
 """Seconds: when a machine goes on that stood still for as long, slurmctld finds ResumeTimeout over at
 once, and is the first to give a node up, whatever slurm-elasticd does.
 """
-CAUSE = "did not register within 30 s (ResumeTimeout is 40 s)"
+CAUSE = "did not register within 30s (ResumeTimeout is 40s)"
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +144,7 @@ def paused_and_cleared(site: Sandbox, config: Config) -> None:
     site.wait_for(lambda: [b for b in breakers(site) if b.until], 120, "the pool is paused")
     site.wait_for(lambda: set(away(site)) >= POOL, 60, "its nodes are held")
     status = site.run([*ELASTIC, "--config", str(site.layout.config), "status"]).stdout
-    assert "Pool pub IS PAUSED: 5 machine(s) in a row booted but never registered" in status
+    assert "Pool pub IS PAUSED: 5 machines in a row booted but never registered" in status
     about = told(site, config, "pub")
     assert "breaker-open" in about
     assert "pool pub is paused: 5 machines in a row booted but never registered" in about

@@ -12,6 +12,7 @@ from functools import partial
 
 import pytest
 
+from slurm_elastic.base.units import money
 from slurm_elastic.policies.nodes.node_state import is_busy
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
@@ -81,7 +82,7 @@ def test_bursts_boot_ahead_of_the_jobs(site: Sandbox, under: Callable[..., float
     site.wait_for(lambda: not alive(site, job), 240, "all four have run")
     (first, *more) = starts(site, since)
     assert more == []
-    assert "2 more in pool pub: 240 s of new work, 120 s a machine" in first.reason
+    assert "2 more in pool pub: 4m of new work, 2m a machine" in first.reason
     bought = machines(site, ended=True)[before:]
     assert len(bought) == 2
     assert all(m.instance.launched >= first.at - 1 for m in bought)
@@ -147,7 +148,7 @@ def test_a_spent_budget_stops_new_machines_and_says_so(
     running = site.submit("sleep 600", *FULL)
     running_nodes(site, [running])
     site.wait_for(lambda: len(held(site)) == 5, 60, "no other node may be started")
-    why = f"the budget of ${limit:g} a day is spent"
+    why = f"the budget of {money(limit)} a day is spent"
     assert {nodes(site)[n].reason for n in held(site)} == {f"{HELD}{why}"}
     waiting = site.submit("sleep 1", *FULL)
     site.wait_for(lambda: why in told(site, "explain", str(waiting)), 60, "explain says why")

@@ -135,7 +135,7 @@ def test_peers_are_those_of_live_machines_whatever_was_restarted(
 def test_doctor_finds_a_tunnel_well(site: Site, joined: dict[str, str]) -> None:
     found = site.doctor()
     assert {f.level for fs in found.values() for f in fs} == {Level.OK}
-    assert [f.found.partition(",")[0] for f in found["tunnel"]] == ["2 machine(s)"]
+    assert [f.found.partition(",")[0] for f in found["tunnel"]] == ["2 machines"]
     addresses = site.addresses().values()
     assert {f.found for f in found["MTU"]} == {
         f"{a} takes packets of 1380 bytes" for a in addresses

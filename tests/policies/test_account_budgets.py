@@ -123,10 +123,10 @@ def test_an_account_over_its_budget_is_told_with_figures_and_until_when() -> Non
     )
     small = overdrawn("account:physics", Bounds(per_day=0.0002), Spent(day=0.000213), NOON)
     assert small is not None
-    assert "$0.000213 of $0.000200 today" in small.reason
+    assert "$0.000213 of $0.0002 today" in small.reason
     odd = overdrawn("account:physics", Bounds(per_day=0.125), Spent(day=0.125), NOON)
     assert odd is not None
-    assert "$0.125000 of $0.125000 today" in odd.reason, "more than cents are told whole"
+    assert "$0.125 of $0.125 today" in odd.reason, "more than cents are told whole"
 
 
 def test_one_within_it_or_without_one_may_go_on() -> None:

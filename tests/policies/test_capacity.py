@@ -263,14 +263,14 @@ def test_why_a_policy_grows_is_told_with_its_figures() -> None:
     assert told == [
         (6, "3 new jobs wait for 6 nodes"),
         (1, "one machine is always kept"),
-        (1, "1080 s of work wait, over 900 s"),
-        (6, "2400 s of new work, 360 s a machine"),
+        (1, "18m of work wait, over 15m"),
+        (6, "40m of new work, 6m a machine"),
         (12, "6 new jobs, 2 machines each"),
         (2, "6 jobs wait, 4 run"),
         (5, "nothing runs, and the head needs more"),
         (6, "the head needs 8 nodes, 7 are there"),
         (2, "the head would never start"),
-        (1, "the head would have waited 301 s, over 300 s"),
+        (1, "the head would have waited 5m 1s, over 5m"),
     ]
 
 
@@ -295,8 +295,8 @@ def test_a_spent_budget_stops_new_machines_and_says_so() -> None:
     assert bounded(wanted, Demand(now=NOW), bounds, Spent(day=9.99, month=50)).machines == 3
     day = bounded(wanted, Demand(now=NOW), bounds, Spent(day=10.0, month=50))
     month = bounded(wanted, Demand(now=NOW), bounds, Spent(day=1, month=100))
-    assert day == Growth(0, "the budget of $10 a day is spent")
-    assert month == Growth(0, "the budget of $100 a month is spent")
+    assert day == Growth(0, "the budget of $10.00 a day is spent")
+    assert month == Growth(0, "the budget of $100.00 a month is spent")
 
 
 def test_windows_may_pass_midnight() -> None:
@@ -389,7 +389,7 @@ def test_orders_of_idle_machines() -> None:
         (Bursts(), AtOnce(), 1, "release at once"),
         (GroupBursts(), AtOnce(), 3600, "release at once"),
         (SteadyStream(), Idle(), 1, "keeps one machine"),
-        (OnDemand(), Delayed(before_end=180), 120, "before the end of 120 s leases"),
+        (OnDemand(), Delayed(before_end=180), 120, "before the end of leases of 2m"),
         (Slurm(), Idle(0), 1, "before the job"),
     ],
 )

@@ -36,7 +36,7 @@ AT_EASE = Race(
         (
             {"spot": True, "where": Where.ON_DEMAND, "up": 49.0},
             Where.ON_DEMAND,
-            "there for 49 s, are not expected to stay",
+            "there for 49s, are not expected to stay",
         ),
         ({"spot": True, "where": Where.ON_DEMAND, "up": 50.0}, Where.SPOT, "is to be had"),
         ({"spot": True, "up": 0.0}, Where.SPOT, "is to be had"),
@@ -44,7 +44,7 @@ AT_EASE = Race(
         ({"spot": True, "where": Where.SPOT}, Where.SPOT, "is there"),
         ({"spot": True, "where": Where.ON_DEMAND}, Where.SPOT, "is to be had"),
         ({"where": Where.ON_DEMAND}, Where.ON_DEMAND, "no spot machine"),
-        ({"now": 585}, Where.ON_DEMAND, "only 15 s may still be lost"),
+        ({"now": 585}, Where.ON_DEMAND, "only 15s may still be lost"),
         (
             {"now": 566, "spot": True, "where": Where.ON_DEMAND},
             Where.ON_DEMAND,
@@ -127,11 +127,11 @@ def test_a_job_behind_its_line_waits_out_short_outages_and_pays_in_long_ones(
         ({"now": 201}, Where.ON_DEMAND, "no spot machine is to be had, and the job is behind"),
         ({"now": 300, "spot": True}, Where.SPOT, "is to be had"),
         ({"now": 570, "spot": True}, Where.SPOT, "is to be had"),
-        ({"now": 571, "spot": True}, Where.ON_DEMAND, "only 29 s may still be lost"),
-        ({"now": 570, "spot": True, "starting": 1.0}, Where.ON_DEMAND, "only 29 s"),
+        ({"now": 571, "spot": True}, Where.ON_DEMAND, "only 29s may still be lost"),
+        ({"now": 570, "spot": True, "starting": 1.0}, Where.ON_DEMAND, "only 29s"),
         ({"now": 585, "spot": True, "where": Where.SPOT}, Where.SPOT, "is there"),
-        ({"now": 586, "spot": True, "where": Where.SPOT}, Where.ON_DEMAND, "only 14 s"),
-        ({"now": 585, "where": Where.SPOT}, Where.ON_DEMAND, "only 15 s may still be lost"),
+        ({"now": 586, "spot": True, "where": Where.SPOT}, Where.ON_DEMAND, "only 14s"),
+        ({"now": 585, "where": Where.SPOT}, Where.ON_DEMAND, "only 15s may still be lost"),
         ({"where": Where.SPOT}, Where.WAITING, "no spot machine is to be had"),
         ({"where": Where.ON_DEMAND}, Where.ON_DEMAND, "no spot machine is to be had"),
         ({"now": 180, "spot": True, "where": Where.ON_DEMAND}, Where.SPOT, "the job is ahead"),
@@ -153,9 +153,9 @@ def test_uniform_progress_stays_by_its_line(
         ({"spot": True}, Where.SPOT, "is to be had"),
         ({"now": 575}, Where.WAITING, "there is time"),
         ({"now": 575, "spot": True}, Where.SPOT, "is to be had"),
-        ({"now": 576, "spot": True}, Where.ON_DEMAND, "only 24 s may still be lost"),
+        ({"now": 576, "spot": True}, Where.ON_DEMAND, "only 24s may still be lost"),
         ({"now": 575, "starting": 10.0}, Where.WAITING, "there is time"),
-        ({"now": 576, "where": Where.ON_DEMAND}, Where.ON_DEMAND, "only 24 s"),
+        ({"now": 576, "where": Where.ON_DEMAND}, Where.ON_DEMAND, "only 24s"),
     ],
 )
 def test_greedy_pays_only_once_there_is_just_time_left(
@@ -241,7 +241,7 @@ def test_spot_that_comes_and_goes_is_left_alone_where_it_would_not_earn_its_rest
 
 
 @pytest.mark.parametrize(
-    ("now", "reason"), [(580, "is expected soon enough"), (581, "only 19 s may still be lost")]
+    ("now", "reason"), [(580, "is expected soon enough"), (581, "only 19s may still be lost")]
 )
 def test_a_restart_and_two_looks_are_never_waited_away(now: float, reason: str) -> None:
     assert choose(replace(AT_EASE, now=now)).reason.endswith(reason)

@@ -37,7 +37,7 @@ def test_what_differs_in_names_and_numbers_only_is_one_cause() -> None:
 def test_a_sentence_names_the_largest_groups_and_counts_the_others() -> None:
     words = ["one", "two", "three", "four", "five"]
     groups = grouped((offer(f"t{n}"), word) for n, word in enumerate(words))
-    assert sentence(groups).endswith("; 2 more for 2 other reason(s)")
+    assert sentence(groups).endswith("; 2 more for 2 other reasons")
 
 
 def test_a_page_of_an_error_is_cut() -> None:

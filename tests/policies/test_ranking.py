@@ -71,11 +71,11 @@ def test_the_keys_are_data() -> None:
         (OFFER, {"markets": (Market.SPOT,)}, "the pool does not use the on-demand market"),
         (OFFER, {"zones": ("b",)}, "zone a is not among the pool's zones"),
         (OFFER, {"instance_types": ("c5",)}, "m5.large is not among the pool's instance types"),
-        (OFFER, {"max_price": 0.05}, "costs $0.1000/h, the pool pays at most $0.0500/h"),
+        (OFFER, {"max_price": 0.05}, "costs $0.10/h, the pool pays at most $0.05/h"),
         (
             replace(SPOT, price=0.1),
             {},
-            "spot at $0.1000/h is not cheaper than on-demand at $0.1000/h",
+            "spot at $0.10/h is not cheaper than on-demand at $0.10/h",
         ),
         (replace(OFFER, free=0), {}, "aws has 0 free"),
         (
@@ -101,7 +101,7 @@ def test_a_typed_price_below_what_the_cloud_asks_stops_the_type_in_both_markets(
     dear = told(replace(offer, on_demand_price=0.0328), 11.2)
     assert reason(dear) == (
         "clouds[aws].types[m5.large].price of the configuration is $0.0328/h, but the cloud itself"
-        " asks $11.2000/h (spot in b), and spot is never dearer than on-demand: no machine of this"
+        " asks $11.20/h (spot in b), and spot is never dearer than on-demand: no machine of this"
         " type is started before the right price is there"
     )
 
@@ -162,7 +162,7 @@ def test_a_full_limit_is_a_readable_rejection() -> None:
     assert reason(OFFER, scope) == "the cluster is limited to 4 nodes, 4 are in use"
     cap = Scope(limits=Limits(dollars_per_hour=0.05))
     assert reason(OFFER, cap) == (
-        "the cluster may spend $0.05/h, spends $0.00/h and this costs up to $0.1000/h"
+        "the cluster may spend $0.05/h, spends $0.00/h and this costs up to $0.10/h"
     )
 
 
@@ -247,13 +247,13 @@ CALM_OR_NOT = Scope(
             {},
             Limits(dollars_per_hour=0.35),
             3,
-            "the cluster may spend $0.35/h, spends $0.00/h and this costs up to $0.1000/h",
+            "the cluster may spend $0.35/h, spends $0.00/h and this costs up to $0.10/h",
         ),
         ([SPOT, OFFER], {}, Limits(spot=1, on_demand=1), 2, "the cluster on on-demand"),
         ([OFFER], {"max_nodes": 1}, Limits(), 1, "pool std is limited to 1 nodes"),
         ([replace(OFFER, cpus=1)], {}, Limits(), 0, "has 1 cpus, the pool's nodes need 2"),
         ([replace(SPOT, price=9.0)], {"max_price": 0.05}, Limits(), 4, ""),
-        ([OFFER], {"max_price": 0.05}, Limits(), 0, "costs $0.1000/h, the pool pays at most"),
+        ([OFFER], {"max_price": 0.05}, Limits(), 0, "costs $0.10/h, the pool pays at most"),
         ([], {}, Limits(), 0, ""),
     ],
 )
@@ -347,11 +347,11 @@ def test_the_greater_part_that_nobody_can_use_is_wasted() -> None:
 @pytest.mark.parametrize(
     ("offer", "scope", "words"),
     [
-        (OFFER, Scope(), "public, on-demand, $0.1000/h"),
+        (OFFER, Scope(), "public, on-demand, $0.10/h"),
         (replace(SPOT, interruption_rate=0.5), Scope(),
-         "public, spot, $0.0400/h, taken 0.5 times an hour"),
+         "public, spot, $0.04/h, taken 0.5 times an hour"),
         (replace(OFFER, free=2), Scope(),
-         "public, on-demand, $0.1000/h; room is bounded: aws has 2 free"),
+         "public, on-demand, $0.10/h; room is bounded: aws has 2 free"),
     ],
 )  # fmt: skip
 def test_why_an_offer_is_taken_is_told_with_its_bound(

@@ -176,8 +176,8 @@ def test_the_first_bound_that_stops_is_told() -> None:
     day = ("", Bounds(per_day=5.0), Spent(day=5.0))
     cloud = ("cloud aws", Bounds(per_month=50.0), Spent(month=60.0))
     shut = ("", Bounds(windows=(Window(0, 60),)), Spent())
-    assert stops(T, [cloud, day]) == "cloud aws: the budget of $50 a month is spent"
-    assert stops(T, [day]) == "the budget of $5 a day is spent"
+    assert stops(T, [cloud, day]) == "cloud aws: the budget of $50.00 a month is spent"
+    assert stops(T, [day]) == "the budget of $5.00 a day is spent"
     times = "outside the times at which machines may be started"
     assert stops(T, [shut]) == f"{times}: 00:00-00:01 UTC"
     assert stops(T, [("", Bounds(per_day=5.0), Spent(day=4.99))]) is None
@@ -332,7 +332,7 @@ def test_why_a_machine_goes_is_told_with_its_times() -> None:
     rules = PoolRules(growth=Slurm(), release=Idle(60))
     plan = decide(now(pool(rules=rules, idle=(IdleInstance("n1", T - 900, T - 600),))))
     assert plan.leaves == (
-        ("n1", "idle for 600 s, 900 s after its start, and nothing waits"),
+        ("n1", "idle for 10m, 15m after its start, and nothing waits"),
     )  # fmt: skip
 
 

@@ -81,13 +81,13 @@ def ends(*some: Machine, pool: Pool | None = POOL, recipes: Recipes = RECIPES) -
 def test_of_too_many_the_oldest_end() -> None:
     found = ends(off(1, age=300), off(2, age=200), off(3, age=100))
     assert list(found) == ["i1"]
-    assert found["i1"] == "the pool keeps 2 stopped machine(s)"
+    assert found["i1"] == "the pool keeps 2 stopped machines"
 
 
 @pytest.mark.parametrize(
     ("one", "words"),
     [
-        (off(1, age=1001), "the pool's maximum is 1000 s"),
+        (off(1, age=1001), "the pool's maximum is 16m"),
         (off(1, generation="g2"), "another image"),
         (off(1, zone="y"), "zone y"),
         (off(1, instance_type="large"), "large is not among"),

@@ -54,7 +54,5 @@ def test_all_that_somebody_should_look_at_is_told_by_cloud_and_machine() -> None
     assert found == {
         ("aws", "i-2"): "no pool of cloud aws has node pub99 any more",
         ("aws", "i-3"): "its cloud was asked again and again to end it, and still has it",
-        ("left", "g2"): (
-            "its launch of 2 node(s) has no answer, and the configuration has no left"
-        ),
+        ("left", "g2"): ("its launch of 2 nodes has no answer, and the configuration has no left"),
     }

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from slurm_elastic.base.units import money
 from slurm_elastic.model.cluster import Notice, NoticeKind
 from slurm_elastic.model.slurm import Reservation, SlurmJob, SlurmNode
 from slurm_elastic.policies.checkpoint.threat import (
@@ -137,7 +138,7 @@ def test_a_price_threatens_while_the_last_one_is_over_the_bid(
 ) -> None:
     found = of_price("n1", tuple((NOW + at, price) for at, price in enumerate(prices)), 0.10)
     assert (found and found.since) == (None if since is None else NOW + since)
-    assert found is None or found.why == f"price ${prices[-1]:.4f} is over the bid of $0.1000"
+    assert found is None or found.why == f"price {money(prices[-1])} is over the bid of $0.10"
 
 
 def test_a_time_limit_is_renewed_so_many_times_and_then_the_job_ends() -> None:

@@ -66,7 +66,7 @@ MISTAKES = {
         "join.sh: 41: slurmd: not found",
     ),
     "no route": (
-        "10.0.0.7:6818 did not answer in 3 s (no route to it)",
+        "10.0.0.7:6818 did not answer in 3s (no route to it)",
         "10.0.0.7:6818: No route to host",
         "233.252.0.1:6818: Network is unreachable",
         "the machine does not reach join.head head:6817, which answers here",
@@ -89,7 +89,7 @@ MISTAKES = {
         "slurmd: error: Unable to register: Unable to contact slurm controller (connect failure)",
         "slurmd: error: fetch_config: DNS SRV lookup failed",
         "nobody answers at join.head: 10.0.0.1:6817 refuses the connection; SlurmctldPort is 6820",
-        "nobody answers at join.head: 10.0.0.9:6817 did not answer in 3 s (no route to it)",
+        "nobody answers at join.head: 10.0.0.9:6817 did not answer in 3s (no route to it)",
     ),
     "quota": (
         "VcpuLimitExceeded: You have requested more vCPU capacity than your limit allows.",
@@ -166,7 +166,7 @@ def test_a_reason_is_known_from_the_log_after_the_node_was_powered_down_for_it()
 
 CONTACT = "slurmd: error: Unable to register: Unable to contact slurm controller (connect failure)"
 REFUSES = "10.0.0.7:6818 refuses the connection"
-SILENT = "10.0.0.7:6818 did not answer in 3 s (no route to it)"
+SILENT = "10.0.0.7:6818 did not answer in 3s (no route to it)"
 
 
 @pytest.mark.parametrize(
@@ -206,8 +206,8 @@ def test_a_version_that_nobody_knows_stays_a_number() -> None:
 @pytest.mark.parametrize(
     ("sent", "words"),
     [
-        ("Sat Nov 21 12:00:05 2026", "7205 s ahead of"),
-        ("Sat Nov 21 09:59:00 2026", "60 s behind"),
+        ("Sat Nov 21 12:00:05 2026", "2h ahead of"),
+        ("Sat Nov 21 09:59:00 2026", "1m behind"),
     ],
 )
 def test_clocks_that_differ_are_told_by_how_much(sent: str, words: str) -> None:

@@ -100,7 +100,7 @@ def changed(job: SlurmJob = JOB, **fields: Any) -> SlurmJob:
         (changed(UNLISTED, qos="long"), "qos", "QOS long may not use it; only normal may"),
         (changed(UNLISTED, batch=False), "interactive", "submit it by sbatch"),
         (changed(UNLISTED, requeue=False), "requeue", "may not be requeued"),
-        (changed(UNLISTED, limit=9000), "time", "time limit is 2 h 30 min, the partition's 2 h 00"),
+        (changed(UNLISTED, limit=9000), "time", "time limit is 2h 30m, the partition's 2h"),
         (changed(UNLISTED, features="fast&old"), "features", "lack the feature old"),
         (changed(UNLISTED, gres="gres:gpu:4"), "gres", "have 2 gpu, the job asks for 4"),
         (changed(UNLISTED, gres="gres/gpu:v100:1"), "gres", "have 0 gpu:v100, the job asks for 1"),
@@ -252,20 +252,18 @@ def test_what_is_just_enough_keeps_no_job(job: SlurmJob) -> None:
 @pytest.mark.parametrize(
     ("limit", "words"),
     [
-        (7260, "time limit is 2 h 01 min, the partition's 2 h 00 min (sbatch -t)"),
-        (7201, "time limit is 2 h 00 min, the partition's"),
+        (7260, "time limit is 2h 1m, the partition's 2h (sbatch -t)"),
+        (7201, "time limit is 2h, the partition's"),
     ],
 )
 def test_a_time_limit_is_told_in_hours_and_minutes(limit: int, words: str) -> None:
     assert words in verdict(changed(limit=limit)).reason
 
 
-@pytest.mark.parametrize(
-    ("most", "words"), [(3540, "59 min"), (3599, "59 min"), (3600, "1 h 00 min")]
-)
+@pytest.mark.parametrize(("most", "words"), [(3540, "59m"), (3599, "59m"), (3600, "1h")])
 def test_the_partitions_limit_is_told_in_minutes_up_to_an_hour(most: int, words: str) -> None:
     found = verdict(JOB, replace(CASE, max_time=most - 60.0))
-    assert found.reason.startswith("the job's time limit is 1 h 00 min, the partition's ")
+    assert found.reason.startswith("the job's time limit is 1h, the partition's ")
     assert verdict(changed(limit=9000), replace(CASE, max_time=most)).reason.endswith(
         f"the partition's {words} (sbatch -t)"
     )
@@ -381,7 +379,7 @@ def test_a_requeued_job_is_told_when_slurm_starts_it() -> None:
     again = changed(reason="Priority", restarts=1, start=1090.0)
     found = verdict(again)
     assert (found.predicate, found.reason) == (
-        "requeued", "it was requeued: Slurm starts it in 90 s at the earliest",
+        "requeued", "it was requeued: Slurm starts it in 1m 30s at the earliest",
     )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from slurm_elastic.cli import ckpt, doctor, explain, offers, status
+from slurm_elastic.cli import ckpt, departure_orders, doctor, explain, offers, status
 from slurm_elastic.cli.main import main
 from slurm_elastic.watch.doctor import clouds
 from tests.screens.place import Place, freeze
@@ -97,7 +97,7 @@ def run(place: Place, words: list[str], *, watch: bool = False) -> None:
     )
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        for module in (status, explain, offers, ckpt):
+        for module in (status, explain, offers, ckpt, departure_orders):
             module.PromptCli = lambda _, **__: place.slurm  # type: ignore[attr-defined]
         doctor.ProbingCli = lambda _: place.slurm  # type: ignore[attr-defined,assignment]
         for asking in (offers, clouds):

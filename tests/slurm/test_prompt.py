@@ -48,7 +48,7 @@ def test_one_that_is_stopped_is_told_of_at_once(stub: Stub, code: int) -> None:
 
 def test_one_that_hangs_is_waited_for_no_longer_than_said(stub: Stub) -> None:
     stub.command("scontrol", pause=30)
-    with pytest.raises(SlurmError, match="scontrol ping: timed out: no answer in 1 s") as e:
+    with pytest.raises(SlurmError, match="scontrol ping: timed out: no answer in 1s") as e:
         client(stub, timeout=1.0).nodes()
     assert e.value.unanswered
 

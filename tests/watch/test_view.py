@@ -22,7 +22,7 @@ from slurm_elastic.watch.causes import LEDGER
 from slurm_elastic.watch.view import DAY, Facts, StatusView, status_view
 from slurm_elastic.watch.view.attention import attention, reason
 from slurm_elastic.watch.view.checkpoints import CheckpointFacts
-from slurm_elastic.watch.view.next_action import Outlook, brief, node_note, node_state
+from slurm_elastic.watch.view.next_action import Outlook, node_note, node_state
 from slurm_elastic.watch.view.rows import WAITING_TOLD, Level
 
 
@@ -341,26 +341,6 @@ def test_next_actions(
     assert outlook(tmp_path, machine, slurm_node, **how) == phrase
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (-5, "0s"),
-        (0.4, "0s"),
-        (59.4, "59s"),
-        (60, "1m"),
-        (200, "3m 20s"),
-        (599, "9m 59s"),
-        (605, "10m"),
-        (3600, "1h"),
-        (3780, "1h 3m"),
-        (86400, "1d"),
-        (187200, "2d 4h"),
-    ],
-)
-def test_durations_are_short(seconds: float, text: str) -> None:
-    assert brief(seconds) == text
-
-
 WORDS = ("IDLE", "ALLOCATED", "MIXED", "DOWN", "DRAIN", "POWERED_DOWN", "POWERING_UP", "UNKNOWN")
 
 
@@ -411,7 +391,7 @@ def test_five_thousand_machines_are_joined_quickly(tmp_path: Path) -> None:
 
 
 def test_what_a_policy_holds_has_no_end_of_its_own(tmp_path: Path) -> None:
-    why = "the budget of $5 a day is spent"
+    why = "the budget of $5.00 a day is spent"
     rows = [
         Exclusion(kind=POLICY, scope=f"pub{i}", pool="general", cause=why, since=T0, until=T0 + i)
         for i in (1, 2)

@@ -18,6 +18,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
+from slurm_elastic.base.units import brief, money
 from slurm_elastic.model.cluster import Notice
 from slurm_elastic.policies.actions import SaveJob
 from slurm_elastic.policies.policy_text import (
@@ -103,7 +104,7 @@ class Hour(Policy, frozen=True, tag="hour"):
             return None
         left = end - situation.now
         whole = "the paid lease" if paid == situation.lease else "its time"
-        reason = f"{whole} of {paid:.0f} s ends in {left:.0f} s (margin {end - opens:g})"
+        reason = f"{whole} of {brief(paid)} ends in {brief(left)} (margin {brief(end - opens)})"
         return SaveJob(job=situation.job, reason=reason)
 
     def wake(self, situation: Situation) -> float:
@@ -145,7 +146,7 @@ class Threshold(Policy, frozen=True, tag="threshold"):
         if not limit < price <= situation.bid:
             return None
         return SaveJob(
-            job=situation.job, reason=f"price ${price:.4f} is over the threshold ${limit:.4f}"
+            job=situation.job, reason=f"price {money(price)} is over the threshold {money(limit)}"
         )
 
     def wake(self, situation: Situation) -> float:
@@ -193,7 +194,7 @@ class ThresholdStatic(Policy, frozen=True, tag="threshold_static"):
         edge = (1 - self.band) * situation.bid
         if price <= before or not edge < price <= situation.bid:
             return None
-        return SaveJob(job=situation.job, reason=f"price ${price:.4f} rose over ${edge:.4f}")
+        return SaveJob(job=situation.job, reason=f"price {money(price)} rose over {money(edge)}")
 
     def wake(self, situation: Situation) -> float:
         """At the hour's margin."""
@@ -220,7 +221,7 @@ class Daly(Policy, frozen=True, tag="daly"):
         if situation.now < situation.since + interval:
             return None
         return SaveJob(
-            job=situation.job, reason=f"{interval:.0f} s of work since the last checkpoint"
+            job=situation.job, reason=f"{brief(interval)} of work since the last checkpoint"
         )
 
     def wake(self, situation: Situation) -> float:
@@ -248,7 +249,7 @@ class OnNotice(Policy, frozen=True, tag="on_notice"):
         for notice in situation.notices:
             if self._open(notice, situation):
                 end, now = notice.deadline, situation.now
-                left = "" if end is None else f", {end - now:.0f} s left"
+                left = "" if end is None else f", {brief(end - now)} left"
                 return SaveJob(job=situation.job, reason=f"{notice.kind} notice{left}")
         return None
 

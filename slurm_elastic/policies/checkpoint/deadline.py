@@ -22,6 +22,7 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
+from slurm_elastic.base.units import brief
 from slurm_elastic.policies.checkpoint.market_spells import NOTHING, Past
 
 RESERVE = 0.55
@@ -119,7 +120,7 @@ def choose(race: Race) -> Choice:
         # To wait now would cost a restart later.
         return Choice(Where.ON_DEMAND, "no spot machine is to be had")
     if race.slack < race.restart + 2 * race.look:
-        return Choice(Where.ON_DEMAND, f"only {race.slack:.0f} s may still be lost")
+        return Choice(Where.ON_DEMAND, f"only {brief(race.slack)} may still be lost")
     if race.patient:
         return Choice(Where.WAITING, "no spot machine is to be had, and there is slack to wait")
     return Choice(Where.ON_DEMAND, "no spot machine is to be had, and none is expected soon enough")
@@ -131,7 +132,7 @@ def uniform(race: Race) -> Choice:
     if race.spot and race.where is Where.SPOT and race.slack >= way:
         return Choice(Where.SPOT, "the spot machine is there")
     if race.slack < way + race.restart + race.look:
-        return Choice(Where.ON_DEMAND, f"only {race.slack:.0f} s may still be lost")
+        return Choice(Where.ON_DEMAND, f"only {brief(race.slack)} may still be lost")
     if race.where is Where.ON_DEMAND:
         later = replace(race, now=race.now + 2 * race.restart)
         if race.spot and later.ahead:
@@ -151,7 +152,7 @@ def greedy(race: Race) -> Choice:
     """Spot or nothing, until there is just time left to do the rest on demand (section 4.1)."""
     left = race.slack + race.starting
     if left < 2 * race.restart + race.look:
-        return Choice(Where.ON_DEMAND, f"only {left:.0f} s may still be lost")
+        return Choice(Where.ON_DEMAND, f"only {brief(left)} may still be lost")
     if race.spot:
         return Choice(Where.SPOT, "a spot machine is to be had")
     return Choice(Where.WAITING, "no spot machine is to be had, and there is time")
@@ -170,11 +171,11 @@ def _with_spot(race: Race) -> Choice:
         reason = "the spot machine is there"
     else:
         if race.where is Where.ON_DEMAND and not race.earns:
-            why = f"spot machines, there for {race.up:.0f} s, are not expected to stay long enough"
+            why = f"spot machines, there for {brief(race.up)}, are not expected to stay long enough"
             return Choice(Where.ON_DEMAND, why)
         ways = 1 if race.where is Where.WAITING else 2
         kept = race.slack >= needed + ways * race.restart
         reason = "a spot machine is to be had"
     if kept:
         return Choice(Where.SPOT, reason)
-    return Choice(Where.ON_DEMAND, f"its loss could not be made up: {race.slack:.0f} s of slack")
+    return Choice(Where.ON_DEMAND, f"its loss could not be made up: {brief(race.slack)} of slack")

@@ -30,6 +30,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from slurm_elastic.base.units import money
 from slurm_elastic.model.cluster import Notice, NoticeKind
 from slurm_elastic.model.slurm import Reservation, SlurmJob, SlurmNode
 
@@ -195,7 +196,7 @@ def of_price(
     if bid is None or not prices or prices[-1][1] <= bid:
         return None
     since = next(at for at, _ in reversed(_last_over(prices, bid)))
-    why = f"price ${prices[-1][1]:.4f} is over the bid of ${bid:.4f}"
+    why = f"price {money(prices[-1][1])} is over the bid of {money(bid)}"
     return Threat(what=node, cause=Cause.PRICE, answer=Response.SAVE, why=why, since=since)
 
 

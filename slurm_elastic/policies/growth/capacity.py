@@ -17,6 +17,7 @@ from typing import ClassVar, NamedTuple
 
 from msgspec import Struct
 
+from slurm_elastic.base.units import brief, money
 from slurm_elastic.policies.growth.release import AnyRelease, AtOnce, Delayed, Flagged, Idle
 from slurm_elastic.policies.policy_text import (
     Jobs,
@@ -112,7 +113,7 @@ class SteadyStream(Policy, frozen=True, tag="steady_stream"):
             return Growth(1, "one machine is always kept")
         if demand.booting or demand.seconds <= 5 * self.waste:
             return _for_head(demand)
-        return Growth(1, f"{demand.seconds} s of work wait, over {5 * self.waste} s")
+        return Growth(1, f"{brief(demand.seconds)} of work wait, over {brief(5 * self.waste)}")
 
     def surplus(self, demand: Demand) -> int:
         """Machines to flag: all but one (or what the head needs, which the paper's serial jobs do
@@ -138,7 +139,9 @@ class Bursts(Policy, frozen=True, tag="bursts"):
         """As many as the new work is worth."""
         seconds = sum(job.limit for job in demand.fresh)
         wanted = max(seconds // (2 * self.waste), 1) if seconds else 0
-        return _for_fresh(wanted, demand, f"{seconds} s of new work, {2 * self.waste} s a machine")
+        return _for_fresh(
+            wanted, demand, f"{brief(seconds)} of new work, {brief(2 * self.waste)} a machine"
+        )
 
 
 class GroupBursts(Policy, frozen=True, tag="group_bursts"):
@@ -232,7 +235,7 @@ class SemiElastic(Policy, frozen=True, tag="semi_elastic"):
         wait = (start if start > now else now) - submit
         if wait <= self.wait_limit:
             return None
-        return f"the head would have waited {wait} s, over {self.wait_limit} s"
+        return f"the head would have waited {brief(wait)}, over {brief(self.wait_limit)}"
 
 
 class OwnGrowth(Policy, frozen=True, tag="own"):
@@ -351,9 +354,9 @@ def stopped(now: int, bounds: Bounds, spent: Spent) -> str | None:
         times = ", ".join(window.told for window in bounds.windows)
         return f"outside the times at which machines may be started: {times} UTC"
     if bounds.per_day is not None and spent.day >= bounds.per_day:
-        return f"the budget of ${bounds.per_day:g} a day is spent"
+        return f"the budget of {money(bounds.per_day)} a day is spent"
     if bounds.per_month is not None and spent.month >= bounds.per_month:
-        return f"the budget of ${bounds.per_month:g} a month is spent"
+        return f"the budget of {money(bounds.per_month)} a month is spent"
     return None
 
 
@@ -373,7 +376,8 @@ def misfits(
         found.append("steady_stream keeps one machine, only flagged release knows which")
     if isinstance(release, Delayed) and 1 < lease <= release.before_end:
         found.append(
-            f"delayed waits until {release.before_end} s before the end of {lease} s leases"
+            f"delayed waits until {brief(release.before_end)} before the end of leases of"
+            f" {brief(lease)}"
         )
     if isinstance(release, Idle) and isinstance(growth, Slurm) and release.seconds < 1 and boot:
         found.append("idle(0) releases machines before the job that they were booted for")

@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeVar
 from msgspec import Struct
 
 from slurm_elastic.base.errors import GrowthError
+from slurm_elastic.base.units import brief
 from slurm_elastic.policies.growth.capacity import (
     UNBOUNDED,
     AnyGrowth,
@@ -366,7 +367,8 @@ def _due(pool: PoolSnapshot, now: int) -> list[ScaleDown]:
 
 
 def _why(one: IdleInstance, now: int) -> str:
-    return f"idle for {now - one.since} s, {now - one.started} s after its start, and nothing waits"
+    idle, age = brief(now - one.since), brief(now - one.started)
+    return f"idle for {idle}, {age} after its start, and nothing waits"
 
 
 def _flagged(now: GroupSnapshot) -> list[ScaleDown]:

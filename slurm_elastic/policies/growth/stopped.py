@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
+from slurm_elastic.base.units import brief, counted
 from slurm_elastic.model.cluster import OFF, Market, Pool
 from slurm_elastic.model.directive import Departure, Directive, stop_reason
 from slurm_elastic.model.memory import Machine, generation_time
@@ -108,7 +109,7 @@ def unfit(machine: Machine, pool: Pool | None, now: float) -> str:
         return f"zone {one.zone} is not among the pool's zones any more"
     seconds = age(born(machine), now)
     if pool.max_age is not None and seconds > pool.max_age:
-        return f"it is {seconds:.0f} s old, the pool's maximum is {pool.max_age:.0f} s"
+        return f"it is {brief(seconds)} old, the pool's maximum is {brief(pool.max_age)}"
     return ""
 
 
@@ -132,7 +133,7 @@ def unwanted(
             why = "a fresh machine would be made of another image, user data or settings"
         most = pool.stopped if pool else 0
         if not why and len(nodes) >= most:
-            why = f"the pool keeps {most} stopped machine(s)"
+            why = f"the pool keeps {counted(most, 'stopped machine')}"
         if not why and one.node in nodes:
             why = f"node {one.node} has a younger one"
         if why:

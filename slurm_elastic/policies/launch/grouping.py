@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
+from slurm_elastic.base.units import counted
 from slurm_elastic.model.cluster import Offer
 
 LONGEST = 240
@@ -22,7 +23,7 @@ DO = "; do: "
 """What stands in a reason before its remedy."""
 _LEAST = 60
 """Characters of a cause that stay, however long its remedy is."""
-_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_NUMBER = re.compile(r"(?<!\w)\d+[smhd]\b(?: \d+[smh]\b)?|\d+(?:\.\d+)?")  # also ``1h 3m``
 
 
 class Group(Struct, frozen=True, kw_only=True):
@@ -61,7 +62,7 @@ def sentence(groups: Sequence[Group]) -> str:
     told = [group.sentence for group in groups[:TOLD]]
     rest = sum(len(group.offers) for group in groups[TOLD:])
     if rest:
-        told.append(f"{rest} more for {len(groups) - TOLD} other reason(s)")
+        told.append(f"{rest} more for {counted(len(groups) - TOLD, 'other reason')}")
     return "; ".join(told)
 
 

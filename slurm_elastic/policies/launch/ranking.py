@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from slurm_elastic.base.units import money
 from slurm_elastic.model.cluster import (
     Limits,
     Location,
@@ -251,9 +252,9 @@ def mispriced(offer: Offer) -> str | None:
         return None
     return (
         f"clouds[{offer.cloud}].types[{offer.instance_type}].price of the configuration is"
-        f" ${typed:.4f}/h, but the cloud itself asks ${told:.4f}/h ({offer.reference}), and spot is"
-        " never dearer than on-demand: no machine of this type is started before the right price"
-        " is there"
+        f" {money(typed)}/h, but the cloud itself asks {money(told)}/h ({offer.reference}), and"
+        " spot is never dearer than on-demand: no machine of this type is started before the right"
+        " price is there"
     )
 
 
@@ -278,12 +279,10 @@ def _misfit(pool: Pool, offer: Offer) -> str | None:
 
 def _too_dear(pool: Pool, offer: Offer) -> str | None:
     if pool.max_price is not None and offer.price > pool.max_price:
-        return f"costs ${offer.price:.4f}/h, the pool pays at most ${pool.max_price:.4f}/h"
+        return f"costs {money(offer.price)}/h, the pool pays at most {money(pool.max_price)}/h"
     if offer.market is Market.SPOT and not _spot_is_cheaper(offer):
-        return (
-            f"spot at ${offer.price:.4f}/h is not cheaper than on-demand"
-            f" at ${offer.on_demand_price:.4f}/h"
-        )
+        dear = money(offer.on_demand_price or 0.0)
+        return f"spot at {money(offer.price)}/h is not cheaper than on-demand at {dear}/h"
     return None
 
 
@@ -329,8 +328,8 @@ def _limit_bounds(
         # A billionth of slack: ten machines of $0.10 fit a cap of $1.00.
         count = math.floor((limits.dollars_per_hour - spent) / worst + 1e-9)
         words = (
-            f"{who} may spend ${limits.dollars_per_hour:.2f}/h, spends ${spent:.2f}/h"
-            f" and this costs up to ${worst:.4f}/h"
+            f"{who} may spend {money(limits.dollars_per_hour)}/h, spends {money(spent)}/h"
+            f" and this costs up to {money(worst)}/h"
         )
         bounds.append((max(count, 0), words))
     return bounds
@@ -341,7 +340,7 @@ def _left(who: str, limit: int, used: int) -> tuple[int, str]:
 
 
 def _praise(offer: Offer, bound: str) -> str:
-    text = f"{offer.location}, {offer.market}, ${offer.price:.4f}/h"
+    text = f"{offer.location}, {offer.market}, {money(offer.price)}/h"
     if offer.interruption_rate:
         text += f", taken {offer.interruption_rate:g} times an hour"
     return f"{text}; room is bounded: {bound}" if bound else text

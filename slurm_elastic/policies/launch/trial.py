@@ -13,6 +13,7 @@ from itertools import product
 
 from msgspec import Struct
 
+from slurm_elastic.base.units import brief
 from slurm_elastic.model.cluster import InstanceState
 from slurm_elastic.model.memory import Machine
 from slurm_elastic.model.slurm import SlurmNode
@@ -327,4 +328,4 @@ def _clocks(lines: Iterable[str]) -> tuple[str, ...]:
         return ()
     off = (times["ENCODED"] - times["DECODED"]).total_seconds()
     way = "ahead of" if off > 0 else "behind"
-    return (f"out of sync clocks: the sender's is {abs(off):.0f} s {way} the head's",)
+    return (f"out of sync clocks: the sender's is {brief(abs(off))} {way} the head's",)

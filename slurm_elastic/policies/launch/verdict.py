@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
+from slurm_elastic.base.units import brief
 from slurm_elastic.model.cluster import Market, Pool
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
@@ -315,12 +316,7 @@ def _time(question: _Question) -> str:
     limit, most = question.job.limit, question.case.max_time
     if limit is None or most is None or limit <= most:
         return ""
-    return f"the job's time limit is {_span(limit)}, the partition's {_span(most)} (sbatch -t)"
-
-
-def _span(seconds: float) -> str:
-    minutes = int(seconds // 60)
-    return f"{minutes // 60} h {minutes % 60:02d} min" if minutes >= 60 else f"{minutes} min"
+    return f"the job's time limit is {brief(limit)}, the partition's {brief(most)} (sbatch -t)"
 
 
 def _size(question: _Question) -> str:
@@ -353,7 +349,7 @@ def _requeued(question: _Question) -> str:
     job, now = question.job, question.asker.now
     if not job.is_requeue_hold(now):
         return ""
-    return f"it was requeued: Slurm starts it in {job.begin - now:.0f} s at the earliest"
+    return f"it was requeued: Slurm starts it in {brief(job.begin - now)} at the earliest"
 
 
 def _bar(question: _Question) -> str:

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
+from slurm_elastic.base.units import money
 from slurm_elastic.policies.growth.capacity import Bounds, Spent
 
 NONE = "(none)"
@@ -102,11 +103,10 @@ def overdrawn(scope: str, bounds: Bounds, spent: Spent, now: float) -> Overdrawn
         (bounds.per_day, spent.day, "today", tomorrow),
     ):
         if bound is not None and used >= bound:
-            digits = 2 if round(bound, 2) == bound else 6
             kind, _, name = scope.partition(":")
             return Overdrawn(
                 until.timestamp(),
-                f"{kind} {name} has spent ${used:.{digits}f} of ${bound:.{digits}f} {words};"
+                f"{kind} {name} has spent {money(used)} of {money(bound)} {words};"
                 f" new machines from {until:%Y-%m-%d %H:%M} UTC",
             )
     return None

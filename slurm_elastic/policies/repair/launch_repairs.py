@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from slurm_elastic.base.units import brief, counted
 from slurm_elastic.model.cluster import OFF, Instance, InstanceState
 from slurm_elastic.policies.actions import Abandon, Action, Adopt, AdoptStopped, Confirm, Retry
 from slurm_elastic.policies.nodes.node_state import Phase
@@ -55,7 +56,7 @@ def _intent(view: CloudView, intent: Intent, found: _Found, patience: Thresholds
     served = sorted(left & others)
     if some:
         # For a launch that took effect the same call tells what else there is, and starts nothing.
-        why = f"{len(some)} machine(s) of this open launch are there"
+        why = f"this open launch has {counted(len(some), 'machine')}"
         kind = Confirm if not left or served else Retry
         return kind(generation=intent.generation, reason=why)
     wanted = [n for n in intent.nodes if view.phase(n) is Phase.POWERING_UP]
@@ -70,5 +71,5 @@ def _intent(view: CloudView, intent: Intent, found: _Found, patience: Thresholds
     why = f"{served[0]} has another one" if served else "Slurm wants none of its nodes"
     return Abandon(
         generation=intent.generation,
-        reason=f"no machine of it was seen for {age:.0f} s and {why}",
+        reason=f"no machine of it was seen for {brief(age)} and {why}",
     )

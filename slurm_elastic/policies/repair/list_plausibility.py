@@ -11,6 +11,7 @@ from math import isfinite
 from msgspec import Struct
 from msgspec.structs import replace
 
+from slurm_elastic.base.units import money
 from slurm_elastic.model.cluster import Instance
 
 DEAREST = 10_000.0
@@ -98,7 +99,7 @@ def _believed(one: Instance, price_of: PriceOf, now: float) -> tuple[Instance, l
         one = replace(one, launched=now)
     if not is_price(one.price):
         price = price_of(one)
-        wrong.append(f"price {one.price} is none: it counts as ${price:.4f}/h")
+        wrong.append(f"price {one.price} is none: it counts as {money(price)}/h")
         one = replace(one, price=price)
     return one, wrong
 

@@ -84,6 +84,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isfinite
 
+from slurm_elastic.base.units import brief
 from slurm_elastic.model.cluster import OFF, InstanceState
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.actions import (
@@ -247,10 +248,10 @@ def _aged(view: CloudView, machine: TrackedInstance, node: SlurmNode) -> Action 
     if "POWER_DOWN" in node.states:
         return None  # asked for already, its jobs go on
     action = PowerDownWhenIdle if is_busy(node) else PowerDown
-    old = f"{age:.0f} s old" if isfinite(age) else "from before the clock was set back"
+    old = f"{brief(age)} old" if isfinite(age) else "from before the clock was set back"
     return action(
         node=machine.node,
-        reason=f"its machine is {old}, the pool's maximum is {machine.max_age:.0f} s",
+        reason=f"its machine is {old}, the pool's maximum is {brief(machine.max_age)}",
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
 
+from slurm_elastic.base.units import counted
 from slurm_elastic.model.cluster import Instance, Pool
 from slurm_elastic.model.memory import Launch, Machine
 from slurm_elastic.policies.clock_guard import age
@@ -63,4 +64,5 @@ def unanswered(cloud: str, nodes: int, clouds: Container[str]) -> str | None:
     """Why nobody will ever know what an open launch of so many nodes has made."""
     if cloud in clouds:
         return None
-    return f"its launch of {nodes} node(s) has no answer, and the configuration has no {cloud}"
+    launch = f"its launch of {counted(nodes, 'node')}"
+    return f"{launch} has no answer, and the configuration has no {cloud}"

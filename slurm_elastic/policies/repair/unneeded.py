@@ -6,6 +6,7 @@ from collections.abc import Container, Mapping, Sequence, Set
 
 from msgspec import Struct
 
+from slurm_elastic.base.units import brief
 from slurm_elastic.model.cluster import Instance, InstanceState
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.actions import TerminateOrphan
@@ -63,7 +64,7 @@ def overdue(
     ]
     standing = {one.id: _next(before.get(one.id), now) for one in found}
     ready = [
-        TerminateOrphan(machine=one.id, reason=f"{POWERED_DOWN} for {now - at.since:.0f} s")
+        TerminateOrphan(machine=one.id, reason=f"{POWERED_DOWN} for {brief(now - at.since)}")
         for one in found
         if now - (at := standing[one.id]).since >= bound.seconds and at.looks >= bound.looks
     ]

@@ -7,6 +7,7 @@ from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any
 
+from slurm_elastic.base.units import brief
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.model.finding import Finding
 from slurm_elastic.policies.launch.images import wanted
@@ -80,11 +81,11 @@ def _clock_skew(answer: Mapping[str, Any], now: float) -> Iterator[Finding]:
     except (KeyError, ValueError, TypeError):
         return
     skew = now - theirs
-    found = f"{abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} EC2's"
+    found = f"{brief(abs(skew))} {'ahead of' if skew > 0 else 'behind'} EC2's"
     if abs(skew) <= SKEW:
         yield Finding.ok("clock", found)
     else:
-        expected = f"within {SKEW:.0f} s: EC2 refuses what is signed at another time"
+        expected = f"within {brief(SKEW)}: EC2 refuses what is signed at another time"
         yield Finding.wrong("clock", found, expected, "set the head's clock by NTP")
 
 

@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from slurm_elastic.base.units import brief
 from slurm_elastic.providers.aws.settings import AwsCloud
 
 
@@ -49,7 +50,7 @@ class Busy(Exception):  # noqa: N818 - no error, but an answer to who will not w
 
     def __init__(self, what: str, seconds: float) -> None:
         super().__init__(
-            f"EC2's limit of {what} is used up; the next call can go in {seconds:.0f} s"
+            f"EC2's limit of {what} is used up; the next call can go in {brief(seconds)}"
         )
         self.seconds = seconds
 

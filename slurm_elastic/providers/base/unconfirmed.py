@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from slurm_elastic.base.errors import ProviderError, UnsettledError
+from slurm_elastic.base.units import brief, counted
 from slurm_elastic.model.cluster import LaunchSpec
 
 
@@ -69,8 +70,8 @@ class UnconfirmedOrders:
             return
         age = now - max(fresh)
         text = (
-            f"{len(fresh)} machine(s) of this launch may have been started {age:.0f} s ago by a "
-            "call without an answer, and lists may lack them yet: not ordered again for another "
-            f"{self._lag - age:.0f} s (listing_lag)"
+            f"{counted(len(fresh), 'machine')} of this launch may have been started {brief(age)}"
+            " ago by a call without an answer, and lists may lack them yet: not ordered again for"
+            f" another {brief(self._lag - age)} (listing_lag)"
         )
         raise UnsettledError(self._cloud, "Unsettled", text)

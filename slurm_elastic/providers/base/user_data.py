@@ -15,7 +15,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from slurm_elastic.base import trust
-from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.base.errors import ConfigError, why
 
 PROGRAM = "#!"
 KINDS = {
@@ -64,7 +64,7 @@ def read_part(path: str, what: str) -> str:
         wrong = trust.flaw(path, trust.ours())
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{what} cannot be read: {error}") from error
+        raise ConfigError(f"{what} cannot be read: {why(error)}") from error
     if wrong:
         raise ConfigError(f"{what}: {wrong}")
     return text

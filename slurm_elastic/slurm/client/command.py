@@ -9,6 +9,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from slurm_elastic.base.units import brief
+
 _PART = 1 << 18
 _MOST_ERRORS = 1 << 20  # bytes of a command's complaints that are kept
 AT_THE_END = 1.0  # seconds of a call once the service is to end: more than any answer needs
@@ -39,7 +41,7 @@ class Patience:
         if now < until:
             return until - now
         self._given_up = self._ended is not None
-        raise TimeoutError(f"no answer in {now - began:.0f} s")
+        raise TimeoutError(f"no answer in {brief(now - began)}")
 
 
 def run(

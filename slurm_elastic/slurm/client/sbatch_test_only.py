@@ -15,6 +15,7 @@ from datetime import datetime
 from msgspec import Struct
 
 from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.base.units import brief
 from slurm_elastic.config import SlurmSettings
 from slurm_elastic.slurm.client.command import Patience, run
 
@@ -51,7 +52,7 @@ def ask_sbatch(
         words = [*command, *options, *only, script]
         _, said = run(words, environment, Patience(PATIENCE), lambda _: None)
     except TimeoutError:
-        raise SlurmElasticError(f"sbatch gives no answer in {PATIENCE:.0f} s") from None
+        raise SlurmElasticError(f"sbatch gives no answer in {brief(PATIENCE)}") from None
     except OSError as error:
         raise SlurmElasticError(f"sbatch cannot be run: {error}") from None
     return understood(said)

@@ -22,6 +22,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from slurm_elastic.base.account import account
+from slurm_elastic.base.units import brief
 from slurm_elastic.config import SlurmSettings
 from slurm_elastic.slurm.client import siteconf
 from slurm_elastic.slurm.client.siteconf import Entry, Line, SiteConf
@@ -95,7 +96,7 @@ def run(
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            return _failed(f"no answer within {_SECONDS:.0f} s")
+            return _failed(f"no answer within {brief(_SECONDS)}")
         if done.returncode != 0:
             stderr = done.stderr.decode(errors="replace").strip()
             return _failed(stderr.rpartition("\n")[2] or _reason(directory))

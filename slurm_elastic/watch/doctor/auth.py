@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.base.errors import ConfigError, why
+from slurm_elastic.base.units import counted
 from slurm_elastic.config import Config
 from slurm_elastic.model.finding import Finding, Level
 from slurm_elastic.slurm.client import siteconf
@@ -40,7 +41,7 @@ def examine(config: Config, now: float) -> Iterator[Finding]:
     except (OSError, ConfigError) as error:
         yield Finding.wrong(
             FILE,
-            f"{path} cannot be used: {error}",
+            f"{path} cannot be used: {why(error)}",
             expected='JSON: {"keys": [{"kid": ..., "exp": ...}]}',
         )
     else:
@@ -60,7 +61,7 @@ def _keys(config: Config, keys: KeySet, now: float) -> Iterator[Finding]:
             advice="slurm-elastic key rotate",
         )
     elif not ending:
-        yield Finding.ok(FILE, f"{len(keys.keys)} key(s), none in use ends in a week")
+        yield Finding.ok(FILE, f"{counted(len(keys.keys), 'key')}, none in use ends in a week")
 
 
 def _used(keys: KeySet, clouds: list[str]) -> list[Key]:

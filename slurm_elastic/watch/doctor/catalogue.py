@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from slurm_elastic.base.errors import ProviderError
-from slurm_elastic.base.units import format_duration
+from slurm_elastic.base.units import format_duration, money
 from slurm_elastic.config import Config
 from slurm_elastic.config.catalogue import FRESH, OLDEST, Catalogue, kept, path_of
 from slurm_elastic.config.clouds import CloudSettings
@@ -74,7 +74,7 @@ def _typed(cloud: CloudSettings, found: Catalogue) -> Iterator[Finding]:
         yield Finding(
             what=f"price of {name}",
             level=Level.WRONG if low else Level.NOTE,
-            found=f"${kind.price:.4f}/h is typed, the catalogue has ${price:.4f}/h",
+            found=f"{money(kind.price)}/h is typed, the catalogue has {money(price)}/h",
             expected="the cloud's own price: the spending cap counts with it" if low else "",
             advice="leave the type out of clouds[].types, then the catalogue's counts",
         )

@@ -11,6 +11,7 @@ from email.utils import parsedate_to_datetime
 from msgspec.structs import replace as altered
 
 from slurm_elastic.base.errors import AuthError, ProviderError, SlurmElasticError
+from slurm_elastic.base.units import brief, money
 from slurm_elastic.config import Config
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.rules import types_of
@@ -198,7 +199,7 @@ def _prices(pool: Pool, offers: Sequence[Offer]) -> Iterator[Finding]:
         yield Finding.wrong(
             what,
             why,
-            expected=f"at least ${offer.reference_price:.4f}/h",
+            expected=f"at least {money(offer.reference_price or 0.0)}/h",
             advice="put the cloud's own on-demand price there: the spending cap counts with it",
         )
     checked = {o.instance_type for o in offers if o.reference_price is not None}
@@ -250,6 +251,6 @@ def _clock(url: str, timeout: float) -> Iterator[Finding]:
     yield Finding(
         what="clock",
         level=Level.OK if good else Level.NOTE,
-        found=f"{abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the cloud's",
+        found=f"{brief(abs(skew))} {'ahead of' if skew > 0 else 'behind'} the cloud's",
         advice="" if good else "set both by NTP",
     )

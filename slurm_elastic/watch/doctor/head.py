@@ -13,6 +13,7 @@ from pathlib import Path
 from slurm_elastic.base.account import is_group, same, trusted
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError, SlurmError
 from slurm_elastic.base.hostlist import compress
+from slurm_elastic.base.units import brief, counted
 from slurm_elastic.config import Config
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.model.finding import SLURMCTLD, Finding, Level
@@ -195,16 +196,16 @@ def spool(config: Config, now: float) -> Iterator[Finding]:
     if oldest > WAITING:
         yield Finding.note(
             "spool",
-            f"{len(times)} request(s), the oldest waits for {oldest:.0f} s",
+            f"{counted(len(times), 'request')}, the oldest waits for {brief(oldest)}",
             expected="requests that wait for their turn to boot, or none",
             advice="is the daemon alive? Its log says what it waits for",
         )
     else:
-        yield Finding.ok("spool", f"{len(times)} request(s)")
+        yield Finding.ok("spool", f"{counted(len(times), 'request')}")
     if bad:
         yield Finding.note(
             "spool",
-            f"{bad} unreadable request(s) in {directory / 'bad'}",
+            f"{counted(bad, 'unreadable request')} in {directory / 'bad'}",
             expected="none",
             advice="the daemon's log says what is wrong with them; delete them afterwards",
         )
@@ -292,7 +293,7 @@ def _answer(config: Config, client: Slurm) -> tuple[Finding, Mapping[str, SlurmN
             expected="the nodes of the cluster", advice=advice,
         )  # fmt: skip
         return none, {}
-    found = f"Slurm {version[0]:02d}.{version[1]:02d}, {len(nodes)} node(s)"
+    found = f"Slurm {version[0]:02d}.{version[1]:02d}, {counted(len(nodes), 'node')}"
     return Finding.ok("slurmctld", found), nodes
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from slurm_elastic.base.errors import SlurmElasticError, SlurmError
 from slurm_elastic.base.hostlist import compress
+from slurm_elastic.base.units import brief, counted
 from slurm_elastic.config import Config
 from slurm_elastic.config.joining import Network
 from slurm_elastic.config.tunnel import clouds_with_tunnel
@@ -171,18 +172,18 @@ def _handshakes(
         peer = peers.get(one.address or "")
         age = now - peer.handshake if peer is not None and peer.handshake else None
         if age is None or age > STALE:
-            silent.append(f"{one.node} ({'never' if age is None else f'{age:.0f} s ago'})")
+            silent.append(f"{one.node} ({'never' if age is None else f'{brief(age)} ago'})")
         else:
             heard, oldest = heard + 1, max(oldest, age)
     if silent:
         yield Finding.wrong(
             "tunnel",
             f"no handshake for long: {', '.join(silent[:5])}{', ...' if silent[5:] else ''}",
-            expected=f"one in the last {STALE:.0f} s",
+            expected=f"one in the last {brief(STALE)}",
             advice="is the machine up, and UDP open between it and join.network.endpoint?",
         )
     elif heard:
-        found = f"{heard} machine(s), the oldest handshake {max(oldest, 0.0):.0f} s ago"
+        found = f"{counted(heard, 'machine')}, the oldest handshake {brief(max(oldest, 0.0))} ago"
         yield Finding.ok("tunnel", found)
 
 

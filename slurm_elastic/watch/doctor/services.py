@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from slurm_elastic.base.errors import SlurmElasticError
-from slurm_elastic.base.units import format_duration
+from slurm_elastic.base.units import brief
 from slurm_elastic.config import Config
 from slurm_elastic.model.directive import Directive, clock, scope_of_pool, stop_reason
 from slurm_elastic.model.exclusion import Exclusion
@@ -78,7 +78,7 @@ def _by_ledger(
     for health in ledger.health.all():
         if health.error:
             advice = _STRAYS if health.code == CODE else ""
-            found = f"{health.told} ({_ago(now - health.checked)} ago)"
+            found = f"{health.told} ({brief(max(now - health.checked, 1.0))} ago)"
             cause = causes.of_health(health.name, clouds)
             yield Finding.wrong("last errors", found, advice=advice, cause=cause)
     for breaker in ledger.exclusions.breakers():
@@ -88,12 +88,6 @@ def _by_ledger(
     yield from map(_order, given)
     yield from _held(config, ledger, causes.orders(given))
     yield from _cooling(ledger.exclusions.cool_downs(now), now)
-
-
-def _ago(seconds: float) -> str:
-    """Rounded to minutes, except below two of them."""
-    whole = max(round(seconds), 1)
-    return str(format_duration(whole if whole < 120 else whole // 60 * 60))
 
 
 def checkpoints(config: Config, now: float) -> Iterator[Finding]:
@@ -147,7 +141,7 @@ def _ckptman(config: Config, ledger: Ledger, now: float) -> Iterator[Finding]:
         return
     yield Finding.wrong(
         "checkpoints",
-        f"slurm-elastic-ckptman does not run: last heartbeat {now - beat[0]:.0f} s ago",
+        f"slurm-elastic-ckptman does not run: last heartbeat {brief(now - beat[0])} ago",
         expected="it runs: without it no job is saved, nor moved before its machine is taken",
         advice="systemctl start slurm-elastic-ckptman; "
         "journalctl -u slurm-elastic-ckptman says why it stopped",
@@ -225,12 +219,12 @@ def _paused(breaker: Exclusion, now: float) -> Finding:
 def _alive(config: Config, beat: tuple[float, int] | None, now: float) -> Finding:
     limit = config.timings.heartbeat_stale
     if beat is not None and alive(beat, process_exists(beat[1]), now, limit):
-        found = f"heartbeat {max(now - beat[0], 0):.0f} s ago, pid {beat[1]}"
+        found = f"heartbeat {brief(max(now - beat[0], 0))} ago, pid {beat[1]}"
         return Finding.ok("daemon", found)
     found, expected = "has never run", "it runs"
     if beat is not None:
-        found = f"last heartbeat {max(now - beat[0], 0):.0f} s ago"
-        expected = f"a heartbeat within {limit:.0f} s"
+        found = f"last heartbeat {brief(max(now - beat[0], 0))} ago"
+        expected = f"a heartbeat within {brief(limit)}"
         if not process_exists(beat[1]):
             found, expected = f"its process {beat[1]} is gone, {found}", "it runs"
     return Finding.wrong(

@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.base.units import brief
 
 SECONDS = 12  # two of these fit into the time for which the door waits for an answer
 MEMORY = 1 << 30
 _NICE = 10
 _TOO_MUCH = (
-    f"this takes more than {SECONDS} s or {MEMORY >> 20} MiB, which is what one question may take: "
-    "ask for less, or as root or SlurmUser, who need no answer of slurm-elasticd's"
+    f"this takes more than {brief(SECONDS)} or {MEMORY >> 20} MiB, which is what one question may "
+    "take: ask for less, or as root or SlurmUser, who need no answer of slurm-elasticd's"
 )
 
 P = ParamSpec("P")

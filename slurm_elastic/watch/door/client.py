@@ -14,6 +14,7 @@ from typing import TypeVar
 import msgspec
 
 from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.base.units import brief
 from slurm_elastic.base.unixsocket import peer_of
 from slurm_elastic.config import Config
 from slurm_elastic.controller.books import Costs
@@ -103,7 +104,7 @@ def _ask(config: Config, ask: Ask, part: Callable[[DoorAnswer], T | None]) -> T:
             document = _conversation(link, path, msgspec.json.encode(ask) + b"\n", config)
     except BlockingIOError as error:
         raise SlurmElasticError(
-            f"slurm-elasticd does not answer at {path} in {PATIENCE:.0f} s; ask again in a while"
+            f"slurm-elasticd does not answer at {path} in {brief(PATIENCE)}; ask again in a while"
         ) from error
     except OSError as error:
         raise SlurmElasticError(

@@ -16,7 +16,15 @@ from slurm_elastic.base.hostlist import compress, expand
 from slurm_elastic.config import Config
 from slurm_elastic.config.limit_changes import checked, configured, scope_named
 from slurm_elastic.controller.directives import subjects_of
-from slurm_elastic.model.directive import Departure, Directive, LimitChange, Pause, clock, told
+from slurm_elastic.model.directive import (
+    Departure,
+    Directive,
+    LimitChange,
+    Pause,
+    bound,
+    clock,
+    told,
+)
 from slurm_elastic.state.ledger import Decision, Ledger
 from slurm_elastic.state.store.journal import is_there
 from slurm_elastic.watch.door.questions import DirectAsk, EndAsk, Order
@@ -70,7 +78,7 @@ def _check_limit(config: Config, word: LimitChange) -> None:
 
 def _then_limit(config: Config, word: LimitChange) -> str:
     own = configured(config, word.scope, word.key)
-    return f"the configuration's value: {'no limit' if own is None else f'{own:g}'}"
+    return f"the configuration's value: {bound(word.key, own)}"
 
 
 def _check_departure(config: Config, word: Departure) -> None:
@@ -111,7 +119,7 @@ def _check_text(name: str, text: str, most: int = MAX_TEXT) -> None:
 
 def _check(config: Config, ask: DirectAsk, now: float) -> None:
     _check_text("reason", ask.reason)
-    scope = scope_named(config, ask.word.scope or "cluster")
+    scope = scope_named(config, ask.word.scope or "cluster", payers=True)
     if ask.word.scope not in ("", scope):
         raise ConfigError(f"scope is {ask.word.scope!r}, expected {scope!r}")
     RULES[type(ask.word)].check(config, ask.word)
@@ -156,8 +164,10 @@ def _direct(
         ledger.directives.give(new)
         _record(config, ledger, "directed", new, told(new, now), now)
     then = RULES[type(word)].then(config, word)
-    end = "until it is ended; then" if until is None else f"from {clock(until)} on"
-    return (*(f"no longer: {told(one, now)}" for one in before), told(new, now), f"{end}: {then}")
+    alone = "" if word.closes or word.is_limit else "they have left, or "
+    end = f"until: {alone}{word.ended_by}"
+    after = end if until is None else f"from {clock(until)} on: {then}"
+    return (*(f"no longer: {told(one, now)}" for one in before), told(new, now), after)
 
 
 def _end(config: Config, ledger: Ledger, ask: EndAsk, who: str, now: float) -> tuple[str, ...]:

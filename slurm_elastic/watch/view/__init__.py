@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from slurm_elastic.base.hostlist import compress, expand
+from slurm_elastic.base.units import brief
 from slurm_elastic.config import Config, blocked_clouds, domain_pools
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.limit_changes import with_limits
@@ -35,7 +36,6 @@ from slurm_elastic.watch.view.next_action import (
     IN_USE,
     POWERED_DOWN,
     Outlook,
-    brief,
     node_note,
     node_states,
 )

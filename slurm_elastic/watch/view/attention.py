@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 
 from msgspec.structs import replace
 
+from slurm_elastic.base.units import brief, counted
 from slurm_elastic.model.directive import scope_in_words, scope_of_cloud, scope_of_pool
 from slurm_elastic.model.exclusion import CAPACITY
 from slurm_elastic.model.finding import CONSOLE, SLURMCTLD
@@ -14,7 +15,6 @@ from slurm_elastic.policies.launch.grouping import DO
 from slurm_elastic.watch.causes import LEDGER, of_order, told_once
 from slurm_elastic.watch.view.checkpoints import CheckpointsView
 from slurm_elastic.watch.view.departing import TAKEN, taken
-from slurm_elastic.watch.view.next_action import brief
 from slurm_elastic.watch.view.rows import (
     BreakerView,
     BudgetView,
@@ -142,7 +142,9 @@ def clouds(view: StatusView) -> Iterable[Told]:
 
 def paused(breaker: BreakerView) -> Told:
     """A pool whose machines fail."""
-    failed = f"{breaker.failures} machine(s) in a row {breaker.how}"
+    how = breaker.how.replace("were ", "was ", 1) if breaker.failures == 1 else breaker.how
+    row = "" if breaker.failures == 1 else " in a row"
+    failed = f"{counted(breaker.failures, 'machine')}{row} {how}"
     cause = scope_of_pool(breaker.pool)
     if breaker.left is None:
         text = f"Pool {breaker.pool}: {failed} (paused at {breaker.limit})"

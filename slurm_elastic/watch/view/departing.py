@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from slurm_elastic.base.units import brief
 from slurm_elastic.model.cluster import NoticeKind
 from slurm_elastic.model.directive import Departure, Directive, given
 from slurm_elastic.model.memory import Machine
@@ -11,7 +12,6 @@ from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.nodes.node_state import Phase, is_busy, phase
 from slurm_elastic.policies.repair.departure import concerned, is_leaving, is_persons
 from slurm_elastic.watch.view.checkpoints import CheckpointsView, ThreatView
-from slurm_elastic.watch.view.next_action import brief
 
 TAKEN = ("is taken away", "may be taken away")
 """How phrases about machines begin that their cloud takes away."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 
+from slurm_elastic.base.units import brief
 from slurm_elastic.config import Config
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.rules import fail_safe, rules_of
@@ -30,22 +31,6 @@ POWERING_DOWN, POWERED_DOWN, IN_USE, IDLE = "powering down", "powered down", "in
 NO_MACHINE, UNKNOWN = "no machine", "unknown to Slurm"
 
 NEVER = 10**8  # a suspend time of so many seconds or more means never
-
-
-def brief(seconds: float) -> str:
-    """A duration with its two largest units: ``45s``, ``4m``, ``1h 3m``, ``2d 4h``."""
-    whole = max(0, round(seconds))
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 600 and whole % 60:
-        return f"{whole // 60}m {whole % 60}s"
-    minutes = whole // 60
-    if minutes < 60:
-        return f"{minutes}m"
-    large, small = (minutes // 1440, minutes % 1440 // 60), (minutes // 60, minutes % 60)
-    days = minutes >= 1440
-    first, second = large if days else small
-    return f"{first}{'d' if days else 'h'}" + (f" {second}{'h' if days else 'm'}" if second else "")
 
 
 def node_state(node: SlurmNode | None, hold: Exclusion | None, *, has_machine: bool) -> str:

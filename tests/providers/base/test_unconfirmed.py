@@ -66,8 +66,8 @@ def test_what_may_have_taken_effect_is_waited_for(
     with pytest.raises(UnsettledError) as caught:
         orders.require(spec(), ["n1", "n2"])
     assert str(caught.value) == (
-        "nebula: Unsettled: 1 machine(s) of this launch may have been started 59 s ago by a call "
-        "without an answer, and lists may lack them yet: not ordered again for another 1 s "
+        "nebula: Unsettled: 1 machine of this launch may have been started 59s ago by a call "
+        "without an answer, and lists may lack them yet: not ordered again for another 1s "
         "(listing_lag)"
     )
     clock.now += 1
@@ -120,7 +120,7 @@ def test_it_is_told_how_long_the_latest_order_keeps_all_waiting(
     clock.now += 20
     order(orders, "n2", error=LOST)
     clock.now += 10
-    with pytest.raises(UnsettledError, match=r"2 machine.* 10 s ago .* for another 50 s"):
+    with pytest.raises(UnsettledError, match=r"2 machine.* 10s ago .* for another 50s"):
         orders.require(spec(), NODES)
 
 
@@ -128,7 +128,7 @@ def test_what_an_earlier_process_ordered_counts_from_the_begin_of_this_one(clock
     orders = UnconfirmedOrders("nebula", LAG, clock)
     orders.require(spec(), NODES)
     clock.now += LAG - 1
-    with pytest.raises(UnsettledError, match=r"^nebula: Unsettled: 3 machine.* 59 s ago"):
+    with pytest.raises(UnsettledError, match=r"^nebula: Unsettled: 3 machine.* 59s ago"):
         orders.require(spec(again=True), NODES)
     clock.now += 1
     orders.require(spec(again=True), NODES)

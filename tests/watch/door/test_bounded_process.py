@@ -31,7 +31,7 @@ def test_it_is_bounded_and_comes_after_everything_else() -> None:
 def test_what_takes_too_long_or_too_much_memory_is_ended_and_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with pytest.raises(SlurmElasticError, match="more than 12 s or 1024 MiB"):
+    with pytest.raises(SlurmElasticError, match="more than 12s or 1024 MiB"):
         apart(bytearray, 2 * MEMORY)
     with pytest.raises(SlurmElasticError, match="ask for less"):
         apart(bytearray, MEMORY * 2 // 3)  # it is made, and there is no room to hand it over

@@ -517,7 +517,7 @@ LIMIT = {"kind": "limit", "scope": "pool:rack", "key": "max_nodes", "value": 3}
         ({"word": LEAVE | {"scope": "rack"}}, "scope is 'rack', expected 'pool:rack'"),
         ({"word": LEAVE | {"to": "moon"}}, "emptied to another one"),
         ({"word": {"kind": "pause", "scope": "cluster"}}, "scope is 'cluster', expected ''"),
-        ({"word": {"kind": "pause", "scope": "pool:\x1b"}}, "is no cloud, pool"),
+        ({"word": {"kind": "pause", "scope": "pool:\x1b"}}, "is no pool, cloud, account or user"),
         (
             {"word": {"kind": "pause", "scope": "user:ann"}},
             "expected the cluster, a cloud or a pool",

@@ -141,7 +141,7 @@ def test_the_nodes_are_a_slider_for_the_keyboard(page: Page) -> None:
     assert "pub8 is held: no offer left" in page.text(".chosen")
     press(page, Keys.HOME, Keys.ENTER)
     page.wait(lambda: "Why is pub1 where it is?" in page.text("h1"))
-    page.wait(lambda: "c6i.xlarge in eu-west-1a, spot, $0.0400/h" in page.text("main"))
+    page.wait(lambda: "c6i.xlarge in eu-west-1a, spot, $0.04/h" in page.text("main"))
 
 
 def test_a_job_is_explained_from_the_search_field_without_a_mouse(page: Page) -> None:
@@ -223,7 +223,7 @@ def test_the_day_tells_the_most_at_one_moment_and_hours_their_most(page: Page, s
     rows = page.js(
         "return [...document.querySelectorAll('details tbody tr')].map(r => r.innerText.split('\t'))"
     )
-    assert [row[1:4] for row in rows if row[1] != "0"] == [["3", "2", "$0.1000"]]
+    assert [row[1:4] for row in rows if row[1] != "0"] == [["3", "2", "$0.10"]]
     assert rows[0][0].startswith("now")
 
 
@@ -570,7 +570,7 @@ def test_costs_are_told_beside_on_demand_the_budget_and_the_days_before(
     page.go("#/cost/account/90d")
     page.wait(lambda: "75.0 %" in page.text(".figures"))
     assert "Saved against on demand" in page.text(".figures")
-    assert "$2.0000 of $8.0000 today" in page.text(".figures")
+    assert "$2.00 of $8.00 today" in page.text(".figures")
     page.wait(lambda: "Dollars a day" in page.text("figure"))
     assert page.js("return document.querySelectorAll('svg.trend rect.used').length") >= 1
     assert "dearest" not in page.text("main")

@@ -2,7 +2,7 @@
 
 import { h } from "./dom.js";
 import { table, told, waiting, why } from "./parts.js";
-import { brief, clock, day, plural } from "./words.js";
+import { brief, clock, day, dollars, plural } from "./words.js";
 
 export const ofStatus = false;
 const FIRST = 40, OFFERS = 12, RECENT = 12;
@@ -95,7 +95,7 @@ function machines(chain) {
   if (!found.length) return "";
   return h("div", { "data-key": "machines" }, h("h2", {}, "Machines"),
     h("ul", { class: "plain" }, found.map(({ instance: i, ended, suspending, why: reason }) => h("li", {},
-      why(i.node), ": ", h("code", {}, i.id), `, ${i.instance_type} in ${i.zone}, ${i.market}, $${i.price.toFixed(4)}/h, `,
+      why(i.node), ": ", h("code", {}, i.id), `, ${i.instance_type} in ${i.zone}, ${i.market}, $${dollars(i.price)}/h, `,
       `since ${day(i.launched)} ${clock(i.launched)}`,
       ended ? `, ended after ${brief(ended - i.launched)}: ${reason ?? ""}` : suspending ? `, terminating: ${reason ?? ""}` : ""))),
     chain.machines.length > found.length ? h("p", { class: "quiet" }, `and ${plural(chain.machines.length - found.length, "more machine")}`) : "");

@@ -138,7 +138,7 @@ function nodes(shell, status, byNode, again) {
 function chosen(name, of, node) {
   const machine = node?.machine;
   return h("p", { class: "chosen" }, h("b", {}, name), ` is ${of(name)[0]}`, node?.note ? `: ${node.note}` : "",
-    machine ? `. ${machine.instance_type} in ${machine.zone}, ${machine.market}, $${machine.price.toFixed(4)}/h for `
+    machine ? `. ${machine.instance_type} in ${machine.zone}, ${machine.market}, $${dollars(machine.price)}/h for `
       + `${brief(machine.age)}; ${jobs(machine)}${machine.next}` : "", " ", why(name, "Why?", `Explain ${name}`));
 }
 

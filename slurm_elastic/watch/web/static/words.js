@@ -13,8 +13,8 @@ export function brief(seconds) {
 }
 
 export function dollars(amount) {
-  const digits = amount !== 0 && Math.abs(amount) < 10 ? 4 : 2;
-  return amount.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+  const size = Math.abs(amount);
+  return amount.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: size >= 10 ? 2 : size >= 0.01 ? 4 : 6 });
 }
 
 // Whole micro-dollars: nothing is rounded.
