@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from slurm_elastic.base.account import acting_as, trusted
+from slurm_elastic.base.units import counted
 from slurm_elastic.cli import doctor_threats
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.helptext import examples
@@ -224,8 +225,8 @@ def render(diagnosis: Diagnosis, console: Console) -> None:
 
 def _conclusion(diagnosis: Diagnosis) -> Text:
     if diagnosis.wrong:
-        return Text(f"{diagnosis.wrong} thing(s) to put right.", style="bold red")
+        return Text(f"{counted(diagnosis.wrong, 'thing')} to put right.", style="bold red")
     notes = sum(f.level is Level.NOTE for part in diagnosis.parts for f in part.findings)
     if notes:
-        return Text(f"Nothing is broken; {notes} note(s) to read.", style="yellow")
+        return Text(f"Nothing is broken; {counted(notes, 'note')} to read.", style="yellow")
     return Text("All is well.", style="green")

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from slurm_elastic.base.hostlist import compress
-from slurm_elastic.base.units import brief, money
+from slurm_elastic.base.units import brief, counted, money
 from slurm_elastic.cli import why_not
 from slurm_elastic.cli.shortened import hosts, offers, words
 from slurm_elastic.cli.status_machines import NARROW, WIDE
@@ -98,7 +98,8 @@ def _head(explanation: Explanation, console: Console, machines: int | None = Non
     for machine in explanation.machines[-machines:] if machines else explanation.machines:
         console.print(Padding(_machine(machine), (0, 0, 0, 2), expand=False))
     if machines and explanation.machines[machines:]:
-        console.print(f"  and {len(explanation.machines) - machines} more machine(s) (--all)")
+        left = counted(len(explanation.machines) - machines, "more machine")
+        console.print(f"  and {left} (--all)")
     if not explanation.decisions:
         of_nodes = "; those about its nodes: slurm-elastic explain NODE"
         rest = of_nodes if explanation.about == "pool" and explanation.machines else ""
@@ -227,7 +228,7 @@ def _offer(row: object) -> str:
     key, *rest = row
     if len(rest) == 2 and isinstance(rest[1], list):
         return f"{'; '.join(offers(str(name)) for name in rest[1])}: {key}"
-    room = f" for {rest[0]} node(s)" if rest and isinstance(rest[0], int) else ""
+    room = f" for {counted(rest[0], 'node')}" if rest and isinstance(rest[0], int) else ""
     reason = " ".join(str(part) for part in (rest[1:] if room else rest))
     return f"{key}{room}: {reason}" if reason else f"{key}{room}"
 

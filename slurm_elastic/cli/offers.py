@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError, SlurmError
+from slurm_elastic.base.units import counted
 from slurm_elastic.cli.arguments import count
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.explain import silent
@@ -204,7 +205,7 @@ def _asked(site: Site, job: int | None, pool: str | None) -> tuple[str, Sequence
             f"none of ours ({', '.join(sorted(partitions))})"
         )
     count = max(found.node_count, len(found.nodes), 1)
-    return f"job {job}, {count} node(s)", pools, count
+    return f"job {job}, {counted(count, 'node')}", pools, count
 
 
 def _of_pool(
@@ -289,7 +290,9 @@ def _headline(pool: PoolOffers, can: str) -> Text:
         return Text(f"{title}: the cloud has no offer that the pool may use", style="yellow")
     style = "green" if pool.had >= pool.nodes and can == "can" else "yellow"
     few = f", as only {pool.free} of the pool's have no machine" if pool.nodes > pool.free else ""
-    return Text(f"{title}: {pool.had} of {pool.nodes} node(s) {can} be had{few}", style=style)
+    return Text(
+        f"{title}: {pool.had} of {counted(pool.nodes, 'node')} {can} be had{few}", style=style
+    )
 
 
 def _table(pool: PoolOffers, width: int) -> Table:

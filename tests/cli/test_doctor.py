@@ -288,7 +288,7 @@ def test_it_fits_the_screen(config: Config, slurm: FakeSlurm, width: int) -> Non
     text = out.getvalue()
     assert max(len(line) for line in text.splitlines()) <= width
     assert "  ok    credentials: accepted" in text
-    assert text.rstrip().endswith("thing(s) to put right.")
+    assert text.rstrip().endswith("to put right.")
     (conf,) = [f for f in found.parts[-1].findings if f.what.endswith("slurm.conf")]
     assert conf.level is Level.WRONG, "there is none"
 

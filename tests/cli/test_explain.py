@@ -207,7 +207,7 @@ def test_it_reads_well(ledger: Ledger, tmp_path: Path, width: int) -> None:
     for wanted in (
         "ranked best offer for 2 node(s) of pool general",
         "[req-g2] pub[1-2], job 42",
-        "ranked aws/c6i.xlarge/eu-west-1a/spot for 8 node(s): cheapest of 2",
+        "ranked aws/c6i.xlarge/eu-west-1a/spot for 8 nodes: cheapest of 2",
         "rejected aws/c6i.xlarge/eu-west-1b/spot: cools down for 100 s: Insufficient",
         "rejected aws/c6i.xlarge/eu-west-1a/on-demand: dearer than the limit [5 $/h] allows",
         "requeued its nodes cannot be had: spot reclaim",

@@ -127,7 +127,7 @@ def test_what_cools_down_or_is_paused_is_rejected_with_why(
 @pytest.mark.usefixtures("ledger")
 def test_a_jobs_offers_are_those_of_its_partitions(config: Config, slurm: FakeSlurm) -> None:
     found = offers.gather(config, slurm, T0, job=7)
-    assert found.about == "job 7, 6 node(s)"
+    assert found.about == "job 7, 6 nodes"
     assert [(p.pool, p.nodes, p.had) for p in found.pools] == [("wide", 6, 5)]
     with pytest.raises(SlurmElasticError, match=r"job 8 is for partition site, none of ours"):
         offers.gather(config, slurm, T0, job=8)
@@ -153,8 +153,8 @@ def test_the_tables_fit(config: Config, slurm: FakeSlurm, width: int) -> None:
     offers.render(found, Console(file=out, width=width, markup=False, highlight=False))
     lines = out.getvalue().splitlines()
     assert max(len(line) for line in lines) <= width
-    assert "Pool wide of cloud far: 5 of 8 node(s) can be had" in lines
-    assert "Pool rack of cloud near: 1 of 3 node(s) can be had" in lines
+    assert "Pool wide of cloud far: 5 of 8 nodes can be had" in lines
+    assert "Pool rack of cloud near: 1 of 3 nodes can be had" in lines
 
 
 @pytest.mark.usefixtures("ledger")
@@ -201,7 +201,7 @@ def test_while_nothing_is_bought_that_is_the_first_line(
     first, *rest = capsys.readouterr().out.splitlines()
     assert first.startswith(f"The disk of {config.state} is full")
     assert any(line.startswith("Slurm does not answer: scontrol ping") for line in rest)
-    assert "Pool rack of cloud near: 1 of 1 node(s) could be had" in rest
+    assert "Pool rack of cloud near: 1 of 1 node could be had" in rest
     ledger.close()
 
 
@@ -210,12 +210,12 @@ def test_nodes_that_have_a_machine_or_that_the_pool_lacks_are_not_to_be_had(
 ) -> None:
     def headline(nodes: int | None = None) -> str:
         offers.render(offers.gather(config, slurm, T0, pool="wide", nodes=nodes), plain())
-        return capsys.readouterr().out.splitlines()[2]
+        return capsys.readouterr().out.splitlines()[2].rstrip()
 
-    few = "5 of 99 node(s) can be had, as only 8 of the pool's have"
+    few = "5 of 99 nodes can be had, as only 8 of the pool's have"
     assert headline(99) == f"Pool wide of cloud far: {few}"
     for n in range(1, 8):
         ledger.machines.adopt(instance(f"i-{n}", f"pub{n}"), "wide", T0)
-    assert headline() == "Pool wide of cloud far: 1 of 1 node(s) can be had"
+    assert headline() == "Pool wide of cloud far: 1 of 1 node can be had"
     ledger.machines.adopt(instance("i-8", "pub8"), "wide", T0)
     assert headline() == "Pool wide of cloud far: each of its nodes has a machine"

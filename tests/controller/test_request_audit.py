@@ -143,5 +143,5 @@ def test_a_chain_kept_by_an_earlier_release_is_still_read(empty: World) -> None:
         )
     whole = explained(empty, "m1", whole=True)
     assert "pub/t7/z/spot: cools down for another 9 s" in whole
-    assert "pub/a/z/spot for 1 node(s): cheapest" in whole
+    assert "pub/a/z/spot for 1 node: cheapest" in whole
     assert len(explained(empty, "m1").splitlines()) <= 40

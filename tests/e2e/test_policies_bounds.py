@@ -138,7 +138,7 @@ def test_what_earlier_days_have_cost_counts_for_the_months_budget(
     running_nodes(site, [running])
     assert held(site) == [], "last month is over"
     under(budget={"per_month": 2.5})
-    why = "the budget of $2.5 a month is spent"
+    why = "the budget of $2.50 a month is spent"
     site.wait_for(lambda: len(held(site)) == 5, 60, "no other node may be started")
     assert {nodes(site)[n].reason for n in held(site)} == {f"{HELD}{why}"}
     waiting = site.submit("sleep 1", *FULL)

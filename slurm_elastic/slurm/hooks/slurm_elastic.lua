@@ -430,7 +430,7 @@ local function impossible(job, part_list)
   end
   local asked = need.nodes or 1
   if most < asked then
-    return asked .. " node(s) are asked for, and " .. most .. " such can be had at most"
+    return asked .. (asked == 1 and " node is" or " nodes are") .. " asked for, and " .. most .. " such can be had at most"
   end
   return "its nodes, as many as may be up at a time, do not have what it asks for"
 end
