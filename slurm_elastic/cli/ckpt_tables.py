@@ -61,7 +61,7 @@ def life(view: CheckpointsView) -> Text:
 
 def _moves(title: str, moves: Iterable[MoveView], *times: str) -> Rows:
     names = ("Job", "Cause", "Off nodes", "Step", *times, "Note")
-    table = Rows(title, *names, words={"Off nodes": 20, "Note": 20}, gives=("Cause",))
+    table = Rows(title, *names, words={"Off nodes": 20, "Step": 20, "Note": 20}, gives=("Cause",))
     for m in moves:
         image = "" if m.image is None else f"from save {m.image}"
         step = f"{m.step} for {m.waits_for}" if m.waits_for else m.step

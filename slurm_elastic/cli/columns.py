@@ -5,7 +5,8 @@ order in which they give way, no more of them than needed. A name alone is left 
 it is shortened, in its middle, to so many characters at least. ``words`` names columns of text and
 how many characters make a line there: longer text goes on below itself, between words, and nothing
 gives way for it. Where all has given way in vain, the table has its other form (``otherwise``). In
-one that has none, text gives way until a line is a word, and names are folded last.
+one that has none, text gives way until a line is a word, then words are broken, and names are
+folded last.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 _GAP = 2  # characters between two columns
+_LEAST = 8  # characters of a column of text that has to break words
 
 
 class Rows:
@@ -56,9 +58,14 @@ class Rows:
         if self._otherwise:
             yield self._otherwise()
             return
-        least = self._widths(needs | self._narrowest(), self._gives)
-        fits = _line(least) <= options.max_width
-        yield self._table(least) if fits else self._folded(least)
+        heads = {name: max(len(name), _LEAST) for name in self._words}
+        for text in (self._narrowest(), heads, dict.fromkeys(self._words, _LEAST)):
+            widths = self._widths(needs | text, self._gives)
+            spare = options.max_width - _line(widths)
+            if spare >= 0:
+                yield self._table(self._restored(widths, spare))
+                return
+        yield self._folded(widths)
 
     def _cells(self, name: str) -> Iterator[Text]:
         number = self._names.index(name)
@@ -72,7 +79,7 @@ class Rows:
         asked = self._words.get(name)
         if asked is None:
             return max(cell.cell_len for cell in self._cells(name))
-        return max(_least(cell, asked) for cell in self._cells(name))
+        return max(_needed(cell, asked) for cell in self._cells(name))
 
     def _narrowest(self) -> dict[str, int]:
         """The columns of text, so wide that no word is broken."""
@@ -154,7 +161,7 @@ def shortened(text: Text, most: int) -> Text:
     return Text(f"{plain[: ends - ends // 2]}…{plain[len(plain) - ends // 2 :]}", style=text.style)
 
 
-def _least(cell: Text, asked: int) -> int:
+def _needed(cell: Text, asked: int) -> int:
     """The characters that this text needs in a column that asks for so many."""
     if cell.cell_len <= asked:
         return cell.cell_len

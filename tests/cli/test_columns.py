@@ -67,3 +67,18 @@ def test_the_node_that_is_asked_for_comes_first() -> None:
     odd = f"pub[{','.join(map(str, range(1, 200, 2)))}]"
     assert hosts(odd, 1, first="pub101").plain == "pub101,pub[1,3,5,7,...] (100 nodes)"
     assert hosts(odd, 1, first="42").plain == hosts(odd, 1).plain
+
+
+def test_where_a_line_is_less_than_a_word_words_are_broken_and_names_are_not() -> None:
+    table = Rows(
+        "", "Job", "Method", "Why", "It would help to", words={"Why": 20, "It would help to": 20}
+    )
+    why = f"it has a connection open (tcp {'9' * 40})"
+    table.add("1", "criu", why, f"close it (fd {'8' * 40})")
+    console = Console(width=60)
+    with console.capture() as captured:
+        console.print(table)
+    head, first, *_ = captured.get().splitlines()
+    assert head.split()[:2] == ["Job", "Method"]
+    assert first.startswith("1    criu    it has a connection")
+    assert captured.get().count("9") == captured.get().count("8") == 40

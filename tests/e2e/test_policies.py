@@ -174,7 +174,7 @@ def test_an_account_over_its_budget_gets_no_new_machine_and_all_others_do(
     running = site.submit("sleep 600", *FULL, "--account=physics")
     (node,) = running_nodes(site, [running])[running]
     assert [m.accounts for m in machines(site)] == [{"physics/nobody": 1}]
-    why = f"of ${limit:.6f} this month; new machines from"
+    why = f"of {money(limit)} this month; new machines from"
     site.wait_for(lambda: why in told(site, "status"), 60, "the money is spent")
     waiting = site.submit("sleep 1", *FULL, "--account=physics")
     tasks = site.submit("sleep 1", *FULL, "--account=physics", "--array=1-3")
