@@ -53,7 +53,7 @@ class Rows:
             widths = self._widths(needs, self._gives[:count])
             spare = options.max_width - _line(widths)
             if spare >= 0:
-                yield self._table(self._restored(widths, spare))
+                yield from self._shown(self._restored(widths, spare), console, options)
                 return
         if self._otherwise:
             yield self._otherwise()
@@ -63,7 +63,7 @@ class Rows:
             widths = self._widths(needs | text, self._gives)
             spare = options.max_width - _line(widths)
             if spare >= 0:
-                yield self._table(self._restored(widths, spare))
+                yield from self._shown(self._restored(widths, spare), console, options)
                 return
         yield self._folded(widths)
 
@@ -114,24 +114,26 @@ class Rows:
             spare -= more
         return widths
 
-    def _table(self, widths: Mapping[str, int]) -> Table:
+    def _shown(
+        self, widths: Mapping[str, int], console: Console, options: ConsoleOptions
+    ) -> RenderResult:
+        """The table of these widths. Rich 13, which Debian has, counts a gap after the last column,
+        too: it gets that room, and cells whose lines are broken already.
+        """
         table = self._empty()
         for name, width in widths.items():
-            text = name in self._words
-            table.add_column(
-                name,
-                justify=self._side(name),
-                width=width,
-                no_wrap=not text,
-                overflow="fold",
-            )
+            head = self._cell(Text(name), name, width, console)
+            table.add_column(head, justify=self._side(name), width=width, no_wrap=True)
         shown = [n for n, name in enumerate(self._names) if name in widths]
         for row in self._rows:
-            table.add_row(*(self._cell(row[n], self._names[n], widths) for n in shown))
-        return table
+            cells = ((row[n], self._names[n]) for n in shown)
+            table.add_row(*(self._cell(cell, name, widths[name], console) for cell, name in cells))
+        yield from console.render(table, options.update(width=options.max_width + _GAP))
 
-    def _cell(self, cell: Text, name: str, widths: Mapping[str, int]) -> Text:
-        return cell if name in self._words else shortened(cell, widths[name])
+    def _cell(self, cell: Text, name: str, width: int, console: Console) -> Text:
+        if name not in self._words:
+            return shortened(cell, width)
+        return Text("\n").join(cell.wrap(console, width, overflow="fold"))
 
     def _folded(self, widths: Mapping[str, int]) -> Table:
         """Every cell is whole, if need be on several lines."""

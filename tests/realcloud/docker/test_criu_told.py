@@ -60,7 +60,7 @@ def test_what_no_longer_can_be_saved_is_told_before_any_notice(world: ServedWorl
         )
         (said,) = told(world, job, "this job cannot be saved")
         assert why in said
-        assert why in " ".join(world.ckpt("list").split())
+        assert why in world.ckpt("list", "--json")
     for job in (late, shares):
         world.wait_more(job)
         world.slurm("scancel", str(job))
