@@ -8,6 +8,7 @@ import json
 import os
 import re
 import tempfile
+from contextlib import closing
 from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
@@ -186,6 +187,23 @@ def test_whatever_ran_where_all_keys_sum_to_the_ledgers_charge(
     (micro,) = {sum(line.micro for line in costs.lines) for costs in sums.values()}
     assert micro == sum(charge.micro for charge in charges(books))
     assert abs(micro / 1e6 - expected) <= 1e-6 * (len(bought) + 1)
+
+
+def test_a_job_uses_a_machine_no_longer_than_that_was_there(tmp_path: Path) -> None:
+    """A minute is paid of one that lived for 20 s, the last ten of them with a job."""
+    config = configfile.load(config_file(tmp_path))
+    with closing(Ledger(config.state / "ledger.db")) as ledger:
+        ledger.machines.adopt(machine("pub1", T, 0.36), "burst", T)
+        ledger.machines.registered("aws", ["i-pub1"], T + 5)
+        ledger.machines.ended("aws", ["i-pub1"], "taken away", T + 20)
+        ledger.usage.write([
+            Run(job=7, begin=T + 10, end=T + 50, label="7", user="ann", uid=1, account="physics",
+                partition="aws", shares=(("pub1", 1_000_000),)),
+        ])  # fmt: skip
+        books = read_books(config, ledger, T - 1, None, T + 3600)
+    sums = lines(report(books, By.ACCOUNT))
+    assert sums["physics"] == 10 * 100
+    assert sum(sums.values()) == 60 * 100
 
 
 # the command

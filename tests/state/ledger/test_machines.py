@@ -131,3 +131,15 @@ def test_only_what_is_to_be_stopped_has_stopped(ledger: Ledger) -> None:
     (one,) = ledger.stops.machines()
     assert (one.instance.id, one.instance.price, one.stopped) == ("i-1", 0.01, T0 + 20)
     assert [m.instance.id for m in ledger.machines.live()] == ["i-2"]
+
+
+def test_a_stopped_machine_that_is_to_be_ended_is_stopped_no_more(ledger: Ledger) -> None:
+    ledger.launches.intend(spec(), "r1", T0)
+    ledger.machines.launched("g1", [instance("i-1"), instance("i-2", "pub2")], T0)
+    ledger.stops.stopping("aws", ["i-1"], "idle", T0 + 10)
+    ledger.stops.done("aws", {"i-1": 0.01}, T0 + 20)
+    ledger.stops.end("aws", ["i-1", "i-2"], "too old", T0 + 30)
+    assert not ledger.stops.machines()
+    one, other = sorted(ledger.machines.live(), key=lambda m: m.instance.id)
+    assert (one.instance.price, one.suspending, one.why) == (0.01, T0 + 30, "too old")
+    assert other.suspending is None, "it was not stopped"

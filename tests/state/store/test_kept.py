@@ -387,6 +387,33 @@ def test_a_damaged_journal_is_begun_anew_with_what_another_process_wrote(path: P
     site.ledger.close()
 
 
+def test_a_damaged_journal_is_begun_anew_with_what_a_killed_process_wrote(path: Path) -> None:
+    def killed() -> None:
+        other = Ledger(path)
+        append = Journal.append
+
+        def appended(*arguments: Any) -> Any:
+            append(*arguments)
+            os._exit(9)
+
+        Journal.append = appended  # type: ignore[method-assign]
+        other.launches.intend(spec("g2", nodes=("pub3",)), "r", T0)
+
+    site = Failing(path)
+    site.ledger.launches.intend(spec("g1"), "r", T0)
+    newest = max((path.parent / "journal").glob("*.jsonl"))
+    raw = bytearray(newest.read_bytes())
+    raw[150] ^= 1
+    newest.write_bytes(raw)
+    in_child(killed)
+    site.clock += 601
+    assert site.ledger.check().end_only == ""
+    assert {one.generation for one in site.ledger.launches.open()} == {"g1", "g2"}
+    site.ledger.close()
+    with closing(made_anew(path)) as ledger:
+        assert {one.generation for one in ledger.launches.open()} == {"g1", "g2"}
+
+
 def test_an_older_copy_of_the_view_is_not_believed(path: Path) -> None:
     with closing(Ledger(path)) as ledger:
         ledger.launches.intend(spec("g1"), "r", T0)
