@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from slurm_elastic.base.errors import AuthError, InstanceNotFound, ProviderError, TransientError
 from slurm_elastic.providers.base.ownership import Ownership
@@ -41,7 +43,7 @@ class Oned:
         self.asked.append((method, *words))
         match method:
             case "vm.action":
-                assert words[0] == "terminate-hard"
+                assert words[0] in ("terminate-hard", "poweroff")
                 if left := self.wrong.get(words[1]):
                     raise left.pop(0)
                 self.ended.append(words[1])
@@ -181,6 +183,22 @@ def test_asked_once_it_is_told_which_took_it(oned: Oned, caplog: pytest.LogCaptu
     assert machines(oned).ask_to_end([1, 2, 3]) == {2, 3}
     assert "not ended, tried again later cloud=one error=one: WrongState: boots" in caplog.text
     assert "already gone cloud=one id=2" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("code", "is_off", "is_refused"),
+    [(WRONG_STATE, True, False), (WRONG_STATE, False, True), ("Timeout", True, True)],
+)
+def test_a_stop_that_is_refused_counts_where_the_machine_is_off_by_then(
+    oned: Oned, code: str, is_off: bool, is_refused: bool
+) -> None:
+    there = vm(1)
+    oned.there = [replace(there, state=convert.POWEROFF, lcm=0) if is_off else there]
+    oned.wrong[1] = [TransientError("one", code, "not now")]
+    made = machines(oned)
+    with pytest.raises(TransientError, match=code) if is_refused else nullcontext():
+        made.stop(names(1))
+    assert oned.ended == []
 
 
 # pressing
