@@ -7,6 +7,7 @@ hours and minutes. Sizes: plain MiB, ``512M 4G 1T`` in powers of 1024, as in slu
 
 from __future__ import annotations
 
+import math
 import re
 
 DURATION_FORMS = "a duration such as 90s, 15m, 2h, 7d, HH:MM:SS or D-HH:MM:SS"
@@ -48,7 +49,11 @@ def format_duration(seconds: float) -> str | float:
 
 
 def brief(seconds: float) -> str:
-    """A duration in sentences and tables, with its two largest units: ``45s``, ``1h 3m``."""
+    """A duration in sentences and tables, with its two largest units: ``45s``, ``1h 3m``; infinite
+    where nobody knows since when.
+    """
+    if not math.isfinite(seconds):
+        return "an unknown time"
     whole = max(0, round(seconds))
     if whole < 60:
         return f"{whole}s"

@@ -49,3 +49,7 @@ def test_amounts_have_cents_and_more_where_a_small_one_has_more(dollars: float, 
 def test_one_machine_leaves_and_two_machines_leave() -> None:
     said = [f"{counted(n, 'machine')} {does(n, 'leave')}" for n in (0, 1, 2)]
     assert said == ["0 machines leave", "1 machine leaves", "2 machines leave"]
+
+
+def test_a_time_since_nobody_knows_when_is_told_as_that() -> None:
+    assert brief(float("inf")) == "an unknown time"

@@ -81,6 +81,8 @@ class Excluded:
 
 def until_told(end: float, now: float) -> str:
     """Until when something is excluded: true also where the sentence is read later. In UTC."""
+    if math.isinf(end):
+        return "until somebody ends that"
     at, today = (datetime.fromtimestamp(math.ceil(t), UTC) for t in (end, now))
     return f"until {at:{'%H:%M:%S' if at.date() == today.date() else '%Y-%m-%d %H:%M'}} UTC"
 
