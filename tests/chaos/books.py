@@ -31,6 +31,8 @@ KEPT = "stopped:"
 """Before what is wrong with a stopped machine."""
 LOOKED = 60.0
 """Seconds, at most, between a look at an image and the note that a job is to go on from it."""
+JUST_UP = 10.0
+"""Seconds, at most, between a look at a node and its change."""
 NOTICED = 900.0
 """Seconds within which the end of a machine is in the ledger, once nothing is wrong any more."""
 
@@ -391,7 +393,10 @@ class Books:
         works = {n for j in stage.slurm.queue().values() if "RUNNING" in j.states for n in j.nodes}
         for one in stage.machines_of(node.name):
             hidden = stage.clouds[one.cloud].omitted[one.id] >= self._misses
-            if one.address == node.address and not hidden and node.name in works:
+            # It came up between the last look at the node and this change, on nobody's order.
+            just = stage.sched.now - stage.since[node.name] <= JUST_UP
+            excused = hidden or (just and one.id in self._strange)
+            if one.address == node.address and not excused and node.name in works:
                 self.wrong("node given up", f"{node.name} is {state} while {one.id} serves it")
 
     def died(self, job: SlurmJob) -> None:
