@@ -19,6 +19,7 @@ SECONDS = 240.0
 """So long may the tests of one mutant take together by the time that they took then; the cheapest
 come first.
 """
+PAGES = "tests/watch/web/"
 SETTINGS = """\
 [run]
 source = slurm_elastic
@@ -63,7 +64,7 @@ class TestMap:
         tests = tests or every | beside
         new = self._changed()
         changed = [file for own in mirrored for file in new if file.startswith(own)]
-        left = [test for test in tests if test.partition("::")[0] not in changed]
+        left = [t for t in tests if t.partition("::")[0] not in changed and not _far(t, mirrored)]
         left.sort(key=lambda t: (not t.startswith(tuple(mirrored)), self._seconds[t]))
         return list(dict.fromkeys([*changed, *self._there(self._affordable(left))]))
 
@@ -100,6 +101,11 @@ class TestMap:
         here = sorted((self._repo / "tests").rglob("test_*.py"))
         names = [str(path.relative_to(self._repo)) for path in here]
         return [n for n in names if not _same(self._repo / n, self._place / n)]
+
+
+def _far(test: str, mirrored: Sequence[str]) -> bool:
+    """Whether it draws a page, by which a browser tells little of all that it went through."""
+    return test.startswith(PAGES) and not test.startswith(tuple(mirrored))
 
 
 def test_of(context: str) -> str:

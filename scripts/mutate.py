@@ -16,6 +16,7 @@ import tempfile
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import chosen
@@ -206,6 +207,22 @@ def _run_tests(clone: Path, said: Path, tests: Sequence[str], broken: Sequence[s
     os._exit(code)
 
 
+_mine: Trial
+"""That of a process of several that try mutants side by side."""
+
+
+def _begin(place: Path, tests: Sequence[str], known: chosen.TestMap | None) -> None:
+    global _mine
+    _mine = Trial(place / str(os.getpid()), tests, known)
+    os.chdir(_mine.clone)  # where hypothesis keeps its examples, from its import on
+    for name in _SLOW:
+        importlib.import_module(name)
+
+
+def _tried(one: tuple[mutants.Mutant, str | None]) -> str:
+    return tried(_mine, *one)
+
+
 def tried(trial: Trial, mutant: mutants.Mutant, reason: str | None) -> str:
     """Try one and say what came of it: ``killed``, ``survived`` or ``equivalent``."""
     name = mutant.path.relative_to(REPO)
@@ -216,10 +233,10 @@ def tried(trial: Trial, mutant: mutants.Mutant, reason: str | None) -> str:
     if by is not None:
         print(f"killed     {name}:{mutant.line} by {by}", flush=True)
         return "killed"
-    print(f"SURVIVED   {name}:{mutant.line}")
     lines = mutant.path.read_text(encoding="utf-8").splitlines(keepends=True)
     new = mutant.text.splitlines(keepends=True)
-    print("".join(difflib.unified_diff(lines, new, n=1)), flush=True)
+    diff = "".join(difflib.unified_diff(lines, new, n=1))
+    print(f"SURVIVED   {name}:{mutant.line}\n{diff}", flush=True)
     return "survived"
 
 
@@ -250,6 +267,7 @@ def main() -> int:
     )
     parser.add_argument("--sample", type=int, metavar="N", help="lines of each area; 0: all of all")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="so many side by side")
     parser.add_argument("--tests", nargs="+", default=[], help="in place of those that see a line")
     parser.add_argument("--learn", action="store_true", help="note which tests see which lines")
     parser.add_argument(
@@ -268,16 +286,13 @@ def main() -> int:
     summary = []
     with tempfile.TemporaryDirectory(prefix="se-mutate-") as place:
         Path(place).chmod(0o755)
-        trial = Trial(Path(place), given.tests, known)
-        os.chdir(trial.clone)  # where hypothesis keeps its examples, from its import on
-        for name in _SLOW:
-            importlib.import_module(name)
-        for name, modules in areas(given):
-            counts = Counter[str]()
-            for one in mutants.sampled(modules, given.kind, count, given.seed):
-                key = (str(one.path.relative_to(REPO)), one.was, one.made)
-                counts[tried(trial, one, why.get(key))] += 1
-            summary.append((counts["survived"], score(name, counts)))
+        begun = (Path(place), given.tests, known)
+        with ProcessPoolExecutor(given.jobs, _FORK, _begin, begun) as pool:
+            for name, modules in areas(given):
+                some = mutants.sampled(modules, given.kind, count, given.seed)
+                keys = [(str(one.path.relative_to(REPO)), one.was, one.made) for one in some]
+                counts = Counter(pool.map(_tried, zip(some, map(why.get, keys), strict=True)))
+                summary.append((counts["survived"], score(name, counts)))
     print(*(line for _, line in summary), sep="\n")
     return 1 if any(left for left, _ in summary) else 0
 
