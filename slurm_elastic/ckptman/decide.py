@@ -16,6 +16,7 @@ from slurm_elastic.policies.checkpoint.checkpoint import (
     Never,
     OnNotice,
     Situation,
+    fits,
     joint_mtti,
 )
 from slurm_elastic.policies.checkpoint.threat import (
@@ -123,11 +124,6 @@ def _first_action(facts: JobFacts) -> SaveJob | None:
         return None
     found = (choice.policy.decide(situation) for situation in facts.situations)
     return next((action for action in found if action is not None), None)
-
-
-def fits(deadline: float | None, now: float, dump: float, slack: float) -> bool:
-    """Whether a save that takes ``dump`` seconds ends ``slack`` before the deadline."""
-    return deadline is None or now + dump + slack <= deadline
 
 
 # the facts

@@ -29,12 +29,13 @@ from slurm_elastic.base.errors import CheckpointError, SlurmError
 from slurm_elastic.base.faults import reach
 from slurm_elastic.base.units import brief
 from slurm_elastic.ckptman import suspended
-from slurm_elastic.ckptman.decide import LEAST_TRIED, JobPlan, fits
+from slurm_elastic.ckptman.decide import LEAST_TRIED, JobPlan
 from slurm_elastic.ckptman.requeueing import ended_for_us, requeue, why_not_released
 from slurm_elastic.ckptman.site import Site
 from slurm_elastic.ckptman.steps import AGAIN, say, to
 from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.model.slurm import ENDED, SlurmJob
+from slurm_elastic.policies.checkpoint.checkpoint import fits
 from slurm_elastic.policies.checkpoint.threat import OF_JOBS, Cause, Threat
 from slurm_elastic.state.ckptstate.facts import Migration, Step
 

@@ -18,7 +18,6 @@ from rich.text import Text
 
 from slurm_elastic.base.account import acting_as, trusted
 from slurm_elastic.base.units import counted
-from slurm_elastic.cli import doctor_threats
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.machine_readable import write_json
@@ -33,7 +32,7 @@ from slurm_elastic.providers.catalogues import completed
 from slurm_elastic.slurm.client.doctor_commands import ProbingCli
 from slurm_elastic.slurm.conf import plan
 from slurm_elastic.watch.causes import told_once
-from slurm_elastic.watch.doctor import auth, bursting, clouds, head, network
+from slurm_elastic.watch.doctor import auth, bursting, clouds, head, network, threats
 
 _STYLES = {Level.OK: "green", Level.NOTE: "yellow", Level.WRONG: "bold red"}
 
@@ -119,7 +118,7 @@ def diagnose(
         *head.allowed_groups(config),
         *auth.examine(config, now),
         *head.memory(config, now),
-        *doctor_threats.examine(config, slurm, now),
+        *threats.examine(config, slurm, now),
         *network.examine(config, slurm, now),
         *(() if quick else head.slurm_conf(config)),
     ]

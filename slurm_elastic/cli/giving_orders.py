@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -21,7 +22,7 @@ from slurm_elastic.model.finding import SLURMCTLD
 from slurm_elastic.model.protocols import NO_NODE
 from slurm_elastic.state.heartbeat import alive, latest
 from slurm_elastic.watch.door.client import facts_of, order
-from slurm_elastic.watch.door.orders import LONGEST, MAX_TEXT, no_right
+from slurm_elastic.watch.door.orders import LONGEST, MAX_TEXT, may_order, no_right
 from slurm_elastic.watch.door.questions import DirectAsk, Order, group_ids, trusted
 from slurm_elastic.watch.view import Facts
 
@@ -79,9 +80,8 @@ def add_options(parser: argparse.ArgumentParser, *, ends: bool = True) -> None:
 def require_operator(config: Config) -> None:
     """SlurmElasticError for who may give no orders; the daemon asks the kernel itself, too."""
     groups = {os.getegid(), *os.getgroups()}
-    if os.geteuid() in trusted(config):
-        return
-    if groups.isdisjoint(group_ids("operators", config.users.operators)):
+    operators = partial(group_ids, "operators", config.users.operators)
+    if not may_order(os.geteuid(), groups, trusted(config), operators):
         raise SlurmElasticError(no_right(config))
 
 

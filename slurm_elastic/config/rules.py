@@ -19,14 +19,10 @@ from slurm_elastic.config.policies import (
     SitePolicies,
 )
 from slurm_elastic.model.cluster import Location, Pool
-from slurm_elastic.policies.growth.capacity import (
-    Bounds,
-    Slurm,
-    SteadyStream,
-    Window,
-)
+from slurm_elastic.policies.growth.capacity import Slurm, SteadyStream
 from slurm_elastic.policies.growth.release import Delayed, Idle, IdleOrder, parse_release
 from slurm_elastic.policies.growth.scaling import PoolRules
+from slurm_elastic.policies.money.bounds import Bounds, Window
 
 BOOT = 120  # seconds that a machine takes to be ready, if no section says how long
 MARGIN = 300.0  # Slurm's SuspendTime is the fail-safe: it comes so many seconds after the daemon

@@ -18,12 +18,12 @@ from slurm_elastic.config.policies import Budget
 from slurm_elastic.config.rules import bounds_of, lease_of
 from slurm_elastic.model.cluster import Location, Pool
 from slurm_elastic.model.directive import Directive, limit_changes, stopped_pools
-from slurm_elastic.policies.growth.capacity import Bounds, Spent
 from slurm_elastic.policies.growth.scaling import PoolRules, stops
 from slurm_elastic.policies.launch.exclusions import RANKED
 from slurm_elastic.policies.launch.ranking import Scope
 from slurm_elastic.policies.money.account_budgets import Overdrawn, charged, overdrawn
 from slurm_elastic.policies.money.accounting import booting, usage
+from slurm_elastic.policies.money.bounds import Bounds, Spent
 from slurm_elastic.state.ledger import Ledger, LedgerState
 
 NO_BUDGET = Budget()

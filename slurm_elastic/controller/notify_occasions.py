@@ -13,9 +13,9 @@ from slurm_elastic.config.telling import Event
 from slurm_elastic.model.cluster import Usage
 from slurm_elastic.model.exclusion import Exclusion
 from slurm_elastic.model.memory import Health
-from slurm_elastic.policies.growth.capacity import Spent
 from slurm_elastic.policies.launch.exclusions import DENIED
 from slurm_elastic.policies.launch.grouping import braces
+from slurm_elastic.policies.money.bounds import Spent
 from slurm_elastic.policies.repair.strays import CODE as STRAY
 from slurm_elastic.state.ckptstate.facts import Migration, Step
 from slurm_elastic.state.credentials import ending, ends_of, soon

@@ -1,4 +1,6 @@
-"""Machines that are paid and serve nobody, told in the log and in ``status``."""
+"""Machines that are paid, serve nobody and are not ours to end, told in the log and ``status``.
+Those that we end are orphans: ``policies/repair/reconcile_rules.py``.
+"""
 
 from __future__ import annotations
 

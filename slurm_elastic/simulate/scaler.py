@@ -4,17 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from slurm_elastic.policies.growth.capacity import (
-    UNBOUNDED,
-    Bounds,
-    Demand,
-    Growth,
-    Slurm,
-    Spent,
-    Waiting,
-    bounded,
-    stopped,
-)
+from slurm_elastic.policies.growth.capacity import Demand, Growth, Slurm, Waiting, bounded
 from slurm_elastic.policies.growth.release import Flagged
 from slurm_elastic.policies.growth.scaling import (
     counts_once,
@@ -25,6 +15,7 @@ from slurm_elastic.policies.growth.scaling import (
     shortfall,
     spread,
 )
+from slurm_elastic.policies.money.bounds import UNBOUNDED, Bounds, Spent, stopped
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.machines import PoolMachines
 from slurm_elastic.simulate.scenario import Scenario

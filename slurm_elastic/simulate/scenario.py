@@ -9,9 +9,10 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from slurm_elastic.model.cluster import Limits, Location, Market, Offer, Pool
-from slurm_elastic.policies.growth.capacity import AnyGrowth, Bounds, Slurm, misfits
+from slurm_elastic.policies.growth.capacity import AnyGrowth, Slurm, misfits
 from slurm_elastic.policies.growth.release import AnyRelease, Delayed, Idle, IdleOrder
 from slurm_elastic.policies.launch.ranking import DEFAULT_KEYS
+from slurm_elastic.policies.money.bounds import Bounds
 from slurm_elastic.simulate.billing import Billing, PerSecond
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.checkpointed_run import Checkpoints

@@ -13,7 +13,7 @@ from slurm_elastic.config import Config
 from slurm_elastic.config.policies import Budget
 from slurm_elastic.config.rules import bounds_of, rules_of
 from slurm_elastic.policies.checkpoint.checkpoint import parse as parse_checkpoint
-from slurm_elastic.policies.growth.capacity import Bounds
+from slurm_elastic.policies.money.bounds import Bounds
 from slurm_elastic.policies.policy_text import LARGEST
 from slurm_elastic.providers.base.prices.trace import PriceTrace, load_trace, series_of
 from slurm_elastic.simulate.availability import Span, load_supply

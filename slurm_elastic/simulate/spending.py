@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from slurm_elastic.policies.growth.capacity import Bounds, Spent
 from slurm_elastic.policies.money.account_budgets import (
     ACCOUNT,
     NONE,
@@ -20,6 +19,7 @@ from slurm_elastic.policies.money.account_budgets import (
     charged,
     overdrawn,
 )
+from slurm_elastic.policies.money.bounds import Bounds, Spent
 from slurm_elastic.simulate.machines import PoolMachines
 
 DAY = 86400

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from slurm_elastic.policies.growth.capacity import UNBOUNDED
+from slurm_elastic.policies.money.bounds import UNBOUNDED
 from slurm_elastic.simulate.outcome import RunResult
 from slurm_elastic.simulate.queueing import too_large
 from slurm_elastic.simulate.scenario import PoolModel, Scenario

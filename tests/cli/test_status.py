@@ -32,7 +32,7 @@ from slurm_elastic.config.policies import Budget, SitePolicies
 from slurm_elastic.model.cluster import Limits, Location, Notice, NoticeKind
 from slurm_elastic.model.directive import Departure, Directive
 from slurm_elastic.model.slurm import SlurmNode
-from slurm_elastic.policies.growth.capacity import Spent
+from slurm_elastic.policies.money.bounds import Spent
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.state.ckptstate.facts import RecordedNotice, UnsavableRun
 from slurm_elastic.state.ledger import Health, Ledger, Machine

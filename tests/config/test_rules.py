@@ -9,8 +9,9 @@ import pytest
 
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.config.rules import fail_safe, inert, parse_window, rules_of
-from slurm_elastic.policies.growth.capacity import Bursts, Slurm, Window
+from slurm_elastic.policies.growth.capacity import Bursts, Slurm
 from slurm_elastic.policies.growth.release import Delayed, Idle
+from slurm_elastic.policies.money.bounds import Window
 
 GOOD = (Path(__file__).parents[1] / "data" / "config" / "good.yaml").read_text()
 

@@ -43,7 +43,7 @@ from slurm_elastic.controller.telling import (
 from slurm_elastic.model.cluster import Limits, Usage
 from slurm_elastic.model.exclusion import BREAKER, Exclusion
 from slurm_elastic.model.memory import Health
-from slurm_elastic.policies.growth.capacity import Spent
+from slurm_elastic.policies.money.bounds import Spent
 from slurm_elastic.policies.repair.strays import CODE as STRAY
 from slurm_elastic.state.ckptstate import CheckpointState
 from slurm_elastic.state.ckptstate.facts import Step

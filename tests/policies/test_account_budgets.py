@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_elastic.policies.growth.capacity import Bounds, Spent
 from slurm_elastic.policies.money.account_budgets import (
     ACCOUNT,
     NONE,
@@ -22,6 +21,7 @@ from slurm_elastic.policies.money.account_budgets import (
     scopes,
     shares,
 )
+from slurm_elastic.policies.money.bounds import Bounds, Spent
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC).timestamp()
 MIDNIGHT = datetime(2026, 11, 21, tzinfo=UTC).timestamp()

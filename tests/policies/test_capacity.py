@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from slurm_elastic.policies.growth.capacity import (
     AnyGrowth,
-    Bounds,
     Bursts,
     Demand,
     GroupBursts,
@@ -18,10 +17,8 @@ from slurm_elastic.policies.growth.capacity import (
     SemiElastic,
     Size,
     Slurm,
-    Spent,
     SteadyStream,
     Waiting,
-    Window,
     bounded,
     misfits,
     parse_growth,
@@ -37,6 +34,7 @@ from slurm_elastic.policies.growth.release import (
     rank_key,
     residual,
 )
+from slurm_elastic.policies.money.bounds import Bounds, Spent, Window
 
 NOW = 100_000
 GROWTHS: list[AnyGrowth] = [

@@ -9,15 +9,12 @@ from hypothesis import given
 from msgspec.structs import replace
 
 from slurm_elastic.policies.growth.capacity import (
-    Bounds,
     Bursts,
     Growth,
     OnDemand,
     SemiElastic,
     Slurm,
-    Spent,
     SteadyStream,
-    Window,
 )
 from slurm_elastic.policies.growth.dealing import split_demand
 from slurm_elastic.policies.growth.release import Delayed, Flagged, Idle, IdleOrder
@@ -39,6 +36,7 @@ from slurm_elastic.policies.growth.scaling import (
     stops,
     weights,
 )
+from slurm_elastic.policies.money.bounds import Bounds, Spent, Window
 from tests.simulate.test_replay import T, moments
 
 RULES = PoolRules(growth=OnDemand(), release=Idle(60))

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from slurm_elastic.policies.growth.capacity import (
     AnyGrowth,
-    Bounds,
     GroupBursts,
     OnDemand,
     SemiElastic,
@@ -17,6 +16,7 @@ from slurm_elastic.policies.growth.capacity import (
 )
 from slurm_elastic.policies.growth.release import AtOnce, Idle
 from slurm_elastic.policies.money.account_budgets import NONE
+from slurm_elastic.policies.money.bounds import Bounds
 from slurm_elastic.simulate.billing import Curve
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.budget_queue import ApartQueue

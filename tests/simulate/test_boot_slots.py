@@ -9,7 +9,6 @@ from simulate.histories import histories
 
 from slurm_elastic.policies.growth.capacity import (
     AnyGrowth,
-    Bounds,
     Bursts,
     OnDemand,
     Ratio,
@@ -17,6 +16,7 @@ from slurm_elastic.policies.growth.capacity import (
     Slurm,
 )
 from slurm_elastic.policies.growth.release import AnyRelease, AtOnce, Delayed, Idle
+from slurm_elastic.policies.money.bounds import Bounds
 from slurm_elastic.simulate.billing import Curve, Hourly
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.boot_slots import Turns, last_ready, waves

@@ -14,15 +14,9 @@ from msgspec.structs import replace
 from slurm_elastic.config.policies import Budget, SitePolicies
 from slurm_elastic.controller.budget import spending
 from slurm_elastic.model.cluster import Location
-from slurm_elastic.policies.growth.capacity import (
-    AnyGrowth,
-    Bounds,
-    OnDemand,
-    SemiElastic,
-    Slurm,
-    Spent,
-)
+from slurm_elastic.policies.growth.capacity import AnyGrowth, OnDemand, SemiElastic, Slurm
 from slurm_elastic.policies.growth.release import AtOnce, Idle
+from slurm_elastic.policies.money.bounds import Bounds, Spent
 from slurm_elastic.providers.fake.settings import FakeCloud
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.engine import Engine

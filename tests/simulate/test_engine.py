@@ -21,7 +21,6 @@ from slurm_elastic.policies.checkpoint.checkpoint import (
 )
 from slurm_elastic.policies.growth.capacity import (
     AnyGrowth,
-    Bounds,
     Bursts,
     GroupBursts,
     OnDemand,
@@ -29,9 +28,9 @@ from slurm_elastic.policies.growth.capacity import (
     SemiElastic,
     Slurm,
     SteadyStream,
-    Window,
 )
 from slurm_elastic.policies.growth.release import AtOnce, Delayed, Flagged, Idle, IdleOrder
+from slurm_elastic.policies.money.bounds import Bounds, Window
 from slurm_elastic.simulate.billing import Curve, Hourly, PerSecond
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.checkpointed_run import Checkpoints

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from slurm_elastic.model.cluster import Limits
 from slurm_elastic.policies.growth.capacity import (
     AnyGrowth,
-    Bounds,
     Bursts,
     GroupBursts,
     OnDemand,
@@ -21,6 +20,7 @@ from slurm_elastic.policies.growth.capacity import (
     SteadyStream,
 )
 from slurm_elastic.policies.growth.release import Flagged, Idle
+from slurm_elastic.policies.money.bounds import Bounds
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.engine import Engine
 from slurm_elastic.simulate.events import LOOK

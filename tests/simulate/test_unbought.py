@@ -6,7 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.model.cluster import Limits
-from slurm_elastic.policies.growth.capacity import Bounds, Ratio
+from slurm_elastic.policies.growth.capacity import Ratio
+from slurm_elastic.policies.money.bounds import Bounds
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.engine import simulate
 from slurm_elastic.simulate.jobs import Job, Jobs

@@ -10,13 +10,11 @@ from simulate.histories import histories
 
 from slurm_elastic.policies.growth.capacity import (
     AnyGrowth,
-    Bounds,
     Bursts,
     OnDemand,
     SemiElastic,
     Slurm,
     SteadyStream,
-    Window,
 )
 from slurm_elastic.policies.growth.release import (
     AnyRelease,
@@ -26,6 +24,7 @@ from slurm_elastic.policies.growth.release import (
     Idle,
     IdleOrder,
 )
+from slurm_elastic.policies.money.bounds import Bounds, Window
 from slurm_elastic.simulate.billing import Hourly
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.engine import Engine, simulate

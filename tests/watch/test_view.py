@@ -15,7 +15,7 @@ from slurm_elastic.model.cluster import InstanceState, Market
 from slurm_elastic.model.directive import Directive, Pause, stop_reason
 from slurm_elastic.model.exclusion import CAPACITY, OPERATOR, POLICY, Exclusion
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
-from slurm_elastic.policies.growth.capacity import Spent
+from slurm_elastic.policies.money.bounds import Spent
 from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
 from slurm_elastic.state.ledger import Health, Machine
 from slurm_elastic.watch.causes import LEDGER

@@ -236,6 +236,13 @@ class Daly(Policy, frozen=True, tag="daly"):
         return max(rule(situation.dump, mtti), least)
 
 
+def fits(deadline: float | None, now: float, dump: float, slack: float) -> bool:
+    """Whether there is still time for a save: one of ``dump`` seconds ends ``slack`` seconds before
+    the deadline. None: no deadline is known.
+    """
+    return deadline is None or now + dump + slack <= deadline
+
+
 class OnNotice(Policy, frozen=True, tag="on_notice"):
     """When the cloud warns, once a warning, if a checkpoint fits before its deadline.
 
@@ -261,8 +268,7 @@ class OnNotice(Policy, frozen=True, tag="on_notice"):
     def _open(self, notice: Notice, situation: Situation) -> bool:
         if notice.seen > situation.now or situation.since > notice.seen:
             return False
-        needed = situation.now + situation.dump + self.slack
-        return notice.deadline is None or needed <= notice.deadline
+        return fits(notice.deadline, situation.now, situation.dump, self.slack)
 
 
 class FirstOf(Policy, frozen=True, tag="first_of"):

@@ -17,8 +17,9 @@ from typing import ClassVar, NamedTuple
 
 from msgspec import Struct
 
-from slurm_elastic.base.units import brief, money
+from slurm_elastic.base.units import brief
 from slurm_elastic.policies.growth.release import AnyRelease, AtOnce, Delayed, Flagged, Idle
+from slurm_elastic.policies.money.bounds import Bounds, Spent, stopped
 from slurm_elastic.policies.policy_text import (
     Jobs,
     Machines,
@@ -289,50 +290,6 @@ def _less(wanted: int, demand: Demand, reason: str) -> Growth | None:
     return Growth(count, reason) if count > 0 else None
 
 
-class Window(NamedTuple):
-    """From ``begin`` to ``end``, seconds after midnight UTC; it may pass midnight."""
-
-    begin: int
-    end: int
-
-    def open(self, now: int) -> bool:
-        """Whether ``now`` (Unix time) lies in it."""
-        second = now % 86400
-        if self.begin <= self.end:
-            return self.begin <= second < self.end
-        return second >= self.begin or second < self.end
-
-    @property
-    def told(self) -> str:
-        """As the configuration has it."""
-        begin, end = (f"{at // 3600:02}:{at % 3600 // 60:02}" for at in self)
-        return f"{begin}-{end}"
-
-
-class Bounds(Struct, frozen=True, kw_only=True):
-    """The bounds that stop new machines, and never a running job. None: no bound.
-
-    ``booting``: most machines that boot at a time; dollars of a day and a month; ``windows``: times
-    of the day in which machines may be started (none: always).
-    """
-
-    machines: int | None = None
-    booting: int | None = None
-    per_day: float | None = None
-    per_month: float | None = None
-    windows: tuple[Window, ...] = ()
-
-
-UNBOUNDED = Bounds()
-
-
-class Spent(Struct, frozen=True, kw_only=True):
-    """Dollars so far, of this day and this month, with what open leases will have cost."""
-
-    day: float = 0.0
-    month: float = 0.0
-
-
 def bounded(growth: Growth, demand: Demand, bounds: Bounds, spent: Spent) -> Growth:
     """The ``growth`` that the bounds leave; a count of 0 carries the bound that stopped it."""
     stop = stopped(demand.now, bounds, spent)
@@ -346,18 +303,6 @@ def bounded(growth: Growth, demand: Demand, bounds: Bounds, spent: Spent) -> Gro
         count = max(bounds.machines - demand.up, 0)
         reason = f"{growth.reason}; at most {bounds.machines} machines"
     return Growth(count, reason)
-
-
-def stopped(now: int, bounds: Bounds, spent: Spent) -> str | None:
-    """Why no machine may be started at all, or None."""
-    if bounds.windows and not any(window.open(now) for window in bounds.windows):
-        times = ", ".join(window.told for window in bounds.windows)
-        return f"outside the times at which machines may be started: {times} UTC"
-    if bounds.per_day is not None and spent.day >= bounds.per_day:
-        return f"the budget of {money(bounds.per_day)} a day is spent"
-    if bounds.per_month is not None and spent.month >= bounds.per_month:
-        return f"the budget of {money(bounds.per_month)} a month is spent"
-    return None
 
 
 def misfits(

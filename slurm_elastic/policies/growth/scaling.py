@@ -15,9 +15,7 @@ from msgspec import Struct
 from slurm_elastic.base.errors import GrowthError
 from slurm_elastic.base.units import brief
 from slurm_elastic.policies.growth.capacity import (
-    UNBOUNDED,
     AnyGrowth,
-    Bounds,
     Bursts,
     Demand,
     GroupBursts,
@@ -25,15 +23,13 @@ from slurm_elastic.policies.growth.capacity import (
     OnDemand,
     OwnGrowth,
     Slurm,
-    Spent,
     SteadyStream,
     Waiting,
-    Window,
     bounded,
-    stopped,
 )
 from slurm_elastic.policies.growth.guarded import grown, surplus
 from slurm_elastic.policies.growth.release import AnyRelease, Flagged, IdleOrder, rank_key
+from slurm_elastic.policies.money.bounds import UNBOUNDED, Bounds, Spent, Window, stopped
 
 T = TypeVar("T")
 

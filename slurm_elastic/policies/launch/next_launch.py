@@ -3,6 +3,9 @@
 One decision is one launch on one offer. Its outcome (machines, a refusal, an offer that cools down)
 is part of what the next decision is made from, until all nodes have machines, the rest may wait for
 their turn to boot, or no offer is left. The daemon and the simulator both decide by it.
+
+The cloud is chosen before: Slurm's partitions and node weights (``slurm/conf/fragment.py``) say on
+nodes of which cloud a job waits, and a pool's nodes are machines of one cloud.
 """
 
 from __future__ import annotations

@@ -40,7 +40,8 @@ class Scope(Struct, frozen=True, kw_only=True):
     """All that bounds a request beside its pool: limits by scope, usage now, exclusions.
 
     ``cloud_limits`` by cloud name; ``pool_nodes``: machines by pool, where that is not the pool's
-    own ``max_nodes``. ``blocked`` says for a cloud why nothing may start there.
+    own ``max_nodes``. ``blocked`` says for a cloud why nothing may start there: a budget that is
+    spent, a time of the day, an operator's pause (``controller/budget.py``).
     ``booting`` counts machines that have not registered (``pool:NAME``, ``cloud:NAME``).
     """
 

@@ -19,7 +19,7 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from slurm_elastic.base.units import money
-from slurm_elastic.policies.growth.capacity import Bounds, Spent
+from slurm_elastic.policies.money.bounds import Bounds, Spent
 
 NONE = "(none)"
 """The account of jobs that have none: sites without accounting need not name any."""

@@ -1,4 +1,5 @@
-"""Machines that are paid, but serve nobody, and that we alone cannot end. Pure.
+"""Machines that are paid, but serve nobody, and that we alone cannot end. Pure. Those that we end
+ourselves are orphans: ``policies/repair/reconcile_rules.py``.
 
 They are told as a health (``controller/strays.py``) and in ``status`` (``watch/view``, what follows
 for a machine); docs/operating.md says what to do.

@@ -325,8 +325,8 @@ class Journal:
 
     def cut(self, segment: int, size: int) -> None:
         """Take off what follows: the half of a line that no write has told of. Where that cannot be
-        it becomes such a half, which nobody takes and the next writer cuts off. What cannot even
-        become that is ``uncut``.
+        it becomes such a half, which nobody takes and the next writer (``disk``) cuts off. What
+        cannot even become that is ``uncut``.
         """
         descriptor = self._descriptor(segment)
         try:

@@ -24,7 +24,7 @@ from slurm_elastic.simulate.habits import Habits
 from slurm_elastic.slurm.client import siteconf
 from slurm_elastic.state.heartbeat import read_mark, told
 from slurm_elastic.watch.door.bounded_process import apart
-from slurm_elastic.watch.door.orders import carry_out, name_of, no_right
+from slurm_elastic.watch.door.orders import carry_out, may_order, name_of, no_right
 from slurm_elastic.watch.door.pricing import (
     MOST_ASKED,
     Moment,
@@ -199,11 +199,12 @@ class DoorAnswers:
 
     def trusts(self, peer: Peer) -> bool:
         """Whether the peer is an operator, as far as known without looking up groups (may hang)."""
-        operators = self._operators.last() or frozenset()
-        return peer.uid in self._trusted or not peer.groups.isdisjoint(operators)
+        return may_order(
+            peer.uid, peer.groups, self._trusted, lambda: self._operators.last() or frozenset()
+        )
 
     def _is_operator(self, peer: Peer) -> bool:
-        return peer.uid in self._trusted or not peer.groups.isdisjoint(self._operators.get())
+        return may_order(peer.uid, peer.groups, self._trusted, self._operators.get)
 
     def _viewer(self, peer: Peer) -> Viewer | None:
         """None for those who see everything."""

@@ -23,7 +23,7 @@ from slurm_elastic.config.policies import Budget
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.model.directive import limit_changes
 from slurm_elastic.model.protocols import Slurm
-from slurm_elastic.policies.growth.capacity import Spent
+from slurm_elastic.policies.money.bounds import Spent
 from slurm_elastic.policies.repair.strays import CODE as STRAY
 from slurm_elastic.state.ckptstate import CheckpointState
 from slurm_elastic.state.ckptstate.schema import FILE

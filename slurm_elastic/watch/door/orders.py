@@ -8,7 +8,7 @@ import contextlib
 import os
 import pwd
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
@@ -34,6 +34,18 @@ MAX_TEXT = 200  # characters of a text that a person gives
 
 
 # who may
+
+
+def may_order(
+    uid: int,
+    groups: Iterable[int],
+    trusted: Container[int],
+    operators: Callable[[], frozenset[int]],
+) -> bool:
+    """Whether that user of these groups may: who is ``trusted`` (root and SlurmUser), and members
+    of ``operators``, who are only looked up for others, as that may hang.
+    """
+    return uid in trusted or not operators().isdisjoint(groups)
 
 
 def no_right(config: Config) -> str:

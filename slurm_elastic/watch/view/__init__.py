@@ -18,9 +18,9 @@ from slurm_elastic.model.directive import Directive, limit_changes, told
 from slurm_elastic.model.memory import Launch, Machine
 from slurm_elastic.model.slurm import ON_NODES, SlurmJob, SlurmNode
 from slurm_elastic.policies.clock_guard import set_back
-from slurm_elastic.policies.growth.capacity import Spent, stopped
 from slurm_elastic.policies.money.account_budgets import overdrawn
 from slurm_elastic.policies.money.accounting import usage
+from slurm_elastic.policies.money.bounds import Spent, stopped
 from slurm_elastic.policies.repair.strays import stray, unending
 from slurm_elastic.state.heartbeat import alive, latest
 from slurm_elastic.watch.view import not_now

@@ -15,7 +15,7 @@ from slurm_elastic.model.directive import Directive
 from slurm_elastic.model.exclusion import Exclusion
 from slurm_elastic.model.memory import Health, Launch, Machine
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
-from slurm_elastic.policies.growth.capacity import Spent
+from slurm_elastic.policies.money.bounds import Spent
 from slurm_elastic.state.heartbeat import Mark
 from slurm_elastic.watch.view.checkpoints import CheckpointFacts, CheckpointsView
 

@@ -12,7 +12,7 @@ from status_cases import NOW, busy_ledger, config
 
 from slurm_elastic.model.memory import Run
 from slurm_elastic.model.slurm import SlurmJob
-from slurm_elastic.policies.growth.capacity import Spent
+from slurm_elastic.policies.money.bounds import Spent
 from slurm_elastic.state.ledger import Decision
 from slurm_elastic.watch.door.questions import Chain, ChainAsk
 from slurm_elastic.watch.door.records import read_chain, read_facts

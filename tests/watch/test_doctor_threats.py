@@ -11,13 +11,13 @@ from msgspec.structs import replace
 from status_cases import config
 
 from slurm_elastic.base.errors import SlurmError
-from slurm_elastic.cli.doctor_threats import examine
 from slurm_elastic.model.cluster import Notice, NoticeKind
 from slurm_elastic.model.finding import Level
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.state.ckptstate import CheckpointState
 from slurm_elastic.state.ckptstate.facts import RecordedNotice, Step
 from slurm_elastic.state.ckptstate.schema import FILE
+from slurm_elastic.watch.doctor.threats import examine
 
 KIND = NoticeKind.INTERRUPTION
 
