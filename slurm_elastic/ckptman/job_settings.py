@@ -102,6 +102,15 @@ def plan_for(job: SlurmJob, pool: PoolCheckpoint, settings: CheckpointSettings) 
     return CheckpointPlan(method="none", policy=plan.policy, refused=why) if why else plan
 
 
+def why_none(choice: CheckpointPlan) -> str:
+    """Why a job has no method."""
+    if choice.refused:
+        return choice.refused
+    if choice.own:
+        return "its own word is ckpt=none"
+    return "neither its comment nor the configuration names a method"
+
+
 def _renewals(rule: AtLimit, asked: str | None) -> int:
     """How often a job may be requeued at its limit, by the site's rule, and by its own word."""
     if asked is None:

@@ -30,16 +30,18 @@ from slurm_elastic.base.faults import reach
 from slurm_elastic.base.units import brief
 from slurm_elastic.ckptman import suspended
 from slurm_elastic.ckptman.decide import LEAST_TRIED, JobPlan
+from slurm_elastic.ckptman.job_settings import why_none
 from slurm_elastic.ckptman.requeueing import ended_for_us, requeue, why_not_released
+from slurm_elastic.ckptman.see import choice_of
 from slurm_elastic.ckptman.site import Site
 from slurm_elastic.ckptman.steps import AGAIN, say, to
 from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.model.slurm import ENDED, SlurmJob
 from slurm_elastic.policies.checkpoint.checkpoint import fits
 from slurm_elastic.policies.checkpoint.threat import OF_JOBS, Cause, Threat
+from slurm_elastic.policies.policy_text import text_of
 from slurm_elastic.state.ckptstate.facts import Migration, Step
 
-NO_SAVE = "no save is wanted, or it was stopped in vain before"
 MOST_TRIES = 3
 POSTPONED = 30.0
 """Seconds by which a deadline has to move for that: clouds round theirs."""
@@ -152,11 +154,18 @@ def _find_or_save(site: Site, move: Migration) -> Migration:
 
 
 def _why_no_save(site: Site, move: Migration) -> str:
+    job = site.jobs.last.get(move.run.job)
+    choice = None if job is None else choice_of(site, job)
+    if choice is not None and choice.method == "none":
+        return why_none(choice)
     slack = site.config.checkpoint.slack
-    if move.deadline is None or fits(move.deadline, move.began, move.dump, slack):
-        return NO_SAVE
-    left = max(move.deadline - move.began - slack, 0.0)
-    return f"a save may take {brief(move.dump)}, which does not fit into {brief(left)}"
+    if move.deadline is not None and not fits(move.deadline, move.began, move.dump, slack):
+        left = max(move.deadline - move.began - slack, 0.0)
+        return f"a save may take {brief(move.dump)}, which does not fit into {brief(left)}"
+    if move.stopped:
+        return "it was stopped for a save before, in vain"
+    policy = "" if choice is None else f" is {text_of(choice.policy)}, and"
+    return f"its checkpoint policy{policy} wants no save now"
 
 
 def _save(site: Site, move: Migration) -> Migration:

@@ -11,7 +11,7 @@ import msgspec
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.base.units import format_duration, parse_duration
-from slurm_elastic.ckptman.job_settings import CheckpointPlan, plan_for
+from slurm_elastic.ckptman.job_settings import CheckpointPlan, plan_for, why_none
 from slurm_elastic.ckptman.site import pools_by_node
 from slurm_elastic.cli.ckpt_tables import checkpoint_blocks
 from slurm_elastic.cli.console import plain
@@ -234,8 +234,7 @@ def choice_of(config: Config, job: SlurmJob) -> CheckpointPlan:
 def how(choice: CheckpointPlan, be: str = "is") -> str:
     """What is said of a job that has this plan."""
     if choice.method == "none":
-        why = choice.refused or "neither its comment nor the configuration names a method"
-        return f"cannot be saved: {why}"
+        return f"cannot be saved: {why_none(choice)}"
     options = "".join(f", {key}={value}" for key, value in choice.options.items())
     when = "only to be moved, as it ends when it saves itself" if choice.move_only else "by policy"
     said = f"{be} saved: by {choice.method}{options}, {when}"

@@ -288,6 +288,32 @@ def test_without_any_image_it_goes_on_until_its_node_is_lost(world: CkptWorld) -
     assert "ckpt-no-image" in world.told(7)
 
 
+@pytest.mark.parametrize(
+    ("settings", "comment", "notice", "why"),
+    [
+        ({"method": "none"}, "", 120, "neither its comment nor the configuration names a method"),
+        ({"method": "none"}, "", 15, "neither its comment nor the configuration names a method"),
+        ({}, "ckpt=none", 120, "its own word is ckpt=none"),
+        ({}, "ckpt=crui", 120, "ckpt=crui: expected one of "),
+        ({"policy": "none"}, "", 120, "its checkpoint policy is none, and wants no save now"),
+    ],
+)
+def test_a_job_that_is_not_even_tried_to_be_saved_says_for_which_reason(
+    settings: dict[str, str], comment: str, notice: float, why: str
+) -> None:
+    """Its user is to know what to write into the next job."""
+    world = CkptWorld(**settings)
+    try:
+        world.interrupt(world.runs(7, comment=comment).nodes[0], notice)
+        world.until(lambda: "ckpt-no-image" in world.told(7))
+        (move,) = world.migrations()
+        assert move.hopeless
+        assert move.note.startswith(why)
+        assert ("checkpoint", 7) not in world.saver.calls
+    finally:
+        world.close()
+
+
 @pytest.mark.parametrize("reused", [True, False])
 def test_a_lost_node_keeps_its_address_unless_another_machine_has_it(
     world: CkptWorld, reused: bool
@@ -603,6 +629,9 @@ def test_a_stopped_run_whose_requeue_never_comes_goes_on(world: CkptWorld) -> No
     world.advance(700)
     assert (7, 0) not in world.saver.held
     assert "ckpt-stayed" in world.told(7)
+    world.advance(60)
+    assert world.saver.calls.count(("checkpoint", 7)) == 1
+    assert world.migrations()[-1].note == "it was stopped for a save before, in vain"
 
 
 def test_a_rebalance_recommendation_saves_and_moves_nothing(world: CkptWorld) -> None:

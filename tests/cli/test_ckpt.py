@@ -155,6 +155,8 @@ def test_a_move_that_is_over_is_told_as_over_and_since_is_a_time(
             "is saved: by fake, by policy; at its time limit it goes on, 3 times at most",
         ),
         ("ckpt=fake", "is saved: by fake, by policy"),
+        ("ckpt=none", "cannot be saved: its own word is ckpt=none"),
+        ("", "cannot be saved: neither its comment nor the configuration names a method"),
         ("ckpt=fake,limit=x", "cannot be saved: ckpt=fake,limit=x: limit is 'x'"),
     ],
 )
@@ -249,7 +251,7 @@ def test_a_job_is_saved_now_if_it_can_be(config: Path, capsys: pytest.CaptureFix
     (told,) = DropDirectory(place).read(time.time())
     assert told.order == SaveOrder(job=7)
     assert run(config, "now", "8") == 1
-    assert "names a method" in capsys.readouterr().err
+    assert "its own word is ckpt=none" in capsys.readouterr().err
     assert run(config, "now", "9") == 1
     assert "does not run" in capsys.readouterr().err
 
