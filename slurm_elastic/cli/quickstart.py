@@ -18,7 +18,7 @@ from slurm_elastic.base.hostlist import expand
 from slurm_elastic.base.signals import ended_like_ctrl_c
 from slurm_elastic.cli.console import Output
 from slurm_elastic.cli.helptext import examples
-from slurm_elastic.cli.quickstart_migration import CHECKPOINT, MigrationAct, ledger_of
+from slurm_elastic.cli.quickstart_migration import CHECKPOINT, SCRIPT, MigrationAct, ledger_of
 from slurm_elastic.cli.quickstart_view import Progress, cost_table, job_table
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.model.cluster import Location
@@ -33,6 +33,7 @@ from slurm_elastic.sandbox.quickstart_proof import (
     job_problems,
     market_problems,
     parse_jobs,
+    refused_and_next,
 )
 from slurm_elastic.sandbox.spec import DEFAULT_DIR, PARTITION, SandboxSpec, static_names
 from slurm_elastic.state.ledger import Decision, Machine
@@ -93,9 +94,13 @@ def run(args: argparse.Namespace) -> int:
             _print_logs(sandbox)
             raise
         finally:
-            _end(sandbox, console, args.dir, kept=kept)
+            if not kept:
+                _clear_up(sandbox, console)
     for line in verdict(problems):
         console.print(line)
+    if kept:
+        for line in _hints(sandbox, args.dir):
+            console.print(line)
     return 1 if problems else 0
 
 
@@ -112,11 +117,7 @@ def _print_logs(sandbox: Sandbox) -> None:
     print(sandbox.log_tails(10), file=sys.stderr)
 
 
-def _end(sandbox: Sandbox, console: Console, directory: Path, *, kept: bool) -> None:
-    if kept:
-        for line in _hints(sandbox, directory):
-            console.print(line)
-        return
+def _clear_up(sandbox: Sandbox, console: Console) -> None:
     # A second Ctrl-C would leave daemons behind.
     for number in _ENDING:
         signal.signal(number, signal.SIG_IGN)
@@ -132,9 +133,15 @@ def _hints(sandbox: Sandbox, directory: Path) -> Iterator[str]:
     yield "  sbatch -N 3 --wrap 'srun hostname; sleep 60'; squeue"
     yield "  slurm-elastic status --watch 2"
     yield "  slurm-elastic explain pub1"
+    yield "A job that saves itself: when squeue shows it on a node, that machine is taken away"
+    yield f"  rm -f walker.st* walker.runs; STEPS=900 sbatch {SCRIPT}; squeue"
+    yield f"  slurm-elastic sandbox interrupt pub1 --notice 30{where}"
+    yield "  slurm-elastic ckpt list; squeue"
+    yield "No spot machine is to be had: the next offer is taken, and explain says why"
     yield f"  slurm-elastic sandbox fail capacity --market spot{where}"
-    yield f"  slurm-elastic sandbox interrupt pub1{where}      # while a job runs there on spot"
+    yield "  j=$(sbatch --parsable -p aws -N 2 --wrap 'sleep 60'); sleep 10; slurm-elastic explain $j"
     yield f"  slurm-elastic sandbox heal{where}"
+    yield "And in the end"
     yield f"  slurm-elastic sandbox down{where}"
 
 
@@ -167,8 +174,11 @@ class Story:
         machines = self._machines()
         self._tables(machines)
         problems = job_problems(self.watch, submitted) + left
-        problems += market_problems(machines, self._decisions(machines))
-        return problems + act
+        decisions = self._decisions(machines)
+        if found := refused_and_next(decisions):
+            for word, one in zip(("Refused", "In the same request"), found, strict=True):
+                self.console.print(f"{word}: {one.reason}")
+        return problems + market_problems(machines, decisions) + act
 
     def _places(self) -> list[RehearsedPartition]:
         static = RehearsedPartition(

@@ -32,6 +32,8 @@ CHECKPOINT: Mapping[str, Any] = {
 }
 STEPS, _DEADLINE, _TICK = 80, 150.0, 0.2
 _NAME = "walker"
+SCRIPT = f"{_NAME}.sh"
+"""The file of a job that saves itself, in the sandbox's work directory."""
 _SCRIPT = f"""#!/bin/bash
 #SBATCH --job-name={_NAME} --cpus-per-task=2 --time=5 --partition=PARTITION
 #SBATCH --comment=ckpt=signal,saved=file:{_NAME}.state,stop_signal=USR2
@@ -41,7 +43,7 @@ trap save USR1                                  # save, and go on
 trap 'save; held=1; while [ "$held" ]; do sleep 1; done' USR2   # save, and wait to be moved
 trap 'sleep 10 && held=' CONT  # the move does not come: go on here; else SIGTERM comes with it
 echo "$n" >> {_NAME}.runs
-while [ "$n" -lt {STEPS} ]; do echo "$((++n))" >> {_NAME}.steps; sleep 0.2; done
+while [ "$n" -lt "${{STEPS:-{STEPS}}}" ]; do echo "$((++n))" >> {_NAME}.steps; sleep 0.2; done
 """
 
 
@@ -71,6 +73,7 @@ class MigrationAct:
 
     def _tell(self) -> list[str]:
         script = _SCRIPT.replace("PARTITION", self.cloud.partition_name)
+        (self.sandbox.work / SCRIPT).write_text(script)  # for who goes on with the cluster
         self._until(self._none_on_demand, "the end of the machines on demand that are idle")
         self.job = self.sandbox.submit(script, user=USER)
         self._until(lambda: len(self._steps()) >= 10, "the job does its first steps")

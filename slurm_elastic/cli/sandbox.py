@@ -280,6 +280,10 @@ def _fail(arguments: argparse.Namespace) -> int:
     sandbox = _attached(arguments)
     # The methods of OpenNebula are told by their names.
     (sandbox.one if arguments.action.startswith("one.") else sandbox.ec2).fail(fault)
+    which = f" for {arguments.market} machines" if arguments.market else ""
+    print(
+        f"{arguments.action}{which} fails ({arguments.kind}); slurm-elastic sandbox heal ends that"
+    )
     return 0
 
 
@@ -288,4 +292,5 @@ def _heal(arguments: argparse.Namespace) -> int:
     states = sandbox.status()
     for cloud in [sandbox.ec2] * ("ec2" in states) + [sandbox.one] * ("opennebula" in states):
         cloud.heal()
+    print("no call is made to fail any more")
     return 0

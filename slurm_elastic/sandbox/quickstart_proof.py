@@ -220,10 +220,17 @@ def market_problems(machines: Iterable[Machine], decisions: Iterable[Decision]) 
                 if market not in first]  # fmt: skip
     if not problems and first[Market.ON_DEMAND] < first[Market.SPOT]:
         problems.append("an on-demand machine was bought before any spot machine")
-    decisions = sorted(decisions, key=lambda d: d.at)
-    refused = {d.correlation: d.at for d in decisions if d.kind == "launch-refused"}
-    if not any(
-        d.kind == "launched" and d.at >= refused.get(d.correlation, d.at + 1) for d in decisions
-    ):
+    if refused_and_next(decisions) is None:
         problems.append("no refused offer was followed by another one inside the same request")
     return problems
+
+
+def refused_and_next(decisions: Iterable[Decision]) -> tuple[Decision, Decision] | None:
+    """A refusal, and the launch that followed it inside the same request."""
+    refused: dict[str, Decision] = {}
+    for one in sorted(decisions, key=lambda d: d.at):
+        if one.kind == "launch-refused":
+            refused[one.correlation] = one
+        elif one.kind == "launched" and one.correlation in refused:
+            return refused[one.correlation], one
+    return None
