@@ -211,12 +211,17 @@ _mine: Trial
 """That of a process of several that try mutants side by side."""
 
 
-def _begin(place: Path, tests: Sequence[str], known: chosen.TestMap | None) -> None:
+def _begin(place: Path, tests: Sequence[str]) -> None:
     global _mine
-    _mine = Trial(place / str(os.getpid()), tests, known)
+    _mine = Trial(place / str(os.getpid()), tests, _known(tests))
     os.chdir(_mine.clone)  # where hypothesis keeps its examples, from its import on
     for name in _SLOW:
         importlib.import_module(name)
+
+
+def _known(tests: Sequence[str]) -> chosen.TestMap | None:
+    """Opened by the process that asks it: of another one's coverage removes the file."""
+    return None if tests else chosen.TestMap.of(REPO)
 
 
 def _tried(one: tuple[mutants.Mutant, str | None]) -> str:
@@ -280,13 +285,13 @@ def main() -> int:
     if not given.paths and not given.area:
         given.area = list(AREAS)
     count = given.sample if given.sample is not None else 40 if given.kind == "any" else 0
-    known = None if given.tests else chosen.TestMap.of(REPO)
+    known = _known(given.tests)
     print("tests: " + ("of the folders that mirror" if known is None else known.told), flush=True)
     why = reasons()
     summary = []
     with tempfile.TemporaryDirectory(prefix="se-mutate-") as place:
         Path(place).chmod(0o755)
-        begun = (Path(place), given.tests, known)
+        begun = (Path(place), given.tests)
         with ProcessPoolExecutor(given.jobs, _FORK, _begin, begun) as pool:
             for name, modules in areas(given):
                 some = mutants.sampled(modules, given.kind, count, given.seed)
