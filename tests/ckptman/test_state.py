@@ -388,6 +388,18 @@ def test_a_write_that_fails_is_done_in_memory(enduring: CheckpointState, tmp_pat
         assert [move.run.job for move in file.migrations()] == [7]
 
 
+def test_a_write_that_fails_is_done_once_the_files_are_mended(
+    enduring: CheckpointState, tmp_path: Path
+) -> None:
+    enduring.put(MOVE)
+    for segment in (tmp_path / "journal").glob("*.jsonl"):
+        segment.unlink()
+    enduring.put(of_run(8, 0))
+    assert enduring.told == ("", "", 0.0)
+    with contextlib.closing(CheckpointState(tmp_path / "checkpoints.db", read_only=True)) as file:
+        assert [move.run.job for move in file.migrations()] == [7, 8]
+
+
 def test_what_fails_in_memory_too_is_an_error(enduring: CheckpointState) -> None:
     breaks(enduring, "migrations")
     enduring.put(MOVE)

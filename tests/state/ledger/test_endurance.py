@@ -229,6 +229,17 @@ def test_the_file_that_was_there_before_is_let_go(followed: Ledger, path: Path) 
     assert not [name for name in names if "aside.db" in name]
 
 
+def test_the_file_that_was_removed_is_let_go(followed: Ledger, path: Path) -> None:
+    assert followed.health.heartbeat("daemon") is None
+    path.unlink()
+    assert followed.health.heartbeat("daemon") is None, "made anew of its journal"
+    links = [Path("/proc/self/fd", fd) for fd in os.listdir("/proc/self/fd")]
+    names = [os.readlink(one) for one in links if os.path.lexists(one)]
+    mine = [name for name in names if name.startswith(f"{path.parent}/")]
+    assert mine
+    assert not [name for name in mine if name.endswith("(deleted)")]
+
+
 def test_any_thread_may_find_it_once_it_is_there(path: Path, clock: Clock) -> None:
     with closing(Ledger.followed(path.parent / "state" / path.name)) as followed:
         path.parent.joinpath("state").mkdir()

@@ -192,6 +192,9 @@ def test_people_are_told_again_after_a_while_and_never_too_much(ledger: Ledger) 
     assert told(99, "a", "g", most=9) == ["g"]
     assert told(100, "a", "b", "c", most=9) == ["a", "b"]
     assert told(101, "x", most=0) == []
+    assert told(1000, "y") == ["y"]
+    rows = ledger.store.select("select key from told")
+    assert [row["key"] for row in rows] == ["y"], "what is told again anyhow is forgotten"
 
 
 def test_a_histogram_counts_up_to_each_bound() -> None:
