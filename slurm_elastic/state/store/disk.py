@@ -100,7 +100,7 @@ class Disk:
                 )
             elif getattr(error, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_IOERR:
                 raise  # and where -wal went under another process the file is made anew
-            self._anew()
+            self._anew(taken=begins)
             self._take(view.open_writer(self.path, self.patience))
         self.position = self.journal.applied().position
         try:
@@ -147,7 +147,7 @@ class Disk:
                 time.time(),
             )  # fmt: skip
 
-    def _anew(self, *, taken: bool = False) -> None:
+    def _anew(self, *, taken: bool) -> None:
         """``taken``: the rows of a file of before are in the journal since just now."""
         with contextlib.suppress(sqlite3.DatabaseError):
             if self.path.exists() and is_before(self.path, self.schema):

@@ -156,6 +156,21 @@ def test_what_stands_in_a_files_holes_is_gone_when_it_is_given_back(place: Path)
     assert Path(f"{out}.cut-7-3").read_bytes() == b"a line of another job's\n"
 
 
+def test_a_file_with_holes_that_we_gave_back_is_known_again(place: Path) -> None:
+    out = write(place / "home" / "out", b"")
+    with open(out, "r+b") as file:
+        for at in (1 << 20, 3 << 20):
+            file.seek(at)
+            file.write(b"end")
+    size = (3 << 20) + 3
+    outputs.keep(place / "keep", [out], {out: size}, CALLER, PLENTY)
+    write(place / "home" / "out", b"")
+    back(place, [out], {out: size})
+    back(place, [out], {out: size - 3})
+    assert Path(out).stat().st_size == size - 3
+    assert list((place / "home").iterdir()) == [Path(out)], "nothing of ours is put aside"
+
+
 @pytest.mark.parametrize("appends", [True, False])
 @pytest.mark.parametrize(
     "other", [b"w", b"slurmst", b"slurmstepd: it goes on", b"one\ntwo!and more"]

@@ -92,6 +92,20 @@ def test_a_users_small_file_system_runs_nothing_and_has_few_files(place: Path) -
     assert os.stat(place).st_uid == 0, "nobody else has it"
 
 
+def test_our_mounts_reach_nobody_and_the_hosts_still_come_through() -> None:
+    def root_is() -> list[str]:
+        kernel.unshare_mounts()
+        every, to_all = kernel.MS_REC, 1 << 20  # MS_SHARED, mount(2)
+        assert kernel.LIBC.mount(None, b"/", None, every | to_all, None) == 0
+        with open("/proc/self/ns/mnt"):  # it stays, as a host's does
+            kernel.unshare_mounts()
+            lines = Path("/proc/self/mountinfo").read_text().splitlines()
+        (root,) = [one for one in lines if one.split()[4] == "/"]
+        return [word.partition(":")[0] for word in root.split()[6:] if ":" in word]
+
+    assert aside(root_is) == ["master"]
+
+
 def test_a_call_of_the_kernel_that_fails_says_which() -> None:
     with pytest.raises(OSError, match=r"umount /nowhere: No such file"):
         kernel.unmount("/nowhere")
