@@ -242,6 +242,54 @@ def test_rows_that_a_segment_begins_with_are_in_the_one_before_it(
     assert rows(path) == {"a": 1, "c": 3}
 
 
+def test_a_segment_that_lacks_rows_is_told_after_the_one_before_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk, "LONG", 0)
+    monkeypatch.setattr(disk, "ROW", 0)
+    with closing(Disk(path, NOTES)) as one:
+        one.put([[put("a", 1), put("b", 2)]], lambda: 1.0)
+        one.shorten(_Nothing(), 1.0)
+    second = path.parent / "journal" / "notes-000002.jsonl"
+    second.write_bytes(second.read_bytes().splitlines(keepends=True)[0])
+    path.unlink()
+    assert rows(path) == {"a": 1, "b": 2}
+
+
+def test_a_segment_says_how_many_rows_it_begins_with_whatever_comes_meanwhile(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk, "LONG", 0)
+    monkeypatch.setattr(disk, "ROW", 0)
+    real = view.rows_of
+    with closing(Disk(path, NOTES)) as one, closing(Disk(path, NOTES)) as other:
+        one.put([[put("a", 1)]], lambda: 1.0)
+
+        def later(*args: Any) -> Any:
+            other.put([[put("b", 2)]], lambda: 1.0)
+            yield from real(*args)
+
+        monkeypatch.setattr(view, "rows_of", later)
+        one.shorten(_Nothing(), 1.0)
+        lines = [read_line(raw) for raw, _, _ in one.journal.read(2)]
+    begin, told, since = (line for line in lines if line is not None)
+    assert begin.begin is not None
+    assert (begin.begin.rows, [f.rows for f in told.facts]) == (1, [put("a", 1).rows])
+    assert (since.n, list(since.facts)) == (begin.n + 1, [put("b", 2)])
+
+
+def test_a_view_whose_wal_went_is_made_anew(path: Path) -> None:
+    """Pages of it may be in the file, and others not."""
+    with closing(Disk(path, NOTES)) as one:
+        one.put([[put("a", 1)]], lambda: 1.0)
+        one.db.execute("pragma wal_checkpoint(truncate)")
+        path.with_name("notes.db-wal").unlink()
+        before = journal.identity(path)
+        with one.turn():
+            assert journal.identity(path) != before
+    assert rows(path) == {"a": 1}
+
+
 def test_what_comes_while_a_segment_is_written_is_in_it(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -294,6 +342,17 @@ def test_who_has_the_turn_for_too_long_is_named(path: Path) -> None:
         pytest.raises(sqlite3.Error, match=r"lock.*notes\.applied"),
     ):
         Disk(path, NOTES, patience=0.05)
+
+
+def test_tables_that_are_gone_are_left_out(path: Path) -> None:
+    with closing(Disk(path, NOTES)) as one:
+        one.put([[Fact(put="marks", rows=[{"mark": "x"}]), put("a", 1)]], lambda: 1.0)
+    later = Schema(
+        name="notes", maker="the test", version=2, before=range(0),
+        statements=("create table notes (name text primary key, value integer, at real)",),
+    )  # fmt: skip
+    with closing(Disk(path, later)) as one:
+        assert [row["name"] for row in one.db.execute("select * from notes")] == ["a"]
 
 
 def test_columns_that_are_new_have_their_defaults_and_those_that_are_gone_are_left_out(

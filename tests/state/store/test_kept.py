@@ -1207,14 +1207,15 @@ def test_what_a_person_cleared_meanwhile_stays_so(path: Path) -> None:
 # whose turn it is: see ``conftest.py``, too
 
 
-def test_a_damaged_view_is_set_aside_in_turn(path: Path) -> None:
+def test_a_damaged_view_is_set_aside_in_turn(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     site = Failing(path)
     site.ledger.decisions.record(*told("a"))
     error = sqlite3.DatabaseError("malformed")
     error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
     site.ledger.give_up(error)
     assert reasons(site.ledger) == ["a"]
-    assert len(list(path.parent.glob("*.damaged-*"))) == 1
+    (aside,) = path.parent.glob("*.damaged-*")
+    assert f"the damaged ledger was set aside as {aside}" in caplog.text
     site.ledger.close()
 
 
