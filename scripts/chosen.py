@@ -61,9 +61,9 @@ class TestMap:
         every = frozenset[str]().union(*seen.values())
         beside = frozenset(test for test in self._seconds if test.startswith(tuple(mirrored)))
         tests = every if old is None else seen.get(old, beside)
-        # Those of no folder kill the processes in which they run it.
-        loose = frozenset(test for test in beside if test.startswith("tests/test_"))
-        tests = (tests | loose) or every | beside
+        # Those of no folder that name it, and saw no line, killed the processes that ran it.
+        blind = frozenset(test for test in beside - every if test.startswith("tests/test_"))
+        tests = (tests | blind) or every | beside
         new = self._changed()
         changed = [file for own in mirrored for file in new if file.startswith(own)]
         left = [t for t in tests if t.partition("::")[0] not in changed and not _far(t, mirrored)]
