@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import pwd
+import re
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -520,6 +521,36 @@ def test_a_full_disk_is_one_finding(
     assert [key for key in wrong(config, slurm) if "head" in key] == [
         f"head node: state directory {tmp_path}"
     ]
+
+
+def test_a_disk_without_room_for_more_files_is_one_finding(
+    config: Config, slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Ledger(tmp_path / "ledger.db").close()
+    monkeypatch.setattr(head, "FEW_FILES", 2**62)
+    leave_mark(tmp_path, Mark(T0, os.getpid(), f"the disk of {tmp_path} is full", "make room", T0))
+    told = {key: f for key, f in wrong(config, slurm).items() if "head" in key}
+    assert list(told) == [f"head node: state directory {tmp_path}"]
+    (found,) = told.values()
+    assert re.fullmatch(r"\d+ MiB free, and inodes for \d+ more files", found.found)
+    assert "df -i" in found.advice
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small file system")
+@pytest.mark.parametrize(("inodes", "few"), [(50, True), (0, False)])
+def test_room_for_files_is_asked_of_a_file_system_that_counts_them(
+    config: Config, tmp_path: Path, inodes: int, few: bool
+) -> None:
+    """One without a number (btrfs, tmpfs with nr_inodes=0) says that it has 0 of 0."""
+    options = f"size=200m,mode=0700,nr_inodes={inodes}"
+    mount = ["mount", "-t", "tmpfs", "-o", options, "small", str(tmp_path)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("may not mount here")
+    try:
+        (found,) = head.state_directory(config)
+        assert (found.level is Level.WRONG) is few
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
 
 
 def test_an_operators_order_is_a_note_with_its_end_and_what_it_holds_is_none(

@@ -28,6 +28,7 @@ from slurm_elastic.watch.causes import DISK, SLURM
 from slurm_elastic.watch.doctor import bursting, services
 
 LITTLE_SPACE = 100 * 2**20  # bytes; with less room, as on a full disk, machines are only ended
+FEW_FILES = 1000  # inodes; with none left, a request of slurmctld is written nowhere
 WAITING = 60.0  # seconds after which a request should have been taken up
 _PATIENCE = 5.0  # seconds to find out whether somebody listens where users ask
 
@@ -37,7 +38,7 @@ def state_directory(config: Config) -> Iterator[Finding]:
     path, what = config.state, f"state directory {config.state}"
     try:
         found = path.stat()
-        free = shutil.disk_usage(path).free
+        free, files = shutil.disk_usage(path).free, _files_left(path)
     except PermissionError:
         return  # ``memory`` says so
     except OSError as error:
@@ -52,17 +53,36 @@ def state_directory(config: Config) -> Iterator[Finding]:
             expected=f"owner {config.slurm.user}, mode 0700: who opens a file there can lock it",
             advice=f"chown {config.slurm.user}: {path}; chmod 0700 {path}",
         )
-    elif free < LITTLE_SPACE:
-        yield Finding.wrong(
+    else:
+        room = f"{free // 2**20} MiB free"
+        yield _lack(what, free, files) or Finding.ok(what, f"owner {owner}, {room}")
+
+
+def _lack(what: str, free: int, files: int | None) -> Finding | None:
+    """Of what the disk has too little: bytes, or inodes for more files."""
+    if free < LITTLE_SPACE:
+        return Finding.wrong(
             what,
             f"{free // 2**20} MiB free",
             expected=f"{LITTLE_SPACE // 2**20} MiB: on a full disk nothing is bought",
             advice="make room (df names the disk); slurm-elasticd goes on by itself then",
             cause=DISK,
         )
-    else:
-        room = f"{free // 2**20} MiB free"
-        yield Finding.ok(what, f"owner {owner}, {room}")
+    if files is not None and files < FEW_FILES:
+        return Finding.wrong(
+            what,
+            f"{free // 2**20} MiB free, and inodes for {files} more files",
+            expected=f"inodes for {FEW_FILES} files: each request of slurmctld is one",
+            advice="remove files that nobody needs (df -i names the disk)",
+            cause=DISK,
+        )
+    return None
+
+
+def _files_left(path: Path) -> int | None:
+    """How many files the file system still takes; None where it sets no number (btrfs)."""
+    there = os.statvfs(path)
+    return there.f_favail if there.f_files else None
 
 
 def memory(config: Config, now: float) -> Iterator[Finding]:
