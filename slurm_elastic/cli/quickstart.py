@@ -127,15 +127,16 @@ def _clear_up(sandbox: Sandbox, console: Console) -> None:
 
 def _hints(sandbox: Sandbox, directory: Path) -> Iterator[str]:
     where = "" if directory == DEFAULT_DIR else f" --dir {shlex.quote(str(directory))}"
-    yield "The cluster stays up. Try this, as root:"
+    yield "The cluster stays up. Try this, as root, in a shell of its own:"
+    yield "  bash"
     yield f"  export PATH={Path(sys.executable).parent}:$PATH"
     yield f'  eval "$(slurm-elastic sandbox env{where})"; cd {sandbox.work}'
     yield "  sbatch -N 3 --wrap 'srun hostname; sleep 60'; squeue"
-    yield "  slurm-elastic status --watch 2"
+    yield "  slurm-elastic status --watch 2      # until Ctrl-C"
     yield "  slurm-elastic explain pub1"
     yield "A job that saves itself: when squeue shows it on a node, that machine is taken away"
     yield f"  rm -f walker.st* walker.runs; STEPS=900 sbatch {SCRIPT}; squeue"
-    yield f"  slurm-elastic sandbox interrupt pub1 --notice 30{where}"
+    yield f"  slurm-elastic sandbox interrupt $(squeue -h -n walker -o %N) --notice 30{where}"
     yield "  slurm-elastic ckpt list; squeue"
     yield "No spot machine is to be had: the next offer is taken, and explain says why"
     yield f"  slurm-elastic sandbox fail capacity --market spot{where}"
@@ -143,7 +144,7 @@ def _hints(sandbox: Sandbox, directory: Path) -> Iterator[str]:
     yield "  sleep 10; slurm-elastic explain $j"
     yield f"  slurm-elastic sandbox heal{where}"
     yield "And in the end"
-    yield f"  slurm-elastic sandbox down{where}"
+    yield f"  slurm-elastic sandbox down{where}; exit"
 
 
 class Story:

@@ -260,9 +260,11 @@ def _number(text: str) -> float:
 
 def _interrupt(arguments: argparse.Namespace) -> int:
     from slurm_elastic.sandbox import control
+    from slurm_elastic.sandbox.ec2_events import LEAD
 
     taken = control.interrupt(_attached(arguments).ec2, arguments.name, arguments.notice)
-    print(f"{taken.id} ({taken.node}) is taken in {arguments.notice:g} s")
+    said = "" if arguments.notice == LEAD else f" (its notice says {LEAD:g} s, as EC2's always do)"
+    print(f"{taken.id} ({taken.node}) is taken in {arguments.notice:g} s{said}")
     return 0
 
 
