@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 from coverage import CoverageData
 
 PLACE = ".pytest_cache/mutate"
-SECONDS = 240.0
+SECONDS = 120.0
 """So long may the tests of one mutant take together by the time that they took then; the cheapest
 come first.
 """
