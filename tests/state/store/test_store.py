@@ -172,6 +172,16 @@ def test_a_closed_one_may_be_closed_again(path: Path) -> None:
     made.close()
 
 
+def test_it_is_not_closed_in_the_middle_of_what_another_thread_does(notes: Notes) -> None:
+    closes = threading.Thread(target=notes.close)
+    with notes.transaction(None) as db:
+        closes.start()
+        closes.join(0.2)
+        db.execute(INSERT, ("a",))
+    closes.join(patience(10))
+    assert not closes.is_alive()
+
+
 def test_a_write_of_one_statement_needs_no_transaction_of_ours(notes: Notes) -> None:
     asked: list[str] = []
     notes._db.set_trace_callback(asked.append)
