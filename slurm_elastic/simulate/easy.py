@@ -4,8 +4,7 @@ The first waiting job gets a reservation at the earliest time at which it fits i
 run to their limits (``shadow``); ``extra`` is how many nodes are left then. A later job may start
 before it if it fits now and either ends by its own limit before the shadow, or needs no more than
 the extra nodes. A job beyond its limit may end at any moment. At the same second, ends come before
-arrivals. ``queueing`` does the same for machines that come and go; a test
-proves that they agree.
+arrivals. ``queueing`` does the same for machines that come and go; a test proves that they agree.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Whether a budget of today or this month is spent, and which other bounds keep machines from being
-started. Pure. They never stop a running job.
+"""Whether a budget of the day or month is spent, or another bound keeps machines from being started.
+Pure. No bound stops a running job.
 """
 
 from __future__ import annotations
