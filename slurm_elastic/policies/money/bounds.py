@@ -1,5 +1,5 @@
-"""Whether a budget of the day or month is spent, or another bound keeps machines from being started.
-Pure. No bound stops a running job.
+"""Whether a budget of the day or month is spent, or another bound lets no machine be started. Pure.
+No bound stops a running job.
 """
 
 from __future__ import annotations
