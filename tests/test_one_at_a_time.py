@@ -23,7 +23,7 @@ from slurm_elastic.providers.aws import rate_limit
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.docker.provider import DockerProvider
 from slurm_elastic.providers.docker.settings import DockerCloud, DockerHost, DockerType
-from slurm_elastic.state.ledger import Ledger
+from slurm_elastic.state.ledger import Health, Ledger
 
 GENERATION = spec().generation
 
@@ -60,6 +60,18 @@ def test_a_launch_that_is_answered_meanwhile_is_not_there_twice(
     assert (machines, len(launches)) == ((), 1)
     machines, launches = ledger.current()
     assert (len(machines), launches) == (1, ())
+
+
+def test_what_two_report_at_once_is_all_remembered(
+    ledger: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger.refresh()
+    mine, others = Health(name="a", checked=1.0), Health(name="b", checked=1.0)
+    other = Meanwhile(ledger.store.lock, lambda: ledger.health.report(others))
+    monkeypatch.setattr(ledger.store, "passing", other.before(ledger.store.passing))
+    ledger.health.report(mine)
+    other.end()
+    assert ledger.health.all() == (mine, others)
 
 
 class Alone:
