@@ -23,6 +23,7 @@ from slurm_elastic.providers.aws import rate_limit
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.docker.provider import DockerProvider
 from slurm_elastic.providers.docker.settings import DockerCloud, DockerHost, DockerType
+from slurm_elastic.state.ckptstate import CheckpointState
 from slurm_elastic.state.ledger import Health, Ledger
 
 GENERATION = spec().generation
@@ -72,6 +73,22 @@ def test_what_two_report_at_once_is_all_remembered(
     ledger.health.report(mine)
     other.end()
     assert ledger.health.all() == (mine, others)
+
+
+def test_of_two_whose_writes_fail_at_once_both_go_on_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state: Any = CheckpointState.enduring(tmp_path / "checkpoints.db")
+    state.lock = Watched(threading.RLock)
+    state._db.execute(
+        "create temp trigger t before insert on counters begin select raise(abort, 'no room'); end"
+    )
+    other = Meanwhile(state.lock, lambda: state.count({"others": 1.0}))
+    monkeypatch.setattr(state, "give_up", other.before(state.give_up))
+    state.count({"mine": 1.0})
+    other.end()
+    assert state.counters() == {"mine": 1.0, "others": 1.0}
+    state.close()
 
 
 class Alone:

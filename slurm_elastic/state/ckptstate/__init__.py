@@ -107,11 +107,10 @@ class CheckpointState(Store):
                 return call()
 
     def select(self, sql: str, *values: object) -> list[sqlite3.Row]:
-        with self.lock:
-            rows: list[sqlite3.Row] = self._twice(
-                lambda: super(CheckpointState, self).select(sql, *values)
-            )
-            return rows
+        rows: list[sqlite3.Row] = self._twice(
+            lambda: super(CheckpointState, self).select(sql, *values)
+        )
+        return rows
 
     def _append(self, batches: Sequence[Sequence[Fact]]) -> None:
         self._twice(lambda: super(CheckpointState, self)._append(batches))
