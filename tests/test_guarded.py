@@ -106,6 +106,7 @@ def test_the_state_of_checkpoints(tmp_path: Path, kind: Any) -> None:
     assert state.renewals(7, 1) == 0
     assert state.images() == ()
     assert state.unsavable() == {}
+    assert state.suspensions() == {}
     state.close()
 
 
