@@ -51,7 +51,7 @@ def test_a_save_that_is_said_not_to_fit_is_not_made_and_the_last_image_counts(
     assert not one.fresh, one
     assert not one.lost, one
     assert (one.image, one.late) == (1, 0.0)
-    assert "which does not fit into 0 s" in world.told(one.job)
+    assert "which does not fit into 0s" in world.told(one.job)
 
 
 def test_what_the_machine_cannot_hold_is_told() -> None:
