@@ -36,10 +36,11 @@ from slurm_elastic.state.store.trouble import set_aside
 
 
 class Synced:
-    """The content of each file when it was synced, and the names of each directory."""
+    """The number and content of each file when it was synced, and the names of each directory."""
 
     def __init__(self) -> None:
         self.files: list[bytes] = []
+        self.numbers: list[int] = []
         self.names: dict[str, set[str]] = {}
 
     def fsync(self, file: int) -> None:
@@ -48,6 +49,7 @@ class Synced:
             self.names[str(path)] = set(os.listdir(path))
         else:
             self.files.append(path.read_bytes())
+            self.numbers.append(path.stat().st_ino)
 
 
 @pytest.fixture
@@ -142,7 +144,8 @@ def test_the_content_is_synced(
     tmp_path: Path, synced: Synced, write: Callable[[Path], Path]
 ) -> None:
     file = write(tmp_path)
-    assert file.read_bytes() in synced.files
+    written = (file.stat().st_ino, file.read_bytes())
+    assert written in zip(synced.numbers, synced.files, strict=True), "not another of that content"
 
 
 @pytest.mark.parametrize(
