@@ -430,7 +430,6 @@ def made_anew(path: Path, schema: Schema, journal: Journal) -> tuple[Position, l
             _create(db, schema)
             found = filled(db, schema, journal)
             set_number(db, found[0].number)
-            db.execute("pragma journal_mode = wal")
         for beside in ("-wal", "-shm"):  # a new file would take their pages for its own
             path.with_name(path.name + beside).unlink(missing_ok=True)
         os.replace(draft, path)

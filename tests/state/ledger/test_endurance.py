@@ -179,6 +179,25 @@ def test_a_statement_about_the_moment_is_in_no_journal(ledger: Ledger, path: Pat
     assert line.count('"put":"lifted_requeues"') == 2, "all of it is one line"
 
 
+def test_the_whole_journal_is_read_at_times_only(
+    ledger: Ledger, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[float] = []
+    monkeypatch.setattr(Disk, "damaged", lambda _: read.append(clock.up))
+    for seconds in (0.0, endurance.READ - 1, 1.0, 1.0):
+        clock.up += seconds
+        assert ledger.check() is SOUND
+    assert read == [100.0 + endurance.READ]
+
+
+def test_a_file_that_cannot_be_opened_is_found_at_the_next_look(ledger: Ledger, path: Path) -> None:
+    assert ledger.check() is SOUND
+    path.unlink()
+    path.mkdir()
+    assert ledger.check() is not SOUND
+    path.rmdir()
+
+
 # the other service
 
 

@@ -12,7 +12,7 @@ from ledger_cases import T0, instance, offer, spec
 from msgspec.structs import replace
 
 from slurm_elastic.model.cluster import Instance, LaunchSpec
-from slurm_elastic.model.memory import MACHINE_JOBS, Run
+from slurm_elastic.model.memory import MACHINE_JOBS, Drained, Run
 from slurm_elastic.state.ledger import Decision, Ledger, retention
 from slurm_elastic.state.store import disk
 
@@ -118,6 +118,15 @@ def test_of_runs_of_jobs_the_latest_are_kept(
     ledger.usage.write([Run(job=5, begin=T0)])
     ledger.compact(T0 + 60)
     assert [r.job for r in ledger.usage.runs(0, T0 + 60)] == [3, 4, 5]
+
+
+def test_runs_and_drains_are_forgotten_with_the_machines_of_their_time(ledger: Ledger) -> None:
+    over = Drained(node="n1", begin=T0, end=T0 + 5)
+    ledger.usage.write([Run(job=1, begin=T0, end=T0 + 5)], [over])
+    ledger.compact(T0 + 5 + retention.MACHINES_KEPT)
+    assert (len(ledger.usage.runs(0, T0 + 60)), ledger.usage.drains(0, T0 + 60)) == (1, (over,))
+    ledger.compact(T0 + 6 + retention.MACHINES_KEPT)
+    assert (ledger.usage.runs(0, T0 + 60), ledger.usage.drains(0, T0 + 60)) == ((), ())
 
 
 def test_a_machine_of_a_forgotten_launch_is_adopted_at_its_price(ledger: Ledger) -> None:

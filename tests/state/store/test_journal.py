@@ -278,6 +278,35 @@ def test_a_segment_says_how_many_rows_it_begins_with_whatever_comes_meanwhile(
     assert (since.n, list(since.facts)) == (begin.n + 1, [put("b", 2)])
 
 
+def test_a_line_that_could_not_be_synced_is_none(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(Disk(path, NOTES)) as one:
+        one.put([[put("a", 1)]], lambda: 1.0)
+        with monkeypatch.context() as patched:
+            patched.setattr(journal.os, "fsync", raises)
+            with pytest.raises(sqlite3.Error, match="Input/output"):
+                one.put([[put("b", 2)]], lambda: 1.0)
+        segment = one.journal.path(1).read_bytes()
+    assert segment.endswith(b"\n")
+    assert b'"b"' not in segment
+    path.unlink()
+    assert rows(path) == {"a": 1}
+
+
+def raises(_: int) -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def test_a_view_that_another_process_has_written_to_stays_open(path: Path) -> None:
+    with closing(Disk(path, NOTES)) as one, closing(Disk(path, NOTES)) as other:
+        before = one.db
+        other.put([[put("a", 1)]], lambda: 1.0)
+        with one.turn():
+            assert one.db is before
+            assert one.position == other.position
+
+
 def test_a_view_whose_wal_went_is_made_anew(path: Path) -> None:
     """Pages of it may be in the file, and others not."""
     with closing(Disk(path, NOTES)) as one:

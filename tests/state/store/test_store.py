@@ -21,7 +21,7 @@ from slurm_elastic.base import writing
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.state.store.disk import Disk
 from slurm_elastic.state.store.journal import Fact
-from slurm_elastic.state.store.store import Reader, Store, Table
+from slurm_elastic.state.store.store import Keyed, Reader, Store, Table
 from slurm_elastic.state.store.view import Schema, transaction
 
 NOTES = Schema(
@@ -224,6 +224,22 @@ def test_after_a_write_that_failed_the_file_is_read_anew(one: Remembering, other
     with pytest.raises(sqlite3.IntegrityError):
         one.note(None)
     assert one.known() == ("a",)
+
+
+def test_what_was_read_in_a_transaction_that_failed_is_not_remembered(path: Path) -> None:
+    keyed = {"notes": Keyed(table="notes", value=lambda row: row["text"])}
+    with closing(Store(Disk(path, NOTES), NOTES, keyed=keyed)) as store:
+        store.refresh()
+
+        def writes() -> None:
+            with store.transaction(None):
+                store.change(INSERT, "a")
+                assert store.by_key("notes") == {"a": "a"}
+                raise RuntimeError
+
+        with pytest.raises(RuntimeError):
+            writes()
+        assert store.by_key("notes") == {}
 
 
 def test_who_never_begins_a_pass_reads_each_time(one: Remembering, other: Notes) -> None:
