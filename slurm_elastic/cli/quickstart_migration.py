@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
+from slurm_elastic.base import writing
 from slurm_elastic.base.errors import SandboxError
 from slurm_elastic.base.units import money
 from slurm_elastic.config import Config
@@ -73,7 +74,8 @@ class MigrationAct:
 
     def _tell(self) -> list[str]:
         script = _SCRIPT.replace("PARTITION", self.cloud.partition_name)
-        (self.sandbox.work / SCRIPT).write_text(script)  # for who goes on with the cluster
+        # For who goes on with the cluster.
+        writing.replace(self.sandbox.work / SCRIPT, script.encode(), 0o644)
         self._until(self._none_on_demand, "the end of the machines on demand that are idle")
         self.job = self.sandbox.submit(script, user=USER)
         self._until(lambda: len(self._steps()) >= 10, "the job does its first steps")
