@@ -190,6 +190,31 @@ def test_the_whole_journal_is_read_at_times_only(
     assert read == [100.0 + endurance.READ]
 
 
+def test_a_sound_journal_is_found_sound(ledger: Ledger, clock: Clock) -> None:
+    ledger.launches.intend(spec(), "r", T0)
+    clock.up += endurance.READ
+    assert ledger.check() is SOUND
+
+
+def test_another_trouble_than_before_is_told_once(
+    ledger: Ledger, clock: Clock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(number: int) -> None:
+        def refused(*_: object) -> None:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(endurance, "require_room", refused)
+
+    refuses(errno.ENOSPC)
+    ledger.check()
+    refuses(errno.EROFS)
+    for _ in range(3):
+        clock.up += endurance.AGAIN
+        ledger.check()
+    assert caplog.text.count("is full") == 1
+    assert caplog.text.count("cannot be written") == 1
+
+
 def test_a_file_that_cannot_be_opened_is_found_at_the_next_look(ledger: Ledger, path: Path) -> None:
     assert ledger.check() is SOUND
     path.unlink()

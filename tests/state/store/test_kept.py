@@ -831,6 +831,15 @@ def test_a_standby_takes_one_export_after_the_other_until_it_has_facts_of_its_ow
         backup.put_back(export, [(here, LEDGER)], older=False)
 
 
+def test_an_export_of_a_sound_journal_is_its_newest_segment(path: Path, tmp_path: Path) -> None:
+    with closing(Ledger(path)) as ledger:
+        ledger.launches.intend(spec("g1"), "r", T0)
+        ledger.decisions.record(*told("a"))
+    backup.export([(path, LEDGER)], tmp_path / "export")
+    (segment,) = (path.parent / "journal").glob("*.jsonl")
+    assert (tmp_path / "export").read_bytes() == segment.read_bytes()
+
+
 @pytest.mark.parametrize("line", [0, 1, 2])
 @pytest.mark.parametrize("begun", [1, 2], ids=["the only segment", "one after another"])
 def test_an_export_of_a_damaged_journal_has_what_can_be_read(
