@@ -1,4 +1,4 @@
-"""What the sections ``policies`` come to for each pool.
+"""What the sections ``policies`` come to for each pool: how its machines come and go.
 
 ``validate_policies`` has checked the texts when the file was read; after that, nothing raises here.
 """

@@ -1,4 +1,6 @@
-"""Nodes that Slurm itself has taken out of service: why, whose fault it is, what to do. Pure."""
+"""Nodes that Slurm itself has taken out of service: why, whose fault it is, what to do. Pure.
+``policies/repair/node_repairs.py`` makes of it that a machine is replaced.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The tags of EC2's machines beyond those of all clouds: a fleet's prices and places. Pure.
+"""The tags of EC2's machines beyond those of all clouds (``providers/base/tags.py``): a fleet's
+prices and places. Pure.
 
 EC2 bounds a tag's value at 256 characters and a resource at 50 tags.
 

@@ -2,7 +2,7 @@
 
 The tag ``slurm-elastic:cloud`` says so. A machine that an earlier version started has none, and a
 cloud may have been renamed since: then it is the only cloud's there, or else that of its pool.
-Of clouds that spell their tags otherwise the keys are translated before (``marks.Spelling``).
+Of clouds that spell their tags otherwise keys are translated before (``machine_tags.Spelling``).
 """
 
 from __future__ import annotations

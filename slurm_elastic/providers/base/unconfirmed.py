@@ -2,7 +2,8 @@
 
 Where the answer to an order is lost, only the lists tell whether it was carried out. They may lag
 behind, and the order may be on its way still. So what is not listed is not ordered again before
-that must have settled; until then a repeated launch is answered with UnsettledError.
+that must have settled; until then a repeated launch is answered with UnsettledError. Whether it is
+repeated at all says ``policies/repair/launch_repairs.py``.
 """
 
 from __future__ import annotations

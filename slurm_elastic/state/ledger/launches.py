@@ -1,4 +1,6 @@
-"""The ledger's rows of launches: what is asked of a cloud is written down before the call."""
+"""The ledger's rows of launches: what is asked of a cloud is written down before the call. What was
+got is a row of ``machines``, which closes the launch.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """The documents that the page asks for, by name: what a command prints with ``--json`` to whoever
-runs the server, read only as often as makes sense.
+runs the server, read only as often as makes sense. ``cli/web.py`` lists them with their sources.
 """
 
 from __future__ import annotations
