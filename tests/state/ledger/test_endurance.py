@@ -190,10 +190,11 @@ def test_the_whole_journal_is_read_at_times_only(
     assert read == [100.0 + endurance.READ]
 
 
-def test_a_sound_journal_is_found_sound(ledger: Ledger, clock: Clock) -> None:
+def test_a_sound_journal_is_found_sound(ledger: Ledger, path: Path, clock: Clock) -> None:
     ledger.launches.intend(spec(), "r", T0)
     clock.up += endurance.READ
     assert ledger.check() is SOUND
+    assert len(list((path.parent / "journal").glob("*.jsonl"))) == 1, "none was begun anew"
 
 
 def test_another_trouble_than_before_is_told_once(
