@@ -24,7 +24,7 @@ import mutants
 import pytest
 
 REPO = Path(__file__).resolve().parents[1]
-PATIENCE = 600.0
+PATIENCE = 900.0
 """Seconds for the tests of one mutant; one that makes them hang is noticed, too."""
 EQUIVALENT = REPO / "scripts" / "equivalent.toml"
 PACKAGE = "slurm_elastic"

@@ -47,6 +47,7 @@ GUARDS = (
     Guard("providers.base.hosted:HostedProvider", "_lock", ("_ended",)),
     Guard("providers.base.hosts:Hosts", "_lock", ("_open",)),
     Guard("providers.base.kept:Kept", "_lock", ("_told",)),
+    Guard("providers.base.ours:Ours", "_lock", ("unclear",), free=("read",)),
     Guard("providers.base.reopened:Reopened", "_lock", ("_connection",)),
     Guard("providers.base.one_by_one:OneByOne", "_lock", ("_made", "_ended")),
     Guard("providers.base.unconfirmed:UnconfirmedOrders", "_lock", ("_since",)),

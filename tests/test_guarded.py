@@ -27,6 +27,9 @@ from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.model.cluster import Notice, NoticeKind
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.providers.base.hosts import Hosts
+from slurm_elastic.providers.base.ours import Ours
+from slurm_elastic.providers.base.ownership import Ownership
+from slurm_elastic.providers.base.tags import CLUSTER
 from slurm_elastic.providers.base.unconfirmed import UnconfirmedOrders
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.state.ckptstate import CheckpointState
@@ -70,6 +73,28 @@ def test_the_ledger(tmp_path: Path, kind: Any) -> None:
     assert ledger.decisions.about("n1") == ()
     ledger.health.report(Health(name="slurm", checked=1.0))
     ledger.close()
+
+
+def test_clouds_that_are_read_whole_are_noted_in_turn(tmp_path: Path) -> None:
+    """Two clouds' workers do that at the same time."""
+
+    class Read(frozenset[str]):
+        def __or__(self, others: Any) -> frozenset[str]:
+            assert ledger.store.lock._is_owned()
+            return super().__or__(others)
+
+    ledger: Any = Ledger(tmp_path / "ledger.db")
+    ledger.machines._read = Read()
+    ledger.machines.read_whole("c", 4.0)
+    assert ledger.machines.clouds_read() == {"c"}
+    ledger.close()
+
+
+def test_machines_that_may_be_of_several_clouds() -> None:
+    owners = Ownership(cluster="u", clouds=frozenset({"a", "b"}))
+    ours = Ours("a", owners)
+    assert ours.among(["i-1"], lambda _: {CLUSTER: "u"}, str) == []
+    assert ours.unclear == {"i-1"}
 
 
 def test_what_is_written_together(tmp_path: Path) -> None:

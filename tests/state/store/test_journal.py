@@ -7,6 +7,7 @@ import os
 import shutil
 import sqlite3
 import tempfile
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -143,8 +144,7 @@ class Disks(RuleBasedStateMachine):
     @rule(which=st.integers(0, 1))
     def new_segment(self, which: int) -> None:
         patched = pytest.MonkeyPatch()
-        patched.setattr(disk, "LONG", 0)
-        patched.setattr(disk, "ROW", 0)
+        short(patched)
         self.disk(which).shorten(_Nothing(), 1.0)
         patched.undo()
 
@@ -190,6 +190,12 @@ Disks.TestCase.settings = settings(max_examples=60, stateful_step_count=25, dead
 test_every_fact_that_was_acknowledged_is_kept = Disks.TestCase
 
 
+def short(patch: pytest.MonkeyPatch) -> None:
+    """Each segment is long enough for the next one."""
+    patch.setattr(disk, "LONG", 0)
+    patch.setattr(disk, "ROW", 0)
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "notes.db"
@@ -229,8 +235,7 @@ def test_a_damaged_line_in_the_middle_is_named_and_costs_what_it_said_alone(
 def test_rows_that_a_segment_begins_with_are_in_the_one_before_it(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk, "LONG", 0)
-    monkeypatch.setattr(disk, "ROW", 0)
+    short(monkeypatch)
     with closing(Disk(path, NOTES)) as one:
         one.put([[put("a", 1), put("b", 2)]], lambda: 1.0)
         one.put([[Fact(drop="notes", rows=[{"name": "b"}])]], lambda: 1.0)
@@ -245,8 +250,7 @@ def test_rows_that_a_segment_begins_with_are_in_the_one_before_it(
 def test_a_segment_that_lacks_rows_is_told_after_the_one_before_it(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk, "LONG", 0)
-    monkeypatch.setattr(disk, "ROW", 0)
+    short(monkeypatch)
     with closing(Disk(path, NOTES)) as one:
         one.put([[put("a", 1), put("b", 2)]], lambda: 1.0)
         one.shorten(_Nothing(), 1.0)
@@ -259,8 +263,7 @@ def test_a_segment_that_lacks_rows_is_told_after_the_one_before_it(
 def test_a_segment_says_how_many_rows_it_begins_with_whatever_comes_meanwhile(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk, "LONG", 0)
-    monkeypatch.setattr(disk, "ROW", 0)
+    short(monkeypatch)
     real = view.rows_of
     with closing(Disk(path, NOTES)) as one, closing(Disk(path, NOTES)) as other:
         one.put([[put("a", 1)]], lambda: 1.0)
@@ -322,8 +325,7 @@ def test_a_view_whose_wal_went_is_made_anew(path: Path) -> None:
 def test_what_comes_while_a_segment_is_written_is_in_it(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk, "LONG", 0)
-    monkeypatch.setattr(disk, "ROW", 0)
+    short(monkeypatch)
     real = view.rows_of
 
     with closing(Disk(path, NOTES)) as one, closing(Disk(path, NOTES)) as other:
@@ -364,13 +366,29 @@ def test_another_view_in_its_place_is_not_believed(path: Path) -> None:
     assert rows(path) == {"a": 1, "b": 2}
 
 
-def test_who_has_the_turn_for_too_long_is_named(path: Path) -> None:
+def test_who_has_the_turn_for_too_long_is_named(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+    real = time.sleep
+    monkeypatch.setattr(journal.time, "sleep", lambda s: (waited.append(s), real(min(s, 0.01))))
     with (
         closing(Disk(path, NOTES)) as one,
         one.journal.locked(0.0),
         pytest.raises(sqlite3.Error, match=r"lock.*notes\.applied"),
     ):
         Disk(path, NOTES, patience=0.05)
+    assert waited
+    assert max(waited) <= 0.05, "no longer at a time than one is to wait at all"
+
+
+def test_a_view_that_went_is_open_again_once_its_journal_is_begun_anew(path: Path) -> None:
+    with closing(Disk(path, NOTES)) as one:
+        one.put([[put("a", 1)]], lambda: 1.0)
+        path.unlink()
+        one.begin_anew(1.0)
+        assert one.identity == journal.identity(path) != journal.NOWHERE
+    assert rows(path) == {"a": 1}
 
 
 def test_tables_that_are_gone_are_left_out(path: Path) -> None:
