@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from slurm_elastic.base import writing
 from slurm_elastic.base.errors import CheckpointError, SlurmError, why
 from slurm_elastic.base.units import brief
-from slurm_elastic.checkpointers.completion import Completion, Ended, completion_of
+from slurm_elastic.checkpointers.save_signs import Completion, Ended, completion_of
 from slurm_elastic.config.checkpoint import SignalSettings
 from slurm_elastic.model.checkpoint import Image, JobRun, Origin
 from slurm_elastic.model.protocols import Slurm

@@ -14,7 +14,7 @@ from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.ckptman.journal import Journal
 from slurm_elastic.config import Config, PoolSettings, max_age
-from slurm_elastic.config.rules import rules_of
+from slurm_elastic.config.pool_rules import rules_of
 from slurm_elastic.model.protocols import Checkpointer, Provider, Slurm
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.state.ckptstate import CheckpointState

@@ -25,7 +25,7 @@ from slurm_elastic.cli.subjects import MOST, subjects
 from slurm_elastic.config import Config, PoolSettings, domain_pools
 from slurm_elastic.config.configfile import load
 from slurm_elastic.config.document import shown
-from slurm_elastic.config.rules import rules_of
+from slurm_elastic.config.pool_rules import rules_of
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.policy_text import text_of

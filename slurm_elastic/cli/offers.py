@@ -28,7 +28,7 @@ from slurm_elastic.cli.shortened import words
 from slurm_elastic.cli.status_machines import NARROW
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import read
-from slurm_elastic.config.rules import types_of
+from slurm_elastic.config.pool_rules import types_of
 from slurm_elastic.controller.context import Site
 from slurm_elastic.model.cluster import Market, NodeRequest, Offer, Pool
 from slurm_elastic.model.finding import SLURMCTLD

@@ -9,7 +9,7 @@ from msgspec.structs import asdict, replace
 from slurm_elastic.config import Config, PoolSettings, max_age
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.policies import Policies
-from slurm_elastic.config.rules import BOOT
+from slurm_elastic.config.pool_rules import BOOT
 
 T = TypeVar("T", bound=Policies)
 

@@ -10,7 +10,7 @@ from slurm_elastic.config.document import KeyPath, shown
 from slurm_elastic.config.growth_kinds import checked_growth, growth_of
 from slurm_elastic.config.partial import Draft
 from slurm_elastic.config.policies import Budget, CloudPolicies, Policies, SitePolicies
-from slurm_elastic.config.rules import WINDOW_FORM, parse_window, rules
+from slurm_elastic.config.pool_rules import WINDOW_FORM, parse_window, rules
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.policies.growth.capacity import AnyGrowth, misfits
 from slurm_elastic.policies.growth.release import Delayed, parse_release

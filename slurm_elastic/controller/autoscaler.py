@@ -19,7 +19,7 @@ import msgspec
 
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.base.in_time import InTime
-from slurm_elastic.config.rules import inert
+from slurm_elastic.config.pool_rules import inert
 from slurm_elastic.controller import budget_enforcement, holds
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.covered_jobs import CoveredJobs, counted_id

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Config
-from slurm_elastic.config.rules import lease_of
+from slurm_elastic.config.pool_rules import lease_of
 from slurm_elastic.model.memory import Drained, Run, whole_id
 from slurm_elastic.policies.money.account_budgets import NONE
 from slurm_elastic.policies.money.cost_split import (

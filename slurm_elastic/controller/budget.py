@@ -15,7 +15,7 @@ from slurm_elastic.config import Config
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.limit_changes import with_limits
 from slurm_elastic.config.policies import Budget
-from slurm_elastic.config.rules import bounds_of, lease_of
+from slurm_elastic.config.pool_rules import bounds_of, lease_of
 from slurm_elastic.model.cluster import Location, Pool
 from slurm_elastic.model.directive import Directive, limit_changes, stopped_pools
 from slurm_elastic.policies.growth.scaling import PoolRules, stops

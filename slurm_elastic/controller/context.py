@@ -16,7 +16,7 @@ from slurm_elastic.base.errors import NotLearntError
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Config, blocked_clouds, domain_pools
 from slurm_elastic.config.clouds import CloudSettings
-from slurm_elastic.config.rules import rules_of
+from slurm_elastic.config.pool_rules import rules_of
 from slurm_elastic.config.tunnel import clouds_with_tunnel
 from slurm_elastic.controller.budget import launch_scope
 from slurm_elastic.controller.requeues import Requeues

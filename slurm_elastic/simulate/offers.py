@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from msgspec import Struct
 
 from slurm_elastic.config.clouds import CloudSettings, InstanceType
-from slurm_elastic.config.rules import cheapest, types_of
+from slurm_elastic.config.pool_rules import cheapest, types_of
 from slurm_elastic.model.cluster import Market, Pool
 from slurm_elastic.providers.base.offers import typed_offer
 from slurm_elastic.providers.base.prices.trace import PriceTrace, Series

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from slurm_elastic.config import Config, PoolSettings
-from slurm_elastic.config.rules import rules_of
+from slurm_elastic.config.pool_rules import rules_of
 from slurm_elastic.policies.checkpoint.checkpoint import parse as parse_checkpoint
 from slurm_elastic.policies.growth.capacity import AnyGrowth
 from slurm_elastic.policies.growth.release import IdleOrder

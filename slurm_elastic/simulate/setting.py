@@ -11,7 +11,7 @@ from msgspec.structs import asdict, replace
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import Config
 from slurm_elastic.config.policies import Budget
-from slurm_elastic.config.rules import bounds_of, rules_of
+from slurm_elastic.config.pool_rules import bounds_of, rules_of
 from slurm_elastic.policies.checkpoint.checkpoint import parse as parse_checkpoint
 from slurm_elastic.policies.money.bounds import Bounds
 from slurm_elastic.policies.policy_text import LARGEST

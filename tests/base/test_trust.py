@@ -173,7 +173,7 @@ def test_links_without_end_are_an_error(place: Path) -> None:
 
 OTHER_WAYS = {
     "base/trust.py": "the one way",
-    "checkpointers/completion.py": "files of a job's user, opened and then looked at",
+    "checkpointers/save_signs.py": "files of a job's user, opened and then looked at",
     "ckptman/sources.py": "files that anybody may drop, opened and then looked at",
     "machine/ckptroot/": "files of users among root's: each is opened and then looked at",
     "watch/doctor/head.py": "tells of the state directory",

@@ -6,8 +6,8 @@ import pytest
 
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Config, blocked_clouds, configfile, domain_pools
+from slurm_elastic.config.pool_rules import fail_safe, lease_of, rules_of
 from slurm_elastic.config.resolve import effective
-from slurm_elastic.config.rules import fail_safe, lease_of, rules_of
 
 EXAMPLE = Path(__file__).parents[2] / "etc" / "slurm-elastic.yaml"
 POLICIES = """

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.config.access import Who
 from slurm_elastic.config.policies import Budget, CloudPolicies, PoolPolicies, SitePolicies
-from slurm_elastic.config.rules import fail_safe
+from slurm_elastic.config.pool_rules import fail_safe
 from slurm_elastic.controller import autoscaler, holds
 from slurm_elastic.controller.autoscaler import Autoscaler
 from slurm_elastic.controller.context import Site

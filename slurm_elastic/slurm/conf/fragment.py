@@ -15,7 +15,7 @@ from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.hostlist import compress, expand
 from slurm_elastic.config import Config, blocked_clouds
 from slurm_elastic.config.clouds import CloudSettings
-from slurm_elastic.config.rules import fail_safe
+from slurm_elastic.config.pool_rules import fail_safe
 from slurm_elastic.model.cluster import Location, Pool
 from slurm_elastic.policies.launch.verdict import features
 from slurm_elastic.slurm.client.siteconf import SiteConf

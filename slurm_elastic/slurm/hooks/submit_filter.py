@@ -18,7 +18,7 @@ from slurm_elastic.config import Config, blocked_clouds
 from slurm_elastic.config.checkpoint import LIMIT
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.method_kinds import options_of, table
-from slurm_elastic.config.rules import cheapest
+from slurm_elastic.config.pool_rules import cheapest
 from slurm_elastic.model.cluster import Location, Market, Pool
 from slurm_elastic.policies.checkpoint.unsavable import BY_SBATCH, ON_ONE_NODE, ONE_NODE, STEPS
 from slurm_elastic.policies.launch.verdict import features, most_nodes

@@ -14,7 +14,7 @@ from slurm_elastic.base.errors import AuthError, ProviderError, SlurmElasticErro
 from slurm_elastic.base.units import brief, money
 from slurm_elastic.config import Config
 from slurm_elastic.config.clouds import CloudSettings
-from slurm_elastic.config.rules import types_of
+from slurm_elastic.config.pool_rules import types_of
 from slurm_elastic.model.cluster import OFF, STANDING, Limits, NodeRequest, Offer, Pool
 from slurm_elastic.model.directive import scope_of_cloud
 from slurm_elastic.model.finding import Finding, Level

@@ -11,7 +11,7 @@ from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Config, blocked_clouds, domain_pools
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.limit_changes import DOLLARS
-from slurm_elastic.config.rules import rules_of, types_of
+from slurm_elastic.config.pool_rules import rules_of, types_of
 from slurm_elastic.controller.budget import (
     limits_now,
     of_pool,

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from slurm_elastic.base.errors import SlurmElasticError, SlurmError
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Config, domain_pools
-from slurm_elastic.config.rules import rules_of, types_of
+from slurm_elastic.config.pool_rules import rules_of, types_of
 from slurm_elastic.model.cluster import Location, Market, Pool
 from slurm_elastic.model.memory import Machine
 from slurm_elastic.model.protocols import Slurm

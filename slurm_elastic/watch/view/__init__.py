@@ -12,7 +12,7 @@ from slurm_elastic.base.units import brief
 from slurm_elastic.config import Config, blocked_clouds, domain_pools
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.limit_changes import with_limits
-from slurm_elastic.config.rules import bounds_of
+from slurm_elastic.config.pool_rules import bounds_of
 from slurm_elastic.model.cluster import Pool, Usage
 from slurm_elastic.model.directive import Directive, limit_changes, told
 from slurm_elastic.model.memory import Launch, Machine

@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from slurm_elastic.base.units import brief
 from slurm_elastic.config import Config
 from slurm_elastic.config.clouds import CloudSettings
-from slurm_elastic.config.rules import fail_safe, rules_of
+from slurm_elastic.config.pool_rules import fail_safe, rules_of
 from slurm_elastic.model.exclusion import CAPACITY, Exclusion
 from slurm_elastic.model.memory import Machine
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode

@@ -15,8 +15,8 @@ from patience import eventually
 from slurm_elastic.base.errors import CheckpointError
 from slurm_elastic.base.in_time import MOST as MOST_LEFT
 from slurm_elastic.base.in_time import InTime
-from slurm_elastic.checkpointers import completion
-from slurm_elastic.checkpointers.completion import TAIL, Changed, Said, has_line
+from slurm_elastic.checkpointers import save_signs
+from slurm_elastic.checkpointers.save_signs import TAIL, Changed, Said, has_line
 from slurm_elastic.ckptman.job_settings import MOST, parse_comment
 from slurm_elastic.model.checkpoint import JobRun
 from tests.threads import new_threads
@@ -76,7 +76,7 @@ def test_an_output_made_to_cost_time_is_read_once(
         read.append(len(data))
         return data
 
-    monkeypatch.setattr(completion.os, "pread", counted)
+    monkeypatch.setattr(save_signs.os, "pread", counted)
     output.write_bytes(b"")
     said = Said(str(output), os.getuid(), "saved")
     mark = said.mark()
@@ -113,10 +113,10 @@ def test_a_directory_that_hangs_holds_nobody(
             answered.wait()
         return really[name](path, *rest, **more)
 
-    monkeypatch.setattr(completion, "_looks", InTime())
-    monkeypatch.setattr(completion, "LOOK", 0.2)
+    monkeypatch.setattr(save_signs, "_looks", InTime())
+    monkeypatch.setattr(save_signs, "LOOK", 0.2)
     for name in really:
-        monkeypatch.setattr(completion.os, name, partial(hang, name))
+        monkeypatch.setattr(save_signs.os, name, partial(hang, name))
     kinds = {"line": Said(str(output), os.getuid(), "x"), "file": Changed(str(output), os.getuid())}
     started = new_threads()
     for _ in range(MOST_LEFT):
@@ -125,7 +125,7 @@ def test_a_directory_that_hangs_holds_nobody(
     with pytest.raises(CheckpointError, match="earlier calls have not ended"):
         kinds[sign].mark()
     assert started() == MOST_LEFT
-    monkeypatch.setattr(completion, "LOOK", 60.0)
+    monkeypatch.setattr(save_signs, "LOOK", 60.0)
     (other := output.with_name("other")).write_text("1")
     os.chown(other, os.getuid() + 1, -1)
     assert Changed(str(other), os.getuid() + 1).mark()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from slurm_elastic.config import Config, configfile
-from slurm_elastic.config.rules import fail_safe, inert, parse_window, rules_of
+from slurm_elastic.config.pool_rules import fail_safe, inert, parse_window, rules_of
 from slurm_elastic.policies.growth.capacity import Bursts, Slurm
 from slurm_elastic.policies.growth.release import Delayed, Idle
 from slurm_elastic.policies.money.bounds import Window
