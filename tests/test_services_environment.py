@@ -10,7 +10,7 @@ import pytest
 
 from slurm_elastic.model.finding import Level
 from slurm_elastic.watch.doctor import environment
-from slurm_elastic.watch.doctor.environment import of_the_services, parse
+from slurm_elastic.watch.doctor.environment import of_the_services, of_the_units, parse
 
 
 @pytest.mark.parametrize(
@@ -65,3 +65,18 @@ def test_a_file_that_cannot_be_read_is_a_note_that_says_as_whom_to_run(tmp_path:
         pass
     assert finding.level is Level.NOTE
     assert "run this as root" in finding.advice
+
+
+def test_what_the_units_file_sets_is_had_with_the_own_home(tmp_path: Path, monkeypatch):
+    """`init` looks so: what SlurmUser's home lacks, it is to tell."""
+    file = tmp_path / "slurm-elastic"
+    file.write_text("AWS_PROFILE=cluster\n")
+    monkeypatch.delenv("AWS_PROFILE", raising=False)
+    home = os.environ["HOME"]
+    with of_the_units(file):
+        assert (os.environ["AWS_PROFILE"], os.environ["HOME"]) == ("cluster", home)
+    assert "AWS_PROFILE" not in os.environ
+    before = dict(os.environ)
+    for unreadable in (tmp_path, tmp_path / "none"):
+        with of_the_units(unreadable):
+            assert dict(os.environ) == before

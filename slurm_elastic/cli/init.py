@@ -34,6 +34,7 @@ from slurm_elastic.setup.questions import (
     questions,
 )
 from slurm_elastic.setup.site import Facts, facts
+from slurm_elastic.watch.doctor.environment import of_the_units
 
 SLURM_CONF = Path("/etc/slurm/slurm.conf")
 BY_HAND = "docs/configuration-clouds.md; for clouds of other packages their own pages"
@@ -113,8 +114,10 @@ def _composed(args: argparse.Namespace, output: Path, before: str | None) -> str
         f"{site.cpus} cpus and {site.memory} MiB; partition {site.partition or '(none)'}; "
         f"auth/{site.auth}; {site.accounting}; SlurmUser {site.user}"
     )
-    kinds, place = table(), SearchPlace(home=Path.home(), environment=os.environ)
-    found = _renamed(reach.look(kinds, place, site.user), site)
+    kinds = table()
+    with of_the_units():  # credentials may be named there alone
+        place = SearchPlace(home=Path.home(), environment=os.environ)
+        found = _renamed(reach.look(kinds, place, site.user), site)
     _show_found(found)
     if others := reach.not_found(kinds, found):
         say(f"Not found here, to be written by hand: {', '.join(others)} ({BY_HAND})")

@@ -16,6 +16,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from slurm_elastic.base.account import acting_as
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError, SlurmError
 from slurm_elastic.base.units import counted
 from slurm_elastic.cli.arguments import count
@@ -112,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the offers; 1 when no cloud that was asked gave an answer."""
     typed = read(Path(args.config))
     slurm = PromptCli(typed.slurm)
-    with as_the_services(args.config, typed):
+    with as_the_services(args.config, typed), acting_as(typed.slurm.user):
         config = completed(typed, time.time())
         found = gather(config, slurm, time.time(), args.job, args.pool, args.nodes)
     if args.json:

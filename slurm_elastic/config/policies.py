@@ -1,5 +1,5 @@
 """The sections ``policies`` of the cluster, of a cloud and of a pool; the nearest counts
-(``rules``). ``policies.growth.capacity`` and ``policies.growth.release`` read the texts.
+(``pool_rules``). ``policies.growth.capacity`` and ``policies.growth.release`` read the texts.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import boto3
@@ -35,6 +36,7 @@ from slurm_elastic.setup.questions import questions
 from slurm_elastic.setup.site import facts
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.slurm.conf import plan
+from slurm_elastic.watch.doctor.environment import of_the_units
 from tests.outside import announce, imported_from
 from tests.slurm import site_cases
 
@@ -324,6 +326,21 @@ def test_a_broken_file_of_profiles_is_no_cloud_that_is_not_there(
     assert "do first what is said of aws; nothing is written" in told.err
     assert f"file: {file}" in " ".join(told.out.split())
     assert not host.yaml.exists()
+
+
+def test_credentials_that_only_the_units_file_names_are_found(
+    host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As it is asked of an administrator whose SlurmUser has no home."""
+    file, units = host.root / "clouds.yaml", host.root / "slurm-elastic"
+    file.write_text("clouds: [}\n")
+    units.write_text(f"OS_CLIENT_CONFIG_FILE={file}\n")
+    monkeypatch.setattr(init, "of_the_units", partial(of_the_units, units))
+    assert host.init(host.site("small"), "--yes") == 2
+    told = capsys.readouterr()
+    assert "do first what is said of stack; nothing is written" in told.err
+    assert f"projects in {file}" in " ".join(told.out.split())
+    assert "OS_CLIENT_CONFIG_FILE" not in os.environ
 
 
 def test_ctrl_c_in_the_checks_says_that_the_file_is_written(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import pwd
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,10 +23,11 @@ from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.state.heartbeat import Mark, leave_mark
 from slurm_elastic.state.ledger import Ledger
 
+ME = pwd.getpwuid(os.geteuid()).pw_name
 YAML = """
 cluster: {{name: alps, uuid: 11111111-1111-4111-8111-111111111111}}
 state_dir: {state}
-slurm: {{bin_dir: {state}/no-slurm-here}}
+slurm: {{bin_dir: {state}/no-slurm-here, user: {me}}}
 who: {{accounts: [physics]}}
 limits: {{dollars_per_hour: 0.50}}
 clouds:
@@ -56,7 +58,7 @@ SPOT = "far/small/zone-1/spot"
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "slurm-elastic.yaml"
-    path.write_text(YAML.format(state=tmp_path))
+    path.write_text(YAML.format(state=tmp_path, me=ME))
     return path
 
 
@@ -219,3 +221,21 @@ def test_nodes_that_have_a_machine_or_that_the_pool_lacks_are_not_to_be_had(
     assert headline() == "Pool wide of cloud far: 1 of 1 node can be had"
     ledger.machines.adopt(instance("i-8", "pub8"), "wide", T0)
     assert headline() == "Pool wide of cloud far: each of its nodes has a machine"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as others")
+def test_root_asks_clouds_with_the_rights_of_slurm_user(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What SlurmUser may not read is of no use to the daemon, so no offer stands on it."""
+    asked = []
+
+    def ask(*_args: object) -> offers.Offers:
+        asked.append(os.geteuid())
+        return offers.Offers(at=T0, about="", pools=())
+
+    monkeypatch.setattr(offers, "gather", ask)
+    file.write_text(file.read_text().replace(f"user: {ME}", "user: nobody"))
+    assert main(["offers", "--config", str(file)]) == 1, "no pool has an answer"
+    assert asked == [pwd.getpwnam("nobody").pw_uid]
+    assert os.geteuid() == 0

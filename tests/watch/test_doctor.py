@@ -9,6 +9,7 @@ import pwd
 import re
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,6 +33,7 @@ from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.launch.exclusions import DENIED, TAKEN_OUT
 from slurm_elastic.providers.fake.provider import FakeProvider
 from slurm_elastic.slurm.client.fake import FakeSlurm
+from slurm_elastic.state.credentials import health_of
 from slurm_elastic.state.heartbeat import CKPTMAN_MARK, MARK, Mark, leave_mark
 from slurm_elastic.state.ledger import Health, Ledger
 from slurm_elastic.watch.doctor import clouds, head, services
@@ -121,6 +123,18 @@ def test_a_cloud_that_does_not_answer_is_the_only_thing_wrong(
     assert found["cloud gone: reaching it"].advice.startswith(
         "systemctl enable --now slurm-elastic-local"
     )
+
+
+def test_credentials_that_end_soon_are_told_once(
+    config: Config, slurm: FakeSlurm, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the cloud itself, and not by what the daemon remembers of it, too."""
+    ends = time.time() + 3 * 3600
+    monkeypatch.setattr(FakeProvider, "credentials_end", lambda _self: ends, raising=False)
+    ledger.health.report(health_of("near", ends, T0))
+    found = doctor.diagnose(config, slurm, T0, quick=True)
+    told = [(part.name, f) for part in found.parts for f in part.findings if "end in" in f.found]
+    assert [(part, f.level) for part, f in told] == [("cloud near", Level.NOTE)]
 
 
 def test_what_the_daemon_has_met_is_told(config: Config, slurm: FakeSlurm, ledger: Ledger) -> None:

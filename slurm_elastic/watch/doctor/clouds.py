@@ -21,7 +21,7 @@ from slurm_elastic.model.finding import Finding, Level
 from slurm_elastic.model.protocols import Examinable, Expiring, Provider
 from slurm_elastic.policies.launch.ranking import Scope, ceiling, mispriced, unsold
 from slurm_elastic.providers import open_provider
-from slurm_elastic.state.credentials import ending, soon
+from slurm_elastic.state.credentials import ending, health_of, soon
 from slurm_elastic.watch.doctor import catalogue
 from slurm_elastic.watch.doctor.environment import FILE
 
@@ -76,7 +76,7 @@ def look(
     if credentials.level is Level.WRONG:
         return  # all else would fail for the same reason
     if isinstance(provider, Expiring):
-        yield from _expiry(provider, time.time())
+        yield from _expiry(provider, cloud.name, time.time())
     yield _machines(provider, cloud.name)
     for pool in pools:
         yield from _pool(provider, cloud, pool, limits)
@@ -109,7 +109,7 @@ def _credentials(provider: Provider, cloud: CloudSettings) -> Finding:
     return Finding.ok("credentials", "accepted")
 
 
-def _expiry(provider: Expiring, now: float) -> Iterator[Finding]:
+def _expiry(provider: Expiring, cloud: str, now: float) -> Iterator[Finding]:
     try:
         ends = provider.credentials_end()
     except ProviderError as error:
@@ -122,6 +122,7 @@ def _expiry(provider: Expiring, now: float) -> Iterator[Finding]:
             level=Level.NOTE if near else Level.OK,
             found=ending(ends, now),
             advice="renew them before: then nothing there can be started or ended" if near else "",
+            cause=health_of(cloud, ends, now).name if near else "",
         )
 
 

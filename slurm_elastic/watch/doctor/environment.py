@@ -8,7 +8,7 @@ import contextlib
 import os
 import pwd
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from slurm_elastic.model.finding import Finding
@@ -20,11 +20,28 @@ WHAT = "environment of the services"
 @contextlib.contextmanager
 def of_the_services(user: str, file: Path = FILE) -> Iterator[Finding]:
     """Have that environment meanwhile; the finding says how far we may read it."""
+    found, finding = _read(file, user)
+    with _having(_home(user) | found):
+        yield finding
+
+
+@contextlib.contextmanager
+def of_the_units(file: Path = FILE) -> Iterator[None]:
+    """Have what their file sets meanwhile, as far as we may read it, and the home that we have."""
+    try:
+        found = parse(file.read_text())
+    except (OSError, UnicodeDecodeError):
+        found = {}
+    with _having(found):
+        yield
+
+
+@contextlib.contextmanager
+def _having(found: Mapping[str, str]) -> Iterator[None]:
     before = dict(os.environ)
     try:
-        found, finding = _read(file, user)
-        os.environ.update(_home(user) | found)
-        yield finding
+        os.environ.update(found)
+        yield
     finally:
         os.environ.clear()
         os.environ.update(before)
