@@ -113,8 +113,9 @@ def run(args: argparse.Namespace) -> int:
     """Print the offers; 1 when no cloud that was asked gave an answer."""
     typed = read(Path(args.config))
     slurm = PromptCli(typed.slurm)
-    with as_the_services(args.config, typed), acting_as(typed.slurm.user):
-        config = completed(typed, time.time())
+    with as_the_services(args.config, typed):
+        with acting_as(typed.slurm.user):
+            config = completed(typed, time.time())
         found = gather(config, slurm, time.time(), args.job, args.pool, args.nodes)
     if args.json:
         write_json(found)
@@ -145,10 +146,11 @@ def gather(
         ) from error
     except sqlite3.Error as error:
         raise SlurmElasticError(f"the ledger {path} cannot be read: {error}") from error
-    rankings = [
-        _of_pool(config, p, [n for n in p.nodes if n not in taken], scope, now, nodes or count)
-        for p, scope in zip(pools, scopes, strict=True)
-    ]
+    with acting_as(config.slurm.user):  # the daemon has no credentials but SlurmUser's
+        rankings = [
+            _of_pool(config, p, [n for n in p.nodes if n not in taken], scope, now, nodes or count)
+            for p, scope in zip(pools, scopes, strict=True)
+        ]
     return Offers(
         at=now,
         about=about + note,

@@ -15,7 +15,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from slurm_elastic.base.account import acting_as
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.base.units import money
@@ -101,8 +100,7 @@ def _offered(config: Config, slurm: PromptCli, names: Sequence[str]) -> Pool:
     """The first pool with an offer, told with its price. StoppedError where there is none."""
     reasons: list[str] = []
     for name in names:
-        with acting_as(config.slurm.user):
-            (found,) = offers.gather(config, slurm, time.time(), pool=name, nodes=1).pools
+        (found,) = offers.gather(config, slurm, time.time(), pool=name, nodes=1).pools
         if found.error:
             reasons.append(found.error)
         elif found.ranked:

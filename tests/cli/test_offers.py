@@ -7,10 +7,12 @@ import os
 import pwd
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 import pytest
 from ledger_cases import T0, instance
+from msgspec.structs import replace
 from rich.console import Console
 
 from slurm_elastic.base.errors import SlurmElasticError, SlurmError
@@ -225,17 +227,18 @@ def test_nodes_that_have_a_machine_or_that_the_pool_lacks_are_not_to_be_had(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as others")
 def test_root_asks_clouds_with_the_rights_of_slurm_user(
-    file: Path, monkeypatch: pytest.MonkeyPatch
+    config: Config, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What SlurmUser may not read is of no use to the daemon, so no offer stands on it."""
     asked = []
 
-    def ask(*_args: object) -> offers.Offers:
+    def ask(*_settings: object) -> NoReturn:
         asked.append(os.geteuid())
-        return offers.Offers(at=T0, about="", pools=())
+        raise SlurmElasticError("no")
 
-    monkeypatch.setattr(offers, "gather", ask)
-    file.write_text(file.read_text().replace(f"user: {ME}", "user: nobody"))
-    assert main(["offers", "--config", str(file)]) == 1, "no pool has an answer"
+    monkeypatch.setattr(offers, "open_provider", ask)
+    config = replace(config, slurm=replace(config.slurm, user="nobody"))
+    (pool,) = offers.gather(config, slurm, T0, pool="wide").pools
+    assert pool.error is not None
     assert asked == [pwd.getpwnam("nobody").pw_uid]
     assert os.geteuid() == 0
