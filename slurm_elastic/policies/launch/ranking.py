@@ -169,12 +169,12 @@ def serving(
 def ceiling(request: NodeRequest, offers: Iterable[Offer], scope: Scope) -> tuple[int, str]:
     """How many nodes of ``request`` could ever be had by these offers under the limits of
     ``scope``, and the bound that says so: with nothing in use, nothing refused, all stock free,
-    spot at no price, typed prices true, and those bought first that may cost least, as the site's
-    order may pass over any other. A bound that comes and goes says nothing about never.
+    spot at no price, and typed prices true. A bound that comes and goes says nothing about never.
     """
     bounds: list[str] = []
     misfits: list[str] = []
     nodes, usage, nothing = request.nodes, Usage(), Excluded(request.pool, (), 0.0)
+    # Those that may cost least are bought first, as the site's order may pass over any other.
     for offer in sorted(map(_at_best, offers), key=lambda o: (o.worst_price, o.key)):
         calm = Scope(limits=scope.limits, cloud_limits=scope.cloud_limits, usage=usage)
         why = _rejection(request.pool, offer, calm, nothing)
