@@ -44,6 +44,7 @@ def apart(function: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
         )
     except subprocess.TimeoutExpired:
         raise SlurmElasticError(_TOO_MUCH) from None
+    # Ended by a signal: for its processor time, or since the host was out of memory.
     if done.returncode < 0:
         raise SlurmElasticError(_TOO_MUCH)
     if done.returncode > 0:
