@@ -210,6 +210,7 @@ class _Apply:
         if unread and request is None:
             return  # a later round buys
         if unread and not trouble:
+            # It passes, so the request stays in the spool (`PASSING`).
             raise NotLearntError(f"{unread}: not read yet, its machines may be in no count")
         if trouble:
             trouble = f"not read since the start, what it has is not known: {trouble}"

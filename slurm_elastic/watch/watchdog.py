@@ -81,6 +81,7 @@ class Watchdog:
         for cloud, provider in self._providers.items():
             seen = self._list(cloud, provider)
             if seen is None:
+                # What a cloud did not answer begins its count anew.
                 self._standing.pop(cloud, None)
                 continue
             before = self._standing.get(cloud, {})

@@ -109,10 +109,7 @@ def rank(
     now: float,
     keys: Sequence[str] = DEFAULT_KEYS,
 ) -> Placement:
-    """Offers that can serve ``request`` now, best first, with their room; the others with why.
-
-    Ties are broken by the offer's key, so the answer does not depend on the order of ``offers``.
-    """
+    """Offers that can serve ``request`` now, best first, with their room; the others with why."""
     ranked: list[Ranked] = []
     rejected: list[Rejected] = []
     offers = tuple(offers)
@@ -126,6 +123,7 @@ def rank(
         else:
             ranked.append(Ranked(offer=offer, room=room, reason=_praise(offer, bound)))
     order = [KEYS[name] for name in keys]
+    # Of equal ones by their key, so that the order in which clouds answer has no say.
     ranked.sort(key=lambda r: (*(key(request, r.offer) for key in order), r.offer.key))
     rejected.sort(key=lambda r: r.offer.key)
     return Placement(request=request, ranked=tuple(ranked), rejected=tuple(rejected))

@@ -101,6 +101,7 @@ def overdrawn(scope: str, bounds: Bounds, spent: Spent, now: float) -> Overdrawn
     tomorrow = today + timedelta(days=1)
     next_month = (today.replace(day=1) + timedelta(days=32)).replace(day=1)
     for bound, used, words, until in (
+        # The month first, as it keeps longer.
         (bounds.per_month, spent.month, "this month", next_month),
         (bounds.per_day, spent.day, "today", tomorrow),
     ):

@@ -120,7 +120,7 @@ def _controller_parameters(config: Config, version: tuple[int, int]) -> list[str
     # (measured).
     wanted = ["power_save_interval=1", "power_save_min_interval=0"]
     if version < (23, 11):
-        # From then on it is always so, and 24.11 complains of the word.
+        # Later releases do so in any case, and 24.11 complains of the word.
         wanted.append("cloud_reg_addrs")
     if any(cloud.__struct_config__.tag != "local" for cloud in config.clouds):
         wanted.append("enable_configless")

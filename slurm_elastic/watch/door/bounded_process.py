@@ -63,6 +63,7 @@ def _bounded() -> None:
     with contextlib.suppress(OSError):  # a unit's SystemCallFilter may be stricter than ours
         os.nice(_NICE)
     with contextlib.suppress(OSError):
+        # The first to be killed if the host is out of memory, not the daemon.
         Path("/proc/self/oom_score_adj").write_text("1000", "ascii")
 
 
