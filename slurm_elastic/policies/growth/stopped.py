@@ -149,7 +149,7 @@ def to_start(
     recipes: Recipes,
     now: float,
 ) -> list[Machine]:
-    """The stopped machines that may serve these nodes of a pool, the cheapest to run first."""
+    """The stopped machines that may serve these nodes of a pool, one for each node."""
     fitting = [
         m
         for m in stopped

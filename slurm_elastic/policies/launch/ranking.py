@@ -60,7 +60,7 @@ def location(_request: NodeRequest, offer: Offer) -> float:
 
 
 def market(_request: NodeRequest, offer: Offer) -> float:
-    """Reserved, then spot, then on-demand; spot that costs no less than on-demand ranks with it."""
+    """Reserved, then spot, then on-demand, then spot that costs no less than on-demand."""
     if offer.market is Market.SPOT and not _spot_is_cheaper(offer):
         return float(_MARKET_ORDER[Market.ON_DEMAND]) + 0.5
     return float(_MARKET_ORDER[offer.market])

@@ -78,7 +78,7 @@ class SlurmCli:
         """Nothing is kept open between two commands."""
 
     def slurmd_timeout(self) -> float:
-        """The release of the running slurmctld, asked again every ten minutes."""
+        """SlurmdTimeout (s) of the running slurmctld, asked again every ten minutes."""
         asked, timeout = self._timeout
         if time.monotonic() - asked >= OPTIONS_KEPT:
             asked = time.monotonic()

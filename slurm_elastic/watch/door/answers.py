@@ -225,7 +225,7 @@ class DoorAnswers:
         return frozenset(word.lower() for word in site.items("PrivateData")) & HIDING
 
     def _read_jobs(self) -> Sequence[SlurmJob]:
-        """None if Slurm does not say whose jobs they are."""
+        """No jobs if Slurm does not say whose they are."""
         try:
             return self._slurm.jobs(ended=True)
         except SlurmError as error:
