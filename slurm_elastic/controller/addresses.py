@@ -26,13 +26,14 @@ def join(site: Site) -> Steps | None:
 
 def in_tunnel(site: Site, cloud: str, machines: Iterable[Instance]) -> tuple[Instance, ...]:
     """The same machines with their addresses in the tunnel, where they have one: under these they
-    are Slurm's nodes. One whose key is not believed yet can be reached nowhere.
+    are Slurm's nodes.
     """
     if cloud not in site.tunnelled:
         return tuple(machines)
     known = {(t.generation, t.node): t.address for t in site.ledger.tunnels.all()}
     # One that was stopped and started is told by its cloud with the generation of its first boot.
     latest = {m.instance.id: m.instance.generation for m in site.ledger.machines.live()}
+    # One whose key is not believed yet has no address: it can be reached nowhere.
     return tuple(
         replace(i, address=known.get((latest.get(i.id, i.generation), i.node))) for i in machines
     )

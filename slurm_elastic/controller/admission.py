@@ -36,6 +36,7 @@ def admit(
     over = barred(site.config, site.ledger, site.now()) if public else {}
     bars = {id_: bar for id_, j in queue.items() if (bar := barring(over, j.account, j.user))}
     bad = set(bars)
+    # A job of which some machines boot gets the others, too: half of them are of no use.
     bad -= _begun(site, jobs) if bad else set()
     refused = _only_for(nodes, jobs, bad)
     if refused:
@@ -45,6 +46,7 @@ def admit(
         subjects = (*refused, *(job_subject(job) for job in sorted(lost)))
         log.info("refused request=%s nodes=%s reason=%s", correlation, compress(refused), why)
         site.record(correlation, "refused", subjects, why)
+        # Its requeue hold stays: hurried, it would be given other nodes of the cloud at once.
         power_down_and_requeue(
             site, refused, site.slurm.nodes(refused), why, correlation, hurry=False
         )
@@ -56,9 +58,7 @@ def admit(
 
 
 def _begun(site: Site, jobs: Jobs) -> set[int]:
-    """Jobs for which machines boot already, while others wait for their turn: half of a job's
-    machines are of no use.
-    """
+    """Jobs for which machines boot already, while others wait for their turn."""
     booting = site.launching()  # first: its machines are not there yet, or boot by then
     booting |= {m.instance.node for m in site.serving() if m.boots}
     return {job for job, of in jobs.items() if not booting.isdisjoint(of)}

@@ -1,6 +1,5 @@
-"""Machines of ours that the ledger lacks, taken in one by one.
-
-One that something is wrong with must not hide the next; what each may cost counts from then on.
+"""Machines of ours that the ledger lacks, taken in one by one; what each may cost counts from then
+on.
 """
 
 from __future__ import annotations
@@ -32,9 +31,11 @@ def adopt(
     found = [i for i in seen if i.id in wanted]
     worst = _worst_prices(site, found)
     for instance in found:
+        # Known here until a row has it: where it goes before, it was paid all the same.
         site.unadopted[instance.cloud, instance.id] = instance
         try:
             before = _take_in(site, instance, worst.get(instance.offer_key, 0.0))
+        # One that something is wrong with must not hide the next.
         except (SlurmElasticError, sqlite3.Error) as error:
             log.warning("not adopted id=%s error=%s", instance.id, error)
             continue
@@ -57,6 +58,7 @@ def account_for_gone(site: Site, cloud: str, seen: Sequence[Instance]) -> None:
     about is adopted again.
     """
     there = {i.id for i in seen}
+    # A copy, as the rounds of other clouds write to it.
     gone = [i for i in list(site.unadopted.values()) if i.cloud == cloud and i.id not in there]
     for instance in gone:
         try:

@@ -140,9 +140,12 @@ class _Apply:
         """These, of one kind."""
         kind, do = some[0].kind, self._doers[type(some[0])]
         if self._request is not None:
+            # What fails is raised: the request stays in the spool and is tried again.
             do(some)
             return
         try:
+            # Since the round read Slurm it has waited for a cloud: an admin may have drained a
+            # node, or Slurm may have asked for it.
             still = self._still(some) if some[0].by_node else some
             if still:
                 do(still)
@@ -152,9 +155,7 @@ class _Apply:
             log.exception("repair fails in an unknown way, tried again kind=%s", kind)
 
     def _still(self, some: Sequence[Action]) -> Sequence[Action]:
-        """The actions that still stand by Slurm's nodes as they are now: since the round read them
-        it has waited for a cloud, and an admin may have drained one, or Slurm asked for it.
-        """
+        """The actions that still stand by Slurm's nodes as they are now."""
         now = replace(self._snapshot, nodes=all_nodes(self._site))
         found = set(decide(now, (Rule.REPAIR,)))
         dropped = [a.subject for a in some if a not in found]
@@ -209,6 +210,7 @@ class _Apply:
         if unread and request is None:
             return  # a later round buys
         if unread and not trouble:
+            # It passes, so the request stays in the spool (`PASSING`).
             raise NotLearntError(f"{unread}: not read yet, its machines may be in no count")
         if trouble:
             trouble = f"not read since the start, what it has is not known: {trouble}"
@@ -376,11 +378,14 @@ def _fail_nodes(site: Site, some: Sequence[actions.OnNode], *, told: bool = Fals
         # and else it goes down for the admin's reason, which we never clear.
         if phase(node) is Phase.UP and (is_busy(node) or not admins):
             why = node.reason if admins else f"{OUR_MARK}lost: the machine is gone"
+            # The order to kill its jobs, which a node gets that goes DOWN, must reach no machine
+            # that has the address by now; one that may run still has to hear it.
             nowhere = told or is_anothers_address(node, machines, view.values())
             lost.setdefault((why, NOWHERE if nowhere else None), []).append(name)
     nodes = [name for names in lost.values() for name in names]
     if not nodes:
         return
+    # Before they are set DOWN: a job that is requeued has no nodes any more.
     jobs = [j for j in site.slurm.jobs() if not set(nodes).isdisjoint(j.nodes)]
     for (why, address), names in lost.items():
         node_updates.set_down(site.slurm, names, why, address=address)

@@ -104,12 +104,11 @@ class Autoscaler:
             self._site.ledger.health.report(health)
 
     def _serve(self, group: PoolGroup, view: Observation) -> str:
-        """All that is decided is journalled before anything of it is done. Returns how the growth
-        policy fails, if it does.
-        """
+        """Carry out what is decided. Returns how the growth policy fails, if it does."""
         dealt = self._dealt(group)
         plans = [plan for _, plan in dealt]
         payers = {counted_id(job): payer(job.account, job.user) for job in view.jobs}
+        # Before anything of it is done: a new daemon goes by the journal (`recalled`).
         nodes = self._journal(group, dealt, payers)
         covered = {job for plan in plans for job in plan.covered}
         self._counted[group.name].add(covered, nodes, view.jobs)
@@ -121,11 +120,12 @@ class Autoscaler:
         return next((plan.unserved or "" for plan in plans if plan.failed), "")
 
     def _dealt(self, group: PoolGroup) -> Sequence[tuple[GroupSnapshot, ScalingPlan]]:
-        """What is decided; a policy of another package may never answer."""
+        """What is decided."""
         now = group.now
         if not isinstance(now.growth, OwnGrowth):
             return split_demand(now)
         try:
+            # A policy of another package may never answer, and the other groups wait behind it.
             return self._asked.do(group.name, lambda: split_demand(now), PATIENCE)
         except TimeoutError as error:
             why = f"growth policy {now.growth.__struct_config__.tag} fails: {error}"
@@ -145,6 +145,7 @@ class Autoscaler:
         news = cause != self._cause.get(group.name)
         self._cause[group.name] = cause
         if news:
+            # Each job hears again why it waits, as that is another cause.
             self._told[group.name] = set()
         taken: list[str] = []
         for now, plan in dealt:
@@ -209,12 +210,13 @@ class Autoscaler:
                 self._site.record(CORRELATION, "held-back", (*nodes, pool_subject(pool.name)), why)
 
     def _start(self, nodes: Sequence[str]) -> None:
-        """Let go of them by what slurmctld says now: one that is powered up drained stays so."""
+        """Let go of these nodes and power them up."""
         if not nodes:
             return
         back = {row.scope for row in self._site.ledger.exclusions.holds() if row.kind == POLICY}
         held = [node for node in nodes if node in back]
         if held:
+            # First, by what slurmctld says now: a node that is powered up drained stays so.
             holds.release(self._site, held, "the policies start it", POLICY)
         node_updates.power_up(self._site.slurm, nodes)
 

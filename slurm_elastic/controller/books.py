@@ -127,6 +127,7 @@ def read_books(
     until = now + longest + MINIMUM if until is None else until
     machines = [
         machine
+        # One that ended before the span may have been paid into it, to the end of its lease.
         for machine in ledger.machines.live(ended_since=since - longest - MINIMUM, stopped=True)
         if machine.instance.launched < until
     ]
@@ -180,8 +181,10 @@ def report(books: Books, by: By, *, share_unused: bool = False, uid: int | None 
     sums = _Sums(by, books.runs, uid)
     for charge in charges(books):
         sums.add(charge)
+    # One user's sums lack those of the others, who would pay their part of what is unused.
     lines = sums.lines(share_unused=share_unused and uid is None)
     total, problems = sum(line.micro for line in lines), sums.problems
+    # Of one user there are parts alone, and nothing that they should sum to.
     if uid is None and total != sums.micro:
         problems = [f"lines sum to {total} micro-dollars, charged is {sums.micro}", *problems]
     return Costs(

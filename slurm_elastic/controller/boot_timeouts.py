@@ -2,8 +2,8 @@
 
 At ResumeTimeout slurmctld fails the jobs of the node: those that must not be requeued end as
 NODE_FAIL, the others wait for 121 s. Given back before (``giving_back``), all of them go on
-elsewhere. That has its own thread, as it must not wait for a slow cloud; the machines are ended
-by their worker. One that registers late finds its node powered down, and its end decided.
+elsewhere, in a thread of its own. One that registers late finds its node powered down, and its end
+decided.
 """
 
 from __future__ import annotations
@@ -103,23 +103,23 @@ class BootTimeouts:
         return found
 
     def _due(self, cloud: str, waited: float) -> bool:
-        """Before a cloud's first round its machines may have come up while nobody looked. That is
-        soon over, and waited for as long as there is time. Where ResumeTimeout is over as well,
-        slurmctld has given up that boot, and the node is asked for anew: there is no hurry.
+        """Whether a boot that was waited for so long (s) is given up. A cloud's first round is
+        waited for as long as there is time; after ResumeTimeout the node is asked for anew.
         """
         timeout = _resume_timeout(self._site, cloud)
         longest = given_up_after(timeout)
         if self._had_round(cloud):
             return waited >= longest
+        # Its machines may have come up while nobody looked. That round is soon over; and where
+        # slurmctld has given up the boot itself, there is no hurry.
         return (longest + timeout) / 2 <= waited < timeout + SURELY_OVER
 
     def _waited(self, seen: dict[str, float], generation: str, asked: Asked) -> float:
-        """Seconds since Slurm asked for a launch: by the clock as it was when a look first came
-        upon it, and by the monotonic one after that, as the clock may be set meanwhile.
-        """
+        """Seconds since Slurm asked for a launch."""
         clock = self._site.monotonic()
         began = seen.get(generation, self._began.get(generation))
         if began is None:
+            # Once by the clock, and by the monotonic one from then on, as the clock may be set.
             began = clock - max(self._site.now() - asked(), 0.0)
         seen[generation] = began
         return clock - began
@@ -141,10 +141,11 @@ class BootTimeouts:
         self._end(late, given)
 
     def _note(self, late: TimedOut, jobs: Sequence[SlurmJob], mates: Sequence[str]) -> None:
-        """Each machine once, also where Slurm has to be asked again."""
+        """Count what has failed, and hold the nodes whose launch has no answer."""
         site = self._site
         # One that the cloud does not list may have been taken while it booted.
         failed = [m for m in late.machines if not m.misses and m.instance.id not in self._counted]
+        # Each machine counts once, also where Slurm has to be asked again.
         self._counted.update(m.instance.id for m in failed)
         record_boot_failures(site, failed, CORRELATION, [j.id for j in jobs], mates)
         for node in late.doubtful:
@@ -152,7 +153,7 @@ class BootTimeouts:
             hold(site, site.pool_of[node], [node], why)
 
     def _end(self, late: TimedOut, given: set[str]) -> None:
-        """The intent at once: nothing takes these for machines that boot any more."""
+        """Decide the end of the machines whose nodes were given back, and have it carried out."""
         site = self._site
         overdue = {m.instance.id for m in late.machines}
         boots = booting(site.ledger.machines.live(), late.cloud, site.pool_of)
@@ -161,9 +162,11 @@ class BootTimeouts:
             (NOT_REGISTERED, [m for m in doomed if m.instance.id in overdue]),
             (NOT_WHOLE, [m for m in doomed if m.instance.id not in overdue]),
         ):
+            # The intent at once: nothing takes these for machines that boot any more.
             site.ledger.machines.suspending(
                 late.cloud, [m.instance.id for m in some], why, site.now()
             )
+            # By their cloud's worker, as this thread must not wait for a slow cloud.
             self._clouds[late.cloud].submit(terminate, site, late.cloud, some, why, CORRELATION)
 
 

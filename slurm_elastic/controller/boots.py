@@ -107,6 +107,7 @@ def record_boot_failures(
     for name, why in whys.items():
         pool = site.pools[name]
         nodes = _nodes_of(by_pool[name])
+        # Where only offers cool down, the pool's other nodes can be had by others.
         spare = 0 if is_cooling(site, pool) else len(pool.nodes)
         of_pool = (n for n in mates if site.pool_of[n] is pool and n not in nodes)
         quarantine_pool(site, pool, [*nodes, *of_pool], site.slurm.nodes(pool.nodes), why, spare)
@@ -151,6 +152,7 @@ def _count(
     if paused(after, now) is None:
         return why
     why = f"pool {pool.name} is paused: {after.cause}"
+    # A pause that stands already is not told again with each further machine.
     if after.until != before.until:
         log.error(
             "pool paused pool=%s seconds=%.0f reason=%s; after that one machine is tried, "

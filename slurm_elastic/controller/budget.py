@@ -36,10 +36,10 @@ def stop_of(
 ) -> dict[str, str]:
     """By pool, why no machine may be started; a pool that may start some has no entry.
 
-    The cluster's budget stops public clouds only; a cloud's own stops that cloud, wherever it is.
-    A ledger that cannot be written stops all. An operator's word comes first.
+    A ledger that cannot be written stops all.
     """
     if ledger.end_only:
+        # A machine that cannot be written down would be in no count.
         return dict.fromkeys((pool.name for pool in config.pools), ledger.end_only)
     directives = ledger.directives.all()
     config = with_directives(config, directives, now)
@@ -49,6 +49,7 @@ def stop_of(
         for pool in config.pools
         if (why := _bought_out(config, rules[pool.name], config.cloud(pool.cloud), spent, now))
     }
+    # An operator's word comes first.
     return found | stopped_by_operators(config, directives, now)
 
 
@@ -80,6 +81,7 @@ def _bought_out(
     bounds = [("", Bounds(windows=rules.windows), Spent())] if rules.windows else []
     if cloud.name in spent:
         bounds.append((f"cloud {cloud.name}", bounds_of(cloud.policies.budget), spent[cloud.name]))
+    # The cluster's budget stops public clouds alone; a cloud's own stops it wherever it is.
     if "" in spent and cloud.location is Location.PUBLIC:
         bounds.append(("", bounds_of(config.policies.budget), spent[""]))
     return stops(int(now), bounds) if bounds else None

@@ -3,9 +3,8 @@
 Nodes cannot be held for one account or user alone, so its pending jobs are changed instead. One
 that may start elsewhere, too, loses the public clouds' partitions from its list; any other gets the
 end of the day or month as its begin time, which Slurm keeps to by itself, should no daemon run
-then. The values that a job had before are in the ledger first, and are put back when its account
-and user may spend again. Machines that slurmctld asks for in between are refused (``admit``), and
-the jobs requeued.
+then. The values that it had before are put back when its account and user may spend again. Machines
+that slurmctld asks for in between are refused (``admit``), and the jobs requeued.
 
 Measured on 22.05.8: both can be changed on a pending job only ("Job is no longer pending execution"
 else, with exit 1); of an array's base id all pending tasks are changed and running ones complained
@@ -75,8 +74,10 @@ def _defer(
     by_list: dict[tuple[str, ...], list[SlurmJob]] = {}
     for job in jobs:
         rest = tuple(p for p in job.partitions if p not in public)
+        # One that names nodes of a public cloud keeps its partition: Slurm finds them in no other.
         by_list.setdefault(rest if ours.isdisjoint(job.required) else (), []).append(job)
     for rest, some in by_list.items():
+        # Before the change: after it nobody else knows what the jobs had.
         site.ledger.books.set_aside([_deferral(rows.get(j.id), j, rest, why, now) for j in some])
         words = f"it may start in {', '.join(rest)}" if rest else "it begins then"
         subjects = [job_subject(job.id) for job in some]
@@ -92,6 +93,7 @@ def _deferral(
     old: Aside | None, job: SlurmJob, rest: Sequence[str], why: Overdrawn, now: float
 ) -> Aside:
     """The values to put back: as it was before the first change."""
+    # A requeue hold is Slurm's own: to put it back would have the job wait for nothing.
     own = job.begin if job.begin > now and not job.is_requeue_hold(now) else 0.0
     return Aside(
         job=job.id,
@@ -118,16 +120,17 @@ def _narrow(
         if job.id in refused:
             _change(site, [job], begin_in=why.until - now)
             site.ledger.books.set_aside([_deferral(rows.get(job.id), job, (), why, now)])
+    # They start elsewhere, and need not wait out their requeue.
     held = [job for job in jobs if job.is_requeue_hold(now) and job.id not in refused]
     if held:
         _change(site, held, begin_in=0.0)
 
 
 def _restore(site: Site, found: Sequence[tuple[Aside, SlurmJob]], now: float) -> None:
-    """All of it in as few commands as there are different jobs. For a running one the partitions
-    stay in mind: it may be requeued, and would find no other place then. One that Slurm refuses to
-    change is tried again.
+    """All of it in as few commands as there are different jobs. One that Slurm refuses to change is
+    tried again.
     """
+    # A running one may be requeued, and would find no other place: its partitions stay in mind.
     started = [row.job for row, job in found if "PENDING" not in job.states and not row.partitions]
     if started:
         site.ledger.books.let_back(started)
@@ -135,6 +138,7 @@ def _restore(site: Site, found: Sequence[tuple[Aside, SlurmJob]], now: float) ->
     lists: dict[tuple[str, ...], list[SlurmJob]] = {}
     begins: dict[float, list[SlurmJob]] = {}
     for row, job in pending:
+        # A list or a begin time that its user has changed since is left as it is.
         if row.partitions and set(job.partitions) < set(row.partitions):
             lists.setdefault(row.partitions, []).append(job)
         if row.until and job.begin > now and abs(job.begin - row.until) <= NEAR:

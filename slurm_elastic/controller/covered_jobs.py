@@ -43,6 +43,8 @@ class CoveredJobs:
         self._jobs = {
             job: restarts[job]
             for job, then in self._jobs.items()
+            # None: by the journal of an earlier daemon, which does not tell how often it had
+            # restarted.
             if job in restarts and then in (None, restarts[job])
         }
         return tuple(sorted(self._jobs))

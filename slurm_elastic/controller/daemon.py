@@ -116,6 +116,7 @@ class Daemon:
                     for hear in self._site.steps.job_ended:
                         hear()
         finally:
+            # No request is begun any more: the spool keeps them for the next start.
             self._requests.close()
             for worker in self._all_workers:
                 worker.shutdown(wait=True, cancel_futures=True)
@@ -139,13 +140,11 @@ class Daemon:
             self._trouble = ""
 
     def tick(self) -> None:
-        """One pass: beat, repair, wake the rounds of clouds with requests, settle.
-
-        Repair stands before requests, so that after a start with an empty ledger the machines that
-        exist are adopted before others are bought for the same nodes.
-        """
+        """One pass: beat, repair, wake the rounds of clouds with requests, settle."""
         self._beat()
         self._site.ledger.refresh()
+        # Before requests: after a start with an empty ledger the machines that exist are adopted
+        # before others are bought for the same nodes.
         self._repair()
         self._wake_rounds()
         tick_all(self._tasks, self._site.ledger.state)
@@ -154,6 +153,7 @@ class Daemon:
         site, clock = self._site, self._site.monotonic()
         if clock < self._next_beat:
             return
+        # The mark first: it needs no ledger, and the beat below fails without one.
         self._leave_mark(site.ledger.check())
         site.ledger.health.beat(DAEMON, site.now(), os.getpid())
         self._next_beat = clock + BEAT

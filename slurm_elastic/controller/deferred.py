@@ -66,6 +66,7 @@ class DeferredUpdates:
             site.requeues.tick(site.slurm, site.ledger, site.now(), site.monotonic())
             keep_out(site)
         finally:
+            # Also where a job cannot be changed: the time to drain a node in may be short.
             self._settle_holds()
 
     def _settle_holds(self) -> None:

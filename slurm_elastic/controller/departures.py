@@ -1,10 +1,10 @@
 """Machines leave by an operator's word: drained, replaced, moved to another cloud.
 
 Each look goes by what Slurm and the ledger say, so that a new daemon goes on where the last one
-was. A node is told to power down when its jobs have ended (POWER_DOWN_ASAP: nothing new starts on
-it). In an aggressive departure its jobs are moved by slurm-elastic-ckptman, by a notice as a
-person would give it; one that cannot be saved is requeued and starts anew, which its operator was
-told. A job that must not be requeued, or that is no batch job, is waited for.
+was. A node is told to power down when its jobs have ended. In an aggressive departure its jobs are
+moved by slurm-elastic-ckptman, by a notice as a person would give it; one that cannot be saved is
+requeued and starts anew, which its operator was told. A job that must not be requeued, or that is
+no batch job, is waited for.
 """
 
 from __future__ import annotations
@@ -69,6 +69,7 @@ class Departures:
         step = next_step(word, list(view.values()))
         if step.leave:
             reason = f"{MAINTENANCE}{told(one, site.now())}"[:200]
+            # POWER_DOWN_ASAP: its jobs end first, and nothing new starts on it.
             node_updates.power_down_when_idle(site.slurm, step.leave, reason)
             site.record(OPERATORS, "leaving", step.leave, told(one, site.now()))
             log.info("leaving nodes=%s reason=%s", compress(step.leave), told(one, site.now()))
@@ -142,9 +143,7 @@ class Departures:
         )
 
     def _moves(self) -> dict[tuple[int, int], Migration] | None:
-        """The moves under way by job and attempt; None where ckptman was never at work. While these
-        cannot be read, nobody is requeued.
-        """
+        """The moves under way by job and attempt; None where ckptman was never at work."""
         path = self._site.config.state / FILE
         if not is_there(path):
             return None
@@ -153,6 +152,7 @@ class Departures:
                 return {(m.run.job, m.run.attempt): m for m in state.migrations()}
         except (sqlite3.Error, SlurmElasticError) as error:
             log.warning("moves of jobs cannot be read: %s", error)
+            # Not None: while these cannot be read, nobody is requeued.
             return {}
 
     def _redirect(self, one: Directive, word: Departure) -> None:

@@ -67,6 +67,7 @@ def lasting_doubt(site: Site, snapshot: ClusterSnapshot) -> str | None:
 def _shown_again(doubt: Exclusion, seen: Sequence[Instance]) -> str | None:
     lacked = frozenset(doubt.about)
     for one in seen:
+        # A machine that was launched since is no proof: the list may lack the older ones still.
         was_there = generation_time(one.generation) < doubt.since
         if one.id in lacked or (f"{NODE}{one.node}" in lacked and was_there):
             return one.id

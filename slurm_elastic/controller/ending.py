@@ -24,9 +24,8 @@ def terminate(
     """Terminate these machines of one cloud in one bulk call; the intent is written first.
 
     After an error the intent stays and reconcile repeats the call. Providers count what is gone
-    already as done. A machine that was asked for before, or was stopped, may stay although the
-    cloud took the call, as after a deletion that failed: that has ended when the cloud no longer
-    lists it, and until then it is paid, and asked for each round.
+    already as done. A machine that was asked for before, or was stopped, is paid until its cloud no
+    longer lists it, and asked for each round.
     """
     if not machines:
         return
@@ -46,6 +45,8 @@ def terminate(
         _tell(site, correlation, TERMINATE_FAILED, machines, str(error))
         return
     reach("suspend.after-call")
+    # Of those that were asked for before, or were stopped, an answer is no proof, as after a
+    # deletion that failed: they have ended when their cloud lists them no more.
     at_once = [m for m in machines if m.suspending is None and m.instance.state not in OFF]
     site.ledger.machines.ended(cloud, [m.instance.id for m in at_once], why, site.now())
     reach("suspend.after-result")

@@ -4,7 +4,7 @@ A launch has a word; of that and its node's name follows each machine's private 
 hub lets it reach one port, for ten minutes after the launch at most. There it hands in its own
 public key, and the other one is dead. A machine is told its key and no other's, or, where its cloud
 tells all machines of a launch the same, the word (``programs/tunnel.py`` makes the key of it then).
-The words follow from one secret of the head, so that a launch that is repeated tells the same.
+The words follow from one secret of the head.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ def word_of(state: Path, generation: str) -> str:
     """The word of a launch; the secret behind it is made at the first
     call. OSError where it cannot be kept.
     """
+    # Derived and not drawn, so that a launch that is repeated tells its machines the same.
     return hmac.new(_secret(state / FILE), generation.encode(), hashlib.sha256).hexdigest()
 
 

@@ -1,9 +1,9 @@
 """No offer is left for nodes that Slurm is powering up: they are given back, and the jobs move on.
 
-Measured recipe, the same on 22.05, 24.11 and 26.05: drain the other powered-down nodes of the pool
-(or the job walks into them one by one), ``power_down_force`` the failing ones (their jobs are
-requeued within 0.1 s) with an address to which nothing can be sent, lift the requeue hold of
-those jobs (121 s otherwise), and hold the failing nodes once they are POWERING_DOWN.
+Measured recipe, the same on 22.05, 24.11 and 26.05: drain the other powered-down nodes of the pool,
+``power_down_force`` the failing ones (their jobs are requeued within 0.1 s) with an address to
+which nothing can be sent, lift the requeue hold of those jobs (121 s otherwise), and hold the
+failing nodes once they are POWERING_DOWN.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ def quarantine_pool(
     hold(site, pool, [*nodes, *siblings, *drained], why)
     reach("refuse.after-hold")
     if siblings:
+        # First of all, or the job walks into these one by one.
         node_updates.drain(site.slurm, siblings, hold_reason(why))
     reach("refuse.after-drain")
     return siblings
@@ -89,6 +90,7 @@ def power_down_and_requeue(
     for job in waiting:
         # Before anything is changed: it also puts the job's own requeue setting back in the end.
         site.requeues.expect(job, site.monotonic(), set(ours), hurry=hurry)
+        # A SlurmError passes: without that leave the power-down would kill the job.
         _allow_requeue(site, job)
     # slurmctld may have taken its time over that, and some may have come up meanwhile.
     found = site.slurm.nodes(ours)
@@ -113,10 +115,9 @@ def may_force(node: SlurmNode) -> bool:
 
 
 def _allow_requeue(site: Site, job: SlurmJob) -> None:
-    """A ``--no-requeue`` job that never started loses nothing by waiting again; Slurm would fail
-    it with NODE_FAIL. ``Requeues`` puts its own setting back. One that has started (a node of its
-    may be powering up once more) keeps its user's word. SlurmError passes: powering its node down
-    without that leave would kill it.
+    """A ``--no-requeue`` job that never started loses nothing by waiting again; Slurm would fail it
+    with NODE_FAIL. ``Requeues`` puts its own setting back. One that has started (a node of its may
+    be powering up once more) keeps its user's word.
     """
     if job.requeue or "CONFIGURING" not in job.states:
         return

@@ -1,8 +1,6 @@
 """Nodes kept from Slurm while nothing can serve them: DRAIN with our reason.
 
-The order is measured (Slurm 22.05.8 to 26.05.5): DRAIN lasts on a node that is POWERED_DOWN or
-POWERING_DOWN, while a DRAIN sent to one that only has POWER_DOWN set is wiped when its suspend
-starts. So a hold is a row in the ledger first, and ``settle`` puts it on the node when it can last.
+A hold is a row in the ledger first, and ``settle`` puts it on the node when it can last.
 """
 
 from __future__ import annotations
@@ -83,6 +81,8 @@ def can_drain(node: SlurmNode) -> bool:
     """Whether a DRAIN sent now would last, hurts nobody and overwrites no admin's own."""
     if is_drained(node) or is_down(node) or is_busy(node):
         return False
+    # A DRAIN sent to a node that only has POWER_DOWN set is wiped when its suspend starts (measured
+    # on Slurm 22.05.8 to 26.05.5).
     where = phase(node)
     return where is Phase.POWERED_DOWN or "POWERING_DOWN" in node.states
 
@@ -121,24 +121,26 @@ def _settle(site: Site, view: Mapping[str, SlurmNode]) -> bool:
 
 def release(site: Site, nodes: Sequence[str], why: str, kind: str = CAPACITY) -> None:
     """Undo holds of one kind: only DRAIN with our own reason is lifted, an admin's stays, and so
-    does that of a node which is held for another cause, too. The nodes are read once more: an admin
-    may have drained one while a cloud was asked what it has.
+    does that of a node which is held for another cause, too.
     """
     with site.holding:
         _release(site, nodes, why, kind)
 
 
 def _release(site: Site, nodes: Sequence[str], why: str, kind: str) -> None:
+    # First: what a policy is to hold from now on is not free when this hold ends.
     if kind != POLICY:
         _keep_back(site, nodes)
     still = {row.scope for row in site.ledger.exclusions.holds() if row.kind != kind}
     free = [n for n in nodes if n not in still]
+    # Read once more: an admin may have drained one while a cloud was asked what it has.
     view = site.slurm.nodes(free) if free else {}
     ours = [n for n in free if n in view and is_held(view[n])]
     reach("release.before-resume")
     if ours:
         node_updates.return_to_service(site.slurm, ours)
     reach("release.after-resume")
+    # The row last: as long as it is there, a round releases what a crash has left drained.
     site.ledger.exclusions.readmit(kind, *nodes)
     reach("release.after-forget")
     log.info("released nodes=%s reason=%s", compress(nodes), why)
@@ -158,7 +160,6 @@ def _keep_back(site: Site, nodes: Sequence[str]) -> None:
 
 
 def is_held(node: SlurmNode) -> bool:
-    """Whether a node with a hold of ours is drained by us. slurmctld drops a node's reason when it
-    powers it up (22.05), and demands one of an admin.
-    """
+    """Whether a node with a hold of ours is drained by us."""
+    # Slurm 22.05 drops a node's reason when it powers it up, and demands one of an admin.
     return is_drained(node) and (node.reason.startswith(HOLD_MARK) or not node.reason)

@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 RETRIED = 60.0
 """Seconds for which a call is repeated. No key: a throttle passes within them, a cloud that is down
-does not, and others' calls wait meanwhile. Half of a boot is left to the machine in any case.
+does not, and others' calls wait meanwhile.
 """
 FIRST_PAUSE = 0.5
 SLACK = 60.0
@@ -78,10 +78,8 @@ def launch(
     """Start ``spec``. The intent is in the ledger before the cloud is called. ``tell`` records the
     decision on what was started, in the transaction that writes the result down.
 
-    A refusal cools the offer (or its market, or the cloud) down. Exceptions that are none of the
-    five leave the intent open, as the machines may exist, and are logged whole. Where an earlier
-    call may have taken effect (``again``: one of an earlier round), so do all refusals but
-    CapacityError and QuotaError: they say nothing about that one.
+    A refusal cools the offer (or its market, or the cloud) down. ``again``: a call of an earlier
+    round may have taken effect.
     """
     reach("launch.after-intent")
     call = _Call(site, spec, in_doubt=again)
@@ -95,6 +93,7 @@ def launch(
         return Launched(outcome=LaunchOutcome.IN_DOUBT, why=str(error))
     except ProviderError as error:
         return _refused(site, spec, error, in_doubt=call.in_doubt)
+    # None of the five: the machines may exist, so the intent stays open.
     except Exception as error:
         log.exception("launch failed in an unknown way generation=%s", spec.generation)
         why = bounded(f"{type(error).__name__}: {error}")
@@ -180,15 +179,14 @@ class _Call(Struct):
 
 
 def with_retries(site: Site, call: Callable[[], Answer]) -> Answer:
-    """``call``, repeated while the cloud is only busy, for RETRIED seconds at most.
-
-    Answers that only time can give are left to a later round: others' calls wait behind this one.
-    """
+    """``call``, repeated while the cloud is only busy, for RETRIED seconds at most."""
+    # Half of a boot is left to the machine in any case.
     deadline = site.monotonic() + min(RETRIED, site.shortest_boot / 2)
     pause = FIRST_PAUSE
     while True:
         try:
             return call()
+        # What only time can answer is left to a later round: others' calls wait behind this one.
         except UnsettledError:
             raise
         except TransientError as error:
@@ -208,6 +206,7 @@ def _refused(site: Site, spec: LaunchSpec, error: ProviderError, *, in_doubt: bo
         log.error("cloud denies a launch, grant the right offer=%s error=%s", spec.offer.key, error)
     elif isinstance(error, AuthError):
         report_auth(site, error)
+    # That this call is refused says nothing about an earlier one that may have taken effect.
     if in_doubt and not isinstance(error, CapacityError | QuotaError):
         return Launched(outcome=LaunchOutcome.IN_DOUBT, why=str(error))
     site.ledger.launches.failed(spec.generation, str(error), site.now())

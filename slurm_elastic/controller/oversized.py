@@ -47,10 +47,7 @@ def keep_out(site: Site) -> None:
 def too_large(
     site: Site, cloud: str, jobs: Iterable[int], nodes: Mapping[int, Sequence[str]]
 ) -> dict[int, str]:
-    """The jobs that no launch can ever serve whole in that cloud, with the first bound in
-    the way. A smaller job must have room, or nothing but the cloud itself is to be held; and each
-    pool must have been asked: where one does not tell what it has, nothing is known.
-    """
+    """The jobs that no launch can ever serve whole in that cloud, with what is in the way of it."""
     wanted = {
         job: len(nodes[job])
         for job in jobs
@@ -66,6 +63,7 @@ def too_large(
         job: f"its {count} nodes can never be had together in cloud {cloud},"
         f" {most} at most: {bound}"
         for job, count in wanted.items()
+        # Where not even a smaller job has room, it is the cloud itself that is to be held.
         if 0 < most < count
     }
 
@@ -86,6 +84,7 @@ def _most(site: Site, cloud: str) -> tuple[int, str] | None:
             offers = site.providers[cloud].offers(pool)
         except Exception as error:  # noqa: BLE001 - whatever a cloud raises, nothing is known then
             log.info("not asked how much there is pool=%s error=%r", pool.name, error)
+            # Where one pool does not tell what it has, nothing is known of all of them.
             return None
         if not offers:
             return None
@@ -126,7 +125,8 @@ def _move(site: Site, job: SlurmJob, partition: str) -> str:
 
 
 def _hold(site: Site, job: SlurmJob) -> str:
-    """Hold it and say so. Slurm would make an administrator's hold one that its user may end."""
+    """Hold it and say so."""
+    # Slurm would make an administrator's hold one that its user may end.
     if not job.reason.startswith("JobHeld"):
         site.slurm.hold(job.id)
     return f"it is held; once that is changed: scontrol release {job.label}"

@@ -65,6 +65,7 @@ class PeriodicTask:
         ended = self._site.monotonic()
         pause = max(self._period, self._pace * (ended - began))
         self._next = ended + (pause if well or self._again is None else self._again)
+        # The look itself may have ended the task.
         if self._ended:
             self._next = inf
 

@@ -81,12 +81,9 @@ class QueueWatch:
         self.pause = patience.poll
 
     def round(self, waiters: Sequence[Waiter], *, queue: bool = False) -> list[tuple[Waiter, str]]:
-        """One reading (SlurmError where it fails); ``queue`` asks for a fresh job queue.
-
-        A waiter that came after the queue was read is left for the next round: its job may not
-        have been there yet.
-        """
+        """One reading (SlurmError where it fails); ``queue`` asks for a fresh job queue."""
         began = time.monotonic()
+        # Set before anything can fail: a slurmctld that does not answer is asked at the slow pace.
         self.pause = self._patience.slow_poll
         if queue or self._queue_is_due(waiters, began):
             self._read_queue()
@@ -96,22 +93,22 @@ class QueueWatch:
         verdicts = (
             (waiter, ready_reason(self._jobs.get(waiter.job), nodes, waiter.nodes))
             for waiter in waiters
+            # The job of one that came later may not have been in the queue that was read.
             if waiter.since < self._jobs_read
         )
         return [(waiter, reason) for waiter, reason in verdicts if reason is not None]
 
     def _queue_is_due(self, waiters: Sequence[Waiter], now: float) -> bool:
-        """Whether it is old, or older than someone's coming.
-
-        squeue loads all jobs, whichever are asked for, and a queue of many thousands takes seconds:
-        it gets a twentieth of the time, a third if someone is new.
-        """
+        """Whether it is old, or older than someone's coming."""
         newcomer = any(waiter.since >= self._jobs_read for waiter in waiters)
+        # All jobs are loaded, whichever are asked for, which takes seconds for many thousands:
+        # squeue gets a twentieth of the time, a third if someone is new.
         return now - self._jobs_read >= self._jobs_cost * (2 if newcomer else 20)
 
     def _read_queue(self) -> None:
         began = time.monotonic()
         self._jobs = {job.id: job for job in self._slurm.jobs()}
+        # When it began: a job that has come since may not be in it.
         self._jobs_read = began
         self._jobs_cost = time.monotonic() - began
 
@@ -183,6 +180,7 @@ class PrologServer(Server):
         waiter = Waiter(id=number, job=hello.job, nodes=nodes, since=now)
         released: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         if not self._waiting:
+            # While nobody waited Slurm was not read: that silence is no failure.
             self._last_read = now
         self._waiting[number] = waiter, released
         self._news.set()

@@ -77,6 +77,7 @@ def provision(
     given_up: set[int] = set()
     of_cloud = site.clouds[cloud].max_booting
     if of_cloud is not None or any(site.pools[name].max_booting is not None for name in by_pool):
+        # What has come up since the last round makes room for others to boot.
         record_registrations(site, cloud)
     for name, mine in by_pool.items():
         request = request_for(correlation, site.pools[name], mine, jobs, owners)

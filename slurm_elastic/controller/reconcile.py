@@ -63,6 +63,7 @@ class Round:
             due = [a for a in requested(snapshot) if not (again and isinstance(a, Drop))]
             return apply(site, self._cloud, due, snapshot)
         finally:
+            # Also after a failure: a machine may be there of which an older reading knows nothing.
             self.served = site.monotonic()
 
     def _run(self, reading: TickReading) -> None:

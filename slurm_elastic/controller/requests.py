@@ -130,6 +130,7 @@ class Requests:
         key = part.request.id
         with self._lock:
             others = [p for name, parts in self._parts.items() if name != cloud for p in parts]
+            # All in one step: `take_in` must not find it in neither place, and begin it again.
             is_last = all(other.request.id != key for other in others)
             if is_last:
                 self._served.add(key)

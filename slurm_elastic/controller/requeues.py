@@ -58,9 +58,7 @@ class Requeues:
 
     def recall(self, ledger: Ledger, clock: float) -> None:
         """The jobs for which somebody lifted ``--no-requeue`` for while no daemon ran, or an
-        earlier one did and did not put back. They wait out their hold: slurmctld may have failed
-        their nodes itself, and tries for a while to tell these to kill the job. A machine that
-        comes up under the same name meanwhile obeys, and the job with it ends (22.05, measured).
+        earlier one did and did not put back. They wait out their hold.
         """
         for number, restarts in ledger.requeues.lifted():
             new = _recalled(number, restarts, clock)
@@ -124,21 +122,24 @@ class Requeues:
     def _postpone(self, one: _Expected) -> None:
         with self._lock:
             number = one.before.id
+            # To the end of the order: one that Slurm fails at must not keep the others from their
+            # turn.
             self._expected[number] = self._expected.pop(number, one)
 
 
 def _recalled(number: int, restarts: int, clock: float) -> _Expected:
     """Only this is known of the job as it was: that it was not to be requeued."""
     bare = SlurmJob(id=number, states=frozenset(), restarts=restarts, requeue=False)
+    # Not hurried: slurmctld may have failed its nodes itself, and tells these for a while to kill
+    # the job; a machine that comes up under the same name obeys (22.05, measured).
     return _Expected(bare, frozenset(), clock + PATIENCE, hurry=False)
 
 
 def _over(one: _Expected, job: SlurmJob, clock: float) -> bool:
-    """Whether the requeue of this job is not expected any longer. A job for which somebody else
-    lifted ``--no-requeue`` is expected while it waits for its nodes: slurmctld would fail it if
-    they do not come.
-    """
+    """Whether the requeue of this job is not expected any longer."""
     recalled = not one.before.states
+    # A job that somebody else recalled waits for nodes still: slurmctld would fail it where these
+    # do not come.
     return clock > one.deadline and not (recalled and "CONFIGURING" in job.states)
 
 

@@ -62,6 +62,7 @@ def refuse(
         else:
             site.record(correlation, "refused", (*some, *(f"job:{j}" for j in request.jobs)), why)
             forced |= power_down_and_requeue(site, some, site.slurm.nodes(some), why, correlation)
+    # A node that has come up meanwhile was not powered down: its machine may have a job.
     doomed = [m for m in machines if m.instance.node in forced]
     terminate(site, cloud, doomed, "its job could not be had whole", correlation)
 

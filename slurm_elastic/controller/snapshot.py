@@ -96,6 +96,7 @@ class CloudReader:
         passes; without a list there is none in the snapshot.
         """
         site = self._site
+        # The time of before the list: a machine that is launched while it is read is not missed.
         view, began = nodes(), site.now()
         listed = self._list()
         if listed is not None:
@@ -103,11 +104,12 @@ class CloudReader:
         return see(site, self.terms, view, listed)
 
     def _take_in(self, listed: Sequence[Instance], began: float) -> None:
-        """Facts of a list may be gone by the next one: where the file fails, memory keeps them."""
+        """Have the ledger take the list in."""
         ledger = self._site.ledger
         try:
             ledger.machines.observe(self._cloud, listed, began, self._site.pool_of)
         except sqlite3.Error as error:
+            # Facts of a list may be gone by the next one: where the file fails, memory keeps them.
             ledger.give_up(error)
             ledger.machines.observe(self._cloud, listed, began, self._site.pool_of)
 

@@ -1,7 +1,4 @@
-"""One file brought to one machine by SSH (paramiko), only if it shows the host key that it must.
-
-The text goes by standard input, so that no command line, log or error has it.
-"""
+"""One file brought to one machine by SSH (paramiko), only if it shows the host key that it must."""
 
 from __future__ import annotations
 
@@ -153,6 +150,7 @@ def run(client: paramiko.SSHClient, target: Target, script: str, text: bytes) ->
         command = f"sudo -n {command}"
     stdin, stdout, stderr = client.exec_command(command, timeout=target.timeout)
     try:
+        # By standard input, so that no command line, log or error has it.
         stdin.write(text)
         stdin.channel.shutdown_write()
         # Read to its end, which the budget of the connection sets where the machine does not.

@@ -26,13 +26,11 @@ def _is_there(job: SlurmJob) -> bool:
 def stale_instances(site: Site, machines: Iterable[Machine]) -> list[Machine]:
     """The machines (as the ledger has them) that have registered, whose node Slurm does
     not have up, and on whose node no job is but those that wait for it.
-
-    Slurm is asked here, after the ledger: a view from before may show the very power-up that a
-    machine came for.
     """
     were_up = [m for m in machines if m.registered is not None and m.suspending is None]
     if not were_up:
         return []
+    # After the ledger: a view from before may show the very power-up that a machine came for.
     view = site.slurm.nodes([m.instance.node for m in were_up])
     off = {name for name, node in view.items() if phase(node) is not Phase.UP}
     found = [m for m in were_up if m.instance.node in off]

@@ -103,15 +103,14 @@ def _start(site: Site, request: NodeRequest, machine: Machine, offer: Offer, cap
 def _intend(
     site: Site, request: NodeRequest, machine: Machine, offer: Offer, caps: Caps
 ) -> Machine | None:
-    """Decide, and write it down; None where a limit or an exclusion is in the way. The room that
-    the cloud has left is no bound: a stopped machine may have its own.
-    """
+    """Decide, and write it down; None where a limit or an exclusion is in the way."""
     node = machine.instance.node
     mine, alone = part_of(request, [node]), (Gang(nodes=(node,)),)
     reach("start.before-intent")
     with site.spending(request.pool) as scope:
         now = site.now()
         decided = next_launch(
+            # The room that the cloud has left is no bound: a stopped machine may have its own.
             mine, alone, (), [replace(offer, free=None)], scope, now,
             caps=caps, keys=site.config.ranking,
         )  # fmt: skip
@@ -144,9 +143,7 @@ class _Answer(NamedTuple):
 
 
 def _call(site: Site, one: Instance, *, again: bool = False) -> _Answer:
-    """Start it. Where an earlier call may have taken effect (``again``: one of an earlier round),
-    only a cloud that has no room, or has no such machine, tells that it does not run.
-    """
+    """Start it; ``again``: a call of an earlier round may have taken effect."""
     provider = site.providers[one.cloud]
     if not isinstance(provider, Stops):
         return _Answer("its cloud starts no stopped machines")
@@ -167,6 +164,8 @@ def _call(site: Site, one: Instance, *, again: bool = False) -> _Answer:
     except InstanceNotFound as error:
         return _Answer(str(error), ran=in_doubt)
     except ProviderError as error:
+        # After a call that may have taken effect, only a cloud without room, or without the
+        # machine, tells that it does not run.
         if not in_doubt:
             return _Answer(str(error))
         log.warning("start in doubt node=%s id=%s error=%s", one.node, one.id, error)

@@ -77,14 +77,16 @@ class Teller:
 
     def close(self) -> None:
         """Whatever waits is not told; a delivery that is under way is not waited for."""
+        # Where it is full nobody hears this: the thread is a daemon, and ends with the process.
         with contextlib.suppress(queue.Full):
             self._queue.put_nowait(None)
 
     def look(self) -> None:
-        """Hand over what is new. It is written down first: rather not told than told for ever."""
+        """Hand over what is new."""
         site = self._site
         now = site.now()
         found = [one for one in all_occasions(site) if one.event in self._notify.events]
+        # Written down before it is sent: rather not told than told for ever.
         for one in site.ledger.decisions.newly_told(
             [one.key for one in found], now, self._notify.again, MOST, HOUR
         ):

@@ -17,8 +17,8 @@ than that, and their machines are compared with it. A round that had to wait for
 
 
 class TickReading:
-    """The first round reads, the others of the tick have it; a failure is theirs, too, as each
-    would wait for the same slurmctld. Called by the threads of all clouds.
+    """The first round reads, the others of the tick have it, or its failure. Called by the threads
+    of all clouds.
     """
 
     def __init__(self, site: Site) -> None:
@@ -39,6 +39,7 @@ class TickReading:
                 try:
                     self._found = all_nodes(self._site)
                 except SlurmError as error:
+                    # The failure is kept, too: each round would wait for the same slurmctld.
                     self._found = error
             found = self._found
         if isinstance(found, SlurmError):

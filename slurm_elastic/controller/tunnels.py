@@ -145,6 +145,7 @@ class Tunnels:
             peers = (*known, *(self._staying(unlearnt, known, seen.over) if unlearnt else ()))
             if frozenset(peers) == self._applied and clock < self._due:
                 return
+            # Not known until the hub has answered: after a failure the next look tells it anew.
             self._applied = None
             self._hub(Apply(peers=peers))
             self._applied = frozenset(peers)
@@ -254,6 +255,7 @@ class Tunnels:
         self._reading = {
             name: read for name, read in self._reading.items() if name in names or not read.done()
         }
+        # A copy, as the readers of consoles add to it.
         self._told -= {told for told in self._told.copy() if told[0] not in nodes}
 
     def _read_console(self, one: Instance) -> None:

@@ -42,6 +42,7 @@ def settle(config: Config, ledger: Ledger, now: float) -> None:
     use: in theirs it may have been said already.
     """
     until, since = now - LAG, ledger.usage.settled()
+    # Ahead of now where the clock was set back: it is begun anew.
     if since is None or since > now:
         if not ledger.end_only:
             ledger.usage.settle(until, {})
@@ -137,6 +138,7 @@ def _starts(counts: Counts, books: Books) -> None:
     first: dict[str, Machine] = {m.instance.node: m for m in books.machines}
     for run in books.runs:
         nodes = [node for hostlist, _ in run.shares for node in expand(hostlist)]
+        # Also of a run before the span: the next one is not the first job of its machine.
         mine = [first.pop(node) for node in nodes if node in first]
         if not books.since <= run.begin < books.until:
             continue

@@ -3,9 +3,8 @@ trace.
 
 Two formats are read, plain or packed by gzip. That of the "Can't Be Late" paper (NSDI 2024) has
 ``metadata.gap_seconds`` and ``data``: how many machines there were at each tick (if it has only 0
-and 1: whether there were any). The other one has lifetimes of machines, ``{NAME: {"time_in_sec":
-...}, ...}``. We let the lifetimes follow one another with a minute in between. So a machine is as
-likely to be lost within an hour as those of the file were, though all of a pool are lost together.
+and 1: whether there were any). The other one has lifetimes of machines, ``{NAME:
+{"time_in_sec":...},...}``. We let the lifetimes follow one another with a minute in between.
 """
 
 from __future__ import annotations
@@ -116,6 +115,8 @@ def _one_by_one(lives: Sequence[float], path: Path) -> tuple[int, ...]:
             f"availability trace {path} lasts {sum(minutes):,} minutes, which is too long"
         )
     counts: list[int] = []
+    # So a machine is as likely to be lost within an hour as those of the file were, though all of a
+    # pool are lost together.
     for length in minutes:
         counts += [1] * length
         counts.append(0)
@@ -155,6 +156,7 @@ def bearable(points: int, what: str, length: int, span: Span) -> None:
 
 
 def _repeated(trace: Availability, span: Span) -> list[tuple[int, int]]:
+    # A trace of 0 and 1 alone says only whether there were any.
     plenty = 2**30 if max(trace.counts) <= 1 else 1
     ticks = -(-(span.end - span.begin) // trace.gap) + 1
     bearable(ticks, "availability", trace.gap * len(trace.counts), span)

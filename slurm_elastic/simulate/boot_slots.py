@@ -60,10 +60,11 @@ def last_ready(caps: Sequence[Turns], count: int, now: int, seconds: Callable[[i
 
 
 def _fitting(caps: Sequence[Turns], count: int, when: int, seconds: Callable[[int], int]) -> int:
-    """The most machines, up to ``count``, that may start then. (Fewer may boot faster.)"""
+    """The most machines, up to ``count``, that may start then."""
     while count > 0:
         left = min(cap.left(when, when + seconds(count)) for cap in caps)
         if left >= count:
             break
+        # Asked again for these alone, as fewer may boot faster.
         count = left
     return count

@@ -55,7 +55,7 @@ def tried(
     price: float = 0.5,
 ) -> Odds:
     """Run the job from ``starts`` random ticks of a trace, which repeats. ``choose`` knows the
-    trace up to the present, but if it repeats, nothing before the start: that would be the future.
+    trace up to the present, but if it repeats, nothing before the start.
     """
     chance = random.Random(seed)  # noqa: S311 - repeatable, not secret
     ticks = int(deadline // look) + 2
@@ -75,6 +75,7 @@ def tried(
                 restart=restart,
                 choose=choose,
                 price=price,
+                # Where the trace repeats, what was before the start would be the future.
                 past=pasts[first] if last > 0 else NOTHING,
             )
         )
@@ -113,7 +114,7 @@ def race(
 ) -> Finish:
     """Run the job, asking ``choose`` at each tick of ``look`` seconds. The trace repeats.
     ``price``: of spot machines, as a share of on-demand; ``past``: what was seen of them before. A
-    lost machine loses no work, as if each interruption were announced.
+    lost machine loses no work.
     """
     now, left, where, starting, restarts = 0.0, work, Where.WAITING, 0.0, 0
     done, paid = dict.fromkeys(Where, 0.0), dict.fromkeys(Where, 0.0)
@@ -122,6 +123,7 @@ def race(
         spot = available[tick % len(available)]
         past = past.then(look, spot=spot)
         if where is Where.SPOT and not spot:
+            # No work is lost with it, as if each interruption were announced.
             where, starting = Where.WAITING, 0.0
         choice = choose(
             Race(

@@ -3,8 +3,8 @@
 The first waiting job gets a reservation at the earliest time at which it fits if the running jobs
 run to their limits (``shadow``); ``extra`` is how many nodes are left then. A later job may start
 before it if it fits now and either ends by its own limit before the shadow, or needs no more than
-the extra nodes. A job beyond its limit may end at any moment. At the same second, ends come before
-arrivals. ``queueing`` does the same for machines that come and go; a test proves that they agree.
+the extra nodes. At the same second, ends come before arrivals. ``queueing`` does the same for
+machines that come and go; a test proves that they agree.
 """
 
 from __future__ import annotations
@@ -151,6 +151,7 @@ class _Easy:
             if missing <= 0:
                 break
         shadow = expected[at] // self.count
+        # A running job beyond its limit may end at any moment.
         self.shadow = shadow = shadow if shadow > now else now
         beyond = (shadow + 1) * self.count  # all nodes that are free at the shadow count
         at += 1
@@ -189,5 +190,6 @@ class _Easy:
         for job in same:
             if limit[job] <= room:
                 return job
+        # The shortest of them has begun: without the new one each look would search in vain.
         self.shortest[size] = min([limit[job] for job in same])
         return FAR

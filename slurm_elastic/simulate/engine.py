@@ -4,9 +4,7 @@ Time is whole seconds. At the same second, ends and losses of machines come firs
 then machines that become ready. After that come the waiting jobs, then growth, then release.
 
 With ``Slurm`` growth a job may also get machines that do not run yet, and starts when they are
-ready. With the other policies machines boot by themselves, and jobs start on idle ones. When a
-job's own machines are ready, nothing changes for anybody else, unless bounds count booting
-machines. So that is no event, only a time at which a waiting queue is looked at.
+ready. With the other policies machines boot by themselves, and jobs start on idle ones.
 """
 
 from __future__ import annotations
@@ -82,6 +80,7 @@ class Engine(Moves):
         pools, running, misfits, grower = self.pools, self.runs.now, self.misfits, self.grower
         arrival, idle_since, warm, warmed = 0, now, self.warm, bool(self.warm)
         soon = submit[0] if count else NEVER
+        # One that never comes, so that the heap is never empty.
         heappush(events, NEVER << 35)
         while True:
             top = events[0]
@@ -97,6 +96,8 @@ class Engine(Moves):
                 return self.now
             else:
                 now = soon
+            # No event, as it changes nothing for anybody else unless bounds count booting machines:
+            # only a time at which a waiting queue is looked at.
             ready = queue.next_ready(self.now) if waiting and readies else NEVER
             if ready < now:
                 now = ready

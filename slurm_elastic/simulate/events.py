@@ -243,6 +243,7 @@ class Moves:
         pool, offer = payload % POOLS, payload // POOLS
         machines = self.pools[pool]
         loss, market = machines.falls[offer], machines.sold[offer].market
+        # That loss has moved since, and with it the warning, which has an event of its own.
         if market is None or loss < 0 or max(loss - market.notice, 0) > now:
             return
         over, batch = machines.over(offer, loss), len(machines.batch_start)
@@ -263,6 +264,7 @@ class Moves:
     def _move(self, job: int, now: int) -> None:
         """A saved job leaves the machines that will be lost; these end now."""
         run, batch, loss = self.moving.pop(job, (None, 0, 0))
+        # It has ended, or was lost and runs anew.
         if run is None or self.runs.now.get(job) is not run:
             return
         self._interrupt(job, run.pool, batch, run.need, now, loss)
@@ -273,6 +275,7 @@ class Moves:
         """The cloud takes spot machines, the youngest first; their jobs go back into the queue."""
         pool, offer = payload % POOLS, payload // POOLS
         machines = self.pools[pool]
+        # That loss has moved since, and has another event.
         if machines.falls[offer] != now:
             return
         machines.falls[offer] = -1
@@ -315,6 +318,7 @@ class Moves:
             run = self._empty(machines, machines.shared, run, now, loss)
         else:
             machines.expected.drop(run.expected)
+        # Until the run is ready only its idle machines are up: the others boot.
         lost, up = 0, run.need if run.ready < now else run.idle
         for held, count in run.pieces:
             if up <= 0:

@@ -174,6 +174,7 @@ def _pool_problems(machines: PoolMachines) -> list[str]:
             leased += count * (end - start)
     if leased != machines.up_area:
         found.append(f"{name}: leases last {leased} s, machines were up {machines.up_area} s")
+    # Of machines that the cloud took an hour may be refunded: used, and not paid.
     if not any(machines.leases.reclaimed) and machines.leases.billed < machines.busy_area:
         found.append(
             f"{name}: {machines.leases.billed} s were paid, {machines.busy_area} s were used"

@@ -15,7 +15,7 @@ from slurm_elastic.simulate.shared_machines import SharedMachines
 def machines_of(scenario: Scenario, jobs: Jobs) -> list[PoolMachines]:
     """The machines of a scenario's pools for these jobs, with their limits on booting: first each
     pool's own, then shared ones. If a limit is shared, idle machines go when they are due even if
-    jobs wait, as with Slurm's SuspendTime: another pool may need their place.
+    jobs wait, as with Slurm's SuspendTime.
     """
     found = [
         PoolMachines(pool, scenario.order, scenario.seed + index)
@@ -55,4 +55,5 @@ def _share(limits: Limits, members: Sequence[PoolMachines]) -> None:
     growing = [one for one in members if one.pool.machines > one.pool.standing]
     if reached and len(growing) > 1:
         for one in growing:
+            # Another pool may need their place, also while jobs wait for this one.
             one.yields = True

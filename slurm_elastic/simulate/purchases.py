@@ -81,6 +81,7 @@ class Purchases:
             sales = [(standing.offer, count)]
         else:
             sales = self._decide(pool, count, now, whole=whole)
+        # Under common limits this may leave less to the other pools.
         if not self.unlimited:
             self._forget(but=pool)
         return sales
@@ -163,9 +164,7 @@ class Purchases:
     def _remember(
         self, pool: int, count: int, placement: Placement, scope: Scope, now: int
     ) -> None:
-        """Keep the decision for as many machines as would have been decided in the same way. Not if
-        a limit rules an offer out, as it may no longer do so next time.
-        """
+        """Keep the decision for as many machines as would have been decided in the same way."""
         machines, standing = self.pools[pool], self._standing[pool]
         best, left = placement.ranked[0].offer, PLENTY
         if not self.unlimited:
@@ -173,6 +172,7 @@ class Purchases:
             offers = self._offers(pool, now)
             if placement.rejected:
                 unused = rank(many, offers, replace(scope, usage=Usage()), now, self.keys)
+                # A limit rules an offer out, which it may do no longer the next time.
                 if len(unused.rejected) < len(placement.rejected):
                     return
             first = rank(many, offers, scope, now, self.keys).ranked[0]

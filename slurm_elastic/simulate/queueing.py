@@ -4,9 +4,6 @@ pools.
 The first job that cannot start gets a reservation in the pool in which it should start first
 (``easy`` has the rule); no later job may delay it there. With several reservations the first so
 many jobs get one, and a job may start if it fits in between.
-
-Between two looks at the whole queue we compare an arriving job only with the present reservation:
-for the other jobs nothing has changed but the time, which never helps them.
 """
 
 from __future__ import annotations
@@ -92,6 +89,8 @@ class Queue:
             if not self._place(job, now):
                 self.waiting.append(job)
                 self.full = True
+        # Compared with the reservation alone: for the other jobs nothing has changed since the last
+        # look but the time, which never helps them.
         elif not self._place(job, now):
             insort(self.waiting, job)
 
@@ -110,9 +109,7 @@ class Queue:
         return readies[0] if readies else NEVER
 
     def schedule(self, now: int) -> None:
-        """Look at the whole queue: start jobs, reserve for the first that cannot start, backfill.
-        Look again if a purchase failed that the reservation may have counted on.
-        """
+        """Look at the whole queue: start jobs, reserve for the first that cannot, backfill."""
         self.shadow, self.head, self._reserved, self._seat = NEVER, None, None, None
         if self.scenario.reservations > 1:
             self._schedule_deep(now)
@@ -128,6 +125,7 @@ class Queue:
             self._reserve(queue[0], now)
             if len(queue) > 1 and self._any_free():
                 self._backfill(now)
+                # A purchase failed that the reservation may have counted on.
                 if self.stale:
                     self.schedule(now)
 

@@ -183,11 +183,12 @@ class Runs:
 
 def _notices(run: Run, until: int, market: SpotMarket) -> tuple[Notice, ...]:
     """What the cloud says before it takes the machines: a recommendation first, if it gives one,
-    then the warning. A job hears nothing before it runs.
+    then the warning.
     """
     name = str(run.job)
     found = []
     if market.rebalance > market.notice:
+        # A job hears nothing before it runs.
         seen = float(max(until - market.rebalance, run.ready))
         found.append(Notice(instance=name, kind=NoticeKind.REBALANCE, seen=seen))
     if market.notice > 0:

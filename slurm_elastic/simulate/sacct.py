@@ -129,6 +129,7 @@ def _read(file: IO[bytes], history: History, most: int | None) -> None:
     try:
         _parse(text, history, most)
     finally:
+        # Or the end of the wrapper would close the file, which may be standard input.
         text.detach()
 
 

@@ -104,6 +104,7 @@ class Grower:
         demand = self.demand(queue, head, running, now)
         growth = desired_growth(self.policy, demand, self.caps, _NOTHING)
         if growth is not None and not pools:
+            # Of none, so that it does not count as a growth that covers these jobs.
             growth = Growth(0, "no machines, or only public ones, could be started")
         if self._once and covers(self.policy, growth):
             self.covered.update(queue)

@@ -45,6 +45,7 @@ def cost(outcome: RunResult) -> Steps:
     for pool in outcome.pools:
         for batch, end, count, reclaimed in pool.leases.rows():
             dollars = count * pool.leases.bill(batch, end, reclaimed=bool(reclaimed))[1]
+            # A second at least, also of a lease that was cut off before its bill began.
             begin = min(pool.batch_start[batch], end - 1)
             rates += [(begin, dollars / (end - begin)), (end, -dollars / (end - begin))]
     found: Steps = []

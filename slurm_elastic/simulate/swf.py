@@ -1,6 +1,6 @@
 """Reads job histories in the Standard Workload Format: 18 numbers a line, ``;`` before comments.
 
-Files are read line by line, so that a job takes only 64 bytes of memory; ``.gz`` is unpacked on the
+Files are read line by line, so that a job takes only 80 bytes of memory; ``.gz`` is unpacked on the
 way. A line that cannot be used is left out, and its number is told with a reason; nothing is
 guessed:
 

@@ -54,6 +54,7 @@ class Watchdog:
         self._bound, self._monotonic, self._dry_run = bound, monotonic, dry_run
         self._kept = kept or {}
         self._beat = self._read_beat()
+        # By our own looks alone: what was before our start nobody here has seen.
         self._silent_since = monotonic()
         self._standing: dict[str, Mapping[str, Standing]] = {}
         self._said = ""
@@ -80,6 +81,7 @@ class Watchdog:
         for cloud, provider in self._providers.items():
             seen = self._list(cloud, provider)
             if seen is None:
+                # What a cloud did not answer begins its count anew.
                 self._standing.pop(cloud, None)
                 continue
             before = self._standing.get(cloud, {})
@@ -155,6 +157,7 @@ class Watchdog:
             and node not in busy
             and is_unneeded(nodes[node])
         ]
+        # The daemon may have come back while the cloud was read.
         if not still or (self._read_beat() != self._beat):
             return
         ids = [action.machine for action in still]

@@ -66,11 +66,10 @@ class Situation(Struct, frozen=True, kw_only=True):
 
     @property
     def since(self) -> float:
-        """From when on work would be lost: a save beside which the job works on holds what was done
-        when it began.
-        """
+        """From when on work would be lost."""
         if self.last is None:
             return self.started
+        # A save beside which the job works on holds what was done when it began.
         return max(self.started, self.last if self.blocking else self.last - self.cost)
 
 
@@ -90,10 +89,10 @@ class Hour(Policy, frozen=True, tag="hour"):
     """Once in each paid lease, ``margin`` seconds before its end. ``every`` (s) stands for the
     lease where none can hold a save, as where machines are paid by the second.
 
-    The margin must hold a checkpoint and the time between two looks: EC3 leaves it open, 200 s fits
-    its 160 s and 30 s. A margin shorter than ``dump`` is widened to it.
+    A margin shorter than ``dump`` is widened to it.
     """
 
+    # EC3 leaves it open: it must hold a checkpoint (160 s) and the time between two looks (30 s).
     margin: Seconds = 200.0
     every: SecondsOver = HOUR
 
@@ -129,7 +128,7 @@ class Threshold(Policy, frozen=True, tag="threshold"):
 
     The threshold is (price + bid) / 2 with the price at launch or at the last checkpoint; every
     ``period`` seconds from the launch it becomes (mean price of the last period + bid) / 2, the
-    mean weighted by time. Above the bid the machine is lost anyway.
+    mean weighted by time.
     """
 
     margin: Seconds = 200.0
@@ -143,6 +142,7 @@ class Threshold(Policy, frozen=True, tag="threshold"):
         price = price_at(situation.prices, situation.now)
         if limit is None or price is None or situation.bid is None:
             return None
+        # Above the bid the machine is lost anyway.
         if not limit < price <= situation.bid:
             return None
         return SaveJob(
@@ -204,9 +204,7 @@ class ThresholdStatic(Policy, frozen=True, tag="threshold_static"):
 class Daly(Policy, frozen=True, tag="daly"):
     """At the interval that loses least, from what a checkpoint takes and the observed mean time to
     interruption of the job (``mtti`` here overrides it; where nothing is known, six hours are
-    taken). For a job
-    that works on meanwhile it is counted from the beginning of its last save, and never shorter
-    than a save.
+    taken). For a job that works on meanwhile it is counted from the beginning of its last save.
 
     ``order`` 1 is Young's interval, 2 Daly's. ``least`` bounds the interval from below.
     """
@@ -232,6 +230,7 @@ class Daly(Policy, frozen=True, tag="daly"):
         """Seconds of work between two checkpoints."""
         mtti = self.mtti or situation.mtti or DEFAULT_MTTI
         rule = young_interval if self.order == 1 else daly_interval
+        # A save beside which the job works on must be over before the next one begins.
         least = self.least if situation.blocking else max(self.least, situation.dump)
         return max(rule(situation.dump, mtti), least)
 
@@ -373,6 +372,7 @@ def young_interval(dump: float, mtti: float) -> float:
 
 def daly_interval(dump: float, mtti: float) -> float:
     """Daly's higher-order interval of work between checkpoints, seconds."""
+    # The formula below is an expansion that holds for shorter saves only.
     if dump >= 2 * mtti:
         return mtti
     ratio = dump / (2 * mtti)

@@ -55,8 +55,8 @@ class Spells(Struct, frozen=True):
 
 class Past(Struct, frozen=True):
     """A spot market as it was seen: the spells ``ups`` with spot machines and ``downs`` without
-    that are over, and the one under way, ``spot`` or not, which is ``age`` old. The first one seen
-    is not counted when it ends, as nobody saw it begin (``whole``).
+    that are over, and the one under way, ``spot`` or not, which is ``age`` old. ``whole``: somebody
+    saw that one begin.
     """
 
     ups: Spells = Spells()
@@ -72,6 +72,7 @@ class Past(Struct, frozen=True):
         if spot is self.spot:
             return replace(self, age=self.age + look)
         fresh = replace(self, spot=spot, age=0.0, whole=True)
+        # The first spell seen counts for nothing, as nobody saw it begin.
         if not self.whole:
             return fresh
         ended = self.age + look

@@ -16,9 +16,6 @@ preemption     Slurm, for a job of higher  moved, within the site's GraceTime   
                priority
 unsavable      its first saves, that fail  requeued to on-demand, where a site wants   yes
 =============  ==========================  ==========================================  ===========
-
-A planned end is answered as late as a save allows: the job may end by itself until
-then.
 """
 
 from __future__ import annotations
@@ -96,12 +93,13 @@ class Threat(Struct, frozen=True, kw_only=True):
 
     def begins(self, job: SlurmJob, dump: float, slack: float) -> float:
         """When this is to be answered for a job on it whose save may take ``dump`` seconds, with
-        ``slack`` seconds kept. A job with a new limit works for half of it at least: else it would
-        only be saved.
+        ``slack`` seconds kept.
         """
         if self.cause not in PLANNED or self.until is None:
             return self.since
+        # As late as a save allows: the job may end by itself until then.
         at = self.until - dump - slack - LEAD
+        # A job with a new limit works for half of it at least: else it would only be saved.
         return max(at, (job.start + self.until) / 2) if self.cause is Cause.LIMIT else at
 
     def concerns(self, job: SlurmJob) -> bool:
@@ -268,15 +266,14 @@ def due(
 
 
 def notices(threats: Iterable[Threat], now: float) -> tuple[Notice, ...]:
-    """The threats as a checkpoint policy sees them. One that takes the machine away is seen now,
-    whenever it came: a job that is to be moved is saved for that, though a periodic save may have
-    come in between.
-    """
+    """The threats as a checkpoint policy sees them."""
     return tuple(
         Notice(
             instance="",
             node=one.what,
             kind=NoticeKind.REBALANCE if one.answer is Response.SAVE else NoticeKind.INTERRUPTION,
+            # Now, where the machine goes, whenever that was heard: a periodic save in between is no
+            # answer to it, as the job is to be moved.
             seen=one.since if one.answer is Response.SAVE else now,
             deadline=one.until,
             reason=one.why,

@@ -117,20 +117,19 @@ class SteadyStream(Policy, frozen=True, tag="steady_stream"):
         return Growth(1, f"{brief(demand.seconds)} of work wait, over {brief(5 * self.waste)}")
 
     def surplus(self, demand: Demand) -> int:
-        """Machines to flag: all but one (or what the head needs, which the paper's serial jobs do
-        not say) when under ``3 waste`` seconds of work wait.
+        """Machines to flag: all but one (or what the head needs) when under ``3 waste`` seconds of
+        work wait.
         """
         if demand.seconds >= 3 * self.waste:
             return 0
+        # The paper's jobs are serial and do not say what a parallel head needs.
         kept = demand.queue[0].nodes if demand.queue else 1
         return max(demand.idle + demand.busy - kept, 0)
 
 
 class Bursts(Policy, frozen=True, tag="bursts"):
-    """A machine for every ``2 waste`` seconds of newly waiting work, at least one, less those idle.
-
-    The paper does not say whether a job counts again at the next look: it does not, or its twenty
-    jobs would not have got the six machines that it reports.
+    """A machine for every ``2 waste`` seconds of new work that waits, one at least, less those
+    idle.
     """
 
     waste: WholeOver = 180
@@ -138,6 +137,8 @@ class Bursts(Policy, frozen=True, tag="bursts"):
 
     def grow(self, demand: Demand) -> Growth | None:
         """As many as the new work is worth."""
+        # New jobs only: the paper does not say so, but counted again its twenty jobs would not have
+        # got the six machines that it reports.
         seconds = sum(job.limit for job in demand.fresh)
         wanted = max(seconds // (2 * self.waste), 1) if seconds else 0
         return _for_fresh(
@@ -159,10 +160,7 @@ class GroupBursts(Policy, frozen=True, tag="group_bursts"):
 
 
 class Ratio(Policy, frozen=True, tag="ratio"):
-    """Machines for the waiting jobs beyond the number of running ones, ``slots`` jobs a machine.
-
-    vcluster's ceil(v (k - 1)) with k = waiting / running, written so that it also grows from none.
-    """
+    """Machines for the waiting jobs beyond the number of running ones, ``slots`` jobs a machine."""
 
     slots: Jobs = 1
     period: WholeOver | None = 30
@@ -170,6 +168,8 @@ class Ratio(Policy, frozen=True, tag="ratio"):
     def grow(self, demand: Demand) -> Growth | None:
         """Enough that as many run as wait."""
         waiting, running = len(demand.queue), max(demand.running, 1)
+        # This is ceil(v (k - 1)) with k = waiting / running, so written that it also grows from
+        # none.
         over = waiting - running if demand.up else waiting
         wanted = -(-max(over, 0) // self.slots) - demand.booting
         if wanted > 0:
@@ -270,9 +270,8 @@ AnyGrowth = Slurm | OnDemand | SteadyStream | Bursts | GroupBursts | Ratio | Sem
 
 
 def _for_fresh(wanted: int, demand: Demand, reason: str) -> Growth | None:
-    """The machines that new jobs need beyond the idle machines; those that boot belong to older
-    ones.
-    """
+    """The machines that new jobs need beyond the idle machines."""
+    # Less the idle ones alone: those that boot belong to older jobs.
     count = wanted - demand.idle
     return Growth(count, reason) if count > 0 else _for_head(demand)
 

@@ -56,7 +56,7 @@ def _moment(
 
 
 def _remaining(moment: GroupSnapshot, plan: ScalingPlan) -> Iterable[PoolSnapshot]:
-    """The machines that these jobs leave to the next ones. Warm machines are seen to once."""
+    """The machines that these jobs leave to the next ones."""
     need = sum(job.nodes * max(job.times, 1) for job in moment.queue)
     gone = {leave.node for leave in plan.leaves}
     for pool in moment.pools:
@@ -67,6 +67,7 @@ def _remaining(moment: GroupSnapshot, plan: ScalingPlan) -> Iterable[PoolSnapsho
         need -= of_idle + of_booting
         yield replace(
             pool,
+            # Warm machines are seen to once, with the first jobs.
             rules=replace(pool.rules, min_idle=0),
             room=pool.room - started,
             idle=idle[of_idle:],

@@ -3,7 +3,6 @@
 Source: Niu et al., "Building semi-elastic virtual clusters for cost-effective HPC cloud resource
 provisioning" (SC '13, IEEE TPDS 2015), Equations 3 and 4. For the factors the paper only cites
 Trigg and Leach (1967): each is |E/M| of its own level's smoothed error and smoothed absolute error.
-Years ahead a parabola says little: it falls to nothing or runs into its bounds.
 """
 
 from __future__ import annotations
@@ -64,4 +63,5 @@ class Smoothed(NamedTuple):
     def ahead(self, steps: int, most: float) -> float:
         """Equation 3, kept within 0 and the least of ``most`` and twice the highest value."""
         value = self.level + self.slope * steps + self.change * steps * steps / 2
+        # Years ahead a parabola says little: it falls to nothing or runs into these bounds.
         return min(max(value, 0.0), most, 2 * self.highest)

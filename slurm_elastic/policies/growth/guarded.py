@@ -48,6 +48,7 @@ def _answer(policy: OwnGrowth, ask: Callable[[], T]) -> T:
         return ask()
     except (GrowthError, KeyboardInterrupt):
         raise
+    # SystemExit, too: a policy of another package must not end the thread that asks it.
     except BaseException as error:
         raise GrowthError(f"growth policy {_name(policy)} fails: {of_stranger(error)}") from error
 

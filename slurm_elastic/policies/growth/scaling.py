@@ -139,9 +139,9 @@ def holds_back(growth: AnyGrowth) -> bool:
 
 
 def decide(now: GroupSnapshot) -> ScalingPlan:
-    """Everything of one moment, of pools that all of its jobs may use: what the growth policy
-    wants and what warm pools lack, then what is too much; machines go by their idle time only
-    while no job waits. Where the policy fails, nothing starts and nothing ends.
+    """Everything of one moment, of pools that all of its jobs may use: what the growth policy wants
+    and what warm pools lack, then what is too much. Where the policy fails, nothing starts and
+    nothing ends.
     """
     try:
         return _decided(now)
@@ -343,6 +343,7 @@ def _warm(pool: PoolSnapshot, starts: Sequence[ScaleUp]) -> ScaleUp | None:
 
 
 def _leaving(now: GroupSnapshot, plan: ScalingPlan) -> ScalingPlan:
+    # By its idle time a machine goes only while no job waits; a flagged one goes in any case.
     pools = () if now.queue else now.pools
     due = [leave for pool in pools for leave in _due(pool, now.now)]
     return ScalingPlan(leaves=(*_flagged(now), *due), covered=plan.covered, unserved=plan.unserved)
@@ -372,6 +373,7 @@ def _flagged(now: GroupSnapshot) -> list[ScaleDown]:
     pools = [pool for pool in now.pools if isinstance(pool.rules.release, Flagged)]
     count = excess(now.growth, demand_of(now)) if pools else 0
     leaves: list[ScaleDown] = []
+    # The pools come in the order in which they are used: the last one is missed least.
     for pool in reversed(pools):
         most = spare(len(pool.idle), pool.rules.min_idle)
         nodes = [one.node for one in pool.idle][:most] + list(pool.taken)

@@ -120,11 +120,10 @@ def unwanted(
     leaving: Mapping[str, str],
     now: float,
 ) -> dict[str, str]:
-    """Why stopped machines of one cloud are to end, by id (``leaving``: by an operator's
-    word). If there are too many, the oldest end.
-    """
+    """Why stopped machines of one cloud are to end, by id (``leaving``: by an operator's word)."""
     found: dict[str, str] = {}
     left: dict[str, set[str]] = {}
+    # The youngest first: where a pool has too many, the oldest end.
     for machine in sorted(stopped, key=lambda m: (-born(m), m.instance.id)):
         one, pool = machine.instance, pools.get(machine.pool)
         nodes = left.setdefault(machine.pool, set())
@@ -150,7 +149,7 @@ def to_start(
     recipes: Recipes,
     now: float,
 ) -> list[Machine]:
-    """The stopped machines that may serve these nodes of a pool, the cheapest to run first."""
+    """The stopped machines that may serve these nodes of a pool, one for each node."""
     fitting = [
         m
         for m in stopped
@@ -161,5 +160,6 @@ def to_start(
         and not unfit(m, pool, now)
         and recipes.same(m)
     ]
+    # Of several of a node the youngest takes the place of the others.
     by_node = {m.instance.node: m for m in sorted(fitting, key=born)}
     return list(by_node.values())

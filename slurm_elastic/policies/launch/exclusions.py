@@ -142,6 +142,7 @@ def of_refusal(
         return key, capacity, DENIED, f"{error.code}: {error.message}"
     if isinstance(error, AuthError):
         return of_cloud, AUTH_COOLDOWN, error.code, error.message
+    # A quota is the account's for the whole market; a lack of capacity is one offer's.
     if isinstance(error, QuotaError):
         return of_market, quota, error.code, error.message
     return of_offer, capacity, error.code, error.message
@@ -210,10 +211,10 @@ def after_failures(
 ) -> Exclusion:
     """The pool's breaker when ``count`` more machines have failed: ``words`` say how.
 
-    It opens at ``limit`` in a row, and anew when the machine that was tried fails, too. One that is
-    open stays so no longer for the machines that were on their way.
+    It opens at ``limit`` in a row, and anew when the machine that was tried fails, too.
     """
     failures = before.count + count
+    # An open breaker is drawn out by a trial that fails, not by machines that were on their way.
     tried = before.until and before.until <= now
     if not tried and (before.until or failures < limit):
         return replace(before, count=failures, cause=before.cause if before.until else words)
@@ -254,15 +255,16 @@ class Boot(Struct, frozen=True, kw_only=True):
 
 def to_cool_down(failed: Sequence[Boot], others: Iterable[Boot], pool: str) -> tuple[str, ...]:
     """The things not to be asked for a while after these machines of a pool did not register (keys
-    of cool-downs): ``pool``, the key of all of it, as an image, a network or a key is at fault
-    mostly.
+    of cool-downs): ``pool`` is the key of all of it.
 
-    Where a machine of the pool (``others``) has registered since one of them was launched, the pool
-    works: only offers of which none has. Nothing, where one has of each: single machines fail.
+    Where machines of the pool (``others``) have registered since one of them was launched, only the
+    offers of which none has; nothing, where one has of each.
     """
     since = min(boot.launched for boot in failed)
     proofs = [b for b in others if b.registered is not None and b.registered >= since]
+    # An image, a network or a key is at fault mostly, as nothing of the pool has come up since.
     if not proofs:
         return (pool,)
+    # The pool works: where each offer has a proof, single machines have failed.
     proven = {boot.offer for boot in proofs}
     return tuple(dict.fromkeys(b.offer for b in failed if b.offer not in proven))

@@ -89,13 +89,11 @@ def gangs(
 
 
 def select(todo: Iterable[Gang], had: Collection[str], room: int) -> tuple[str, ...]:
-    """The nodes to ask for, at most ``room``: unit by unit, those that fit whole.
-
-    In this order, so that a cloud that gives fewer breaks the last unit only.
-    """
+    """The nodes to ask for, at most ``room``: unit by unit, those that fit whole."""
     chosen: dict[str, None] = {}
     for unit in todo:
         lacks = [n for n in unit.nodes if n not in had and n not in chosen]
+        # In this order, so that a cloud that gives fewer breaks the last unit only.
         if lacks and len(chosen) + len(lacks) <= room:
             chosen.update(dict.fromkeys(lacks))
     return tuple(chosen)

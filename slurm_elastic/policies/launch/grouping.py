@@ -47,6 +47,7 @@ class Group(Struct, frozen=True, kw_only=True):
 def grouped(reasons: Iterable[tuple[Offer, str]]) -> tuple[Group, ...]:
     """The offers by cause, the largest group first, then in the order in which they came."""
     pairs = list(reasons)
+    # The longest first, as one name may be the beginning of another.
     names = sorted({n for o, _ in pairs for n in (o.instance_type, o.zone)}, key=len, reverse=True)
     named = re.compile("|".join(re.escape(name) for name in names)) if names else None
     found: dict[str, tuple[str, list[str]]] = {}

@@ -80,6 +80,7 @@ def next_launch(
     best, *others = placement.ranked
     nodes = nodes[: min(best.room, allowed)]
     market = best.offer.market
+    # The cloud may put all nodes on any of these, so each must hold all of them within every bound.
     fitting = (r.offer for r in others if r.offer.market is market and r.room >= len(nodes))
     return NextLaunch(
         placement=placement,

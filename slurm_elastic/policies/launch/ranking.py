@@ -60,7 +60,7 @@ def location(_request: NodeRequest, offer: Offer) -> float:
 
 
 def market(_request: NodeRequest, offer: Offer) -> float:
-    """Reserved, then spot, then on-demand; spot that costs no less than on-demand ranks with it."""
+    """Reserved, then spot, then on-demand, then spot that costs no less than on-demand."""
     if offer.market is Market.SPOT and not _spot_is_cheaper(offer):
         return float(_MARKET_ORDER[Market.ON_DEMAND]) + 0.5
     return float(_MARKET_ORDER[offer.market])
@@ -109,10 +109,7 @@ def rank(
     now: float,
     keys: Sequence[str] = DEFAULT_KEYS,
 ) -> Placement:
-    """Offers that can serve ``request`` now, best first, with their room; the others with why.
-
-    Ties are broken by the offer's key, so the answer does not depend on the order of ``offers``.
-    """
+    """Offers that can serve ``request`` now, best first, with their room; the others with why."""
     ranked: list[Ranked] = []
     rejected: list[Rejected] = []
     offers = tuple(offers)
@@ -126,6 +123,7 @@ def rank(
         else:
             ranked.append(Ranked(offer=offer, room=room, reason=_praise(offer, bound)))
     order = [KEYS[name] for name in keys]
+    # Of equal ones by their key, so that the order in which clouds answer has no say.
     ranked.sort(key=lambda r: (*(key(request, r.offer) for key in order), r.offer.key))
     rejected.sort(key=lambda r: r.offer.key)
     return Placement(request=request, ranked=tuple(ranked), rejected=tuple(rejected))
@@ -169,12 +167,12 @@ def serving(
 def ceiling(request: NodeRequest, offers: Iterable[Offer], scope: Scope) -> tuple[int, str]:
     """How many nodes of ``request`` could ever be had by these offers under the limits of
     ``scope``, and the bound that says so: with nothing in use, nothing refused, all stock free,
-    spot at no price, typed prices true, and those bought first that may cost least, as the site's
-    order may pass over any other. A bound that comes and goes says nothing about never.
+    spot at no price, and typed prices true. A bound that comes and goes says nothing about never.
     """
     bounds: list[str] = []
     misfits: list[str] = []
     nodes, usage, nothing = request.nodes, Usage(), Excluded(request.pool, (), 0.0)
+    # Those that may cost least are bought first, as the site's order may pass over any other.
     for offer in sorted(map(_at_best, offers), key=lambda o: (o.worst_price, o.key)):
         calm = Scope(limits=scope.limits, cloud_limits=scope.cloud_limits, usage=usage)
         why = _rejection(request.pool, offer, calm, nothing)

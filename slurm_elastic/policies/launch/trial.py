@@ -93,15 +93,14 @@ class Rest(Struct, frozen=True, kw_only=True):
 
 
 def is_over(rest: Rest) -> bool:
-    """Whether no machine is left and none can come any more. Where none was ever seen, the
-    ResumeProgram that slurmctld has called may not have written its request yet: then the node has
-    to be powered down first, which takes SuspendTimeout.
-    """
+    """Whether no machine is left and none can come any more."""
     node = rest.node
     if node is None or phase(node) is Phase.POWERING_UP or rest.requested or rest.launching:
         return False
     if any(machine.ended is None for machine in rest.machines):
         return False
+    # Where no machine was ever seen, a ResumeProgram that was called may not have written its
+    # request yet: the node is powered down first, which takes SuspendTimeout.
     return bool(rest.machines) or rest.refused or phase(node) is Phase.POWERED_DOWN
 
 

@@ -150,8 +150,9 @@ def _first(question: _Question) -> Verdict:
 
 
 def is_kept(job: SlurmJob, at: float) -> bool:
-    """Whether something else than machines keeps the job; a begin time's reason outlives it."""
+    """Whether something else than machines keeps the job."""
     if job.reason == "BeginTime":
+        # Slurm leaves the reason there when the time has come.
         return job.start > at
     return job.is_held_by_slurm or job.reason.startswith(_KEPT)
 
@@ -282,7 +283,9 @@ def _qos(question: _Question) -> str:
 
 
 def _not_in(what: str, own: str, allowed: Collection[str], question: _Question) -> str:
-    """Slurm itself has let a job in that it would start, by the account's parent perhaps."""
+    """Why ``own`` is not among those that the cloud lets in; empty where it is."""
+    # Slurm has let the job in itself, by the account's parent perhaps, unless its reason says
+    # otherwise (the first two of `_KEPT` are about accounts).
     let_in = question.listed and not question.job.reason.startswith((*_KEPT[:2], "QOSNot", "Inv"))
     if let_in or not allowed or own.lower() in {name.lower() for name in allowed}:
         return ""
@@ -345,7 +348,7 @@ def _kept(question: _Question) -> str:
 
 
 def _requeued(question: _Question) -> str:
-    """It passes by itself: whatever else there is to tell comes before."""
+    """The hold that Slurm itself puts on a requeued job."""
     job, now = question.job, question.asker.now
     if not job.is_requeue_hold(now):
         return ""
@@ -413,6 +416,7 @@ PREDICATES: tuple[tuple[str, _Predicate], ...] = (
     ("bound", _bar),
     ("health", _health),
     ("in use", _in_use),
+    # It passes by itself: whatever else there is to tell comes before.
     ("requeued", _requeued),
 )
 

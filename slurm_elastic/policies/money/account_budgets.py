@@ -38,12 +38,13 @@ class Overdrawn(NamedTuple):
 
 
 def payer(account: str, user: str) -> str:
-    """Who pays for a job, as the ledger keeps it. No user's name has a slash (useradd(8))."""
+    """Who pays for a job, as the ledger keeps it."""
     return f"{account or NONE}/{user}" if user else account or NONE
 
 
 def scopes(payer: str) -> tuple[str, str]:
     """The account and the user whose budgets bound a payer, each with its kind in front."""
+    # The last one: an account's name may have a slash, a user's has none (useradd(8)).
     account, slash, user = payer.rpartition("/")
     return (ACCOUNT + account, USER + user) if slash else (ACCOUNT + payer, USER + NONE)
 
@@ -55,6 +56,7 @@ def barring(over: Mapping[str, Overdrawn], account: str, user: str) -> Overdrawn
     if not over:  # as for nearly every job of a long queue
         return None
     found = [over[scope] for scope in scopes(payer(account, user)) if scope in over]
+    # By its first field: the budget that keeps the job longest.
     return max(found, default=None)
 
 
@@ -99,6 +101,7 @@ def overdrawn(scope: str, bounds: Bounds, spent: Spent, now: float) -> Overdrawn
     tomorrow = today + timedelta(days=1)
     next_month = (today.replace(day=1) + timedelta(days=32)).replace(day=1)
     for bound, used, words, until in (
+        # The month first, as it keeps longer.
         (bounds.per_month, spent.month, "this month", next_month),
         (bounds.per_day, spent.day, "today", tomorrow),
     ):

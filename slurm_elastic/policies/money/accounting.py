@@ -35,10 +35,10 @@ def usage(
     """Nodes and dollars an hour per scope (keys as in ``model.cluster.Usage``).
 
     Machines that have ended are left out; one that is stopped is no node, and costs its own price.
-    An open intent counts with all its nodes, but for those
-    whose machines are known already. Each machine counts with the highest of its price, what the
-    ledger remembers as its worst price, and ``worst`` ($/h by ``Offer.key``: the on-demand prices
-    of today's offers, where the caller has them).
+    An open intent counts with all its nodes, but for those whose machines are known already. Each
+    machine counts with the highest of its price, what the ledger remembers as its worst price, and
+    ``worst`` ($/h by ``Offer.key``: the on-demand prices of today's offers, where the caller has
+    them).
     """
     nodes: Counter[str] = Counter()
     dollars: defaultdict[str, float] = defaultdict(float)
@@ -53,6 +53,7 @@ def usage(
             dollars[scope] += count * price
 
     for machine in machines:
+        # One whose end is only decided is paid still, and counts.
         if machine.ended is not None:
             continue
         i = machine.instance
@@ -61,6 +62,7 @@ def usage(
             dollars[f"cloud:{i.cloud}"] += i.price
             continue
         known[i.generation] += 1
+        # What it may come to: a spot price that rises later must not break a cap.
         price = max(i.price, machine.worst_price, worst.get(i.offer_key, 0.0))
         add(1, i.cloud, machine.pool, i.market, price)
     for launch in open_launches:

@@ -7,9 +7,9 @@ more than the whole machine together, each in proportion. The rest is ``unused``
 ``boot`` until the node has registered, ``drain`` while it takes no jobs, ``ending`` from the
 decision to end it until the end of what is paid, ``stopped`` while it is stopped, else ``idle``.
 
-Money is in whole micro-dollars. An hour's charge is the difference of the charges up to its
-end and up to its beginning, so hours add up to the charge; an hour's micro-dollars are handed out
-by the largest remainder, so parts add up to the hour. Points in time are milliseconds of Unix time.
+Money is in whole micro-dollars. Hours add up to the charge (``Lease.between``); an hour's
+micro-dollars are handed out by the largest remainder, so parts add up to the hour. Points in time
+are milliseconds of Unix time.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ class Lease(NamedTuple):
 
     def between(self, since: int, until: int) -> int:
         """Micro-dollars of that span."""
+        # As a difference of two rounded sums, so that hours add up to the charge exactly.
         return self.charged(until) - self.charged(since)
 
 

@@ -22,19 +22,17 @@ class Phase(Enum):
 
 
 def phase(node: SlurmNode) -> Phase:
-    """The phase of ``node``, by the flags slurmctld sets (measured on 22.05 to 26.05).
-
-    POWERING_UP wins: a node asked for again while it was going down is wanted up. POWER_DOWN on a
-    busy node (``allocated!``) only announces what follows its jobs, so the node is up.
-    """
+    """The phase of ``node``, by the flags slurmctld sets (measured on 22.05 to 26.05)."""
     return _phase(node.states)
 
 
 @functools.lru_cache(maxsize=1024)
 def _phase(states: frozenset[str]) -> Phase:
     """Tens of thousands of nodes have few of them."""
+    # First: a node that is asked for again while it goes down is wanted up.
     if states & {"POWERING_UP", "POWER_UP"}:
         return Phase.POWERING_UP
+    # On a busy node (``allocated!``) POWER_DOWN only announces what follows its jobs: it is up.
     if "POWERING_DOWN" in states or ("POWER_DOWN" in states and not states & _BUSY):
         return Phase.POWERING_DOWN
     if "POWERED_DOWN" in states:

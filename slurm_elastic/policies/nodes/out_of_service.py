@@ -132,6 +132,7 @@ def ill(node: SlurmNode, slurm_user: str) -> Ill | None:
     """The illness of a node that Slurm keeps from jobs; None where a person or nobody does."""
     if not (is_down(node) or is_drained(node)):
         return None
+    # The reason of anybody else is a person's, who also takes it back.
     if node.reason_user not in ("", "root", slurm_user):
         return None
     return told_by(node.reason)

@@ -175,10 +175,7 @@ def forecast(states: Sequence[Smoothed], weeks: int) -> list[list[float]]:
 def demand(
     totals: _Totals, week: int, classes: Sequence[ReservedClass], shares: Sequence[float]
 ) -> list[int]:
-    """How many machines of each class the ranks are worth from ``week`` on (Algorithm 1's D).
-
-    A rank that the first week does not use can wait for the week that does.
-    """
+    """How many machines of each class the ranks are worth from ``week`` on (Algorithm 1's D)."""
     wanted = [0] * len(classes)
     for rank in range(totals.ranks(week)):
         now = totals.hours(rank, week, week + 1)
@@ -187,6 +184,7 @@ def demand(
             if totals.hours(rank, week, end) < shares[index] * WEEK * (end - week):
                 continue
             later = totals.hours(rank, week + kind.weeks, week + kind.weeks + 1)
+            # A rank that this week does not use can wait for the week that does.
             if now > 0 and (now >= shares[index] * WEEK or now >= later):
                 wanted[index] += 1
             break

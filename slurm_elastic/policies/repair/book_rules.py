@@ -41,6 +41,8 @@ def addresses(snapshot: ClusterSnapshot) -> Iterable[Action]:
         node, address = snapshot.nodes.get(m.instance.node), m.instance.address
         if not address or m.suspending is not None or node is None or node.address == address:
             continue
+        # Once slurmd has registered it is too late for the job, which is requeued (22.05,
+        # measured).
         if phase(node) is Phase.POWERING_UP:
             yield SetAddress(node=node.name, address=address, reason=f"{m.instance.id} is there")
 

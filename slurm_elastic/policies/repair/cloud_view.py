@@ -143,6 +143,7 @@ class Thresholds(Struct, frozen=True, kw_only=True):
     """
 
     grace: float = 120.0
+    # Fewer would believe a bad list, and more would only pay for longer.
     misses: int = 3
     visibility: float = 600.0
     fresh: float = 300.0

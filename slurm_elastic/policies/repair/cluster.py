@@ -148,6 +148,7 @@ def _max_age(snapshot: ClusterSnapshot, machine: Machine) -> float | None:
     """Its pool's; of a machine whose pool is not known any more, the longest of its cloud."""
     if machine.pool in snapshot.terms.pools:
         return snapshot.terms.pools[machine.pool].max_age
+    # Where one of them has no maximum, the machine may be of that pool.
     ages = [pool.max_age for pool in snapshot.own_pools]
     return max((age for age in ages if age is not None), default=None) if all(ages) else None
 

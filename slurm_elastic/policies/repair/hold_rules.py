@@ -33,11 +33,13 @@ def holds(snapshot: ClusterSnapshot) -> Iterable[Action]:
     held = (POLICY, CAPACITY, OPERATOR)
     known = {one.scope for one in snapshot.exclusions if one.kind in held}
     lost = "its hold is not in the ledger"
+    # A ledger that cannot be written may lack rows that its file has.
     for pool in snapshot.own_pools if snapshot.writable else ():
         for n in pool.nodes:
             if n not in known and n in snapshot.nodes and is_marked(snapshot.nodes[n]):
                 yield Release(node=n, hold=CAPACITY, reason=lost)
     strange = "no pool of the configuration has it any more"
+    # No cloud has these nodes: once a round is enough, by the pass of the first one.
     for one in snapshot.exclusions if snapshot.terms.first else ():
         if one.kind in held and one.scope not in snapshot.terms.pool_of:
             yield Release(node=one.scope, hold=one.kind, reason=strange)
@@ -70,12 +72,12 @@ def _pool_holds(
 
 
 def _may_start(node: SlurmNode | None, machines: set[str]) -> bool:
-    """Whether the node's hold may end now. A node on its way down keeps its row: to lift it now
-    would race with its suspend. So does a node that is off but has a machine: that one booted
-    before Slurm would ask for the node, and never registers; repair ends it first.
-    """
+    """Whether the node's hold may end now."""
     if node is None:
         return True
     where = phase(node)
+    # Its machine booted before Slurm would ask for the node, and never registers: repair ends it
+    # first.
     off_with_machine = where is Phase.POWERED_DOWN and node.name in machines
+    # On its way down it keeps its row: to lift the hold now would race with its suspend.
     return where is not Phase.POWERING_DOWN and not off_with_machine

@@ -69,10 +69,8 @@ def answers(
 
 def assess_inventory(view: CloudView, patience: Thresholds) -> InventoryReport:
     """The meaning of the list, and of its gaps. A missing machine is gone unless slurmctld hears
-    it; of one that boots nobody can tell, so it stays while the list as a whole is in doubt: more
-    than the cap are missing and may run, or most are missing and some of them do run. Where
-    slurmctld pings nobody, a list is in doubt only if it lacks all that was there, more than the
-    cap.
+    it, or it boots and the list as a whole is in doubt: more than the cap are missing and may run,
+    or most are missing and some of them do run.
     """
     states = {i.id: i.state for i in view.seen or ()}
     running: dict[str, list[Instance]] = {}
@@ -90,9 +88,12 @@ def assess_inventory(view: CloudView, patience: Thresholds) -> InventoryReport:
         most = bool(heard) and 2 * len(missing) > len(live)
         doubtful = most or len(heard) + len(boots) > cap(len(live))
     else:
+        # Nobody pings: only a list that lacks all that was there, and more than the cap, is in
+        # doubt.
         may_run = len({m.id for m in (*heard, *boots)}) + len(unserved)
         doubtful = _lacks_all(live, missing, states) and may_run > cap(len(live))
     hears = view.pings or doubtful
+    # Of one that boots nobody can tell: it stays while the list as a whole is in doubt.
     kept = {m.id for m in (*(heard if hears else ()), *(boots if doubtful else ()))}
     doubt = ""
     if doubtful or (hears and (heard or unserved)):
@@ -126,9 +127,8 @@ def standing(view: CloudView) -> set[str]:
 
 
 def is_overdue(view: CloudView, machine: TrackedInstance, patience: Thresholds) -> bool:
-    """Missing often enough. A fresh one that no read has had may be hidden for a while; one that is
-    younger than nothing is no fresh one, the clock was set back.
-    """
+    """Missing often enough. A fresh one that no read has had may be hidden for a while."""
+    # A machine that is younger than nothing is no fresh one: the clock was set back.
     hidden = not machine.shown and 0 <= view.now - machine.decided < patience.fresh
     return machine.misses >= patience.misses and not hidden
 

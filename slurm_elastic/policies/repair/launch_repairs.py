@@ -31,6 +31,8 @@ def of_launches(view: CloudView, patience: Thresholds) -> list[Action]:
 
 def _adoptions(view: CloudView, found: _Found) -> list[Action]:
     known = {m.id for m in view.known} | {m.id for m in view.stopped}
+    # Of a launch that is confirmed they are taken in with it. Those of one that is asked once more
+    # may be gone before it answers.
     confirmed = {
         i.generation
         for i in view.intents

@@ -37,6 +37,7 @@ def of_nodes(view: CloudView, *, hears: bool) -> list[Action]:
             action = _ill(node, state.ails)
         elif state.down:
             action = _down(node, state.phase)
+        # A missing answer is no missing machine.
         elif view.seen is not None and name not in has:
             action = _node(view, node, lost=name in lost, heard=hears and is_heard(view, node))
         if action is not None:

@@ -3,8 +3,7 @@ Pure.
 
 A node's address follows from the configuration alone, so that a machine can tell its own by its
 pool and name. Each pool has a block of the subnet to itself, whose place comes from the pool's
-name: another pool more or less moves none but those that want the same place. Pools that grow past
-a power of two move; the ledger keeps what living machines have.
+name. Pools that grow past a power of two move; the ledger keeps what living machines have.
 """
 
 from __future__ import annotations
@@ -121,6 +120,7 @@ def newest(some: Iterable[Enrolling], taken: Iterable[str]) -> tuple[Enrolling, 
     machine of the latest launch.
     """
     by_age = sorted(some, key=lambda one: generation_time(one.generation))
+    # Of one node the latest launch comes last, and counts.
     by_address = {one.address: one for one in by_age}
     return tuple(one for one in by_address.values() if one.address not in set(taken))
 
@@ -149,6 +149,7 @@ def blocks(subnet: str, sizes: Mapping[str, int]) -> dict[str, int]:
     taken = [range(SMALLEST), range(whole - SMALLEST, whole)]
     placed: dict[str, int] = {}
     for size, name in sorted(((-_block(n), name) for name, n in sizes.items())):
+        # By the name: another pool more or less moves none but those that want the same place.
         free = _free(zlib.crc32(name.encode()), -size, whole, taken)
         if free is None:
             raise ValueError(f"no room for pool {name} in {subnet}")

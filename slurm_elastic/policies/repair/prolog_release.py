@@ -18,17 +18,19 @@ def ready_reason(
 ) -> str | None:
     """Why the job need not wait any longer, or None while it should.
 
-    ``wanted`` are the job's nodes. A prolog must never outlast its job: a requeued one hangs as
-    PENDING (Cleaning) until the prolog returns. A node that ``nodes`` lacks counts as not up:
-    22.05 hides powered-down cloud nodes where PrivateData has no ``cloud``.
+    ``wanted`` are the job's nodes; ``nodes`` may lack some.
     """
     if job is None:
         return "job is gone"
+    # A prolog must not outlast its job: a requeued one hangs as PENDING (Cleaning) until it
+    # returns.
     if "CONFIGURING" not in job.states:
         return f"job is {'+'.join(sorted(job.states)) or 'without a state'}"
     for name in wanted:
         if name in nodes and (failed := nodes[name].states & FAILED):
             return f"node {name} is {'+'.join(sorted(failed))}"
+    # One that is not listed counts as not up: 22.05 hides powered-down cloud nodes where
+    # PrivateData has no `cloud`.
     if all(name in nodes and not nodes[name].states & NOT_UP for name in wanted):
         return "nodes are up"
     return None

@@ -210,9 +210,9 @@ def _is_past(view: CloudView, machine: TrackedInstance) -> bool:
 
 
 def _unlisted(view: CloudView, machine: TrackedInstance, patience: Thresholds) -> Action | None:
-    """No job can be on a node that Slurm does not have. For a machine whose tags name none, as
-    when somebody changed them, nobody knows what it does: it may stay for its maximum age.
-    """
+    """No job can be on a node that Slurm does not have."""
+    # Of one whose tags name no node, as when somebody changed them, nobody knows what it does: it
+    # may stay for its maximum age.
     limit = patience.unlisted if machine.node else machine.max_age
     # For one without a node a clock that was set back is no proof of any age.
     age = age_of(machine.decided, view.now) if machine.node else view.now - machine.decided
@@ -225,7 +225,8 @@ def _unlisted(view: CloudView, machine: TrackedInstance, patience: Thresholds) -
 def _missing(
     view: CloudView, machine: TrackedInstance, patience: Thresholds, listing: InventoryReport
 ) -> Action | None:
-    """One that is to be stopped has not ended because one list lacks it: it may be hidden."""
+    """The action for a machine that the list lacks."""
+    # One that is to be stopped has not ended because a list lacks it: it may be hidden.
     if machine.suspending and not machine.stopping:
         return NoteEnd(machine=machine.id, reason="its end was decided and it is gone")
     lost = not listing.doubt and machine.stopping and is_overdue(view, machine, patience)
@@ -257,7 +258,7 @@ def _aged(view: CloudView, machine: TrackedInstance, node: SlurmNode) -> Action 
 
 def _doubles(view: CloudView) -> list[Action]:
     """Where a node has several live machines, the one at whose address Slurm has the node stays,
-    else the newest generation. While jobs run and the address does not tell on which, all stay.
+    else the newest generation.
     """
     there = {i.id for i in view.seen or ()}
     by_node: dict[str, list[TrackedInstance]] = {}
@@ -283,6 +284,7 @@ def _keeper(node: SlurmNode | None, machines: Sequence[TrackedInstance]) -> Trac
     at_address = [m for m in machines if node and m.address and m.address == node.address]
     if len(at_address) == 1:
         return at_address[0]
+    # Jobs run, and the address does not tell on which: all stay.
     if node is not None and phase(node) is Phase.UP and is_busy(node):
         return None
     return max(machines, key=lambda m: (m.generation, m.id))

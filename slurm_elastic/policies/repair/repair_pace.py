@@ -36,11 +36,9 @@ def due_repairs(
 def debounce(
     actions: Iterable[Action], first_seen: Mapping[tuple[str, str], float], now: float, grace: float
 ) -> tuple[tuple[Action, ...], dict[tuple[str, str], float]]:
-    """The actions that may be taken now, and since when each patient one has stood.
-
-    A finding that is gone for one round starts anew.
-    """
+    """The actions that may be taken now, and since when each patient one has stood."""
     ready: list[Action] = []
+    # Made anew each round: a finding that is gone for one round starts from the beginning.
     standing: dict[tuple[str, str], float] = {}
     for action in actions:
         if not action.patient:

@@ -16,6 +16,6 @@ def may_hurry(nodes: Collection[str], gone: Collection[str], since: float, now: 
     """Whether a job that was requeued at ``since``, or a little before, may start again.
 
     At once where all ``nodes`` that it had are ``gone``: drained, down or powered down by force.
-    With no ``nodes`` it is not known which ones it had, so any node may be one of them.
     """
+    # Without `nodes` it is not known which ones the job had: any node may be one of them.
     return now - since >= SETTLING or (bool(nodes) and set(nodes) <= set(gone))

@@ -49,14 +49,15 @@ def overdue(
     bound: Bound,
 ) -> Unneeded:
     """The machines of a cloud's list (``seen``) whose node is unneeded, with no job on it
-    (``busy``), and has been for ``bound``. A node that Slurm does not list is a doubt, and stays;
-    what was needed in one look starts anew. No look ends more than repair may in a round.
+    (``busy``), and has been for ``bound``. What was needed in one look starts anew. No look ends
+    more than repair may in a round.
     """
     at_work = _at_work(nodes)
     found = [
         one
         for one in seen
         if one.state is not InstanceState.TERMINATED
+        # One that Slurm does not list is a doubt, and stays.
         and one.node in nodes
         and one.node not in busy
         and is_unneeded(nodes[one.node])

@@ -121,8 +121,9 @@ def states(*values: object) -> frozenset[str]:
 
 
 def job_states(value: object) -> frozenset[str]:
-    """The same of a job: 22.05 has one word, and one that it requeued and holds is pending."""
+    """The same of a job, of which 22.05 has one word."""
     found = states(value)
+    # What 22.05 has requeued and holds is pending, though its one word does not say so.
     return found | {"PENDING"} if found and found <= HOLDS_ITSELF else found
 
 
@@ -133,9 +134,7 @@ def _states(words: tuple[object, ...]) -> frozenset[str]:
 
 
 def errors(told: Iterable[object] | None) -> str:
-    """The text of an answer's ``errors``; empty where it has none. 22.05 with slurmctld stopped or
-    hanging gives them beside an empty list, and exits 0 (measured): such a list says nothing.
-    """
+    """The text of an answer's ``errors``; empty where it has none."""
     return "; ".join(dict.fromkeys(_words(one) for one in told or ()))
 
 
@@ -167,7 +166,7 @@ def node(raw: RawNode) -> SlurmNode:
 
 
 def job(raw: RawJob) -> SlurmJob:
-    """A job of either form. Texts that thousands of jobs share are there once."""
+    """A job of either form."""
     found = job_states(raw.job_state)
     nodes, required = raw.nodes or "", raw.required_nodes or ""
     excluded = raw.excluded_nodes or ""
@@ -177,6 +176,7 @@ def job(raw: RawJob) -> SlurmJob:
     return SlurmJob(
         id=int(raw.job_id),
         states=found,
+        # Interned, as thousands of jobs share these texts.
         user=intern(raw.user_name or str(raw.user_id)),
         account=intern(raw.account or ""),
         partitions=partitions(raw.partition or ""),
@@ -222,9 +222,8 @@ def job(raw: RawJob) -> SlurmJob:
 
 
 def preempted(states: frozenset[str], start: float, end: float, since: float) -> float:
-    """When Slurm ends a run that it preempts ``since`` then, with a GraceTime; else 0. That time
-    stays in the record of a job that was requeued for it (24.11, measured).
-    """
+    """When Slurm ends a run that it preempts ``since`` then, with a GraceTime; else 0."""
+    # The time stays in the record of a job that was requeued for it (24.11, measured).
     return end if "RUNNING" in states and since and start <= since <= end else 0.0
 
 

@@ -78,7 +78,7 @@ class SlurmCli:
         """Nothing is kept open between two commands."""
 
     def slurmd_timeout(self) -> float:
-        """The release of the running slurmctld, asked again every ten minutes."""
+        """SlurmdTimeout (s) of the running slurmctld, asked again every ten minutes."""
         asked, timeout = self._timeout
         if time.monotonic() - asked >= OPTIONS_KEPT:
             asked = time.monotonic()
@@ -159,9 +159,7 @@ class SlurmCli:
         reason: str | None = None,
         address: str | None = None,
     ) -> None:
-        """One scontrol for each 60,000 characters of compressed hostlist, or of addresses: NodeAddr
-        takes as many as there are nodes, also where they are all the same.
-        """
+        """One scontrol for each 60,000 characters of compressed hostlist, or of addresses."""
         fields = [f"state={state}"] if state else []
         if reason is not None:
             fields.append(f"reason={reason}")
@@ -170,6 +168,7 @@ class SlurmCli:
                 self._run("scontrol", "update", f"nodename={hostlist}", *fields)
             return
         for part in _batches((name, address) for name in dict.fromkeys(names)):
+            # As many as there are nodes, also where they are all the same: NodeAddr takes no fewer.
             addresses = ",".join(value for _, value in part)
             hostlist = compress(name for name, _ in part)
             self._run(
@@ -186,8 +185,9 @@ class SlurmCli:
                 self._run("scontrol", "update", f"nodename={hostlist}", f"weight={weight}")
 
     def set_addresses(self, addresses: Mapping[str, str]) -> None:
-        """NodeAddr takes a list as long as the node list (scontrol(1)), in the same order."""
+        """One scontrol for each 60,000 characters of names, or of addresses."""
         for part in _batches(addresses.items()):
+            # Not compressed, which would sort them: the addresses go by the order (scontrol(1)).
             names = ",".join(name for name, _ in part)
             values = ",".join(address for _, address in part)
             self._run("scontrol", "update", f"nodename={names}", f"nodeaddr={values}")
@@ -206,10 +206,9 @@ class SlurmCli:
         partitions: Sequence[str] = (),
         begin_in: float | None = None,
     ) -> None:
-        """``scontrol update jobid=JOB,JOB partition=... starttime=now+SECONDS``: no time of day,
-        which scontrol and we might read in two time zones.
-        """
+        """``scontrol update jobid=JOB,JOB partition=... starttime=now+SECONDS``."""
         fields = [f"partition={','.join(partitions)}"] if partitions else []
+        # No time of day, which scontrol and we might read in two time zones.
         if begin_in is not None:
             fields.append(
                 f"starttime=now+{math.ceil(begin_in)}" if begin_in > 0 else "starttime=now"
@@ -318,8 +317,6 @@ class SlurmCli:
     def _ask_again(self, *command: str) -> None:
         """Run what may be repeated; for some seconds again where a left-over errno answers.
 
-        24.11 says now and then "Resource temporarily unavailable" or "Interrupted system call" of a
-        job that it has nothing against, and takes the same command when asked again (measured).
         Slurm's own reasons to refuse are no system errors and count at once.
         """
         deadline = time.monotonic() + AGAIN_SECONDS
@@ -327,6 +324,8 @@ class SlurmCli:
             try:
                 self._run(*command)
             except SlurmError as error:
+                # Now and then 24.11 says "Resource temporarily unavailable" of a job that it has
+                # nothing against, and takes the same command when asked again (measured).
                 if not is_left_over(error) or time.monotonic() > deadline:
                     raise
                 log.info("asked again command=%s error=%s", " ".join(command), error)
@@ -336,6 +335,7 @@ class SlurmCli:
 
     def _queue_text(self) -> tuple[SlurmJob, ...]:
         """22.05's queue, without ``--json``."""
+        # New each time, as users may write anything else into names and comments, line breaks, too.
         mark = f"<{os.urandom(8).hex()}>"
         text, command = QueueText(mark), ("squeue", "--all", "--Format")
         try:
@@ -364,6 +364,8 @@ class SlurmCli:
         except _MISSHAPEN as error:
             text = f"answered JSON of an unknown form: {type(error).__name__}: {error}"
             raise SlurmError(command, 0, text) from error
+        # With slurmctld stopped or hanging 22.05 tells so beside an empty list, and exits 0
+        # (measured): that list says nothing.
         if said:
             raise SlurmError(command, 0, f"answered with an error: {said}")
         return tuple(records.found)

@@ -59,6 +59,7 @@ def run(
         complaints.extend(data[: _MOST_ERRORS - len(complaints)])
 
     began = time.monotonic()
+    # No command is begun that nobody would wait for.
     patience.left(began)
     with subprocess.Popen(
         command,

@@ -329,7 +329,7 @@ def told(address: str | None) -> dict[str, Any]:
 
 def _after(node: SlurmNode, state: str | None, reason: str | None) -> SlurmNode:
     """The node some time after ``scontrol update state=``; the traps are those of real Slurm:
-    power_down clears DRAIN, resume releases a drained node but leaves it powered down.
+    resume releases a drained node but leaves it powered down.
     """
     states = set(node.states)
     match (state or "").lower():
@@ -342,6 +342,7 @@ def _after(node: SlurmNode, state: str | None, reason: str | None) -> SlurmNode:
             reason = reason or ""
         case "down":
             states = (states - BASE_STATES) | {"DOWN"}
+        # Real Slurm clears a DRAIN by it, too.
         case "power_down" | "power_down_asap" | "power_down_force":
             states = (states - POWER_STATES - BASE_STATES - {"DRAIN"}) | {"IDLE", "POWERED_DOWN"}
         case "power_up":

@@ -1,10 +1,8 @@
 """A Slurm in memory whose nodes take their time, as slurmctld's do.
 
 Measured on 22.05.8: ``power_down_force`` makes a node IDLE+POWER_DOWN+NOT_RESPONDING at once,
-POWERING_DOWN about 1 s later (which wipes a DRAIN sent in between) and POWERED_DOWN after
-SuspendTimeout; its jobs are PENDING again with a start time 121 s ahead. DOWN does nothing to a
-node that is powering up; after ResumeTimeout that one is DOWN+POWERED_DOWN. RESUME of a node that
-is neither drained nor down is an error, but the other nodes of the command are resumed.
+POWERING_DOWN about 1 s later and POWERED_DOWN after SuspendTimeout; its jobs are PENDING again with
+a start time 121 s ahead. After ResumeTimeout a node that powers up is DOWN+POWERED_DOWN.
 """
 
 from __future__ import annotations
@@ -137,6 +135,7 @@ class TimedSlurm(FakeSlurm):
                 self._update(name, (state or "").lower())
                 if reason is not None:
                     self._nodes[name] = replace(self._nodes[name], reason=reason)
+            # After the others, which are resumed all the same (22.05.8).
             if wrong:
                 text = "slurm_update error: Invalid node state specified"
                 raise SlurmError(("scontrol", "update", f"nodename={wrong[0]}"), 1, text)
@@ -156,6 +155,7 @@ class TimedSlurm(FakeSlurm):
                 self._nodes[name] = replace(node, states=node.states | {"DRAIN"})
             case "resume" | "undrain":
                 self._resume(node)
+            # DOWN does nothing to a node that is powering up (22.05.8).
             case "down" if phase(node) is not Phase.POWERING_UP:
                 self._fail(name, "", set())
             case "power_up" if "POWERED_DOWN" in node.states:
@@ -201,6 +201,7 @@ class TimedSlurm(FakeSlurm):
                 self._suspend(name)
 
     def _suspend(self, name: str) -> None:
+        # This wipes a DRAIN that was sent since the node was to power down (22.05.8).
         self._become(name, states={"IDLE", "CLOUD", "POWERING_DOWN"})
         self._program("suspend", [name], {})
 

@@ -58,11 +58,9 @@ def power_down_when_idle(slurm: Slurm, nodes: Sequence[str], reason: str | None 
 
 
 def power_down_by_force(slurm: Slurm, nodes: Sequence[str], reason: str) -> None:
-    """Give up nodes that power up: their jobs are requeued within 0.1 s (measured, 22.05 to 26.05).
-
-    The address is set first, as slurmctld would look up the nodes' names with its configuration
-    locked, for up to 10 s.
-    """
+    """Give up nodes that power up: their jobs are requeued within 0.1 s (22.05 to 26.05)."""
+    # With an address, or slurmctld looks the names of the nodes up with its configuration locked,
+    # for up to 10 s.
     slurm.update_nodes(nodes, state="POWER_DOWN_FORCE", reason=reason, address=NOWHERE)
 
 

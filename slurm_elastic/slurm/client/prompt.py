@@ -60,7 +60,7 @@ class PromptCli(SlurmCli):
         return tuple(replace(job, excluded=avoided.get(job.id, ())) for job in found)
 
     def _ping(self) -> None:
-        """One slurmctld that is up is enough, whether it is the primary or a backup."""
+        """SlurmError where no slurmctld is up."""
         if time.monotonic() < self._up_until:
             return
         code = 0
@@ -70,6 +70,7 @@ class PromptCli(SlurmCli):
             if error.code is None:
                 raise
             said, code = error.stderr, error.code
+        # One that is up is enough, whether it is the primary or a backup.
         if " is UP" not in said:
             first = next((line.strip() for line in said.splitlines() if line.strip()), "")
             raise SlurmError(_PING, code, first or "answered nothing")

@@ -1,9 +1,8 @@
 """Slurm's nodes by pyslurm: one RPC in place of a command that writes JSON. The rest by commands.
 
-pyslurm is bound to one release of Slurm, and to import it ends the process where no slurm.conf is
-found: ``unusable`` finds that out in another process, and the calls are made in one that is kept
-(``pyslurm_child``). Jobs stay with ``squeue``: pyslurm tells one
-word of a job's state where Slurm has several (COMPLETING hides COMPLETED).
+Pyslurm is bound to one release of Slurm, which ``unusable`` finds out; the calls are made in a
+process that is kept (``pyslurm_child``). Jobs stay with ``squeue``: pyslurm tells one word of a
+job's state where Slurm has several (COMPLETING hides COMPLETED).
 """
 
 from __future__ import annotations
@@ -34,6 +33,7 @@ def unusable(settings: SlurmSettings, version: tuple[int, int]) -> str:
     """Why pyslurm cannot be used with this Slurm; empty where it can."""
     environment = {**os.environ, "SLURM_CONF": settings.conf}
     try:
+        # In another process: to import pyslurm ends the process where no slurm.conf is found.
         done = subprocess.run(
             [sys.executable, "-P", "-c", _IMPORT],
             env=environment,

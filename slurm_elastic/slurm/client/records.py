@@ -53,6 +53,7 @@ class Records(Generic[Raw, Value]):
 
     def close(self) -> Any:  # noqa: ANN401 - whatever Slurm says
         """The end of the text: what the answer has as ``errors``."""
+        # Head and rest are an answer by themselves: the records that are left, and the errors.
         rest = _decoded(self._answer, self._head + self._buffer)
         self._buffer.clear()
         self.found += map(self._read, getattr(rest, self._key.decode()))
@@ -85,10 +86,11 @@ class Records(Generic[Raw, Value]):
 
 
 def _decoded(decoder: msgspec.json.Decoder[Any], text: bytes) -> Any:  # noqa: ANN401 - as it says
-    """JSON as it should be; json also takes NaN, half characters and what is no UTF-8."""
+    """JSON as it should be, or as Slurm may write it."""
     try:
         return decoder.decode(text)
     except msgspec.ValidationError:
         raise
+    # Python's json also takes NaN, half characters and what is no UTF-8.
     except ValueError:
         return msgspec.convert(json.loads(text.decode(errors="replace")), decoder.type)

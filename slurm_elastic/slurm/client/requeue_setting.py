@@ -2,8 +2,7 @@
 
 Slurm ends a ``--no-requeue`` job with its node. A job that has not started, or that has an image to
 go on from, loses nothing by waiting again, so both services lift the setting for such a job. A
-setting that is lifted only until the job runs stands in the ledger first, so that whoever serves
-after a crash puts it back.
+setting that is lifted only until the job runs stands in the ledger.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ def lift_until_it_runs(slurm: Slurm, ledger: Ledger, job: SlurmJob, now: float) 
     Raises SlurmError where Slurm refuses or does not answer: the job may not be requeued then, and
     the ledger's row only makes a later ``put_back`` look once more.
     """
+    # The row first, so that whoever serves after a crash puts the setting back.
     ledger.requeues.lift(job.id, job.restarts, now)
     reach("refuse.lifted")
     slurm.set_requeue(job.id, requeue=True)

@@ -31,10 +31,12 @@ class SharedReading(Generic[T]):
             with self._reading:
                 if self._last is None or self._last[0] < called:
                     self._last = None
+                    # The time at which it began, as a tuple is made from left to right.
                     self._last = time.monotonic(), self._read()
                 return self._last[1]
         finally:
             with self._counting:
                 self._callers -= 1
                 if not self._callers:
+                    # Also where the reading fails: an older one is for nobody who waits now.
                     self._last = None

@@ -176,10 +176,9 @@ def pairs(text: str, file: str, line: int) -> tuple[Entry, ...]:
 
 
 def _strip(raw: str) -> tuple[str, bool]:
-    """A physical line without its comment, and whether the next continues it. Slurm takes the
-    comment off first, so a backslash inside a comment continues nothing.
-    """
+    """A physical line without its comment, and whether the next continues it."""
     line = raw.rstrip("\r")
+    # Slurm takes the comment off first: a backslash inside of it continues nothing.
     comment = re.search(r"(?<!\\)(?:\\\\)*#", line)
     if comment:
         line = line[: comment.end() - 1]

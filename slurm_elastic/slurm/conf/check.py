@@ -117,6 +117,7 @@ def _parse(plan: ConfPlan) -> str:
     with tempfile.TemporaryDirectory(prefix="slurm-elastic-check-") as name:
         conf = Path(name) / "slurm.conf"
         (Path(name) / fragment.FILE_NAME).write_bytes(encoded(plan.fragment))
+        # A `#` that is left was escaped in the site's file: comments are off already.
         lines = (f"{line.text}\n".replace("#", "\\#") for line in plan.site.lines)
         text = "".join(lines) + f"include {fragment.FILE_NAME}\n"
         conf.write_bytes(encoded(text))
@@ -180,8 +181,9 @@ def _compare(
     before: Mapping[str, Mapping[str, str]],
     after: Mapping[str, Mapping[str, str]],
 ) -> Iterator[str]:
-    """The site's own cloud nodes may be hidden before and shown after (PrivateData, 22.05)."""
+    """What would change of the site's own nodes or partitions, as far as both answers have them."""
     for name in names:
+        # The site's own cloud nodes may be hidden before and shown after (PrivateData, 22.05).
         if name not in before:
             continue
         old, new = before[name], after.get(name, {})

@@ -179,6 +179,7 @@ def _prepare(
     hosts = "".join(f"{line}\n" for line in _hosts(lines))
     (directory / "hosts").write_bytes(siteconf.encoded(hosts))
     (directory / "state").mkdir()
+    # A temporary directory is closed to others, and slurmctld reads this one as SlurmUser.
     directory.chmod(0o755)
     if os.geteuid() == 0:
         # And no more: root goes on writing beside it, where SlurmUser must not lay links.

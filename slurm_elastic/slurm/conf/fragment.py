@@ -96,10 +96,13 @@ def _options(
     for name, value in programs_of(config).items():
         yield f"{name}={value}"
     base = config.slurm.programs_dir.rstrip("/")
+    # Without a prolog that waits for the nodes slurmctld starts the job by its look of every 30 s,
+    # up to 29 s after they are up (measured on 22.05 to 26.05).
     yield f"PrologSlurmctld={base}/slurm-elastic-prolog"
     if config.slurm.epilog_hook:
         yield f"EpilogSlurmctld={base}/slurm-elastic-epilog"
     yield from _union(site, "SlurmctldParameters", _controller_parameters(config, version))
+    # Without it the commands of 22.05 hide powered-down cloud nodes, which those of 24.11 show.
     yield from _union(site, "PrivateData", ["cloud"] if version < (23, 2) else [])
     gres = {name.partition(":")[0] for pool in pools for name in pool.gres}
     yield from _union(site, "GresTypes", sorted(gres))
@@ -113,8 +116,11 @@ path or a pattern that fits nothing on a node is an Epilog error there, which dr
 
 
 def _controller_parameters(config: Config, version: tuple[int, int]) -> list[str]:
+    # By default slurmctld calls ResumeProgram up to 10 s after it has allocated the nodes
+    # (measured).
     wanted = ["power_save_interval=1", "power_save_min_interval=0"]
     if version < (23, 11):
+        # Later releases do so in any case, and 24.11 complains of the word.
         wanted.append("cloud_reg_addrs")
     if any(cloud.__struct_config__.tag != "local" for cloud in config.clouds):
         wanted.append("enable_configless")
@@ -221,6 +227,8 @@ def _partition(config: Config, cloud: CloudSettings, nodes: Sequence[str], site:
             f"PartitionName={cloud.partition_name}",
             f"Nodes={compress(nodes)}",
             "Default=NO",
+            # That of the site's own: with equal tiers the order of a job's partitions decides
+            # (measured).
             f"PriorityTier={site.priority_tier}",
             *_who(config, cloud),
             *_times(config, cloud),
@@ -250,10 +258,7 @@ def _times(config: Config, cloud: CloudSettings) -> Iterator[str]:
 
 
 def _billing(config: Config, cloud: CloudSettings) -> Iterator[str]:
-    """TRESBillingWeights by the dearest of the cloud's pools, on-demand, a CPU. CPU alone: Slurm
-    adds the weights of all TRES up (unless PriorityFlags has MAX_TRES), and would charge a whole
-    machine twice.
-    """
+    """TRESBillingWeights by the dearest of the cloud's pools, on-demand, a CPU."""
     unit = config.books.billing_unit
     prices = [
         shape.price / shape.cpus
@@ -265,4 +270,6 @@ def _billing(config: Config, cloud: CloudSettings) -> Iterator[str]:
     if cloud.flat_price is not None:
         prices = [cloud.flat_price / pool.cpus for pool in config.pools if pool.cloud == cloud.name]
     if unit is not None and prices and max(prices) > 0:
+        # CPU alone: Slurm adds the weights of all TRES up (unless PriorityFlags has MAX_TRES), and
+        # would charge a whole machine twice.
         yield f'TRESBillingWeights="CPU={max(prices) / unit:.6g}"'

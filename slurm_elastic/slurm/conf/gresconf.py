@@ -1,9 +1,8 @@
 """``slurm-elastic-gres.conf``: what gres.conf includes for cloud nodes. Pure but for reading.
 
-slurmd counts no GPU without a file, and slurmctld then drains its node. slurmctld itself reads the
-lines of cloud nodes when it starts, before there is a machine: 22.05 ends itself where it would
-have to detect their GPUs ("Cannot use AutoDetect on cloud node"; 24.11 does not). So our lines name
-files, and take a site's AutoDetect back for our nodes.
+Slurmd counts no GPU without a file, and slurmctld then drains its node. slurmctld itself reads the
+lines of cloud nodes when it starts, before there is a machine. So our lines name files, and take a
+site's AutoDetect back for our nodes.
 """
 
 from __future__ import annotations
@@ -82,6 +81,8 @@ def _for_all(pool: PoolSettings, lines: Sequence[Line]) -> Iterator[str]:
 def _of_pool(
     pool: PoolSettings, nodes: Sequence[str], detects: bool, problems: list[str]
 ) -> list[str]:
+    # The slurmctld of 22.05 ends itself where it would have to detect the GPUs of cloud nodes
+    # ("Cannot use AutoDetect on cloud node"; 24.11 does not).
     start = f"NodeName={compress(nodes)} AutoDetect=off"
     try:
         found = [f"{start} {_device(one)}" for one in devices(pool.gres, pool.devices)]

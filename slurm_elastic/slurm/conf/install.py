@@ -270,10 +270,10 @@ def tell_slurmctld(
 
 
 def touch_lua(directory: Path) -> None:
-    """Slurm reads job_submit.lua again when it is newer than the last reading, in whole seconds: so
-    the time lies ahead, also of the last one.
-    """
+    """Have Slurm read job_submit.lua again at the next submission."""
     path = directory / submit_filter.PLUGIN_SCRIPT
     if path.exists():
+        # Ahead of now and of the last one: Slurm reads the file again where it is newer than its
+        # last reading, in whole seconds.
         soon = max(time.time(), path.stat().st_mtime) + 2
         os.utime(path, (soon, soon))

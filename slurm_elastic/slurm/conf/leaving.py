@@ -152,6 +152,7 @@ def leave(
     stuck = [job for job in waiting if gone.partitions >= set(job.partitions)]
     if not force and (running or stuck or still):
         raise ConfigError(*_complaints(running, stuck), *still.problems(gone.nodes))
+    # Or slurmctld ends them when it starts, though they have other partitions (22.05, measured).
     for job in waiting:
         rest = tuple(name for name in job.partitions if name not in gone.partitions)
         if rest:

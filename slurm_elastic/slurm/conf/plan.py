@@ -105,6 +105,7 @@ def make(config: Config, *, version: tuple[int, int] | None = None) -> ConfPlan:
                 path=site.directory / fragment.FILE_NAME, content=encoded(text), mode=0o644
             ),
             *_gres_files(site, gres),
+            # Last: its include line names what has to be there by then.
             _slurm_conf(config),
         ),
         notices=tuple(_notices(config, pools, site)),
@@ -134,11 +135,9 @@ def detect_version(settings: SlurmSettings) -> tuple[int, int]:
 
 
 def settings_text(config: Config, site: SiteConf, version: tuple[int, int]) -> str:
-    """The file ``settings`` beside the programs; values run to the end of their line.
-
-    Up to 22.05 the last PrologSlurmctld replaces the site's own, so ours calls it; since 23.11
-    several lines add up and Slurm calls both.
-    """
+    """The file ``settings`` beside the programs; values run to the end of their line."""
+    # Up to 22.05 the last PrologSlurmctld replaces the site's own, so ours calls it; since 23.11
+    # several lines add up and Slurm calls both.
     chained = version < (23, 11)
     prolog = _value(site, "PrologSlurmctld") if chained else ""
     epilog = _value(site, "EpilogSlurmctld") if chained and config.slurm.epilog_hook else ""

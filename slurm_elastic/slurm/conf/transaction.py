@@ -39,12 +39,13 @@ class Transaction:
 
     def write(self, file: PlannedFile) -> None:
         """Make the file as planned. One that keeps its mode and owner (the site's slurm.conf) may
-        be a symbolic link and stays one; elsewhere a link is replaced: whoever made it must not
-        choose what root writes over.
+        be a symbolic link and stays one; elsewhere a link is replaced.
         """
+        # Elsewhere a link is replaced: whoever made it must not choose what root writes over.
         path = file.path.resolve() if file.mode is None else file.path
         self.make_directory(path.parent)
         before = _Before.of(path)
+        # Before the change, so that one that breaks off half-way is taken back, too.
         self._undo.append(lambda: before.restore(path))
         if file.mode is None:
             writing.replace(path, file.content, before.mode, before.owner)

@@ -1,8 +1,7 @@
 """``conf uninstall``: slurm.conf as it was, then, when slurmctld no longer needs them, the files.
 
-A slurmctld that still runs with our PrologSlurmctld would requeue every job if that file were
-gone, so the files go last, and only when it has let go of them. The state directory, the ledger
-and the UUID of the cluster stay: there may be machines that carry it.
+The files go last, and only when slurmctld has let go of them. The state directory, the ledger and
+the UUID of the cluster stay: there may be machines that carry it.
 """
 
 from __future__ import annotations
@@ -71,6 +70,7 @@ def uninstall(
         raise ConfigError(*still.problems(frozenset()))
     else:
         told, needed = "slurm.conf has no line of slurm-elastic", False
+    # A slurmctld that still has our PrologSlurmctld would requeue every job if that file were gone.
     if needed or _still_used(config):
         later = "then run `slurm-elastic conf uninstall` again: it removes the remaining files"
         return InstallResult(
@@ -113,11 +113,14 @@ def _take_out(
     *,
     force: bool,
 ) -> tuple[str, bool]:
-    """The filter first, so that no job gets our partitions while those that have them are moved."""
+    """Take our lines out of slurm.conf, and have slurmctld know: what to tell the admin, and
+    whether a restart is still to be made.
+    """
     settings, path = config.slurm, Path(config.slurm.conf)
     gone = leaving.installed(path.parent)
     with Transaction() as files:
         try:
+            # First, so that no job gets our partitions while those that have them are moved.
             _disarm(path.parent, files)
             leaving.leave(settings, gone, up=controller.is_up(settings), still=still, force=force)
             files.write(PlannedFile(path=path, content=our_lines.without_include(text), mode=None))

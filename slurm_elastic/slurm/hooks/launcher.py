@@ -1,8 +1,7 @@
 """The lines before a batch script by which it can be checkpointed, by method.
 
 Where the node cannot do it, or says no, the script runs by itself: the launcher never keeps a job
-from running. ``bash -p`` passes the environment on as it came (dash drops exported functions, such
-as ``module``) and reads no BASH_ENV; sudo hands over the standard streams and signals.
+from running. sudo hands over the standard streams and signals.
 """
 
 from __future__ import annotations
@@ -13,6 +12,8 @@ MARK = "#__SLURM_ELASTIC_SCRIPT__"
 """The line between launcher and script."""
 PROGRAM = "/usr/local/sbin/slurm-elastic-ckpt-root"
 
+# With bash -p the environment goes on as it came, and no BASH_ENV is read; dash would drop exported
+# functions.
 _SUDO = """\
 #!/bin/bash -p
 # slurm-elastic: the job's own script follows below the mark. This part lets it be checkpointed.

@@ -41,11 +41,11 @@ def render(config: Config, pools: Sequence[Pool], site: SiteConf | None = None) 
     """Name -> text of the files that go beside slurm.conf.
 
     ``job_submit.lua`` is for sites without one; a site's own is never replaced, it loads the other
-    file and calls ``slurm_elastic_submit(job_desc, part_list, submit_uid)``. Clouds that may not
-    be used yet are left out: a job listed there could only wait. From ``site`` those options are
-    read that Slurm hides from the filter: DefMemPerCPU and DefMemPerNode, which jobs get that ask
-    for no memory, JobRequeue, which jobs get that say nothing of it, and what ``client_patience``
-    needs, and whether users are held to their accounts (``accounts_enforced``).
+    file and calls ``slurm_elastic_submit(job_desc, part_list, submit_uid)``. Clouds that may not be
+    used yet are left out. From ``site`` those options are read that Slurm hides from the filter:
+    DefMemPerCPU and DefMemPerNode, which jobs get that ask for no memory, JobRequeue, which jobs
+    get that say nothing of it, and what ``client_patience`` needs, and whether users are held to
+    their accounts (``accounts_enforced``).
     """
     data: dict[str, LuaValue] = {"partitions": _partitions(config, pools, client_patience(site))}
     data["open_accounts"] = site is not None and not accounts_enforced(site)
@@ -137,6 +137,7 @@ def _partitions(config: Config, pools: Sequence[Pool], patience: int) -> list[Lu
     clouds = sorted(config.clouds, key=lambda cloud: cloud.location is not Location.ON_PREMISES)
     partitions: list[LuaValue] = []
     for cloud in clouds:
+        # A job that is listed there could only wait.
         if cloud.name in blocked:
             continue
         own = [pool for pool in pools if pool.cloud == cloud.name and pool.nodes]
@@ -201,11 +202,9 @@ def _integer(site: SiteConf | None, option: str, default: int) -> int:
 
 
 def _quoted(text: str) -> str:
-    """A Lua string of printable ASCII; all else as decimal escapes of its UTF-8 bytes.
-
-    Three digits always, so that a digit that follows is not read as part of the escape.
-    """
+    """A Lua string of printable ASCII; all else as decimal escapes of its UTF-8 bytes."""
     plain = (
+        # Three digits always: a digit that follows would be read as part of the escape.
         chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\{byte:03d}"
         for byte in text.encode("utf-8", "surrogateescape")
     )

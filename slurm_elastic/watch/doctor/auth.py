@@ -69,6 +69,7 @@ def _used(keys: KeySet, clouds: list[str]) -> list[Key]:
     used = {keys.default.kid}
     for cloud in clouds:
         own = [key.kid for key in keys.keys if key.cloud == cloud]
+        # The machines of a cloud sign with the last of its keys.
         used |= set(own[-1:])
     return [key for key in keys.keys if key.kid in used or not key.ours]
 

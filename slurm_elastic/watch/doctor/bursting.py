@@ -23,7 +23,7 @@ from slurm_elastic.slurm.hooks import submit_filter
 
 @runtime_checkable
 class Probing(Protocol):
-    """A client of Slurm that can also ask slurmdbd and sbatch (``slurm.hooks.doctor_commands``)."""
+    """A client of Slurm that also asks slurmdbd and sbatch (``slurm.client.doctor_commands``)."""
 
     def accounts(self) -> frozenset[str]:
         """All accounts of slurmdbd."""

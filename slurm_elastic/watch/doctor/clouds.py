@@ -240,6 +240,7 @@ def _clock(url: str, timeout: float) -> Iterator[Finding]:
         with urllib.request.urlopen(request, timeout=timeout) as answer:  # noqa: S310
             date = answer.headers.get("Date")
     except urllib.error.HTTPError as error:
+        # A refusal is an answer, too, and tells the time.
         date = error.headers.get("Date")
         error.close()
     except (OSError, ValueError):

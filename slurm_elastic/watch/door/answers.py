@@ -188,6 +188,7 @@ class DoorAnswers:
         if not self._is_operator(peer):
             raise SlurmElasticError(no_right(self._config))
         lines = carry_out(self._config, ask, name_of(peer.uid), self._now())
+        # In this order: made anew in between, the whole would have the old facts.
         self._facts.forget()
         self._whole.forget()
         return msgspec.json.encode(DoorAnswer(lines=lines))
@@ -224,7 +225,7 @@ class DoorAnswers:
         return frozenset(word.lower() for word in site.items("PrivateData")) & HIDING
 
     def _read_jobs(self) -> Sequence[SlurmJob]:
-        """None if Slurm does not say whose jobs they are."""
+        """No jobs if Slurm does not say whose they are."""
         try:
             return self._slurm.jobs(ended=True)
         except SlurmError as error:

@@ -44,6 +44,7 @@ def apart(function: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
         )
     except subprocess.TimeoutExpired:
         raise SlurmElasticError(_TOO_MUCH) from None
+    # Ended by a signal: for its processor time, or since the host was out of memory.
     if done.returncode < 0:
         raise SlurmElasticError(_TOO_MUCH)
     if done.returncode > 0:
@@ -62,6 +63,7 @@ def _bounded() -> None:
     with contextlib.suppress(OSError):  # a unit's SystemCallFilter may be stricter than ours
         os.nice(_NICE)
     with contextlib.suppress(OSError):
+        # The first to be killed if the host is out of memory, not the daemon.
         Path("/proc/self/oom_score_adj").write_text("1000", "ascii")
 
 

@@ -46,6 +46,7 @@ class Turns:
 
     def take(self) -> Question | None:
         """The next one."""
+        # Whoever was served last comes after all who wait by now.
         self._waiting |= {uid: mine for uid, mine in self._served.items() if mine}
         self._served = {}
         users = [uid for uid, mine in self._waiting.items() if mine[0].trusted] or self._waiting

@@ -43,8 +43,9 @@ def may_order(
     operators: Callable[[], frozenset[int]],
 ) -> bool:
     """Whether that user of these groups may: who is ``trusted`` (root and SlurmUser), and members
-    of ``operators``, who are only looked up for others, as that may hang.
+    of ``operators``.
     """
+    # In this order, as to look groups up may hang.
     return uid in trusted or not operators().isdisjoint(groups)
 
 
@@ -63,8 +64,9 @@ def name_of(uid: int) -> str:
 
 
 def own_name() -> str:
-    """Who runs this process, and for whom by sudo. Only root could make that up."""
+    """Who runs this process, and for whom by sudo."""
     name, behind = name_of(os.getuid()), os.environ.get("SUDO_USER", "")
+    # Only root could make that up.
     return f"{name} ({behind})" if os.getuid() == 0 and behind.isprintable() and behind else name
 
 

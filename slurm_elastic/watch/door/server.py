@@ -1,6 +1,5 @@
 """The read door: any number of users ask, and none of them holds up another. Each question is
-answered in its lane (one thread), users by turns, operators first. Lanes pause in between, so that
-no number of questions takes the daemon's processor.
+answered in its lane (one thread), users by turns, operators first.
 """
 
 from __future__ import annotations
@@ -91,6 +90,7 @@ class Door(Server):
             document, took = await hands.do(self._told, one)
             if not one.answer.done():
                 one.answer.set_result(document)
+            # So that no number of questions takes the daemon's processor.
             await asyncio.sleep(min(self._limits.rest * took, 2.0))
 
     def _told(self, one: Question) -> tuple[bytes, float]:

@@ -99,6 +99,7 @@ class _Join:
         self.taken = taken_away(self.checkpoints, self.jobs_of)
         with_machine = {m.instance.node for m in self.live}
         if facts.ledger_error is not None:
+            # Without the ledger nobody knows of a node that lacks its machine.
             with_machine |= self.pool_of.keys()
         self.state_of: dict[str, str] = {}
         self._counts: dict[str, Counter[str]] = {}

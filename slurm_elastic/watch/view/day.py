@@ -140,6 +140,7 @@ class _Series:
             total += value
             until = changes[n + 1][0] if n + 1 < len(changes) else self._now + self._step
             if until > at:
+                # Rounded, as prices that were added and taken off again may leave a little.
                 found.append(_Level(at, until, round(total, 9)))
         return found
 

@@ -62,15 +62,15 @@ def node_states(
     holds: Mapping[str, Exclusion],
     with_machine: Container[str],
 ) -> dict[str, str]:
-    """The ``node_state`` of each; none if Slurm's ``nodes`` are not known. Nearly all of many
-    thousand nodes have no hold and no reason: those alike in Slurm are computed once.
-    """
+    """The ``node_state`` of each; none if Slurm's ``nodes`` are not known."""
     if nodes is None:
         return {}
     found: dict[str, str] = {}
     alike: dict[tuple[frozenset[str], bool], str] = {}
     for name in names:
         node, hold, has_machine = nodes.get(name), holds.get(name), name in with_machine
+        # Nearly all of many thousand nodes have no hold and no reason: those alike are computed
+        # once.
         if node is None or hold is not None or node.reason:
             found[name] = node_state(node, hold, has_machine=has_machine)
             continue

@@ -1,7 +1,4 @@
-"""One connection to the page: how long a request may take, and who goes if there are too many.
-uvicorn's own time-out begins only after an answer, and its bound counts everybody: at a loopback
-port, any user of the host could shut the page's owner out.
-"""
+"""One connection to the page: how long a request may take, and who goes if there are too many."""
 
 from __future__ import annotations
 
@@ -36,6 +33,8 @@ class Connection(H11Protocol):
             return
         self.made = time.monotonic()
         self._watch()
+        # The bound of uvicorn counts everybody: at a loopback port, any user of the host could shut
+        # the page's owner out.
         if len(self.connections) > MOST:
             others = (one for one in self.connections if isinstance(one, Connection))
             idle = [one for one in others if one.is_idle]
@@ -64,6 +63,7 @@ class Connection(H11Protocol):
     def _watch(self) -> None:
         if not self.is_idle:
             self._rest()
+        # The time-out of uvicorn begins only after an answer.
         elif self._timer is None:
             self._timer = self.loop.call_later(REQUEST, self.transport.abort)
 

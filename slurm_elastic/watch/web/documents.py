@@ -65,6 +65,7 @@ class Documents:
             good = max(source.fresh, min(SHARE * (now - began), STALE))
             packed = gzip.compress(text, 1, mtime=0) if len(text) >= _PACKED else b""
             made = Reading(until=now + good, body=text, packed=packed)
+            # To the end of the order, of which the first ones are dropped.
             self._readings.pop(key, None)
             self._readings[key] = made
             for old in list(self._readings)[:-KEPT]:

@@ -73,6 +73,7 @@ def listening(where: ListenAddress, group: str = "") -> Iterator[socket.socket]:
         number = None if not group else grp.getgrnam(group).gr_gid
         bind_socket(link, where.path, mode=OWN, backlog=BACKLOG)
         if number is not None:
+            # First: until then it would be open to the members of our own group.
             os.chown(where.path, -1, number)
             os.chmod(where.path, SHARED)
         inode = os.stat(where.path).st_ino

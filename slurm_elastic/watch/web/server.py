@@ -1,8 +1,7 @@
 """HTTP for the page: static files, ``api/NAME`` for documents, ``api/events`` for news about them.
 
 It is read-only. At a loopback port visitors need its key; at a unix socket the kernel says who
-comes. By ``ssh -L`` a browser comes from a port, too, so we always check the host name that it asks
-for.
+comes.
 """
 
 from __future__ import annotations
@@ -54,6 +53,7 @@ def application(
         Route("/api/{name}", answers.document),
         Mount("/", StaticFiles(directory=STATIC, html=True)),
     ]
+    # In any case: by `ssh -L` a browser comes from a port also where we have a unix socket.
     hosts = Middleware(TrustedHostMiddleware, allowed_hosts=list(names), www_redirect=False)
     guards = [Middleware(Keyed, key=key)] if key else []
     app = Starlette(routes=routes, middleware=[Middleware(Headed), hosts, *guards])
@@ -156,9 +156,7 @@ def _event(name: str, text: str) -> str:
 
 
 class Headed:
-    """Gives every answer HEADERS, refusals, too. A REFUSED visitor's connection is closed: a
-    stranger who takes no answers would keep it busy, and with it one of our places.
-    """
+    """Gives every answer HEADERS, refusals, too. A REFUSED visitor's connection is closed."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -172,6 +170,7 @@ class Headed:
                 for name, value in HEADERS.items():
                     headers[name] = value
                 headers.setdefault("Cache-Control", "no-cache")
+                # A stranger who takes no answers would keep it busy, and with it one of our places.
                 if message["status"] in REFUSED:
                     headers["Connection"] = "close"
             await send(message)
