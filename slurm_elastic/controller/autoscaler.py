@@ -276,12 +276,13 @@ def recalled(site: Site, group: str) -> CoveredJobs:
     since do no harm.
     """
     jobs: set[int] = set()
-    nodes: set[str] = set()
+    started: dict[str, frozenset[int]] = {}
     for decision in site.ledger.decisions.about(pool_subject(group), RECALLED):
         plan = (decision.detail or {}).get("plan")
         if isinstance(plan, dict):
             was = msgspec.convert(plan, ScalingPlan)
-            jobs.update(was.covered)
             leaving = {leave.node for leave in was.leaves}
-            nodes = {n for n in decision.subjects if n in site.pool_of and n not in leaving}
-    return CoveredJobs(jobs, nodes)
+            nodes = [n for n in decision.subjects if n in site.pool_of and n not in leaving]
+            started |= dict.fromkeys(nodes, frozenset(was.covered) - jobs)
+            jobs.update(was.covered)
+    return CoveredJobs(jobs, started)

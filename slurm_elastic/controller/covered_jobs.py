@@ -6,6 +6,7 @@ One whose machines never came up, or that was requeued, counts again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.nodes.node_state import Phase, is_down, phase
@@ -18,13 +19,14 @@ def counted_id(job: SlurmJob) -> int:
 
 class CoveredJobs:
     """The counted jobs of one group of pools: jobs with their restarts at that time, and the nodes
-    that were started with them, until these are up.
+    that were ``started``, each with those that it was started for, until it is up.
     """
 
-    def __init__(self, jobs: Iterable[int] = (), nodes: Iterable[str] = ()) -> None:
-        known = frozenset(jobs)
-        self._jobs: dict[int, int | None] = dict.fromkeys(known)
-        self._started = dict.fromkeys(nodes, known)
+    def __init__(
+        self, jobs: Iterable[int] = (), started: Mapping[str, frozenset[int]] = MappingProxyType({})
+    ) -> None:
+        self._jobs: dict[int, int | None] = dict.fromkeys(jobs)
+        self._started = dict(started)
 
     def remaining(
         self, jobs: Sequence[SlurmJob], nodes: Mapping[str, SlurmNode]

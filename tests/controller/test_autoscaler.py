@@ -23,7 +23,7 @@ from slurm_elastic.controller.observe import observe, pool_groups
 from slurm_elastic.model.cluster import Limits, Location, Market
 from slurm_elastic.model.exclusion import POLICY
 from slurm_elastic.model.memory import Aside
-from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.growth.scaling import GroupSnapshot, PendingJob, ScaleDown, ScalingPlan
 from slurm_elastic.policies.nodes.node_state import Phase, is_drained, phase
 from slurm_elastic.providers.fake.settings import FakeCloud
@@ -445,6 +445,26 @@ def test_a_new_daemon_goes_by_the_last_fifty_decisions(make: Callable[..., World
         for number in range(51)
     ]
     assert autoscaler.recalled(world.site, "burst").remaining(waiting, {}) == tuple(range(1, 51))
+
+
+def test_a_new_daemon_knows_for_which_jobs_each_node_was_started(
+    make: Callable[..., World],
+) -> None:
+    """Of all decisions, so that the jobs of a machine that never comes up count again, and only
+    these: others would get a second machine.
+    """
+    world = make(growth="on_demand")
+    first, second = (f"pub{number}" for number in (1, 2))
+    for nodes, covered in (((first,), (1,)), ((second,), (1, 2)), ((), (1, 2))):
+        plan = msgspec.to_builtins(ScalingPlan(covered=covered))
+        world.site.record("policy", "policy", ("pool:burst", *nodes), "x", {"plan": plan})
+    waiting = [SlurmJob(id=n, states=frozenset({"PENDING"}), partitions=("pub",)) for n in (1, 2)]
+    boots, down = frozenset({"POWERING_UP"}), frozenset({"IDLE", "POWERED_DOWN"})
+    nodes = {name: SlurmNode(name=name, states=boots) for name in (first, second)}
+    counted = autoscaler.recalled(world.site, "burst")
+    assert counted.remaining(waiting, nodes) == (1, 2)
+    nodes[first] = SlurmNode(name=first, states=down)
+    assert counted.remaining(waiting, nodes) == (2,)
 
 
 @pytest.mark.parametrize(("took", "due"), [(0.0, 5.0), (0.25, 5.0), (0.5, 10.0)])
