@@ -76,7 +76,7 @@ class Teller:
         self._thread.start()
 
     def close(self) -> None:
-        """Whatever waits is not told; a delivery that is under way is not waited for."""
+        """What waits is told as long as the process lives, and not waited for."""
         # Where it is full nobody hears this: the thread is a daemon, and ends with the process.
         with contextlib.suppress(queue.Full):
             self._queue.put_nowait(None)

@@ -235,7 +235,7 @@ def used_by(usage: Usage, pool: Pool, offer: Offer, count: int) -> Usage:
 
 def _rejection(pool: Pool, offer: Offer, scope: Scope, excluded: Excluded) -> str | None:
     """Why ``offer`` cannot serve ``pool`` now whatever the limits and cool-downs; None where it
-    can. What passes by itself is not said here, as ``ceiling`` takes this for good.
+    can. ``ceiling`` takes this for good, so it asks without what passes by itself.
     """
     if offer.cloud in scope.blocked:
         return scope.blocked[offer.cloud]

@@ -21,8 +21,9 @@ from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
 from slurm_elastic.policies.nodes.node_state import is_busy, is_down, is_drained
 from slurm_elastic.policies.nodes.out_of_service import ill
 
+_OF_ACCOUNTS = ("Assoc", "AccountNotAllowed")
 _KEPT = (
-    "Assoc", "AccountNotAllowed", "BadConstraints", "BurstBuffer", "Cleaning",
+    *_OF_ACCOUNTS, "BadConstraints", "BurstBuffer", "Cleaning",
     "Deadline", "Dependency", "FedJobLock", "Invalid", "JobArrayTaskLimit", "JobHeld",
     "JobLaunchFailure", "Licenses", "MaxMemPerLimit", "MaxRequeue", "OutOfMemory", "Partition",
     "Prolog", "QOS", "Reservation", "SystemFailure",
@@ -285,8 +286,9 @@ def _qos(question: _Question) -> str:
 def _not_in(what: str, own: str, allowed: Collection[str], question: _Question) -> str:
     """Why ``own`` is not among those that the cloud lets in; empty where it is."""
     # Slurm has let the job in itself, by the account's parent perhaps, unless its reason says
-    # otherwise (the first two of `_KEPT` are about accounts).
-    let_in = question.listed and not question.job.reason.startswith((*_KEPT[:2], "QOSNot", "Inv"))
+    # otherwise.
+    refused = (*_OF_ACCOUNTS, "QOSNot", "Inv")
+    let_in = question.listed and not question.job.reason.startswith(refused)
     if let_in or not allowed or own.lower() in {name.lower() for name in allowed}:
         return ""
     names = ", ".join(sorted(allowed))
