@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from held import held
 from ledger_cases import T0, instance, spec
 
 from slurm_elastic.base.errors import EndOnlyError
 from slurm_elastic.state.ledger import SOUND, Decision, Health, Ledger
-from slurm_elastic.state.store import disk, endurance
+from slurm_elastic.state.store import disk, endurance, view
 from slurm_elastic.state.store.disk import Disk, Elsewhere
 from slurm_elastic.state.store.journal import Journal
 
@@ -190,6 +191,33 @@ def test_the_whole_journal_is_read_at_times_only(
     assert read == [100.0 + endurance.READ]
 
 
+def test_the_whole_view_is_read_at_times_only(
+    ledger: Ledger, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[float] = []
+    monkeypatch.setattr(view, "require_sound", lambda _: read.append(clock.up))
+    for seconds in (0.0, endurance.LOOK - 1, 1.0, 1.0):
+        clock.up += seconds
+        assert ledger.check() is SOUND
+    assert read == [100.0, 100.0 + endurance.LOOK], "at once, as an older copy may lie there"
+
+
+def test_files_that_failed_are_looked_at_again_after_a_while_only(
+    ledger: Ledger, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[float] = []
+
+    def full(*_: object) -> None:
+        looked.append(clock.up)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(endurance, "require_room", full)
+    for seconds in (0.0, endurance.AGAIN - 1, 1.0, 1.0, endurance.AGAIN - 2, 1.0):
+        clock.up += seconds
+        ledger.check()
+    assert looked == [100.0 + n * endurance.AGAIN for n in range(3)]
+
+
 def test_a_sound_journal_is_found_sound(ledger: Ledger, path: Path, clock: Clock) -> None:
     ledger.launches.intend(spec(), "r", T0)
     clock.up += endurance.READ
@@ -268,9 +296,8 @@ def test_the_file_that_was_there_before_is_let_go(followed: Ledger, path: Path) 
     path.rename(path.with_name("aside.db"))
     Ledger(path).close()
     assert followed.health.heartbeat("daemon") is None
-    links = [Path("/proc/self/fd", fd) for fd in os.listdir("/proc/self/fd")]
-    names = {os.readlink(one) for one in links if os.path.lexists(one)}
-    assert {Path(n).name for n in names if n.startswith(f"{path.parent}/")} >= {path.name}
+    names = held(path.parent)
+    assert path.name in names
     assert not [name for name in names if "aside.db" in name]
 
 
@@ -278,11 +305,9 @@ def test_the_file_that_was_removed_is_let_go(followed: Ledger, path: Path) -> No
     assert followed.health.heartbeat("daemon") is None
     path.unlink()
     assert followed.health.heartbeat("daemon") is None, "made anew of its journal"
-    links = [Path("/proc/self/fd", fd) for fd in os.listdir("/proc/self/fd")]
-    names = [os.readlink(one) for one in links if os.path.lexists(one)]
-    mine = [name for name in names if name.startswith(f"{path.parent}/")]
-    assert mine
-    assert not [name for name in mine if name.endswith("(deleted)")]
+    names = held(path.parent)
+    assert names
+    assert not [name for name in names if name.endswith("(deleted)")]
 
 
 def test_any_thread_may_find_it_once_it_is_there(path: Path, clock: Clock) -> None:

@@ -20,9 +20,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from slurm_elastic.state.store import disk, journal, view
 from slurm_elastic.state.store.disk import Disk
 from slurm_elastic.state.store.journal import (
+    Applied,
     Fact,
     Journal,
     Line,
+    Position,
     line_of,
     read_line,
 )
@@ -216,6 +218,14 @@ def test_a_line_is_read_by_a_person_and_its_checksum_by_us() -> None:
     for place in range(len(raw)):
         assert read_line(raw[:place] + bytes([raw[place] ^ 1]) + raw[place + 1 :]) is None
         assert read_line(raw[:place]) is None
+
+
+def test_what_the_view_has_is_read_though_less_is_said_of_it_than_before(tmp_path: Path) -> None:
+    long = Applied(position=Position(10**6, 10**9, 10**9), view=(10**9, 10**9), boot="x" * 36)
+    with closing(Journal(tmp_path / "journal", "notes")) as one, one.locked(1.0):
+        for said in (long, Applied(boot="x")):
+            one.note(said)
+            assert one.applied() == said
 
 
 def test_a_damaged_line_in_the_middle_is_named_and_costs_what_it_said_alone(
