@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from held import held
 from ledger_cases import T0, instance, spec
 
 from slurm_elastic.base.errors import EndOnlyError
 from slurm_elastic.state.ledger import SOUND, Decision, Health, Ledger
-from slurm_elastic.state.store import disk, endurance
+from slurm_elastic.state.store import disk, endurance, view
 from slurm_elastic.state.store.disk import Disk, Elsewhere
 from slurm_elastic.state.store.journal import Journal
 
@@ -83,6 +84,7 @@ def test_a_file_that_is_gone_again_as_it_comes_back_leaves_the_memory_in_use(
         ledger.requeues.lift(7, 0, T0)
         clock.up += 20
         assert ledger.check().end_only
+    assert held(path.parent) == []
     assert len(ledger.launches.open()) == 1
     clock.up += 20
     assert ledger.check() is SOUND
@@ -114,6 +116,103 @@ def test_a_file_that_is_found_damaged_as_it_comes_back_is_made_anew(
     assert ledger.requeues.lifted() == ((7, 0),)
 
 
+def test_a_file_that_is_merely_locked_as_it_comes_back_is_left_where_it_is(
+    ledger: Ledger, path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger.give_up(OSError(errno.EIO, "x"))
+    ledger.requeues.lift(7, 0, T0)
+    file = path.stat().st_ino
+
+    def locked(*_: Any) -> None:
+        raise sqlite3.OperationalError("database is locked")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Disk, "put", locked)
+        clock.up += endurance.AGAIN
+        assert "database is locked" in ledger.check().end_only
+    assert path.stat().st_ino == file
+    assert list(path.parent.glob("*.damaged-*")) == []
+
+
+def test_how_long_it_went_without_its_file_is_told(
+    ledger: Ledger, path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger.give_up(OSError(errno.EIO, "x"))
+    clock.up += endurance.AGAIN
+    assert ledger.check() is SOUND
+    assert f"{path} is used again after {endurance.AGAIN:.0f} s" in caplog.text
+
+
+def test_an_error_that_is_none_of_its_file_does_not_end_its_use(ledger: Ledger) -> None:
+    with pytest.raises(sqlite3.OperationalError, match="no such table"):
+        ledger.store.select("select * from nowhere")
+    assert ledger.check() is SOUND
+
+
+def test_a_journal_that_was_removed_is_begun_anew_at_the_next_look(
+    ledger: Ledger, path: Path
+) -> None:
+    ledger.launches.intend(spec(), "r", T0)
+    (segment,) = (path.parent / "journal").glob("*.jsonl")
+    segment.unlink()
+    assert ledger.check() is SOUND
+    assert b"g1" in segment.read_bytes()
+
+
+def test_what_is_of_the_moment_goes_over_into_memory_too(ledger: Ledger) -> None:
+    ledger.health.beat("ckptman", T0, 8)
+    ledger.give_up(OSError(errno.EIO, "x"))
+    assert ledger.end_only
+    assert ledger.health.heartbeat("ckptman") == (T0, 8)
+
+
+@pytest.mark.parametrize(("days", "counts"), [(39, True), (41, False)])
+def test_what_was_paid_in_the_last_forty_days_goes_over_into_memory(
+    ledger: Ledger, clock: Clock, days: int, *, counts: bool
+) -> None:
+    ledger.launches.intend(spec(), "r", T0)
+    ledger.machines.launched("g1", [instance()], T0)
+    ledger.machines.ended("aws", ["i-1"], "idle", T0)
+    clock.up = days * 86400.0
+    ledger.give_up(OSError(errno.EIO, "x"))
+    assert bool(ledger.machines.live(ended_since=0.0)) is counts
+
+
+def test_whether_anything_was_done_about_an_error_is_told(
+    ledger: Ledger, path: Path, clock: Clock
+) -> None:
+    """Who met it tries once more then."""
+    damaged = sqlite3.DatabaseError("malformed")
+    damaged.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+    assert ledger.store.give_up(damaged), "the view was made anew"
+    assert ledger.store.give_up(OSError(errno.EIO, "x")), "it goes on in memory"
+    assert not ledger.store.give_up(OSError(errno.EIO, "x")), "there is nothing left to do"
+    with closing(Ledger(path)) as other:
+        assert not other.store.give_up(damaged), "a command has its error"
+
+
+def test_rows_go_over_into_memory_without_waiting_long_for_others(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    real = view.copied
+
+    def copied(source: sqlite3.Connection, *rest: Any) -> None:
+        waits.append(source.execute("pragma busy_timeout").fetchone()[0] / 1000)
+        real(source, *rest)
+
+    monkeypatch.setattr(view, "copied", copied)
+    ledger.give_up(OSError(errno.EIO, "x"))
+    assert len(waits) == 1
+    assert 0 < waits[0] <= 2
+
+
+def test_nothing_is_open_once_it_is_closed(ledger: Ledger, path: Path) -> None:
+    assert held(path.parent)
+    ledger.close()
+    assert held(path.parent) == []
+
+
 def test_a_cloud_counts_as_read_once_this_process_has_read_it(ledger: Ledger, path: Path) -> None:
     """The last process may have had what it adopted in its memory alone."""
     ledger.machines.read_whole("aws", T0)
@@ -131,7 +230,7 @@ def test_while_it_cannot_be_written_nothing_is_bought_and_all_else_goes_on(
 ) -> None:
     ledger.refresh()
     assert ledger.check() is SOUND
-    assert (SOUND.end_only, SOUND.since) == ("", 0.0)
+    assert (SOUND.end_only, SOUND.since, ledger.store.trouble_since) == ("", 0.0, 0.0)
     ledger.launches.intend(spec(), "r", T0)
     ledger.decisions.record(decision(1))
     with monkeypatch.context() as patched:
@@ -188,6 +287,33 @@ def test_the_whole_journal_is_read_at_times_only(
         clock.up += seconds
         assert ledger.check() is SOUND
     assert read == [100.0 + endurance.READ]
+
+
+def test_the_whole_view_is_read_at_times_only(
+    ledger: Ledger, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[float] = []
+    monkeypatch.setattr(view, "require_sound", lambda _: read.append(clock.up))
+    for seconds in (0.0, endurance.LOOK - 1, 1.0, 1.0):
+        clock.up += seconds
+        assert ledger.check() is SOUND
+    assert read == [100.0, 100.0 + endurance.LOOK], "at once, as an older copy may lie there"
+
+
+def test_files_that_failed_are_looked_at_again_after_a_while_only(
+    ledger: Ledger, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[float] = []
+
+    def full(*_: object) -> None:
+        looked.append(clock.up)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(endurance, "require_room", full)
+    for seconds in (0.0, endurance.AGAIN - 1, 1.0, 1.0, endurance.AGAIN - 2, 1.0):
+        clock.up += seconds
+        ledger.check()
+    assert looked == [100.0 + n * endurance.AGAIN for n in range(3)]
 
 
 def test_a_sound_journal_is_found_sound(ledger: Ledger, path: Path, clock: Clock) -> None:
@@ -268,9 +394,8 @@ def test_the_file_that_was_there_before_is_let_go(followed: Ledger, path: Path) 
     path.rename(path.with_name("aside.db"))
     Ledger(path).close()
     assert followed.health.heartbeat("daemon") is None
-    links = [Path("/proc/self/fd", fd) for fd in os.listdir("/proc/self/fd")]
-    names = {os.readlink(one) for one in links if os.path.lexists(one)}
-    assert {Path(n).name for n in names if n.startswith(f"{path.parent}/")} >= {path.name}
+    names = held(path.parent)
+    assert path.name in names
     assert not [name for name in names if "aside.db" in name]
 
 
@@ -278,11 +403,9 @@ def test_the_file_that_was_removed_is_let_go(followed: Ledger, path: Path) -> No
     assert followed.health.heartbeat("daemon") is None
     path.unlink()
     assert followed.health.heartbeat("daemon") is None, "made anew of its journal"
-    links = [Path("/proc/self/fd", fd) for fd in os.listdir("/proc/self/fd")]
-    names = [os.readlink(one) for one in links if os.path.lexists(one)]
-    mine = [name for name in names if name.startswith(f"{path.parent}/")]
-    assert mine
-    assert not [name for name in mine if name.endswith("(deleted)")]
+    names = held(path.parent)
+    assert names
+    assert not [name for name in names if name.endswith("(deleted)")]
 
 
 def test_any_thread_may_find_it_once_it_is_there(path: Path, clock: Clock) -> None:

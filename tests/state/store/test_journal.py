@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from held import held
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -20,9 +21,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from slurm_elastic.state.store import disk, journal, view
 from slurm_elastic.state.store.disk import Disk
 from slurm_elastic.state.store.journal import (
+    Applied,
     Fact,
     Journal,
     Line,
+    Position,
     line_of,
     read_line,
 )
@@ -218,6 +221,14 @@ def test_a_line_is_read_by_a_person_and_its_checksum_by_us() -> None:
         assert read_line(raw[:place]) is None
 
 
+def test_what_the_view_has_is_read_though_less_is_said_of_it_than_before(tmp_path: Path) -> None:
+    long = Applied(position=Position(10**6, 10**9, 10**9), view=(10**9, 10**9), boot="x" * 36)
+    with closing(Journal(tmp_path / "journal", "notes")) as one, one.locked(1.0):
+        for said in (long, Applied(boot="x")):
+            one.note(said)
+            assert one.applied() == said
+
+
 def test_a_damaged_line_in_the_middle_is_named_and_costs_what_it_said_alone(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -310,6 +321,16 @@ def test_a_view_that_another_process_has_written_to_stays_open(path: Path) -> No
             assert one.position == other.position
 
 
+def test_a_turn_inside_another_one_lets_nobody_in_at_its_end(path: Path) -> None:
+    with closing(Disk(path, NOTES)) as one, closing(Disk(path, NOTES, patience=0.0)) as other:
+        with one.turn():
+            one.put([[put("a", 1)]], lambda: 1.0)
+            with pytest.raises(sqlite3.Error, match="lock"):
+                other.put([[put("b", 2)]], lambda: 1.0)
+        other.put([[put("c", 3)]], lambda: 1.0)
+    assert rows(path) == {"a": 1, "c": 3}
+
+
 def test_a_view_whose_wal_went_is_made_anew(path: Path) -> None:
     """Pages of it may be in the file, and others not."""
     with closing(Disk(path, NOTES)) as one:
@@ -342,6 +363,51 @@ def test_what_comes_while_a_segment_is_written_is_in_it(
     path.unlink()
     (path.parent / "journal" / "notes-000001.jsonl").unlink()
     assert rows(path) == {"a": 1, "b": 2, "c": 3}
+
+
+def test_of_the_segments_only_the_one_in_use_is_open(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short(monkeypatch)
+    with closing(Disk(path, NOTES)) as one:
+        for number in range(3):
+            one.put([[put("a", number)]], lambda: 1.0)
+            one.shorten(_Nothing(), 1.0)
+        one.put([[put("a", 3)]], lambda: 1.0)
+        open_now = [name for name in held(path.parent) if ".jsonl" in name]
+    assert open_now == ["notes-000004.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("beside", "row", "begun"),
+    [(1.001, 0.0, False), (1.0, 0.0, False), (0.999, 0.0, True), (0.0, 0.5, False), (0.0, 0.499, True)],
+)
+def test_a_segment_is_long_by_its_bytes_beside_those_of_its_first_rows(
+    path: Path, monkeypatch: pytest.MonkeyPatch, beside: float, row: float, *, begun: bool
+) -> None:
+    with closing(Disk(path, NOTES)) as one:
+        one.put([[put("a", 1), put("b", 2)]], lambda: 1.0)
+        with monkeypatch.context() as patched:
+            short(patched)
+            one.shorten(_Nothing(), 1.0)
+        one.put([[put("c", 3)]], lambda: 1.0)
+        assert one.journal.segments() == [1, 2]
+        monkeypatch.setattr(disk, "LONG", one.position.offset * beside)
+        monkeypatch.setattr(disk, "ROW", one.position.offset * row)
+        one.shorten(_Nothing(), 1.0)
+        assert one.journal.segments() == ([2, 3] if begun else [1, 2])
+
+
+def test_a_segment_whose_beginning_is_damaged_is_long_by_its_bytes_alone(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(Disk(path, NOTES)) as one:
+        one.put([[put("a", 1)]], lambda: 1.0)
+        monkeypatch.setattr(disk, "LONG", one.position.offset - 1)
+        with one.journal.path(1).open("r+b") as file:
+            file.write(b"x")
+        one.shorten(_Nothing(), 1.0)
+        assert one.journal.segments() == [1, 2]
 
 
 def test_a_view_of_another_boot_is_not_believed(

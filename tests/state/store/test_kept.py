@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from held import held
 from ledger_cases import T0, instance, spec
 
 from slurm_elastic.base.errors import ConfigError, EndOnlyError, SlurmElasticError
@@ -342,6 +343,60 @@ def test_all_files_that_were_removed_meanwhile_are_made_of_memory_once(path: Pat
     site.ledger.close()
 
 
+@pytest.mark.parametrize("removed", ["view", "journal"])
+def test_of_the_file_that_was_not_removed_meanwhile_all_stands(path: Path, removed: str) -> None:
+    site = Failing(path)
+    site.ledger.decisions.record(*told("before"))
+    site.fail()
+    site.ledger.requeues.lift(7, 0, T0)
+    with closing(Ledger(path)) as other:
+        other.decisions.record(*told("theirs"))
+    if removed == "view":
+        without_view(path)
+    else:
+        shutil.rmtree(path.parent / "journal")
+    site.back()
+    assert reasons(site.ledger) == ["before", "theirs"]
+    assert site.ledger.requeues.lifted() == ((7, 0),)
+    site.ledger.close()
+
+
+def test_a_journal_that_is_begun_of_memory_says_no_number_again(path: Path) -> None:
+    site = Failing(path)
+    site.ledger.requeues.lift(1, 0, T0)
+    with closing(Ledger(path)) as other:
+        for job in (2, 3):
+            other.requeues.lift(job, 0, T0)
+    last = backup.verify((path, LEDGER)).last
+    site.fail()
+    shutil.rmtree(path.parent / "journal")
+    without_view(path)
+    site.back()
+    assert backup.verify((path, LEDGER)).last == last
+    site.ledger.close()
+
+
+def test_what_a_new_journal_was_begun_with_is_counted_once_though_its_view_fails(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> Any:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    site = Failing(path)
+    site.fail()
+    site.ledger.usage.count({"calls": 5})
+    shutil.rmtree(path.parent / "journal")
+    without_view(path)
+    with monkeypatch.context() as patched:
+        patched.setattr(view, "made_anew", broken)
+        site.clock += 11
+        assert "disk I/O error" in site.ledger.check().end_only
+    site.ledger.usage.count({"calls": 1})
+    site.back()
+    assert site.ledger.usage.counters() == {"calls": 6}
+    site.ledger.close()
+
+
 def test_nothing_is_bought_where_the_files_fail_before_the_intent_is_written(path: Path) -> None:
     site = Failing(path)
     real = site.ledger.books.wanted_by
@@ -369,7 +424,9 @@ def test_a_journal_that_went_while_nothing_ran_is_made_of_the_view(path: Path) -
         assert [one.generation for one in ledger.launches.open()] == ["g1"]
 
 
-def test_a_damaged_journal_is_begun_anew_with_what_another_process_wrote(path: Path) -> None:
+def test_a_damaged_journal_is_begun_anew_with_what_another_process_wrote(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     site = Failing(path)
     site.ledger.launches.intend(spec("g1"), "r", T0)
     with closing(Ledger(path)) as other:
@@ -381,6 +438,7 @@ def test_a_damaged_journal_is_begun_anew_with_what_another_process_wrote(path: P
     newest.write_bytes(raw)
     site.clock += 601
     assert site.ledger.check().end_only == ""
+    assert f"{newest} is damaged from byte {raw.index(10) + 1} on, and begun anew" in caplog.text
     for reason in "def":
         site.ledger.decisions.record(*told(reason))
     assert reasons(site.ledger) == list("abcdef")
@@ -873,17 +931,18 @@ def test_an_export_that_lacks_rows_of_its_beginning_is_not_put_back(
         backup.put_back(export, [(path, LEDGER)], older=False)
 
 
-def test_a_file_that_an_earlier_release_wrote_beside_the_journal_is_not_put_by(path: Path) -> None:
+@pytest.mark.parametrize("written", ["ledger.db", "ledger.db-wal"])
+def test_a_file_that_an_earlier_release_wrote_beside_the_journal_is_not_put_by(
+    path: Path, written: str
+) -> None:
     with closing(sqlite3.connect(path)) as db:
         db.executescript((DATA / "ledger-before-journal.sql").read_text())
     Ledger(path).close()
     without_view(path)
     os.rename(path.with_name("ledger.db.before-journal"), path)
-    with closing(sqlite3.connect(path)) as db:
-        db.execute("update machines set pool = 'other'")
-        db.commit()
-    later = time.time() + 60
-    os.utime(path, (later, later))
+    path.with_name("ledger.db-wal").touch()
+    later = time.time() + 5
+    os.utime(path.with_name(written), (later, later))
     with pytest.raises(ConfigError, match="was written by a release without a journal after"):
         Ledger(path)
     assert path.exists()
@@ -1083,8 +1142,7 @@ def test_files_that_are_given_up_while_a_segment_is_written_are_let_go(
     with monkeypatch.context() as patched:
         patched.setattr(view, "rows_of", rows_of)
         site.ledger.store.shorten()
-    open_now = [os.readlink(one) for one in Path("/proc/self/fd").iterdir() if one.is_symlink()]
-    assert [one for one in open_now if one.startswith(str(path.parent))] == []
+    assert held(path.parent) == []
     assert drafts(path) == []
     site.back()
     assert site.ledger.requeues.lifted() == ((1, 0),)
@@ -1224,7 +1282,13 @@ def test_a_damaged_view_is_set_aside_in_turn(path: Path, caplog: pytest.LogCaptu
     site.ledger.give_up(error)
     assert reasons(site.ledger) == ["a"]
     (aside,) = path.parent.glob("*.damaged-*")
-    assert f"the damaged ledger was set aside as {aside}" in caplog.text
+    expected = (
+        f"{path} is damaged (malformed)",
+        f"the damaged ledger was set aside as {aside}",
+        f"{path} is used again",
+    )
+    assert [one for one in expected if one not in caplog.text] == []
+    assert held(path.parent).count("ledger.applied") == 1, "that of the damaged one is let go"
     site.ledger.close()
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from held import held
 from msgspec.structs import replace
 from patience import patience
 
@@ -117,13 +118,6 @@ def test_a_file_of_a_later_release_is_left_alone(path: Path) -> None:
         Notes(path)
 
 
-def held(place: Path) -> set[str]:
-    """The files below it that this process has open."""
-    links = (Path("/proc/self/fd", fd) for fd in os.listdir("/proc/self/fd"))
-    names = {os.readlink(one) for one in links if os.path.lexists(one)}
-    return {Path(name).name for name in names if name.startswith(str(place))}
-
-
 @pytest.mark.parametrize(
     ("there", "read_only", "error"),
     [(True, False, ConfigError), (True, True, ConfigError), (False, True, SlurmElasticError)],
@@ -135,7 +129,7 @@ def test_one_that_is_of_no_use_is_not_kept_open(
         Notes(path, schema=LATER).close()
     with pytest.raises(error) as caught:
         Notes(path, read_only=read_only)
-    assert held(path.parent) == set(), caught.value
+    assert held(path.parent) == [], caught.value
 
 
 def test_making_one_leaves_no_draft_and_nothing_open_whatever_the_umask(path: Path) -> None:
@@ -146,7 +140,7 @@ def test_making_one_leaves_no_draft_and_nothing_open_whatever_the_umask(path: Pa
         os.umask(before)
     found = {one.name: one.stat().st_mode & 0o777 for one in path.parent.rglob("*.*")}
     assert found == dict.fromkeys(("notes.db", "notes.applied", "notes-000001.jsonl"), 0o600)
-    assert held(path.parent) == set()
+    assert held(path.parent) == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives a file away")
@@ -161,14 +155,14 @@ def test_a_directory_is_synced_and_let_go(path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
     writing.sync_directory(path.parent)
     assert synced == [str(path.parent)]
-    assert held(path.parent) == set()
+    assert held(path.parent) == []
     writing.sync_directory(path.parent / "left")
 
 
 def test_a_closed_one_may_be_closed_again(path: Path) -> None:
     made = Notes(path)
     made.close()
-    assert held(path.parent) == set()
+    assert held(path.parent) == []
     made.close()
 
 
@@ -357,6 +351,16 @@ def test_a_reader_of_no_file_is_told_who_makes_it(path: Path) -> None:
         Notes(path, read_only=True)
     assert str(caught.value) == f"there is no notes at {path}; the test makes it when it starts"
     assert not path.exists()
+
+
+def test_what_is_read_from_a_journal_alone_cannot_be_written_either(path: Path) -> None:
+    with closing(Notes(path)) as made:
+        made.note("a")
+    path.unlink()
+    with closing(Notes(path, read_only=True)) as reader:
+        with pytest.raises(sqlite3.OperationalError, match="readonly"):
+            reader.note("b")
+        assert reader.all() == ["a"]
 
 
 @pytest.fixture

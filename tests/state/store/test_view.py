@@ -1,0 +1,55 @@
+"""The view by itself: its connections, and what is read and written through them."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from held import held
+from ledger_cases import T0
+
+from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.state.ledger import Ledger
+from slurm_elastic.state.ledger.schema import LEDGER
+from slurm_elastic.state.store import view
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.db"
+
+
+def test_a_file_that_cannot_be_written_is_let_go(path: Path) -> None:
+    path.write_bytes(b"no database" * 500)
+    with pytest.raises(sqlite3.DatabaseError) as refused:
+        view.open_writer(path)
+    assert held(path.parent) == [], refused.value
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_a_file_that_cannot_be_read_alone_is_let_go(open_path: Path) -> None:
+    """Its log stands beside it, and is another user's."""
+    path = open_path / "ledger.db"
+    with closing(Ledger(path)) as ledger:
+        ledger.requeues.lift(7, 0, T0)
+    path.chmod(0o644)
+    path.with_name("ledger.db-wal").write_bytes(b"x" * 64)
+    path.with_name("ledger.db-wal").chmod(0o600)
+    os.seteuid(65534)
+    try:
+        with pytest.raises(sqlite3.OperationalError) as refused:
+            view.open_reader(path, LEDGER)
+    finally:
+        os.seteuid(0)
+    assert held(open_path) == [], refused.value
+
+
+def test_a_file_of_a_later_release_is_let_go(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("pragma user_version = 99")
+    with pytest.raises(ConfigError, match="has schema 99") as refused:
+        view.open_reader(path, LEDGER)
+    assert held(path.parent) == [], refused.value
