@@ -141,13 +141,13 @@ class BlcrCheckpointer:
         return image
 
     def release(self, run: JobRun) -> None:
-        """Have all processes of the batch step go on. Their user sends the signal, so that if one
-        of the pids was reused meanwhile, only a process of his own gets it.
-        """
+        """Have all processes of the batch step go on."""
         deadline = time.time() + SIGNAL_PATIENCE
         host = run.nodes[0]
         pids = [str(pid) for pid in self._pids(host, run.job, deadline)]
         goes_on = ("sh", "-c", 'kill -CONT "$@"', "slurm-elastic", *pids)
+        # As their user: if one of the pids was reused meanwhile, only a process of his own gets the
+        # signal.
         answer = self._shells.run(host, (*self._as(run), *goes_on), deadline=deadline)
         if answer.code != 0:
             raise CheckpointError(f"job {run.label}: kill on {host}: {answer.err.strip()}")
@@ -208,9 +208,8 @@ class BlcrCheckpointer:
         raise failed
 
     def _delete(self, host: str, job: int, deadline: float) -> None:
-        """Delete the job's images, if the node has the shared directory. rm follows no link, and
-        only we name what is removed.
-        """
+        """Delete the job's images, if the node has the shared directory."""
+        # As root: rm follows no link, and only we name what is removed.
         script = 'cd -- "$1" && rm -rf --one-file-system -- "./$2"'
         words = ("sh", "-c", script, "slurm-elastic", str(self._directory), str(job))
         answer = self._shells.run(host, words, deadline=deadline)

@@ -196,6 +196,7 @@ class LaunchedCheckpointer:
                     raise CheckpointError(f"{path}: not {size} bytes long")
                 if _digest(path, size, budget) != sha:
                     raise CheckpointError(f"{path}: changed since the checkpoint")
+            # Of the budget: it is an OSError, too.
             except TimeoutError:
                 raise
             except OSError as error:
@@ -256,9 +257,8 @@ class LaunchedCheckpointer:
             raise CheckpointError(f"{path}: {error.strerror}") from error
 
     def _look(self, look: Callable[[], T]) -> T:
-        """The result; an OSError if no answer comes. Waiting for a directory that hangs would hold
-        up the saves by other methods, too.
-        """
+        """The result; an OSError if no answer comes."""
+        # To wait for a directory that hangs would hold up the saves by other methods, too.
         return self._in_time.do("", look, ANSWER)
 
     def _removed(self, job: int) -> bool:
@@ -290,7 +290,7 @@ class LaunchedCheckpointer:
         return found.files
 
     def _image(self, one: _Listed) -> Image:
-        """With the path as the head sees it: nodes may have mounted the directory elsewhere."""
+        """The image that is listed so."""
         return Image(
             job=one.job,
             label=one.label,
@@ -301,6 +301,7 @@ class LaunchedCheckpointer:
             taken=one.taken,
             seconds=one.seconds,
             size=one.size,
+            # As the head sees it: nodes may have mounted the directory elsewhere.
             path=str(self._directory / str(one.job) / "images" / str(one.number)),
         )
 
@@ -327,9 +328,8 @@ def _read(path: Path) -> bytes:
 
 
 def _digest(path: Path, size: int, budget: Budget) -> str:
-    """The digest of a file of ``size`` bytes. If the file is longer we read just enough to notice.
-    TimeoutError after the budget's time.
-    """
+    """The digest of a file of ``size`` bytes. TimeoutError after the budget's time."""
+    # Of a longer file just enough is read to notice.
     sha, left = hashlib.sha256(), size + 1
     with open(_open(path), "rb", buffering=0) as opened:
         while left > 0 and (block := opened.read(min(_BLOCK, left))):

@@ -50,9 +50,7 @@ class Completion(Protocol):
 
 
 class Ended(Struct, frozen=True):
-    """The batch script ends, with ``code`` if one is given. Without a code, a program that has just
-    finished its work cannot be told from one that has saved itself, so it begins anew.
-    """
+    """The batch script ends, with ``code`` if one is given."""
 
     code: int | None = None
 
@@ -69,6 +67,8 @@ class Ended(Struct, frozen=True):
             return None
         if job.killed_by or not job.states & {"COMPLETED", "FAILED"}:
             return None
+        # Without a code, a program that has just finished its work cannot be told from one that has
+        # saved itself: it begins anew.
         return 0 if self.code in (None, job.exit_code) else None
 
     def fault(self, size: int) -> str | None:  # noqa: ARG002

@@ -6,8 +6,7 @@ Slurm can requeue ended batch jobs as well as running ones (measured on 22.05: `
 of a COMPLETED or FAILED job works as long as slurmctld knows the job, for MinJobAge). So we need
 not prevent the end: the requeue comes after it, and counts.
 
-A small file for each job notes everything that was asked for and saved. It is written before the
-signal, so that after a crash we find a save that was under way and do not ask for it twice.
+A small file for each job notes everything that was asked for and saved.
 """
 
 from __future__ import annotations
@@ -130,11 +129,10 @@ class SignalCheckpointer:
         return image
 
     def _hold(self, run: JobRun, deadline: float) -> None:
-        """Send SIGSTOP, and wait until Slurm shows that. A requeue that overtakes it would meet
-        processes that are stopped only then, and that take no SIGTERM until KillWait is over
-        (measured on 22.05).
-        """
+        """Send SIGSTOP, and wait until Slurm shows that."""
         self._send(run, "STOP", full=True)
+        # A requeue that overtakes it would meet processes that are stopped only then, and that take
+        # no SIGTERM until KillWait is over (measured on 22.05).
         until = min(self._clock() + STOPPED, deadline)
         while self._clock() < until:
             job = self._job(run)
@@ -163,6 +161,8 @@ class SignalCheckpointer:
         save = Save(
             attempt=run.attempt, asked=asked, stop=stop, sign=settings.saved, mark=sign.mark()
         )
+        # Before the signal: after a crash a save that was under way is found, and not asked for
+        # twice.
         self._write(run.job, replace(book, pending=save))
         self._send_save(run, settings, stop=stop)
         return save
@@ -203,6 +203,7 @@ class SignalCheckpointer:
             return self._look(run.job)
         except SlurmError as error:
             log.info("job cannot be looked at job=%s error=%s", run.label, error)
+            # No sign of an end: the run is taken to go on, until the deadline.
             return SlurmJob(id=run.job, states=frozenset({"RUNNING"}), restarts=run.attempt)
 
     def _must_go_on(self, run: JobRun, job: SlurmJob | None) -> None:

@@ -54,8 +54,7 @@ class Shells:
     def run(self, host: str, command: Sequence[str], *, deadline: float) -> CommandResult:
         """Run a command, each word as it is; ``deadline`` is Unix time. Raises CheckpointError.
 
-        If a connection broke while it was idle, it is made anew once. A command that may have run
-        is never repeated.
+        If a connection broke while it was idle, it is made anew once.
         """
         with self._turn(host, deadline):
             for last in (False, True):
@@ -71,6 +70,7 @@ class Shells:
                     continue
                 try:
                     return _execute(channel, command, deadline)
+                # It may have run: a command is never repeated.
                 except (OSError, EOFError, paramiko.SSHException) as error:
                     self._drop(host)
                     raise _failed(host, error) from error
@@ -108,6 +108,7 @@ class Shells:
             surplus = [
                 self._open.pop(idle)
                 for idle in list(self._open)[: max(len(self._open) - self._settings.connections, 0)]
+                # One that is at work keeps its connection.
                 if idle != host and not self._hosts[idle].locked()
             ]
         for one in surplus:

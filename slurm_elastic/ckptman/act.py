@@ -112,6 +112,7 @@ class Acts:
                 continue
             try:
                 self._step(migration.reschedule(self._site, one, seen.leaving), seen)
+            # The trouble of one job keeps no other from its step.
             except SlurmElasticError as error:
                 log.warning("migration cannot go on job=%s error=%s", one.run.label, error)
 
@@ -145,6 +146,7 @@ def _is_safe(site: Site, one: Migration, seen: Snapshot) -> bool:
     """Nothing threatens it any more, and the machines of its nodes are still there."""
     if one.step is not Step.WAITING or not seen.leaving.keys().isdisjoint(one.what):
         return False
+    # A node that is no pool's has no machine here that could be gone.
     return all(n in seen.machine_of or n not in site.pool_of for n in one.threatened)
 
 

@@ -96,11 +96,11 @@ def _runs(site: Site, move: Migration, job: SlurmJob) -> Migration:
 
 
 def _waits(job: SlurmJob) -> bool:
-    """22.05 may show a job that was stopped just before its requeue as STOPPED, without nodes, as
-    long as it is pending (measured).
-    """
+    """Whether it is pending, and its run before has wholly ended."""
     if "COMPLETING" in job.states:
         return False
+    # 22.05 may show a job that was stopped just before its requeue as STOPPED, without nodes, as
+    # long as it is pending (measured).
     return "PENDING" in job.states or ("STOPPED" in job.states and not job.nodes)
 
 
@@ -143,11 +143,10 @@ def _pending(site: Site, move: Migration, job: SlurmJob) -> Migration:
 
 
 def _avoid_spot(site: Site, move: Migration, job: SlurmJob) -> Migration:
-    """Keep it off the nodes that have spot machines now, beside those that its user keeps it off: a
-    node whose spot machine has ended may get another one for it.
-    """
+    """Keep it off the nodes that have spot machines now, beside those its user keeps it off."""
     spot = spot_nodes(site)
     own = site.slurm.excluded_nodes(job.id) if move.avoids is None else move.avoids
+    # Made anew each time: a node whose spot machine has ended may get another one for it.
     wanted = tuple(sorted({*own, *spot}))
     if move.avoids is not None and wanted == move.excluded:
         return move
@@ -169,15 +168,15 @@ def _helped(site: Site, move: Migration) -> Migration:
 
 
 def _is_slurms_hold(job: SlurmJob) -> bool:
-    """Whether Slurm holds it by itself, not a person. 22.05 gives a failed launch the reason
-    JobHeldUser and these words beside it, which stay when an administrator holds that job, too: the
-    reason is JobHeldAdmin then (both measured). A run that we stopped, and that Slurm itself
+    """Whether Slurm holds it by itself, not a person. A run that we stopped, and that Slurm itself
     requeued for its exit code, is held by its own rule.
     """
     if job.is_held_by_slurm:
         return True
+    # The words of a failed launch stay when an administrator holds that job, too (22.05, measured).
     if job.reason == "JobHeldAdmin":
         return False
+    # 22.05 gives a failed launch the reason JobHeldUser, and these words beside it (measured).
     words = (job.reason.replace("_", " "), job.description.replace("_", " "))
     return job.reason == "BadConstraints" or _LAUNCH_FAILED in words
 

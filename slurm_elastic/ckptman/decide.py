@@ -103,6 +103,7 @@ def _plan(facts: JobFacts, slack: float) -> JobPlan | None:
         if action is not None:
             said = action.reason.startswith(reason)
             reason = action.reason if said else f"{reason}: {action.reason}"
+        # A run that is over at that time for certain is saved whatever its policy says.
         saves = (action is not None or facts.cause in CERTAIN) and all(
             fits(facts.deadline, s.now, s.dump, slack) for s in facts.situations
         )
@@ -164,19 +165,20 @@ def _facts(snapshot: Snapshot, job: SlurmJob, choice: CheckpointPlan) -> JobFact
 
 
 def _is_to_be_kept(snapshot: Snapshot, job: SlurmJob) -> bool:
-    """Whether a job that a person has suspended did work since its last save. It is resumed for
-    the next one, which has it do some more; one that Slurm has suspended for another job is not.
-    """
+    """Whether a job that a person has suspended did work since its last save."""
+    # One that Slurm has suspended for another job is not resumed for a save.
     if not job.is_suspended_by_person:
         return False
     saves = (i.taken for i in snapshot.images.get(job.id, ()) if i.attempt == job.restarts)
+    # It is resumed for the next save, which has it do some more: that alone is no work to save.
     return job.suspended - max(saves, default=job.start) > MOMENTS
 
 
 def _is_to_be_probed(snapshot: Snapshot, job: SlurmJob, choice: CheckpointPlan) -> bool:
     """Whether nothing is known yet of a job that is to be saved some day, and is transparent to its
-    method: one that saves itself may do so when it wants, or end by the signal.
+    method.
     """
+    # One that saves itself may do so when it wants, or end by the signal: it is not tried.
     if job.is_suspended or not is_transparent(choice) or snapshot.now - job.start < snapshot.probe:
         return False
     verdict = snapshot.unsavable.get(job.id)
@@ -206,14 +208,13 @@ def run_of(job: SlurmJob, choice: CheckpointPlan) -> JobRun:
 
 
 def _dump(snapshot: Snapshot, job: int, threats: Sequence[Threat]) -> float:
-    """A guess about a first save says when it is to begin, and not that it is of no use
-    to try: a job that was never saved has nothing to go on from. So it is taken to fit as long as
-    there are some seconds for it.
-    """
+    """Seconds that the next save of the job may take."""
     dump = snapshot.saves.get(job, snapshot.expected)
     ends = [threat.until for threat in threats if threat.until is not None]
     if job in snapshot.saves or not ends:
         return dump
+    # A guess about a first save is no reason not to try, as there is nothing else to go on from: it
+    # is taken to fit as long as there are some seconds for it.
     left = min(ends) - snapshot.now - max(snapshot.slack, _SLACK)
     return min(dump, max(left, LEAST_TRIED))
 

@@ -87,6 +87,7 @@ class SqsQueue:
         while len(found) < self.MOST:
             answer = self._client.receive_message(
                 QueueUrl=self._url, MaxNumberOfMessages=self.BATCH, WaitTimeSeconds=0,
+                # What a crash leaves undeleted comes again after that.
                 VisibilityTimeout=60,
             )  # fmt: skip
             messages = answer.get("Messages", [])
@@ -96,10 +97,11 @@ class SqsQueue:
         return found
 
     def done(self, handles: Sequence[str]) -> None:
-        """Delete them, ten a call. A message that fails comes again, and is known by then."""
+        """Delete them, ten a call."""
         client = self._client
         for start in range(0, len(handles), self.BATCH):
             part = handles[start : start + self.BATCH]
             entries = [{"Id": str(n), "ReceiptHandle": h} for n, h in enumerate(part)]
+            # A message that fails comes again, and is known by then.
             if client is not None:
                 client.delete_message_batch(QueueUrl=self._url, Entries=entries)

@@ -79,6 +79,7 @@ class KeyedExecutor:
 
     def close(self) -> None:
         """Forget what waits, and wait for what runs."""
+        # All are told before any is waited for: they end side by side.
         for lane in self._lanes.values():
             lane.close()
         for lane in self._lanes.values():
@@ -87,6 +88,7 @@ class KeyedExecutor:
     def _do(self, job: int, work: Callable[[], object]) -> None:
         try:
             work()
+        # The thread goes on: others' work waits for it, too.
         except Exception:
             log.exception("work fails in an unknown way job=%d", job)
         finally:

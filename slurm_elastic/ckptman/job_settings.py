@@ -42,12 +42,11 @@ _FORMS = {
 
 
 class CheckpointPlan(Struct, frozen=True, kw_only=True):
-    """The method and policy for one job. ``refused`` says what is wrong with the job's own word:
-    such a job is never saved, rather than in a way that its user did not mean. ``move_only``: a
-    save ends the run, so it is only made to move the job. ``blocking``: the job stands still while
-    it is saved; an application that saves itself may say that it does not. ``renewals``: how often
-    it may be requeued at its time limit; ``unsavable``: what becomes of it where no save succeeds;
-    ``own``: by the job's own word.
+    """The method and policy for one job. ``refused`` says what is wrong with the job's own word.
+    ``move_only``: a save ends the run, so it is only made to move the job. ``blocking``: the job
+    stands still while it is saved; an application that saves itself may say that it does not.
+    ``renewals``: how often it may be requeued at its time limit; ``unsavable``: what becomes of it
+    where no save succeeds; ``own``: by the job's own word.
     """
 
     method: str
@@ -71,6 +70,7 @@ def resolve(
     try:
         wish = parse_comment(comment) or parse_features(features)
     except ValueError as error:
+        # It is never saved, rather than in a way that its user did not mean.
         return CheckpointPlan(method="none", policy=Never(), refused=str(error))
     method, options = wish or (pool.method or settings.method, {})
     saved = options.get("saved", settings.signal.saved)
@@ -92,12 +92,12 @@ def resolve(
 
 
 def plan_for(job: SlurmJob, pool: PoolCheckpoint, settings: CheckpointSettings) -> CheckpointPlan:
-    """``resolve`` for this job, as far as its method can save a job of its kind. One of several
-    nodes that says nothing itself is found out by its first save, as its user is to read why.
-    """
+    """``resolve`` for this job, as far as its method can save a job of its kind."""
     plan = resolve(job.comment, job.features, pool, settings)
     if plan.method not in LAUNCHED:
         return plan
+    # One of several nodes that says nothing itself is found out by its first save, as its user is
+    # to read why.
     why = unfit(plan.method, batch=job.batch, nodes=len(job.nodes) if plan.own else 1)
     return CheckpointPlan(method="none", policy=plan.policy, refused=why) if why else plan
 

@@ -108,6 +108,7 @@ class Journal:
             )
         except sqlite3.Error as trouble:
             self._say(trouble)
+            # Not told to the ledger yet: the next answer is to be news once more.
             self._healths.pop(name)
 
     def flush(self, *, last: bool = False) -> None:
@@ -117,6 +118,7 @@ class Journal:
         now, counts = self._now(), Counts(float)
         with self._lock:
             decisions, self._decisions = self._decisions, []
+            # Below 0 the clock was set back, and the next time would be far away.
             if last or not 0 <= now - self._counted < COUNTED:
                 self._counted = now
                 counts = sums(self._counts, self._observed)
@@ -128,6 +130,7 @@ class Journal:
         except sqlite3.Error as error:
             self._say(error)
             with self._lock:
+                # Before those that were noted meanwhile.
                 self._decisions[:0] = decisions
         if counts:
             self._state.count(counts)

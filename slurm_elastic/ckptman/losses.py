@@ -93,6 +93,7 @@ class Unannounced:
             if choice.method not in PROBED:
                 continue
             job = seen.jobs[number]
+            # A suspended job has done no work since.
             at = job.suspended or seen.now
             self._compare(job, _Worked(run_of(job, choice), choice.method, at))
             if number in self._lost:
@@ -105,6 +106,7 @@ class Unannounced:
         if before is None or before.run.attempt >= now.run.attempt:
             return
         moves = self._site.state.migrations_of(job.id)
+        # The end of a run that a move of ours has ended is told with that.
         if all(move.run.attempt < before.run.attempt for move in moves):
             self._lost[job.id] = self._as_move(before)
 

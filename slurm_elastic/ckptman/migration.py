@@ -137,17 +137,17 @@ def go_on(site: Site, move: Migration) -> Migration:
 
 
 def _find_or_save(site: Site, move: Migration) -> Migration:
-    """After a crash: a save that was complete is not made again. Images are told apart by number:
-    when they were taken is the node's time, whose clock may differ from ours.
-    """
+    """After a crash: a save that was complete is not made again."""
     if move.newest is None:
         return _save(site, move)
     least, attempt = move.newest, move.run.attempt
+    # By number: when it was taken is the node's time, whose clock may differ from ours.
     fresh = [i for i in _images(site, move) if i.number > least and i.attempt == attempt]
     image = next((i for i in fresh if _verified(site, move, i)), None)
     if image is not None:
         say(site, move, "ckpt-found", f"save {image.number} was complete before a restart")
         return _saved(site, move, image)
+    # Its run stands stopped after a save that is not whole.
     if fresh:
         _let_go(site, move)
     return _save(site, move)
@@ -178,6 +178,8 @@ def _save(site: Site, move: Migration) -> Migration:
     if at := suspended.settled_at(site, move.run):
         return to(site, move, Step.WAITING, again=True, at=at)
     until = now + UNBOUND if move.deadline is None else move.deadline - settings.slack
+    # Where the method cannot list its images now, our own memory has the highest number all the
+    # same.
     known = (*_images(site, move), *site.state.images(move.run.job))
     newest = max((i.number for i in known), default=0)
     if move.step is Step.SAVING:  # since its first try
@@ -191,6 +193,7 @@ def _save(site: Site, move: Migration) -> Migration:
         image = method.checkpoint(move.run, deadline=until, stop=True)
     except (CheckpointError, SlurmError) as error:
         return _failed(site, move, str(error))
+    # It may be another package's method: whatever it raises, there is no image.
     except Exception as error:
         logging.getLogger(__name__).exception("method fails job=%s", move.run.label)
         return _failed(site, move, f"{type(error).__name__}: {error}")

@@ -39,7 +39,7 @@ class NodeReleases:
         self._refused: dict[str, _Refused] = {}
 
     def look(self, machines: Mapping[str, Machine]) -> None:
-        """Undo our drains that are due; an admin's own stay."""
+        """Undo our drains that are due."""
         state = self._site.state
         owed = state.releases()
         self._refused = {n: r for n, r in self._refused.items() if n in owed or (owed and not n)}
@@ -64,6 +64,7 @@ class NodeReleases:
                 self._site.state.released(name)
 
     def _is_released(self, name: str, node: SlurmNode | None) -> bool:
+        # Nothing is owed where an admin has drained it by now, or nobody: theirs stays.
         if node is None or not is_drained(node) or not node.reason.startswith(MARK):
             return True
         try:

@@ -72,6 +72,7 @@ def settle(site: Site, seen: Snapshot, moving: frozenset[str]) -> None:
         try:
             if names:
                 step()
+        # What Slurm refuses in one step keeps the next one from nothing.
         except SlurmError as error:
             log.warning("nodes cannot be changed, again with the next look: %s", error)
 
@@ -103,25 +104,24 @@ def _give_up(
     late: Iterable[str],
     machines: Collection[Instance],
 ) -> None:
-    """Its time is over and it does not answer: DOWN has Slurm requeue its jobs now, not when
-    SlurmdTimeout is over. Not where an admin has drained it: the reason is theirs.
-
-    A machine that does not answer may still run, as at a maintenance of its network, and has to
-    hear that its job is killed; so it keeps its address, unless that is another machine's by now.
-    """
+    """Its time is over and it does not answer: its jobs are requeued now."""
     gone = [
         name
         for name in late
         if is_busy(view[name])
         and not is_down(view[name])
+        # Not where an admin has drained it: the reason is theirs.
         and view[name].reason.startswith(OUR_MARK)
         and "NOT_RESPONDING" in view[name].states
     ]
     # Only nodes of pools: nobody would give a site's own node its address back.
     cut = [n for n in gone if n in site.pool_of and is_anothers_address(view[n], machines)]
     kept = [name for name in gone if name not in cut]
+    # What does not answer may still run, as at a maintenance of its network, and has to hear that
+    # its job is killed: it keeps its address.
     for names, address in ((cut, NOWHERE), (kept, None)):
         if names:
+            # DOWN has Slurm requeue its jobs now, not when SlurmdTimeout is over.
             node_updates.set_down(site.slurm, names, LOST, address=address)
     if gone:
         site.journal.note(CORRELATION, "ckpt-node-lost", gone, "its machine was taken away")
@@ -151,6 +151,7 @@ def cool_down(site: Site, fresh: Sequence[RecordedNotice]) -> None:
         cooling = after_interruption(one.offer, one.notice.instance, now, seconds)
         try:
             standing = {c.scope: c.until for c in site.ledger.exclusions.cool_downs(now)}
+            # A longer one, as after refusals, is not cut short.
             if standing.get(one.offer, 0.0) < cooling.until:
                 site.ledger.exclusions.add(cooling)
         except sqlite3.Error as error:

@@ -83,15 +83,15 @@ class Poller:
         return True
 
     def _sort(self, told: Sequence[Told]) -> tuple[list[Told], list[Asked]]:
-        """The notices, and the orders that were carried out. A person's word on a node
-        after a withdrawal waits until that was carried out, which would take it back, too.
-        """
+        """The notices, and the orders that were carried out."""
         rest: list[Told] = []
         carried: list[Asked] = []
         taken_back: set[str] = set()
         for one in told:
             order = one.order
             if order is None or isinstance(order, NoticeOrder):
+                # A person's word after a withdrawal waits until that was carried out, which would
+                # take it back, too.
                 if order is None or order.node not in taken_back:
                     rest.append(one)
             elif self._orders.tell(asked := Asked(one.handle, order)):
@@ -118,7 +118,8 @@ class Poller:
     def _warned(
         self, told: Told, notice: Notice, machines: Mapping[str, Machine]
     ) -> RecordedNotice:
-        """A node's machine is looked up at once: the next one of that node is not meant."""
+        """The notice as it is kept."""
+        # At once: the next machine of that node is not meant.
         if notice.node and not notice.instance:
             found = machine_of(notice.node, machines)
             notice = replace(notice, instance=found.instance.id) if found else notice

@@ -60,6 +60,7 @@ class RequeueFailover:
             with self._spared(str(number)):
                 requeue_setting.put_back(site.slurm, site.ledger, number, None)
         for job in jobs.values():
+            # What a daemon that lives has lifted is its own to put back.
             known = job.id in lifted if stale else job.id in self._mine
             with self._spared(job.label):
                 if job.id in danger:
@@ -111,10 +112,11 @@ class RequeueFailover:
 
     def _is_late(self, node: str, asked: float) -> bool:
         """Whether a living daemon gives the node up about now: the rest of ResumeTimeout is what is
-        left. The next look comes a period later. Where both lift it, who is first puts it back.
+        left. Where both lift it, who is first puts it back.
         """
         config = self._site.config
         longest = config.resume_timeout(config.cloud(self._site.pool_of[node].cloud))
+        # The next look comes a period later.
         due = given_up_after(longest) - config.checkpoint.period
         return self._site.now() - asked >= due
 

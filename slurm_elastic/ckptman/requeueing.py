@@ -34,11 +34,10 @@ _CUT_OFF = {Cause.LIMIT: "TIMEOUT", Cause.PREEMPTION: "PREEMPTED"}
 
 
 def requeue(site: Site, move: Migration) -> Migration:
-    """Have Slurm put it back into its queue, unless it has begun anew or ended by itself. By a list
-    that is no older than that question: a run that Slurm has begun since would be ended.
-    """
+    """Have Slurm put it back into its queue, unless it has begun anew or ended by itself."""
     run = move.run
     try:
+        # No older list will do: a run that Slurm has begun since would be ended.
         job = site.jobs.anew(run.job)
         if (elsewhere := _is_over(site, move, job)) is not None:
             return elsewhere
@@ -50,6 +49,8 @@ def requeue(site: Site, move: Migration) -> Migration:
                 return elsewhere
         if suspended.settled_at(site, run):
             return _not_yet(site, move, "it was suspended just now")
+        # A job that is suspended as it is requeued is held, at priority 0: Slurm takes the one for
+        # the other.
         suspended.resume(site, run)
         reach("migration.before-requeue")
         if _ends_in_grace(move, job):
@@ -69,12 +70,13 @@ def requeue(site: Site, move: Migration) -> Migration:
 
 def _ends_in_grace(move: Migration, job: SlurmJob | None) -> bool:
     """Whether its batch script is ended, so that Slurm requeues it itself: a run that it preempts,
-    and that ends within GraceTime. After ``scontrol requeue`` Slurm takes the end of the next run
-    for that of a preempted one, and begins the finished job once more (24.11, measured; mended in
-    a later 26.05). Where preempted jobs are cancelled, or nothing comes of it, the requeue follows.
+    and that ends within GraceTime. Where preempted jobs are cancelled, or nothing comes of it, the
+    requeue follows.
     """
     if move.cause is not Cause.PREEMPTION or move.step is Step.REQUEUEING or job is None:
         return False
+    # After ``scontrol requeue`` Slurm takes the end of the next run for that of a preempted one,
+    # and begins the finished job once more (24.11, measured; mended in a later 26.05).
     return bool(job.preempted) and "RUNNING" in job.states
 
 
@@ -91,8 +93,7 @@ def _is_over(site: Site, move: Migration, job: SlurmJob | None) -> Migration | N
 
 def ended_for_us(site: Site, move: Migration, job: SlurmJob) -> bool:
     """It ended because it saved itself for this move, as it does not catch our signal, or at the
-    time limit that it was saved for, or was preempted then: it has not finished. That there is an
-    older image says nothing of how it ended.
+    time limit that it was saved for, or was preempted then: it has not finished.
     """
     if _CUT_OFF.get(move.cause) in job.states:
         return move.image is not None
@@ -100,6 +101,7 @@ def ended_for_us(site: Site, move: Migration, job: SlurmJob) -> bool:
         return False
     if str(Step.SAVED) in move.reached:
         return True
+    # Not by its images: that there is an older one says nothing of how it ended.
     asked = move.newest is not None
     return asked and job.died_of in save_signals(site.config.checkpoint.signal, move.run)
 

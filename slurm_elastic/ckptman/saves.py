@@ -165,6 +165,7 @@ class Saves:
         except Exception as error:  # noqa: BLE001 - a shared directory may fail in many ways
             log.info("no late image job=%s error=%s", run.label, error)
             return None
+        # The node's clock may be ahead of ours.
         return replace(newest, taken=min(newest.taken, site.now()))
 
     def _save(self, plan: JobPlan) -> None:

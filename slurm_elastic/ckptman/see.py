@@ -148,6 +148,7 @@ class Watch:
         for image in site.state.images():
             images[image.job].append(image)
         now = site.now()  # no image that is seen is later
+        # Ascending: of two machines of one node ``machine_of`` has the newer.
         newest = sorted(machines.values(), key=lambda m: m.instance.launched)
         settings = site.config.checkpoint
         prices = self._prices.prices() if self._prices else {}

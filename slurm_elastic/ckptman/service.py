@@ -65,6 +65,7 @@ class Service:
         """Slurm has begun or ended something: look now, and soon again, as a prolog ends before its
         job runs and an epilog before its nodes are free.
         """
+        # The pause doubles it first.
         self._quiet = QUICK / 2
         self._wake.set()
 
@@ -77,6 +78,7 @@ class Service:
         try:
             while not site.stop.wait(rest):
                 self._rest(pause)
+                # Before the look: what comes during it has another one follow.
                 self._wake.clear()
                 if site.stop.is_set():
                     break
@@ -88,6 +90,7 @@ class Service:
                 pause = max(self._pause() - rest, pace * site.jobs.cost)
         finally:
             self.acts.crew.close()
+            # After the crew, whose last work has decisions, too.
             site.journal.flush(last=True)
 
     def _rest(self, pause: float) -> None:
@@ -160,6 +163,7 @@ class Service:
     def _beat(self) -> None:
         site, clock = self.site, self.site.monotonic()
         if clock >= self._next_beat:
+            # First: the mark tells what it finds.
             site.state.check()
             self._leave_mark()
             try:

@@ -50,6 +50,7 @@ class JobList:
         when = self.clock() - (0.0 if anew else self.fresh)
         with self._lock:
             if self._begun < when:
+                # What happens while Slurm answers may not be in its list.
                 begun = self.clock()
                 self.last = {job.id: job for job in self._slurm.jobs(ended=True)}
                 self._begun, self.cost = begun, self.clock() - begun

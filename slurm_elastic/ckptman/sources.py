@@ -80,8 +80,7 @@ class CloudNotices:
 class NodeComments:
     """The comments that agents on EC2's machines (programs/agent.py) put on their Slurm nodes.
 
-    Root on a node may do that, over munge, and no user. ``machines`` gives the live ones by id: a
-    comment outlives its machine, and the next machine of that node is not meant.
+    Root on a node may do that, over munge, and no user. ``machines`` gives the live ones by id.
     """
 
     name = "notices on Slurm's nodes"
@@ -96,6 +95,7 @@ class NodeComments:
         if not alive:
             return []
         told = [comment_notice(node.comment, now) for node in self._slurm.nodes().values()]
+        # A comment outlives its machine, and the next machine of that node is not meant.
         return [t for t in told if t and t.notice and t.notice.instance in alive]
 
     def done(self, handles: Sequence[str]) -> None:
@@ -136,13 +136,14 @@ class DropDirectory:
         return [told for path in fresh if (told := _file(path, now))]
 
     def done(self, handles: Sequence[str]) -> None:
-        """The files go. Their orders are kept by now: one that stays is no failed reading."""
+        """The files go."""
         for handle in handles:
             try:
                 os.unlink(handle)
             except FileNotFoundError:
                 pass
             except OSError as error:
+                # What it says is kept by now: a file that stays is no failed reading.
                 self._staying[handle] = _version(Path(handle))
                 log.warning("read, but cannot be removed path=%s: %s", handle, error.strerror)
 
@@ -159,6 +160,7 @@ def _version(path: Path) -> tuple[int, int]:
 def _file(path: Path, now: float) -> Told | None:
     handle = str(path)
     try:
+        # Without waiting: the open of a pipe would last until somebody writes into it.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return None

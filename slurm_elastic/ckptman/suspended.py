@@ -2,12 +2,7 @@
 
 Slurm stops all processes of such a job, its launcher among them, which alone can save it. So it is
 resumed for as long as its save takes, which stops the job itself, and then suspended again; one
-that moves, as soon as it runs where it goes on. That it is to be suspended again is on the disk
-before it is resumed, so that whoever starts after a crash does it (``settle``).
-
-Measured on 24.11: the stop comes two seconds after the command, and a resume at that time may leave
-some of the processes stopped. A requeued job that was suspended at that moment is held, at priority
-0, as Slurm takes the one for the other: it is resumed before that, too.
+that moves, as soon as it runs where it goes on.
 """
 
 from __future__ import annotations
@@ -28,6 +23,8 @@ from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.state.ckptstate.facts import Step, Suspension
 
+# Measured on 24.11: the stop comes two seconds after the command, and a resume at that time may
+# leave some of the processes stopped.
 SETTLES = 5.0
 """Seconds from a job's suspension until it can be resumed."""
 _NO_HURRY = (float("inf"), 0.0)
@@ -50,6 +47,7 @@ def resume(site: Site, run: JobRun) -> None:
         return
     # One that Slurm itself has suspended for another job is Slurm's to suspend again.
     if job.is_suspended_by_person:
+        # On the disk first: whoever starts after a crash suspends it again.
         site.state.owe(Suspension(job=job.id, attempt=job.restarts, since=job.suspended))
     reach("suspended.before-resume")
     site.slurm.resume(job.id)

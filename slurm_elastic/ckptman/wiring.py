@@ -61,10 +61,7 @@ def open_site(
 
 
 def _methods(config: Config, slurm: Slurm, jobs: JobList) -> Mapping[str, Checkpointer]:
-    """The methods that can be opened: a job may name any of them. One that the configuration itself
-    names has to be there, unless it is another package's: its jobs are told then, and the others
-    saved.
-    """
+    """The methods that can be opened: a job may name any of them."""
     wanted = {config.checkpoint.method, *(p.checkpoint.method for p in config.pools)}
     found: dict[str, Checkpointer] = {}
     for method in table().names():
@@ -73,6 +70,8 @@ def _methods(config: Config, slurm: Slurm, jobs: JobList) -> Mapping[str, Checkp
         try:
             found[method] = open_checkpointer(method, config, slurm, jobs.look)
         except ConfigError as error:
+            # What the configuration itself names has to be there, unless it is another package's:
+            # its jobs are told then, and the others saved.
             if method in wanted and method in table().own:
                 raise
             level = logging.ERROR if method in wanted else logging.INFO

@@ -212,11 +212,11 @@ class PoolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def slurm_memory(self) -> int:
-        """RealMemory for slurm.conf. It is 5 % and at least 256 MiB below ``memory``: slurmd
-        reports a little less than the data sheet says, and Slurm drains a node with too little.
-        """
+        """RealMemory for slurm.conf. It is 5 % and at least 256 MiB below ``memory``."""
         if self.real_memory is not None:
             return self.real_memory
+        # slurmd reports a little less than the data sheet says, and Slurm drains a node with too
+        # little.
         return max(1, min(int(self.memory * 0.95), self.memory - 256))
 
 

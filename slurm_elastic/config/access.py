@@ -43,10 +43,9 @@ class Users(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def effective_who(own: Who | None, everywhere: Who) -> Who:
-    """A cloud's own allow list if it has one, else the cluster's; and so for each time limit. A
-    cloud that sets nothing but its own ``max_time`` thus lets nobody else in.
-    """
+    """A cloud's own allow list if it has one, else the cluster's; and so for each time limit."""
     own = own or Who()
+    # A cloud that sets nothing but its own ``max_time`` thus lets nobody else in.
     allowed = own if own.anybody else everywhere
     return Who(
         accounts=allowed.accounts,

@@ -2,8 +2,7 @@
 of its clouds.
 
 slurm-elasticd asks the clouds and keeps their answers in the state directory
-(``providers.catalogues``). A type that the file describes wins over the catalogue's. Nothing is
-bought by a public cloud's price that is older than OLDEST.
+(``providers.catalogues``). A type that the file describes wins over the catalogue's.
 """
 
 from __future__ import annotations
@@ -103,6 +102,7 @@ def known_of(cloud: CloudSettings, catalogue: Catalogue | None, now: float) -> d
     for one in catalogue.types if catalogue is not None and cloud.catalogued else ():
         stale = now - (catalogue.at if catalogue else 0.0) > OLDEST
         public = cloud.location is Location.PUBLIC
+        # Nothing is bought by a public cloud's price that is older than OLDEST.
         price = None if public and (stale or not one.price) else one.price
         found[one.name] = replace(one, price=price if public else price or 0.0)
     for name, kind in cloud.shapes.items():

@@ -88,6 +88,7 @@ def scope_named(config: Config, text: str, *, payers: bool = False, nodes: bool 
     found = by_name.get(text, [])
     if len(found) == 1:
         return found[0]
+    # A cloud and its only pool may share a name: whichever is meant, the machines are the same.
     if [pool.name for pool in config.pools if pool.cloud == text] == [text]:
         return scope_of_cloud(text)
     if found:

@@ -51,6 +51,7 @@ def build(recipe: Recipe, file: Path, say: Callable[[str], None]) -> Label:
         label = replace(label, file=file.name if named else f"{label.name}.{kind}")
         target = place / label.file
         if label.secret:
+            # Before it has its name: at no time can others read it.
             (work / "image").chmod(0o600)
         os.replace(work / "image", target)
         write(label_file(target), label)

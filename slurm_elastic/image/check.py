@@ -58,9 +58,9 @@ def check(
 ) -> bool:
     """Whether a machine of the image becomes a node, runs a job and ends itself; as root.
 
-    ``cloud``, among identity's ``KINDS``, is who tells the machine who it is.
-    ``heartbeat`` (s) is how long the machine waits for a head that is gone, ``timeout`` (s) how
-    long a step may take; ``keep`` gets console and logs. SlurmElasticError for what the host lacks.
+    ``cloud``, among ``cloud_metadata.KINDS``, is who tells the machine who it is. ``heartbeat`` (s)
+    is how long the machine waits for a head that is gone, ``timeout`` (s) how long a step may take;
+    ``keep`` gets console and logs. SlurmElasticError for what the host lacks.
     """
     _require(image)
     about = label.read(image)

@@ -61,6 +61,7 @@ def tree_for(slurm: str, debian: str, say: Callable[[str], None]) -> Path | None
     draft = KEPT / f".head-{debian}-{os.getpid()}"
     try:
         apt.bootstrap(debian, draft, _PACKAGES)
+        # Whole or not at all: what is there is taken as it is.
         draft.rename(tree)
     finally:
         remove(draft)

@@ -69,12 +69,10 @@ def start(spec: Spec, log: Path) -> subprocess.Popen[bytes]:
 
 
 def accelerator(image: Path, work: Path, shows: str = "Linux version") -> str:
-    """``kvm`` where a machine of this image comes by it as far as ``shows``, else ``tcg``.
-
-    A /dev/kvm that opens proves nothing: some hosts have one that runs no guest.
-    """
+    """``kvm`` where a machine of this image comes by it as far as ``shows``, else ``tcg``."""
     if not Path("/dev/kvm").exists():
         return "tcg"
+    # A /dev/kvm that opens proves nothing: some hosts have one that runs no guest.
     disk, console = work / "probe.qcow2", work / "probe.console"
     overlay(image, disk)
     process = start(Spec(disk=str(disk), console=str(console), accel="kvm"), work / "probe.log")

@@ -23,7 +23,6 @@ from slurm_elastic.machine.ckptroot.bundle import build as build_root_part
 from slurm_elastic.slurm.hooks.launcher import PROGRAM as ROOT_PART
 
 _SYSTEMD = PurePosixPath("etc/systemd")
-# Jobs may start the program that saves them; see etc/sudoers.d-slurm-elastic.
 _SYSCTLS = b"""\
 kernel.yama.ptrace_scope = 0
 net.ipv4.ip_nonlocal_bind = 1
@@ -32,6 +31,7 @@ net.ipv4.ip_nonlocal_bind = 1
 """For CRIU, which restores as the job's user; sockets bound to another node's address; and node.js,
 which does without io_uring where there is none; the minus is for kernels before 6.6 (sysctl.d(5)).
 """
+# Jobs may start the program that saves them; see etc/sudoers.d-slurm-elastic.
 _SUDOERS = f"""\
 Cmnd_Alias SLURM_ELASTIC_CKPT = {ROOT_PART} ready *, {ROOT_PART} run *
 Defaults!SLURM_ELASTIC_CKPT env_reset, !requiretty, !use_pty, !pam_session, rlimit_core=user
@@ -215,11 +215,11 @@ def copy_users(names: tuple[str, ...], tree: Path) -> None:
 
 
 def add_login(tree: Path) -> None:
-    """The user of the cloud's key pair, before cloud-init makes one: /home may be the site's own
-    homes, where its keys would belong to whoever has that number there, who could then be root.
-    """
+    """The user of the cloud's key pair, before cloud-init makes one."""
     known = rooted.target(tree, "etc/passwd").read_text(encoding="utf-8").splitlines()
     if not any(line.startswith(f"{LOGIN}:") for line in known):
+        # /home may be the site's own homes, where its keys would belong to whoever has that number
+        # there, who could then be root.
         home = f"--create-home --home-dir /var/lib/{LOGIN}"
         apt.in_tree(tree, f"useradd --system --user-group {home} --shell /bin/bash {LOGIN}")
 

@@ -66,8 +66,8 @@ _SAVES = "criu check >&2\n"
 class TrialOrder(Struct, frozen=True, kw_only=True):
     """The image, by which accelerator it runs, and the tree of the head (empty: this host's own).
 
-    ``cloud`` is among identity's ``KINDS``; ``heartbeat`` and ``timeout`` are seconds; ``saves``:
-    the image has CRIU.
+    ``cloud`` is among ``cloud_metadata.KINDS``; ``heartbeat`` and ``timeout`` are seconds;
+    ``saves``: the image has CRIU.
     """
 
     image: str

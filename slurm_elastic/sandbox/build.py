@@ -43,6 +43,7 @@ _PROGRAMS = ("munged", "slurmctld", "slurmd", "scontrol", "sbatch", "setpriv")
 _EMULATOR = ("moto", "flask")
 """Modules that the emulated EC2 needs, and nothing else: a package of their own brings them."""
 _SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# Below the ports that the kernel gives out by itself (ip_local_port_range), from 32768 on.
 _FIRST_PORT, _LAST_PORT = 20000, 32000
 LAST_PORTS = Path("/run/slurm-elastic-sandbox-ports")
 """Where the block of ports that was given last ended. Only root may write beside it."""
@@ -102,7 +103,7 @@ def as_slurm() -> list[str]:
 
 
 def free_ports(spec: SandboxSpec) -> Ports:
-    """A block of ports nobody listens on, below those the kernel gives out by itself."""
+    """A block of ports nobody listens on."""
     needed = ports_needed(spec)
     step = -(-needed // 50) * 50
     taken = _ports_of_others()
@@ -120,6 +121,7 @@ def free_ports(spec: SandboxSpec) -> Ports:
 @contextlib.contextmanager
 def _last_ports() -> Iterator[tuple[int, Callable[[int], None]]]:
     """Alone on this host: where the block given last ended, and how to note the next end."""
+    # Not "w+": that would empty the file before it is locked.
     with LAST_PORTS.open("a+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)
@@ -152,6 +154,7 @@ def make_directories(layout: Layout) -> None:
         _directory(layout.dir / name, statedir.DIRECTORY if name == "state" else 0o755)
         os.chown(layout.dir / name, slurm.pw_uid, slurm.pw_gid)
     _directory(layout.dir / "work", 0o1777)
+    # The directory is root's: slurmctld, which runs as SlurmUser, could not make its log there.
     own_log = layout.log / "slurmctld.log"
     own_log.touch(mode=0o644)
     os.chown(own_log, slurm.pw_uid, slurm.pw_gid)
@@ -238,9 +241,10 @@ def slurm_version() -> tuple[int, int]:
 
 def require_several_slurmds(config: str, version: tuple[int, int]) -> None:
     """SandboxError where ``scontrol show config`` says that two slurmd's of this Slurm cannot share
-    a host: their jobs of several nodes would fail. Until 25.05 it says so by leaving the line out.
+    a host: their jobs of several nodes would fail.
     """
     told = re.search(r"^MULTIPLE_SLURMD\s*=\s*(\w+)", config, re.MULTILINE)
+    # Until 25.05 it says so by leaving the line out.
     if (told[1].lower() if told else "no" if version < (25, 11) else "yes") == "no":
         raise SandboxError(
             "this Slurm was built without --enable-multiple-slurmd, and all machines of a sandbox"

@@ -71,6 +71,7 @@ class Sandbox(Shell):
         try:
             self._up(progress)
         except BaseException as error:
+            # Before the directory is removed, and the logs with it.
             told = self.log_tails(4) if isinstance(error, (SandboxError, SlurmError)) else ""
             if self.layout.marker.exists():
                 self.down()

@@ -50,6 +50,7 @@ def serve(directory: Path, port: int, prices: Path | None, speed: float) -> None
     front = Front(cloud, ec2_moto.application())
     try:
         server = make_server(HOST, port, front, threaded=True, request_handler=_handler())
+    # Werkzeug exits where the port is taken.
     except (OSError, SystemExit) as error:
         raise SandboxError(f"port {port} on {HOST} cannot be had: {error}") from error
     threading.Thread(target=front.reap_until_stopped, daemon=True).start()
@@ -83,6 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
+    # An earlier run's would say that we answer before we do.
     (args.dir / "ec2" / "ready").unlink(missing_ok=True)
     try:
         serve(args.dir, args.port, args.prices, args.speed)

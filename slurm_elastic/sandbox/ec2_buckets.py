@@ -1,7 +1,7 @@
 """The limits of EC2's API, as its developer guide publishes them, enforced by the emulated one.
 
 Written apart from the client's idea of them (providers/aws/rate_limit), which it is to test: here a
-bucket gets its tokens once every second, as "How throttling is applied" says, not all the time.
+bucket gets its tokens once every second.
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ class Buckets:
         return None
 
     def _level(self, name: str, burst: int, refill: int) -> float:
+        # All tokens of a second at once, as "How throttling is applied" says, not by and by.
         second = int(self._ahead + (0.0 if self._began is None else self._clock() - self._began))
         level, since = self._buckets.get(name, (burst, second))
         level = min(level + (second - since) * refill, burst)

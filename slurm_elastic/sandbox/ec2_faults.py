@@ -44,9 +44,7 @@ PAGE = b"<html><body>Sign in to continue</body></html>"
 
 
 class Stage(StrEnum):
-    """Where in a call a fault strikes: EC2 throttles before it looks a client token up, but an
-    answered token is answered again even when the stock has run out since.
-    """
+    """Where in a call a fault strikes: EC2 throttles before it looks a client token up."""
 
     ENTRY = "entry"
     STOCK = "stock"

@@ -2,8 +2,7 @@
 faults and prices each, partial fulfilment, what each lacked, client tokens.
 
 EC2's choice is imitated: ``price-capacity-optimized`` takes what can serve all first, then the
-cheapest; the prioritized ones go by priority; ``lowest-price`` on demand takes the order given, as
-the emulated EC2 has no on-demand prices.
+cheapest; the prioritized ones go by priority; ``lowest-price`` on demand takes the order given.
 """
 
 from __future__ import annotations
@@ -139,6 +138,7 @@ def _in_order(shop: Shop, call: Call, overrides: list[Override], wanted: int) ->
     strategy = call.params.get(f"{market}Options.AllocationStrategy", "lowest-price")
     if "prioritized" in strategy:
         return sorted(overrides, key=lambda o: o.priority)
+    # EC2 would take the cheapest, but only spot prices are known here.
     if market == "OnDemand":
         return overrides
 

@@ -252,6 +252,7 @@ class Front:
         return answer
 
     def _run(self, call: Call, target: Target, environ: Environ) -> ControlAnswer:
+        # Before the stock: an answered token is answered again even when that has run out since.
         before = self._before(call)
         if before:
             return before

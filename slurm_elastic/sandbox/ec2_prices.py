@@ -43,6 +43,7 @@ class SpotPrices:
         known = {*self._trace.series, *self._fixed, (type_, zone)}
         for key in known:
             fits = fnmatchcase(key[0], type_) and fnmatchcase(key[1], zone)
+            # What was asked for is among them: a pattern is no offer.
             if not fits or "*" in "".join(key):
                 continue
             if price is None:

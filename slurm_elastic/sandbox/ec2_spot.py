@@ -39,11 +39,12 @@ def console_xml(cloud: EmulatedCloud, call: Call, now: float) -> bytes | None:
 
 def spot_prices_xml(cloud: EmulatedCloud, call: Call, now: float) -> bytes:
     """The price of now for each type, zone and product asked for; pages of ``MaxResults``, if
-    given. EC2 promises the one that is in force at ``StartTime`` with an ``EndTime`` only.
+    given.
     """
     types, filters = call.listed("InstanceType"), call.filters()
     zone = call.params.get("AvailabilityZone")
     products = call.listed("ProductDescription") or filters.get("product-description", [_LINUX])
+    # EC2 promises the price that is in force at ``StartTime`` with an ``EndTime`` only.
     began = "" if "EndTime" in call.params else call.params.get("StartTime", "")
     quotes = [
         (quote, product)

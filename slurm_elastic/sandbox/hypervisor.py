@@ -154,6 +154,7 @@ class Hypervisor:
                 log.info("powered itself off machine=%s", name)
                 self._over.add(name)
                 self._ec2.shut_down([name])
+        # For EC2 those that are over still run in ``seen``: they would be booted again.
         for name in sorted(alive - self._running.keys() - self._over):
             self._boot(views[name])
 
@@ -186,6 +187,8 @@ class Hypervisor:
         tap = self._network.add(number, address)
         disk = self._place / f"{view.id}.qcow2"
         machine.overlay(self._image, disk)
+        # cloud-init takes a machine for EC2's by a UUID that begins so and is its serial number,
+        # too.
         hardware = f"ec2{view.id.removeprefix('i-').ljust(29, '0')[:29]}"
         text = "-".join(hardware[a:b] for a, b in ((0, 8), (8, 12), (12, 16), (16, 20), (20, 32)))
         spec = machine.Spec(

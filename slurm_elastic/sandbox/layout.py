@@ -96,14 +96,12 @@ class Layout(Struct, frozen=True, kw_only=True):
         writing.replace(self.marker, text, 0o644)
 
     def require_own(self) -> None:
-        """SandboxError for a directory that is another user's or that others may write in.
-
-        Its files tell root which processes to end, what to run and what to remove.
-        """
+        """SandboxError for a directory that is another user's or that others may write in."""
         try:
             found = self.dir.lstat()
         except FileNotFoundError:
             return
+        # Its files tell root which processes to end, what to run and what to remove.
         if found.st_uid != os.getuid():
             raise SandboxError(f"{self.dir} belongs to another user and stays as it is")
         if not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o022:

@@ -41,7 +41,7 @@ _EMULATOR = {
 def require_loopback(url: str) -> str:
     """Hand back ``url`` if it is http(s) on this host's loopback; SandboxError otherwise.
 
-    Names other than ``localhost`` are refused unresolved, so that nothing is asked of a resolver.
+    Names other than ``localhost`` are refused.
     """
     try:
         parts = urlsplit(url)
@@ -104,5 +104,6 @@ def _is_loopback(host: str) -> bool:
         return True
     try:
         return ipaddress.ip_address(host).is_loopback
+    # Refused unresolved: nothing is asked of a resolver.
     except ValueError:
         return False

@@ -80,6 +80,7 @@ def call(cloud: Cloud, name: str, params: Sequence[Any], now: float) -> Result:
     if len(args) < method.required:
         raise xmlrpc.client.Fault(-501, "Not enough parameters")
     for value, kind in zip(args, method.types, strict=False):
+        # Not ``isinstance``: to Python a bool is an int, to oned it is none.
         if type(value) is not _TYPES[kind]:
             raise xmlrpc.client.Fault(-501, f"Parameter that is supposed to be {kind} is not")
     try:

@@ -234,6 +234,7 @@ class Cloud:
         for who, number, quota, vms in bounds:
             for key, more in adds.items():
                 limit = quota.get(key, -1)
+                # A sum of cpus, which are fractions, may be a hair above what it is.
                 if limit >= 0 and used(vms, key) + more > limit + 1e-9:
                     words = f"{who} [{number}] limit of {limit:g} reached for {key} quota in VM."
                     raise Refusal(0x0200, f"User [{user.id}] : {words}")
@@ -263,6 +264,7 @@ class Cloud:
             case (1, 0):
                 return self._place(vm, now)
             case (3, 1):
+                # From when it was due, not from now: nobody may have looked at it for long.
                 vm.lcm, vm.due = BOOT, vm.due + pace.boot / 2
             case (3, 2) if pace.broken and fnmatchcase(vm.name, pace.broken):
                 vm.lcm = BOOT_FAILURE
@@ -337,12 +339,13 @@ class Cloud:
             self.end(vm, now)
 
     def restart(self, now: float, answer: float) -> None:
-        """Oned is killed and started anew: machines between two states stay where they are. Where
-        one is shut down, the answer went to the old oned; others' drivers answer after so long (s).
+        """Oned is killed and started anew: machines between two states stay where they are. Drivers
+        answer after so long (s), but not for machines that are shut down.
         """
         for vm in self.living():
             if vm.state == ACTIVE and vm.lcm in (PROLOG, BOOT, EPILOG):
                 vm.due = now + answer
+            # Its driver's answer went to the old oned.
             elif vm.state == ACTIVE and vm.lcm == SHUTDOWN:
                 vm.due = float("inf")
 

@@ -222,6 +222,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--world", type=Path, help="a JSON file: accounts, templates, hosts, nets")
     args = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    # An earlier run's would say that we answer before we do.
     (args.dir / "one" / "ready").unlink(missing_ok=True)
     try:
         serve(args.dir, args.port, _world(args.world))

@@ -85,8 +85,10 @@ class SlurmdMachines:
         self._directory = directory
 
     def start(self, machine: SlurmdSettings) -> Process:
-        """Start a machine; its file is there before its slurmd is."""
+        """Start a machine; its file is there first."""
         self._directory.mkdir(parents=True, exist_ok=True)
+        # First: one of us that dies before the next line leaves a file by which the machine is
+        # ended.
         self._save(Started(machine=machine))
         process = local_processes.start(machine)
         self._save(Started(machine=machine, process=process))
@@ -100,6 +102,7 @@ class SlurmdMachines:
         if started is None:
             return
         local_processes.power_off(started.machine.directory, slurmd=started.process)
+        # Last: where we are killed before, the machine is found again.
         path.unlink(missing_ok=True)
         log.info("powered off machine=%s node=%s", name, started.machine.node)
 

@@ -1,8 +1,7 @@
 """Turns each machine of a sandbox's clouds into a slurmd on this host, and powers it off with it.
 
 ``python -m slurm_elastic.sandbox.runner DIR``, as root. A machine that is terminated before its
-boot time has passed never gets a slurmd. One whose slurmd died by itself stays dead, as a crashed
-machine does: that is for reconcile to find.
+boot time has passed never gets a slurmd.
 """
 
 from __future__ import annotations
@@ -72,6 +71,8 @@ class Runner:
         for gone in sorted(name for name in known - alive.keys() if name.startswith(self._prefix)):
             self._machines.power_off(gone)
         for machine in alive.values():
+            # One whose slurmd died by itself stays dead, as a crashed machine does: reconcile has
+            # to find it.
             if machine.id not in known and self._booted(machine, now):
                 settings = self._layout.machine(machine.id, machine.node)
                 self._boot_up(settings, machine.generation)

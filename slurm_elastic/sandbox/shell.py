@@ -97,13 +97,14 @@ class Shell:
     ) -> T:
         """Poll until ``condition`` is true; its value. SandboxError after ``timeout`` seconds.
 
-        First every ``period`` seconds, then by and by more rarely: most looks start a command.
+        First every ``period`` seconds, then more rarely.
         """
         began = time.monotonic()
         while not (value := condition()):
             waited = time.monotonic() - began
             if waited >= timeout:
                 raise SandboxError(f"not within {timeout:g} s: {what}")
+            # By and by more rarely: most looks start a command.
             time.sleep(max(period, min(waited * PATIENCE_SHARE, LONGEST_PAUSE)))
         return value
 

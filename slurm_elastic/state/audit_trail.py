@@ -70,6 +70,7 @@ def tell_node(node: str, read: Read) -> list[Decision]:
         chain += [
             d
             for d in read(job_subject(job))
+            # What names nodes is of this one, and read already, or of others.
             if not nodes_of(d) and min(mentions) <= d.at <= max(mentions) + AFTERMATH
         ]
     return _in_order(chain)
@@ -84,9 +85,7 @@ class Stay(NamedTuple):
 
 
 def machines_of(stays: Iterable[Stay], machines: Iterable[Machine]) -> tuple[Machine, ...]:
-    """The machines that were its nodes then, in the order in which it came to them: for a node the
-    one that was there first, as a later one of that name was launched when the job had left.
-    """
+    """The machines that were its nodes then, in the order in which it came to them."""
     by_node: dict[str, list[Machine]] = {}
     for machine in sorted(machines, key=lambda m: m.instance.launched):
         by_node.setdefault(machine.instance.node, []).append(machine)
@@ -94,6 +93,8 @@ def machines_of(stays: Iterable[Stay], machines: Iterable[Machine]) -> tuple[Mac
     for stay in sorted(stays, key=lambda stay: stay.begin):
         for node in stay.nodes:
             there = (m for m in by_node.get(node, ()) if _meet(m, stay))
+            # The one that was there first: a later one of that name was launched when the job had
+            # left.
             for machine in list(there)[:1]:
                 found.setdefault((machine.instance.cloud, machine.instance.id), machine)
     return tuple(found.values())
@@ -132,6 +133,7 @@ def _in_order(decisions: Iterable[Decision]) -> list[Decision]:
     kept: list[Decision] = []
     known: set[tuple[object, ...]] = set()
     for d in decisions:
+        # It was read once for each of its subjects.
         key = (d.at, d.correlation, d.kind, d.subjects, d.reason)
         if key not in known:
             known.add(key)

@@ -17,7 +17,7 @@ MARK = "daemon.beat"
 CKPTMAN_MARK = "ckptman.beat"
 END_ONLY_MEANS = "nothing is bought, and what Slurm has powered down is ended"
 _SIZE = 4096
-"""Bytes of the mark, whatever it says: written over in place, it needs no room on a full disk."""
+"""Bytes of the mark, whatever it says."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def process_exists(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:
+    except PermissionError:  # It is there, and another user's.
         return True
     return True
 
@@ -68,6 +68,7 @@ def process_exists(pid: int) -> bool:
 def leave_mark(state: Path, mark: Mark, name: str = MARK) -> None:
     """Write it over the last one; OSError passes."""
     text = json.dumps(mark.__dict__).encode()
+    # Not truncated: written over in place, the mark needs no room on a full disk.
     descriptor = os.open(
         state / name, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
     )
@@ -90,13 +91,12 @@ def read_mark(state: Path, name: str = MARK) -> Mark | None:
 
 
 def told(state: Path, mark: Mark | None, now: float, stale: float) -> str:
-    """Why a living service does not do all, and what to do; "" where there is nothing to tell. On a
-    disk that may only be read it can leave no mark, and lives all the same.
-    """
+    """Why a living service does not do all, and what to do; "" where there is nothing to tell."""
     if mark is None or not process_exists(mark.pid):
         return ""
     if alive(mark.beat, True, now, stale):
         return mark.told
+    # On a disk that may only be read it can leave no mark, and lives all the same.
     with contextlib.suppress(OSError):
         if os.statvfs(state).f_flag & os.ST_RDONLY:
             why = f"the disk of {state} may only be read"

@@ -7,10 +7,9 @@ read here. A file is ``requests/<received ns>-<pid>-<kind>.json``, with one line
      "received": <Unix time>, "resume_file_error": "..." | null}
 
 Below it Slurm's SLURM_RESUME_FILE follows as it came (22.05: ``all_nodes``, ``jobs[].nodes``; from
-23.02 ``all_nodes_resume``, ``jobs[].nodes_resume``), or stands in the line as ``resume_file``. It
-only says which job waits for which node, so one of the wrong shape costs no more than that: the
-nodes stand in ``hostlist``, and ``note`` says what was wrong. A request that cannot be read is set
-aside in ``requests/bad/`` with a log line, never deleted and never in the way of others.
+23.02 ``all_nodes_resume``, ``jobs[].nodes_resume``), or stands in the line as ``resume_file``. A
+request that cannot be read is set aside in ``requests/bad/`` with a log line, never deleted and
+never in the way of others.
 """
 
 from __future__ import annotations
@@ -55,6 +54,7 @@ class ResumeJob(Struct, frozen=True, kw_only=True):
     @property
     def hostlist(self) -> str:
         """The nodes of this job that are to be resumed."""
+        # ``nodes`` is 22.05's; ``nodes_alloc`` has those of the job that are up already, too.
         return self.nodes_resume or self.nodes or self.nodes_alloc or ""
 
 
@@ -92,7 +92,7 @@ class Spool:
                 continue
             try:
                 yield _read(path)
-            except FileNotFoundError:
+            except FileNotFoundError:  # Carried out since the listing.
                 continue
             except _UNREADABLE as error:
                 self._set_aside(path, error)
@@ -123,6 +123,7 @@ class Spool:
 
     def _set_aside(self, path: Path, error: Exception) -> None:
         log.error("request set aside file=%s reason=%s", path.name, error)
+        # Where it cannot be moved either it stays, and is tried with the next look.
         with contextlib.suppress(OSError):
             os.replace(path, self._bad / path.name)
 
@@ -132,6 +133,8 @@ def _read(path: Path) -> Request:
     raw = convert(json.loads(head), _File)
     if raw.kind not in ("resume", "suspend", "resume-fail"):
         raise ValueError(f"unknown kind {raw.kind!r}, expected resume, suspend or resume-fail")
+    # It only says which job waits for which node, so one of the wrong shape costs no more than
+    # that: the nodes stand in ``hostlist``.
     jobs, note = _jobs_below(resume_file) if resume_file else _jobs(raw.resume_file)
     return Request(
         id=path.stem,

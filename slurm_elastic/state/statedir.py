@@ -37,8 +37,7 @@ def close_to_others(path: Path, uid: int) -> int:
     first; say how many files and directories had any.
 
     No link is followed, and nothing of another owner is touched: that is logged, as is what cannot
-    be looked at (another user's ``lost+found``), and keeps nothing else open. Raises OSError where
-    the directory itself cannot be opened.
+    be looked at. Raises OSError where the directory itself cannot be opened.
     """
     top = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -48,14 +47,16 @@ def close_to_others(path: Path, uid: int) -> int:
 
 
 def _close(directory: int, name: str, uid: int, depth: int) -> int:
+    # Itself first: from now on nobody else can come to what is in it.
     changed = int(_tighten(directory, name, uid))
     with os.scandir(directory) as entries:
         names = [entry.name for entry in entries]
     for entry in names:
         try:
             changed += _close_entry(directory, entry, f"{name}/{entry}", uid, depth)
-        except FileNotFoundError:
+        except FileNotFoundError:  # Gone since the listing.
             pass
+        # As of another user's lost+found: it keeps nothing else open.
         except OSError as error:
             log.warning("%s/%s is not closed to other users: %s", name, entry, error.strerror)
     return changed

@@ -1,8 +1,6 @@
 """Finds out from the kernel for which job we were started, without believing the caller.
 
-Our parents must be sudo, and above it the slurmstepd of a batch step. A process counts as
-slurmstepd only if it runs the installed program as root: users can give a program of their own, or
-sudo, any name and any arguments.
+Our parents must be sudo, and above it the slurmstepd of a batch step.
 """
 
 from __future__ import annotations
@@ -113,6 +111,8 @@ def chain(site: Site, proc: Path, *, asks: bool) -> tuple[int, int]:
     if asks:
         child, pid = pid, int(_status(pid, proc, "PPid") or 0)
     is_roots = _status(pid, proc, "Uid").split() == ["0"] * 4
+    # By its program, as root's: users can give one of their own, or sudo, any name and any
+    # arguments.
     if program_of(pid, proc) != os.path.realpath(site.slurmstepd) or not is_roots:
         raise Refused("sudo was not started by the batch script itself")
     return child, pid

@@ -1,8 +1,7 @@
 """The rights that CRIU runs with, as options of setpriv(1): no more than it needs
 (capabilities(7)).
 
-CAP_CHECKPOINT_RESTORE lets it choose process numbers and memory maps. Where root lacks that, as in
-containers and before Linux 5.9, CAP_SYS_ADMIN does, which it was split off from.
+CAP_CHECKPOINT_RESTORE lets it choose process numbers and memory maps.
 """
 
 from __future__ import annotations
@@ -41,9 +40,10 @@ def own_dumper(user: User, has_sysv: bool) -> list[str]:
 
 def dumper(user: User, has_sysv: bool) -> list[str]:
     """Keeps CRIU, which runs as root, from doing more than a save takes: reading what the job's
-    processes hold. Where root lacks CAP_SYS_RESOURCE, prlimit(2) goes by the real user.
+    processes hold.
     """
     words = list[str]()
+    # Without it, prlimit(2) goes by the real user.
     if not _has(_SYS_RESOURCE):
         words += ["--ruid", str(user.uid), "--rgid", str(user.gid), "--keep-groups"]
     if _has(_SETPCAP):
@@ -55,6 +55,8 @@ def dumper(user: User, has_sysv: bool) -> list[str]:
 
 def restores() -> int:
     """The capability by which a user may restore process numbers and memory maps."""
+    # Root lacks it in containers and before Linux 5.9. CAP_SYS_ADMIN, which it was split off from,
+    # does.
     return _CHECKPOINT_RESTORE if is_whole() else _SYS_ADMIN
 
 

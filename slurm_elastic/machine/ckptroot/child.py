@@ -17,9 +17,7 @@ _BLOCK = 65536
 
 
 class Child:
-    """The leader of a process group. We do not reap it before ``end``, so until then neither its
-    pid nor its group's number can be anybody else's (wait(2)).
-    """
+    """The leader of a process group."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -27,6 +25,8 @@ class Child:
 
     def status(self) -> int | None:
         """Its wait status, once it has ended."""
+        # Not reaped before ``end``: until then neither its pid nor its group's number can be
+        # anybody else's (wait(2)).
         how = os.WEXITED | os.WNOHANG | os.WNOWAIT
         found = os.waitid(os.P_PIDFD, self._descriptor, how)
         if found is None:
@@ -53,8 +53,7 @@ def run(
     command: Sequence[str], timeout: float, user: tuple[int, int, Sequence[int]], most: int = 65536
 ) -> tuple[int, str]:
     """Run a program as the user; its exit code and the beginning of its output. It is killed, and
-    Refused raised, if it does not end in time. Nobody waits for other processes that hold its
-    output.
+    Refused raised, if it does not end in time.
     """
     uid, gid, groups = user
     with subprocess.Popen(
@@ -83,6 +82,7 @@ def _said(asked: subprocess.Popen[bytes], timeout: float, most: int) -> bytes | 
                 block = os.read(output, _BLOCK)
                 said += block[: most - len(said)]
                 waited = waited if block else []
+            # Nobody waits for other processes that hold its output.
             elif ends in ready:
                 return said
         return None

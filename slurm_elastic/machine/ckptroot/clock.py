@@ -3,8 +3,7 @@ they go on from where they stood at the save, whatever machine the job goes on.
 
 Both count from the machine's start. Most event loops and locks with a time-out wait until some time
 of theirs: moved to a machine that was started later they would wait for ever, and on one that was
-started earlier not at all. Offsets are against the kernel's own clocks, so we add those of the node
-itself, which may be in such a namespace, too, as in a container.
+started earlier not at all.
 """
 
 from __future__ import annotations
@@ -49,6 +48,8 @@ def begin(ours: Mapping[str, int], saved: Mapping[str, int] | None) -> Clocks:
     unshare_time()
     wanted = dict(ours)
     if saved:
+        # Offsets are against the kernel's own clocks: those of the node itself, which may be in
+        # such a namespace, too, as in a container, come on top.
         wanted = {name: saved[name] - _now(name) + ours[name] for name in _CLOCKS}
     lines = [f"{name} {offset // _SECOND} {offset % _SECOND}\n" for name, offset in wanted.items()]
     try:
@@ -62,12 +63,13 @@ def begin(ours: Mapping[str, int], saved: Mapping[str, int] | None) -> Clocks:
 @contextlib.contextmanager
 def begun(ours: Mapping[str, int], saved: Mapping[str, int] | None) -> Iterator[Clocks]:
     """Like ``begin``, for the children that are started inside the ``with``. Later ones have our
-    clocks again, and so have threads, which Linux before 6.1 refuses otherwise.
+    clocks again.
     """
     found = begin(ours, saved)
     try:
         yield found
     finally:
+        # For threads, too: Linux before 6.1 refuses them while children are to have other clocks.
         with contextlib.suppress(OSError):  # our caller has to learn of what was started
             share_time()
 

@@ -2,8 +2,7 @@
 OpenMP do.
 
 After a restore by CRIU, threads have all CPUs of the new step. A program that had bound some to
-fewer gets as much of the new step: we note the places of those CPUs among the step's, as the new
-step may have CPUs of other numbers.
+fewer gets as much of the new step.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ def bound(tasks: Iterable[int], allowed: Collection[int]) -> Bound:
         with contextlib.suppress(OSError):
             cpus = os.sched_getaffinity(thread)
             if cpus < places.keys():
+                # By place among the step's CPUs: the new step may have CPUs of other numbers.
                 found[inside] = sorted(places[cpu] for cpu in cpus)
     return found
 

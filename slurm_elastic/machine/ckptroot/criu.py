@@ -98,9 +98,6 @@ class Criu(Method):
     def restore(self, image: Path, manifest: Manifest) -> None:
         """Bring the image's processes back. Raises Refused if that fails, and then none of them is
         left.
-
-        CRIU opens every file of the job by its path. It does so with the user's own rights on
-        files: he could open himself whatever he has put there since.
         """
         groups = images.check(image, self._caller)
         image_access.show(image)
@@ -108,6 +105,8 @@ class Criu(Method):
         has_streams = manifest.closed is None and images.has_streams(image)
         held = images.locks(image) if locks.can_take() else {}
         command = [
+            # CRIU opens every file of the job by its path, so with the user's own rights on files:
+            # he could open himself whatever he has put there since.
             *capabilities.restorer(self._caller, groups, has_sysv, has_streams), self._site.criu,
             "restore", "--unprivileged", "-D", "/proc/self/fd/0", "-W", "/", "-d", "-S", *_BOTH,
             *(("--leave-stopped",) if held else ()),
@@ -203,6 +202,7 @@ class Criu(Method):
                 self._check_sysv()
             inside = {"mount": self.inside.mounts, "pid": self.inside.numbers, "time": clocks}
             if not held:
+                # CRIU saves those namespaces that it is not in itself.
                 inside["ipc"] = ipc
             try:
                 self._save(image, most, closes, inside)
@@ -247,12 +247,14 @@ class Criu(Method):
             if self._reused is not None:
                 sockets.wake(self.inside.tasks(), self._reused)
         finally:
+            # Whatever fails before, no task stays stopped for us.
             self._continue(self._stopped)
             self._tempfiles.take_back()
 
     def _continue(self, stopped: frozenset[int]) -> None:
         others = stopped
         with contextlib.suppress(OSError):
+            # Where that fails they notice their SIGCONT, and go on all the same.
             others |= quiet_continue.quietly(self.inside.tasks(), stopped)
         self.inside.tell("continue", but=sorted(others))
 
@@ -298,10 +300,9 @@ class Criu(Method):
             sysv.check_undone(self.inside.tasks(), self.inside.init)
 
     def _check_sysv(self) -> None:
-        """Refused if this kernel lets no user choose the numbers of System V IPC. Tried in the
-        job's own /proc, as a container's may be read-only.
-        """
+        """Refused if this kernel lets no user choose the numbers of System V IPC."""
         words = capabilities.restorer(self._caller, self._caller.groups, has_sysv=True)
+        # In the job's own /proc, as a container's may be read-only.
         enter = ["/usr/bin/nsenter", f"--mount=/proc/self/fd/{self.inside.mounts}", "--"]
         tried = [*enter, *words, "/bin/sh", "-c", f": >>{sysv.NUMBERS}"]
         if dump.quietly(tried, self.inside.mounts) != 0:

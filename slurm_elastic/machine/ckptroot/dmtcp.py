@@ -57,13 +57,12 @@ class Dmtcp(Method):
         self._run([self._program("dmtcp_launch"), *self._coordinator.words(), *self._payload.argv])
 
     def restore(self, image: Path, manifest: Manifest) -> None:
-        """Run dmtcp_restart on the image's files, which were verified. It is handed their directory
-        open, as users cannot reach it by its path.
-        """
+        """Run dmtcp_restart on the image's files, which were verified."""
         names = [name for name in sorted(manifest.files) if name.endswith(".dmtcp")]
         if not names:
             raise Refused("the image has no file of DMTCP")
         image_access.show(image)
+        # It is handed over open, as users cannot reach it by its path.
         with files.directory(image) as directory:
             saved = [f"/proc/self/fd/{HANDED}/{name}" for name in names]
             command = [self._program("dmtcp_restart"), *self._coordinator.words(), *saved]
@@ -121,9 +120,8 @@ class Dmtcp(Method):
                 os.close(source)
 
     def _discard(self) -> None:
-        """Remove, with the user's rights, what was saved into his directory. If he keeps us from
-        it, that is his affair.
-        """
+        """Remove, with the user's rights, what was saved into his directory."""
+        # If he keeps us from it, that is his affair.
         with contextlib.suppress(OSError, Refused), as_user(self._caller):
             files.remove(self._saved, _PROCESSES)
 

@@ -2,9 +2,8 @@
 
 CRIU enters the job's mounts, process numbers and clocks, and its System V IPC if that is empty:
 CRIU saves those namespaces that it is not in itself. We never kill it, as its victims would not
-survive that. A limit on each file's length (setrlimit(2)) looks to it like a full disk, and it lets
-the tasks go on. But a job may have thousands of processes with files of their own in the image, so
-we watch the image's size, too: once it is too large, no file of CRIU's may grow any more.
+survive that. Its image is bounded by what looks to it like a full disk: then it lets the tasks go
+on.
 """
 
 from __future__ import annotations
@@ -92,6 +91,7 @@ def last_error(log: Path) -> str:
     """The first error in CRIU's log, which is the cause of the others."""
     with contextlib.suppress(OSError, Refused), open(files.opened(log), errors="replace") as file:
         for line in file.read(_LOG).splitlines():
+            # Its error about its own limit of open files does no harm, and comes first.
             if "Error (" in line and "RLIMIT_NOFILE" not in line:
                 return line.partition("Error ")[2][:300]
     return "no error in its log"
@@ -102,6 +102,8 @@ def know_kernel(program: str) -> None:
     network namespace for it, and asks libnftables.
     """
     if not KNOWN_KERNEL.exists():
+        # Under the rights of a save the real user may be another, and libnftables would end it at
+        # once.
         quietly([program, "check"])
 
 
@@ -122,6 +124,8 @@ def run(
 
     def before() -> None:
         calm()
+        # Without the signal, which would kill CRIU, the limit on each file's length (setrlimit(2))
+        # looks to it like a full disk.
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
         limit = most if hard == resource.RLIM_INFINITY else min(most, hard)
@@ -133,6 +137,8 @@ def run(
         stderr=subprocess.DEVNULL if said is None else said, preexec_fn=before,
         pass_fds=pass_fds,
     ) as process:  # fmt: skip
+        # A job may have thousands of processes with files of their own in the image, each of them
+        # below that limit: once all are too large, no file may grow any more.
         looks = threading.Thread(
             target=watch, args=(process.pid, image, most, done, over), daemon=True
         )
@@ -144,13 +150,13 @@ def run(
 
 
 def watch(pid: int, image: Path, most: int, done: threading.Event, over: threading.Event) -> None:
-    """Stop CRIU's writing once the image is too large. If this fails, nothing is lost: the size is
-    checked once more when the image is complete.
-    """
+    """Stop CRIU's writing once the image is too large."""
     pause = LOOK
     while not done.wait(pause):
         begun = time.monotonic()
         with contextlib.suppress(OSError):
+            # Where this fails nothing is lost: the size is looked at once more when the image is
+            # complete.
             if allocated(image) > most:
                 over.set()
         if over.is_set():  # at each look, as CRIU may have started more processes since

@@ -118,9 +118,7 @@ def names(directory: int, most: int) -> list[str]:
 def remove(path: Path, most: int = ENTRIES) -> None:
     """Remove whatever is there, if anything; of a link, the link itself.
 
-    Directories in it are moved up to the first level before they are emptied in turn, so that
-    nothing is ever two levels deep, however deep it was. After ``most`` entries it raises Refused
-    and leaves the rest for another time.
+    After ``most`` entries it raises Refused and leaves the rest for another time.
     """
     try:
         parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -170,6 +168,7 @@ def _hollow(top: int, name: str, path: Path, most: int) -> int:
             for entry, is_directory in batch:
                 if is_directory:
                     fresh = f".{secrets.token_hex(12)}"
+                    # To the first level: so nothing is ever two levels deep, however deep it was.
                     os.rename(entry, fresh, src_dir_fd=directory, dst_dir_fd=top)
                 else:
                     os.unlink(entry, dir_fd=directory)

@@ -97,12 +97,11 @@ class _Note:
         self._ends = 0
 
     def write(self, line: bytes) -> None:
-        """Add a line, unless the file is not opened to append: the job's next output would leave a
-        gap.
-        """
+        """Add a line, unless the file is not opened to append."""
         with contextlib.suppress(OSError):
             before = os.fstat(self._output)
             regular = stat.S_ISREG(before.st_mode)
+            # After the line the job's next output, at its own place, would leave a gap.
             if regular and not fcntl.fcntl(self._output, fcntl.F_GETFL) & os.O_APPEND:
                 return
             os.write(self._output, line)

@@ -150,10 +150,8 @@ def links(directory: Path) -> tuple[str, ...]:
 
 def writing(directory: Path) -> tuple[OpenFile, ...]:
     """The regular files that the tasks have open for writing, each once; also files that some tasks
-    only read and others append to, as CRIU restores a reader only to a file of the same length.
-    CRIU notes no size where a file can be appended to but not read (should_check_size,
-    criu/files-reg.c). Deleted files are left out: the image has them, and at their path is nothing,
-    or another file.
+    only read and others append to. Deleted files are left out: the image has them, and at their
+    path is nothing, or another file.
     """
     remaps = _entries_if_any(directory / "remap-fpath.img", _REMAPS)
     elsewhere = {entry.number(1) for entry in remaps}  # not brought back by their path
@@ -162,6 +160,8 @@ def writing(directory: Path) -> tuple[OpenFile, ...]:
     sizes = {
         path: size
         for path, flags, size, _ in opened
+        # CRIU notes no size (-1) where a file can be appended to but not read (should_check_size,
+        # criu/files-reg.c), and restores a reader only to a file of the same length.
         if size >= 0 and (flags & _WRITING or path in appended)
     }
     return tuple(OpenFile(path, sizes[path], path in appended) for path in sorted(sizes))

@@ -1,10 +1,9 @@
 """Process 1 of a job's own process numbers: the parent of the payload, before and after a restore.
 
 With numbers of its own a job gets its old ones back on any machine. There are three processes: the
-session (outside), a middle one that makes the namespaces, and process 1. The middle one is needed
-because a process that has made a process namespace can start no children any more once that
-namespace's process 1 is dead. Each is killed with its parent, and the kernel kills a whole
-namespace with its process 1, so nothing of a job outlives its session.
+session (outside), a middle one that makes the namespaces, and process 1. Each is killed with its
+parent, and the kernel kills a whole namespace with its process 1, so nothing of a job outlives its
+session.
 """
 
 from __future__ import annotations
@@ -33,6 +32,8 @@ def start(payload: Payload) -> tuple[socket.socket, int]:
     tells its own pid.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    # Not we: who has made a process namespace can start no children any more once that namespace's
+    # process 1 is dead.
     middle = os.fork()
     if middle:
         theirs.close()
@@ -165,11 +166,7 @@ class JobInit:
             return {"clockless": error.strerror or str(error)}
 
     def _restore(self, order: dict[str, Any]) -> None:
-        """Have CRIU restore the process as our child (its option --restore-sibling).
-
-        CRIU has the user's rights on files, so root opens what is root's: the directory of images
-        becomes its standard input, the log its standard error.
-        """
+        """Have CRIU restore the process as our child (its option --restore-sibling)."""
         try:
             clocks = self._begin_clocks(order["clocks"])
             restore(order)
@@ -218,6 +215,8 @@ class JobInit:
 
 def restore(order: dict[str, Any]) -> None:
     """Restore as ``order`` says; OSError if that fails."""
+    # CRIU has the user's rights on files, so root opens what is root's: the directory becomes its
+    # standard input, the log its standard error.
     images = os.open(order["images"], os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
     log = os.open(order["log"], flags, 0o600)
@@ -234,17 +233,15 @@ def restore(order: dict[str, Any]) -> None:
 
 
 def _run(command: Sequence[str], images: int, log: int) -> int:
-    """Run CRIU so that no other process can open its memory (proc(5), /proc/pid/mem).
-
-    The restored processes have its user and its capabilities for a while, and a link may have made
-    them open that file, so we cover it before CRIU begins.
-    """
+    """Run CRIU so that no other process can open its memory (proc(5), /proc/pid/mem)."""
     ready, go = os.pipe()
     pid = os.fork()
     if pid == 0:
         _become(command, images, log, ready, go)
     os.close(ready)
     try:
+        # Before CRIU begins: the restored processes have its user and its capabilities for a while,
+        # and a link may have made them open that file.
         cover(f"/proc/{pid}/mem")
         cover(f"/proc/{pid}/task/{pid}/mem")
         os.write(go, b".")
@@ -261,6 +258,7 @@ def _become(command: Sequence[str], images: int, log: int, ready: int, go: int) 
         null = os.open("/dev/null", os.O_WRONLY)
         for number, descriptor in enumerate((images, null, log)):
             os.dup2(descriptor, number)
+        # Nothing comes where our parent has ended, or could not cover our memory.
         if os.read(ready, 1):
             os.closerange(3, 256)
             os.execve(command[0], list(command), CLEAN)  # noqa: S606

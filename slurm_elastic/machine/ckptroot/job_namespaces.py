@@ -87,12 +87,10 @@ class JobNamespaces:
 
     @contextlib.contextmanager
     def made_anew(self, kind: str) -> Iterator[int]:
-        """A descriptor of a namespace that a restore makes anew: the job's System V IPC or clocks.
-        If the process that we take it from ends just then it may be another job's; CRIU then
-        refuses.
-        """
+        """A descriptor of a namespace that a restore makes anew: of System V IPC, or of clocks."""
         for pid in self.tasks():
             with contextlib.suppress(OSError):
+                # If that process ends just now it may be another job's; CRIU then refuses.
                 found = os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC)
                 break
         else:

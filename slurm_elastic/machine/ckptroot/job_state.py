@@ -98,15 +98,17 @@ def parse(text: str, job: int) -> JobState | None:
     tasks.
 
     The user's own texts may imitate any field. All of them but the job's name come after BatchFlag,
-    which follows Restarts; what the name imitates comes before the real field, except for an
-    array's ids, which come before the name. Where BatchFlag itself is imitated nothing is certain.
+    which follows Restarts.
     """
     for line in text.splitlines():
         if not line.startswith(f"JobId={job} "):
             continue
         fixed, _, rest = line.partition(" BatchFlag=")
+        # Where BatchFlag itself is imitated nothing is certain.
         if " BatchFlag=" in rest:
             return None
+        # What the name imitates comes before the real field, which counts as the last, except for
+        # an array's ids: these come before the name.
         ids, words = _words(fixed.partition(" JobName=")[0]), _words(fixed)
         uid = re.search(r"\((\d+)\)", words.get("UserId", ""))
         task = ids.get("ArrayTaskId", "")

@@ -27,9 +27,8 @@ def _check(result: int, what: str) -> None:
 
 
 def descriptor_of(process: int, number: int) -> int:
-    """A copy of a descriptor of the process that the pidfd ``process`` stands for (pidfd_getfd(2)).
-    Opening its file instead could break a lease, and does not work for sockets.
-    """
+    """A copy of a descriptor of the process behind the pidfd ``process`` (pidfd_getfd(2))."""
+    # To open its file instead could break a lease, and does not work for sockets.
     found: int = LIBC.syscall(PIDFD_GETFD, process, number, 0)
     if found < 0:
         error = ctypes.get_errno()
@@ -133,9 +132,8 @@ def unmount(path: str) -> None:
 
 
 def mount_own_proc() -> None:
-    """Mount a /proc of our namespace, and unmount all others. Later mounts of the host (autofs)
-    still come through.
-    """
+    """Mount a /proc of our namespace, and unmount all others."""
+    # Not private: later mounts of the host (autofs) still come through.
     _check(LIBC.mount(None, b"/", None, MS_REC | MS_SLAVE, None), "mount /")
     _check(LIBC.mount(b"proc", b"/proc", b"proc", 0, None), "mount /proc")
     with open("/proc/self/mountinfo", "rb") as file:

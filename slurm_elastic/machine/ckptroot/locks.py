@@ -94,6 +94,7 @@ def _have_taken(task: int, locks: Iterable[Lock]) -> None:
     await_stop(task)
     before = tracing.Registers()
     trace(tracing.GETREGS, task, None, ctypes.byref(before))
+    # The calls of a 32-bit task have other numbers.
     if before[tracing.CS] == tracing.LONG_MODE:
         with contextlib.suppress(OSError, ValueError):
             _lend(task, before, locks)
@@ -140,6 +141,7 @@ def _call(
     """Have the task call fcntl at that place, and stop again."""
     registers = tracing.Registers(*before)
     registers[tracing.RIP], registers[tracing.RAX] = place, _FCNTL
+    # Else the kernel would make the call again that the stop has interrupted.
     registers[tracing.ORIG_RAX] = _NO_CALL
     for number, word in zip((tracing.RDI, tracing.RSI, tracing.RDX), words, strict=True):
         registers[number] = word

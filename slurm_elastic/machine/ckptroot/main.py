@@ -82,6 +82,7 @@ def _run(config: str, method: str, umask: int, argv: list[str]) -> int:
     os.umask(0o027)
     # Before the first fork: a signal to the whole step may kill the payload, but nothing of ours.
     block()
+    # First of all, as nothing may keep us from it later.
     plain = starting.plain(config, umask, argv)
     try:
         site, caller = starting.allowed(method, config)

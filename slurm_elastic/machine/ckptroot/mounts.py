@@ -26,12 +26,11 @@ def mount_points(mountinfo: str) -> list[str]:
 
 
 def file_system(path: str, mountinfo: str) -> str:
-    """The type of the file system that ``path`` is on. We go by the names of mount points, as on
-    btrfs stat(2) and proc(5) name different devices.
-    """
+    """The type of the file system that ``path`` is on."""
     found, longest = "", ""
     for line in mountinfo.split("\n"):
         point, source = _point(line), line.partition(" - ")[2]
+        # By the names of mount points, as on btrfs stat(2) and proc(5) name different devices.
         if f"{path}/".startswith(f"{point.rstrip('/')}/") and len(point) >= len(longest):
             found, longest = source.split(" ")[0], point  # of two at one place, the later one
     return found

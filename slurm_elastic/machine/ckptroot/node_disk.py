@@ -2,8 +2,7 @@
 
 The shared directory may be as slow as the network, and on NFS a file is written out when it is
 closed. So a job that is saved while it works runs on as soon as its image is on this disk, and the
-image is copied afterwards. A job that is stopped goes on nowhere before its image is in the shared
-directory, so that is written there at once.
+image is copied afterwards.
 """
 
 from __future__ import annotations

@@ -81,9 +81,6 @@ def give_back(
 def settle(directory: Path, outputs: list[str], sizes: Mapping[str, int]) -> None:
     """Before the first image of a run, cut the copies to what the image that it went on from knows:
     what an earlier run wrote after it came again, and maybe differently.
-
-    This has to wait until there is a new image; until then another node may still use any older
-    one.
     """
     for index, path in enumerate(outputs):
         kept = directory / str(index)

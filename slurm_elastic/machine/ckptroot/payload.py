@@ -39,19 +39,21 @@ HANDED = 3
 def become(payload: Payload, *, bound: bool = False, handed: int | None = None) -> NoReturn:
     """Turn this process, a fresh child, into the payload.
 
-    It leads a session of its own, as CRIU saves whole sessions only. ``bound``: it is killed with
-    its parent; that is set after the change of user, which would undo it. It gets the descriptor
+    It leads a session of its own. ``bound``: it is killed with its parent. It gets the descriptor
     ``handed`` as ``HANDED``.
     """
     code = 126
     try:
+        # CRIU saves whole sessions only.
         with contextlib.suppress(PermissionError):  # it leads a process group already
             os.setsid()
         calm()
         os.umask(payload.umask)
+        # The user last: without root's rights the others could not be set.
         os.setgroups(payload.groups)
         os.setresgid(payload.gid, payload.gid, payload.gid)
         os.setresuid(payload.uid, payload.uid, payload.uid)
+        # After the change of user, which would undo it.
         if bound:
             die_with_parent()
         os.chdir(payload.directory)

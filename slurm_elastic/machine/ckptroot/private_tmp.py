@@ -6,8 +6,7 @@ its children. It is locked as long as one of these lives, and removed at the end
 removes what killed ones have left.
 
 A place stays the node's if the job would miss something there: its directory, home or output, its
-user's ticket cache, or an existing file that its script, arguments or environment name. All places
-stay the node's for a script that starts steps, as these run outside of the session's mounts.
+user's ticket cache, or an existing file that its script, arguments or environment name.
 """
 
 from __future__ import annotations
@@ -66,6 +65,8 @@ class PrivateTmp:
         script = b""
         with contextlib.suppress(OSError, Refused):
             script = files.read(payload.argv[0], _SCRIPT)
+        # Steps run outside of the session's mounts, and would miss what the script has written
+        # there.
         if site.tmp == "node" or _STEPS.search(script):
             return []
         words = (*map(os.fsencode, payload.argv[1:]), *environment.values())

@@ -59,9 +59,9 @@ def numbers_of(pid: int) -> tuple[int, int] | None:
 
 
 def others_of(uid: int, tasks: Collection[int]) -> set[int]:
-    """The user's processes on this node that are not the job's. Processes that the job's ``tasks``
-    have started since we looked them up count as the job's: a shell starts some all the time.
-    """
+    """The user's processes on this node that are not the job's."""
+    # What the tasks have started since we looked them up is the job's, too: a shell starts some all
+    # the time.
     own, found = {numbers_of(task) for task in tasks} - {None, numbers_of(os.getpid())}, set()
     for pid in set(processes()) - {*tasks, os.getpid()}:
         status = status_of(pid)

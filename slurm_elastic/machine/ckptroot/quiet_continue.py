@@ -72,15 +72,14 @@ def _is_stopped(pid: int) -> bool:
 
 
 def _readied(task: int) -> list[int]:
-    """Its threads, no longer stopped but held by us. The first of them is given the signal while
-    all others are blocked, so that it gets nothing else.
-    """
+    """Its threads, no longer stopped but held by us."""
     held = [thread for thread in threads_of(task) if _seized(thread)]
     if task not in held:
         return []  # it goes on as the others do
     before = ctypes.c_uint64()
     size = ctypes.c_void_p(_MASK)
     trace(tracing.GETSIGMASK, task, size, ctypes.byref(before))
+    # All other signals are blocked meanwhile: it is given this one, and nothing else.
     trace(tracing.SETSIGMASK, task, size, ctypes.byref(_ALL_BUT))
     os.kill(task, signal.SIGCONT)
     for _ in range(_STOPS):

@@ -125,11 +125,10 @@ class Quota:
 
     @contextlib.contextmanager
     def _in_turn(self) -> Iterator[None]:
-        """Make promises one after the other, whoever's, so that each counts those before it. No
-        save fails for that: after a while we go on, and ``keep_free`` covers two at once.
-        """
+        """Make promises one after the other, whoever's, so that each counts those before it."""
         self._make_place()
         with files.held(self._place / "lock", os.O_RDWR | os.O_CREAT, owners=(0,)) as lock:
+            # No save fails for that: after a while we go on, and ``keep_free`` covers two at once.
             with contextlib.suppress(Refused):
                 _take(lock, self._place, TURN)
             yield

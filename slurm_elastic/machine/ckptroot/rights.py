@@ -27,6 +27,7 @@ class User(Protocol):
 def as_user(user: User) -> Iterator[None]:
     """Act with the user's rights on files, and no more. Our real user stays root."""
     before = os.getgroups()
+    # In this order: once the user is another one the groups could not be set.
     os.setgroups(user.groups)
     os.setegid(user.gid)
     os.seteuid(user.uid)

@@ -57,6 +57,8 @@ class Saves:
         room = run.quota.room(need).size
         with contextlib.ExitStack() as stack:
             made, most = image, room
+            # A job that is stopped goes on nowhere before its image is in the shared directory:
+            # that is written there at once.
             if run.method.stands_still and not request.stop:
                 directory = self._disk.directory(image, need, room)
                 made, most = stack.enter_context(directory)
@@ -81,6 +83,7 @@ class Saves:
         sizes = outputs.sizes(run.meta.outputs, caller) | writing
         method.gather(image, max(room - allocated(image), 0))
         room -= allocated(image)
+        # Not before there is a new image: until then another node may still use any older one.
         outputs.settle(run.copies, run.meta.outputs, run.given_back)
         outputs.keep(run.copies, run.meta.outputs, sizes, caller, room)
         run.given_back = {}

@@ -98,9 +98,7 @@ def _own(path: Path, mode: int) -> None:
 
 
 def locked(path: Path) -> int | None:
-    """A descriptor of the directory, locked; None if there is none, or another session has it. It
-    may be removed before we have the lock, so we compare it with what has that path then.
-    """
+    """A descriptor of the directory, locked; None if there is none, or another session has it."""
     try:
         lock = os.open(path, _DIRECTORY)
     except FileNotFoundError:
@@ -108,6 +106,7 @@ def locked(path: Path) -> int | None:
     ours = False
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # It may have been removed, and made anew, before we had the lock.
         ours = os.path.samestat(os.fstat(lock), path.lstat())
     except (BlockingIOError, FileNotFoundError):
         pass

@@ -210,12 +210,12 @@ class Session:
         return not self.is_held
 
     def _is_over(self) -> bool:
-        """Whether slurmctld knows that the job has ended. A machine that shuts down ends all
-        processes, too, but then the job is still RUNNING for slurmctld, and will go on elsewhere.
-        """
+        """Whether slurmctld knows that the job has ended."""
         for _ in range(5):
             found = job_state.ask(self._run.site, self._run.caller.job, 3.0)
             if found is not None:
+                # A machine that shuts down ends all processes, too, but then the job is still
+                # RUNNING for slurmctld, and will go on elsewhere.
                 return found.ends_with(self._run.attempt)
         return False
 
@@ -236,6 +236,7 @@ def finish(status: int) -> int:
     if os.WIFEXITED(status):
         return os.WEXITSTATUS(status)
     number = os.WTERMSIG(status)
+    # The signal is the payload's: a core file would be of this program, as root.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     sys.stdout.flush()
     if number != signal.SIGKILL:

@@ -30,12 +30,12 @@ _STANDS = 1.0
 
 
 def block() -> None:
-    """Have signals wait until we take them. SIGCHLD gets its default: if the job's script had it
-    ignored, the kernel would reap our children at once, and their pids could be reused. SIGTSTP is
-    ignored: Slurm's SIGSTOP follows, and sudo's copy may come when the job runs on already.
-    """
+    """Have signals wait until we take them."""
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    # Had the job's script ignored it, the kernel would reap our children at once, and their pids
+    # could be reused.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    # Slurm's SIGSTOP follows, and sudo's copy may come when the job runs on already.
     signal.signal(signal.SIGTSTP, signal.SIG_IGN)
 
 
@@ -81,6 +81,8 @@ class Relay:
             return
         now = time.monotonic()
         self._stood = now if self._stood is None else self._stood
+        # It stops itself when it hears that we were stopped: if that is late, after SIGCONT, nobody
+        # else continues it.
         if now - self._stood >= stands:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._sudo, signal.SIGCONT)

@@ -78,11 +78,11 @@ def _connected(found: Iterable[Socket]) -> list[Socket]:
 
 
 def stays_here(tasks: Collection[int]) -> str:
-    """Why a socket cannot exist on another node: it is bound to an address of this one, and nodes
-    let nobody bind to an address that they do not have (ip(7), ip_nonlocal_bind). Empty if there is
-    none. Connections are looked at elsewhere.
+    """Why a socket cannot exist on another node: it is bound to an address that only this one
+    has. Empty if there is none. Connections are looked at elsewhere.
     """
     with contextlib.suppress(OSError):
+        # Only so do nodes let somebody bind to an address that they do not have (ip(7)).
         if NONLOCAL.read_text(encoding="ascii").strip() == "1":
             return ""
     for one in sockets(tasks):
@@ -108,12 +108,12 @@ def are_its_own(tasks: Collection[int]) -> bool:
 
 def check_streams(streams: Collection[Stream]) -> None:
     """Refused if data were under way: saved neither by the sending end, which no longer has them,
-    nor by the receiving one. Also if an end lacks the other, or still has to send: at a restore the
-    kernel would send before the other end exists.
+    nor by the receiving one. Also if an end lacks the other, or still has to send.
     """
     ends = {(_plain(one.local), _plain(one.far)): one for one in streams}
     for (local, far), one in ends.items():
         other = ends.get((far, local))
+        # What has to be sent still the kernel would send at a restore before the other end exists.
         if other is None or one.unsent or _before(one.received, other.kept):
             raise Refused("its connections could not be saved at rest")
 
@@ -187,9 +187,7 @@ def _sockets_of(pid: int) -> Iterator[tuple[int, str]]:
 
 
 def _end(text: str) -> End:
-    """An address of proc(5): words of four bytes in this machine's order, then the port. An IPv4
-    address inside IPv6 becomes plain: the two ends of a connection may be of either kind.
-    """
+    """An address of proc(5): words of four bytes in this machine's order, then the port."""
     address, _, port = text.rpartition(":")
     if len(address) not in (8, 32):
         return ipaddress.IPv4Address(0), 0  # the table's first line
@@ -200,6 +198,7 @@ def _end(text: str) -> End:
 def _plain(end: tuple[bytes, int]) -> End:
     """With an address of four or sixteen bytes."""
     found = ipaddress.ip_address(end[0])
+    # An IPv4 address inside IPv6 becomes plain: the two ends of a connection may be of either kind.
     mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
     return mapped or found, end[1]
 

@@ -139,9 +139,8 @@ def may_go_on(store: Store, caller: Caller) -> bool:
 
 def plain(config: str, umask: int, argv: list[str]) -> Payload:
     """The launcher again, which then runs the script by itself: as the user, in this directory,
-    with the environment that sudo was called with. It is prepared first, as nothing may keep us
-    from it later. Refused if it cannot be: the script must never run as somebody else, or with
-    root's environment.
+    with the environment that sudo was called with. Refused if it cannot be: the script must never
+    run as somebody else, or with root's environment.
     """
     try:
         sudo = read(config).sudo

@@ -102,9 +102,7 @@ class Store:
         self._lock = lock
 
     def _take(self, lock: int) -> None:
-        """Lock it, and check that its last run or the sweeper has not just removed the directory:
-        the lock means nothing then.
-        """
+        """Lock it; Taken where that cannot be."""
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             mine, there = os.fstat(lock), (self.path / "lock").lstat()
@@ -112,6 +110,7 @@ class Store:
             raise Taken(f"job {self.job} is driven by another process already") from error
         except OSError as error:
             raise Taken(f"{self.path}/lock: {error.strerror}") from error
+        # Its last run or the sweeper has just removed the directory: the lock means nothing then.
         if (mine.st_dev, mine.st_ino) != (there.st_dev, there.st_ino):
             raise Taken(f"{self.path}: just removed")
 
@@ -203,6 +202,7 @@ class Store:
         _write(path / manifests.NAME, content, 0o640, (0, self.site.reader[1]))
         manifests.sync(path)
         final = path.with_name(str(manifest.number))
+        # Its content is on the disk by now: a name without a suffix is a whole image's.
         path.rename(final)
         manifests.sync(final.parent)
         for old in self.images()[self.site.keep :]:
@@ -217,12 +217,11 @@ class Store:
             self.say(f"image {path.name} stays: {error}")
 
     def remove(self) -> None:
-        """Delete the whole directory, after renaming it to what is no job's name. The lock is let
-        go before: on NFS a file that is open, and its directory, cannot be deleted.
-        """
+        """Delete the whole directory, after renaming it to what is no job's name."""
         removed = self.path.with_name(f"{REMOVED}{self.job}-{secrets.token_hex(6)}")
         with contextlib.suppress(FileNotFoundError):
             self.path.rename(removed)
+        # The lock goes first: on NFS a file that is open, and its directory, cannot be deleted.
         self.close()
         files.remove(removed)
 
@@ -259,11 +258,13 @@ class Store:
         path.chmod(mode)
 
     def _script(self, script: bytes, meta: Meta) -> None:
-        """Write the script so that its user can run it but not change it: a file of his own he
-        could make as long as he likes. If the file system cannot do that, it is his all the same.
+        """Write the script so that its user can run it but not change it, where the file system can
+        do that.
         """
         _write(self.path / "script", script, 0o500, (0, 0))
         with files.held(self.path / "script", owners=(0,)) as descriptor:
+            # A file of his own he could make as long as he likes: it is his only where there is no
+            # other way.
             if not let_run(descriptor, meta.uid):
                 os.fchown(descriptor, meta.uid, meta.gid)
 
@@ -271,9 +272,8 @@ class Store:
 def read_script(caller: Caller, path: str) -> bytes:
     """The job's own script, taken out of the one that Slurm started; read with the user's rights
     only.
-
-    slurmd's copy lies in a directory that the job's group may enter.
     """
+    # His group's, too: slurmd's copy lies in a directory that the job's group may enter.
     with as_user(caller):
         try:
             content = files.read(path, _MOST)

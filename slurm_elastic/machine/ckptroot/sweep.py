@@ -51,6 +51,7 @@ def _one(site: Site, path: Path) -> str:
     store = Store(site, int(path.name))
     request = store.request()
     is_asked_for = request is not None and request.verb == "remove"
+    # The number was given out again: that job's own run cleans up.
     if not is_asked_for and not _same_user(store, found):
         return ""
     try:
@@ -76,9 +77,7 @@ def _rest(path: Path) -> str:
 
 
 def _same_user(store: Store, found: JobState) -> bool:
-    """Whether the directory is of the same user's job. If not, the number was given out again, and
-    that job's own run cleans up.
-    """
+    """Whether the directory is of the same user's job."""
     try:
         meta = store.meta()
     except OSError:

@@ -81,8 +81,7 @@ def set_limits_of(pid: int, wanted: Mapping[str, str]) -> None:
 @contextlib.contextmanager
 def limits_ignored() -> Iterator[None]:
     """Meanwhile nothing that is written into the limits has an effect. CRIU sets those that an
-    image has, which only root may do, and gives up otherwise. Each namespace has files of its own
-    for them, so we cannot cover them one by one.
+    image has, which only root may do, and gives up otherwise.
     """
     covered = []
     try:
@@ -90,6 +89,7 @@ def limits_ignored() -> Iterator[None]:
             path = str(_SYSCTLS / place)
             if os.path.isdir(path):
                 covered.append(path)
+                # Not file by file: each namespace has files of its own for them.
                 mount_beside(path, "real", names)
         yield
     finally:
@@ -120,7 +120,7 @@ def check_undone(tasks: Iterable[int], plain: int) -> None:
     """Refused if a task may have asked to have a change of a semaphore undone when it ends: CRIU
     does not save that, and does not say so. The kernel tells by a comparison with ``plain``, which
     has no such changes (kcmp(2)), whether a task has a list of them. ``plain`` must never have had
-    threads: those always have a list, maybe an empty one.
+    threads: those always have a list.
     """
     for pid in tasks:
         compared = LIBC.syscall(_KCMP[os.uname().machine], plain, pid, _SYSVSEM, 0, 0)

@@ -317,6 +317,7 @@ class TempFiles:
             return
         there = os.lstat(path)
         is_its = path.startswith(tuple(f"{place}/" for place in self._its))
+        # What this job has left when it moved is its own, as long as nobody has changed it since.
         is_left = self._left.get(path) == (there.st_ino, there.st_ctime_ns)
         if (is_its or is_left) and not stat.S_ISDIR(there.st_mode):
             os.unlink(path)

@@ -39,6 +39,7 @@ def by_child(work: Callable[..., object], each: Iterable[tuple[Any, ...]]) -> No
     child, until = Child(pid), time.monotonic() + _PATIENCE
     while child.status() is None and time.monotonic() < until:
         time.sleep(0.001)
+    # Linux lets go of what it traces, done or not.
     child.end()
 
 

@@ -30,6 +30,8 @@ def why(tasks: Iterable[int], uid: int) -> str:
         name = status_of(pid).get("Name", str(pid))
         if _VALGRIND.search(_program(pid)):
             return f"process {name} runs in valgrind, which does not go on after a restore"
+        # The variable alone proves nothing: it may come from the host that the job was submitted
+        # on.
         if has_keys and _TICKETS in b"\0" + _environment(pid):
             return f"process {name} has its Kerberos tickets in a keyring of this node's kernel"
     return ""
@@ -42,9 +44,7 @@ def _program(pid: int) -> str:
 
 
 def _has_keys(uid: int) -> bool:
-    """Whether the kernel keeps keys of the user (keyrings(7)). The variable alone proves nothing:
-    it may come from the host that the job was submitted on.
-    """
+    """Whether the kernel keeps keys of the user (keyrings(7))."""
     with contextlib.suppress(OSError, ValueError):
         for line in _USERS.read_text(encoding="ascii").splitlines():
             user, _, counts = line.partition(":")
@@ -54,12 +54,12 @@ def _has_keys(uid: int) -> bool:
 
 
 def _environment(pid: int) -> bytes:
-    """The environment that the program was started with. We read it only from the stack, where the
-    kernel puts it: a user may map a file in its place, whose server may hang (fuse(4)).
-    """
+    """The environment that the program was started with."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         stat = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(") ")[2].split()
         first, last = int(stat[47]), int(stat[48])  # env_start, env_end (proc(5))
+        # Only where the kernel has put it: a user may map a file in its place, whose server may
+        # hang (fuse(4)).
         if _is_stack(pid, first, last):
             with open(f"/proc/{pid}/environ", "rb") as file:
                 return file.read(_MOST)

@@ -1,8 +1,7 @@
 """Walks through the temporary directories of a node, which all its users fill and mount into.
 
 No user can keep another one's job from its save: what is in a user's own directories counts for
-that user. We leave out mount points by their names, as asking about a file system means waiting for
-its server, or for the user's process that serves it (fuse(4)).
+that user.
 """
 
 from __future__ import annotations
@@ -73,6 +72,8 @@ class Walk:
 def _entries(directory: str, leave_out: Collection[str]) -> Iterator[Seen]:
     with contextlib.suppress(OSError), os.scandir(directory) as entries:
         for entry in entries:
+            # Mount points by their names: to ask about a file system means waiting for its server,
+            # or for the user's process that serves it (fuse(4)).
             if entry.path not in leave_out:
                 with contextlib.suppress(OSError):
                     yield entry.path, entry.stat(follow_symlinks=False)

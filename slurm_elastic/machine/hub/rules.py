@@ -40,11 +40,12 @@ def table(network: Network, peers: Sequence[Peer], slurm: Sequence[str]) -> str:
 
 def _into_head(network: Network, slurm: Sequence[str]) -> Iterable[str]:
     """Let machines reach what they need of the head, and answer what it asks them. At the port
-    where they enrol, slurm-elasticd itself listens. Nobody else may reach that, neither users of
-    the head nor jobs of machines, even if it is among the ports that srun's get.
+    where they enrol, slurm-elasticd itself listens.
     """
     tunnel = f'iifname "{network.interface}"'
     yield f"{tunnel} ip saddr @enrolling tcp dport {ENROL_PORT} accept"
+    # For users of the head and jobs of machines, too, and before the next rules: the port may be
+    # among those that srun's get.
     yield f"ip daddr {head_address(network.subnet)} tcp dport {ENROL_PORT} drop"
     for ports in dict.fromkeys([*slurm, *map(str, network.ports)]):
         yield f"{tunnel} ip saddr @live tcp dport {ports} accept"

@@ -78,9 +78,10 @@ class Hub:
         return HubAnswer(ok=True, peers=tuple(seen), how=self._link.how, plain=self._plain)
 
     def _apply(self, peers: Sequence[Peer]) -> None:
-        """Set the firewall first: nobody becomes a peer before the rules cover him."""
+        """Let in these, and no others."""
         if self._link is not None:
             self._link.require_ours()
+        # Before the peers: nobody becomes one before the rules cover him.
         run("nft", "-f", "-", text=table(self._network, peers, slurm_ports(self._slurm_conf)))
         if self._link is not None:
             self._link.ensure()

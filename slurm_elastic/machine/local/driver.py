@@ -101,6 +101,7 @@ class Driver:
         if waits or self._in_the_way(record):
             return
         with self._register.changing:
+            # It may have been told to end since the round began.
             now = self._register.get(record.id)
             if now is not None and now.state == InstanceState.PENDING:
                 self._start(now)
@@ -124,8 +125,9 @@ class Driver:
         log.info("started node=%s machine=%s pid=%d", record.node, record.id, process.pid)
 
     def _in_the_way(self, record: Record) -> bool:
-        """Machines that are ending still have their node's port and their share of the host."""
+        """Whether the machine has to wait for others to end."""
         live = self._register.live()
+        # Those that are ending still have their node's port and their share of the host.
         ending = {r.node for r in live if r.state == InstanceState.STOPPING}
         started = [r for r in live if r.process is not None]
         return record.node in ending or len(started) >= self._settings.room
@@ -153,7 +155,8 @@ class Driver:
                 self._register.forget(record)
 
     def _recover(self, record: Record) -> None:
-        """Find a slurmd that was started just before we were killed, and not yet recorded."""
+        """Find a slurmd that is not recorded."""
+        # It was started just before we were killed.
         if record.process is None and (
             found := local_processes.find(self._register.workdir(record))
         ):

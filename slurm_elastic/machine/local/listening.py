@@ -1,7 +1,7 @@
 """The unix socket of a service that runs as root: who may use it, and one answer a line.
 
 The socket belongs to SlurmUser (root may always connect). The kernel says who is at the other end
-before we spend a thread, so nobody else can cost the service more than a moment.
+before we spend a thread.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ class RootServer(Server):
     def refusal(self, peer: Peer) -> bytes:
         if peer.uid in self._uids:
             return b""
+        # Told once for each user, who could fill the log otherwise.
         if peer.uid not in self._turned_away:
             log.warning("refused uid=%d", peer.uid)
             self._turned_away.add(peer.uid)

@@ -83,12 +83,8 @@ def spawn(
     user: str | None = None,
     namespace: bool = False,
 ) -> Process:
-    """Start a program in its own session, with default signals and none blocked.
-
-    slurmctld's children inherit a mask that blocks SIGTERM, and their process group is killed with
-    them; a daemon must get neither. Each of the small programs below replaces itself by the next,
-    so the pid is the program's own.
-    """
+    """Start a program in its own session, with default signals and none blocked."""
+    # Each of these small programs replaces itself by the next: the pid is the program's own.
     chain = ["/usr/bin/env", f"--chdir={directory}"]
     if namespace:
         chain += ["unshare", "--uts"]
@@ -106,6 +102,8 @@ def spawn(
                 (os.POSIX_SPAWN_DUP2, output, 1),
                 (os.POSIX_SPAWN_DUP2, output, 2),
             ],
+            # slurmctld's children inherit a mask that blocks SIGTERM, and their process group is
+            # killed with them: a daemon must get neither.
             setsid=True,
             setsigmask=[],
             setsigdef=[
@@ -166,11 +164,7 @@ def wait_gone(processes: Iterable[Process], timeout: float) -> bool:
 
 
 def power_off(directory: str, *, slurmd: Process | None = None) -> None:
-    """End everything that runs on the machine of ``directory`` at once, as pulling its plug would.
-
-    slurmd is killed first and its slurmstepd's next, so that none of them tells slurmctld that a
-    job has ended.
-    """
+    """End all that runs on the machine of ``directory`` at once, as pulling its plug would."""
     if slurmd is not None:
         send(slurmd, signal.SIGKILL)
     until = time.monotonic() + 30
@@ -204,10 +198,9 @@ def values(name: str) -> set[str]:
 def find(directory: str) -> Process | None:
     """The slurmd that was started in ``directory``, if it runs (after a crash before it was
     recorded).
-
-    It is the oldest process that carries the marker; its name may not be slurmd yet.
     """
     found = [s.process for s in _all() if _marked(s.process.pid, directory)]
+    # The oldest that carries the marker: its name may not be slurmd yet.
     return min(found, key=lambda p: (p.start, p.pid), default=None)
 
 
@@ -222,6 +215,8 @@ def belonging(directory: str) -> list[Process]:
     ours |= _descendants(ours, everyone.values())
     ours -= {os.getpid(), os.getppid(), 1}
     members = [everyone[pid] for pid in ours]
+    # slurmd first and its slurmstepd's next, so that none of them tells slurmctld that a job has
+    # ended.
     members.sort(key=lambda s: (_ORDER.get(s.name, len(_ORDER)), s.process.start))
     return [s.process for s in members]
 
@@ -263,7 +258,8 @@ class _Stat(Struct, frozen=True, kw_only=True):
 
     @property
     def over(self) -> bool:
-        """Whether it has ended. A leader that has may still have threads, which hold its files."""
+        """Whether it has ended."""
+        # A leader that has ended may still have threads, which hold its files.
         return self.state in "ZX" and self.threads <= 1
 
 
@@ -295,9 +291,9 @@ def _is_root_of(seen: _Seen, directory: str) -> bool:
 
 
 def _marked(pid: int, directory: str) -> bool:
-    """Users' processes are not looked at: their environment is memory, which may be mapped from a
-    file whose file system never answers.
-    """
+    """Whether it was started as a process of that machine."""
+    # Users' processes are not looked at: their environment is memory, which may be mapped from a
+    # file whose file system never answers.
     return _trusted(pid) and f"{MARKER}={directory}".encode() in _environment(pid)
 
 

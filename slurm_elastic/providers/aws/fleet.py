@@ -137,8 +137,8 @@ class Fleet:
     # the call
 
     def _created(self, spec: LaunchSpec, nodes: Sequence[str], number: int) -> Mapping[str, Any]:
-        """The answer. After one without any machine another token is taken, as the first would only
-        bring the same answer again; at once, where EC2 only was too busy.
+        """The answer; after one without any machine it is asked again at once, where EC2 only was
+        too busy.
         """
         attempt = self._attempts.get((spec.generation, number), 0)
         while True:
@@ -150,6 +150,7 @@ class Fleet:
             self._keep(spec.generation, errors)
             if answer.get("Instances"):
                 return answer
+            # By another token: the first would only bring the same answer again.
             attempt += 1
             self._attempts = {(spec.generation, number): attempt}
             busy = next((e for e in errors.values() if e.code in THROTTLES), None)
@@ -230,14 +231,15 @@ class Fleet:
         self, spec: LaunchSpec, nodes: Sequence[str], told: Mapping[str, Offer]
     ) -> Sequence[Instance]:
         """Its machines, each at its node; ``told``: the ids of the answer, each with the offer that
-        it came from. Whatever EC2 answers here, a call was made, and machines
-        that it started cost money: nobody may take this for a launch that was refused.
+        it came from.
         """
         try:
             return self._at_nodes(spec, nodes, told)
         except TransientError:
             raise
         except ProviderError as error:
+            # Whatever EC2 answers here, machines that the call started cost money: nobody may take
+            # this for a launch that was refused.
             text = f"machines that were started cannot be given their nodes: {error.message}"
             raise TransientError(self._settings.name, error.code, text) from error
 
@@ -298,7 +300,7 @@ class Fleet:
         return self._machines.read(r for r in records if nodes_text(convert.tags(r)) == text)
 
     def _untagged(self, key: str, value: str, ids: Sequence[str]) -> Sequence[str]:
-        """Tag them; the ids that EC2 does not know. It tags all of a call or none."""
+        """Tag them; the ids that EC2 does not know."""
         if not ids:
             return ()
         request = {"Resources": list(ids), "Tags": [{"Key": key, "Value": value}]}
@@ -306,6 +308,7 @@ class Fleet:
             self._api.send("create_tags", request)
         except InstanceNotFound as error:
             unknown = named(ids, error) or ids
+            # EC2 tags all of a call or none.
             rest = [i for i in ids if i not in unknown]
             return [*unknown, *self._untagged(key, value, rest)]
         return ()

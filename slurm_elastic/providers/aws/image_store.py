@@ -60,6 +60,7 @@ class AmiImages:
     def upload(self, file: ImageFile, place: str, say: Callable[[str], None]) -> CloudImage:  # noqa: ARG002
         """Each step once, whoever began it."""
         snapshot = self._snapshots.of(file)
+        # Before the import: only after it EC2 would say that another image has the name.
         number = self._registered(file, snapshot)
         if snapshot is None:
             snapshot = self._snapshots.imported(file, say)
@@ -85,9 +86,8 @@ class AmiImages:
         return self._found.of(pool)
 
     def _registered(self, file: ImageFile, snapshot: str | None) -> str | None:
-        """Our image whose disk the snapshot is. ProviderError where another one has the name, which
-        EC2 would say after the import. Filtered here: not all that is like EC2 knows such filters.
-        """
+        """Our image whose disk the snapshot is. ProviderError where another one has the name."""
+        # Filtered here: not all that is like EC2 knows such filters.
         mine = self._mine()
         for one in mine:
             disks = (part.get("Ebs", {}) for part in one.get("BlockDeviceMappings", ()))
@@ -106,10 +106,11 @@ class AmiImages:
         return found
 
     def _register(self, file: ImageFile, snapshot: str) -> str:
-        """RegisterImage knows no client token: an order whose answer was lost may be repeated."""
+        """The number of the image, made now or by an order whose answer was lost."""
         try:
             answer = self._api.send("register_image", _registration(file, snapshot))
         except ProviderError as error:
+            # RegisterImage knows no client token: the order may have been carried out before.
             mine = error.code == _DUPLICATE and self._registered(file, snapshot)
             if not mine:
                 raise

@@ -143,6 +143,7 @@ class AwsProvider:
         our tag is looked up, and left alone if it is not ours.
         """
         mine = self._mine(ids)
+        # Before the call: an end whose answer is lost is not a machine that EC2 has taken.
         self._machines.ended(mine)
         self._ending.end(mine)
 
@@ -174,13 +175,14 @@ class AwsProvider:
         return self._machines.ours.named(ids, self._listed, done)
 
     def console(self, instance: str) -> str:
-        """The machine's console output. Machines without Nitro show it some minutes late."""
+        """The machine's console output."""
         request = {"InstanceId": instance}
         try:
             answer = self._api.send("get_console_output", {**request, "Latest": True})
         except ProviderError as error:
             if error.code != "UnsupportedOperation":
                 raise
+            # Machines without Nitro know no latest one: they show it some minutes late.
             answer = self._api.send("get_console_output", request)
         return str(answer.get("Output") or "")
 

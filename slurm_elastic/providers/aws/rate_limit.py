@@ -58,12 +58,12 @@ class Busy(Exception):  # noqa: N818 - no error, but an answer to who will not w
 class Bucket:
     """Tokens of one kind. Not thread-safe by itself; times are of one monotonic clock.
 
-    EC2 adds its tokens once a second, and not when we think. With ``margin`` those of the last
-    second do not count yet.
+    With ``margin`` the tokens of the last second do not count yet.
     """
 
     def __init__(self, rate: Rate, now: float, *, margin: bool = False) -> None:
         self.rate = rate
+        # EC2 adds its tokens once a second, and not when we think.
         self._margin = rate.refill if margin else 0.0
         self._level = rate.burst
         self._at = now
@@ -139,6 +139,7 @@ class Pace:
                 raise Busy(what, wait)
             for bucket, count, _ in needs:
                 bucket.take(count, now)
+        # Without the lock: the tokens are taken, and whoever comes later waits for longer.
         if wait > 0:
             self.sleep(wait)
 
@@ -155,6 +156,7 @@ class Pace:
             (requests, _, _), *more = self._needs(operation, machines)
             by_machines = bool(more) and "resource" in message.lower()
             for bucket, count, _ in more:
+                # A call that was rejected has started or ended no machine.
                 bucket.give_back(count, now)
                 if by_machines:
                     bucket.rejected(now)

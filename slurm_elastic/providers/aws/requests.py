@@ -76,6 +76,7 @@ def run_instances(
     request: dict[str, object] = {
         "ImageId": settings.image,
         "InstanceType": spec.offer.instance_type,
+        # With fewer machines the launch is partial, and not refused.
         "MinCount": 1,
         "MaxCount": len(nodes),
         "ClientToken": client_token(cluster, spec.generation, number),

@@ -54,11 +54,7 @@ class DryLaunch(Struct, frozen=True, kw_only=True):
 
 
 def examine(api: Api, attempts: Iterable[Attempt]) -> Iterator[Finding]:
-    """A finding for what is refused, and one for all that is granted.
-
-    The first attempt is a read. Only where it is answered as a dry run are the others made: a
-    service that passes over ``DryRun`` would carry them out, and end a machine.
-    """
+    """A finding for what is refused, and one for all that is granted."""
     granted = []
     for attempt in attempts:
         finding = _tried(api, attempt)
@@ -66,6 +62,8 @@ def examine(api: Api, attempts: Iterable[Attempt]) -> Iterator[Finding]:
             granted.append(attempt.shown)
             continue
         yield finding
+        # The first attempt is a read. A service that passes over ``DryRun``, and does not answer it
+        # so, would carry the others out, and end a machine.
         if not granted:
             found = f"no other is tried: that of {attempt.shown} was not answered as a dry run"
             yield Finding.note("rights", found, advice="put that right first")

@@ -9,9 +9,6 @@ digit by digit: ``slurm-elastic:place-0`` is the first digit, and so on for the
 ``slurm-elastic:places`` digits that the launch's own tags announce. One call gives all machines
 with a digit theirs, so 1000 machines take 30 calls instead of 1000. A machine that lacks a digit
 has no place yet: it waits (boothook), and it ends itself if none comes.
-
-Places go to ids in their order. So a launch that is repeated, after an answer or a part of the tags
-was lost, gives each machine the place that it has or was meant to have.
 """
 
 from __future__ import annotations
@@ -91,6 +88,8 @@ def assigned(
     as there are only ``count``.
     """
     free = sorted(set(range(count)) - set(taken.values()))
+    # In order: a launch that is repeated, after an answer or a part of the tags was lost, gives
+    # each machine the place that it has or was meant to have.
     waiting = sorted(set(ids) - set(taken))
     return dict(zip(waiting, free, strict=False)), waiting[len(free) :]
 

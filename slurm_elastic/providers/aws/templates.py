@@ -88,6 +88,7 @@ class Templates:
         try:
             self._api.send("create_launch_template", request)
         except ProviderError as error:
+            # One of this name has this content, whoever has made it.
             if error.code != TEMPLATE_EXISTS:
                 raise
         else:

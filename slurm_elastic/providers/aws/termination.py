@@ -41,6 +41,7 @@ class Ending:
         before = [i for i in self._refused if i in wanted]
         others = [i for i in ids if i not in self._refused]
         errors: list[ProviderError] = []
+        # What was refused before comes last, as it may use up the refusals.
         for left in (others, before):
             while left:
                 count = self._endable()

@@ -142,13 +142,14 @@ class SwitchedHosts:
         return self._machine(host, claim, InstanceState.PENDING)
 
     def _listed(self) -> Sequence[Instance]:
-        """A host that does not answer is as it was; unless none does, which says nothing of any."""
+        """A host that does not answer is as it was."""
         mine, hosts = self._cluster.uuid, self._settings.hosts
         claims = self._claims.all().items()
         ours = {h: c for h, c in claims if h in hosts and c.marks.get(CLUSTER) == mine}
         asked = list(ours) or list(hosts)[:1]
         answers = each(asked, self._power.is_on, self._settings.threads)
         if all(answer.exception() for answer in answers):
+            # It raises: where none answers nothing is known of any.
             answers[0].result()
         found = []
         for (host, claim), answer in zip(ours.items(), answers, strict=False):
@@ -166,6 +167,7 @@ class SwitchedHosts:
                 self._claims.release(host, claim)
                 return InstanceState.TERMINATED
             overdue = claim.ending and now - claim.ending >= self._settings.off_wait
+            # Only while the claim is this one: the host may be a new launch's by now.
             if on and overdue and self._claims.change(host, claim, claim):
                 self._power.switch(host, "off")
             if on and not claim.seen:
@@ -178,15 +180,14 @@ class SwitchedHosts:
         return _known(claim)
 
     def _end(self, host: str, claim: Claim, *, on: bool) -> None:
-        """It ends also where that cannot be noted, but not where its claim is another one by now.
-        One that is off may have an order to come on.
-        """
+        """It ends also where that cannot be noted, but not where its claim is another by now."""
         ending = replace(claim, ending=claim.ending or self._clock(), seen=claim.seen or on)
         same = True
         with suppress(TransientError):
             same = self._claims.change(host, claim, ending)
         if not same:
             raise TransientError(self.name, "Changed", f"{host}: its claim has just changed")
+        # One that is off may have an order to come on.
         self._power.switch(host, "shutdown" if on else "off")
 
     def _machine(self, host: str, claim: Claim, state: InstanceState) -> Instance:

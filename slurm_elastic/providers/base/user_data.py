@@ -129,6 +129,7 @@ def _document(facts: Mapping[str, str], parts: tuple[str, ...], form: Form) -> b
     """Packed where it is long; cloud-init unpacks it by itself."""
     boothook = f"#cloud-boothook\n#!/usr/bin/python3\n{program(facts, form)}"
     whole = multipart((boothook, *parts)).encode()
+    # Without its time: the same launch must give the same bytes.
     return gzip.compress(whole, mtime=0) if len(whole) > form.most - form.ours else whole
 
 

@@ -1,8 +1,7 @@
 """The docker SDK's client with a time limit that holds for a whole call of a provider.
 
 The SDK's own ``timeout`` is for one wait on one connection. Here each request gets what is left
-until the deadline of the thread that makes it; so does the making of an SSH connection, for which
-the SDK has no limit at all.
+until the deadline of the thread that makes it; so does the making of an SSH connection.
 """
 
 from __future__ import annotations
@@ -71,6 +70,7 @@ def open_client(host: DockerHost) -> Client:
         if tls is not None and _was_cut(failure):
             _hear_refusal(host)
         raise failure
+    # For the making of an SSH connection the SDK has no limit at all.
     done: Future[Client] = Future()
     threading.Thread(target=_open_into, args=(done, host.url, deadline()), daemon=True).start()
     return done.result(timeout=left())
@@ -126,11 +126,7 @@ def _was_cut(failure: Exception) -> bool:
 
 
 def _hear_refusal(host: DockerHost) -> None:
-    """Raise what the engine says of our certificate, if it refuses that.
-
-    With TLS 1.3 it says so after the handshake (RFC 8446, section 4.4.2.4), when a request may be
-    on its way already: that is answered by a reset, which may be all that is seen. So ask nothing.
-    """
+    """Raise what the engine says of our certificate, if it refuses that."""
     address = urlsplit(host.url)
     peer = (address.hostname or "", address.port or 0)
     try:
@@ -140,6 +136,8 @@ def _hear_refusal(host: DockerHost) -> None:
             socket.create_connection(peer, timeout=min(left(), HEARING)) as plain,
             context.wrap_socket(plain, server_hostname=peer[0]) as engine,
         ):
+            # Nothing is asked: with TLS 1.3 it says so after the handshake (RFC 8446, 4.4.2.4), and
+            # a request on its way by then is answered by a reset, which may be all that is seen.
             engine.recv(1)
     except ssl.SSLError:
         raise

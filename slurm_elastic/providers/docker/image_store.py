@@ -1,8 +1,4 @@
-"""Images of the engines: a tar file imported on each host, with its labels, in one request.
-
-A container has all labels of its image. So ours begin with a word of their own: with the label that
-machines have, whatever anybody runs of the image would be taken for a machine, and ended.
-"""
+"""Images of the engines: a tar file imported on each host, with its labels, in one request."""
 
 from __future__ import annotations
 
@@ -26,6 +22,8 @@ from slurm_elastic.providers.docker.engines import Engines
 from slurm_elastic.providers.docker.requests import PREFIX
 from slurm_elastic.providers.docker.settings import DockerCloud
 
+# A container has all labels of its image. By the label that machines have, whatever anybody runs of
+# the image would be taken for a machine, and ended.
 LABELS = f"{PREFIX}image."
 DIGEST, OS, VERSION, SOFTWARE = (f"{LABELS}{w}" for w in ("digest", "os", "version", "software"))
 LATEST = ":latest"

@@ -1,4 +1,4 @@
-"""Taggeds on Docker engines (API 1.41 and later), by the docker SDK.
+"""Containers on Docker engines (API 1.41 and later), by the docker SDK.
 
 A container's name is made of the cluster, node and generation, and an engine has a name only once:
 a launch that is repeated, or carried out twice, meets its own containers. A machine that is ended
@@ -101,7 +101,7 @@ class DockerProvider(HostedProvider[DockerType]):
         number = self._make(host, machine)
         try:
             self._engines.call(host, lambda client: client.start(number))
-        except TransientError:
+        except TransientError:  # It may have been started.
             raise
         except ProviderError:
             self._remove_number(host, number)

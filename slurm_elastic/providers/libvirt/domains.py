@@ -136,6 +136,7 @@ def stop(connection: Any, number: str) -> None:  # noqa: ANN401
     domain = found(connection.lookupByUUIDString, number)
     if domain is None:
         return
+    # Before: one that is off without the mark has ended.
     _mark(domain, {STOPPED: f"{time.time():.0f}"})
     if domain.isActive():
         left()
@@ -149,6 +150,7 @@ def boot(connection: Any, number: str) -> bool:  # noqa: ANN401
         return False
     if not domain.isActive():
         _settled(domain.create, domain.isActive)
+    # Only when it runs: one that is off without the mark has ended.
     _mark(domain, {}, without=STOPPED)
     return True
 
@@ -168,6 +170,7 @@ def end(connection: Any, number: str, name: str, storage: str) -> None:  # noqa:
     """Have it run no more, and its volumes go; one that never ran goes whole, or it might yet."""
     domain = found(connection.lookupByUUIDString, number)
     if domain is not None:
+        # From now on, one that is off has ended.
         _mark(domain, {}, without=STOPPED)
     if domain is not None and domain.isActive():
         _settled(domain.destroy, lambda: not domain.isActive())
@@ -177,10 +180,11 @@ def end(connection: Any, number: str, name: str, storage: str) -> None:  # noqa:
 
 
 def remove(connection: Any, number: str, name: str, storage: str) -> None:  # noqa: ANN401
-    """Have nothing of it left: its definition, with its marks, goes last. A running one stays."""
+    """Have nothing of it left. A running one stays."""
     libvirt, domain = bindings(), found(connection.lookupByUUIDString, number)
     if domain is not None and domain.isActive():
         return
+    # The definition goes last: by its marks the volumes are known to be ours.
     _drop(connection, name, storage)
     if domain is not None:
         flags = libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE | libvirt.VIR_DOMAIN_UNDEFINE_NVRAM

@@ -41,12 +41,12 @@ _DOMAIN = """<domain>
 
 def state_of(state: int, reason: int, tags: Mapping[str, str], now: float) -> InstanceState:
     """STOPPED: off, and marked so before. PENDING: never started (libvirt knows no reason why it is
-    off) though just defined. After a restart of the host, or of libvirtd, there is no reason
-    either, so that cannot be told of older ones.
+    off) though just defined.
     """
     if state == OFF and STOPPED in tags:
         return InstanceState.STOPPED
     made = tags.get(MADE, "")
+    # Not of older ones: after a restart of the host, or of libvirtd, there is no reason either.
     if (state, reason) == (OFF, UNKNOWN) and made.isdecimal() and now - float(made) < FRESH:
         return InstanceState.PENDING
     return _STATES.get(state, InstanceState.RUNNING)

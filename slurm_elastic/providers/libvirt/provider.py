@@ -83,6 +83,7 @@ class LibvirtProvider(HostedProvider[LibvirtType]):
         halves = {one.short for one in there if one.half}
         size, used = self._calls.call(host, lambda c: domains.capacity(c, halves))
         own = self._settings.hosts[host]
+        # The host itself needs some memory: a tenth, unless the settings say otherwise.
         most = (own.cpus or size[0], own.memory or size[1] * 9 // 10)
         return {name: room(kind, most, used) for name, kind in types.items()}
 

@@ -48,7 +48,8 @@ class OneMachines:
         self._leaving: dict[int, float] = {}
 
     def live(self) -> list[Vm]:
-        """The machines that are not DONE. Only the extended answer has the tags."""
+        """The machines that are not DONE."""
+        # Only the extended answer has the tags.
         pool = self._call("vmpool.infoextended", MINE, -1, -1, ANY_BUT_DONE)
         found = self._read(pool)
         self.ours.ids.update(convert.instance_id(self.name, v.id) for v in found)
@@ -58,6 +59,7 @@ class OneMachines:
         """Ended machines of a launch: newest first, page by page, not beyond ``since``."""
         start = 0
         while True:
+            # A negative last number is the size of a page, and the one before it where that begins.
             page = self._call("vmpool.infoextended", MINE, start, -PAGE, convert.DONE)
             for one in self._read(page):
                 if one.generation == generation:

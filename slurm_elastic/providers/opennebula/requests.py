@@ -1,11 +1,6 @@
 """The request that instantiates a machine: pure, nested dictionaries, never text put together.
 
-pyone makes XML with CDATA of a nested dictionary, so quotes, ``<`` and line ends are safe; of a
-flat one it makes ``KEY="value"`` lines without any escaping.
-
-A CONTEXT in an instantiate call replaces the template's as a whole, so ours is merged into it. oned
-expands ``$`` in its values, so whatever is a program goes in base64. All of it can be read on the
-machine and in the front end, so it holds no secret.
+All of it can be read on the machine and in the front end, so it holds no secret.
 """
 
 from __future__ import annotations
@@ -50,10 +45,13 @@ def extra_template(
     facts = own_facts(cluster, spec, node)
     template: dict[str, object] = {
         **SPELLING.written(spec, node, cluster, spec.offer.cloud),
+        # In an instantiate call it replaces the template's as a whole.
         "CONTEXT": merged(own.get("CONTEXT") or {}, facts, parts),
     }
     if image is not None:
         template["DISK"] = disks(own, image)
+    # Nested: of that pyone makes XML with CDATA, where quotes, angle brackets and line ends are
+    # safe. Of a flat dictionary it makes lines without any escaping.
     return {"TEMPLATE": template | (size(kind) if kind.resize else {})}
 
 
@@ -111,11 +109,7 @@ def read_parts(path: str | None, cloud: str, joining: str) -> tuple[str, ...]:
 def merged(
     template: Mapping[str, object], facts: Mapping[str, str], parts: Sequence[str]
 ) -> dict[str, str]:
-    """The CONTEXT to send: ``template``'s with ours over it; ``facts`` must have ``node``.
-
-    Where a part is for cloud-init the image has that, so the programs go there too: the image may
-    have no one-context.
-    """
+    """The CONTEXT to send: ``template``'s with ours over it; ``facts`` must have ``node``."""
     context = {key: str(value or "") for key, value in template.items()}
     programs = [_template_program(context), *(p for p in parts if p.startswith(PROGRAM))]
     texts = (p if p.startswith(PROGRAM) else f"#!/bin/sh\n{p}" for p in programs if p)
@@ -125,8 +119,11 @@ def merged(
     context |= {f"SLURM_ELASTIC_{key.upper()}": value for key, value in facts.items()}
     context |= {
         "SET_HOSTNAME": facts["node"],
+        # oned expands the dollar sign in plain values.
         "START_SCRIPT_BASE64": _base64(facts_program(facts) + script),
     }
+    # Where a part is for cloud-init the image has that, and may have no one-context: the programs
+    # go there, too.
     if not all(p.startswith(PROGRAM) for p in parts):
         document = multipart((f"#cloud-boothook\n{facts_program(facts)}", *parts))
         context |= {"USER_DATA": _base64(document), "USERDATA_ENCODING": "base64"}

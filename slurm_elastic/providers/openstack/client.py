@@ -70,14 +70,12 @@ class NotConnected(requests.exceptions.ConnectionError):
 
 
 class BoundedSession(requests.Session):
-    """All requests of a thread inside ``within`` end by the same time.
-
-    A connection serves one request: one kept open, which the server has closed meanwhile, would
-    make an order that never arrived look like one whose answer was lost.
-    """
+    """All requests of a thread inside ``within`` end by the same time."""
 
     def __init__(self) -> None:
         super().__init__()
+        # One kept open, which the server has closed meanwhile, would make an order that never
+        # arrived look like one whose answer was lost.
         self.headers["Connection"] = "close"
         for scheme in ("http://", "https://"):
             self.mount(scheme, HTTPAdapter(max_retries=0))
@@ -153,8 +151,7 @@ class Api:
         self, service: str, method: str, path: str, body: object = None, content: str = ""
     ) -> Any:  # noqa: ANN401
         """One request; the JSON of its answer, None where it has none. Refused, or what
-        keystoneauth raises. Nothing of it is logged: user data and passwords are in it.
-        ``content``: the body's type where it is another than JSON's own.
+        keystoneauth raises. ``content``: the body's type where it is another than JSON's own.
         """
         more: dict[str, object] = {"microversion": MICROVERSION} if service == "compute" else {}
         if body is not None:
@@ -172,6 +169,7 @@ class Api:
         self, service: str, method: str, path: str, seconds: float, more: Mapping[str, Any]
     ) -> Any:  # noqa: ANN401
         with self._http.within(seconds):
+            # Nothing of it is logged: user data and passwords are in it.
             answer = self._services[service].request(
                 path, method, raise_exc=False, log=False, connect_retries=0, **more
             )

@@ -118,12 +118,11 @@ def _node(tags: Mapping[str, str], name: str, names: NodeNames) -> str:
 
 
 def state_of(one: ServerFields) -> InstanceState:
-    """As all clouds have it. A guest that runs is not lost because nova has it as ERROR, as after a
-    nova-compute that could not look after it when it came up again (compute/manager.py,
-    _init_instance) or a deletion that failed.
-    """
+    """As all clouds have it."""
     if one.task in LEAVING:
         return InstanceState.STOPPING
+    # A guest that runs is not lost for that, as after a deletion that failed, or a nova-compute
+    # that could not look after it when it came up again (compute/manager.py, _init_instance).
     if one.status in UNCLEAR and one.started and one.powered:
         return InstanceState.RUNNING
     return STATES.get(one.status, InstanceState.STOPPING)

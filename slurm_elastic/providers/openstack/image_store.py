@@ -2,7 +2,7 @@
 
 A record has no data at first (``queued``) and is ``active`` with its last byte. Until one request
 takes the mark of an unfinished image away and gives it its name and the words that pools look for,
-no pool finds it. A snapshot of a server inherits all these properties, so the size is among them.
+no pool finds it. The size is among its properties.
 """
 
 from __future__ import annotations
@@ -141,6 +141,7 @@ def _finish(file: ImageFile) -> Sequence[Mapping[str, str]]:
 
 def _image(record: Mapping[str, Any]) -> CloudImage:
     one, status, size = candidate(record), str(record.get("status")), record.get("size")
+    # A snapshot of a server inherits all properties: one of another size is not of the file.
     whole = str(record.get(SIZE) or "") == str(size) or UNFINISHED in record
     half = "its upload did not come to its end" if UNFINISHED in record else ""
     return CloudImage(

@@ -56,9 +56,10 @@ class Servers:
     def live(self, mark: str = "") -> list[ServerFields]:
         """Ours that are there, of the launch with that mark in their names.
 
-        nova filters neither by metadata nor, while a server is being scheduled, by tag: the list
-        is read as a whole. A list that lacks a cell raises TransientError: it is not the truth.
+        A list that lacks a cell raises TransientError: it is not the truth.
         """
+        # As a whole: nova filters neither by metadata nor, while a server is being scheduled, by
+        # tag.
         found = [s for s in self._read(self._records(mark)) if s.status not in GONE]
         self.ours.ids.update(s.id for s in found)
         # A boot under way may hide for a while that the machine is going to be deleted.
@@ -69,9 +70,10 @@ class Servers:
         return [replace(s, task=convert.DELETING) if s.id in leaving else s for s in found]
 
     def ended(self, mark: str, since: float) -> list[ServerFields]:
-        """Servers of a launch that are gone: nova forgets their metadata and keeps their names."""
+        """Servers of a launch that are gone."""
         stamp = dt.datetime.fromtimestamp(since, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         records = self._records(mark, **{"changes-since": stamp})
+        # Of what is gone nova forgets the metadata and keeps the name.
         gone = [{**r, "metadata": {}} for r in records if r.get("status") in GONE]
         with translated(self.name):
             return [s for s in convert.servers(gone) if mark in s.name]

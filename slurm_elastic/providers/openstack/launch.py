@@ -75,8 +75,6 @@ class ServerLaunch:
     def _look_back(self, now: float) -> tuple[set[int], set[str]]:
         """The places where calls of this launch began that were carried out, and the nodes whose
         machines the lists have shown to be over.
-
-        A call makes all its machines or none, so what is missing of it has ended since.
         """
         spec = self._spec
         mine = [s for s in self._servers.live(self._mark) if s.generation == spec.generation]
@@ -97,6 +95,7 @@ class ServerLaunch:
         self._delete([*broken, *doubles])
         since = (decided(spec.generation) or now - LOOK_BACK) - CLOCK_SLACK
         ended = self._servers.ended(self._mark, since)
+        # A call makes all its machines or none: what is missing of it has ended since.
         begun = {place[0] for s in mine if (place := self._place(s))}
         begun |= {place[0] for s in ended if s.placed and (place := self._place(s))}
         lost = [s for s in mine if s.failed or state_of(s) not in STANDING]

@@ -38,7 +38,7 @@ def redfish_of(settings: RedfishCloud) -> Redfish:
 
 
 class Redfish:
-    """Logs in anew with each call: the sessions of a BMC are few, and none may be left there."""
+    """Logs in anew with each call."""
 
     def __init__(self, settings: RedfishCloud, username: str, password: str) -> None:
         self._settings = settings
@@ -66,6 +66,7 @@ class Redfish:
             f"{url.scheme}://{url.netloc}", verify=self._settings.ca_file or True,
             server_side_retries=1, default_request_timeout=self._settings.timeout,
         )  # fmt: skip
+        # Not by a session: a BMC has few of them, and none may be left there.
         link.set_http_basic_auth(*self._login)
         try:
             yield System(link, url.path)

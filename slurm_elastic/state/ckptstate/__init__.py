@@ -102,6 +102,8 @@ class CheckpointState(Store):
             try:
                 return call()
             except sqlite3.Error as error:
+                # A part of a transaction is not repeated alone: in memory there is nothing of the
+                # other parts.
                 if self._depth or not self.give_up(error):
                     raise
                 return call()
@@ -124,6 +126,7 @@ class CheckpointState(Store):
         with self.lock:
             known = self.by_key("notices")
             fresh = {w.key: w for w in warned if w.key not in known}
+            # Several notices may take one machine away, which is interrupted once.
             counted = {w.notice.instance for w in known.values() if w.takes}
         taken = {w.notice.instance: w.offer for w in fresh.values() if w.takes}
         rows = [
@@ -138,6 +141,7 @@ class CheckpointState(Store):
     def close_notice(self, warned: RecordedNotice, now: float, *, release: str = "") -> None:
         """The warning is over; the node ``release`` is to be let go again for that."""
         released = [{"node": release}] if release else []
+        # In one write: a crash between the two would leave the node drained for good.
         over = Fact(put="notices", rows=[_notice_row(warned, now)])
         self._write(over, Fact(put="releases", rows=released))
 

@@ -163,10 +163,8 @@ class Ledger:
         """The daemon's, which goes on in memory while its files cannot be used: end-only.
 
         Rows that cannot be read are found again by the machines' tags, as with any new ledger. So
-        the daemon repairs, suspends and gives nodes back as ever. Only ``launches.intend`` refuses:
-        a machine whose launch is written down nowhere would be lost with the process. ``check`` is
-        to be called again and again. A cloud counts as read only once this process has taken in a
-        list of it: what the last one adopted in memory may have ended with it.
+        the daemon repairs, suspends and gives nodes back as ever. Only ``launches.intend`` and
+        ``stops.start`` refuse. ``check`` is to be called again and again.
         """
         made = cls.__new__(cls)
         made._begin(Refuge(path, schema.LEDGER, Endurance(END_ONLY, _MEANS, now, monotonic)))
@@ -175,10 +173,12 @@ class Ledger:
     @classmethod
     def followed(cls, path: Path) -> Ledger:
         """The daemon's as the other service has it: sqlite3.Error where there is none at the
-        moment; a later call looks again. ConfigError is that of a later release's.
+        moment; a later call looks again.
         """
         made = cls.__new__(cls)
         made._begin(Elsewhere(path, schema.LEDGER))
+        # A first look, for the ConfigError of a later release's ledger: one that is not there may
+        # come.
         with contextlib.suppress(sqlite3.Error):
             made.store.select("select 1")
         return made

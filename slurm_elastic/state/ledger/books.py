@@ -13,6 +13,7 @@ from slurm_elastic.state.store.view import OF_LIST, to_json
 
 MINIMUM = 60.0
 """Seconds that are paid at least, also where the second is the unit (EC2's Linux machines)."""
+# The indices are named, as sqlite would read a cloud's machines of a year without.
 SPENT = """
     with leases as (
         select accounts, price, launched, max(?3 - launched, 0) as seconds
@@ -31,8 +32,7 @@ SPENT = """
     select accounts, sum(price / 3600.0 * max(seconds - max(?2 - launched, 0), 0)) as dollars
     from paid group by accounts order by accounts
 """
-"""cloud, since, now, lease, minimum. The indices are named as sqlite
-would read a cloud's machines of a year. Each begun lease counts whole, at the price at which its
+"""cloud, since, now, lease, minimum. Each begun lease counts whole, at the price at which its
 machine was bought; of one that began before the span, what lies in it. A row for all machines that
 the same accounts pay in the same parts.
 """

@@ -21,6 +21,7 @@ def health_from(row: sqlite3.Row) -> Health:
 def _is_news(last: Health | None, health: Health) -> bool:
     if last is None or (last.error, last.code) != (health.error, health.code):
         return True
+    # Below 0 the clock was set back: what is written is of the future.
     return not 0 <= health.checked - last.checked < NO_NEWS
 
 

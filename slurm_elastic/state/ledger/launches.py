@@ -117,6 +117,7 @@ class Launches:
         new = launch_of_spec(spec, request, now, self._books.wanted_by(spec.nodes))
         with self._store.transaction("launches"):
             if trouble := self._end_only():  # inside: what is written now is on the disk, or not
+                # A machine whose launch is written down nowhere would be lost with the process.
                 raise EndOnlyError(f"{trouble}; nothing is bought")
             row = launch_row(new)
             values = ", ".join("?" * len(row))
@@ -146,10 +147,8 @@ class Launches:
             )  # fmt: skip
 
     def forget(self, generations: Sequence[str]) -> None:
-        """Forget those of these launches that a cloud refused: what it said is kept elsewhere.
-
-        A request may be refused by hundreds of offers, and a refused launch costs nothing.
-        """
+        """Forget those of these launches that a cloud refused: what it said is kept elsewhere."""
+        # A request may be refused by hundreds of offers, and a refused launch costs nothing.
         sql = f"delete from launches where generation in {OF_LIST} and state = ?"
         self._store.execute(None, sql, to_json(generations), FAILED)
 

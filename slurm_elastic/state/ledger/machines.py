@@ -54,6 +54,8 @@ SAME = """
     update machines set last_seen = max(last_seen, ?), misses = 0
     where cloud = ? and ended is null and id in (select value from json_each(?))
 """
+# What was launched or seen since the read began may be missing in it; what is dated much later than
+# that is from before the head's clock was set back.
 MISSED = """
     update machines set misses = misses + 1 where cloud = ? and ended is null
     and last_seen not between ? and ? and launched not between ? and ?
@@ -155,6 +157,7 @@ def _seen_values(
 
 def _is_same(seen: Instance, known: Instance) -> bool:
     """Whether a list has no news of a machine that has not ended."""
+    # One without a node is news each time: the list may have its node by now.
     same_place = bool(known.node) and seen.address in (None, known.address)
     return seen.state is known.state is not InstanceState.TERMINATED and same_place
 
@@ -211,8 +214,7 @@ class Machines:
     def launched(self, generation: str, instances: Sequence[Instance], now: float) -> None:
         """The cloud's answer: the launch is done and these machines are live, in one transaction.
 
-        Again: nothing happens, but machines that a first, shorter answer lacked are added. A
-        launch that was given up as failed becomes done too: its machines exist. Raises
+        Again: nothing happens, but machines that a first, shorter answer lacked are added. Raises
         SlurmElasticError for an unknown generation or a machine known from another launch.
         """
         with self._store.transaction("machines", "launches"):
@@ -221,6 +223,7 @@ class Machines:
                 worst = worst_price(instance, launch.offers)
                 self._take(instance, launch.pool, launch, now, worst)
             self._store.change(
+                # Also one that was given up as failed: its machines exist.
                 "update launches set state = ?, finished = coalesce(finished, ?), error = null "
                 "where generation = ?",
                 DONE, now, generation,
@@ -271,10 +274,8 @@ class Machines:
         """Take in a machine that bears our tags but that the ledger has no live row of.
 
         One that it knows is brought up to date as by ``observe``, and is live again in whatever
-        state its cloud has it: it is paid. A live row of the same machine whose cloud is none of
-        ``clouds``, those that are configured, was its own under that cloud's earlier name and
-        goes on under the new one, so that it is paid once. ``worst`` is what it may come to
-        ($/h), for where its launch is not known. Returns its row as it was before, if any.
+        state its cloud has it. ``clouds``: those that are configured. ``worst`` is what it may come
+        to ($/h), for where its launch is not known. Returns its row as it was before, if any.
         """
         with self._store.transaction("machines", "launches"):
             before = self._machine(instance.cloud, instance.id)
@@ -284,11 +285,14 @@ class Machines:
             if clouds is not None and launch is not None and launch.cloud not in clouds:
                 self._follow(launch, instance.cloud, now)
             if clouds is not None and before is None:
+                # A live row of a cloud that is none of them was its own under that cloud's earlier
+                # name: it goes on under the new one, so that it is paid once.
                 before = self._renamed(instance, pool, clouds)
             if launch is not None:
                 worst = worst_price(instance, launch.offers)
             self._take(instance, pool, launch, now, worst)
             self._name(instance, pool)
+            # In whatever state its cloud has it, it is paid.
             self._store.change(SEEN, _seen_values(instance, instance.cloud, now, adopted=True))
             return before
 
@@ -348,11 +352,10 @@ class Machines:
         )  # fmt: skip
 
     def _renamed(self, instance: Instance, pool: str, clouds: Collection[str]) -> Machine | None:
-        """Move the machine's live row from a cloud that is not configured any more. A generation is
-        of one launch alone, so it tells that it is the same machine.
-        """
+        """Move the machine's live row from a cloud that is not configured any more."""
         sql = (
             f"select {MACHINE_COLUMNS} from machines "
+            # A generation is of one launch alone: it tells that it is the same machine.
             "where id = ? and generation = ? and generation != '' and ended is null"
         )
         rows = [
@@ -364,10 +367,10 @@ class Machines:
         return former
 
     def _follow(self, launch: Launch, cloud: str, now: float) -> None:
-        """Have the launch of a machine of a renamed cloud under the new name, too. An open one is
-        done: it cannot be repeated by that name, and what it has made is adopted.
-        """
+        """Have the launch of a machine of a renamed cloud under the new name, too."""
         self._store.change(
+            # An open one is done: it cannot be repeated by that name, and what it has made is
+            # adopted.
             "update launches set cloud = ?, finished = coalesce(finished, ?), "
             "state = case when state = ? then ? else state end where generation = ?",
             cloud, now, INTENT, DONE, launch.generation,

@@ -1,7 +1,7 @@
 """How long the ledger keeps what is over, and in what length.
 
 A launch keeps all the offers that it may be served from, and all its jobs: some kilobytes, which
-matter until its machines are there. Later one offer tells what a machine of it may cost.
+matter until its machines are there.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ _MACHINES = f"""
 _OLD_RUNS = """
     delete from runs where end <= (select end from runs order by end desc limit 1 offset ?)
 """
+# A row that lives, or may be about to, is no matter of time.
 _OLD_LAUNCHES = """
     delete from launches where state != 'intent' and finished < :before
     and generation not in
@@ -49,9 +50,7 @@ _OLD_LAUNCHES = """
 
 
 def forget(db: sqlite3.Connection, now: float) -> None:
-    """Machines and finished launches of so long ago that nothing asks for them. A row that lives,
-    or may be about to, is no matter of time.
-    """
+    """Machines and finished launches of so long ago that nothing asks for them."""
     db.execute("delete from machines where ended < ?", (now - MACHINES_KEPT,))
     for table in ("runs", "drains"):
         db.execute(f"delete from {table} where end < ?", (now - MACHINES_KEPT,))
@@ -69,6 +68,7 @@ def shorten(db: sqlite3.Connection, now: float) -> int:
         bought[one.generation].add(one.offer_key)
     for launch in found:
         offers = [o for o in launch.offers if o.key in bought[launch.generation]] or launch.offers
+        # Of those that were bought: one offer tells what a machine of the launch may cost.
         dearest = max(offers, key=lambda offer: offer.worst_price)
         db.execute(
             "update launches set offer = ?, jobs = ? where generation = ?",

@@ -59,6 +59,8 @@ class Stops:
         """
         with self._store.transaction("machines"):
             self._store.change(
+                # The tunnel's row ends while it is off, and by its key the machine is known when it
+                # is back.
                 "update machines set suspending = ?, stopping = ?, why = ?, tunnel_key = "
                 "(select key from tunnels t where t.generation = machines.generation "
                 f"and t.node = machines.node) where {OF_CLOUD} "
@@ -95,6 +97,7 @@ class Stops:
         new, one = replace(launch, state=DONE, finished=now), machine.instance
         new = replace(new, accounts=self._books.wanted_by(new.nodes))
         with self._store.transaction("machines", "launches") as db:
+            # Inside, as with an intent: what is written now is on the disk, or not.
             if trouble := self._end_only():
                 raise EndOnlyError(f"{trouble}; nothing is started")
             before = self._alive(db, one.cloud, one.id)

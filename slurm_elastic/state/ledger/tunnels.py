@@ -12,7 +12,7 @@ COLUMNS = "generation, node, address, key, since"
 
 
 def tunnel_from(row: sqlite3.Row) -> Tunnel:
-    """A row of TUNNELS as a value."""
+    """A row of COLUMNS as a value."""
     return Tunnel(**dict(row))
 
 

@@ -96,6 +96,7 @@ class Usage:
 
     def settle(self, until: float, counts: Mapping[str, float]) -> None:
         """The counters have all up to ``until`` with these."""
+        # Both or none: what a crash left half done would be counted twice.
         with self._store.transaction(None):
             self.count(counts)
             self._store.change("insert or replace into settled (what, at) values ('all', ?)", until)

@@ -1,1 +1,1 @@
-"""Prices over time, from files."""
+"""Prices over time, from files and from clouds."""
