@@ -12,7 +12,7 @@ from slurm_elastic.model.checkpoint import Image, JobRun, Origin
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.state.ckptstate.facts import Migration
 
-LAUNCHED = frozenset({"criu", "dmtcp"})
+STAYING = frozenset({"criu", "dmtcp"})
 """Methods whose launcher, the batch script, stays while a saved job is stopped."""
 SAYS = 420.0
 """Seconds in which a launcher tells where its run began: it may wait 300 of them for the lock that
@@ -39,7 +39,7 @@ class Begun(Struct, frozen=True, kw_only=True):
 
 def begun(site: Site, move: Migration, job: SlurmJob) -> Begun | None:
     """How the job's run that Slurm calls RUNNING began; None while its launcher may yet tell."""
-    if move.method not in LAUNCHED:
+    if move.method not in STAYING:
         return Begun(image=move.image)
     origin = _asked(site, move, job)
     if origin is None and move.image is not None and _may_tell(site, move, move.image, job):
@@ -53,7 +53,7 @@ def begun(site: Site, move: Migration, job: SlurmJob) -> Begun | None:
 
 def has_begun(site: Site, method: str, run: JobRun) -> bool:
     """Whether a run is at work for all that is known, and not being brought back still."""
-    known = site.checkpointers.get(method) if method in LAUNCHED else None
+    known = site.checkpointers.get(method) if method in STAYING else None
     late = site.now() - run.started >= SAYS
     return known is None or late or known.origin(run) is not None
 

@@ -11,7 +11,7 @@ from slurm_elastic.base.faults import reach
 from slurm_elastic.base.units import brief
 from slurm_elastic.checkpointers.signal import save_signals
 from slurm_elastic.ckptman import suspended
-from slurm_elastic.ckptman.origins import LAUNCHED
+from slurm_elastic.ckptman.origins import STAYING
 from slurm_elastic.ckptman.site import Site
 from slurm_elastic.ckptman.steps import AGAIN, over, say, to
 from slurm_elastic.model.slurm import ENDED, SlurmJob
@@ -54,7 +54,7 @@ def requeue(site: Site, move: Migration) -> Migration:
         suspended.resume(site, run)
         reach("migration.before-requeue")
         if _ends_in_grace(move, job):
-            name = "TERM" if move.method in LAUNCHED else "KILL"  # else it is stopped
+            name = "TERM" if move.method in STAYING else "KILL"  # else it is stopped
             site.slurm.signal(run.job, name, full=False)
         else:
             site.slurm.requeue(run.job)

@@ -102,6 +102,14 @@ def error_xml(error: Ec2Error) -> bytes:
     ).encode()
 
 
+def s3_error_xml(error: Ec2Error) -> bytes:
+    """An error answer of S3's (Amazon S3 API Reference, Error responses)."""
+    return (
+        '<?xml version="1.0" encoding="UTF-8"?>\n<Error>'
+        f"<Code>{escape(error.code)}</Code><Message>{escape(error.message)}</Message></Error>"
+    ).encode()
+
+
 def answer_xml(action: str, inner: str) -> bytes:
     """An answer of ``action`` with these elements."""
     return (

@@ -32,6 +32,7 @@ from slurm_elastic.sandbox.ec2_api import (
     elements,
     error_xml,
     parse,
+    s3_error_xml,
     with_states,
     without_instances,
 )
@@ -121,7 +122,10 @@ class Front:
         if path.startswith(PREFIX):
             answer = self._control(environ["REQUEST_METHOD"], path, body)
         elif _S3 in environ.get("HTTP_AUTHORIZATION", ""):
-            return self._bucket(environ, body, start_response)
+            refused = self._refused_by_bucket(environ)
+            if refused is None:
+                return self._bucket(environ, body, start_response)
+            answer = refused
         else:
             # By the service that the request names; EC2's have no name there.
             service, dot, action = environ.get("HTTP_X_AMZ_TARGET", "").rpartition(".")
@@ -197,14 +201,22 @@ class Front:
             answer = self._forward(environ, body)
         return replace(answer, type=ec2_events.JSON)
 
-    def _bucket(
-        self, environ: Environ, body: bytes, start_response: StartResponse
-    ) -> Iterable[bytes]:
-        """S3, whose answers are in their headers, too. Faults go by ``S3`` and the method."""
+    def _refused_by_bucket(self, environ: Environ) -> ControlAnswer | None:
+        """Faults of S3 go by ``S3`` and the method."""
         action = f"S3{environ['REQUEST_METHOD']}"
         with self._lock:
             self.cloud.calls[action] += 1
-        self._strike(Target(action=action), Stage.ENTRY)
+        target = Target(action=action)
+        fault = self.cloud.faults.strike(target, Stage.ENTRY, self._stopped)
+        if fault is None:
+            return None
+        error = _error_of(fault, target)
+        return ControlAnswer(error.status, s3_error_xml(error))
+
+    def _bucket(
+        self, environ: Environ, body: bytes, start_response: StartResponse
+    ) -> Iterable[bytes]:
+        """S3, whose answers are in their headers, too."""
         with self._lock:
             return [*self._moto(environ | {"wsgi.input": io.BytesIO(body)}, start_response)]
 
@@ -358,10 +370,15 @@ def _digest(call: Call) -> bytes:
 
 
 def _refusal(fault: Fault, target: Target) -> ControlAnswer:
+    return _error(_error_of(fault, target))
+
+
+def _error_of(fault: Fault, target: Target) -> Ec2Error:
+    """ConnectionError for one that drops the connection."""
     error = fault.error(target.market)
     if error is None:
         raise ConnectionAbortedError(f"fault {fault.kind}")
-    return _error(error)
+    return error
 
 
 def _error(error: Ec2Error) -> ControlAnswer:

@@ -44,7 +44,7 @@ class SpotPrices:
         for key in known:
             fits = fnmatchcase(key[0], type_) and fnmatchcase(key[1], zone)
             # What was asked for is among them: a pattern is no offer.
-            if not fits or "*" in "".join(key):
+            if not fits or set("*?[") & set("".join(key)):
                 continue
             if price is None:
                 self._fixed.pop(key, None)

@@ -36,7 +36,8 @@ def place(cloud: Cloud, wanted: Place, now: float) -> Vm:
         raise SandboxError(f"machine {wanted.id}: no such user or template")
     before, cloud.next_id = cloud.next_id, wanted.id
     cloud.vms.pop(wanted.id, None)
-    bounds, owner.quota, owner.leases = (owner.quota, owner.leases), {}, {}
+    bounds = owner.quota, owner.leases, owner.runs
+    owner.quota, owner.leases, owner.runs = {}, {}, {}
     try:
         extra = parse(wanted.extra)
         order = (
@@ -49,7 +50,7 @@ def place(cloud: Cloud, wanted: Place, now: float) -> Vm:
         raise SandboxError(f"machine {wanted.id}: {error}") from None
     finally:
         cloud.next_id = before
-        owner.quota, owner.leases = bounds
+        owner.quota, owner.leases, owner.runs = bounds
     vm.state, vm.lcm, vm.locked, vm.due = wanted.state, wanted.lcm, wanted.locked, float("inf")
     vm.user_template |= wanted.user_template or {}
     vm.host = next((h for h in cloud.world.hosts if h.id == wanted.host), None)

@@ -120,6 +120,13 @@ def test_whatever_breaks_off_no_pool_has_half_an_image_and_the_next_upload_goes_
     assert bed.objects() == []
 
 
+def test_a_bucket_that_refuses_is_told_in_its_own_words(bed: Shelf, tmp_path: Path) -> None:
+    bed.control.fail(Fault(kind=FaultKind.AUTH, action="S3PUT"))
+    with pytest.raises(AuthError, match="AuthFailure"):
+        sent(bed, image_at(tmp_path / "a.raw"))
+    assert bed.calls("ImportSnapshot") == 0
+
+
 def test_a_registration_whose_answer_is_lost_once_is_not_told_as_a_name_that_is_taken(
     bed: Shelf, tmp_path: Path
 ) -> None:

@@ -380,7 +380,13 @@ def test_of_the_segments_only_the_one_in_use_is_open(
 
 @pytest.mark.parametrize(
     ("beside", "row", "begun"),
-    [(1.001, 0.0, False), (1.0, 0.0, False), (0.999, 0.0, True), (0.0, 0.5, False), (0.0, 0.499, True)],
+    [
+        (1.001, 0.0, False),
+        (1.0, 0.0, False),
+        (0.999, 0.0, True),
+        (0.0, 0.5, False),
+        (0.0, 0.499, True),
+    ],
 )
 def test_a_segment_is_long_by_its_bytes_beside_those_of_its_first_rows(
     path: Path, monkeypatch: pytest.MonkeyPatch, beside: float, row: float, *, begun: bool

@@ -92,6 +92,9 @@ def test_a_price_set_by_hand_holds_until_it_is_given_back() -> None:
     assert fixed == {"c5.large", "c5.xlarge"}
     prices.fix("new.type", "z", 1.0, now=5.0)
     assert prices.quote("new.type", "z", 6.0) is not None
+    for pattern in ("c?.none", "[ab].none"):
+        prices.fix(pattern, "z", 1.0, now=6.0)
+        assert prices.quote(pattern, "z", 6.0) is None, "a pattern is no offer"
     prices.fix("*", "*", None, now=7.0)
     assert prices.quote("c5.large", "us-east-1a", 0.0) == before
     assert prices.quote("new.type", "z", 8.0) is None
