@@ -7,6 +7,7 @@ from typing import Any, get_args
 import pytest
 from msgspec.structs import replace
 
+from slurm_elastic.cli.main import COMMANDS
 from slurm_elastic.model.directive import (
     Departure,
     Directive,
@@ -99,3 +100,10 @@ def test_a_directive_is_told_in_one_line(directive: Directive, line: str) -> Non
 
 def test_each_word_has_its_rule() -> None:
     assert set(RULES) == set(get_args(Word))
+
+
+def test_each_word_names_the_command_that_gives_it() -> None:
+    some = {type(word): word.given_by for word in (Pause(scope=""), LIMIT, DRAIN)}
+    assert some == {Pause: "pause", LimitChange: "limit", Departure: "drain"}
+    assert set(some) == set(get_args(Word))
+    assert {*some.values(), *Departure.VERBS} <= set(COMMANDS)

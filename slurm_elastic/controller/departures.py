@@ -81,7 +81,7 @@ class Departures:
             self._press(one, step)
 
     def _over(self, one: Directive, word: Departure) -> None:
-        if not word.closes:
+        if word.gets_done:
             self._site.ledger.directives.end(one.number)
         self._tell(one, "departed", word.nodes, f"all have left: {told(one, self._site.now())}")
 

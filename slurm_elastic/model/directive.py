@@ -53,6 +53,16 @@ class _Word(Struct, frozen=True, kw_only=True, tag_field="kind"):
         return True
 
     @property
+    def given_by(self) -> str:
+        """The name of the command that gives it."""
+        return str(self.__struct_config__.tag)
+
+    @property
+    def gets_done(self) -> bool:
+        """Whether it is over once all of it is done, also without a time."""
+        return False
+
+    @property
     def ended_by(self) -> str:
         """The command that ends it."""
         return f"slurm-elastic resume {self.typed}".rstrip()
@@ -135,6 +145,14 @@ class Departure(_Word, frozen=True, kw_only=True, tag="departure"):
         return super().typed if self.scope else self.about
 
     @property
+    def given_by(self) -> str:
+        return self.verb
+
+    @property
+    def gets_done(self) -> bool:
+        return not self.closes
+
+    @property
     def closes(self) -> bool:
         return self.verb != "replace"
 
@@ -170,6 +188,11 @@ class Directive(Struct, frozen=True, kw_only=True):
     def holds(self, now: float) -> bool:
         """Whether it is in force."""
         return self.starts <= now and (self.until is None or now < self.until)
+
+    @property
+    def ends_by_itself(self) -> bool:
+        """Whether it ends although no person ends it."""
+        return self.until is not None or self.word.gets_done
 
     @property
     def correlation(self) -> str:

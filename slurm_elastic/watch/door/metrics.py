@@ -114,6 +114,7 @@ def families(config: Config, now: float, states: States | None = None) -> Iterat
         yield from _machines(config, facts, states)
         yield from _money(config, facts)
         yield from _obstacles(facts)
+        yield from _directives(facts)
     yield from _requests(config, now)
     yield from _migrations(facts)
     yield from _counted(config)
@@ -240,6 +241,22 @@ def _obstacles(facts: Facts) -> Iterator[Metric]:
     paused = sum(one.until > facts.now for one in facts.breakers)
     yield _gauge("pools_paused", "Pools that start nothing as machines did not come up.", [
         ({}, float(paused))
+    ])  # fmt: skip
+
+
+def _directives(facts: Facts) -> Iterator[Metric]:
+    """Orders that hold; ``ends`` tells apart those that a person has to end, and may forget."""
+    begun: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+    for one in facts.directives:
+        if one.holds(facts.now):
+            ends = "by_itself" if one.ends_by_itself else "by_hand"
+            begun[one.word.given_by, ends].append(one.starts)
+    found = [({"order": order, "ends": ends}, starts) for (order, ends), starts in begun.items()]
+    yield _gauge("directives", "Operators' orders that hold.", [
+        (labels, float(len(starts))) for labels, starts in found
+    ])  # fmt: skip
+    yield _gauge("directive_oldest_seconds", "For how long the oldest of them has held.", [
+        (labels, facts.now - min(starts)) for labels, starts in found
     ])  # fmt: skip
 
 

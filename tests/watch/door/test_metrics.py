@@ -31,6 +31,7 @@ from slurm_elastic.config.policies import Budget, SitePolicies
 from slurm_elastic.controller.usage_counters import LAG, CallTimes, settle
 from slurm_elastic.model.checkpoint import Image
 from slurm_elastic.model.cluster import Limits
+from slurm_elastic.model.directive import Departure, Directive, LimitChange, Pause
 from slurm_elastic.model.exclusion import COOL_DOWN, Exclusion
 from slurm_elastic.model.memory import Health, Run
 from slurm_elastic.state.ckptstate import CheckpointState
@@ -98,6 +99,34 @@ def test_credentials_have_their_end(site: Config, ledger: Ledger) -> None:
     found = samples(text(site, NOW))
     name = 'slurm_elastic_credential_expiry_timestamp_seconds{cloud="aws"}'
     assert {n: v for n, v in found.items() if "expiry" in n} == {name: NOW + 99_999}
+
+
+def test_orders_that_hold_are_counted_and_those_that_a_person_has_to_end_told_apart(
+    site: Config, ledger: Ledger
+) -> None:
+    drain = Departure(verb="drain", about="cloud aws", nodes=("pub1",), scope="cloud:aws")
+    new_image = Departure(verb="replace", about="pub2", nodes=("pub2",))
+    rate = LimitChange(scope="", key="dollars_per_hour", value=4.0)
+    for word, starts, until in (
+        (Pause(scope="cloud:aws"), NOW - 60, None),
+        (Pause(scope="pool:general"), NOW - 7200, None),
+        (Pause(scope=""), NOW - 90_000, NOW),  # is over
+        (drain, NOW - 30, NOW + 3600),
+        (new_image, NOW - 10, None),  # is over when they have left
+        (rate, NOW + 1, None),  # is still to come
+    ):
+        ledger.directives.give(
+            Directive(word=word, who="ann", since=NOW - 90_000, starts=starts, until=until)
+        )
+    found = samples(text(site, NOW))
+    assert {n: v for n, v in found.items() if n.startswith("slurm_elastic_directive")} == {
+        'slurm_elastic_directives{ends="by_hand",order="pause"}': 2,
+        'slurm_elastic_directives{ends="by_itself",order="drain"}': 1,
+        'slurm_elastic_directives{ends="by_itself",order="replace"}': 1,
+        'slurm_elastic_directive_oldest_seconds{ends="by_hand",order="pause"}': 7200,
+        'slurm_elastic_directive_oldest_seconds{ends="by_itself",order="drain"}': 30,
+        'slurm_elastic_directive_oldest_seconds{ends="by_itself",order="replace"}': 10,
+    }
 
 
 def test_without_a_ledger_that_is_what_they_say(tmp_path: Path) -> None:
