@@ -101,10 +101,21 @@ def _head(explanation: Explanation, console: Console, machines: int | None = Non
         left = counted(len(explanation.machines) - machines, "more machine")
         console.print(f"  and {left} (--all)")
     if not explanation.decisions:
-        of_nodes = "; those about its nodes: slurm-elastic explain NODE"
-        rest = of_nodes if explanation.about == "pool" and explanation.machines else ""
+        rest = _instead(explanation)
         console.print(Text(f"No decision about this {explanation.about} is in the ledger{rest}."))
     why_not.show(explanation.verdicts, console, rows=why_not.ROWS if machines else None)
+
+
+def _instead(explanation: Explanation) -> str:
+    """Why there is none, where the machines tell that."""
+    found = explanation.machines
+    if explanation.about == "pool" and found:
+        return "; those about its nodes: slurm-elastic explain NODE"
+    if explanation.about == "job" and found:
+        own = int(explanation.subject)
+        if not any(own in machine.jobs for machine in found):
+            return ": it took machines that were there, launched for other jobs"
+    return ""
 
 
 def _without(reason: str, decision: Decision) -> Decision:

@@ -131,6 +131,13 @@ def _hints(sandbox: Sandbox, directory: Path) -> Iterator[str]:
     yield "  bash"
     yield f"  export PATH={Path(sys.executable).parent}:$PATH"
     yield f'  eval "$(slurm-elastic sandbox env{where})"; cd {sandbox.work}'
+    # First, while no machine of that cloud is idle: the job would take that one.
+    yield "No spot machine is to be had: the next offer is taken, and explain says why"
+    yield f"  slurm-elastic sandbox fail capacity --market spot{where}"
+    yield "  j=$(sbatch --parsable -p aws -N 2 --wrap 'sleep 5')"
+    yield "  sleep 10; slurm-elastic explain $j"
+    yield f"  slurm-elastic sandbox heal{where}"
+    yield "A job of three nodes, by plain sbatch"
     yield "  sbatch -N 3 --wrap 'srun hostname; sleep 60'; squeue"
     yield "  slurm-elastic status --watch 2      # until Ctrl-C"
     yield "  slurm-elastic explain pub1"
@@ -138,11 +145,6 @@ def _hints(sandbox: Sandbox, directory: Path) -> Iterator[str]:
     yield f"  rm -f walker.st* walker.runs; STEPS=900 sbatch {SCRIPT}; squeue"
     yield f"  slurm-elastic sandbox interrupt $(squeue -h -n walker -o %N) --notice 30{where}"
     yield "  slurm-elastic ckpt list; squeue"
-    yield "No spot machine is to be had: the next offer is taken, and explain says why"
-    yield f"  slurm-elastic sandbox fail capacity --market spot{where}"
-    yield "  j=$(sbatch --parsable -p aws -N 2 --wrap 'sleep 60')"
-    yield "  sleep 10; slurm-elastic explain $j"
-    yield f"  slurm-elastic sandbox heal{where}"
     yield "And in the end"
     yield f"  slurm-elastic sandbox down{where}; exit"
 

@@ -174,7 +174,8 @@ Word = Pause | LimitChange | Departure
 
 class Directive(Struct, frozen=True, kw_only=True):
     """A word, and who gave it ``since`` when; ``number`` is the ledger's (0: not written yet). It
-    holds from ``starts`` until ``until`` (None: until a person ends it). Unix times.
+    holds from ``starts`` until ``until``; None: until a person ends it, or it is done
+    (``ends_by_itself``). Unix times.
     """
 
     word: Word

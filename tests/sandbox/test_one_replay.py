@@ -36,7 +36,8 @@ def _samples() -> Path:
 SAMPLES = _samples()
 NAMES = sorted(p.name.removesuffix(".req.xml") for p in SAMPLES.glob("*.req.xml"))
 if not NAMES:
-    pytest.skip(f"no recorded answers of oned in {SAMPLES}", allow_module_level=True)
+    reason = "no recorded answers of oned (../research/opennebula-samples of $SLURM_ELASTIC_DATA)"
+    pytest.skip(reason, allow_module_level=True)
 
 
 def request(name: str) -> bytes:
