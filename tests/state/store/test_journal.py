@@ -365,6 +365,62 @@ def test_what_comes_while_a_segment_is_written_is_in_it(
     assert rows(path) == {"a": 1, "b": 2, "c": 3}
 
 
+def test_a_lock_that_was_removed_is_let_go(path: Path) -> None:
+    with closing(Disk(path, NOTES)) as one:
+        (path.parent / "journal" / "notes.applied").unlink()
+        one.put([[put("a", 1)]], lambda: 1.0)
+        locks = [name for name in held(path.parent) if name.startswith("notes.applied")]
+    assert locks == ["notes.applied"]
+
+
+def test_of_a_later_segment_that_is_news_which_was_not_there_before_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short(monkeypatch)
+    with closing(Disk(path, NOTES)) as one:
+        one.put([[put("a", 1)], [put("b", 2)]], lambda: 1.0)
+        before = one.position
+        one.shorten(_Nothing(), 1.0)
+        one.put([[put("c", 3)]], lambda: 1.0)
+        found = list(one.journal.lines(before))
+        assert [line.n for line, _ in found if line is not None] == [before.number + 1]
+        assert [place.number for _, place in found] == [2, 2, 3]
+        assert {place.segment for _, place in found} == {2}
+        assert found[-1][1] == one.position
+        whole = [line.n for line, _ in one.journal.lines(Position(2)) if line is not None]
+        assert whole == [2, 2, 3]
+
+
+def test_a_view_that_is_no_database_is_set_aside(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(Disk(path, NOTES)) as one:
+        one.put([[put("a", 1)]], lambda: 1.0)
+    path.write_bytes(b"no database" * 500)
+    assert rows(path) == {"a": 1}
+    (aside,) = path.parent.glob("*.damaged-*")
+    assert f"the damaged notes was set aside as {aside}" in caplog.text
+
+
+def test_a_view_whose_log_went_as_it_was_opened_is_made_anew(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(Disk(path, NOTES)) as one:
+        one.put([[put("a", 1)]], lambda: 1.0)
+    before, real = journal.identity(path), view.open_writer
+    errors = [sqlite3.OperationalError("disk I/O error")]
+    errors[0].sqlite_errorcode = sqlite3.SQLITE_IOERR_SHORT_READ
+
+    def opened(*arguments: Any) -> sqlite3.Connection:
+        if errors:
+            raise errors.pop()
+        return real(*arguments)
+
+    monkeypatch.setattr(view, "open_writer", opened)
+    assert rows(path) == {"a": 1}
+    assert journal.identity(path) != before
+
+
 def test_of_the_segments_only_the_one_in_use_is_open(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -380,7 +436,13 @@ def test_of_the_segments_only_the_one_in_use_is_open(
 
 @pytest.mark.parametrize(
     ("beside", "row", "begun"),
-    [(1.001, 0.0, False), (1.0, 0.0, False), (0.999, 0.0, True), (0.0, 0.5, False), (0.0, 0.499, True)],
+    [
+        (1.001, 0.0, False),
+        (1.0, 0.0, False),
+        (0.999, 0.0, True),
+        (0.0, 0.5, False),
+        (0.0, 0.499, True),
+    ],
 )
 def test_a_segment_is_long_by_its_bytes_beside_those_of_its_first_rows(
     path: Path, monkeypatch: pytest.MonkeyPatch, beside: float, row: float, *, begun: bool
@@ -411,7 +473,7 @@ def test_a_segment_whose_beginning_is_damaged_is_long_by_its_bytes_alone(
 
 
 def test_a_view_of_another_boot_is_not_believed(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with closing(Disk(path, NOTES)) as one:
         one.put([[put("a", 1)]], lambda: 1.0)
@@ -419,6 +481,8 @@ def test_a_view_of_another_boot_is_not_believed(
     assert rows(path) == {"a": 9}, "nobody has looked"
     monkeypatch.setattr(view, "boot", lambda: "another")
     assert rows(path) == {"a": 1}
+    assert "is lost" not in caplog.text
+    assert list(path.parent.glob("*.before-journal")) == []
 
 
 def test_another_view_in_its_place_is_not_believed(path: Path) -> None:
