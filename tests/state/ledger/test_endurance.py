@@ -378,10 +378,10 @@ def test_where_there_is_none_each_call_says_so_and_later_ones_find_it(
         path.parent.mkdir()
         with closing(Ledger(path)) as ledger:
             ledger.health.beat("daemon", T0, 7)
-            clock.up += AGAIN - 1
+            clock.up += 3
             with pytest.raises(sqlite3.OperationalError, match="could not be opened just now"):
                 followed.health.heartbeat("daemon")
-            clock.up += 1
+            clock.up += 4
             assert followed.health.heartbeat("daemon") == (T0, 7)
 
 

@@ -321,6 +321,58 @@ def test_a_view_that_another_process_has_written_to_stays_open(path: Path) -> No
             assert one.position == other.position
 
 
+@pytest.mark.parametrize(("end", "is_told"), [(b"\n", True), (b"", False)])
+def test_of_what_others_leave_a_damaged_line_is_told_and_half_a_line_is_not(
+    path: Path, caplog: pytest.LogCaptureFixture, end: bytes, *, is_told: bool
+) -> None:
+    with closing(Disk(path, NOTES)) as one:
+        one.put([[put("a", 1)]], lambda: 1.0)
+        begin, segment = one.position.offset, one.journal.path(1)
+        with segment.open("ab") as file:
+            file.write(b"x" * 20 + end)
+        one.put([[put("b", 2)]], lambda: 1.0)
+    told = f"the journal {segment} is damaged in bytes {begin} to {begin + 21}:"
+    assert (told in caplog.text) is is_told
+    assert ("damaged" in caplog.text) is is_told
+    path.unlink()
+    assert rows(path) == {"a": 1, "b": 2}
+
+
+def test_what_the_view_refuses_at_the_end_of_a_transaction_is_no_line(path: Path) -> None:
+    def refused(one: Disk) -> None:
+        facts = [put("a", 1)]
+        with one.write(facts, lambda: 1.0) as db:
+            db.execute("insert into pets values ('nobody')")
+
+    with closing(Disk(path, NOTES)) as one:
+        one.db.execute("pragma foreign_keys = on")
+        one.db.execute(
+            "create table pets (owner references notes (name) deferrable initially deferred)"
+        )
+        with pytest.raises(sqlite3.IntegrityError, match="FOREIGN KEY"):
+            refused(one)
+        assert b'"a"' not in one.journal.path(1).read_bytes()
+
+
+def test_how_long_it_took_to_make_a_view_anew_is_told(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Clock:
+        up = 100.0
+
+        def time(self) -> float:
+            return self.up
+
+        def monotonic(self) -> float:
+            self.up += 2
+            return self.up
+
+    monkeypatch.setattr(disk, "time", Clock())
+    with caplog.at_level("INFO"):
+        Disk(path, NOTES).close()
+    assert f"{path} was made of its journal in 2.0 s" in caplog.text
+
+
 def test_a_turn_inside_another_one_lets_nobody_in_at_its_end(path: Path) -> None:
     with closing(Disk(path, NOTES)) as one, closing(Disk(path, NOTES, patience=0.0)) as other:
         with one.turn():
