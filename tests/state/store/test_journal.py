@@ -595,3 +595,19 @@ def test_columns_that_are_new_have_their_defaults_and_those_that_are_gone_are_le
     )  # fmt: skip
     with closing(Disk(path, later)) as one:
         assert [tuple(row) for row in one.db.execute("select * from notes")] == [("a", 1, "x")]
+
+
+def test_rows_that_are_known_by_their_line_have_the_same_ids_in_a_view_that_is_made_anew(
+    path: Path,
+) -> None:
+    def marks() -> list[tuple[int, str]]:
+        with closing(Disk(path, NOTES)) as one:
+            return [tuple(row) for row in one.db.execute("select id, mark from marks order by id")]
+
+    with closing(Disk(path, NOTES)) as one:
+        two = Fact(put="marks", rows=[{"mark": "b"}, {"mark": "c"}])
+        one.put([[Fact(put="marks", rows=[{"mark": "a"}])], [two]], lambda: 1.0)
+    before = marks()
+    assert [mark for _, mark in before] == ["a", "b", "c"]
+    path.unlink()
+    assert marks() == before
