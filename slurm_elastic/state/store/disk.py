@@ -55,7 +55,7 @@ class Disk:
         self.patience = view.BUSY_TIMEOUT if patience is None else patience
         self.journal = journal_of(path)
         self.position = Position()
-        self.changed = True
+        self.changed: bool
         self.damage: BaseException | None = None
         self.identity, self._boot = CLOSED, view.boot()
         self._wal, self._beside = path.with_name(f"{path.name}-wal"), NOWHERE

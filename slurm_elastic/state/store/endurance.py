@@ -276,8 +276,6 @@ class Refuge:
         finally:
             if disk is None:
                 source.close()
-            else:
-                _wait_for(source, view.BUSY_TIMEOUT)
         return end
 
     def _of_journal(self, memory: sqlite3.Connection) -> Position:

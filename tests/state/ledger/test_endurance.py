@@ -166,6 +166,14 @@ def test_what_is_of_the_moment_goes_over_into_memory_too(ledger: Ledger) -> None
     assert ledger.health.heartbeat("ckptman") == (T0, 8)
 
 
+def test_a_full_disk_is_told_also_where_sqlite_calls_it_something_else(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gives_out(monkeypatch)
+    ledger.give_up(sqlite3.OperationalError("disk I/O error"))
+    assert "is full" in ledger.end_only
+
+
 @pytest.mark.parametrize(("days", "counts"), [(39, True), (41, False)])
 def test_what_was_paid_in_the_last_forty_days_goes_over_into_memory(
     ledger: Ledger, clock: Clock, days: int, *, counts: bool
@@ -370,10 +378,10 @@ def test_where_there_is_none_each_call_says_so_and_later_ones_find_it(
         path.parent.mkdir()
         with closing(Ledger(path)) as ledger:
             ledger.health.beat("daemon", T0, 7)
-            clock.up += AGAIN - 1
+            clock.up += 3
             with pytest.raises(sqlite3.OperationalError, match="could not be opened just now"):
                 followed.health.heartbeat("daemon")
-            clock.up += 1
+            clock.up += 4
             assert followed.health.heartbeat("daemon") == (T0, 7)
 
 

@@ -143,3 +143,18 @@ def test_a_stopped_machine_that_is_to_be_ended_is_stopped_no_more(ledger: Ledger
     one, other = sorted(ledger.machines.live(), key=lambda m: m.instance.id)
     assert (one.instance.price, one.suspending, one.why) == (0.01, T0 + 30, "too old")
     assert other.suspending is None, "it was not stopped"
+
+
+def test_the_part_of_a_life_that_a_machine_was_stopped_is_told_where_it_is_asked_for(
+    ledger: Ledger,
+) -> None:
+    def parts(*, stopped: bool) -> set[str]:
+        return {m.instance.id for m in ledger.machines.live(ended_since=0.0, stopped=stopped)}
+
+    ledger.launches.intend(spec(), "r1", T0)
+    ledger.machines.launched("g1", [instance("i-1")], T0)
+    ledger.stops.stopping("aws", ["i-1"], "idle", T0 + 10)
+    ledger.stops.done("aws", {"i-1": 0.01}, T0 + 20)
+    ledger.stops.end("aws", ["i-1"], "too old", T0 + 30)
+    assert parts(stopped=False) == {"i-1@1", "i-1"}
+    assert parts(stopped=True) == {"i-1@1", "i-1@2", "i-1"}

@@ -321,6 +321,58 @@ def test_a_view_that_another_process_has_written_to_stays_open(path: Path) -> No
             assert one.position == other.position
 
 
+@pytest.mark.parametrize(("end", "is_told"), [(b"\n", True), (b"", False)])
+def test_of_what_others_leave_a_damaged_line_is_told_and_half_a_line_is_not(
+    path: Path, caplog: pytest.LogCaptureFixture, end: bytes, *, is_told: bool
+) -> None:
+    with closing(Disk(path, NOTES)) as one:
+        one.put([[put("a", 1)]], lambda: 1.0)
+        begin, segment = one.position.offset, one.journal.path(1)
+        with segment.open("ab") as file:
+            file.write(b"x" * 20 + end)
+        one.put([[put("b", 2)]], lambda: 1.0)
+    told = f"the journal {segment} is damaged in bytes {begin} to {begin + 21}:"
+    assert (told in caplog.text) is is_told
+    assert ("damaged" in caplog.text) is is_told
+    path.unlink()
+    assert rows(path) == {"a": 1, "b": 2}
+
+
+def test_what_the_view_refuses_at_the_end_of_a_transaction_is_no_line(path: Path) -> None:
+    def refused(one: Disk) -> None:
+        facts = [put("a", 1)]
+        with one.write(facts, lambda: 1.0) as db:
+            db.execute("insert into pets values ('nobody')")
+
+    with closing(Disk(path, NOTES)) as one:
+        one.db.execute("pragma foreign_keys = on")
+        one.db.execute(
+            "create table pets (owner references notes (name) deferrable initially deferred)"
+        )
+        with pytest.raises(sqlite3.IntegrityError, match="FOREIGN KEY"):
+            refused(one)
+        assert b'"a"' not in one.journal.path(1).read_bytes()
+
+
+def test_how_long_it_took_to_make_a_view_anew_is_told(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Clock:
+        up = 100.0
+
+        def time(self) -> float:
+            return self.up
+
+        def monotonic(self) -> float:
+            self.up += 2
+            return self.up
+
+    monkeypatch.setattr(disk, "time", Clock())
+    with caplog.at_level("INFO"):
+        Disk(path, NOTES).close()
+    assert f"{path} was made of its journal in 2.0 s" in caplog.text
+
+
 def test_a_turn_inside_another_one_lets_nobody_in_at_its_end(path: Path) -> None:
     with closing(Disk(path, NOTES)) as one, closing(Disk(path, NOTES, patience=0.0)) as other:
         with one.turn():
@@ -363,6 +415,62 @@ def test_what_comes_while_a_segment_is_written_is_in_it(
     path.unlink()
     (path.parent / "journal" / "notes-000001.jsonl").unlink()
     assert rows(path) == {"a": 1, "b": 2, "c": 3}
+
+
+def test_a_lock_that_was_removed_is_let_go(path: Path) -> None:
+    with closing(Disk(path, NOTES)) as one:
+        (path.parent / "journal" / "notes.applied").unlink()
+        one.put([[put("a", 1)]], lambda: 1.0)
+        locks = [name for name in held(path.parent) if name.startswith("notes.applied")]
+    assert locks == ["notes.applied"]
+
+
+def test_of_a_later_segment_that_is_news_which_was_not_there_before_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short(monkeypatch)
+    with closing(Disk(path, NOTES)) as one:
+        one.put([[put("a", 1)], [put("b", 2)]], lambda: 1.0)
+        before = one.position
+        one.shorten(_Nothing(), 1.0)
+        one.put([[put("c", 3)]], lambda: 1.0)
+        found = list(one.journal.lines(before))
+        assert [line.n for line, _ in found if line is not None] == [before.number + 1]
+        assert [place.number for _, place in found] == [2, 2, 3]
+        assert {place.segment for _, place in found} == {2}
+        assert found[-1][1] == one.position
+        whole = [line.n for line, _ in one.journal.lines(Position(2)) if line is not None]
+        assert whole == [2, 2, 3]
+
+
+def test_a_view_that_is_no_database_is_set_aside(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(Disk(path, NOTES)) as one:
+        one.put([[put("a", 1)]], lambda: 1.0)
+    path.write_bytes(b"no database" * 500)
+    assert rows(path) == {"a": 1}
+    (aside,) = path.parent.glob("*.damaged-*")
+    assert f"the damaged notes was set aside as {aside}" in caplog.text
+
+
+def test_a_view_whose_log_went_as_it_was_opened_is_made_anew(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(Disk(path, NOTES)) as one:
+        one.put([[put("a", 1)]], lambda: 1.0)
+    before, real = journal.identity(path), view.open_writer
+    errors = [sqlite3.OperationalError("disk I/O error")]
+    errors[0].sqlite_errorcode = sqlite3.SQLITE_IOERR_SHORT_READ
+
+    def opened(*arguments: Any) -> sqlite3.Connection:
+        if errors:
+            raise errors.pop()
+        return real(*arguments)
+
+    monkeypatch.setattr(view, "open_writer", opened)
+    assert rows(path) == {"a": 1}
+    assert journal.identity(path) != before
 
 
 def test_of_the_segments_only_the_one_in_use_is_open(
@@ -417,7 +525,7 @@ def test_a_segment_whose_beginning_is_damaged_is_long_by_its_bytes_alone(
 
 
 def test_a_view_of_another_boot_is_not_believed(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with closing(Disk(path, NOTES)) as one:
         one.put([[put("a", 1)]], lambda: 1.0)
@@ -425,6 +533,8 @@ def test_a_view_of_another_boot_is_not_believed(
     assert rows(path) == {"a": 9}, "nobody has looked"
     monkeypatch.setattr(view, "boot", lambda: "another")
     assert rows(path) == {"a": 1}
+    assert "is lost" not in caplog.text
+    assert list(path.parent.glob("*.before-journal")) == []
 
 
 def test_another_view_in_its_place_is_not_believed(path: Path) -> None:
@@ -485,3 +595,19 @@ def test_columns_that_are_new_have_their_defaults_and_those_that_are_gone_are_le
     )  # fmt: skip
     with closing(Disk(path, later)) as one:
         assert [tuple(row) for row in one.db.execute("select * from notes")] == [("a", 1, "x")]
+
+
+def test_rows_that_are_known_by_their_line_have_the_same_ids_in_a_view_that_is_made_anew(
+    path: Path,
+) -> None:
+    def marks() -> list[tuple[int, str]]:
+        with closing(Disk(path, NOTES)) as one:
+            return [tuple(row) for row in one.db.execute("select id, mark from marks order by id")]
+
+    with closing(Disk(path, NOTES)) as one:
+        two = Fact(put="marks", rows=[{"mark": "b"}, {"mark": "c"}])
+        one.put([[Fact(put="marks", rows=[{"mark": "a"}])], [two]], lambda: 1.0)
+    before = marks()
+    assert [mark for _, mark in before] == ["a", "b", "c"]
+    path.unlink()
+    assert marks() == before

@@ -472,6 +472,56 @@ def test_a_damaged_journal_is_begun_anew_with_what_a_killed_process_wrote(path: 
         assert {one.generation for one in ledger.launches.open()} == {"g1", "g2"}
 
 
+def test_what_a_killed_process_appended_goes_over_into_memory(path: Path) -> None:
+    def killed() -> None:
+        other = Ledger(path)
+        append = Journal.append
+
+        def appended(*arguments: Any) -> Any:
+            append(*arguments)
+            os._exit(9)
+
+        Journal.append = appended  # type: ignore[method-assign]
+        other.launches.intend(spec("g2", nodes=("pub3",)), "r", T0)
+
+    site = Failing(path)
+    site.ledger.launches.intend(spec("g1"), "r", T0)
+    in_child(killed)
+    site.fail()
+    assert {one.generation for one in site.ledger.launches.open()} == {"g1", "g2"}
+    site.ledger.close()
+
+
+@pytest.mark.parametrize("boot", ["", "another"], ids=["this boot", "another boot"])
+def test_one_that_cannot_be_opened_is_read_from_the_view_of_this_boot_alone(
+    path: Path, monkeypatch: pytest.MonkeyPatch, boot: str
+) -> None:
+    with closing(Ledger(path)) as ledger:
+        ledger.requeues.lift(7, 0, T0)
+        ledger.health.beat("ckptman", T0, 8)
+    if boot:
+        monkeypatch.setattr(view, "boot", lambda: boot)
+
+    def locked(*_: object) -> Any:
+        raise OSError(errno.EWOULDBLOCK, "locked")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Journal, "locked", locked)
+        site = Failing(path)
+    assert site.ledger.end_only
+    assert site.ledger.requeues.lifted() == ((7, 0),)
+    assert site.ledger.health.heartbeat("ckptman") == (None if boot else (T0, 8))
+    site.ledger.close()
+
+
+def test_that_nothing_could_be_read_is_told(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    Ledger(path).close()
+    blind(path, monkeypatch).ledger.close()
+    assert f"{path} cannot be read now: [Errno 5] EIO" in caplog.text
+
+
 def test_an_older_copy_of_the_view_is_not_believed(path: Path) -> None:
     with closing(Ledger(path)) as ledger:
         ledger.launches.intend(spec("g1"), "r", T0)
@@ -923,6 +973,26 @@ def test_an_export_of_a_damaged_journal_has_what_can_be_read(
         assert there.launches.open() == ledger.launches.open()
 
 
+def test_an_export_of_a_damaged_journal_has_nothing_of_what_was_copied_before_the_damage(
+    path: Path, tmp_path: Path
+) -> None:
+    """What can be read of all is much less than that."""
+    with closing(Ledger(path)) as ledger:
+        for _ in range(50):
+            ledger.requeues.lift(7, 0, T0)
+            ledger.requeues.put_back(7)
+        ledger.requeues.lift(8, 0, T0)
+    (segment,) = (path.parent / "journal").glob("*.jsonl")
+    with segment.open("ab") as file:
+        file.write(b"damaged\n")
+    export, here = tmp_path / "export", tmp_path / "here" / "ledger.db"
+    here.parent.mkdir()
+    assert backup.export([(path, LEDGER)], export) == len(export.read_bytes().splitlines())
+    backup.put_back(export, [(here, LEDGER)], older=False)
+    with closing(Ledger(here)) as there:
+        assert there.requeues.lifted() == ((8, 0),)
+
+
 def test_an_export_that_lacks_rows_of_its_beginning_is_not_put_back(
     path: Path, tmp_path: Path
 ) -> None:
@@ -1010,7 +1080,7 @@ def test_a_journal_put_back_beside_a_newer_view_is_begun_anew_of_that(
         ledger.decisions.record(*told("c"))
         assert not ledger.end_only
         assert reasons(ledger) == ["a", "b", "c"]
-    assert "it ends before its view" in caplog.text
+    assert "[Errno 2] it ends before its view" in caplog.text
     with closing(made_anew(path)) as ledger:
         assert reasons(ledger) == ["a", "b", "c"]
         assert ledger.requeues.lifted() == ((7, 0),)

@@ -272,6 +272,18 @@ def test_in_a_transaction_a_table_has_what_others_have_written_by_then(
         assert one.known() == ("a",)
 
 
+def test_in_a_transaction_a_table_has_what_a_killed_process_has_appended(
+    one: Remembering, path: Path
+) -> None:
+    one.refresh()
+    assert one.known() == ()
+    with closing(Disk(path, NOTES)) as other, other.turn():
+        fact = Fact(put="notes", rows=[{"text": "a"}])
+        other.journal.append(other.position, [[fact]], 1.0)
+    with one.transaction("notes"):
+        assert one.known() == ("a",)
+
+
 def test_a_pass_in_which_nobody_wrote_reads_nothing(one: Remembering) -> None:
     one.refresh()
     one.known()
