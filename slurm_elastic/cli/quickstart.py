@@ -131,7 +131,11 @@ def _hints(sandbox: Sandbox, directory: Path) -> Iterator[str]:
     yield "  bash"
     yield f"  export PATH={Path(sys.executable).parent}:$PATH"
     yield f'  eval "$(slurm-elastic sandbox env{where})"; cd {sandbox.work}'
-    # First, while no machine of that cloud is idle: the job would take that one.
+    # In this order: a refusal is seen only where no machine is idle, and after it spot cools down.
+    yield "A job that saves itself: when squeue shows it on a node, that machine is taken away"
+    yield f"  rm -f walker.st* walker.runs; STEPS=900 sbatch {SCRIPT}; squeue"
+    yield f"  slurm-elastic sandbox interrupt $(squeue -h -n walker -o %N) --notice 30{where}"
+    yield "  slurm-elastic ckpt list; squeue"
     yield "No spot machine is to be had: the next offer is taken, and explain says why"
     yield f"  slurm-elastic sandbox fail capacity --market spot{where}"
     yield "  j=$(sbatch --parsable -p aws -N 2 --wrap 'sleep 5')"
@@ -141,10 +145,6 @@ def _hints(sandbox: Sandbox, directory: Path) -> Iterator[str]:
     yield "  sbatch -N 3 --wrap 'srun hostname; sleep 60'; squeue"
     yield "  slurm-elastic status --watch 2      # until Ctrl-C"
     yield "  slurm-elastic explain pub1"
-    yield "A job that saves itself: when squeue shows it on a node, that machine is taken away"
-    yield f"  rm -f walker.st* walker.runs; STEPS=900 sbatch {SCRIPT}; squeue"
-    yield f"  slurm-elastic sandbox interrupt $(squeue -h -n walker -o %N) --notice 30{where}"
-    yield "  slurm-elastic ckpt list; squeue"
     yield "And in the end"
     yield f"  slurm-elastic sandbox down{where}; exit"
 
