@@ -129,6 +129,24 @@ def test_a_run_that_only_slurm_and_the_moves_know_counts(ledger: Ledger, tmp_pat
     assert machine_ids(tmp_path, "61", FakeSlurm(jobs=[job])) == ["i-71", "local-op1-1"]
 
 
+def test_a_job_that_took_machines_of_others_has_no_decision_and_is_told_so(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    """As who submits while a machine is idle: nothing was bought for it, and nothing is lost."""
+    buy(ledger, "h1", general_pool(), offer(), T0 + 3000, pub7="i-71")
+    shares = (("pub7", 1_000_000),)
+    ledger.usage.write([Run(job=61, begin=T0 + 3100, end=T0 + 3200, shares=shares)])
+    slurm = FakeSlurm()
+    slurm.set_job(61, "COMPLETED", nodes=("pub7",), start=T0 + 3100, end=T0 + 3200)
+    found = explained(tmp_path, "61", slurm)
+    assert [m.instance.id for m in found.machines] == ["i-71"]
+    told = "No decision about this job is in the ledger"
+    why = ": it took machines that were there, launched for other jobs."
+    assert f"{told}{why}" in text_of(found, 200)
+    own = tuple(replace(machine, jobs=(61,)) for machine in found.machines)
+    assert f"{told}." in text_of(replace(found, machines=own), 200)
+
+
 def test_the_chain_does_not_need_slurm(ledger: Ledger, tmp_path: Path) -> None:
     slurm = busy_slurm()
     slurm.broken = SlurmError(("squeue",), 1, "away")
