@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 from ledger_cases import T0
+from msgspec.structs import replace
 
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.state.ledger.schema import LEDGER
-from slurm_elastic.state.store import backup
+from slurm_elastic.state.store import backup, disk
 
 
 @pytest.fixture
@@ -42,6 +43,42 @@ def other(tmp_path: Path) -> Path:
 def jobs(path: Path) -> list[int]:
     with closing(Ledger(path)) as ledger:
         return [job for job, _ in ledger.requeues.lifted()]
+
+
+SOUND = backup.Health(
+    name="ledger", segments=1, lines=4, facts=3, last=3, damages=(), missing=0, lacking=0
+)
+
+
+def test_a_journal_is_read_through(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = path, LEDGER
+    assert backup.verify(memory) == SOUND
+    assert SOUND.sound
+    monkeypatch.setattr(disk, "LONG", 0)
+    monkeypatch.setattr(disk, "ROW", 0)
+    with closing(Ledger(path)) as ledger:
+        ledger.store.shorten()
+        ledger.requeues.lift(3, 0, T0)
+    both = replace(SOUND, segments=2, lines=7, facts=7, last=4)
+    assert backup.verify(memory) == both
+    newest = path.parent / "journal" / "ledger-000002.jsonl"
+    lines = newest.read_bytes().splitlines(keepends=True)
+    newest.write_bytes(lines[0] + lines[2])
+    assert backup.verify(memory) == replace(both, lines=6, facts=4, lacking=3)
+    newest.write_bytes(b"".join(lines[:2]))
+    assert backup.verify(memory) == replace(both, lines=6, facts=6, last=3, missing=1)
+
+
+def test_lines_that_are_gone_from_the_middle_are_counted(path: Path) -> None:
+    with closing(Ledger(path)) as ledger:
+        for job in range(3, 6):
+            ledger.requeues.lift(job, 0, T0)
+    segment = path.parent / "journal" / "ledger-000001.jsonl"
+    lines = segment.read_bytes().splitlines(keepends=True)
+    segment.write_bytes(b"".join(lines[:2] + lines[4:]))
+    health = backup.verify((path, LEDGER))
+    assert health == replace(SOUND, lines=5, facts=4, last=6, missing=2)
+    assert not health.sound
 
 
 def test_a_slow_target_keeps_no_writer_waiting(
