@@ -107,6 +107,12 @@ def test_a_slow_target_keeps_no_writer_waiting(
     assert jobs(found)[:3] == [0, 1, 2]
 
 
+def test_where_there_is_no_journal_nothing_is_exported(other: Path, tmp_path: Path) -> None:
+    with pytest.raises(SlurmElasticError, match=f"there is no journal yet beside {other}$"):
+        backup.export([(other, LEDGER)], tmp_path / "export")
+    assert {one.name for one in tmp_path.iterdir()} == {"other"}
+
+
 def test_a_pipe_or_a_device_is_no_target(path: Path, tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -158,6 +164,34 @@ def test_rows_that_are_in_no_journal_are_not_given_up_unasked(
     backup.put_back(export, [(other, LEDGER)], older=True)
     assert jobs(other) == [0, 1, 2]
     assert other.with_name("ledger.db.before-journal").exists() == is_before
+
+
+def test_an_import_takes_the_place_of_a_damaged_view(
+    path: Path, other: Path, tmp_path: Path
+) -> None:
+    backup.export([(path, LEDGER)], tmp_path / "export")
+    Ledger(other).close()
+    other.write_bytes(b"no database" * 500)
+    backup.put_back(tmp_path / "export", [(other, LEDGER)], older=False)
+    assert jobs(other) == [0, 1, 2]
+
+
+def test_an_import_that_is_killed_before_its_view_is_there_is_gone_on_with(
+    path: Path, other: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    backup.export([(path, LEDGER)], tmp_path / "export")
+    with closing(Ledger(other)) as ledger:
+        for job in range(10, 15):
+            ledger.requeues.lift(job, 0, T0)
+        with monkeypatch.context() as patched:
+            patched.setattr(backup, "Disk", killed)
+            with pytest.raises(KeyboardInterrupt):
+                backup.put_back(tmp_path / "export", [(other, LEDGER)], older=True)
+        ledger.requeues.lift(20, 0, T0)
+    assert jobs(other) == [0, 1, 2, 20]
 
 
 def test_an_import_is_read_line_by_line(path: Path, other: Path, tmp_path: Path) -> None:

@@ -183,6 +183,11 @@ def test_a_write_of_one_statement_needs_no_transaction_of_ours(notes: Notes) -> 
     assert [sql.split()[0].lower() for sql in asked] == ["insert", "pragma"]
 
 
+def test_one_that_cannot_go_on_in_memory_has_no_trouble_to_tell_of(notes: Notes) -> None:
+    notes.look_after()
+    assert (notes.trouble, notes.trouble_since) == (None, 0.0)
+
+
 def test_nothing_to_write_begins_nothing(notes: Notes) -> None:
     begun: list[str] = []
     notes._db.set_trace_callback(begun.append)
