@@ -113,6 +113,14 @@ def test_where_there_is_no_journal_nothing_is_exported(other: Path, tmp_path: Pa
     assert {one.name for one in tmp_path.iterdir()} == {"other"}
 
 
+def test_a_memory_that_was_never_begun_is_left_out_of_an_export(
+    path: Path, other: Path, tmp_path: Path
+) -> None:
+    export = tmp_path / "export"
+    assert backup.export([(other, LEDGER), (path, LEDGER)], export) == SOUND.lines
+    assert len(export.read_bytes().splitlines()) == SOUND.lines
+
+
 def test_a_pipe_or_a_device_is_no_target(path: Path, tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)

@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import sqlite3
+import stat
 import tempfile
 import time
 from contextlib import closing
@@ -371,6 +372,26 @@ def test_how_long_it_took_to_make_a_view_anew_is_told(
     with caplog.at_level("INFO"):
         Disk(path, NOTES).close()
     assert f"{path} was made of its journal in 2.0 s" in caplog.text
+
+
+def test_no_view_is_made_of_a_segment_whose_name_is_not_on_the_disk(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its maker may have been killed just before it was."""
+
+    def fsync(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raises(descriptor)
+
+    with closing(Disk(path, NOTES)) as one:
+        one.put([[put("a", 1)]], lambda: 1.0)
+    path.unlink()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", fsync)
+        with pytest.raises(sqlite3.Error, match="Input/output"):
+            Disk(path, NOTES)
+    assert not path.exists()
+    assert rows(path) == {"a": 1}
 
 
 def test_a_turn_inside_another_one_lets_nobody_in_at_its_end(path: Path) -> None:
