@@ -20,6 +20,7 @@ from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.state.ledger.schema import LEDGER
 from slurm_elastic.state.store import backup, disk
+from slurm_elastic.state.store.journal import is_whole
 
 
 @pytest.fixture
@@ -111,6 +112,32 @@ def test_where_there_is_no_journal_nothing_is_exported(other: Path, tmp_path: Pa
     with pytest.raises(SlurmElasticError, match=f"there is no journal yet beside {other}$"):
         backup.export([(other, LEDGER)], tmp_path / "export")
     assert {one.name for one in tmp_path.iterdir()} == {"other"}
+
+
+def test_an_export_is_of_the_moment_at_which_it_began(
+    path: Path, other: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(Ledger(path)) as ledger:
+        later = iter([9])
+
+        def meanwhile(raw: bytes) -> bool:
+            for job in later:
+                ledger.requeues.lift(job, 0, T0)
+            return is_whole(raw)
+
+        monkeypatch.setattr(backup, "is_whole", meanwhile)
+        backup.export([(path, LEDGER)], tmp_path / "export")
+    assert next(later, None) is None, "it was written"
+    assert backup.put_back(tmp_path / "export", [(other, LEDGER)], older=False) == SOUND.lines
+    assert jobs(other) == [0, 1, 2]
+
+
+def test_half_a_line_at_the_end_is_left_out_of_an_export(path: Path, tmp_path: Path) -> None:
+    segment = path.parent / "journal" / "ledger-000001.jsonl"
+    before = segment.read_bytes()
+    segment.write_bytes(before + b"half")
+    assert backup.export([(path, LEDGER)], tmp_path / "export") == SOUND.lines
+    assert (tmp_path / "export").read_bytes() == before
 
 
 def test_a_memory_that_was_never_begun_is_left_out_of_an_export(
