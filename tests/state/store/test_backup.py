@@ -201,6 +201,16 @@ def test_rows_that_are_in_no_journal_are_not_given_up_unasked(
     assert other.with_name("ledger.db.before-journal").exists() == is_before
 
 
+def test_an_import_is_in_the_view_at_once(path: Path, other: Path, tmp_path: Path) -> None:
+    backup.export([(path, LEDGER)], tmp_path / "export")
+    with closing(Ledger(other)) as ledger:
+        ledger.requeues.lift(9, 0, T0)
+    backup.put_back(tmp_path / "export", [(other, LEDGER)], older=True)
+    with closing(sqlite3.connect(other)) as db:
+        found = db.execute("select job from lifted_requeues order by job").fetchall()
+    assert found == [(0,), (1,), (2,)]
+
+
 def test_an_import_takes_the_place_of_a_damaged_view(
     path: Path, other: Path, tmp_path: Path
 ) -> None:
