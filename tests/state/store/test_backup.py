@@ -201,6 +201,36 @@ def test_rows_that_are_in_no_journal_are_not_given_up_unasked(
     assert other.with_name("ledger.db.before-journal").exists() == is_before
 
 
+def test_an_export_is_put_back_where_it_was_made_as_long_as_nothing_was_written_since(
+    path: Path, tmp_path: Path
+) -> None:
+    export = tmp_path / "export"
+    backup.export([(path, LEDGER)], export)
+    for _ in range(2):
+        assert backup.put_back(export, [(path, LEDGER)], older=False) == SOUND.lines
+        assert jobs(path) == [0, 1, 2]
+    with closing(Ledger(path)) as ledger:
+        ledger.requeues.lift(3, 0, T0)
+    with pytest.raises(
+        SlurmElasticError, match=r"has line 4 of the ledger, .* ends with line 3 of"
+    ):
+        backup.put_back(export, [(path, LEDGER)], older=False)
+
+
+def test_one_line_more_than_the_export_has_is_not_given_up_unasked(
+    path: Path, tmp_path: Path
+) -> None:
+    export = tmp_path / "export"
+    backup.export([(path, LEDGER)], export)
+    with closing(Ledger(path)) as ledger:
+        ledger.requeues.lift(3, 0, T0)
+    journal = path.parent / "journal"
+    why = f"{journal} has line 4 of the ledger, {export} ends with line 3: what"
+    with pytest.raises(SlurmElasticError, match=why):
+        backup.put_back(export, [(path, LEDGER)], older=False)
+    assert jobs(path) == [0, 1, 2, 3]
+
+
 def test_an_import_is_in_the_view_at_once(path: Path, other: Path, tmp_path: Path) -> None:
     backup.export([(path, LEDGER)], tmp_path / "export")
     with closing(Ledger(other)) as ledger:
