@@ -23,6 +23,7 @@ from slurm_elastic.state.ckptstate.facts import (
     Suspension,
     UnsavableRun,
 )
+from slurm_elastic.state.store import disk
 
 RUN = JobRun(
     job=7, label="7", attempt=0, user="u", uid=1, gid=1, nodes=("n1",), partition="p", started=1.0
@@ -54,6 +55,16 @@ def in_file(directory: Path, sql: str, *values: object) -> None:
     """As another process changes the file."""
     with contextlib.closing(sqlite3.connect(directory / "checkpoints.db")) as db, db:
         db.execute(sql, values)
+
+
+def test_as_old_rows_are_forgotten_a_long_journal_is_begun_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk, "LONG", 0)
+    with contextlib.closing(CheckpointState(tmp_path / "checkpoints.db")) as state:
+        state.owe(Suspension(job=7, attempt=0, since=1.0))
+        state.prune(100.0)
+    assert len(list((tmp_path / "journal").glob("*.jsonl"))) == 2
 
 
 def test_a_move_of_an_earlier_release_saves_first(tmp_path: Path) -> None:

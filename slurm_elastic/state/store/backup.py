@@ -184,7 +184,7 @@ class _Part(Struct, kw_only=True):
 
 def put_back(source: Path, memories: Sequence[Memory], *, older: bool) -> int:
     """Make the file's lines the journals of these; how many lines. SlurmElasticError where one has
-    lines of its own that the file lacks, but for ``older``. Views are made anew at the next start.
+    lines of its own that the file lacks, but for ``older``. Their views are made anew of them.
     """
     with _rereadable(source) as file:
         found = _parts(source, file, memories)

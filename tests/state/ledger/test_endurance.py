@@ -166,6 +166,23 @@ def test_what_is_of_the_moment_goes_over_into_memory_too(ledger: Ledger) -> None
     assert ledger.health.heartbeat("ckptman") == (T0, 8)
 
 
+def test_files_are_used_while_there_is_some_room_and_again_once_there_is_more(
+    ledger: Ledger, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = [0]
+
+    def fallocate(_: int, __: int, size: int) -> None:
+        if size > left[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", fallocate)
+    found = []
+    for left[0] in (2 << 20, 64 << 10, 2 << 20, 8 << 20, 2 << 20):
+        clock.up += endurance.AGAIN
+        found.append(ledger.check() is SOUND)
+    assert found == [True, False, False, True, True]
+
+
 def test_a_full_disk_is_told_also_where_sqlite_calls_it_something_else(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -145,6 +145,19 @@ def test_a_stopped_machine_that_is_to_be_ended_is_stopped_no_more(ledger: Ledger
     assert other.suspending is None, "it was not stopped"
 
 
+@pytest.mark.parametrize(("stopped", "worst"), [(0.01, 0.04), (0.05, 0.05)])
+def test_the_most_that_a_machine_may_cost_that_somebody_has_started_is_the_dearer_price(
+    ledger: Ledger, stopped: float, worst: float
+) -> None:
+    ledger.launches.intend(spec(), "r1", T0)
+    ledger.machines.launched("g1", [instance("i-1")], T0)
+    ledger.stops.stopping("aws", ["i-1"], "idle", T0 + 10)
+    ledger.stops.done("aws", {"i-1": stopped}, T0 + 20)
+    ledger.stops.runs_again(replace(instance("i-1"), price=0.04), T0 + 30)
+    (one,) = ledger.machines.live()
+    assert (one.instance.price, one.worst_price, one.registered) == (0.04, worst, T0 + 30)
+
+
 def test_the_part_of_a_life_that_a_machine_was_stopped_is_told_where_it_is_asked_for(
     ledger: Ledger,
 ) -> None:

@@ -18,6 +18,7 @@ from slurm_elastic.model.exclusion import DOUBT
 from slurm_elastic.state.ckptstate import CheckpointState
 from slurm_elastic.state.ckptstate.facts import Step
 from slurm_elastic.state.ledger import Ledger
+from slurm_elastic.state.store import view
 
 DATA = Path(__file__).parents[2] / "data"
 
@@ -101,6 +102,21 @@ def test_one_without_the_later_columns_and_tables(path: Path) -> None:
         assert [m.stopped for m in ledger.machines.live()] == [None, None]
         assert [launch.recipe for launch in ledger.launches.open()] == [""]
         assert list(ledger.tunnels.all()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "memory"), [("ledger.db", Ledger), ("checkpoints.db", CheckpointState)]
+)
+def test_a_file_of_today_is_none_of_before(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    memory: type[Ledger] | type[CheckpointState],
+) -> None:
+    memory(tmp_path / name).close()
+    monkeypatch.setattr(view, "boot", lambda: "another")
+    memory(tmp_path / name).close()
+    assert list(tmp_path.glob("*.before-journal")) == []
 
 
 def test_a_file_of_before_is_taken_over_whatever_the_clock_says(path: Path) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
 import sqlite3
+import stat
 import tempfile
 import time
 from contextlib import closing
@@ -22,6 +24,7 @@ from slurm_elastic.state.store import disk, journal, view
 from slurm_elastic.state.store.disk import Disk
 from slurm_elastic.state.store.journal import (
     Applied,
+    Damage,
     Fact,
     Journal,
     Line,
@@ -29,6 +32,7 @@ from slurm_elastic.state.store.journal import (
     line_of,
     read_line,
 )
+from slurm_elastic.state.store.trouble import LostFileError
 from slurm_elastic.state.store.view import Schema
 
 NOTES = Schema(
@@ -373,6 +377,26 @@ def test_how_long_it_took_to_make_a_view_anew_is_told(
     assert f"{path} was made of its journal in 2.0 s" in caplog.text
 
 
+def test_no_view_is_made_of_a_segment_whose_name_is_not_on_the_disk(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its maker may have been killed just before it was."""
+
+    def fsync(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raises(descriptor)
+
+    with closing(Disk(path, NOTES)) as one:
+        one.put([[put("a", 1)]], lambda: 1.0)
+    path.unlink()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", fsync)
+        with pytest.raises(sqlite3.Error, match="Input/output"):
+            Disk(path, NOTES)
+    assert not path.exists()
+    assert rows(path) == {"a": 1}
+
+
 def test_a_turn_inside_another_one_lets_nobody_in_at_its_end(path: Path) -> None:
     with closing(Disk(path, NOTES)) as one, closing(Disk(path, NOTES, patience=0.0)) as other:
         with one.turn():
@@ -415,6 +439,92 @@ def test_what_comes_while_a_segment_is_written_is_in_it(
     path.unlink()
     (path.parent / "journal" / "notes-000001.jsonl").unlink()
     assert rows(path) == {"a": 1, "b": 2, "c": 3}
+
+
+def test_a_lock_that_is_removed_before_it_is_ours_is_taken_anew(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, asked = fcntl.flock, []
+    with closing(Journal(path.parent / "journal", "notes")) as one:
+
+        def flock(descriptor: int, how: int) -> None:
+            if not asked:
+                one.turn.unlink()
+            asked.append(how)
+            assert len(asked) < 9
+            real(descriptor, how)
+
+        monkeypatch.setattr(fcntl, "flock", flock)
+        with one.locked(1.0):
+            assert journal.identity(one.turn) != journal.NOWHERE
+            one.note(Applied(boot="x"))
+        assert Journal(one.directory, "notes").applied() == Applied(boot="x")
+
+
+def test_a_directory_that_another_process_makes_meanwhile_is_used(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Path.is_dir
+
+    def is_dir(place: Path) -> bool:
+        found = real(place)
+        if place.name == "journal":
+            os.makedirs(place, exist_ok=True)
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "is_dir", is_dir)
+        with closing(Disk(path, NOTES)) as one:
+            one.put([[put("a", 1)]], lambda: 1.0)
+    assert rows(path) == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("left", "why"), [(None, "it was removed"), (10, "its end is gone")], ids=["gone", "short"]
+)
+def test_a_segment_that_lacks_what_was_written_is_a_lost_file(
+    path: Path, left: int | None, why: str
+) -> None:
+    with closing(Disk(path, NOTES)) as one:
+        one.put([[put("a", 1)]], lambda: 1.0)
+        segment = one.journal.path(1)
+        if left is None:
+            segment.unlink()
+        else:
+            os.truncate(segment, left)
+        with pytest.raises(LostFileError, match=why) as lost:
+            one.journal.behind(one.position)
+        assert (lost.value.errno, lost.value.filename) == (errno.ENOENT, str(segment))
+
+
+def test_damage_is_told_with_its_line_and_its_bytes(path: Path) -> None:
+    with closing(Disk(path, NOTES)) as one:
+        for number, name in enumerate("abc"):
+            one.put([[put(name, number)]], lambda: 1.0)
+        segment = one.journal.path(1)
+        raw = segment.read_bytes()
+        segment.write_bytes(raw.replace(b'"name":"b"', b'"name":"x"'))
+        begin = sum(map(len, raw.splitlines(keepends=True)[:2]))
+        end = begin + len(raw.splitlines(keepends=True)[2])
+        damages: list[Damage] = []
+        assert len(list(one.journal.read(1, 0, damages))) == 4
+        assert damages == [Damage(path=segment, line=3, begin=begin, end=end, torn=False)]
+        assert one.damaged() == damages[0]
+
+
+def test_where_nothing_follows_nothing_is_cut_off_though_that_fails(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raises(0)
+
+    with closing(Disk(path, NOTES)) as one:
+        one.put([[put("a", 1)]], lambda: 1.0)
+        before = one.journal.path(1).read_bytes()
+        monkeypatch.setattr(os, "ftruncate", broken)
+        with pytest.raises(OSError, match="Input/output"):
+            one.journal.cut(1, one.position.offset)
+        assert one.journal.path(1).read_bytes() == before
 
 
 def test_a_lock_that_was_removed_is_let_go(path: Path) -> None:

@@ -993,11 +993,12 @@ def test_an_export_of_a_damaged_journal_has_nothing_of_what_was_copied_before_th
         assert there.requeues.lifted() == ((8, 0),)
 
 
+@pytest.mark.parametrize("lacking", [1, 3])
 def test_an_export_that_lacks_rows_of_its_beginning_is_not_put_back(
-    path: Path, tmp_path: Path
+    path: Path, tmp_path: Path, lacking: int
 ) -> None:
-    export = export_of(tmp_path, Line(n=9, begin=Begin(memory="ledger", schema=17, rows=3)))
-    with pytest.raises(SlurmElasticError, match="lacks 3 rows of the ledger"):
+    export = export_of(tmp_path, Line(n=9, begin=Begin(memory="ledger", schema=17, rows=lacking)))
+    with pytest.raises(SlurmElasticError, match=f"lacks {lacking} rows of the ledger"):
         backup.put_back(export, [(path, LEDGER)], older=False)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -181,6 +182,11 @@ def test_a_write_of_one_statement_needs_no_transaction_of_ours(notes: Notes) -> 
     notes._db.set_trace_callback(asked.append)
     notes.note("a")
     assert [sql.split()[0].lower() for sql in asked] == ["insert", "pragma"]
+
+
+def test_one_that_cannot_go_on_in_memory_has_no_trouble_to_tell_of(notes: Notes) -> None:
+    notes.look_after()
+    assert (notes.trouble, notes.trouble_since) == (None, 0.0)
 
 
 def test_nothing_to_write_begins_nothing(notes: Notes) -> None:
@@ -363,6 +369,17 @@ def test_a_reader_of_no_file_is_told_who_makes_it(path: Path) -> None:
         Notes(path, read_only=True)
     assert str(caught.value) == f"there is no notes at {path}; the test makes it when it starts"
     assert not path.exists()
+
+
+def test_a_reader_of_an_older_file_is_told_who_makes_it_anew_and_lets_it_go(path: Path) -> None:
+    Notes(path).close()
+    shutil.rmtree(path.parent / "journal")
+    with pytest.raises(SlurmElasticError) as caught:
+        Notes(path, read_only=True, schema=LATER)
+    assert str(caught.value) == (
+        f"an older one is notes at {path}; the test makes it when it starts"
+    )
+    assert held(path.parent) == []
 
 
 def test_what_is_read_from_a_journal_alone_cannot_be_written_either(path: Path) -> None:

@@ -29,6 +29,17 @@ def test_a_file_that_cannot_be_written_is_let_go(path: Path) -> None:
     assert held(path.parent) == [], refused.value
 
 
+@pytest.mark.parametrize(
+    ("number", "told"), [(0, 0), (5, 5), (2**31 - 1, 2**31 - 1), (2**31, 0), (2**31 + 5, 5)]
+)
+def test_the_number_of_the_last_line_is_kept_as_far_as_there_is_room(
+    number: int, told: int
+) -> None:
+    with closing(view.open_memory(LEDGER)) as db:
+        view.set_number(db, number)
+        assert view.number_of(db) == told
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 def test_a_file_that_cannot_be_read_alone_is_let_go(open_path: Path) -> None:
     """Its log stands beside it, and is another user's."""
