@@ -220,6 +220,8 @@ def test_a_line_is_read_by_a_person_and_its_checksum_by_us() -> None:
         b',"n":7,"at":5.0,"facts":[{"rows":[{"name":"a","value":1,"at":1.0}],"put":"notes"}]}\n'
     )
     assert read_line(raw) == line
+    assert line.epoch == 0, "that of the only head"
+    assert b'"epoch":1' in line_of(Line(n=7, epoch=1))
     for place in range(len(raw)):
         assert read_line(raw[:place] + bytes([raw[place] ^ 1]) + raw[place + 1 :]) is None
         assert read_line(raw[:place]) is None
