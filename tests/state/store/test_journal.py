@@ -499,6 +499,32 @@ def test_a_segment_that_lacks_what_was_written_is_a_lost_file(
         assert (lost.value.errno, lost.value.filename) == (errno.ENOENT, str(segment))
 
 
+def test_a_segment_that_was_let_go_for_later_ones_is_none_that_was_lost(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short(monkeypatch)
+    with closing(Disk(path, NOTES)) as one:
+        one.put([[put("a", 1)]], lambda: 1.0)
+        before = one.position
+        for _ in range(2):
+            one.shorten(_Nothing(), 1.0)
+        assert one.journal.segments() == [2, 3]
+        assert one.journal.behind(before)
+        assert not one.journal.behind(one.position)
+
+
+def test_a_line_goes_to_the_segment_that_is_there_now(path: Path) -> None:
+    """A copy may have been put into its place."""
+    with closing(Disk(path, NOTES)) as one:
+        one.put([[put("a", 1)]], lambda: 1.0)
+        segment = one.journal.path(1)
+        shutil.copy(segment, path.with_name("copy"))
+        path.with_name("copy").replace(segment)
+        one.put([[put("b", 2)]], lambda: 1.0)
+    path.unlink()
+    assert rows(path) == {"a": 1, "b": 2}
+
+
 def test_damage_is_told_with_its_line_and_its_bytes(path: Path) -> None:
     with closing(Disk(path, NOTES)) as one:
         for number, name in enumerate("abc"):
