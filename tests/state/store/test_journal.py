@@ -220,6 +220,8 @@ def test_a_line_is_read_by_a_person_and_its_checksum_by_us() -> None:
         b',"n":7,"at":5.0,"facts":[{"rows":[{"name":"a","value":1,"at":1.0}],"put":"notes"}]}\n'
     )
     assert read_line(raw) == line
+    assert line.epoch == 0, "that of the only head"
+    assert b'"epoch":1' in line_of(Line(n=7, epoch=1))
     for place in range(len(raw)):
         assert read_line(raw[:place] + bytes([raw[place] ^ 1]) + raw[place + 1 :]) is None
         assert read_line(raw[:place]) is None
@@ -495,6 +497,32 @@ def test_a_segment_that_lacks_what_was_written_is_a_lost_file(
         with pytest.raises(LostFileError, match=why) as lost:
             one.journal.behind(one.position)
         assert (lost.value.errno, lost.value.filename) == (errno.ENOENT, str(segment))
+
+
+def test_a_segment_that_was_let_go_for_later_ones_is_none_that_was_lost(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short(monkeypatch)
+    with closing(Disk(path, NOTES)) as one:
+        one.put([[put("a", 1)]], lambda: 1.0)
+        before = one.position
+        for _ in range(2):
+            one.shorten(_Nothing(), 1.0)
+        assert one.journal.segments() == [2, 3]
+        assert one.journal.behind(before)
+        assert not one.journal.behind(one.position)
+
+
+def test_a_line_goes_to_the_segment_that_is_there_now(path: Path) -> None:
+    """A copy may have been put into its place."""
+    with closing(Disk(path, NOTES)) as one:
+        one.put([[put("a", 1)]], lambda: 1.0)
+        segment = one.journal.path(1)
+        shutil.copy(segment, path.with_name("copy"))
+        path.with_name("copy").replace(segment)
+        one.put([[put("b", 2)]], lambda: 1.0)
+    path.unlink()
+    assert rows(path) == {"a": 1, "b": 2}
 
 
 def test_damage_is_told_with_its_line_and_its_bytes(path: Path) -> None:

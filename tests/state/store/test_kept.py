@@ -188,6 +188,17 @@ def test_each_decision_keeps_its_own_number_in_an_import(path: Path, tmp_path: P
         assert reasons(ledger) == before
 
 
+def test_decisions_of_one_transaction_keep_their_order(path: Path) -> None:
+    with closing(Ledger(path)) as ledger:
+        with ledger.together():
+            for reason in "abc":
+                ledger.decisions.record(*told(reason))
+        assert reasons(ledger) == list("abc")
+        assert [one.reason for one in ledger.decisions.about("pub1")] == list("abc")
+    with closing(made_anew(path)) as ledger:
+        assert reasons(ledger) == list("abc")
+
+
 def test_decisions_of_a_large_ledger_of_before_are_followed_by_new_ones(path: Path) -> None:
     with closing(sqlite3.connect(path)) as db:
         db.executescript((DATA / "ledger-before-journal.sql").read_text())

@@ -29,6 +29,13 @@ def test_a_file_that_cannot_be_written_is_let_go(path: Path) -> None:
     assert held(path.parent) == [], refused.value
 
 
+def test_what_is_written_to_a_view_waits_for_no_disk(path: Path) -> None:
+    """Its journal has waited already."""
+    Ledger(path).close()
+    with closing(view.open_writer(path)) as db:
+        assert db.execute("pragma synchronous").fetchone()[0] == 0
+
+
 @pytest.mark.parametrize(
     ("number", "told"), [(0, 0), (5, 5), (2**31 - 1, 2**31 - 1), (2**31, 0), (2**31 + 5, 5)]
 )
