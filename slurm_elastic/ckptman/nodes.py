@@ -105,15 +105,11 @@ def _give_up(
     machines: Collection[Instance],
 ) -> None:
     """Its time is over and it does not answer: its jobs are requeued now."""
-    gone = [
-        name
-        for name in late
-        if is_busy(view[name])
-        and not is_down(view[name])
-        # Not where an admin has drained it: the reason is theirs.
-        and view[name].reason.startswith(OUR_MARK)
-        and "NOT_RESPONDING" in view[name].states
-    ]
+    gone = [name for name in late if _is_lost(view[name])]
+    if gone:
+        # Once more: with a slow slurmctld another machine may have come up since the look.
+        view = site.slurm.nodes(gone)
+        gone = [name for name in gone if name in view and _is_lost(view[name])]
     # Only nodes of pools: nobody would give a site's own node its address back.
     cut = [n for n in gone if n in site.pool_of and is_anothers_address(view[n], machines)]
     kept = [name for name in gone if name not in cut]
@@ -125,6 +121,12 @@ def _give_up(
             node_updates.set_down(site.slurm, names, LOST, address=address)
     if gone:
         site.journal.note(CORRELATION, "ckpt-node-lost", gone, "its machine was taken away")
+
+
+def _is_lost(node: SlurmNode) -> bool:
+    # Not where an admin has drained it: the reason is theirs.
+    is_ours = node.reason.startswith(OUR_MARK)
+    return is_busy(node) and not is_down(node) and is_ours and "NOT_RESPONDING" in node.states
 
 
 def _power_down(site: Site, view: Mapping[str, SlurmNode], leaving: Iterable[str]) -> None:

@@ -343,6 +343,21 @@ def test_a_lost_node_keeps_its_address_unless_another_machine_has_it(
         assert world.slurm.node(name).address == wanted
 
 
+def test_a_node_that_came_up_since_the_look_is_not_given_up(world: CkptWorld) -> None:
+    """With a slow slurmctld a look takes long, and the new machine's job would end."""
+    node = world.runs(7).nodes[0]
+    states = world.slurm.node(node).states
+    world.slurm.set_node(node, *states, "NOT_RESPONDING", reason=f"{MARK}taken")
+    assert world.service is not None
+    gone = Threat(what=node, cause=Cause.RECLAIM, answer=Response.MOVE, why="taken",
+                  since=world.now - 9, until=world.now - 1)  # fmt: skip
+    look = world.service.watch.look()
+    seen = replace(look, threats=by_subject([gone]), nodes=world.slurm.nodes())
+    world.slurm.set_node(node, *states, reason=f"{MARK}taken")
+    settle(world.ckpt, seen, frozenset([node]))
+    assert "DOWN" not in world.slurm.node(node).states
+
+
 def test_a_save_that_does_not_fit_is_not_begun(world: CkptWorld) -> None:
     node = world.runs(7).nodes[0]
     world.save_before(7)
