@@ -38,12 +38,13 @@ def ledger(tmp_path: Path) -> Any:
     made.close()
 
 
+@pytest.mark.parametrize("reading", ["select", "tables"])
 def test_a_pass_goes_by_a_ledger_of_one_moment(
-    ledger: Any, monkeypatch: pytest.MonkeyPatch
+    ledger: Any, monkeypatch: pytest.MonkeyPatch, reading: str
 ) -> None:
     cold = Exclusion(kind=COOL_DOWN, scope="c/t/z/spot", cause="none", since=5.0, until=9.0)
     other = Meanwhile(ledger.store.lock, lambda: ledger.exclusions.add(cold))
-    monkeypatch.setattr(ledger.store, "select", other.before(ledger.store.select))
+    monkeypatch.setattr(ledger.store, reading, other.before(getattr(ledger.store, reading)))
     state = ledger.state()
     other.end()
     assert (state.exclusions, ledger.exclusions.all()) == ((), (cold,))
