@@ -66,6 +66,9 @@ class TestMap:
         tests = (tests | blind) or every | beside
         new = self._changed()
         changed = [file for own in mirrored for file in new if file.startswith(own)]
+        # And those of no folder of which a test has seen it: they may have got another one for it.
+        loose = {t.partition("::")[0] for t in tests if t.startswith("tests/test_")}
+        changed += [file for file in new if file in loose]
         left = [t for t in tests if t.partition("::")[0] not in changed and not _far(t, mirrored)]
         left.sort(key=lambda t: (not t.startswith(tuple(mirrored)), self._seconds[t]))
         return list(dict.fromkeys([*changed, *self._there(self._affordable(left))]))

@@ -177,6 +177,9 @@ def test_tests_are_chosen_by_the_lines_that_they_ran_through(mutate: Any, tmp_pa
     changed = ["tests/test_new.py", "tests/test_last.py"]
     assert known.seeing(path, 4, [*changed, "tests/test_a.py"]) == [*changed, c]
     assert known.seeing(path, 2, ["tests/test_a"]) == [c, b], "run on import: all of the module"
+    (tmp_path / "tests" / "test_a.py").write_text("def test_d(): ...\n")
+    known = mutate.chosen.TestMap.of(tmp_path)
+    assert known.seeing(path, 4, ["tests/other"]) == ["tests/test_a.py"], "it has another test"
     assert mutate.chosen.TestMap.of(tmp_path / "tests") is None
 
 
