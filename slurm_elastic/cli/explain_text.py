@@ -114,7 +114,7 @@ def _instead(explanation: Explanation) -> str:
     if explanation.about == "job" and found:
         own = int(explanation.subject)
         if not any(own in machine.jobs for machine in found):
-            return ": it took machines that were there, launched for other jobs"
+            return ": it took machines that were there already"
     return ""
 
 

@@ -141,7 +141,7 @@ def test_a_job_that_took_machines_of_others_has_no_decision_and_is_told_so(
     found = explained(tmp_path, "61", slurm)
     assert [m.instance.id for m in found.machines] == ["i-71"]
     told = "No decision about this job is in the ledger"
-    why = ": it took machines that were there, launched for other jobs."
+    why = ": it took machines that were there already."
     assert f"{told}{why}" in text_of(found, 200)
     own = tuple(replace(machine, jobs=(61,)) for machine in found.machines)
     assert f"{told}." in text_of(replace(found, machines=own), 200)

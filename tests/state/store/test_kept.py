@@ -456,25 +456,27 @@ def test_a_damaged_journal_is_begun_anew_with_what_another_process_wrote(
     site.ledger.close()
 
 
+def killed_after_a_line(path: Path) -> None:
+    """A process that ends when its intent is in the journal and not in the view yet."""
+    other = Ledger(path)
+    append = Journal.append
+
+    def appended(*arguments: Any) -> Any:
+        append(*arguments)
+        os._exit(9)
+
+    Journal.append = appended  # type: ignore[method-assign]
+    other.launches.intend(spec("g2", nodes=("pub3",)), "r", T0)
+
+
 def test_a_damaged_journal_is_begun_anew_with_what_a_killed_process_wrote(path: Path) -> None:
-    def killed() -> None:
-        other = Ledger(path)
-        append = Journal.append
-
-        def appended(*arguments: Any) -> Any:
-            append(*arguments)
-            os._exit(9)
-
-        Journal.append = appended  # type: ignore[method-assign]
-        other.launches.intend(spec("g2", nodes=("pub3",)), "r", T0)
-
     site = Failing(path)
     site.ledger.launches.intend(spec("g1"), "r", T0)
     newest = max((path.parent / "journal").glob("*.jsonl"))
     raw = bytearray(newest.read_bytes())
     raw[150] ^= 1
     newest.write_bytes(raw)
-    in_child(killed)
+    in_child(lambda: killed_after_a_line(path))
     site.clock += 601
     assert site.ledger.check().end_only == ""
     assert {one.generation for one in site.ledger.launches.open()} == {"g1", "g2"}
@@ -484,20 +486,9 @@ def test_a_damaged_journal_is_begun_anew_with_what_a_killed_process_wrote(path: 
 
 
 def test_what_a_killed_process_appended_goes_over_into_memory(path: Path) -> None:
-    def killed() -> None:
-        other = Ledger(path)
-        append = Journal.append
-
-        def appended(*arguments: Any) -> Any:
-            append(*arguments)
-            os._exit(9)
-
-        Journal.append = appended  # type: ignore[method-assign]
-        other.launches.intend(spec("g2", nodes=("pub3",)), "r", T0)
-
     site = Failing(path)
     site.ledger.launches.intend(spec("g1"), "r", T0)
-    in_child(killed)
+    in_child(lambda: killed_after_a_line(path))
     site.fail()
     assert {one.generation for one in site.ledger.launches.open()} == {"g1", "g2"}
     site.ledger.close()
