@@ -9,12 +9,14 @@ import runpy
 import socketserver
 import threading
 from collections.abc import Callable, Iterator
+from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 import pytest
+from patience import patience
 from selenium.webdriver import Chrome
 from status_cases import busy_ledger, config_file
 
@@ -75,15 +77,19 @@ def test_open_ondemand_serves_it_below_a_path_as_its_user(
         page.wait(lambda: "Slurm does not answer" in page.text("main"))
         page.go("#/explain/no-such-node")
         page.wait(lambda: "nothing is known about" in page.text("main"))
-        for path, method, code in (
-            ("api/events", "GET", 404), ("../policy.py", "GET", 404), ("api/status", "POST", 405),
-        ):  # fmt: skip
-            asked = "return fetch(arguments[0], {method: arguments[1]}).then(a => a.status)"
-            assert page.js(asked, path, method) == code
-        asked = "return fetch(arguments[0]).then(a => a.headers.get('cache-control'))"
-        for path, kept in (("api/status", "no-store"), ("app.js", "no-cache")):
-            assert page.js(asked, path) == kept
         browser.get("about:blank")
+        # Not by the browser: it breaks requests off where another test gives this machine an address.
+        for path, method, code, kept in (
+            ("api/events", "GET", 404, None), ("../policy.py", "GET", 404, None),
+            ("api/status", "POST", 405, None), ("api/status", "GET", 200, "no-store"),
+            ("app.js", "GET", 200, "no-cache"),
+        ):  # fmt: skip
+            client = HTTPConnection("127.0.0.1", port, timeout=patience(30))
+            client.request(method, f"/pun/sys/slurm-elastic/{path}")
+            answer = client.getresponse()
+            assert answer.status == code
+            assert kept is None or answer.getheader("Cache-Control") == kept
+            client.close()
 
 
 def test_cockpit_runs_the_commands(
