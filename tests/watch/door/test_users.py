@@ -99,7 +99,7 @@ class Host:
         config = self.config
         answers = self.answers()
         door = Door(config.read_socket, answers, answers.trusts)
-        # One question may take so long on a free machine.
+        # The bound of one question is for a machine that is not as busy as that of the tests.
         with mock.patch.object(bounded_process, "SECONDS", round(patience(30))):
             door.start()
             try:
