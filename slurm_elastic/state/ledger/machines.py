@@ -25,7 +25,6 @@ MACHINE_COLUMNS = (
     "pool, jobs, last_seen, misses, suspending, ended, why, worst_price, registered, accounts, "
     "stopping, stopped, born, tunnel_key"
 )
-MACHINE_VALUES = ", ".join("?" * len(MACHINE_COLUMNS.split(",")))
 SEEN = """
     update machines set
         state = :state,
@@ -133,6 +132,21 @@ def machine_from(row: sqlite3.Row) -> Machine:
     )
 
 
+def _new(instance: Instance, pool: str, launch: Launch | None, now: float, worst: float) -> Machine:
+    """One that is seen for the first time."""
+    over = instance.state == InstanceState.TERMINATED
+    return Machine(
+        instance=instance,
+        pool=pool,
+        jobs=launch.jobs[:MACHINE_JOBS] if launch else (),
+        accounts=launch.accounts.get(instance.node, {}) if launch else {},
+        last_seen=now,
+        ended=now if over else None,
+        why=GONE if over else None,
+        worst_price=worst,
+    )
+
+
 def _seen_values(
     instance: Instance, cloud: str, now: float, *, adopted: bool = False
 ) -> dict[str, object]:
@@ -219,9 +233,10 @@ class Machines:
         """
         with self._store.transaction("machines", "launches"):
             launch = self._launches.known(generation)
-            for instance in instances:
-                worst = worst_price(instance, launch.offers)
-                self._take(instance, launch.pool, launch, now, worst)
+            self._take([
+                _new(instance, launch.pool, launch, now, worst_price(instance, launch.offers))
+                for instance in instances
+            ])  # fmt: skip
             self._store.change(
                 # Also one that was given up as failed: its machines exist.
                 "update launches set state = ?, finished = coalesce(finished, ?), error = null "
@@ -290,7 +305,7 @@ class Machines:
                 before = self._renamed(instance, pool, clouds)
             if launch is not None:
                 worst = worst_price(instance, launch.offers)
-            self._take(instance, pool, launch, now, worst)
+            self._take([_new(instance, pool, launch, now, worst)])
             self._name(instance, pool)
             # In whatever state its cloud has it, it is paid.
             self._store.change(SEEN, _seen_values(instance, instance.cloud, now, adopted=True))
@@ -383,32 +398,16 @@ class Machines:
         moved = replace(machine, instance=replace(one, cloud=cloud, id=id_), **changes)
         self._store.insert("insert into machines", MACHINE_COLUMNS, [machine_row(moved)])
 
-    def _take(
-        self,
-        instance: Instance,
-        pool: str,
-        launch: Launch | None,
-        now: float,
-        worst: float,
-    ) -> None:
-        """Insert a machine unless it is known; it must then be of the same launch."""
-        over = instance.state == InstanceState.TERMINATED
-        machine = Machine(
-            instance=instance,
-            pool=pool,
-            jobs=launch.jobs[:MACHINE_JOBS] if launch else (),
-            accounts=launch.accounts.get(instance.node, {}) if launch else {},
-            last_seen=now,
-            ended=now if over else None,
-            why=GONE if over else None,
-            worst_price=worst,
-        )
-        sql = f"insert or ignore into machines ({MACHINE_COLUMNS}) values ({MACHINE_VALUES})"
-        if self._store.change(sql, *machine_row(machine)):
-            return
-        known = self._machine(instance.cloud, instance.id)
-        if known is not None and known.instance.generation != instance.generation:
-            raise SlurmElasticError(
-                f"instance {instance.id} of cloud {instance.cloud} is known from generation "
-                f"{known.instance.generation}; the cloud now has it as {instance.generation}"
-            )
+    def _take(self, machines: Sequence[Machine]) -> None:
+        """Insert those that are not known; one that is must be of the same launch."""
+        how, rows = "insert or ignore into machines", [machine_row(one) for one in machines]
+        new = {(row["cloud"], row["id"]) for row in self._store.insert(how, MACHINE_COLUMNS, rows)}
+        for instance in (one.instance for one in machines):
+            if (instance.cloud, instance.id) in new:
+                continue
+            known = self._machine(instance.cloud, instance.id)
+            if known is not None and known.instance.generation != instance.generation:
+                raise SlurmElasticError(
+                    f"instance {instance.id} of cloud {instance.cloud} is known from generation "
+                    f"{known.instance.generation}; the cloud now has it as {instance.generation}"
+                )
