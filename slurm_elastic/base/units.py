@@ -62,10 +62,11 @@ def brief(seconds: float) -> str:
     minutes = whole // 60
     if minutes < 60:
         return f"{minutes}m"
-    large, small = (minutes // 1440, minutes % 1440 // 60), (minutes // 60, minutes % 60)
-    days = minutes >= 1440
-    first, second = large if days else small
-    return f"{first}{'d' if days else 'h'}" + (f" {second}{'h' if days else 'm'}" if second else "")
+    hours, rest = divmod(minutes, 60)
+    if hours < 24:
+        return f"{hours}h {rest}m" if rest else f"{hours}h"
+    days, rest = divmod(hours, 24)
+    return f"{days}d {rest}h" if rest else f"{days}d"
 
 
 def money(dollars: float) -> str:

@@ -12,7 +12,7 @@ from slurm_elastic.controller.adoption import account_for_gone
 from slurm_elastic.controller.apply import apply
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.doubted_lists import keep_doubt, lasting_doubt
-from slurm_elastic.controller.snapshot import CloudReader, see, see_request, with_offers
+from slurm_elastic.controller.snapshot import CloudReader, offers_of, see, see_request, with_offers
 from slurm_elastic.controller.tick_reading import TickReading
 from slurm_elastic.model.slurm import Request
 from slurm_elastic.policies.actions import DoubtList, Drop
@@ -37,6 +37,7 @@ class Round:
         self._cloud = cloud
         self._standing: Mapping[tuple[str, str], float] = {}
         self._doubt: str | None = None
+        self._knows_offers = False
         self.reader = CloudReader(site, cloud)
         self.served = float("-inf")
         """When a request of the cloud was last served (monotonic s)."""
@@ -85,6 +86,17 @@ class Round:
             snapshot = see(site, reader.terms, snapshot.nodes, snapshot.listed)
         if books := decide(with_offers(site, snapshot), BOOKS):
             apply(site, cloud, books, snapshot)
+        if snapshot.listed is not None and not self._knows_offers:
+            self._learn_offers()
+
+    def _learn_offers(self) -> None:
+        """Ask what a cloud is asked once (zones, types, an image's platform) before a first launch
+        has to wait for the answers.
+        """
+        self._knows_offers = True
+        for pool in self._site.pools.values():
+            if pool.cloud == self._cloud:
+                offers_of(self._site, pool)
 
     def _report(self, doubts: Sequence[DoubtList], snapshot: ClusterSnapshot) -> None:
         """How Slurm and the cloud answered; what the cloud's list cannot be right about is for a

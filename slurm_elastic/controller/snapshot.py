@@ -216,14 +216,15 @@ def with_offers(site: Site, snapshot: ClusterSnapshot) -> ClusterSnapshot:
         return snapshot
     return replace(
         snapshot,
-        offers={pool.name: _offers(site, pool) for pool in pools if snapshot.read_whole},
+        offers={pool.name: offers_of(site, pool) for pool in pools if snapshot.read_whole},
         scopes={pool.name: site.scope(pool) for pool in pools},
     )
 
 
-def _offers(site: Site, pool: Pool) -> Sequence[Offer]:
+def offers_of(site: Site, pool: Pool) -> Sequence[Offer]:
+    """What its cloud sells for a pool; nothing where that cannot be read, whatever it raises."""
     try:
         return site.providers[pool.cloud].offers(pool)
-    except Exception as error:  # noqa: BLE001 - whatever a cloud raises, its nodes stay held
-        log.warning("held pool cannot be looked at pool=%s error=%r", pool.name, error)
+    except Exception as error:  # noqa: BLE001 - a held pool's nodes stay held then
+        log.warning("offers cannot be read pool=%s error=%r", pool.name, error)
         return ()

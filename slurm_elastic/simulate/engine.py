@@ -175,7 +175,8 @@ class Engine(Moves):
             again = -(-now // period) * period
             self.looks = again if again > self.looks else self.looks + period
             self._look_at(self.looks)
-        self._look_again(now)
+        if self.postponed:
+            self._look_again(now)
 
     def _look_again(self, now: int) -> None:
         """Machines that were due while jobs waited may go once none waits."""

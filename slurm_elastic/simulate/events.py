@@ -4,6 +4,7 @@ in one integer; the payload is a job, batch or pool.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Sequence
 from heapq import heappush
 
@@ -73,7 +74,8 @@ class Moves:
                 return True
             pieces = host.pieces
         elif machines.expected.tracks:
-            machines.expected.drop(expected)
+            keys = machines.expected.keys  # as its ``drop``: a call of each job's costs
+            del keys[bisect_left(keys, expected)]
         if machines.booked and ready == now:
             self._boots_first(machines, pool, pieces, now)
         machines.busy -= need
@@ -161,7 +163,7 @@ class Moves:
             ready = self._boot_for(machines, pool, sales, pieces, now)
         end, expected = self.runs.begin(job, pool, pieces, need, now, ready, idle)
         if machines.expected.tracks:
-            machines.expected.add(expected)
+            insort(machines.expected.keys, expected)  # as its ``add``
         if shared is not None and shared.share(job) != shared.whole:
             shared.open(job, pieces, ready, expected, idle)
         heappush(self.events, end << 35 | job)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slurm_elastic.policies.growth.capacity import Demand, Growth, Slurm, Waiting, bounded
+from slurm_elastic.policies.growth.guarded import grown
 from slurm_elastic.policies.growth.release import Flagged
 from slurm_elastic.policies.growth.scaling import (
     counts_once,
     covers,
-    desired_growth,
     excess,
     head_deficit,
     shortfall,
@@ -80,6 +80,7 @@ class Grower:
         self._once = counts_once(self.policy)
         self._known = _Known(jobs, self.need, start)
         self._costs_nothing = self.money == UNBOUNDED
+        self._is_capped = self.caps != UNBOUNDED
         self._purse = Purses({}, [machines for _, machines in self.growing], start)
 
     def wanted(
@@ -102,7 +103,9 @@ class Grower:
             pools = [one for one in pools if not one[1].pool.public]
         queue = queue if self.depth is None else queue[: self.depth]
         demand = self.demand(queue, head, running, now)
-        growth = desired_growth(self.policy, demand, self.caps, _NOTHING)
+        growth = grown(self.policy, demand)
+        if growth is not None and self._is_capped:
+            growth = bounded(growth, demand, self.caps, _NOTHING)
         if growth is not None and not pools:
             # Of none, so that it does not count as a growth that covers these jobs.
             growth = Growth(0, "no machines, or only public ones, could be started")

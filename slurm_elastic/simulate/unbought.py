@@ -15,17 +15,16 @@ from slurm_elastic.simulate.shared_machines import machines_needed
 
 def unbought(scenario: Scenario, outcome: RunResult) -> str:
     """One sentence; empty if a machine was bought, no job waited, or all machines stand."""
-    bought = [
-        figures.launched > pool.standing
-        for pool, figures in zip(scenario.pools, outcome.figures.pools, strict=True)
-    ]
+    pairs = zip(scenario.pools, outcome.figures.pools, strict=True)
+    if any(figures.launched > pool.standing for pool, figures in pairs):
+        return ""
     never = _too_large(scenario, outcome)
     waited = [
         job
         for job, (start, submit) in enumerate(zip(outcome.starts, outcome.jobs.submit, strict=True))
         if not 0 <= start <= submit and job not in never
     ]
-    if any(bought) or not waited:
+    if not waited:
         return ""
     why = "; ".join(_reasons(scenario, outcome, waited))
     jobs = "1 job" if len(waited) == 1 else f"{len(waited):,} jobs"

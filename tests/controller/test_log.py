@@ -228,16 +228,15 @@ def test_tags_that_are_not_believed_are_told_of_once(
 def test_a_held_pool_whose_cloud_has_no_offers(
     world: World, said: Callable[[str], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world.tick()
+    rounds = Round(world.site, "pub")
+    rounds.run()
     holds.hold(world.site, world.site.pools["burst"], ["pub1"], "none left")
     holds.settle(world.site)
     assert said("held nodes=pub1 reason=slurm-elastic:hold:none left") == ["INFO"]
     monkeypatch.setattr(world.clouds["pub"], "offers", fails(ValueError("no JSON")))
     world.now += 3600
-    Round(world.site, "pub").run()
-    assert said("held pool cannot be looked at pool=burst error=ValueError('no JSON')") == [
-        "WARNING"
-    ]
+    rounds.run()
+    assert said("offers cannot be read pool=burst error=ValueError('no JSON')") == ["WARNING"]
 
 
 # launches, boots and ends

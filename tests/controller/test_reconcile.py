@@ -505,3 +505,20 @@ def test_of_stopped_machines_those_are_paid_in_vain_whose_cloud_is_no_more(world
     Strays(world.site, []).report(world.ledger.state())
     (health,) = [h for h in world.ledger.health.all() if h.name == "paid machines"]
     assert (health.error or "").startswith("1 serves nobody: i-gone: ")
+
+
+def offers_asked(world: World) -> list[str]:
+    return [call.name for call in world.clouds["pub"].calls if call.name == "offers"]
+
+
+def test_what_a_cloud_sells_is_asked_once_before_a_launch_needs_it(world: World) -> None:
+    pools = [pool for pool in world.site.pools.values() if pool.cloud == "pub"]
+    before = len(offers_asked(world))
+    rounds = Round(world.site, "pub")
+    world.clouds["pub"].fail_next(SlurmElasticError, 1, "instances")
+    rounds.run()
+    assert len(offers_asked(world)) == before, "a cloud that does not answer is not asked more"
+    world.clouds["pub"].fail_next(ValueError, 1, "offers")
+    for _ in range(3):
+        rounds.run()
+    assert len(offers_asked(world)) == before + len(pools), "whatever it answered"

@@ -29,7 +29,6 @@ from slurm_elastic.policies.growth.scaling import (
     covers,
     decide,
     demand_of,
-    desired_growth,
     excess,
     head_deficit,
     head_start,
@@ -265,18 +264,6 @@ def test_machines_are_counted_over_all_pools() -> None:
         now(pool("a", idle=idle, taken=("n2",), promised=2, booting=3), pool("b", booting=1))
     )
     assert (found.idle, found.busy, found.booting) == (1, 3, 4)
-
-
-def test_a_growth_goes_up_to_the_bounds_where_there_are_any() -> None:
-    wants = demand_of(now(pool(), queue=(job(1), job(2))))
-    calm = demand_of(now(pool()))
-    assert desired_growth(OnDemand(), wants, Bounds(), Spent()) == (
-        2, "2 new jobs wait for 2 nodes",
-    )  # fmt: skip
-    bounded = desired_growth(OnDemand(), wants, Bounds(machines=1), Spent())
-    assert bounded == (1, "2 new jobs wait for 2 nodes; at most 1 machines")
-    assert desired_growth(OnDemand(), calm, Bounds(machines=1), Spent()) is None
-    assert desired_growth(OnDemand(), calm, Bounds(), Spent()) is None
 
 
 @pytest.mark.parametrize(

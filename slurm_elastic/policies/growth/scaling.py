@@ -2,7 +2,7 @@
 Pure.
 
 ``decide`` is asked by the daemon with what it measured, and what it answers is journalled with that
-measurement. Its parts (``desired_growth``, ``spread``, ``excess``) are the simulator's, too.
+measurement. Its parts (``spread``, ``excess``, ``shortfall``) are the simulator's, too.
 """
 
 from __future__ import annotations
@@ -25,11 +25,10 @@ from slurm_elastic.policies.growth.capacity import (
     Slurm,
     SteadyStream,
     Waiting,
-    bounded,
 )
 from slurm_elastic.policies.growth.guarded import grown, surplus
 from slurm_elastic.policies.growth.release import AnyRelease, Flagged, IdleOrder, rank_key
-from slurm_elastic.policies.money.bounds import UNBOUNDED, Bounds, Spent, Window, stopped
+from slurm_elastic.policies.money.bounds import Bounds, Spent, Window, stopped
 
 T = TypeVar("T")
 
@@ -192,18 +191,6 @@ def counts_once(growth: AnyGrowth) -> bool:
     return own or isinstance(growth, OnDemand | Bursts | GroupBursts)
 
 
-def desired_growth(
-    growth: AnyGrowth, demand: Demand, bounds: Bounds, spent: Spent
-) -> Growth | None:
-    """The growth that the policy wants and the bounds leave; None where it wants nothing.
-    GrowthError where one of another package fails.
-    """
-    wanted = grown(growth, demand)
-    if wanted is None or bounds == UNBOUNDED:
-        return wanted
-    return bounded(wanted, demand, bounds, spent)
-
-
 def covers(growth: AnyGrowth, answer: Growth | None) -> bool:
     """Whether this growth covers the jobs that wait now, so that they are not counted again. It
     does not where a bound stopped all of it.
@@ -298,7 +285,7 @@ def _still_waiting(now: GroupSnapshot) -> tuple[int, ...]:
 
 def _growth(now: GroupSnapshot) -> tuple[tuple[ScaleUp, ...], tuple[int, ...], str | None]:
     covered = _still_waiting(now)
-    answer = desired_growth(now.growth, demand_of(now), UNBOUNDED, Spent())
+    answer = grown(now.growth, demand_of(now))
     rooms = _rooms(now) if answer else []
     parts = spread(answer.machines if answer else 0, rooms)
     if counts_once(now.growth) and (answer is None or parts):
