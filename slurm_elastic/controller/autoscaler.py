@@ -80,9 +80,9 @@ class Autoscaler:
         rows = [row.scope for row in self._site.ledger.exclusions.holds() if row.kind == POLICY]
         if rows:
             holds.release(self._site, rows, "there are no policies any more", POLICY)
-        if self._site.ledger.books.asides():
+        if self._site.ledger.deferred.jobs():
             budget_enforcement.enforce(self._site, self._site.slurm.jobs(), {}, self._site.now())
-        if not self._site.ledger.books.asides():
+        if not self._site.ledger.deferred.jobs():
             self.looks.end()
 
     def look(self) -> None:

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.controller.context import Site
 from slurm_elastic.model.cluster import Location
-from slurm_elastic.model.memory import Aside
+from slurm_elastic.model.memory import Deferral
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.money.account_budgets import Overdrawn, barring
 from slurm_elastic.state.audit_trail import job_subject
@@ -38,11 +38,11 @@ def enforce(
     site: Site, jobs: Sequence[SlurmJob], over: Mapping[str, Overdrawn], now: float
 ) -> None:
     """Let back whose payers may spend again, set aside whose may not. ``over``: by scope."""
-    rows = {row.job: row for row in site.ledger.books.asides()}
+    rows = {row.job: row for row in site.ledger.deferred.jobs()}
     queue = {job.id: job for job in jobs}
     gone = [job for job in rows if job not in queue]
     if gone:
-        site.ledger.books.let_back(gone)
+        site.ledger.deferred.let_back(gone)
     found = [(row, queue[row.job]) for row in rows.values() if row.job in queue]
     # By the account that it has now: its user may have changed it.
     bars = {job.id: barring(over, job.account, job.user) for job in jobs}
@@ -65,7 +65,7 @@ def _is_to_go(job: SlurmJob, public: set[str], why: Overdrawn, now: float) -> bo
 def _defer(
     site: Site,
     jobs: Sequence[SlurmJob],
-    rows: Mapping[int, Aside],
+    rows: Mapping[int, Deferral],
     public: set[str],
     why: Overdrawn,
     now: float,
@@ -78,7 +78,7 @@ def _defer(
         by_list.setdefault(rest if ours.isdisjoint(job.required) else (), []).append(job)
     for rest, some in by_list.items():
         # Before the change: after it nobody else knows what the jobs had.
-        site.ledger.books.set_aside([_deferral(rows.get(j.id), j, rest, why, now) for j in some])
+        site.ledger.deferred.defer([_deferral(rows.get(j.id), j, rest, why, now) for j in some])
         words = f"it may start in {', '.join(rest)}" if rest else "it begins then"
         subjects = [job_subject(job.id) for job in some]
         site.record(CORRELATION, "set-aside", subjects, f"{why.reason}; {words}")
@@ -90,12 +90,12 @@ def _defer(
 
 
 def _deferral(
-    old: Aside | None, job: SlurmJob, rest: Sequence[str], why: Overdrawn, now: float
-) -> Aside:
+    old: Deferral | None, job: SlurmJob, rest: Sequence[str], why: Overdrawn, now: float
+) -> Deferral:
     """The values to put back: as it was before the first change."""
     # A requeue hold is Slurm's own: to put it back would have the job wait for nothing.
     own = job.begin if job.begin > now and not job.is_requeue_hold(now) else 0.0
-    return Aside(
+    return Deferral(
         job=job.id,
         account=job.account,
         partitions=(old.partitions if old else ()) or (job.partitions if rest else ()),
@@ -107,7 +107,7 @@ def _deferral(
 def _narrow(
     site: Site,
     jobs: Sequence[SlurmJob],
-    rows: Mapping[int, Aside],
+    rows: Mapping[int, Deferral],
     rest: Sequence[str],
     why: Overdrawn,
     now: float,
@@ -119,21 +119,21 @@ def _narrow(
     for job in jobs:
         if job.id in refused:
             _change(site, [job], begin_in=why.until - now)
-            site.ledger.books.set_aside([_deferral(rows.get(job.id), job, (), why, now)])
+            site.ledger.deferred.defer([_deferral(rows.get(job.id), job, (), why, now)])
     # They start elsewhere, and need not wait out their requeue.
     held = [job for job in jobs if job.is_requeue_hold(now) and job.id not in refused]
     if held:
         _change(site, held, begin_in=0.0)
 
 
-def _restore(site: Site, found: Sequence[tuple[Aside, SlurmJob]], now: float) -> None:
+def _restore(site: Site, found: Sequence[tuple[Deferral, SlurmJob]], now: float) -> None:
     """All of it in as few commands as there are different jobs. One that Slurm refuses to change is
     tried again.
     """
     # A running one may be requeued, and would find no other place: its partitions stay in mind.
     started = [row.job for row, job in found if "PENDING" not in job.states and not row.partitions]
     if started:
-        site.ledger.books.let_back(started)
+        site.ledger.deferred.let_back(started)
     pending = [(row, job) for row, job in found if "PENDING" in job.states]
     lists: dict[tuple[str, ...], list[SlurmJob]] = {}
     begins: dict[float, list[SlurmJob]] = {}
@@ -150,7 +150,7 @@ def _restore(site: Site, found: Sequence[tuple[Aside, SlurmJob]], now: float) ->
         refused |= _change(site, some, begin_in=seconds)
     jobs = [job for _, job in pending if job.id not in refused]
     if jobs:
-        site.ledger.books.let_back([job.id for job in jobs])
+        site.ledger.deferred.let_back([job.id for job in jobs])
         why = "its account and user may start new machines again"
         site.record(CORRELATION, "let-back", [job_subject(job.id) for job in jobs], why)
         log.info("let back jobs=%s reason=%s", [job.label for job in jobs], why)

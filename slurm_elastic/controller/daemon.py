@@ -19,8 +19,6 @@ from functools import partial
 from slurm_elastic.controller.autoscaler import Autoscaler
 from slurm_elastic.controller.boot_timeouts import BootTimeouts
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.deferred import TICK as SETTLING_TICK
-from slurm_elastic.controller.deferred import DeferredUpdates
 from slurm_elastic.controller.directives import Directives
 from slurm_elastic.controller.expiry import CredentialsEnd
 from slurm_elastic.controller.features import FEATURES, Feature, join
@@ -29,6 +27,8 @@ from slurm_elastic.controller.notify_socket import WakeSocket
 from slurm_elastic.controller.periodic import PeriodicTask, run_guarded, tick_all
 from slurm_elastic.controller.reconcile import Round
 from slurm_elastic.controller.requests import Requests
+from slurm_elastic.controller.settling import TICK as SETTLING_TICK
+from slurm_elastic.controller.settling import Settler
 from slurm_elastic.controller.strays import Strays
 from slurm_elastic.controller.tick_reading import TickReading
 from slurm_elastic.controller.usage_record import UsageRecord
@@ -84,7 +84,7 @@ class Daemon:
         # The one that hands work to the clouds' workers ends first.
         own = {name: worker(name) for name in (*OWN, *(name for name, _ in site.steps.parts))}
         self._all_workers = (*own.values(), *self._workers.values())
-        self.settler = DeferredUpdates(site, own["settle"])
+        self.settler = Settler(site, own["settle"])
         self.overdue = BootTimeouts(
             site, own["overdue"], self._workers, spool, lambda c: self.rounds[c].is_over
         )

@@ -112,7 +112,7 @@ def whole_id(part: str) -> str:
     return machine if machine and number.isdecimal() else part
 
 
-class Aside(Struct, frozen=True, kw_only=True):
+class Deferral(Struct, frozen=True, kw_only=True):
     """A job that is kept from public clouds, as its ``account`` is over its budget. The values that
     it had before: ``partitions`` (empty: they were not changed) and the time that it was to
     ``begin`` (0: none). ``until`` is the begin that we gave it (0: none).

@@ -22,7 +22,7 @@ from slurm_elastic.controller.covered_jobs import CoveredJobs
 from slurm_elastic.controller.observe import observe, pool_groups
 from slurm_elastic.model.cluster import Limits, Location, Market
 from slurm_elastic.model.exclusion import POLICY
-from slurm_elastic.model.memory import Aside
+from slurm_elastic.model.memory import Deferral
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.growth.scaling import GroupSnapshot, PendingJob, ScaleDown, ScalingPlan
 from slurm_elastic.policies.nodes.node_state import Phase, is_drained, phase
@@ -420,17 +420,17 @@ def test_without_policies_there_is_one_look_or_as_many_as_it_takes(
     make: Callable[..., World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = make()
-    aside = Aside(job=7, account="physics", partitions=("pub",), begin=0.0, until=0.0)
-    world.ledger.books.set_aside([aside])
+    aside = Deferral(job=7, account="physics", partitions=("pub",), begin=0.0, until=0.0)
+    world.ledger.deferred.defer([aside])
     world.slurm.set_job(7, "PENDING", account="physics", partitions=("pub",))
     made = Autoscaler(world.site, Inline())  # type: ignore[arg-type]
     with monkeypatch.context() as patched:
-        patched.setattr(world.ledger.books, "let_back", lambda _: None)
+        patched.setattr(world.ledger.deferred, "let_back", lambda _: None)
         made.looks.tick()
     world.now += 3600
     assert made.looks.is_due
     made.looks.tick()
-    assert world.ledger.books.asides() == ()
+    assert world.ledger.deferred.jobs() == ()
     world.now += 1e9
     assert not made.looks.is_due
 

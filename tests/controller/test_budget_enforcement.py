@@ -18,7 +18,7 @@ from slurm_elastic.controller.budget import spending, spending_of_payers
 from slurm_elastic.controller.budget_enforcement import enforce
 from slurm_elastic.controller.usage_record import PERIOD
 from slurm_elastic.model.cluster import Limits, Location, Market
-from slurm_elastic.model.memory import Aside
+from slurm_elastic.model.memory import Deferral
 from slurm_elastic.policies.money.account_budgets import Overdrawn
 from slurm_elastic.policies.nodes.node_state import Phase, phase
 from slurm_elastic.providers.fake.settings import FakeCloud
@@ -111,7 +111,7 @@ def test_its_jobs_wait_for_the_next_day_others_go_on_and_so_do_running_ones(
     world.advance(midnight - world.now + 60, step=120)
     assert 3 in running(world), "a new day, a new budget"
     assert whys(world, 3, "let-back") == []
-    assert world.ledger.books.asides() == ()
+    assert world.ledger.deferred.jobs() == ()
 
 
 def test_what_slurmctld_gave_its_job_in_between_is_refused_once_and_nobody_else_loses_a_node(
@@ -169,10 +169,10 @@ def test_a_job_that_may_start_elsewhere_too_moves_there_and_comes_back(
     world.advance(60)
     assert 3 in running(world), "there are no budgets any more"
     assert whys(world, 3, "let-back") == ["its account and user may start new machines again"]
-    assert [row.job for row in world.ledger.books.asides()] == [2], "it may be requeued yet"
+    assert [row.job for row in world.ledger.deferred.jobs()] == [2], "it may be requeued yet"
     world.slurm.finish(2)
     world.advance(30)
-    assert world.ledger.books.asides() == ()
+    assert world.ledger.deferred.jobs() == ()
     before = world.slurm.calls["jobs"]
     world.advance(300)
     looks = world.slurm.calls["jobs"] - before
@@ -209,7 +209,7 @@ def test_slurms_estimate_is_not_taken_for_a_begin_time_of_its_own(
     estimate = world.now + 3000
     submit(world, 2, "physics", start=estimate, eligible=world.now - 10, reason="Resources")
     world.advance(30)
-    (row,) = world.ledger.books.asides()
+    (row,) = world.ledger.deferred.jobs()
     assert row.begin == 0.0
     assert world.slurm.queue()[2].reason == "BeginTime"
     world.stop()
@@ -245,7 +245,7 @@ def test_who_is_set_aside_and_let_back_is_in_the_log(
     assert "set aside jobs=['7'] reason=physics has spent it" in caplog.text
     enforce(world.site, world.slurm.jobs(), {}, world.now)
     assert "let back jobs=['7'] reason=its account and user may start" in caplog.text
-    assert world.ledger.books.asides() == ()
+    assert world.ledger.deferred.jobs() == ()
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ def test_only_what_might_get_a_node_of_a_public_cloud_before_is_set_aside(
         reason="BeginTime" if begin else "",
     )  # fmt: skip
     enforce(world.site, world.slurm.jobs(), over, world.now)
-    assert bool(world.ledger.books.asides()) is aside
+    assert bool(world.ledger.deferred.jobs()) is aside
 
 
 def test_a_job_that_may_start_elsewhere_keeps_the_begin_time_that_its_user_gave(
@@ -300,7 +300,7 @@ def test_a_job_that_may_begin_now_is_set_aside_also_in_the_last_minute(
         7, "PENDING", account="physics", partitions=("pub",), eligible=world.now + begin
     )
     enforce(world.site, world.slurm.jobs(), over, world.now)
-    assert bool(world.ledger.books.asides()) is aside
+    assert bool(world.ledger.deferred.jobs()) is aside
 
 
 @pytest.mark.parametrize(("off", "back"), [(60.0, True), (-60.0, True), (61.0, False)])
@@ -309,15 +309,15 @@ def test_only_the_begin_time_that_we_gave_is_taken_back(
 ) -> None:
     world = make()
     until = world.now + 5000
-    row = Aside(job=7, account="physics", begin=0.0, until=until)
-    world.ledger.books.set_aside([row])
+    row = Deferral(job=7, account="physics", begin=0.0, until=until)
+    world.ledger.deferred.defer([row])
     world.slurm.set_job(
         7, "PENDING", account="physics", partitions=("pub",), start=until + off,
         eligible=until + off, reason="BeginTime",
     )  # fmt: skip
     enforce(world.site, world.slurm.jobs(), {}, world.now)
     assert (world.slurm.jobs()[-1].begin <= world.now) is back
-    assert world.ledger.books.asides() == ()
+    assert world.ledger.deferred.jobs() == ()
 
 
 def test_a_request_that_is_refused_for_a_budget_is_in_the_log(
@@ -468,7 +468,7 @@ def test_a_partition_that_refuses_a_job_lets_it_wait(
     job = world.slurm.queue()[2]
     assert job.partitions == ("main", "pub")
     assert job.start > world.now + 600
-    (row,) = world.ledger.books.asides()
+    (row,) = world.ledger.deferred.jobs()
     assert row.partitions == ()
 
 
@@ -490,17 +490,17 @@ def test_a_job_that_is_refused_again_still_gets_its_own_begin_time_back(
     later = {"start": own, "eligible": own, "reason": "BeginTime"}
     submit(world, 2, "physics", partitions=("main", "pub"), **later)
     world.advance(60)
-    (first,) = world.ledger.books.asides()
+    (first,) = world.ledger.deferred.jobs()
     monthly = SitePolicies(look=5.0, account_budgets={"physics": Budget(per_month=0.02)})
     restart(world, monthly)
     world.advance(60)
-    (row,) = world.ledger.books.asides()
+    (row,) = world.ledger.deferred.jobs()
     assert row.until > first.until, "it waits for the next month by now"
     assert row.begin == pytest.approx(own)
     restart(world, SitePolicies(look=5.0, growth="slurm"))
     world.advance(60)
     assert world.slurm.queue()[2].begin == pytest.approx(own, abs=10)
-    assert world.ledger.books.asides() == ()
+    assert world.ledger.deferred.jobs() == ()
 
 
 def restart(world: World, policies: SitePolicies) -> None:
@@ -529,11 +529,11 @@ def test_what_slurm_does_not_give_back_now_is_tried_again(
         restart(world, SitePolicies(look=5.0, growth="slurm"))
         world.advance(60)
         assert 3 in running(world)
-        assert [row.job for row in world.ledger.books.asides()] == [2]
+        assert [row.job for row in world.ledger.deferred.jobs()] == [2]
         assert whys(world, 2, "let-back") == []
     world.advance(60)
     assert 2 in running(world)
-    assert world.ledger.books.asides() == ()
+    assert world.ledger.deferred.jobs() == ()
 
 
 HANGS = SlurmError(("squeue",), None, "no answer")
@@ -562,11 +562,11 @@ def test_no_job_that_is_set_aside_is_forgotten_while_slurm_is_unreachable(
     overdraw(world)
     world.slurm.set_job(3, "PENDING", account="physics", partitions=("pub",), submit=world.now)
     world.advance(60)
-    before = world.ledger.books.asides()
+    before = world.ledger.deferred.jobs()
     assert [row.job for row in before] == [3]
     world.slurm.broken = away
     world.advance(600)
-    assert world.ledger.books.asides() == before
+    assert world.ledger.deferred.jobs() == before
 
 
 @pytest.mark.parametrize("away", [HANGS, STOPPED])

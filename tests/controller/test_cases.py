@@ -15,8 +15,8 @@ from patience import patience
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.config.access import Who
 from slurm_elastic.controller.daemon import Daemon
-from slurm_elastic.controller.deferred import DeferredUpdates
 from slurm_elastic.controller.giving_back import power_down_and_requeue, reject_nodes
+from slurm_elastic.controller.settling import Settler
 from slurm_elastic.model.cluster import NodeRequest
 from slurm_elastic.model.exclusion import CAPACITY, COOL_DOWN, Exclusion
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
@@ -247,7 +247,7 @@ def test_the_loop_goes_on_while_slurm_takes_its_time(world: World) -> None:
 
     site = dataclasses.replace(world.site, slurm=world.slurm)
     worker = ThreadPoolExecutor(1)
-    settler = DeferredUpdates(site, worker)
+    settler = Settler(site, worker)
     world.slurm.set_job(1, "PENDING")
     site.requeues.expect(world.slurm.queue()[1], site.monotonic(), PUB)
     world.slurm.jobs = slow  # type: ignore[method-assign]
@@ -279,7 +279,7 @@ def test_settling_takes_a_sixth_of_a_slow_slurms_time(world: World) -> None:
     )
     world.ledger.exclusions.add(*[hold])
     world.slurm.nodes = slow  # type: ignore[method-assign]
-    settler = DeferredUpdates(world.site, Inline())
+    settler = Settler(world.site, Inline())
     end = world.now + 240
     while world.now < end:
         settler.looks.tick()
@@ -300,7 +300,7 @@ def test_the_first_failing_job_ends_the_pass_and_comes_last_in_the_next(world: W
         world.slurm.set_job(job, "CONFIGURING", nodes=("pub1",))
         world.site.requeues.expect(world.slurm.queue()[job], world.site.monotonic(), PUB)
         world.slurm.set_job(job, "PENDING", reason="BeginTime", start=world.now + 121, nodes=())
-    settler = DeferredUpdates(world.site, Inline())
+    settler = Settler(world.site, Inline())
     settler.looks.tick()
     assert asked == [1]
     world.now += 5

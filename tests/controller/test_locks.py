@@ -19,12 +19,12 @@ from slurm_elastic.config import PoolSettings
 from slurm_elastic.config.policies import PoolPolicies, SitePolicies
 from slurm_elastic.controller import budget_enforcement, holds, provision, starting
 from slurm_elastic.controller.autoscaler import Autoscaler
-from slurm_elastic.controller.deferred import DeferredUpdates
 from slurm_elastic.controller.reconcile import Round
+from slurm_elastic.controller.settling import Settler
 from slurm_elastic.controller.snapshot import see_request, terms_of
 from slurm_elastic.model.cluster import LaunchSpec, Limits, Location, Market
 from slurm_elastic.model.exclusion import CAPACITY, Exclusion
-from slurm_elastic.model.memory import Aside
+from slurm_elastic.model.memory import Deferral
 from slurm_elastic.model.slurm import Request
 from slurm_elastic.policies.actions import Drop
 from slurm_elastic.policies.nodes.node_state import is_drained
@@ -177,7 +177,7 @@ def settle_while(
     other = Meanwhile(lock, lambda: let_go(site))
     drain = other.before(holds.node_updates.drain)
     monkeypatch.setattr(holds.node_updates, "drain", drain)
-    settler = DeferredUpdates(site, Inline())
+    settler = Settler(site, Inline())
     settler.anew = True
     settler.looks.tick()
     other.end()
@@ -226,11 +226,11 @@ def test_the_looks_end_once_nothing_is_left_of_policies_that_there_are_no_more(
     ended: list[bool] = []
     monkeypatch.setattr(scaler.looks, "end", lambda: ended.append(True))
     monkeypatch.setattr(budget_enforcement, "enforce", lambda *_: None)
-    row = Aside(job=5, account="a", partitions=("burst",), begin=world.now, until=world.now)
-    world.ledger.books.set_aside([row])
+    row = Deferral(job=5, account="a", partitions=("burst",), begin=world.now, until=world.now)
+    world.ledger.deferred.defer([row])
     scaler.looks.tick()
     assert not ended, "a job that is set aside is waited for"
-    world.ledger.books.let_back([5])
+    world.ledger.deferred.let_back([5])
     world.now += world.config.policies.look
     scaler.looks.tick()
     assert ended

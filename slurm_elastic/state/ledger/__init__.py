@@ -15,8 +15,9 @@ with these tables; points in time are Unix seconds, prices dollars an hour, list
     exclusions         kind and scope (key), until, cause, code, count, since, pool, about: what is
                        not to be used now (model.Exclusion); cool-downs are kept a while after it
     directives         number (key), word, who, since, starts, until, reason: operators' words
-    wanted_by          node (key), accounts, at: for whom its next machine is started
+    wanted_by          node (key), accounts, at: for whom its next machine is started (``books``)
     set_aside          job (key), account, partitions, begin, until: kept from public clouds
+                       (``deferred``)
     runs               job and begin (key), end, label, user, uid, account, partition, shares
                        ([nodes, millionths of one] each): who used the machines; 400 days
     drains             node and begin (key), end: when nodes of machines took no jobs; 400 days
@@ -63,6 +64,7 @@ from slurm_elastic.state.ledger import (
 )
 from slurm_elastic.state.ledger.books import Books
 from slurm_elastic.state.ledger.decisions import Decisions
+from slurm_elastic.state.ledger.deferred import DeferredJobs
 from slurm_elastic.state.ledger.directives import Directives
 from slurm_elastic.state.ledger.exclusions import Exclusions
 from slurm_elastic.state.ledger.health import ServiceHealth
@@ -123,7 +125,7 @@ SOUND = Condition()
 class Ledger:
     """What it remembers is asked and written by concern: ``launches``, ``machines`` and ``stops``
     (those that are stopped and started), ``exclusions``, ``directives``, ``decisions``, ``books``,
-    ``usage``, ``requeues``, ``tunnels``, ``health``.
+    ``deferred``, ``usage``, ``requeues``, ``tunnels``, ``health``.
 
     All methods are one transaction each. sqlite3.Error passes through: who cannot remember must
     not spend. Safe for several threads and processes (busy time-out 10 s).
@@ -141,6 +143,7 @@ class Ledger:
         # Of no single concern. ``together``: several writes of a thread are all kept, or none.
         self.usage = Usage(store)
         self.books = Books(store)
+        self.deferred = DeferredJobs(store)
         self.decisions = Decisions(store)
         self.exclusions = Exclusions(store, self.usage)
         self.directives = Directives(store)

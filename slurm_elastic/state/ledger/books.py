@@ -1,13 +1,11 @@
-"""The ledger's rows of money: what was paid, for whom, and whose jobs wait for their budget."""
+"""The ledger's rows of money: what was paid, and for whom the next machines are."""
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from slurm_elastic.model.memory import Aside
 from slurm_elastic.state.store.store import Store
 from slurm_elastic.state.store.view import OF_LIST, to_json
 
@@ -72,27 +70,3 @@ class Books:
         rows = self._store.select(sql, to_json(nodes))
         decode = msgspec.json.decode
         return {row["node"]: decode(row["accounts"], type=dict[str, int]) for row in rows}
-
-    def set_aside(self, rows: Sequence[Aside]) -> None:
-        """Remember how these jobs were before they are kept from public clouds."""
-        values = [(r.job, r.account, to_json(r.partitions), r.begin, r.until) for r in rows]
-        with self._store.transaction(None):
-            columns = "job, account, partitions, begin, until"
-            self._store.insert("insert or replace into set_aside", columns, values)
-
-    def asides(self) -> tuple[Aside, ...]:
-        """All jobs that are set aside, by number."""
-        return tuple(
-            _aside_from(r) for r in self._store.select("select * from set_aside order by job")
-        )
-
-    def let_back(self, jobs: Sequence[int]) -> None:
-        """Forget these: they are as they were, or gone."""
-        self._store.execute(None, f"delete from set_aside where job in {OF_LIST}", to_json(jobs))
-
-
-def _aside_from(row: sqlite3.Row) -> Aside:
-    """A row of a job set aside as a value."""
-    partitions = msgspec.json.decode(row["partitions"], type=tuple[str, ...])
-    names = ("job", "account", "begin", "until")
-    return Aside(partitions=partitions, **{name: row[name] for name in names})

@@ -19,7 +19,7 @@ from patience import patience
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.model.cluster import InstanceState
 from slurm_elastic.model.exclusion import BREAKER, CAPACITY, COOL_DOWN, POLICY, Exclusion
-from slurm_elastic.model.memory import MACHINE_JOBS, Aside
+from slurm_elastic.model.memory import MACHINE_JOBS, Deferral
 from slurm_elastic.policies.launch.exclusions import strikes_of
 from slurm_elastic.state.ledger import Decision, Health, Ledger
 from slurm_elastic.state.ledger import schema as ledger_schema
@@ -680,14 +680,14 @@ def test_who_pays_a_machine_is_kept_with_its_launch(path: Path) -> None:
 
 def test_jobs_set_aside_are_remembered_until_they_are_let_back(path: Path) -> None:
     ledger = Ledger(path)
-    one = Aside(job=7, account="physics", partitions=("main", "aws"))
-    two = Aside(job=8, account="physics", begin=T0, until=T0 + 60)
-    ledger.books.set_aside([one, two])
+    one = Deferral(job=7, account="physics", partitions=("main", "aws"))
+    two = Deferral(job=8, account="physics", begin=T0, until=T0 + 60)
+    ledger.deferred.defer([one, two])
     ledger.close()
     ledger = Ledger(path)
-    assert ledger.books.asides() == (one, two)
-    ledger.books.let_back([7])
-    assert ledger.books.asides() == (two,)
+    assert ledger.deferred.jobs() == (one, two)
+    ledger.deferred.let_back([7])
+    assert ledger.deferred.jobs() == (two,)
     ledger.close()
 
 

@@ -52,7 +52,7 @@ def test_a_ledger_with_machines_an_open_launch_and_operators_words_goes_on(path:
         assert doubt.until == math.inf
         assert [d.number for d in ledger.directives.all()] == [1800000000]
         assert (ledger.requeues.lifted(), ledger.usage.settled()) == (((7, 0),), T0)
-        assert [(a.job, a.account) for a in ledger.books.asides()] == [(9, "physics")]
+        assert [(a.job, a.account) for a in ledger.deferred.jobs()] == [(9, "physics")]
         assert (len(ledger.usage.open_runs()), len(ledger.tunnels.all())) == (1, 1)
         assert ledger.usage.counters()["a"] == 1.5
         ledger.machines.launched("g2", [instance("i-3", "pub3", "g2")], T0 + 130)

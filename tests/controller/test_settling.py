@@ -10,9 +10,9 @@ import pytest
 
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.controller import holds
-from slurm_elastic.controller.deferred import DeferredUpdates
 from slurm_elastic.controller.oversized import bar
 from slurm_elastic.controller.requeues import Requeues
+from slurm_elastic.controller.settling import Settler
 from slurm_elastic.testing.in_memory import Inline
 from tests.controller.looks import Looks
 from tests.controller.world import World
@@ -44,7 +44,7 @@ class Passes:
     def __init__(self, world: World) -> None:
         self.world, self.told = world, Told()
         self.site = replace(world.site, requeues=self.told)
-        self.settler = DeferredUpdates(self.site, Inline())
+        self.settler = Settler(self.site, Inline())
 
     def one(self, *, anew: bool = False) -> list[str]:
         """Do one pass; the calls that the requeued jobs got in it."""
@@ -138,6 +138,6 @@ def test_a_pass_is_due_soon_takes_a_fifth_of_the_time_at_most_and_later_where_on
     world: World, monkeypatch: pytest.MonkeyPatch, took: float, *, fails: bool, due: float
 ) -> None:
     looks = Looks(world, took, fails=fails)
-    monkeypatch.setattr(DeferredUpdates, "_settle", looks)
-    made = DeferredUpdates(world.site, Inline())  # type: ignore[arg-type]
+    monkeypatch.setattr(Settler, "_settle", looks)
+    made = Settler(world.site, Inline())  # type: ignore[arg-type]
     assert looks.begun(made.looks, due) == pytest.approx([-took, due], abs=1e-6)

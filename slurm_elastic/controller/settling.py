@@ -23,7 +23,7 @@ AGAIN = 5.0
 """Seconds after a pass that failed."""
 
 
-class DeferredUpdates:
+class Settler:
     """Passes over holds and requeued jobs. Slurm is only asked while something has to settle:
     holds may stand for days.
     """

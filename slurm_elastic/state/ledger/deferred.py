@@ -1,0 +1,43 @@
+"""The ledger's deferred jobs: how those were before they were kept from public clouds."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+import msgspec
+
+from slurm_elastic.model.memory import Deferral
+from slurm_elastic.state.store.store import Store
+from slurm_elastic.state.store.view import OF_LIST, to_json
+
+
+class DeferredJobs:
+    """Each method is one transaction."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def defer(self, rows: Sequence[Deferral]) -> None:
+        """Remember how these jobs were before they are kept from public clouds."""
+        values = [(r.job, r.account, to_json(r.partitions), r.begin, r.until) for r in rows]
+        with self._store.transaction(None):
+            columns = "job, account, partitions, begin, until"
+            self._store.insert("insert or replace into set_aside", columns, values)
+
+    def jobs(self) -> tuple[Deferral, ...]:
+        """All jobs that are deferred, by number."""
+        return tuple(
+            _deferral_from(r) for r in self._store.select("select * from set_aside order by job")
+        )
+
+    def let_back(self, jobs: Sequence[int]) -> None:
+        """Forget these: they are as they were, or gone."""
+        self._store.execute(None, f"delete from set_aside where job in {OF_LIST}", to_json(jobs))
+
+
+def _deferral_from(row: sqlite3.Row) -> Deferral:
+    """A row as a value."""
+    partitions = msgspec.json.decode(row["partitions"], type=tuple[str, ...])
+    names = ("job", "account", "begin", "until")
+    return Deferral(partitions=partitions, **{name: row[name] for name in names})
