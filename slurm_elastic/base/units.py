@@ -54,9 +54,9 @@ def brief(seconds: float) -> str:
     """
     if not math.isfinite(seconds):
         return "an unknown time"
-    whole = max(0, round(seconds))
+    whole = round(seconds)
     if whole < 60:
-        return f"{whole}s"
+        return f"{max(whole, 0)}s"
     if whole < 600 and whole % 60:
         return f"{whole // 60}m {whole % 60}s"
     minutes = whole // 60
