@@ -154,6 +154,8 @@ def the_same_is_bought(sandbox: Callable[..., Sandbox], tmp_path: Path) -> None:
 
     for mix in MIXES:
         lines += price_lines(time.time() - 5, mix.zone)
+        site.daemon_kill()  # it knows the prices of before for a minute
+        site.daemon_start()
         fields += [site.job(job) for job in run_mix(site, mix)]
         back_to_zero(site)
     lines += [*price_lines(time.time() + 3600, MIXES[-1].zone), ""]
