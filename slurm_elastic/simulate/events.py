@@ -74,7 +74,7 @@ class Moves:
                 return True
             pieces = host.pieces
         elif machines.expected.tracks:
-            keys = machines.expected.keys  # as its ``drop``: a call of each job's costs
+            keys = machines.expected.keys  # as ``drop`` does: a call for each job costs
             del keys[bisect_left(keys, expected)]
         if machines.booked and ready == now:
             self._boots_first(machines, pool, pieces, now)
@@ -163,7 +163,7 @@ class Moves:
             ready = self._boot_for(machines, pool, sales, pieces, now)
         end, expected = self.runs.begin(job, pool, pieces, need, now, ready, idle)
         if machines.expected.tracks:
-            insort(machines.expected.keys, expected)  # as its ``add``
+            insort(machines.expected.keys, expected)  # as ``add`` does
         if shared is not None and shared.share(job) != shared.whole:
             shared.open(job, pieces, ready, expected, idle)
         heappush(self.events, end << 35 | job)
