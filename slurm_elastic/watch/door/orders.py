@@ -178,7 +178,7 @@ def _direct(
         ledger.directives.give(new)
         _record(config, ledger, "directed", new, told(new, now), now)
     then = RULES[type(word)].then(config, word)
-    alone = "" if word.closes or word.is_limit else "they have left, or "
+    alone = "they have left, or " if word.gets_done else ""
     end = f"until: {alone}{word.ended_by}"
     after = end if until is None else f"from {clock(until)} on: {then}"
     return (*(f"no longer: {told(one, now)}" for one in before), told(new, now), after)
