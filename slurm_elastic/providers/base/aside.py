@@ -59,18 +59,29 @@ class AsideHosts(Hosts[Connection]):
 
     def _aside(self, host: str, do: Callable[[], Result]) -> Result:
         places, done, limit = self._places[host], Future[Result](), self._deadline()
-
-        def carry_out() -> None:
-            try:
-                with until(limit):
-                    done.set_result(do())
-            except BaseException as error:  # noqa: BLE001 - it is raised where somebody waits
-                done.set_exception(error)
-            finally:
-                places.release()
-
         with until(limit):
             if not places.acquire(timeout=left()):
                 raise TimeoutError("earlier calls have no answer yet")
-            threading.Thread(target=carry_out, daemon=True).start()
-            return done.result(timeout=left())
+            threading.Thread(target=_carry_out, args=(do, limit, done, places), daemon=True).start()
+            try:
+                return done.result(timeout=left())
+            finally:
+                del done  # as in _carry_out
+
+
+def _carry_out(
+    do: Callable[[], Result],
+    limit: float,
+    done: Future[Result],
+    places: threading.BoundedSemaphore,
+) -> None:
+    try:
+        with until(limit):
+            done.set_result(do())
+    except BaseException as error:  # noqa: BLE001 - it is raised where somebody waits
+        done.set_exception(error)
+    finally:
+        places.release()
+        # Its error has this frame, and this frame it: a connection in that ring would be dropped by
+        # whatever thread collects garbage, which would then wait for the host.
+        del done

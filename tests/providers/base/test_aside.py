@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections.abc import Iterator
@@ -128,3 +129,20 @@ def test_nobody_waits_for_the_end_of_a_connection(
     assert Closes.by is not None
     assert Closes.by.daemon
     doors.forget("a")
+
+
+def test_one_whose_call_failed_ends_at_once_and_not_where_garbage_is_collected(
+    doors: Doors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever thread that is would wait for the host, with whatever lock it holds."""
+    monkeypatch.setattr(Closes, "ended", threading.Event(), raising=False)
+    monkeypatch.setattr(doors, "_opened", lambda _: Closes())
+    doors.means = (TransientError, "Busy")
+    gc.disable()
+    try:
+        with pytest.raises(TransientError):
+            doors.call("a", fails)
+        assert Closes.ended.wait(stretched(10.0))
+    finally:
+        gc.enable()
+    assert Closes.by is not threading.current_thread()
