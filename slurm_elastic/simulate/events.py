@@ -26,7 +26,7 @@ from slurm_elastic.simulate.warm_pool import Warm
 
 END, FALL, ARRIVE, BOOT, CHECK, LOOK, WARN, MOVE = range(8)
 POOLS = 1 << 8  # a batch's payload is batch x this + pool
-_CHECK = CHECK << 32
+_BOOT, _CHECK = BOOT << 32, CHECK << 32
 
 
 class Moves:
@@ -110,7 +110,7 @@ class Moves:
         if count:
             look = machines.put_idle(batch, count, now)
             if look is not None:
-                self._push(look, CHECK, pool)
+                heappush(self.events, look << 35 | _CHECK | pool)
 
     def _let_go(self, machines: PoolMachines, batch: int, count: int, now: int) -> int:
         """Flagged machines go when their job ends, and so do those that serve one job only."""
@@ -214,9 +214,11 @@ class Moves:
         for ready, launched in machines.start(sales, now):
             for batch, part in launched:
                 machines.expect_boot(batch, part, ready)
-                self._push(ready, BOOT, batch * POOLS + pool)
-        self._watch(pool, now)
-        self.queue.shadow = min(self.queue.shadow, now)  # the first job may start sooner now
+                heappush(self.events, ready << 35 | _BOOT | batch * POOLS + pool)
+        if machines.spots:
+            self._watch(pool, now)
+        if now < self.queue.shadow:
+            self.queue.shadow = now  # the first job may start sooner now
 
     def look_again(self, pool: int, now: int) -> None:
         """No job needs the machines that were due and stayed: they may go when due again."""

@@ -54,6 +54,7 @@ class Runs:
         self.first = array("q", [-1]) * len(jobs)
         self.ended = array("q", [-1]) * len(jobs)
         self.where = array("b", [-1]) * len(jobs)
+        self._work, self._limit = jobs.run, jobs.limit
         self.now: dict[int, Run] = {}
         self.saved: dict[int, int] = {}
         self.kept: list[tuple[int, int, int]] = []
@@ -88,7 +89,7 @@ class Runs:
         if self.first[job] < 0:
             self.first[job] = ready
         machines = self.pools[pool]
-        restart, work, mtti = 0, self.jobs.run[job], None
+        restart, work, mtti = 0, self._work[job], None
         if self.saved and job in self.saved:
             restart = self.scenario.checkpoints.restart
             work += restart - self.saved[job]
@@ -98,7 +99,7 @@ class Runs:
                     mtti = self._mtti(machines, pieces, now) if self.saves else 0.0
                     break
         end = ready + work
-        expected = (ready + self.jobs.limit[job] << 32 | job) << 32 | need
+        expected = (ready + self._limit[job] << 32 | job) << 32 | need
         row = (job, pool, machines, pieces, need, now, ready, idle, end, expected, work, restart,
                mtti)  # fmt: skip
         run = _run(Run, row)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slurm_elastic.policies.growth.capacity import Demand, Growth, Slurm, Waiting, bounded
-from slurm_elastic.policies.growth.guarded import grown
+from slurm_elastic.policies.growth.guarded import grown_by
 from slurm_elastic.policies.growth.release import Flagged
 from slurm_elastic.policies.growth.scaling import (
     counts_once,
@@ -25,6 +25,7 @@ DAY = 86400
 WINDOW_LOOK = 60
 _KNOWN = 1000
 _NOTHING = Spent()
+_new = tuple.__new__  # `_new(Waiting, values)` is `Waiting(*values)` in half of the time
 
 
 class _Known(dict[int, Waiting]):
@@ -35,7 +36,7 @@ class _Known(dict[int, Waiting]):
 
     def __missing__(self, job: int) -> Waiting:
         submit = self.jobs.submit[job] + self.start
-        self[job] = one = Waiting(self.need[job], self.jobs.limit[job], submit)
+        self[job] = one = _new(Waiting, (self.need[job], self.jobs.limit[job], submit))
         return one
 
 
@@ -77,6 +78,7 @@ class Grower:
             isinstance(machines.pool.release, Flagged) for _, machines in self.growing
         )
         self.covered: set[int] = set()
+        self._grown = grown_by(self.policy)
         self._once = counts_once(self.policy)
         self._known = _Known(jobs, self.need, start)
         self._costs_nothing = self.money == UNBOUNDED
@@ -94,7 +96,8 @@ class Grower:
     ) -> list[tuple[int, int]]:
         """(pool, machines) to launch now; with ``own``, for jobs that may have no public ones."""
         for _, machines in self.growing:
-            if machines.room_now():
+            room = machines.room_now()
+            if room:
                 break
         else:
             return []
@@ -103,7 +106,7 @@ class Grower:
             pools = [one for one in pools if not one[1].pool.public]
         queue = queue if self.depth is None else queue[: self.depth]
         demand = self.demand(queue, head, running, now)
-        growth = grown(self.policy, demand)
+        growth = self._grown(demand)
         if growth is not None and self._is_capped:
             growth = bounded(growth, demand, self.caps, _NOTHING)
         if growth is not None and not pools:
@@ -113,10 +116,9 @@ class Grower:
             self.covered.update(queue)
         if growth is None:
             return self._for_head(queue, running, pools)
-        if len(pools) == 1:
-            index, machines = pools[0]
-            count = min(growth.machines, machines.room_now())
-            return [(index, count)] if count > 0 else []
+        if len(pools) == len(self.growing) == 1:
+            count = min(growth.machines, room)
+            return [(pools[0][0], count)] if count > 0 else []
         return spread(growth.machines, [(index, one.room_now()) for index, one in pools])
 
     def _for_head(
@@ -183,7 +185,7 @@ class Grower:
         known = self._known
         if len(known) > 2 * len(queue) + _KNOWN:
             known.clear()
-        waiting = fresh = [known[job] for job in queue]
+        waiting = fresh = list(map(known.__getitem__, queue))
         if self._once:
             pairs = zip(queue, waiting, strict=True)
             fresh = [job for index, job in pairs if index not in self.covered]

@@ -61,7 +61,7 @@ class GrowthContract:
         """None, or machines and a reason that a person can read; GrowthError otherwise."""
         for demand in demands():
             growth = grown(policy, demand)
-            assert growth is None or growth.reason.strip(), demand
+            assert growth is None or str(growth.reason).strip(), demand
             assert excess(policy, demand) >= 0, demand
 
     def test_the_same_facts_have_the_same_answer(self, policy: AnyGrowth) -> None:

@@ -241,7 +241,7 @@ def test_a_window_of_one_day_is_open_from_its_begin_to_before_its_end() -> None:
 def test_why_a_policy_grows_is_told_with_its_figures() -> None:
     six = queue(6, 180)
     told = [
-        policy.grow(demand)
+        (growth.machines, str(growth.reason))
         for policy, demand in (
             (OnDemand(), asked(queue(3, 100, nodes=2))),
             (SteadyStream(), Demand(now=NOW)),
@@ -257,6 +257,7 @@ def test_why_a_policy_grows_is_told_with_its_figures() -> None:
             (SemiElastic(), Demand(now=NOW, queue=queue(1, 60, nodes=2), busy=5)),
             (SemiElastic(), Demand(now=NOW, queue=queue(1, 60), busy=1, head_start=NOW + 291)),
         )
+        if (growth := policy.grow(demand))
     ]
     assert told == [
         (6, "3 new jobs wait for 6 nodes"),

@@ -68,11 +68,23 @@ class Demand(Struct, frozen=True, kw_only=True):
         return sum(job.limit for job in self.queue)
 
 
+class Late(NamedTuple):
+    """A reason that is put into words where somebody reads it, by ``str``: a simulation asks
+    thousands of times, and reads none.
+    """
+
+    wait: int
+    limit: int
+
+    def __str__(self) -> str:
+        return f"the head would have waited {brief(self.wait)}, over {brief(self.limit)}"
+
+
 class Growth(NamedTuple):
     """So many machines more, and why."""
 
     machines: int
-    reason: str
+    reason: str | Late
 
 
 class Slurm(Policy, frozen=True, tag="slurm"):
@@ -209,7 +221,10 @@ class SemiElastic(Policy, frozen=True, tag="semi_elastic"):
     def grow(self, demand: Demand) -> Growth | None:
         """The chosen size, less machines idle and booting."""
         why = self._too_long(demand) if demand.queue else None
-        return None if why is None else _less(self.wanted(demand.queue), demand, why)
+        if why is None:
+            return None
+        count = self.wanted(demand.queue) - demand.idle - demand.booting
+        return Growth(count, why) if count > 0 else None
 
     def wanted(self, queue: Sequence[Waiting]) -> int:
         """The nodes that the queue is worth by ``size``."""
@@ -225,7 +240,7 @@ class SemiElastic(Policy, frozen=True, tag="semi_elastic"):
                 first = nodes
         return long + (first or 0)
 
-    def _too_long(self, demand: Demand) -> str | None:
+    def _too_long(self, demand: Demand) -> str | Late | None:
         nodes, _, submit = demand.queue[0]
         up = demand.idle + demand.busy + demand.booting
         if nodes > up:
@@ -234,9 +249,7 @@ class SemiElastic(Policy, frozen=True, tag="semi_elastic"):
         if start is None:
             return "the head would never start"
         wait = (start if start > now else now) - submit
-        if wait <= self.wait_limit:
-            return None
-        return f"the head would have waited {brief(wait)}, over {brief(self.wait_limit)}"
+        return Late(wait, self.wait_limit) if wait > self.wait_limit else None
 
 
 class OwnGrowth(Policy, frozen=True, tag="own"):
@@ -282,11 +295,6 @@ def _for_head(demand: Demand) -> Growth | None:
         return None
     count = demand.queue[0].nodes - demand.idle
     return Growth(count, "nothing runs, and the head needs more") if count > 0 else None
-
-
-def _less(wanted: int, demand: Demand, reason: str) -> Growth | None:
-    count = wanted - demand.idle - demand.booting
-    return Growth(count, reason) if count > 0 else None
 
 
 def bounded(growth: Growth, demand: Demand, bounds: Bounds, spent: Spent) -> Growth:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from slurm_elastic.base.errors import GrowthError, bounded, of_stranger
@@ -26,7 +27,12 @@ def grown(policy: AnyGrowth, demand: Demand) -> Growth | None:
         return None
     if not (isinstance(found, Growth) and _counts(found[0]) and isinstance(found[1], str)):
         raise _nonsense(policy, found, "None or Growth(machines, reason), machines 0 or more")
-    return Growth(found.machines, bounded(found.reason)) if found.machines else None
+    return Growth(found.machines, bounded(str(found.reason))) if found.machines else None
+
+
+def grown_by(policy: AnyGrowth) -> Callable[[Demand], Growth | None]:
+    """The same, for whoever asks one policy often: nothing is in between where it is our own."""
+    return partial(grown, policy) if isinstance(policy, OwnGrowth) else policy.grow
 
 
 def surplus(policy: SteadyStream | OwnGrowth, demand: Demand) -> int:

@@ -292,7 +292,7 @@ def _growth(now: GroupSnapshot) -> tuple[tuple[ScaleUp, ...], tuple[int, ...], s
         covered = tuple(sorted({job.id for job in now.queue}))
     if answer is None:
         return _head_start(now), covered, None
-    starts = tuple(ScaleUp(name, count, answer.reason) for name, count in parts)
+    starts = tuple(ScaleUp(name, count, str(answer.reason)) for name, count in parts)
     missing = answer.machines - sum(count for _, count in parts)
     return starts, covered, _unserved(now, answer, missing) if missing > 0 else None
 
