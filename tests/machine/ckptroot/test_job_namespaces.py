@@ -18,6 +18,8 @@ from slurm_elastic.machine.ckptroot.site import Refused
 
 from .helpers import ROOT
 
+NO_PROCESS = 2**22 + 1
+"""Above the kernel's PID_MAX_LIMIT: a low one may be ours, in a namespace of processes."""
 PAYLOAD = Payload(("script",), {}, "/", 0o22, 2000, 2000, (2000,))
 
 
@@ -29,7 +31,7 @@ class Bed:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
         self.done: list[object] = []
-        self.says: list[dict[str, Any] | None] = [{"init": 12}]
+        self.says: list[dict[str, Any] | None] = [{"init": NO_PROCESS}]
         self.waits: list[float] = []
         self.middle = subprocess.Popen(["/bin/sleep", "600"])
         way = SimpleNamespace(close=self.middle.kill)
@@ -55,7 +57,7 @@ def bed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bed]:
 
 
 def test_an_answer_is_waited_for_as_long_as_there_is_time(bed: Bed) -> None:
-    assert (bed.inside.init, bed.waits) == (12, [30.0])
+    assert (bed.inside.init, bed.waits) == (NO_PROCESS, [30.0])
     bed.says, bed.waits = [None, {"ended": 256}, None, {"pid": 1}], []
     assert bed.inside.ask("start", 30.0, so="much") == {"pid": 1}
     assert (bed.done, bed.waits) == ([{"do": "start", "so": "much"}], [30.0, 29.0, 28.0, 27.0])
@@ -115,7 +117,7 @@ def test_a_namespace_that_cannot_be_opened_leaves_nothing_open(bed: Bed) -> None
     assert not os.get_inheritable(bed.inside.numbers)
     bed.middle.kill()
     os.waitid(os.P_PID, bed.middle.pid, os.WEXITED | os.WNOWAIT)
-    before, bed.says = os.listdir("/proc/self/fd"), [{"init": 12}]
+    before, bed.says = os.listdir("/proc/self/fd"), [{"init": NO_PROCESS}]
     with pytest.raises(OSError):
         JobNamespaces(PAYLOAD)
     assert len(os.listdir("/proc/self/fd")) == len(before)
