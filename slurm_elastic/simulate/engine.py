@@ -180,7 +180,7 @@ class Engine(Moves):
 
     def _look_again(self, now: int) -> None:
         """Machines that were due while jobs waited may go once none waits."""
-        if not self.queue.waiting:
+        if self.postponed and not self.queue.waiting:
             self.postponed = False
             for pool in range(len(self.pools)):
                 self.look_again(pool, now)
@@ -194,8 +194,7 @@ class Engine(Moves):
                 launched = True
         if launched and len(queue.waiting) > 1:
             queue.schedule(now)
-            if self.postponed:
-                self._look_again(now)
+            self._look_again(now)
 
     def _look(self, event: int, now: int) -> None:
         """Release what is due, or ask a growth policy that looks at intervals."""
@@ -218,8 +217,7 @@ class Engine(Moves):
         self.purchases.review(now, waited_for=bool(self.queue.waiting))
         if self.queue.waiting and (self.direct or self.queue.stale):
             self.queue.schedule(now)
-            if self.postponed:
-                self._look_again(now)
+            self._look_again(now)
         if not self.direct:
             self._launch(now)
             self.grower.flag(self.queue.waiting, len(self.runs.now), now)
