@@ -60,10 +60,9 @@ class TestMap:
         old = _before(self._place / name, path).get(line)
         every = frozenset[str]().union(*seen.values())
         beside = frozenset(test for test in self._seconds if test.startswith(tuple(mirrored)))
-        tests = every if old is None else seen.get(old, beside)
+        tests = (every if old is None else seen.get(old)) or every | beside
         # Those of no folder that name it, and saw no line, killed the processes that ran it.
-        blind = frozenset(test for test in beside - every if test.startswith("tests/test_"))
-        tests = (tests | blind) or every | beside
+        tests |= {test for test in beside - every if test.startswith("tests/test_")}
         new = self._changed()
         changed = [file for own in mirrored for file in new if file.startswith(own)]
         # And those of no folder of which a test has seen it: they may have got another one for it.

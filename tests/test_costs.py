@@ -206,6 +206,17 @@ def test_a_job_uses_a_machine_no_longer_than_that_was_there(tmp_path: Path) -> N
     assert sum(sums.values()) == 60 * 100
 
 
+def test_a_machine_that_was_paid_before_the_span_alone_is_charged_nothing(tmp_path: Path) -> None:
+    """It is read with the others: of a cloud by the hour it could have been paid into the span."""
+    config = configfile.load(config_file(tmp_path))
+    with closing(Ledger(config.state / "ledger.db")) as ledger:
+        ledger.machines.adopt(machine("pub1", T, 0.36), "burst", T)
+        ledger.machines.ended("aws", ["i-pub1"], "idle", T + 600)
+        books = read_books(config, ledger, T + 610, None, T + 3600)
+    assert [one.instance.id for one in books.machines] == ["i-pub1"]
+    assert list(charges(books)) == []
+
+
 # the command
 
 

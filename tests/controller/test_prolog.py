@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -346,6 +347,26 @@ def test_a_newcomer_does_not_wait_out_a_slow_pause(
     slurm.set_job(8, "CONFIGURING", nodes=("pub2",))
     slurm.set_node("pub2", *UP)
     assert connect(8, "pub2").answer() == "go nodes are up\n"
+
+
+def test_a_newcomer_brings_no_look_sooner_than_the_quickest_pace(
+    serve: Serve, connect: Connect, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[float] = []
+    nodes = slurm.nodes
+
+    def seen(names: Sequence[str] | None = None) -> Mapping[str, SlurmNode]:
+        looks.append(time.monotonic())
+        return nodes(names)
+
+    monkeypatch.setattr(slurm, "nodes", seen)
+    poll = 0.2
+    serve(poll=poll, slow_poll=poll)
+    for job in range(4):
+        starting(slurm, job, f"n{job}")
+        connect(job, f"n{job}")
+        wait_until(lambda many=job: len(looks) > many)
+    assert all(later - one >= poll for one, later in pairwise(looks))
 
 
 def test_a_nudge_ends_a_slow_pause(serve: Serve, connect: Connect, slurm: FakeSlurm) -> None:

@@ -238,6 +238,17 @@ def test_of_two_machines_the_one_that_serves_stays(world: World) -> None:
     assert world.alive() == [machine]
 
 
+def test_a_round_says_how_many_deletions_its_cap_leaves_for_the_next(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    (machine,) = up(world, "pub1")
+    for number in range(12):
+        add(world, machine, f"pub-double-{number}", generation=f"g-{number}", address="")
+    world.advance(world.config.timings.grace + 600)
+    assert world.alive() == [machine]
+    assert "deletions capped cloud=pub waiting=2" in caplog.text
+
+
 def test_a_job_is_not_killed_for_a_double_that_cannot_be_told_apart(world: World) -> None:
     (machine,) = up(world, "pub1")
     world.slurm.set_node("pub1", address="pub1")  # by its name, as the site's DNS has it

@@ -433,6 +433,7 @@ def test_sensible_combinations_are_let_be() -> None:
     assert misfits(SemiElastic(), Delayed(before_end=60), 3600, boot=60) == []
     assert misfits(SteadyStream(), Flagged(), 1) == []
     assert misfits(OnDemand(), AtOnce(), 1) == []
+    assert misfits(Slurm(), Idle(seconds=0), 1) == [], "no boot is waited for, unless one is told"
 
 
 def test_policies_by_their_text() -> None:

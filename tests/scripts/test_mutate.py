@@ -165,18 +165,24 @@ def test_tests_are_chosen_by_the_lines_that_they_ran_through(mutate: Any, tmp_pa
         f'<testcase classname="tests.test_a" name="test_{name}" time="{seconds}"/>'
         for name, seconds in (("b", 9), ("c", 1))
     )
+    cases += '<testcase classname="tests.test_loose" name="test_d" time="2"/>'
+    (tmp_path / "tests" / "test_loose.py").write_text("def test_d(): ...\n")
+    (place / "tests" / "test_loose.py").write_text("def test_d(): ...\n")
     (place / "junit.xml").write_text(f"<testsuite>{cases}</testsuite>")
     path = tmp_path / "slurm_elastic" / "a.py"
     path.write_text("new\none\ntwo\nthree\n")
     known = mutate.chosen.TestMap.of(tmp_path)
     b, c = "tests/test_a.py::test_b", "tests/test_a.py::test_c"
-    assert known.seeing(path, 4, ["tests/"]) == ["tests/test_new.py", c]
+    blind = "tests/test_loose.py::test_d"
+    assert known.seeing(path, 4, ["tests/"]) == ["tests/test_new.py", c, blind]
     assert known.seeing(path, 3, ["tests/test_a"]) == [c, b]
     (tmp_path / "tests" / "test_last.py").write_text("")
     known = mutate.chosen.TestMap.of(tmp_path)
     changed = ["tests/test_new.py", "tests/test_last.py"]
     assert known.seeing(path, 4, [*changed, "tests/test_a.py"]) == [*changed, c]
     assert known.seeing(path, 2, ["tests/test_a"]) == [c, b], "run on import: all of the module"
+    named = known.seeing(path, 2, ["tests/test_a", "tests/test_loose"])
+    assert named == [c, blind, b], "and what names it in no folder"
     (tmp_path / "tests" / "test_a.py").write_text("def test_d(): ...\n")
     known = mutate.chosen.TestMap.of(tmp_path)
     assert known.seeing(path, 4, ["tests/other"]) == ["tests/test_a.py"], "it has another test"
