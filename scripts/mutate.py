@@ -245,10 +245,18 @@ def tried(trial: Trial, mutant: mutants.Mutant, reason: str | None) -> str:
     return "survived"
 
 
-def score(name: str, counts: Mapping[str, int]) -> str:
-    """One line: equivalent ones are in neither part of the score."""
+def percent(counts: Mapping[str, int]) -> float:
+    """Of the changes that a test could see, those that one noticed: equivalent ones are in neither
+    part.
+    """
     killed, survived = counts.get("killed", 0), counts.get("survived", 0)
-    share = f"{killed / (killed + survived):.1%}" if killed + survived else "-"
+    return 100.0 * killed / (killed + survived) if survived else 100.0
+
+
+def score(name: str, counts: Mapping[str, int]) -> str:
+    """One line."""
+    killed, survived = counts.get("killed", 0), counts.get("survived", 0)
+    share = f"{percent(counts):.1f}%" if killed + survived else "-"
     return (
         f"{name:12} tried {sum(counts.values()):4}  killed {killed:4}  equivalent "
         f"{counts.get('equivalent', 0):3}  survived {survived:3}  score {share}"
@@ -264,7 +272,7 @@ def areas(given: argparse.Namespace) -> Iterator[tuple[str, list[Path]]]:
 
 
 def main() -> int:
-    """Exit 1 where a mutant survived."""
+    """Exit 1 where more of an area's mutants survived than may."""
     parser = argparse.ArgumentParser(prog="scripts/mutate")
     parser.add_argument("paths", nargs="*", help="modules or folders")
     parser.add_argument(
@@ -272,6 +280,10 @@ def main() -> int:
     )
     parser.add_argument("--sample", type=int, metavar="N", help="lines of each area; 0: all of all")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--least", type=float, default=100.0, metavar="PERCENT",
+        help="of each area that have to be noticed (default: all)",
+    )  # fmt: skip
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="so many side by side")
     parser.add_argument("--tests", nargs="+", default=[], help="in place of those that see a line")
     parser.add_argument("--learn", action="store_true", help="note which tests see which lines")
@@ -297,9 +309,9 @@ def main() -> int:
                 some = mutants.sampled(modules, given.kind, count, given.seed)
                 keys = [(str(one.path.relative_to(REPO)), one.was, one.made) for one in some]
                 counts = Counter(pool.map(_tried, zip(some, map(why.get, keys), strict=True)))
-                summary.append((counts["survived"], score(name, counts)))
+                summary.append((percent(counts), score(name, counts)))
     print(*(line for _, line in summary), sep="\n")
-    return 1 if any(left for left, _ in summary) else 0
+    return 1 if any(noticed < given.least for noticed, _ in summary) else 0
 
 
 def _modules(path: Path) -> list[Path]:

@@ -22,6 +22,7 @@ import msgspec
 from msgspec import Struct
 
 from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.config import Config
 from slurm_elastic.controller.host_keys import HostKey, printed_keys
 from slurm_elastic.controller.ssh_file import (
     PushError,
@@ -115,8 +116,7 @@ class BootTrial:
         work, order = self._work, self._order
         key = work / "login"
         run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "check", "-f", key])
-        head = f"{network.HEAD}:6817"
-        config = configuration(order.cloud, head, order.heartbeat, key, self._head.key)
+        config = self._configuration(key)
         public = key.with_suffix(".pub").read_text(encoding="utf-8").strip()
         card = Card(
             address=network.address(0), gateway=network.HEAD, bits=network.BITS, mac=network.mac(0)
@@ -138,6 +138,11 @@ class BootTrial:
         )  # fmt: skip
         self._machine = machine.start(self._spec, work / "qemu.out")
         return identity
+
+    def _configuration(self, key: Path) -> Config:
+        """By which it joins; ``key`` is of who logs in."""
+        order, head = self._order, f"{network.HEAD}:6817"
+        return configuration(order.cloud, head, order.heartbeat, key, self._head.key)
 
     def _drives(self, identity: Identity) -> tuple[str, ...]:
         """The drive by which some clouds tell a machine who it is."""

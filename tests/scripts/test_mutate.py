@@ -147,6 +147,16 @@ def test_the_score_is_that_of_changes_a_test_could_see(mutate: Any) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("counts", "percent"),
+    [({"killed": 9, "survived": 1}, 90.0), ({"equivalent": 3}, 100.0), ({"survived": 2}, 0.0)],
+)
+def test_what_no_test_could_see_is_in_no_part_of_a_score(
+    mutate: Any, counts: dict[str, int], percent: float
+) -> None:
+    assert mutate.percent(Counter(counts)) == percent
+
+
 def test_tests_are_chosen_by_the_lines_that_they_ran_through(mutate: Any, tmp_path: Path) -> None:
     place = tmp_path / mutate.chosen.PLACE
     for root in (tmp_path, place):

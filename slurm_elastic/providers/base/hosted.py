@@ -216,16 +216,15 @@ class HostedProvider(ABC, Generic[Kind]):
         refusal: ProviderError | None = None
         if count < len(missing):
             refusal = CapacityError(self.name, "NoSlots", f"{host}: {why}")
-        if live or (count and missing):
-            # One that was made but not started is of a call that was cut off in between.
-            halves = [n for n, m in live.items() if m.half]
-            nodes = [*halves, *missing[:count]]
+        # One that was made but not started is of a call that was cut off in between.
+        halves = [n for n, m in live.items() if m.half]
+        nodes = [*halves, *missing[:count]]
 
-            def run(node: str) -> None:
-                self._run(spec, node, kind)
+        def run(node: str) -> None:
+            self._run(spec, node, kind)
 
-            refused = until_refused(nodes, self._hosts.in_time(run), self._threads)[1]
-            refusal = refused or refusal
+        refused = until_refused(nodes, self._hosts.in_time(run), self._threads)[1]
+        refusal = refused or refusal
         standing = [m.machine for m in self._look(host) if not m.ended and m.node in spec.nodes]
         machines = [one for one in standing if one.generation == spec.generation]
         return launched(self.name, spec, machines, refusal)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
 import signal
 from collections.abc import Iterator
 
@@ -85,6 +87,27 @@ def one() -> Iterator[Child]:
     found = Child(_forked())
     yield found
     found.end()
+
+
+def test_what_is_left_of_its_group_ends_with_it() -> None:
+    left, kept = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.setsid()
+        os.fork()
+        os.write(kept, b".")
+        signal.pause()
+        os._exit(0)
+    os.close(kept)
+    both = 0
+    while both < 2:
+        both += len(os.read(left, 2))
+    Child(pid).end()
+    with os.fdopen(left, "rb") as held:
+        ready, _, _ = select.select([held], [], [], LONG)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+        assert ready == [held], "the other one has it still"
 
 
 def test_a_signal_reaches_it_and_its_end_is_told(one: Child) -> None:

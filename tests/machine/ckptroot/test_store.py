@@ -143,6 +143,16 @@ def test_a_request_says_what_it_wants_and_for_how_long(store: Store) -> None:
     assert Request("1", "release") == Request("1", "release", stop=False, within=0.0)
 
 
+@pytest.mark.parametrize(("owner", "taken"), [(1233, True), (0, True), (1234, False), (7, False)])
+def test_a_request_is_slurmusers_or_roots(tmp_path: Path, owner: int, *, taken: bool) -> None:
+    site = Site(cluster="t", directory=tmp_path, key=b"k" * 64, reader=(1233, 1234))
+    store = Store(site, 7)
+    store.path.mkdir(parents=True)
+    store.replace("request", json.dumps({"id": 1, "verb": "release"}).encode(), 0o600)
+    os.chown(store.path / "request", owner, 0)
+    assert (store.request() is not None) is taken
+
+
 # images
 
 

@@ -282,6 +282,15 @@ def test_a_tmpdir_that_the_job_has_is_its_own_whatever_its_age(
     assert set(one.found(())) == {str(place / "own"), str(place / "own" / "early")}
 
 
+def test_all_is_its_own_where_it_has_a_place_to_itself(
+    place: Path, other: subprocess.Popen[bytes]
+) -> None:
+    as_user("open('early', 'w').write('1')", place)
+    one = TempFiles(CALLER, place.parent, place.parent / "left.json", (str(place),))
+    one.since += int(3600e9)
+    assert set(one.found(())) == {str(place / "early")}
+
+
 def test_too_much_is_refused_with_the_amount(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = new(place)
     as_user("open('big', 'wb').write(b'x' * (3 << 20))", place)

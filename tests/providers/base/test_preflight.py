@@ -10,7 +10,7 @@ import pytest
 from slurm_elastic.base.errors import AuthError, ProviderError, TransientError
 from slurm_elastic.model.cluster import Market, Pool
 from slurm_elastic.model.finding import Finding
-from slurm_elastic.providers.base.preflight import Look, affordable, most, size
+from slurm_elastic.providers.base.preflight import Look, affordable, asked, most, size
 
 LOOK = Look("allow it", "look at the cloud")
 
@@ -47,6 +47,15 @@ def test_what_was_found_is_told() -> None:
         Finding.note("image 1", "an old one"),
         Finding.wrong("images", "Gone: no more images", "an image", "look at the cloud"),
     ]
+
+
+def test_pools_that_take_no_such_type_ask_for_nothing() -> None:
+    pool = Pool(
+        name="p", cloud="aws", nodes=("n1",), cpus=2, real_memory=4000,
+        markets=(Market.SPOT,), instance_types=("c5.large",),
+    )  # fmt: skip
+    assert asked([pool], {"m5.large": 2.0}, None) == (0.0, 0.0)
+    assert asked([pool], {"c5.large": 2.0}, None) == (2.0, 2.0)
 
 
 @pytest.mark.parametrize(("bound", "machines"), [(None, 3), (2, 2), (0, 0), (9, 3)])
