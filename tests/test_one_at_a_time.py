@@ -76,6 +76,25 @@ def test_what_two_report_at_once_is_all_remembered(
     assert ledger.health.all() == (mine, others)
 
 
+class Read(frozenset[str]):
+    """``add`` is called while one is added."""
+
+    add: Callable[[], None]
+
+    def __or__(self, more: Any) -> Any:
+        self.add()
+        return frozenset(self).union(more)
+
+
+def test_two_clouds_that_were_read_at_once_are_both_known(ledger: Any) -> None:
+    other = Meanwhile(ledger.store.lock, lambda: ledger.machines.read_whole("b", 5.0))
+    ledger.machines._read = Read()
+    Read.add = other
+    ledger.machines.read_whole("a", 5.0)
+    other.end()
+    assert ledger.machines.clouds_read() == {"a", "b"}
+
+
 def test_of_two_whose_writes_fail_at_once_both_go_on_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
