@@ -50,10 +50,10 @@ class TestMap:
         return cls(repo) if (repo / PLACE / "coverage").exists() else None
 
     def seeing(self, path: Path, line: int, mirrored: Sequence[str]) -> list[str]:
-        """The tests that run through a line, those that mirror its module first, and before all
-        others the files of these that have changed since. A line that is run on import is seen by
-        each test of its module, and those that mirror it: they may run it in a process that is
-        killed before it can say so.
+        """The tests that run through a line, those of its module's file first, then those that
+        mirror it, and before all others the files of these that have changed since. A line that is
+        run on import is seen by each test of its module, and those that mirror it: they may run it
+        in a process that is killed before it can say so.
         """
         name = str(path.relative_to(self._repo))
         seen = self._seen(name)
@@ -69,7 +69,9 @@ class TestMap:
         loose = {t.partition("::")[0] for t in tests if t.startswith("tests/test_")}
         changed += [file for file in new if file in loose]
         left = [t for t in tests if t.partition("::")[0] not in changed and not _far(t, mirrored)]
-        left.sort(key=lambda t: (not t.startswith(tuple(mirrored)), self._seconds[t]))
+        own = tuple(file for file in mirrored if file.endswith(f"/test_{path.stem}.py"))
+        firsts = (own, tuple(mirrored))
+        left.sort(key=lambda t: (*(not t.startswith(one) for one in firsts), self._seconds[t]))
         return list(dict.fromkeys([*changed, *self._there(self._affordable(left))]))
 
     def _there(self, tests: Sequence[str]) -> Iterator[str]:

@@ -193,6 +193,8 @@ def test_tests_are_chosen_by_the_lines_that_they_ran_through(mutate: Any, tmp_pa
     assert known.seeing(path, 2, ["tests/test_a"]) == [c, b], "run on import: all of the module"
     named = known.seeing(path, 2, ["tests/test_a", "tests/test_loose"])
     assert named == [c, blind, b], "and what names it in no folder"
+    files = ["tests/test_loose.py", "tests/test_a.py"]
+    assert known.seeing(path, 2, files) == [c, b, blind], "those of its own file first"
     (tmp_path / "tests" / "test_a.py").write_text("def test_d(): ...\n")
     known = mutate.chosen.TestMap.of(tmp_path)
     assert known.seeing(path, 4, ["tests/other"]) == ["tests/test_a.py"], "it has another test"
