@@ -49,13 +49,21 @@ def test_what_was_found_is_told() -> None:
     ]
 
 
-def test_pools_that_take_no_such_type_ask_for_nothing() -> None:
+@pytest.mark.parametrize(
+    ("sizes", "least", "greatest"),
+    [
+        ({"m5.large": 2.0}, 0.0, 0.0),
+        ({"c5.large": 2.0, "c5.xlarge": 4.0, "m5.large": 9.0}, 2.0, 4.0),
+    ],
+)
+def test_a_pool_asks_for_one_of_its_smallest_and_for_all_of_its_largest(
+    sizes: dict[str, float], least: float, greatest: float
+) -> None:
     pool = Pool(
         name="p", cloud="aws", nodes=("n1",), cpus=2, real_memory=4000,
-        markets=(Market.SPOT,), instance_types=("c5.large",),
+        markets=(Market.SPOT,), instance_types=("c5.large", "c5.xlarge"),
     )  # fmt: skip
-    assert asked([pool], {"m5.large": 2.0}, None) == (0.0, 0.0)
-    assert asked([pool], {"c5.large": 2.0}, None) == (2.0, 2.0)
+    assert asked([pool], sizes, None) == (least, greatest)
 
 
 @pytest.mark.parametrize(("bound", "machines"), [(None, 3), (2, 2), (0, 0), (9, 3)])
