@@ -204,6 +204,16 @@ def test_of_a_call_whose_machines_are_gone_none_is_ordered_again(nova: Nova) -> 
     assert nova.orders == []
 
 
+def test_what_is_over_of_a_later_call_is_not_waited_for(nova: Nova) -> None:
+    many = tuple(f"m{n}" for n in range(250))
+    nova.gone = [server("", 100, n, 100) for n in range(100)]
+    waits = UnconfirmedOrders("stack", 60.0, nova.monotonic)
+    with waits.order("g1", ["m105"], lambda _: False):
+        pass
+    launch(nova, spec(*many), unconfirmed=waits)
+    assert [start for start, _ in nova.orders] == [0, 200]
+
+
 def test_one_that_never_had_a_host_says_nothing_of_its_call(nova: Nova) -> None:
     nova.gone = [server("", 0, n, 2, placed=False) for n in range(2)]
     assert nodes(launch(nova)) == ["n1", "n2"]
@@ -344,12 +354,14 @@ def test_a_quota_that_cuts_a_call_is_no_refusal(
 # what is believed
 
 
-def test_the_schedulers_word_is_waited_for(nova: Nova) -> None:
+@pytest.mark.parametrize("at_once", [(), ("n1",)])
+def test_the_schedulers_word_is_waited_for(nova: Nova, at_once: Sequence[str]) -> None:
     nova.then = lambda start, some: nova.makes(start, some, status="BUILD", placed=False)
 
     def placed() -> None:
-        if nova.now > 1003:
-            nova.there = [replace(one, placed=True) for one in nova.there]
+        nova.there = [
+            replace(one, placed=nova.now > 1003 or one.node in at_once) for one in nova.there
+        ]
 
     nova.meanwhile = placed
     assert nodes(launch(nova)) == ["n1", "n2"]
