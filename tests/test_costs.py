@@ -69,6 +69,19 @@ def test_other_keys(books: Books) -> None:
     assert (day.key, day.micro, day.micro_unused) == ("2027-01-15", 1_080_000, 830_000)
 
 
+def test_types_of_the_same_name_are_told_apart_by_their_cloud(books: Books) -> None:
+    """Clouds name their types as they like: a small one is another machine in each."""
+    (pub1,) = (m for m in books.machines if m.instance.node == "pub1")
+    large = replace(pub1, instance=replace(pub1.instance, instance_type="large"))
+    others = [m for m in books.machines if m is not pub1]
+    found = report(books._replace(machines=[large, *others]), By.TYPE)
+    dearest_first = [("aws/small", 720_000), ("aws/large", 360_000), ("own/small", 0)]
+    assert list(lines(found).items()) == dearest_first
+    unused = {line.key: line.micro_unused for line in found.lines}
+    assert unused == {"aws/small": 620_000, "aws/large": 210_000, "own/small": 0}
+    assert lines(report(books, By.TYPE, uid=65534)) == {"aws/small": 200_000}
+
+
 def test_an_hour_costs_what_its_machine_costs_whatever_time_was_asked_for(books: Books) -> None:
     found = report(books, By.ACCOUNT)
     hours = {f"({x.key})" if x.unused else x.key: x.hours * 3600 for x in found.lines}
@@ -248,6 +261,12 @@ def test_the_table_fits_and_says_that_the_sums_were_checked(
     assert "$0.200000   0.56  0.3600  18.5 %" in out
     assert "checked: parts sum to the charge in each of 5 pieces" in out
     assert out.splitlines()[0] == "Cost by account from 2027-01-01 00:00 to 2027-01-15 10:00 (UTC)"
+
+
+def test_the_page_in_the_browser_offers_each_key() -> None:
+    script = Path(cost.__file__).parents[1] / "watch" / "web" / "static" / "cost.js"
+    (keys,) = re.findall(r"^const KEYS = (.*);$", script.read_text(), re.MULTILINE)
+    assert json.loads(keys) == list(By)
 
 
 def test_no_name_of_an_account_makes_a_row_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:

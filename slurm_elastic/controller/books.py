@@ -51,10 +51,11 @@ class By(StrEnum):
     POOL = "pool"
     MARKET = "market"
     CLOUD = "cloud"
+    TYPE = "type"
     DAY = "day"
 
 
-OF_MACHINES = frozenset({By.POOL, By.MARKET, By.CLOUD, By.DAY})
+OF_MACHINES = frozenset({By.POOL, By.MARKET, By.CLOUD, By.TYPE, By.DAY})
 """Keys that an unused part of a machine has, too."""
 
 
@@ -354,6 +355,8 @@ def _of_machine(by: By, machine: Machine, hour: Hour) -> str:
         return str(machine.instance.market)
     if by is By.CLOUD:
         return machine.instance.cloud
+    if by is By.TYPE:
+        return f"{machine.instance.cloud}/{machine.instance.instance_type}"
     return f"{datetime.fromtimestamp(hour.begin / 1000, UTC):%Y-%m-%d}" if by is By.DAY else ""
 
 

@@ -6,7 +6,7 @@ import { figure, table } from "./parts.js";
 import { clock, count, day, micro } from "./words.js";
 
 export const ofStatus = false;
-const KEYS = ["account", "user", "job", "partition", "pool", "market", "cloud", "day"];
+const KEYS = ["account", "user", "job", "partition", "pool", "market", "cloud", "type", "day"];
 const SPANS = { "": "this month (UTC)", "1d": "the last 24 hours", "7d": "the last 7 days", "30d": "the last 30 days", "90d": "the last 90 days" };
 const FIRST = 30, DAY = 86400;
 
