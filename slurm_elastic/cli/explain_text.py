@@ -126,17 +126,22 @@ def _without(reason: str, decision: Decision) -> Decision:
 
 
 def _last_times(decisions: Sequence[Decision]) -> list[tuple[Decision, str]]:
-    """The last decision of each kind and cause, by time, and how often it was taken before."""
+    """The last decision of each kind and cause, by time, and how often it was taken in all; it is
+    about all that these were about, the last ones first.
+    """
     found: dict[tuple[str, str], list[Decision]] = {}
     for decision in decisions:
         found.setdefault((decision.kind, generalised(decision.reason)), []).append(decision)
-    last = [
-        (all_of[-1], f"{len(all_of)} times since {_clock(all_of[0].at, day=True)}")
-        if all_of[1:]
-        else (all_of[0], "")
-        for all_of in found.values()
-    ]
-    return sorted(last, key=lambda one: one[0].at)
+    return sorted((_as_one(all_of) for all_of in found.values()), key=lambda one: one[0].at)
+
+
+def _as_one(decisions: Sequence[Decision]) -> tuple[Decision, str]:
+    last = decisions[-1]
+    if len(decisions) == 1:
+        return last, ""
+    subjects = dict.fromkeys(name for one in reversed(decisions) for name in one.subjects)
+    often = f"{len(decisions)} times since {_clock(decisions[0].at, day=True)}"
+    return replace(last, subjects=tuple(subjects)), often
 
 
 def _printed(console: Console, write: Callable[[], None]) -> list[str]:

@@ -171,7 +171,7 @@ class Story:
             self._until(self._jobs_over, _JOBS_DEADLINE)
         self.sandbox.ec2.heal()
         self.sandbox.ec2.stock("*/*/spot", None)
-        act = MigrationAct(self.sandbox, self.console, self.config).tell()
+        act = MigrationAct(self.sandbox, self.console, self.config, self.began).tell()
         with self.progress:
             self.console.print("All jobs have ended; idle nodes are suspended after 10 s")
             left = self._until(self._shrunk, _SHRINK_DEADLINE)

@@ -56,9 +56,11 @@ def ledger_of(config: Config) -> contextlib.closing[Ledger]:
 class MigrationAct:
     """On a sandbox that is up and whose cloud has spot machines again."""
 
-    def __init__(self, sandbox: Sandbox, console: Console, config: Config) -> None:
+    def __init__(
+        self, sandbox: Sandbox, console: Console, config: Config, story_began: float
+    ) -> None:
         self.sandbox, self.console, self.config = sandbox, console, config
-        self.began = time.time()
+        self.story_began, self.began = story_began, time.time()
         self.cloud = next(c for c in config.clouds if isinstance(c, AwsCloud))
         self.job = 0
 
@@ -174,7 +176,7 @@ class MigrationAct:
         self.sandbox.wait_for(done, _DEADLINE, what, period=_TICK)
 
     def _line(self, text: str) -> None:
-        self._say(f"{time.time() - self.began:4.0f} s {text}")
+        self._say(f"{time.time() - self.story_began:4.0f} s {text}")
 
     def _say(self, text: str) -> None:
         self.console.print(text)

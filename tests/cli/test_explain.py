@@ -196,6 +196,22 @@ def test_a_short_explanation_has_no_numbers_of_requests(ledger: Ledger, tmp_path
     assert "[req-g2]  pub[1-2], job 42" in text_of(explained(tmp_path, "42"), 80)
 
 
+def test_what_befell_several_jobs_for_one_cause_is_told_of_all_of_them(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    for job, save in ((11, 2), (12, 1)):
+        ledger.decisions.record(
+            Decision(
+                at=T0 + 3000 + job, kind="ckpt-saved", reason=f"save {save} is whole: 4 bytes in 0.1 s",
+                correlation="c", subjects=("pub1", f"job:{job}"),
+            )
+        )  # fmt: skip
+    console = Console(width=100, markup=False, emoji=False, highlight=False)
+    with console.capture() as captured:
+        explain.render_short(explained(tmp_path, "pub1"), console)
+    assert "pub1, jobs 12, 11, 2 times since " in captured.get()
+
+
 def test_decisions_before_the_job_are_not_its_own() -> None:
     before, own = decision(1, "n1"), decision(2, "n1", "job:7")
     assert tell_job(7, reader(before, own)) == [own]

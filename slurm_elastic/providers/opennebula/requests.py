@@ -86,13 +86,15 @@ def disks_of(own: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 MAX_BYTES = 65536
-# /run is often mounted noexec, and a program may be in any language: hence a file of its own.
+# /run is often mounted noexec, and a program may be in any language: hence a file of its own, which
+# goes when it has run.
 _PROGRAM = """program=$(mktemp)
 base64 -d > "$program" <<'SLURM_ELASTIC_PROGRAM'
 {text}
 SLURM_ELASTIC_PROGRAM
 chmod 700 "$program"
 "$program"
+rm -f "$program"
 """
 
 

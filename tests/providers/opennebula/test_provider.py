@@ -669,8 +669,11 @@ def test_the_program_of_a_machine_writes_its_facts_and_runs_the_others(tmp_path:
     assert context["SSH_PUBLIC_KEY"] == "$USER[KEY]"
     text = base64.b64decode(context["START_SCRIPT_BASE64"]).decode()
     text = text.replace("/run/slurm-elastic", str(tmp_path / "run"))
-    subprocess.run(["sh", "-c", text], check=True, env={"PATH": "/usr/bin:/bin"})
+    (tmp_path / "tmp").mkdir()
+    environment = {"PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path / "tmp")}
+    subprocess.run(["sh", "-c", text], check=True, env=environment)
     assert out.read_text() == "from-template\nsite $0\n"
+    assert list((tmp_path / "tmp").iterdir()) == []
     assert (tmp_path / "run" / "node").read_text() == "op1\n"
     shown = f'. {tmp_path}/run/launch; echo "$cluster $node"'
     done = subprocess.run(["sh", "-c", shown], capture_output=True, text=True, check=True)
