@@ -115,6 +115,7 @@ def diagnose(
         *head.state_directory(config),
         *head.slurm(config, slurm),  # before what the ledger remembers of it
         *head.budgets(config),
+        *bursting.budgets_passed(config),
         *head.allowed_groups(config),
         *auth.examine(config, now),
         *head.memory(config, now),
@@ -142,6 +143,7 @@ def before_install(
         *([environment] if environment else []),
         *head.before_install(config, slurm),
         *head.budgets(config),
+        *bursting.budgets_passed(config),
         *head.allowed_groups(config),
         *auth.examine(config, now),
         *(() if quick else head.slurm_conf(config)),

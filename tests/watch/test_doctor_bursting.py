@@ -15,7 +15,7 @@ from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.cli import doctor
 from slurm_elastic.cli.offers import gather
 from slurm_elastic.config import Config, SlurmSettings, configfile
-from slurm_elastic.model.cluster import Limits, Market, Offer, Pool
+from slurm_elastic.model.cluster import Limits, Location, Market, Offer, Pool
 from slurm_elastic.model.finding import Finding, Level
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.launch.ranking import unsold
@@ -166,6 +166,47 @@ def test_accounts_that_nobody_checks_are_told(
     assert "the submit filter keeps jobs off" in open_.advice
     conf.write_text("ClusterName=alps\n")
     assert found(config, slurm)["accounts"].level is Level.NOTE
+
+
+DAILY = "policies: {budget: {per_day: 10}}"
+PAYERS = "policies: {account_budgets: {physics: {per_day: 10}}}"
+
+
+@pytest.mark.parametrize("budget", [DAILY, PAYERS])
+def test_a_budget_that_jobs_without_a_longest_time_may_pass_is_a_note(
+    config: Config, slurm: ProbingSlurm, budget: str
+) -> None:
+    told = found(again(config, budget), slurm)["budget of far"]
+    assert (told.level, "who.max_time" in told.advice) == (Level.NOTE, True)
+
+
+def test_a_budget_is_no_note_where_jobs_have_a_longest_time(
+    config: Config, slurm: ProbingSlurm
+) -> None:
+    assert "budget of far" not in found(config, slurm), "there is no budget"
+    timed = again(config, DAILY)
+    who = replace(timed.who, max_time=86400.0)
+    assert "budget of far" not in found(replace(timed, who=who), slurm)
+    (near,) = (replace(cloud, location=Location.ON_PREMISES) for cloud in timed.clouds)
+    assert "budget of far" not in found(replace(timed, clouds=(near,)), slurm)
+    assert "budget of far" not in found(replace(timed, limits=Limits()), slurm), "it is shut"
+
+
+@pytest.mark.parametrize(("time", "told"), [("1-00:00:00", False), ("UNLIMITED", True)])
+def test_a_longest_time_of_the_sites_partitions_bounds_a_budget(
+    config: Config, slurm: ProbingSlurm, time: str, *, told: bool
+) -> None:
+    """As our partitions inherit it."""
+    with Path(config.slurm.conf).open("a") as conf:
+        conf.write(f"PartitionName=DEFAULT MaxTime={time}\n")
+    assert ("budget of far" in found(again(config, DAILY), slurm)) is told
+
+
+def again(config: Config, more: str) -> Config:
+    """The configuration with a section more."""
+    path = config.state / "slurm-elastic.yaml"
+    path.write_text(path.read_text() + more)
+    return configfile.load(path)
 
 
 def test_without_slurmdbd_accounts_are_any_words(

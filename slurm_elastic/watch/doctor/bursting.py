@@ -11,6 +11,8 @@ from typing import Protocol, runtime_checkable
 from slurm_elastic.base.errors import ConfigError, SlurmError
 from slurm_elastic.config import Config, blocked_clouds
 from slurm_elastic.config.access import Who
+from slurm_elastic.config.clouds import CloudSettings
+from slurm_elastic.model.cluster import Location
 from slurm_elastic.model.finding import Finding, Level
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.launch.verdict import out_of_service
@@ -107,6 +109,40 @@ def accounts_known(config: Config, client: Probing) -> Iterator[Finding]:
         )
     else:
         yield Finding.ok(what, f"slurmdbd has {', '.join(sorted(listed))}")
+
+
+def budgets_passed(config: Config) -> Iterator[Finding]:
+    """Public clouds whose budgets jobs without a longest time may pass: what runs when a budget is
+    spent stays until its jobs end.
+    """
+    site = _site(config)
+    if site is not None and _is_time(site.partition_defaults.get("maxtime")):
+        return  # our partitions have it, too
+    blocked = blocked_clouds(config)
+    endless = [
+        cloud.name
+        for cloud in config.clouds
+        if cloud.location is Location.PUBLIC and cloud.name not in blocked
+        if config.who_of(cloud).max_time is None and _has_budget(config, cloud)
+    ]
+    if endless:
+        yield Finding.note(
+            f"budget of {', '.join(endless)}",
+            "jobs there have no longest time: a machine whose job runs when the budget is spent "
+            "stays for as long as the job does",
+            expected="a longest time, which bounds by how much a budget may be passed",
+            advice="set who.max_time, then slurm-elastic conf install (docs/decision.md)",
+        )
+
+
+def _has_budget(config: Config, cloud: CloudSettings) -> bool:
+    own = [cloud.policies.budget, config.policies.budget, *config.policies.payer_budgets.values()]
+    return any(b.per_day is not None or b.per_month is not None for b in own)
+
+
+def _is_time(entry: siteconf.Entry | None) -> bool:
+    """Not so UNLIMITED and INFINITE."""
+    return entry is not None and entry.value[:1].isdigit()
 
 
 def in_service(config: Config, nodes: Mapping[str, SlurmNode]) -> Iterator[Finding]:
