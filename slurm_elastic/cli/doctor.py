@@ -72,7 +72,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument(
         "--clouds",
         action="store_true",
-        help="look at the clouds alone: before anything is installed",
+        help="look at the clouds alone: before conf install, once init has made the configuration",
     )
     parser.set_defaults(run=run)
 

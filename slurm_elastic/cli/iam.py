@@ -10,7 +10,7 @@ from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.streams import visible
-from slurm_elastic.config import Config
+from slurm_elastic.config import NO_UUID, Config
 from slurm_elastic.config.cloud_kinds import table
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.configfile import load
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     config = load(Path(args.config))
     cloud = _chosen(config, args.kind, args.cloud)
     if config.cluster.uuid is None:
-        raise ConfigError("cluster.uuid is not set; 'slurm-elastic conf install' makes one")
+        raise ConfigError(NO_UUID)
     grant = table().kind(cloud.provider).grant
     if grant is None:
         raise ConfigError(f"a cloud of provider {cloud.provider} has no accounts with rights")

@@ -11,7 +11,7 @@ from slurm_elastic.base.errors import AuthError, ConfigError, ProviderError, Tra
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.streams import visible
-from slurm_elastic.config import Config
+from slurm_elastic.config import NO_UUID, Config
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.configfile import load
 from slurm_elastic.config.grants import use_of
@@ -141,7 +141,7 @@ def _cloud(config: Config, name: str) -> CloudSettings:
 
 def _opened(config: Config, cloud: CloudSettings) -> ImageStore:
     if config.cluster.uuid is None:
-        raise ConfigError("cluster.uuid is not set; 'slurm-elastic conf install' makes one")
+        raise ConfigError(NO_UUID)
     return open_images(cloud, config.cluster)
 
 

@@ -44,6 +44,9 @@ from slurm_elastic.model.cluster import Limits, Location, Market, Pool
 PUBLIC_MAX_AGE = 7 * 86400.0  # the `max_age` (s) of a pool in a public cloud that sets none
 
 
+NO_UUID = "cluster.uuid is not set; 'slurm-elastic init' or 'slurm-elastic conf install' makes one"
+
+
 class Cluster(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The cluster that the machines belong to; each machine's tags have its UUID."""
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from slurm_elastic.base.errors import ConfigError
-from slurm_elastic.config import Cluster, Config
+from slurm_elastic.config import NO_UUID, Cluster, Config
 from slurm_elastic.config.cloud_kinds import table
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.model.protocols import ImageStore, Provider
@@ -46,7 +46,7 @@ def open_provider(
     installed, or its settings name a file that cannot be used.
     """
     if not cluster.uuid:
-        raise ConfigError("cluster.uuid is not set; 'slurm-elastic conf install' makes one")
+        raise ConfigError(NO_UUID)
     with _told(settings):
         return table().kind(settings.provider).open(settings, cluster, config)
 
