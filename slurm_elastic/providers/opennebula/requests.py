@@ -87,14 +87,16 @@ def disks_of(own: Mapping[str, Any]) -> list[dict[str, str]]:
 
 MAX_BYTES = 65536
 # /run is often mounted noexec, and a program may be in any language: hence a file of its own, which
-# goes when it has run.
+# goes when it has run. How the last one ended is how all of it ended.
 _PROGRAM = """program=$(mktemp)
 base64 -d > "$program" <<'SLURM_ELASTIC_PROGRAM'
 {text}
 SLURM_ELASTIC_PROGRAM
 chmod 700 "$program"
 "$program"
+code=$?
 rm -f "$program"
+(exit $code)
 """
 
 

@@ -680,6 +680,22 @@ def test_the_program_of_a_machine_writes_its_facts_and_runs_the_others(tmp_path:
     assert done.stdout == "it's op1\n"
 
 
+@pytest.mark.parametrize(("codes", "ended"), [((3,), 3), ((3, 0), 0), ((0, 3), 3)])
+def test_a_machines_programs_all_run_and_end_as_the_last_one(
+    tmp_path: Path, codes: tuple[int, ...], ended: int
+) -> None:
+    from slurm_elastic.providers.opennebula.requests import merged
+
+    out = tmp_path / "out"
+    programs = [f"#!/bin/sh\necho ran >> {out}\nexit {code}\n" for code in codes]
+    context = merged({}, {"node": "op1"}, programs)
+    text = base64.b64decode(context["START_SCRIPT_BASE64"]).decode()
+    text = text.replace("/run/slurm-elastic", str(tmp_path / "run"))
+    environment = {"PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path)}
+    done = subprocess.run(["sh", "-c", text], check=False, env=environment)
+    assert (done.returncode, out.read_text().count("ran")) == (ended, len(codes))
+
+
 def test_cloud_init_text_goes_into_the_user_data() -> None:
     from slurm_elastic.providers.opennebula.requests import merged
 
