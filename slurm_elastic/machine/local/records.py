@@ -34,8 +34,9 @@ class Register:
         self._records = {record.id: record for record in read_records(directory)}
 
     def close(self) -> None:
-        """Let another agent have the directory."""
-        self._guard.close()
+        """Let another agent have the directory: nothing is written here any more."""
+        with self.changing:
+            self._guard.close()
 
     def get(self, name: str) -> Record | None:
         return self._records.get(name)
@@ -53,7 +54,11 @@ class Register:
         return tuple(r for r in self.all() if r.state in STANDING)
 
     def save(self, record: Record, **changes: object) -> Record:
-        """Write the record with these changes; returns what was written."""
+        """Write the record with these changes; returns what was written. OSError after ``close``:
+        the directory may be another agent's.
+        """
+        if self._guard.closed:
+            raise OSError("this agent has closed its directory")
         changed = msgspec.structs.replace(record, **changes)
         writing.replace(self._file(record), msgspec.json.encode(changed))
         self._records[record.id] = changed

@@ -43,7 +43,7 @@ def examine(config: Config, cloud: CloudSettings, pools: Sequence[Pool]) -> tupl
             Finding.wrong(
                 "opening it",
                 str(error) if known else f"{type(error).__name__}: {error}",
-                expected="no error",
+                expected="its API answers us",
                 cause=scope_of_cloud(cloud.name),
             ),
         )

@@ -286,6 +286,14 @@ def test_a_machine_started_just_before_a_crash_is_adopted_and_not_started_again(
     assert starts(settings) == ["n1"]
 
 
+def test_one_that_has_closed_writes_nothing_beside_the_next(run, settings):
+    agent = run()
+    agent.close()
+    assert launch(agent)["ok"] is False
+    assert [path.name for path in settings.directory.iterdir()] == ["lock"]
+    assert launch(run())["ok"]
+
+
 def test_a_damaged_file_does_not_stop_the_others(run, settings):
     agent = run()
     launch(agent)
