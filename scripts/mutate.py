@@ -298,7 +298,8 @@ def main() -> int:
         given.area = list(AREAS)
     count = given.sample if given.sample is not None else 40 if given.kind == "any" else 0
     known = _known(given.tests)
-    print("tests: " + ("of the folders that mirror" if known is None else known.told), flush=True)
+    told = "of the folders that mirror" if known is None else known.told
+    print("tests: " + (" ".join(given.tests or ()) or told), flush=True)
     why = reasons()
     summary = []
     with tempfile.TemporaryDirectory(prefix="se-mutate-") as place:

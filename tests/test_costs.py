@@ -424,7 +424,9 @@ def test_ids_of_clouds_stay_as_they_are(name: str) -> None:
 def test_the_file_conforms_too(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, site, "--since", "12h", "--format", "focus")
     assert code == 0
-    conform(list(csv.DictReader(io.StringIO(out))))
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert rows
+    conform(rows)
 
 
 def test_what_it_would_cost_on_demand_is_told_beside(books: Books) -> None:

@@ -127,12 +127,23 @@ def _without(reason: str, decision: Decision) -> Decision:
 
 def _last_times(decisions: Sequence[Decision]) -> list[tuple[Decision, str]]:
     """The last decision of each kind and cause, by time, and how often it was taken in all; it is
-    about all that these were about, the last ones first.
+    about all that these were about, the last ones first. Where its figures are others each time,
+    those of one job are not told of another.
     """
     found: dict[tuple[str, str], list[Decision]] = {}
     for decision in decisions:
         found.setdefault((decision.kind, generalised(decision.reason)), []).append(decision)
-    return sorted((_as_one(all_of) for all_of in found.values()), key=lambda one: one[0].at)
+    parts = [part for all_of in found.values() for part in _of_one_cause(all_of)]
+    return sorted(map(_as_one, parts), key=lambda one: one[0].at)
+
+
+def _of_one_cause(decisions: Sequence[Decision]) -> Iterable[Sequence[Decision]]:
+    if len({decision.reason for decision in decisions}) == 1:
+        return [decisions]
+    by_job: dict[tuple[int, ...], list[Decision]] = {}
+    for decision in decisions:
+        by_job.setdefault(tuple(jobs_of(decision)), []).append(decision)
+    return by_job.values()
 
 
 def _as_one(decisions: Sequence[Decision]) -> tuple[Decision, str]:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -196,20 +196,33 @@ def test_a_short_explanation_has_no_numbers_of_requests(ledger: Ledger, tmp_path
     assert "[req-g2]  pub[1-2], job 42" in text_of(explained(tmp_path, "42"), 80)
 
 
-def test_what_befell_several_jobs_for_one_cause_is_told_of_all_of_them(
-    ledger: Ledger, tmp_path: Path
-) -> None:
-    for job, save in ((11, 2), (12, 1)):
+def shortly(ledger: Ledger, place: Path, saves: Mapping[int, str]) -> str:
+    """The short explanation of a node on which these jobs were saved."""
+    for job, reason in saves.items():
         ledger.decisions.record(
             Decision(
-                at=T0 + 3000 + job, kind="ckpt-saved", reason=f"save {save} is whole: 4 bytes in 0.1 s",
-                correlation="c", subjects=("pub1", f"job:{job}"),
+                at=T0 + 3000 + job, kind="ckpt-saved", reason=reason, correlation="c",
+                subjects=("pub1", f"job:{job}"),
             )
         )  # fmt: skip
     console = Console(width=100, markup=False, emoji=False, highlight=False)
     with console.capture() as captured:
-        explain.render_short(explained(tmp_path, "pub1"), console)
-    assert "pub1, jobs 12, 11, 2 times since " in captured.get()
+        explain.render_short(explained(place, "pub1"), console)
+    return captured.get()
+
+
+def test_what_befell_several_jobs_for_one_cause_is_told_of_all_of_them(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    told = shortly(ledger, tmp_path, dict.fromkeys((11, 12), "save 1 is whole: 4 bytes in 0.1 s"))
+    assert "pub1, jobs 12, 11, 2 times since " in told
+
+
+def test_the_figures_of_one_job_are_not_told_of_another(ledger: Ledger, tmp_path: Path) -> None:
+    reason = "save {} is whole: 4 bytes in 0.1 s"
+    told = shortly(ledger, tmp_path, {11: reason.format(2), 12: reason.format(1)})
+    assert f"{reason.format(2)}\n          pub1, job 11\n" in told
+    assert f"{reason.format(1)}\n          pub1, job 12\n" in told
 
 
 def test_decisions_before_the_job_are_not_its_own() -> None:
