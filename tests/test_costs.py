@@ -276,6 +276,29 @@ def test_no_name_of_an_account_makes_a_row_of_its_own(capsys: pytest.CaptureFixt
     assert "a\\nroot  $9.000000\\x1b[2J" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("by", list(By))
+def test_what_nobody_used_is_told_beside_the_sum_whatever_it_is_summed_by(
+    books: Books, capsys: pytest.CaptureFixture[str], by: By
+) -> None:
+    found = report(books, by)
+    assert cost.document(found)["unused_micro_dollars"] == 830_000
+    cost.render(found, plain())
+    assert "\n$0.830000 of it (76.9 %) is of time that nobody used\n" in capsys.readouterr().out
+
+
+def test_of_own_jobs_and_of_what_is_shared_there_is_nothing_that_nobody_used(
+    books: Books, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for found in (
+        report(books, By.ACCOUNT, uid=65534),
+        report(books, By.ACCOUNT, share_unused=True),
+        report(books, By.POOL, uid=65534),
+    ):
+        assert cost.document(found)["unused_micro_dollars"] == 0
+        cost.render(found, plain())
+    assert "nobody used" not in capsys.readouterr().out
+
+
 def test_json_and_csv_have_the_same_money(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, site, "--since", "12h", "--by", "user", "--format", "json")
     document = json.loads(out)

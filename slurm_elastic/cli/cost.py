@@ -127,6 +127,7 @@ def document(costs: Costs) -> dict[str, object]:
         "on_demand_micro_dollars": costs.micro_on_demand,
         "machines": costs.machines,
         "machine_hours": round(costs.hours, 6),
+        "unused_micro_dollars": _unused(costs),
         "pieces_checked": costs.pieces,
         "problems": list(costs.problems),
         "lines": lines,
@@ -154,6 +155,9 @@ def render(costs: Costs, console: Console) -> None:
         console.print(f"and {more} more, {_dollars(rest)} together: --format csv has all")
     whole = f"{costs.machines} machines in {costs.hours:.2f} machine-hours"
     console.print(f"\n{_dollars(costs.micro)} in all, of {whole}")
+    if (unused := _unused(costs)) and not costs.shared:  # what is shared is paid by who used some
+        share = f"{100 * unused / costs.micro:.1f} %"
+        console.print(f"{_dollars(unused)} of it ({share}) is of time that nobody used")
     if not costs.problems:
         pieces = f"{costs.pieces} pieces (at most an hour each)"
         console.print(f"checked: parts sum to the charge in each of {pieces}")
@@ -173,6 +177,11 @@ def _rate(line: Line) -> float:
 
 def _has_unused(costs: Costs) -> bool:
     return any(line.micro_unused for line in costs.lines)
+
+
+def _unused(costs: Costs) -> int:
+    """Micro-dollars that nobody used, of all lines."""
+    return sum(line.micro if line.unused else line.micro_unused for line in costs.lines)
 
 
 def _print_csv(costs: Costs) -> None:
