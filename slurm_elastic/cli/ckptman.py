@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 import threading
+from dataclasses import replace
 from functools import partial
 
 from slurm_elastic.base.errors import ConfigError, PassingError
@@ -17,10 +18,11 @@ from slurm_elastic.ckptman.service import Service
 from slurm_elastic.ckptman.wake import SOCKET, Events
 from slurm_elastic.ckptman.wiring import open_pollers, open_prices, open_site
 from slurm_elastic.cli.service import on_stop, run_service
+from slurm_elastic.cli.standby import Head, head_of
 from slurm_elastic.config import Config
 from slurm_elastic.controller.notify_socket import WakeSocket
 from slurm_elastic.slurm.client.cli import SlurmCli
-from slurm_elastic.state.heartbeat import CKPTMAN
+from slurm_elastic.state.heartbeat import CKPTMAN, CKPTMAN_MARK
 from slurm_elastic.state.store.trouble import PASSING
 
 log = logging.getLogger("slurm_elastic.ckptman")
@@ -42,11 +44,25 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _serve(config: Config) -> None:
+    ended = threading.Event()
+    on_stop(ended.set)
+    head = head_of(config, CKPTMAN_MARK)
+    if head is None:
+        _serve_as(config, ended)
+        return
+    while head.begins(ended):
+        _serve_as(config, ended, head)
+
+
+def _serve_as(config: Config, ended: threading.Event, head: Head | None = None) -> None:
+    """Until ``ended``, which SIGTERM sets, or the other ``head`` acts."""
     stop = threading.Event()
     with contextlib.ExitStack() as closing:
         closing.callback(log.info, "stopped")
         try:
             site = open_site(config, SlurmCli(config.slurm, stop), closing, stop)
+            if head is not None:
+                site = replace(site, providers=head.fenced(site.providers))
             prices = open_prices(config)
             service = Service(site, KeyedExecutor(config.checkpoint.parallel), prices)
             threads: list[Poller | Reader | Events] = list(open_pollers(site, service))
@@ -55,7 +71,16 @@ def _serve(config: Config) -> None:
         except OSError as error:
             wrong = PassingError if error.errno in PASSING else ConfigError
             raise wrong(f"state_dir: {config.state} cannot be used: {error}") from error
-        on_stop(service.stop)
+
+        def end() -> None:
+            ended.set()
+            service.stop()
+
+        on_stop(end)
+        if ended.is_set():  # it was asked for meanwhile
+            return
+        if head is not None:
+            closing.enter_context(head.watched(service.stop))
         threads.append(Reader(site, service.plans.name, PLANS_EVERY, service.plans.read))
         if prices is not None:
             read = partial(spot_prices, prices, service.watch.machines)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.cli.service import on_stop, run_service
+from slurm_elastic.cli.standby import Head, head_of
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.config.catalogue import from_state
 from slurm_elastic.controller.context import Site
@@ -24,6 +25,7 @@ from slurm_elastic.providers import open_providers
 from slurm_elastic.providers.catalogues import Keeper, tell_used
 from slurm_elastic.slurm.client.chosen import open_slurm
 from slurm_elastic.slurm.client.prompt import PromptCli
+from slurm_elastic.state.heartbeat import MARK
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.state.spool import Spool
 from slurm_elastic.state.store.trouble import PASSING
@@ -47,12 +49,15 @@ def main(argv: list[str] | None = None) -> int:
 def _serve(plain: Config) -> None:
     """Anew whenever a catalogue tells other types or prices; ``plain`` is as it was read."""
     ended = threading.Event()
+    on_stop(ended.set)
+    head = head_of(plain, MARK)
     while not ended.is_set():
-        _serve_as(plain, from_state(plain, time.time()), ended)
+        if head is None or head.begins(ended):
+            _serve_as(plain, from_state(plain, time.time()), ended, head)
 
 
-def _serve_as(plain: Config, config: Config, ended: threading.Event) -> None:
-    """Until ``ended``, which SIGTERM sets, or another catalogue."""
+def _serve_as(plain: Config, config: Config, ended: threading.Event, head: Head | None) -> None:
+    """Until ``ended``, which SIGTERM sets, another catalogue, or the other ``head`` acts."""
     stop = threading.Event()
 
     def end() -> None:
@@ -64,11 +69,16 @@ def _serve_as(plain: Config, config: Config, ended: threading.Event) -> None:
     providers = open_providers(config)
     with contextlib.ExitStack() as closing:
         closing.callback(log.info, "stopped")
+        if head is not None:
+            providers = head.fenced(providers)
+            closing.enter_context(head.watched(stop.set))
         closing.callback(slurm.close)
         ledger = Ledger.enduring(config.state / "ledger.db")
         closing.callback(ledger.close)
         spool, wake = _open(config.state, closing)
         site = replace(Site.of(config, slurm, ledger, providers, time.time), wait=stop.wait)
+        if head is not None:
+            site = replace(site, settled=time.monotonic() + head.unsettled, epoch=head.epoch)
         waiter = PrologServer(config.state / "prolog.sock", slurm, stop)
         closing.callback(waiter.close)
         log.info(

@@ -140,6 +140,15 @@ class Timings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
 
 
+class HaSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Two heads, of which Slurm says which one acts."""
+
+    directory: str | None = None
+    """Change it when slurm.conf has two SlurmctldHost lines: a directory that both heads see, such
+    as one beside StateSaveLocation.
+    """
+
+
 DEFAULT_STATE = "/var/lib/slurm-elastic"
 DEFAULT_SOCKET = Path("/run/slurm-elasticd/read.sock")
 """In the service's RuntimeDirectory, which users can enter."""
@@ -235,6 +244,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Change it when /var/lib is small, slow or not kept over an upgrade; move what is in it while
     the services are stopped.
     """
+    ha: HaSettings = field(default_factory=HaSettings)
     slurm: SlurmSettings = field(default_factory=SlurmSettings)
     who: Who = field(default_factory=Who)
     users: Users = field(default_factory=Users)

@@ -227,6 +227,7 @@ def _paths(draft: Draft) -> None:
     for key in ("conf", "bin_dir", "sbin_dir", "programs_dir"):
         draft.path(("slurm", key))
     draft.path(("state_dir",), _LONGEST_SOCKET - _SOCKET_NAME)
+    draft.path(("ha", "directory"))
     draft.path(("users", "socket"), _LONGEST_SOCKET)
     for i in draft.indices("clouds"):
         at = ("clouds", i)

@@ -55,7 +55,8 @@ class Site:
     in yet. ``suspends``: by id, suspend requests that have come and are not carried out yet.
     ``tunnelled``: the clouds whose machines are Slurm's nodes under addresses in a tunnel;
     ``steps``: what optional features do (``features``). ``shortest_boot``: seconds that machines of
-    the quickest cloud may take.
+    the quickest cloud may take. ``settled``: from when on (monotonic) machines end that Slurm has
+    not asked to end, after another head acted; ``epoch``: in which this head acts, 0 with one head.
     """
 
     config: Config
@@ -81,6 +82,8 @@ class Site:
     suspends: dict[str, Request] = field(default_factory=dict)
     steps: Steps = field(default_factory=Steps)
     shortest_boot: float = math.inf
+    settled: float = 0.0
+    epoch: int = 0
 
     @classmethod
     def of(
@@ -209,9 +212,11 @@ class Site:
         return [node for node in nodes if is_news(node)]
 
 
-def new_generation(now: float, after: float = 0.0) -> str:
+def new_generation(now: float, after: float = 0.0, epoch: int = 0) -> str:
     """A name for one launch: sorts by time, unique, safe as a tag and as a client token. It ends
     with ``generation_order`` where requests that have come bear a later time (``after``) than now.
+    Of two heads it tells the ``epoch`` of the one that launches.
     """
     order = f"-{int(after * 1000) + 1}" if after > now else ""
-    return f"g{int(now * 1000):013d}-{secrets.token_hex(4)}{order}"
+    of_head = f"e{epoch}" if epoch else ""
+    return f"g{int(now * 1000):013d}-{secrets.token_hex(4)}{of_head}{order}"

@@ -76,7 +76,7 @@ class Rotation:
     ) -> None:  # fmt: skip
         self._ssh, self._restart = ssh, restart
         self._ours = read_private_key(ssh.key)
-        self._known = KnownHosts(config.state / "known_hosts")
+        self._known = KnownHosts((config.state / "known_hosts").resolve())
         self._fixed = () if ssh.host_key == "console" else (host_key(ssh.host_key),)
         self.machines = tuple(
             m

@@ -58,7 +58,7 @@ class MungeKeys:
         self._ours = read_private_key(ssh.key)
         text_for(ssh, "", site.now())  # told at the start where it cannot be used
         self._fixed = () if ssh.host_key == CONSOLE else (host_key(ssh.host_key),)
-        self._known = KnownHosts(site.config.state / "known_hosts")
+        self._known = KnownHosts((site.config.state / "known_hosts").resolve())
         self._lock = threading.Lock()
         self._worker = worker or ThreadPoolExecutor(ssh.at_once, thread_name_prefix="munge-key")
         self.looks = PeriodicTask(site, own or self._worker, self.tick, "munge keys", period=PERIOD)

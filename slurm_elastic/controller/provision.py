@@ -191,7 +191,7 @@ def _decide(
                 record_ranking(site, decided.placement, enough=False)
             return decided, None
         spec = LaunchSpec(
-            generation=new_generation(now, site.spool.newest()),
+            generation=new_generation(now, site.spool.newest(), site.epoch),
             pool=request.pool,
             nodes=decided.nodes,
             offer=decided.offers[0],

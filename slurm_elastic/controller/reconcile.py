@@ -7,6 +7,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
+from math import inf
+
+from msgspec.structs import replace
 
 from slurm_elastic.controller.adoption import account_for_gone
 from slurm_elastic.controller.apply import apply
@@ -73,6 +76,9 @@ class Round:
         if snapshot.listed is not None and site.unadopted:
             account_for_gone(site, cloud, snapshot.listed)
         view, patience = cloud_view(snapshot), snapshot.terms.patience
+        if site.monotonic() < site.settled:
+            # Slurm has forgotten what it gave out last, and is about to ask for it again.
+            patience = replace(patience, grace=inf)
         due = due_repairs(view, patience, self._standing, site.monotonic())
         self._standing = due.standing
         if due.waiting:

@@ -117,7 +117,7 @@ def _intend(
         if not decided.nodes:
             return None
         row = Launch(
-            generation=new_generation(now, site.spool.newest()),
+            generation=new_generation(now, site.spool.newest(), site.epoch),
             request=request.id,
             pool=request.pool.name,
             cloud=offer.cloud,

@@ -1,7 +1,7 @@
 """The requests that slurmctld's programs leave for the daemon: one durable file each.
 
 Written by ``programs/power.py`` (standard library only, it imports nothing of ours),
-read here. A file is ``requests/<received ns>-<pid>-<kind>.json``, with one line of JSON::
+read here. A file is ``requests/<received ns>-<host>-<pid>-<kind>.json``, with one line of JSON::
 
     {"kind": "resume" | "suspend" | "resume-fail", "hostlist": "pub[1-8]",
      "received": <Unix time>, "resume_file_error": "..." | null}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from slurm_elastic.controller.context import new_generation
 from slurm_elastic.controller.reconcile import Round
 from slurm_elastic.controller.strays import Strays
 from slurm_elastic.model.cluster import Instance, InstanceState
+from slurm_elastic.model.memory import generation_order
 from slurm_elastic.policies.nodes.node_state import Phase, phase
 from tests.controller.world import PUB, World, make_config
 
@@ -209,6 +211,28 @@ def test_an_orphan_ends_after_the_grace(world: World) -> None:
     assert world.alive() == [machine]
     world.advance(120)
     assert world.alive() == []
+
+
+def test_after_a_takeover_none_ends_that_slurm_has_not_asked_to_end(world: World) -> None:
+    """Slurm has forgotten what it gave out last, and is about to ask for it again."""
+    (machine,) = up(world, "pub1")
+    world.stop()
+    world.settled = world.now + 400.0
+    world.start()
+    world.slurm.finish(1)
+    world.slurm.set_node("pub1", "IDLE", "CLOUD", "POWERED_DOWN")
+    world.advance(350)
+    assert world.alive() == [machine]
+    world.advance(120)
+    assert world.alive() == []
+
+
+def test_a_launch_tells_the_epoch_of_the_head_that_makes_it() -> None:
+    made = new_generation(1_800_000_000.0, epoch=7)
+    assert re.fullmatch(r"g1800000000000-[0-9a-f]{8}e7", made)
+    assert generation_order(made) == 1_800_000_000.0
+    late = new_generation(1_800_000_000.0, 1_800_000_060.0, 7)
+    assert generation_order(late) == 1_800_000_060.001
 
 
 def test_a_node_asked_for_while_the_round_ran_keeps_its_machine(world: World) -> None:

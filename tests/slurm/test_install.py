@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
-from slurm_elastic.config import Config, configfile
+from slurm_elastic.config import Config, HaSettings, configfile
 from slurm_elastic.model.exclusion import CAPACITY, Exclusion
 from slurm_elastic.slurm.conf import conf_diff, our_lines, plan
 from slurm_elastic.slurm.conf.install import InstallResult, install, read_manifest
@@ -499,6 +499,8 @@ def test_more_than_one_controller_is_warned_of(host: Host) -> None:
     assert "names 2 controllers (" in notice
     assert ", spare)" in notice
     assert "nothing is launched or ended" in notice
+    shared = replace(host.config, ha=HaSettings(directory="/shared/slurm-elastic"))
+    assert "controllers" not in " ".join(plan.make(shared, version=VERSION).notices)
 
 
 def test_install_says_that_the_daemon_is_to_be_restarted(host: Host) -> None:

@@ -84,7 +84,7 @@ def store(requests: str, kind: str, hostlist: str) -> None:
         f'{{"kind": "{kind}", "hostlist": {quote(hostlist)}, "received": {received / 1e9!r}, '
         f'"resume_file_error": {quote(error) if error else "null"}}}\n'
     )
-    name = f"{received}-{os.getpid()}-{kind}"
+    name = f"{received}-{os.uname().nodename}-{os.getpid()}-{kind}"  # two heads may write here
     temporary = os.path.join(requests, f".{name}.tmp")
     try:
         write_durably(temporary, head.encode(), resume)

@@ -154,7 +154,8 @@ def _ensure_rest(config: Config, config_path: Path, planned: ConfPlan, files: Tr
     """State directories, the cluster's identity and the manifest."""
     owner = _slurm_user(config)
     files.make_directory(config.state, owner, statedir.DIRECTORY)
-    for name in STATE_DIRECTORIES:
+    # Of two heads the services make what both share: on their directory root may be nobody.
+    for name in STATE_DIRECTORIES if config.ha.directory is None else ():
         files.make_below(config.state, name, owner, statedir.DIRECTORY)
     statedir.close_to_others(config.state, owner[0] if owner else os.geteuid())
     if config.cluster.uuid is None:

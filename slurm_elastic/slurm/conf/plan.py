@@ -245,12 +245,13 @@ def _notices(config: Config, pools: Sequence[Pool], site: SiteConf) -> Iterator[
             f"hosts that have a slurm.conf of their own (not shared, not configless): copy"
             f" {fragment.FILE_NAME} there first, then slurm.conf; without it Slurm's commands fail"
         )
-    if len(heads := site.options("SlurmctldHost")) > 1:
+    heads = site.options("SlurmctldHost")
+    if len(heads) > 1 and config.ha.directory is None:
         names = ", ".join(head.value.partition("(")[0] for head in heads)
         yield (
             f"{heads[1].where}: slurm.conf names {len(heads)} controllers ({names}), and"
-            " slurm-elastic has no fail-over yet: its services run on one of them; while another"
-            " one is in control nothing is launched or ended"
+            " ha.directory is not set: the services run on one of them; while another one is in"
+            " control nothing is launched or ended"
         )
     timeout = site.option("SlurmdTimeout")
     if timeout and timeout.value.isdigit() and not is_pinged(int(timeout.value)):

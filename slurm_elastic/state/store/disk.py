@@ -109,6 +109,8 @@ class Disk:
         except LostFileError as error:
             log.error("%s; it is begun anew of %s", error, self.path)  # noqa: TRY400 - no defect
             self._begin_of_view(time.time())
+        if self.journal.epoch > self.journal.epoch_of(self.position.segment):
+            self._begin_of_view(time.time())
 
     def _require_whole(self) -> None:
         """LostFileError where a copy of the journal was put beside a view that knows more."""
@@ -125,6 +127,7 @@ class Disk:
             number = view.number_of(db)
         applied = self.journal.applied()
         is_same = applied.view == identity(self.path) and applied.boot == self._boot
+        is_same = is_same and applied.epoch == self.journal.epoch
         # An older copy may have been put into its place.
         is_whole = number >= applied.position.number
         return is_same and is_whole and version == self.schema.version
@@ -164,7 +167,7 @@ class Disk:
                 self.journal.path(position.segment), position.number, known,
             )  # fmt: skip
         made = identity(self.path)
-        self.journal.note(Applied(position=position, view=made, boot=self._boot))
+        self._tell(position, made)
         log.info("%s was made of its journal in %.1f s", self.path, time.monotonic() - began)
 
     def _take(self, connection: sqlite3.Connection) -> None:
@@ -180,7 +183,11 @@ class Disk:
         self.position = position
         with contextlib.suppress(sqlite3.Error, OSError):
             view.set_number(self.db, position.number)
-            self.journal.note(Applied(position=position, view=self.identity, boot=self._boot))
+            self._tell(position, self.identity)
+
+    def _tell(self, position: Position, made: Identity) -> None:
+        epoch = self.journal.epoch
+        self.journal.note(Applied(position=position, view=made, boot=self._boot, epoch=epoch))
 
     def _say(self, damages: Sequence[Damage]) -> None:
         for one in damages:

@@ -252,13 +252,14 @@ class Refuge:
         return None
 
     def _of_view(self, disk: Disk | None, memory: sqlite3.Connection) -> Position:
-        applied = journal_of(self._path).applied()
+        journal = journal_of(self._path)
+        applied = journal.applied()
         if disk is not None:
             source, end = disk.db, disk.position
-        elif applied.boot == view.boot():
+        elif applied.boot == view.boot() and journal.is_newest:
             source, end = view.open_reader(self._path, self._schema), applied.position
         else:
-            raise sqlite3.OperationalError("it is of another boot")
+            raise sqlite3.OperationalError("it is of another boot, or another head has written")
         try:
             _wait_for(source, SHORT)
             if view.number_of(source) < applied.position.number:
@@ -267,7 +268,7 @@ class Refuge:
             view.copied(source, memory, self._schema, self._how.now() - KEPT)
             with transaction(memory), contextlib.suppress(OSError):
                 # What others, or we, appended last, but for what failed and could not be cut off.
-                for line, place in journal_of(self._path).lines(end):
+                for line, place in journal.lines(end):
                     if self._uncut is not None and place[:2] > self._uncut[0][:2]:
                         break
                     if line is not None:

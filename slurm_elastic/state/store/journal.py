@@ -9,8 +9,9 @@ the time and a checksum, so that a damaged one is known::
 
 Files (segments) are ``NAME-NNNNNN.jsonl``. Each begins with all rows that there were, so that it
 needs no other; the one before it stays until the next. Who writes has the lock of ``NAME.applied``,
-which says how far the view (``state.store.view``) has come. A line's ``epoch`` is for a second
-head: 0, as long as there is one.
+which says how far the view (``state.store.view``) has come. Of two heads (``state.heads``) each has
+its own view, and one begins its epoch with a segment: what the other one, which does not know yet
+that it acts no more, may be writing goes to the one before. A line's ``epoch`` is 0 with one head.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ import msgspec
 from msgspec import Struct
 
 from slurm_elastic.base import writing
-from slurm_elastic.state import statedir
+from slurm_elastic.state import heads, statedir
+from slurm_elastic.state.heads import Fence
 from slurm_elastic.state.store.trouble import LostFileError, locked_error
 
 log = logging.getLogger(__name__)
@@ -107,13 +109,14 @@ def identity(file: Path | int) -> Identity:
 
 
 class Applied(Struct, frozen=True, kw_only=True):
-    """What the view has: all up to the last line that it took in, in which file, and in which boot
-    of this host.
+    """What the view has: all up to the last line that it took in, in which file, in which boot of
+    this host and, of two heads, in which epoch.
     """
 
     position: Position = Position()
     view: Identity = NOWHERE
     boot: str = ""
+    epoch: int = 0
 
 
 _encode = msgspec.json.Encoder().encode
@@ -150,15 +153,17 @@ def is_there(path: Path) -> bool:
 
 def journal_of(path: Path) -> Journal:
     """The journal of the view at ``path``."""
-    return Journal(path.parent / "journal", path.stem)
+    place = path.parent / "journal"
+    return Journal(place, path.stem, heads.fence_at(place))
 
 
 class Journal:
     """For one thread at a time; OSError passes through."""
 
-    def __init__(self, directory: Path, name: str) -> None:
-        self.directory, self.name = directory, name
-        self.turn = directory / f"{name}.applied"
+    def __init__(self, directory: Path, name: str, fence: Fence | None = None) -> None:
+        self.directory, self.name, self._fence = directory, name, fence
+        # Of two heads each has its own view.
+        self.turn = (directory if fence is None else directory.parent) / f"{name}.applied"
         self._lock, self._locked = -1, NOWHERE
         self._open, self._opened = (0, -1), NOWHERE
         self.uncut: tuple[Position, bytes] | None = None
@@ -183,9 +188,25 @@ class Journal:
             return []
         return sorted(int(one[1]) for one in found if one)
 
+    @property
+    def epoch(self) -> int:
+        """The one in which this head may write; 0 where there is one head."""
+        return 0 if self._fence is None else self._fence.epoch
+
+    @property
+    def is_newest(self) -> bool:
+        """Whether the view is of the newest epoch: what the other head wrote is in none of ours."""
+        return self._fence is None or self._fence.newest == self.applied().epoch
+
+    def _require(self) -> None:
+        """SupersededError where the other head acts."""
+        if self._fence is not None:
+            self._fence.require()
+
     @contextlib.contextmanager
     def locked(self, patience: float) -> Iterator[None]:
         """Alone among all processes; OSError where others do not let go for so long (s)."""
+        self._require()
         if self._lock < 0 or self._locked != identity(self.turn):
             self._open_lock()
         until = time.monotonic() + patience
@@ -258,10 +279,11 @@ class Journal:
     def append(self, at: Position, batches: Sequence[Sequence[Fact]], now: float) -> Position:
         """A line for each, on the disk on return; ``at`` is its end. An error leaves none."""
         lines = [
-            line_of(Line(n=number, at=now, facts=tuple(facts)))
+            line_of(Line(n=number, at=now, epoch=self.epoch, facts=tuple(facts)))
             for number, facts in enumerate(batches, at.number + 1)
         ]
         content = b"".join(lines)
+        self._require()
         descriptor = self._descriptor(at.segment)
         try:
             left = content
@@ -328,6 +350,7 @@ class Journal:
         it becomes such a half, which nobody takes and the next writer (``disk``) cuts off. What
         cannot even become that is ``uncut``.
         """
+        self._require()
         descriptor = self._descriptor(segment)
         try:
             os.ftruncate(descriptor, size)
@@ -382,7 +405,7 @@ class Journal:
         """The first lines of a segment."""
         origin = self.origin() or secrets.token_hex(8)
         head = msgspec.structs.replace(begin, origin=origin)
-        yield line_of(Line(n=number, at=now, begin=head))
+        yield line_of(Line(n=number, at=now, epoch=self.epoch, begin=head))
         for fact in facts:
             yield line_of(Line(n=number, facts=(fact,)))
 
@@ -399,6 +422,7 @@ class Journal:
                 file.flush()
                 os.fsync(file.fileno())
                 size = file.tell()
+            self._require()
             os.rename(draft, self.path(segment))
         writing.require_synced(self.directory)  # before an old one goes
         for old in self.segments()[:-2]:
@@ -412,6 +436,11 @@ class Journal:
             line = read_line(raw)
             return None if line is None else line.begin
         return None
+
+    def epoch_of(self, segment: int) -> int:
+        """The one in which that segment was begun; 0 where it cannot be told."""
+        first = next((read_line(raw) for raw, _, _ in self.read(segment)), None)
+        return 0 if first is None else first.epoch
 
     def origin(self) -> str:
         """Of the newest segment that tells one; empty where none does."""

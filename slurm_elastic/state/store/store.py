@@ -347,7 +347,8 @@ class Store:
 def _opened(path: Path, schema: Schema) -> sqlite3.Connection:
     journal = journal_of(path)
     is_there = bool(journal.segments())
-    if path.exists() and (not is_there or journal.applied().boot == view.boot()):
+    is_own = journal.applied().boot == view.boot() and journal.is_newest
+    if path.exists() and (not is_there or is_own):
         try:
             found = view.open_reader(path, schema)
         except sqlite3.DatabaseError as error:

@@ -1,0 +1,144 @@
+"""A service of two heads: it stands by until Slurm says that this head acts, serves, and stands by
+again when the other one does (``ha.directory``, ``state.heads``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from slurm_elastic.base.errors import PassingError
+from slurm_elastic.config import Config
+from slurm_elastic.model.protocols import Provider
+from slurm_elastic.providers.base.fenced import fenced
+from slurm_elastic.slurm.client.acting import Controllers, controllers
+from slurm_elastic.state import heads
+from slurm_elastic.state.heads import Epochs, Fence
+from slurm_elastic.state.heartbeat import Mark, leave_mark
+
+log = logging.getLogger("slurm_elastic.standby")
+
+EVERY = 1.0
+"""Seconds between two looks at who acts."""
+_BEAT = 5.0
+_MEANS = "this head stands by"
+
+
+def head_of(config: Config, mark: str) -> Head | None:
+    """None where there is one head. ConfigError where this host is none of Slurm's, or has a memory
+    of its own; ``mark``: the name of the service's sign of life.
+    """
+    if config.ha.directory is None:
+        heads.require_unshared(config.state)
+        return None
+    directory = Path(config.ha.directory)
+    try:
+        heads.link(config.state, directory)
+    except OSError as error:
+        raise PassingError(f"ha.directory: {directory} cannot be used: {error}") from error
+    return Head(config.state, directory, controllers(config.slurm.conf), mark)
+
+
+class Head:
+    """One of two heads, for one service."""
+
+    def __init__(self, state: Path, directory: Path, slurm: Controllers, mark: str) -> None:
+        self._state, self._slurm, self._mark = state, slurm, mark
+        self._epochs = Epochs(directory)
+        self._fence: Fence | None = None
+        self._said = ""
+        self._since = time.time()
+        self._beaten = float("-inf")
+        self.unsettled = 0.0
+        """Seconds from ``begins`` on in which Slurm may yet ask for what it forgot."""
+
+    def begins(self, ended: threading.Event) -> bool:
+        """Stand by until this head acts; False where the service is to end before."""
+        while not ended.is_set():
+            why = self._why_not()
+            if not why:
+                return True
+            self._stand_by(why)
+            ended.wait(EVERY)
+        return False
+
+    def _why_not(self) -> str:
+        """Why this head does not act; "" from when it does, in an epoch of its own."""
+        host = os.uname().nodename
+        try:
+            place = self._slurm.acting(time.time())
+            last = self._epochs.newest()
+            if place != self._slurm.place:
+                known = place is not None and place < len(self._slurm.hosts)
+                acts = f"{self._slurm.hosts[place or 0]} acts" if known else "no slurmctld acts"
+                return acts if last is None else f"{acts} (epoch {last.number} of {last.host})"
+            epoch = self._epochs.take(host)
+        except OSError as error:
+            return f"who acts cannot be told, or taken down: {error}"
+        since = time.time() - epoch.at
+        self.unsettled = max(self._slurm.takeover - since, 0.0) if epoch.number > 1 else 0.0
+        self._fence = Fence(epochs=self._epochs, epoch=epoch.number, host=host)
+        log.info("acting host=%s epoch=%d", host, epoch.number)
+        self._said = ""
+        return ""
+
+    def _stand_by(self, why: str) -> None:
+        if why != self._said:
+            log.info("standing by: %s", why)
+            self._said, self._since = why, time.time()
+        clock = time.monotonic()
+        if clock >= self._beaten + _BEAT:
+            self._beaten = clock
+            remedy = "nothing: Slurm decides which head acts"
+            with contextlib.suppress(OSError):
+                now, pid = time.time(), os.getpid()
+                leave_mark(
+                    self._state, Mark(now, pid, why, remedy, self._since, _MEANS), self._mark
+                )
+
+    @contextlib.contextmanager
+    def watched(self, lost: Callable[[], object]) -> Iterator[None]:
+        """Call ``lost`` once when this head acts no more."""
+        over = threading.Event()
+        watch = threading.Thread(target=self._watch, args=(over, lost), name="head", daemon=True)
+        watch.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watch.join()
+
+    def _watch(self, over: threading.Event, lost: Callable[[], object]) -> None:
+        while not over.wait(EVERY):
+            try:
+                self.require()
+                place = self._slurm.acting(time.time())
+            except OSError as error:
+                why = str(error)
+            else:
+                # Nobody: slurmctld starts again, or hangs, and asks for nothing meanwhile.
+                if place in (None, self._slurm.place):
+                    continue
+                why = f"{self._slurm.hosts[place]} acts"
+            log.warning("this head acts no more: %s", why)
+            lost()
+            return
+
+    def require(self) -> None:
+        """SupersededError, or another OSError, where this head may not act."""
+        assert self._fence is not None  # noqa: S101 - ``begins`` came before
+        self._fence.require()
+
+    def fenced(self, providers: Mapping[str, Provider]) -> dict[str, Provider]:
+        """These, which nobody calls but the head that acts."""
+        return {name: fenced(one, self.require) for name, one in providers.items()}
+
+    @property
+    def epoch(self) -> int:
+        """The number of the one in which this head acts."""
+        return 0 if self._fence is None else self._fence.epoch

@@ -1,0 +1,91 @@
+"""Which slurmctld acts, as Slurm's own controllers find it out.
+
+Of several controllers the acting one writes ``heartbeat`` in StateSaveLocation: 16 bytes, two
+big-endian uint64, the Unix time and its place among the lines of SlurmctldHost (0: the first). It
+does so as it takes over, then each quarter of SlurmctldTimeout or 30 s, and a backup takes over
+only where that stood still (Slurm 22.05: slurmctld/heartbeat.c, backup.c). ``scontrol ping`` does
+not tell: both are UP.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+
+from msgspec import Struct
+
+from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.slurm.client.siteconf import SiteConf, read
+
+TIMEOUT = 120.0
+"""SlurmctldTimeout (s) where slurm.conf has none."""
+_FORM = struct.Struct(">QQ")
+_STATE = "/var/spool"
+
+
+class Controllers(Struct, frozen=True, kw_only=True):
+    """The controllers of slurm.conf: ``hosts`` by name, the first one first, ``place`` this host's
+    among them, ``heartbeat`` the file by which the acting one is known, ``timeout`` in s.
+    """
+
+    hosts: tuple[str, ...]
+    place: int
+    heartbeat: Path
+    timeout: float
+
+    @property
+    def takeover(self) -> float:
+        """Seconds within which Slurm asks again for what it has forgotten in a takeover: it
+        allocates no sooner than 30 s after it, by which jobs of the last moments begin anew.
+        """
+        return 2 * self.timeout + 60.0
+
+    def acting(self, now: float) -> int | None:
+        """The place of the one that acts; None where nobody has said so for SlurmctldTimeout. With
+        one controller it always acts. OSError for a file that cannot be read.
+        """
+        if len(self.hosts) == 1:
+            return 0
+        try:
+            raw = self.heartbeat.read_bytes()
+        except FileNotFoundError:
+            return None
+        if len(raw) != _FORM.size:
+            return None  # it is being written
+        at, place = _FORM.unpack(raw)
+        return int(place) if abs(now - at) <= self.timeout else None
+
+    def acts_here(self, now: float) -> bool:
+        """Whether it is this host's."""
+        return self.acting(now) == self.place
+
+
+def controllers(conf: str) -> Controllers:
+    """By slurm.conf; ConfigError where this host is none of them."""
+    site = read(conf)
+    hosts = tuple(entry.value.partition("(")[0] for entry in site.options("SlurmctldHost"))
+    own = os.uname().nodename
+    places = [n for n, host in enumerate(hosts) if _same(host, own)]
+    if not places:
+        named = ", ".join(hosts) or "none"
+        raise ConfigError(
+            f"ha.directory: this host is {own}, and {conf} has SlurmctldHost {named}: only heads "
+            "of Slurm can act"
+        )
+    timeout = site.option("SlurmctldTimeout")
+    seconds = float(timeout.value) if timeout and timeout.value.isdigit() else TIMEOUT
+    return Controllers(
+        hosts=hosts, place=places[0], heartbeat=state_of(site) / "heartbeat", timeout=seconds
+    )
+
+
+def state_of(site: SiteConf) -> Path:
+    """StateSaveLocation, which both heads share."""
+    state = site.option("StateSaveLocation")
+    return Path(state.value if state else _STATE)
+
+
+def _same(host: str, own: str) -> bool:
+    """As Slurm does: the whole name, or what is before the first dot (read_config.c)."""
+    return host in (own, own.partition(".")[0])

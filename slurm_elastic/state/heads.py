@@ -1,0 +1,176 @@
+"""Two heads on one memory (``ha.directory``): which of them may write, and what they share.
+
+Slurm decides which head acts (``slurm.client.acting``). The one that begins to act makes the next
+file ``epoch-NNNNNN`` in the shared directory, by link(2), which is exclusive on NFS, too. Whoever
+writes, or calls a cloud, looks for a higher one first: a head that stood still and wakes finds that
+it acts no more. What both heads have to know lies there as well, and ``state_dir`` of each has
+links to it, by which all programs find it; sqlite's files stay on each head.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from slurm_elastic.base import writing
+from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.state import statedir
+
+SHARED = ("journal", "requests", "notices", "catalogue", "signal-saves", "blcr-images")
+"""Directories of the state directory that are the same on both heads."""
+SHARED_FILES = ("known_hosts",)
+_NAME = re.compile(r"epoch-(\d{6,})")
+
+
+class SupersededError(OSError):
+    """Another head acts: nothing may be written here, nor asked of a cloud."""
+
+
+class Epoch(Struct, frozen=True, kw_only=True):
+    """The span in which ``host`` acts, since ``at`` (Unix time)."""
+
+    number: int
+    host: str
+    at: float
+
+
+class Epochs:
+    """Those of a shared directory; OSError passes through: who cannot read it may do nothing."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def newest(self) -> Epoch | None:
+        """None where no head has ever acted."""
+        found = [_NAME.fullmatch(name) for name in os.listdir(self.directory)]
+        number = max((int(one[1]) for one in found if one), default=0)
+        if not number:
+            return None
+        raw = self._path(number).read_bytes()
+        try:
+            return msgspec.json.decode(raw, type=Epoch)
+        except msgspec.MsgspecError as error:
+            raise OSError(errno.EIO, f"is no epoch: {error}", str(self._path(number))) from error
+
+    def take(self, host: str) -> Epoch:
+        """The epoch in which ``host`` acts from now on: its last one where nobody else has had one
+        since, else the next.
+        """
+        while True:
+            last = self.newest()
+            if last is not None and last.host == host:
+                return last
+            number = 1 if last is None else last.number + 1
+            made = Epoch(number=number, host=host, at=time.time())
+            if writing.create(self._path(number), msgspec.json.encode(made)):
+                self._forget(number)
+                return made
+
+    def _path(self, number: int) -> Path:
+        return self.directory / f"epoch-{number:06d}"
+
+    def _forget(self, number: int) -> None:
+        """The numbers only grow, so that older ones say nothing more."""
+        for old in range(number - 1, 0, -1):
+            try:
+                self._path(old).unlink()
+            except FileNotFoundError:
+                return
+
+
+class Fence(Struct, frozen=True, kw_only=True):
+    """What this process may do in its ``epoch``: all of it, until there is a higher one. An epoch
+    of 0 is no head's, by which nothing may be done.
+    """
+
+    epochs: Epochs
+    epoch: int
+    host: str
+
+    @classmethod
+    def of(cls, directory: Path) -> Fence:
+        """The fence of what runs on this host now."""
+        epochs, host = Epochs(directory), os.uname().nodename
+        try:
+            last = epochs.newest()
+        except OSError:
+            last = None
+        own = last is not None and last.host == host
+        return cls(epochs=epochs, epoch=last.number if last is not None and own else 0, host=host)
+
+    def require(self) -> None:
+        """SupersededError where another head acts, or had begun to since."""
+        last = self.epochs.newest()
+        if last is None or last.number != self.epoch:
+            who = "no head" if last is None else f"{last.host} (epoch {last.number})"
+            raise SupersededError(
+                errno.EPERM, f"{who} acts, and {self.host} may not", str(self.epochs.directory)
+            )
+
+    @property
+    def newest(self) -> int:
+        """The number of the newest epoch of all; 0 for none, or where that cannot be read."""
+        try:
+            last = self.epochs.newest()
+        except OSError:
+            return 0
+        return 0 if last is None else last.number
+
+
+def fence_at(journal: Path) -> Fence | None:
+    """The fence of a directory ``journal`` that is a link into a shared one; None for one head."""
+    return Fence.of(journal.resolve().parent) if journal.is_symlink() else None
+
+
+def link(state: Path, directory: Path, owner: writing.Owner | None = None) -> None:
+    """Have what both heads share in ``directory``, and links to it in ``state``. ConfigError where
+    this head has something of its own there.
+    """
+    if directory == state or state in directory.parents:
+        raise ConfigError(
+            f"ha.directory: {directory} is in state_dir, which each head has for itself"
+        )
+    for name in SHARED:
+        there = directory / name
+        there.mkdir(mode=statedir.DIRECTORY, parents=True, exist_ok=True)
+        if owner is not None:
+            os.chown(there, *owner, follow_symlinks=False)
+        _link(state / name, there)
+    for name in SHARED_FILES:
+        _link(state / name, directory / name)
+
+
+def _link(path: Path, there: Path) -> None:
+    if path.is_symlink() and Path(os.readlink(path)) == there:
+        return
+    if path.is_dir() and not path.is_symlink() and not _content(path):
+        for empty in sorted(path.rglob("*"), reverse=True):
+            empty.rmdir()
+        path.rmdir()
+    if path.is_symlink() or path.exists():
+        raise ConfigError(
+            f"ha.directory: {path} has what this head alone knows, expected a link to {there}: "
+            f"stop the services on both heads, then `mv -T {path} {there}`"
+        )
+    path.symlink_to(there)
+
+
+def _content(path: Path) -> Iterable[Path]:
+    return [one for one in path.rglob("*") if not one.is_dir()]
+
+
+def require_unshared(state: Path) -> None:
+    """ConfigError where links of a second head are there, and ``ha.directory`` is set no more."""
+    path = state / SHARED[0]
+    if path.is_symlink():
+        raise ConfigError(
+            f"ha.directory: not set, and {path} leads to {os.readlink(path)}, which two heads "
+            "shared: set it, or put that directory in the place of the link"
+        )

@@ -1,0 +1,141 @@
+"""A service of two heads stands by, serves and stands by again, as Slurm says."""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from patience import eventually
+
+from slurm_elastic.base.errors import ConfigError, PassingError
+from slurm_elastic.cli import standby
+from slurm_elastic.cli.standby import head_of
+from slurm_elastic.config import Config
+from slurm_elastic.config.configfile import parse
+from slurm_elastic.state.heads import Epochs, SupersededError
+from slurm_elastic.state.heartbeat import MARK, read_mark
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Of a head named b, the second one of a and b."""
+    uname = os.uname()
+    here = os.uname_result((uname.sysname, "b", *uname[2:]))
+    monkeypatch.setattr(os, "uname", lambda: here)
+    monkeypatch.setattr(standby, "EVERY", 0.02)
+    conf = tmp_path / "slurm.conf"
+    conf.write_text(
+        f"SlurmctldHost=a\nSlurmctldHost=b\nStateSaveLocation={tmp_path}\nSlurmctldTimeout=30\n"
+    )
+    (tmp_path / "state").mkdir()
+    return CONFIG(tmp_path)
+
+
+def says(place: int, root: Path) -> None:
+    """Have Slurm say who acts."""
+    draft = root / "heartbeat.new"
+    draft.write_bytes(struct.pack(">QQ", int(time.time()), place))
+    draft.replace(root / "heartbeat")
+
+
+def CONFIG(root: Path, **ha: object) -> Config:  # noqa: N802 - reads as a value
+    text = f"""
+cluster: {{name: c, uuid: 7d1f0c52-4d8e-4f5b-9a3e-0f6c1f5f0a11}}
+state_dir: {root}/state
+slurm: {{conf: {root}/slurm.conf}}
+clouds: [{{name: here, provider: local, location: on-premises, socket: {root}/sock}}]
+pools: [{{name: p, cloud: here, nodes: "n[1-2]", cpus: 1, memory: 1000, slurmd_port: 7000}}]
+"""
+    directory = ha.get("directory", f"{root}/shared")
+    return parse(
+        text + (f"ha: {{directory: {directory}}}\n" if directory else ""), str(root / "c.yaml")
+    )
+
+
+def test_one_head_has_nothing_of_it(tmp_path: Path) -> None:
+    assert head_of(CONFIG(tmp_path, directory=None), MARK) is None
+
+
+def test_links_that_are_left_are_told_of(config: Config, tmp_path: Path) -> None:
+    assert head_of(config, MARK) is not None
+    with pytest.raises(ConfigError, match="two heads shared"):
+        head_of(CONFIG(tmp_path, directory=None), MARK)
+
+
+def test_a_directory_that_is_away_passes(tmp_path: Path, config: Config) -> None:
+    del config
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PassingError, match=r"ha\.directory: .* cannot be used"):
+        head_of(CONFIG(tmp_path, directory=f"{tmp_path}/file/x"), MARK)
+
+
+def test_it_stands_by_until_slurm_says_so(config: Config, tmp_path: Path) -> None:
+    says(0, tmp_path)
+    (tmp_path / "shared").mkdir()
+    Epochs(tmp_path / "shared").take("a")
+    head: Any = head_of(config, MARK)
+    ended, begun = threading.Event(), threading.Event()
+    thread = threading.Thread(target=lambda: begun.set() if head.begins(ended) else None)
+    thread.start()
+    mark: Any = eventually(lambda: read_mark(config.state))
+    assert mark.told.startswith("a acts (epoch 1 of a); since ")
+    assert "this head stands by" in mark.told
+    assert not begun.is_set()
+    says(1, tmp_path)
+    assert begun.wait(20)
+    thread.join()
+    assert head.epoch == 2
+    assert 100 < head.unsettled <= 120
+    head.require()
+
+
+def test_a_service_that_is_to_end_does_not_wait(config: Config, tmp_path: Path) -> None:
+    says(0, tmp_path)
+    head: Any = head_of(config, MARK)
+    ended = threading.Event()
+    ended.set()
+    assert head.begins(ended) is False
+
+
+def acting(config: Config, root: Path) -> Any:
+    says(1, root)
+    head: Any = head_of(config, MARK)
+    assert head.begins(threading.Event())
+    return head
+
+
+def test_it_is_told_once_that_slurm_has_taken_over_elsewhere(
+    config: Config, tmp_path: Path
+) -> None:
+    head, lost = acting(config, tmp_path), []
+    assert head.unsettled == 0.0, "the first epoch took nothing over"
+    with head.watched(lambda: lost.append(1)):
+        says(0, tmp_path)
+        eventually(lambda: lost)
+    assert lost == [1]
+
+
+def test_a_slurmctld_that_starts_again_takes_nothing_away(config: Config, tmp_path: Path) -> None:
+    head, lost = acting(config, tmp_path), []
+    (tmp_path / "heartbeat").unlink()
+    with head.watched(lambda: lost.append(1)):
+        time.sleep(0.2)
+        head.require()
+    assert lost == []
+
+
+def test_one_that_stood_still_may_nothing(config: Config, tmp_path: Path) -> None:
+    head = acting(config, tmp_path)
+    Epochs(tmp_path / "shared").take("a")
+    with pytest.raises(SupersededError, match=r"a \(epoch 2\) acts, and b may not"):
+        head.require()
+
+
+def test_a_service_that_starts_again_stays_in_its_epoch(config: Config, tmp_path: Path) -> None:
+    first, second = acting(config, tmp_path), acting(config, tmp_path)
+    assert first.epoch == second.epoch == 1

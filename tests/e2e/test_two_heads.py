@@ -1,0 +1,154 @@
+"""Two real slurmctld on one directory, our services on each host: one dies, the other goes on."""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from e2e.conftest import PatientSandbox, calm, why_not
+from e2e.crash import FULL, assert_one_machine_a_node, machines_made, steps
+from e2e.heads import HEADS, SERVICES, SLURM_CONF, Pair, settings
+from e2e.world import Until, back_to_zero, running_nodes
+
+from slurm_elastic.sandbox.daemons import ELASTICD, SLURMCTLD
+from slurm_elastic.sandbox.spec import SandboxSpec
+from slurm_elastic.state.heads import Epoch, Epochs
+
+OLD = 30.0
+"""Seconds after which Slurm forgets no allocation in a takeover."""
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Pair]:
+    if reason := why_not():
+        pytest.skip(reason)
+    directory = Path(tempfile.mkdtemp(prefix="se-", dir="/tmp"))
+    directory.chmod(0o755)
+    spec = calm({"slurm_conf": SLURM_CONF, "elastic": settings(directory), "static_nodes": 1})
+    sandbox = PatientSandbox(SandboxSpec(dir=directory, **spec))
+    made = Pair(sandbox)
+    sandbox.up()
+    # A third place, which reads as a head that stands by.
+    (directory / "state" / "journal").symlink_to(made.shared / "journal")
+    yield made
+    sandbox.down()
+
+
+def acting(pair: Pair) -> Epoch | None:
+    return Epochs(pair.shared).newest() if pair.shared.exists() else None
+
+
+def settled(pair: Pair) -> tuple[str, str]:
+    """Wait until heada acts, as both heads run; it, and the other one."""
+    pair.sandbox.wait_for(lambda: _acts(pair, "heada"), 90.0, "heada acts")
+    return HEADS
+
+
+def _acts(pair: Pair, head: str) -> bool:
+    """Whether both services of the head say that they act, in the newest epoch."""
+    last = acting(pair)
+    if last is None or last.host != head:
+        return False
+    said = f"acting host={head} epoch={last.number}\n"
+    return all(said in pair.log(head, name) for name in SERVICES)
+
+
+def takes_over(pair: Pair, head: str) -> None:
+    pair.sandbox.wait_for(lambda: _acts(pair, head), 90.0, f"{head} acts")
+
+
+def test_jobs_go_on_at_the_other_head_and_its_memory_is_the_same(pair: Pair) -> None:
+    site, until = pair.sandbox, Until(pair.sandbox)
+    first, other = settled(pair)
+    before = machines_made(site)
+    job = site.submit(until.script, FULL, "--partition=aws")
+    running_nodes(site, [job])
+    site.wait_for(lambda: site.job(job)["RunTime"] >= "00:00:30", OLD * 2, "Slurm keeps it")
+    assert pair.run(first, "pause", "onprem", "--reason", "of the first head") is not None
+    pair.strike(first)
+    takes_over(pair, other)
+    assert site.job(job)["JobState"] == "RUNNING"
+    told = pair.run(other, "status")
+    assert "of the first head" in told
+    more = site.submit("true", FULL, "--partition=aws")
+    until.go()
+    for one in (job, more):
+        done = site.wait_job(one)
+        assert (done["JobState"], done["Restarts"]) == ("COMPLETED", "0")
+    assert_one_machine_a_node(site)
+    pair.run(other, "clear", "onprem")
+    pair.begin(first)
+    settled(pair)
+    back_to_zero(site)
+    assert len(machines_made(site) - before) <= 2
+
+
+@pytest.mark.parametrize(
+    ("point", "partition"), steps("launch", ("launch.after-call", "aws"))
+)  # fmt: skip
+def test_a_launch_in_which_the_head_dies_is_made_once(
+    pair: Pair, point: str, partition: str
+) -> None:
+    site = pair.sandbox
+    first, other = settled(pair)
+    before, until = machines_made(site), Until(site)
+    once = str(pair.shared / f"died-{point}-{partition}")
+    fault = {"SLURM_ELASTIC_FAULT": point, "SLURM_ELASTIC_FAULT_ONCE": once}
+    pair.strike(first, [ELASTICD], signal.SIGTERM)
+    site.wait_for(lambda: not pair.lives(first, ELASTICD), 30.0, "its daemon ended")
+    pair.daemons.begin(first, ELASTICD, fault)
+    job = site.submit(until.script, FULL, f"--partition={partition}")
+    site.wait_for(lambda: Path(once).exists(), 90.0, f"the daemon dies at {point}")
+    pair.strike(first)
+    takes_over(pair, other)
+    running_nodes(site, [job])
+    assert_one_machine_a_node(site)
+    until.go()
+    assert site.wait_job(job)["JobState"] == "COMPLETED"
+    pair.begin(first)
+    settled(pair)
+    back_to_zero(site)
+    assert_one_machine_a_node(site)
+    # One that Slurm forgot may get another node the next time.
+    assert len(machines_made(site) - before) <= 2
+
+
+def test_a_head_that_stood_still_does_nothing_when_it_wakes(pair: Pair) -> None:
+    site, until = pair.sandbox, Until(pair.sandbox)
+    first, other = settled(pair)
+    pair.strike(first, [SLURMCTLD])
+    pair.strike(first, SERVICES, signal.SIGSTOP)
+    takes_over(pair, other)
+    job = site.submit(until.script, FULL, "--partition=aws")
+    running_nodes(site, [job])
+    here = len(pair.log(first))
+    written = _lines_of(pair, 0)
+    pair.strike(first, SERVICES, signal.SIGCONT)
+    for name in SERVICES:
+        site.wait_for(lambda name=name: "acts no more" in pair.log(first, name), 30.0, name)
+    site.wait_for(lambda: "standing by" in pair.log(first)[here:], 30.0, "it stands by")
+    last = acting(pair)
+    assert last is not None
+    assert last.host == other
+    assert _lines_of(pair, last.number - 1) == [n for n in written if n == last.number - 1]
+    until.go()
+    assert site.wait_job(job)["JobState"] == "COMPLETED"
+    pair.begin(first, [SLURMCTLD])
+    settled(pair)
+    back_to_zero(site)
+    assert_one_machine_a_node(site)
+
+
+def _lines_of(pair: Pair, epoch: int) -> list[int]:
+    """The epoch of each line of the newest journals, or of that epoch alone."""
+    found: list[int] = []
+    for name in ("ledger", "checkpoints"):
+        newest = max((pair.shared / "journal").glob(f"{name}-*.jsonl"))
+        lines: list[Any] = [msgspec.json.decode(one) for one in newest.read_bytes().splitlines()]
+        found += [one.get("epoch", 0) for one in lines if "facts" in one and "epoch" in one]
+    return [one for one in found if epoch in (0, one)]

@@ -1,0 +1,177 @@
+"""Two heads on one directory: epochs, and a journal that only the acting one writes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ledger_cases import spec
+
+from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.state import heads
+from slurm_elastic.state.heads import Epochs, Fence, SupersededError
+from slurm_elastic.state.ledger import Ledger
+from slurm_elastic.state.store.journal import journal_of
+from slurm_elastic.state.store.trouble import JournalError
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Path:
+    """The directory that both heads see."""
+    made = tmp_path / "shared"
+    made.mkdir()
+    return made
+
+
+class Head:
+    """A host's own state directory; ``act`` has it take over."""
+
+    def __init__(self, name: str, shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.name, self.shared, self._patch = name, shared, monkeypatch
+        self.state = shared.parent / name
+        self.state.mkdir()
+        heads.link(self.state, shared)
+
+    def be(self) -> None:
+        """Have this process run on that host."""
+        uname = os.uname()
+        here = os.uname_result((uname.sysname, self.name, *uname[2:]))
+        self._patch.setattr(os, "uname", lambda: here)
+
+    def act(self) -> None:
+        self.be()
+        Epochs(self.shared).take(self.name)
+
+    def ledger(self) -> Ledger:
+        self.be()
+        return Ledger.enduring(self.state / "ledger.db")
+
+
+@pytest.fixture
+def pair(shared: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Head, Head]:
+    return Head("a", shared, monkeypatch), Head("b", shared, monkeypatch)
+
+
+def intents(ledger: Any) -> list[str]:
+    return [row.generation for row in ledger.launches.open()]
+
+
+def test_an_epoch_is_one_heads_until_another_takes_the_next(shared: Path) -> None:
+    epochs = Epochs(shared)
+    assert epochs.newest() is None
+    assert [epochs.take(host).number for host in ("a", "a", "b", "a")] == [1, 1, 2, 3]
+    assert [path.name for path in shared.iterdir()] == ["epoch-000003"]
+
+
+def test_two_that_take_it_at_once_are_not_in_one_epoch(
+    shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = Epochs(shared), Epochs(shared)
+    seen = one.newest
+    looks = []
+
+    def slow() -> Any:
+        found = seen()
+        if not looks:
+            looks.append(other.take("b"))
+        return found
+
+    monkeypatch.setattr(one, "newest", slow)
+    assert (one.take("a").number, looks[0].number) == (2, 1)
+
+
+def test_what_no_head_has_taken_nobody_may_write(shared: Path) -> None:
+    with pytest.raises(SupersededError, match="no head acts"):
+        Fence.of(shared).require()
+
+
+def test_the_other_head_goes_on_with_what_was_written(pair: tuple[Head, Head]) -> None:
+    a, b = pair
+    a.act()
+    mine = a.ledger()
+    mine.launches.intend(spec(), "r1", 5.0)
+    b.act()
+    other = b.ledger()
+    assert intents(other) == [spec().generation]
+    other.launches.intend(spec(generation="g2"), "r2", 6.0)
+    a.act()
+    assert sorted(intents(a.ledger())) == sorted([spec().generation, "g2"])
+
+
+def test_what_is_gone_on_the_other_head_is_gone(pair: tuple[Head, Head]) -> None:
+    a, b = pair
+    a.act()
+    mine = a.ledger()
+    mine.launches.intend(spec(), "r1", 5.0)
+    mine.close()
+    b.act()
+    other = b.ledger()
+    other.launches.failed(spec().generation, "no room", 7.0)
+    other.close()
+    a.act()
+    assert intents(a.ledger()) == []
+
+
+def test_a_head_that_stood_still_writes_nothing(pair: tuple[Head, Head]) -> None:
+    a, b = pair
+    a.act()
+    paused = a.ledger()
+    b.act()
+    other = b.ledger()
+    before = {path: path.read_bytes() for path in b.shared.rglob("*.jsonl")}
+    a.be()
+    with pytest.raises(JournalError, match=r"b \(epoch 2\) acts, and a may not"):
+        paused.launches.intend(spec(generation="g9"), "r1", 5.0)
+    assert {path: path.read_bytes() for path in b.shared.rglob("*.jsonl")} == before
+    assert intents(other) == []
+
+
+def test_a_command_on_the_head_that_stands_by_is_refused(pair: tuple[Head, Head]) -> None:
+    a, b = pair
+    a.act()
+    a.ledger().close()
+    b.be()
+    with pytest.raises(JournalError, match=r"a \(epoch 1\) acts, and b may not"):
+        Ledger(b.state / "ledger.db")
+
+
+def test_the_head_that_stands_by_reads_what_the_other_has_written(
+    pair: tuple[Head, Head],
+) -> None:
+    a, b = pair
+    b.act()
+    b.ledger().close()
+    a.act()
+    a.ledger().launches.intend(spec(), "r1", 5.0)
+    b.be()
+    assert intents(Ledger(b.state / "ledger.db", read_only=True)) == [spec().generation]
+
+
+def test_what_a_stale_head_appends_late_is_in_no_memory(pair: tuple[Head, Head]) -> None:
+    a, b = pair
+    a.act()
+    mine = a.ledger()
+    mine.launches.intend(spec(), "r1", 5.0)
+    old = journal_of(a.state / "ledger.db")
+    segment = old.path(old.segments()[-1])
+    b.act()
+    b.ledger().close()
+    with segment.open("ab") as late:
+        late.write(segment.read_bytes().splitlines(keepends=True)[-1].replace(b"g1", b"g7"))
+    assert intents(b.ledger()) == [spec().generation]
+
+
+def test_a_memory_of_ones_own_is_not_put_away(shared: Path, tmp_path: Path) -> None:
+    state = tmp_path / "own"
+    state.mkdir()
+    Ledger.enduring(state / "ledger.db").close()
+    with pytest.raises(ConfigError, match="mv -T"):
+        heads.link(state, shared)
+    assert not (state / "journal").is_symlink()
+
+
+def test_links_of_a_second_head_need_their_setting(pair: tuple[Head, Head]) -> None:
+    with pytest.raises(ConfigError, match=r"ha\.directory: not set"):
+        heads.require_unshared(pair[0].state)
