@@ -46,7 +46,7 @@ def main(argv: list[str] | None = None) -> int:
 def _serve(config: Config) -> None:
     ended = threading.Event()
     on_stop(ended.set)
-    head = head_of(config, CKPTMAN_MARK)
+    head = head_of(config, CKPTMAN, CKPTMAN_MARK)
     if head is None:
         _serve_as(config, ended)
         return

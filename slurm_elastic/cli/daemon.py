@@ -25,7 +25,7 @@ from slurm_elastic.providers import open_providers
 from slurm_elastic.providers.catalogues import Keeper, tell_used
 from slurm_elastic.slurm.client.chosen import open_slurm
 from slurm_elastic.slurm.client.prompt import PromptCli
-from slurm_elastic.state.heartbeat import MARK
+from slurm_elastic.state.heartbeat import DAEMON, MARK
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.state.spool import Spool
 from slurm_elastic.state.store.trouble import PASSING
@@ -50,7 +50,7 @@ def _serve(plain: Config) -> None:
     """Anew whenever a catalogue tells other types or prices; ``plain`` is as it was read."""
     ended = threading.Event()
     on_stop(ended.set)
-    head = head_of(plain, MARK)
+    head = head_of(plain, DAEMON, MARK)
     while not ended.is_set():
         if head is None or head.begins(ended):
             _serve_as(plain, from_state(plain, time.time()), ended, head)

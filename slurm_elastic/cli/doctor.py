@@ -32,7 +32,7 @@ from slurm_elastic.providers.catalogues import completed
 from slurm_elastic.slurm.client.doctor_commands import ProbingCli
 from slurm_elastic.slurm.conf import plan
 from slurm_elastic.watch.causes import told_once
-from slurm_elastic.watch.doctor import auth, bursting, clouds, head, network, threats
+from slurm_elastic.watch.doctor import auth, bursting, clouds, head, network, threats, two_heads
 
 _STYLES = {Level.OK: "green", Level.NOTE: "yellow", Level.WRONG: "bold red"}
 
@@ -119,6 +119,7 @@ def diagnose(
         *head.allowed_groups(config),
         *auth.examine(config, now),
         *head.memory(config, now),
+        *two_heads.examine(config, now),
         *threats.examine(config, slurm, now),
         *network.examine(config, slurm, now),
         *(() if quick else head.slurm_conf(config)),

@@ -5,21 +5,27 @@ again when the other one does (``ha.directory``, ``state.heads``).
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from slurm_elastic.base.errors import PassingError
-from slurm_elastic.config import Config
+from slurm_elastic.config import Config, configfile
 from slurm_elastic.model.protocols import Provider
 from slurm_elastic.providers.base.fenced import fenced
 from slurm_elastic.slurm.client.acting import Controllers, controllers
-from slurm_elastic.state import heads
+from slurm_elastic.state import heads, presence
 from slurm_elastic.state.heads import Epochs, Fence
 from slurm_elastic.state.heartbeat import Mark, leave_mark
+from slurm_elastic.state.presence import Presence
 
 log = logging.getLogger("slurm_elastic.standby")
 
@@ -29,9 +35,9 @@ _BEAT = 5.0
 _MEANS = "this head stands by"
 
 
-def head_of(config: Config, mark: str) -> Head | None:
+def head_of(config: Config, service: str, mark: str) -> Head | None:
     """None where there is one head. ConfigError where this host is none of Slurm's, or has a memory
-    of its own; ``mark``: the name of the service's sign of life.
+    of its own; ``mark``: the name of the ``service``'s sign of life.
     """
     if config.ha.directory is None:
         heads.require_unshared(config.state)
@@ -41,14 +47,27 @@ def head_of(config: Config, mark: str) -> Head | None:
         heads.link(config.state, directory)
     except OSError as error:
         raise PassingError(f"ha.directory: {directory} cannot be used: {error}") from error
-    return Head(config.state, directory, controllers(config.slurm.conf), mark)
+    host = os.uname().nodename
+    digest = hashlib.sha256(configfile.dump(config).encode()).hexdigest()
+    me = Presence(host=host, at=0.0, config=digest, version=version("slurm-elastic"))
+    tells = partial(_tell, directory, service, me)
+    return Head(config.state, directory, controllers(config.slurm.conf), mark, tells)
+
+
+def _tell(directory: Path, service: str, me: Presence) -> None:
+    """Leave a sign of life for the other head, where that can be."""
+    with contextlib.suppress(OSError):
+        presence.tell(directory, service, replace(me, at=time.time()))
 
 
 class Head:
     """One of two heads, for one service."""
 
-    def __init__(self, state: Path, directory: Path, slurm: Controllers, mark: str) -> None:
-        self._state, self._slurm, self._mark = state, slurm, mark
+    def __init__(
+        self, state: Path, directory: Path, slurm: Controllers, mark: str,
+        tells: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self._state, self._slurm, self._mark, self._tells = state, slurm, mark, tells
         self._epochs = Epochs(directory)
         self._fence: Fence | None = None
         self._said = ""
@@ -94,6 +113,7 @@ class Head:
         clock = time.monotonic()
         if clock >= self._beaten + _BEAT:
             self._beaten = clock
+            self._tells()
             remedy = "nothing: Slurm decides which head acts"
             with contextlib.suppress(OSError):
                 now, pid = time.time(), os.getpid()
@@ -115,6 +135,9 @@ class Head:
 
     def _watch(self, over: threading.Event, lost: Callable[[], object]) -> None:
         while not over.wait(EVERY):
+            if time.monotonic() >= self._beaten + _BEAT:
+                self._beaten = time.monotonic()
+                self._tells()
             try:
                 self.require()
                 place = self._slurm.acting(time.time())

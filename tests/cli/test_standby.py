@@ -18,7 +18,7 @@ from slurm_elastic.cli.standby import head_of
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import parse
 from slurm_elastic.state.heads import Epochs, SupersededError
-from slurm_elastic.state.heartbeat import MARK, read_mark
+from slurm_elastic.state.heartbeat import DAEMON, MARK, read_mark
 
 
 @pytest.fixture
@@ -58,27 +58,27 @@ pools: [{{name: p, cloud: here, nodes: "n[1-2]", cpus: 1, memory: 1000, slurmd_p
 
 
 def test_one_head_has_nothing_of_it(tmp_path: Path) -> None:
-    assert head_of(CONFIG(tmp_path, directory=None), MARK) is None
+    assert head_of(CONFIG(tmp_path, directory=None), DAEMON, MARK) is None
 
 
 def test_links_that_are_left_are_told_of(config: Config, tmp_path: Path) -> None:
-    assert head_of(config, MARK) is not None
+    assert head_of(config, DAEMON, MARK) is not None
     with pytest.raises(ConfigError, match="two heads shared"):
-        head_of(CONFIG(tmp_path, directory=None), MARK)
+        head_of(CONFIG(tmp_path, directory=None), DAEMON, MARK)
 
 
 def test_a_directory_that_is_away_passes(tmp_path: Path, config: Config) -> None:
     del config
     (tmp_path / "file").write_text("")
     with pytest.raises(PassingError, match=r"ha\.directory: .* cannot be used"):
-        head_of(CONFIG(tmp_path, directory=f"{tmp_path}/file/x"), MARK)
+        head_of(CONFIG(tmp_path, directory=f"{tmp_path}/file/x"), DAEMON, MARK)
 
 
 def test_it_stands_by_until_slurm_says_so(config: Config, tmp_path: Path) -> None:
     says(0, tmp_path)
     (tmp_path / "shared").mkdir()
     Epochs(tmp_path / "shared").take("a")
-    head: Any = head_of(config, MARK)
+    head: Any = head_of(config, DAEMON, MARK)
     ended, begun = threading.Event(), threading.Event()
     thread = threading.Thread(target=lambda: begun.set() if head.begins(ended) else None)
     thread.start()
@@ -96,7 +96,7 @@ def test_it_stands_by_until_slurm_says_so(config: Config, tmp_path: Path) -> Non
 
 def test_a_service_that_is_to_end_does_not_wait(config: Config, tmp_path: Path) -> None:
     says(0, tmp_path)
-    head: Any = head_of(config, MARK)
+    head: Any = head_of(config, DAEMON, MARK)
     ended = threading.Event()
     ended.set()
     assert head.begins(ended) is False
@@ -104,7 +104,7 @@ def test_a_service_that_is_to_end_does_not_wait(config: Config, tmp_path: Path) 
 
 def acting(config: Config, root: Path) -> Any:
     says(1, root)
-    head: Any = head_of(config, MARK)
+    head: Any = head_of(config, DAEMON, MARK)
     assert head.begins(threading.Event())
     return head
 

@@ -10,14 +10,18 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from e2e.conftest import PatientSandbox, calm
 
 from slurm_elastic.machine.local import local_processes
 from slurm_elastic.machine.local.local_processes import Process
 from slurm_elastic.sandbox.daemons import CKPTMAN, ELASTICD, SLURMCTLD, Daemons
 from slurm_elastic.sandbox.processes import Processes
+from slurm_elastic.sandbox.spec import SandboxSpec
 
 HEADS = ("heada", "headb")
 TIMEOUT = 10
@@ -157,6 +161,22 @@ class Pair:
         """A command of ours, as root on that head."""
         inside = [*self.processes.inside(head), _PYTHON, "-m", "slurm_elastic.cli.main", *words]
         return self.sandbox.run(inside, check=False, timeout=90.0).stdout
+
+
+def up() -> Iterator[Pair]:
+    """A pair that runs, in a sandbox of its own; all of it is gone at the end."""
+    directory = Path(tempfile.mkdtemp(prefix="se-", dir="/tmp"))
+    directory.chmod(0o755)
+    spec = calm({"slurm_conf": SLURM_CONF, "elastic": settings(directory), "static_nodes": 1})
+    sandbox = PatientSandbox(SandboxSpec(dir=directory, **spec))
+    made = Pair(sandbox)
+    sandbox.up()
+    try:
+        # A third place, which reads as a head that stands by.
+        (directory / "state" / "journal").symlink_to(made.shared / "journal")
+        yield made
+    finally:
+        sandbox.down()
 
 
 def _owner(path: Path) -> tuple[int, int]:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import signal
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from e2e.conftest import PatientSandbox, calm, why_not
+from e2e.conftest import why_not
 from e2e.crash import FULL, assert_one_machine_a_node, machines_made, steps
-from e2e.heads import HEADS, SERVICES, SLURM_CONF, Pair, settings
+from e2e.heads import HEADS, SERVICES, Pair, up
 from e2e.world import Until, back_to_zero, running_nodes
 
 from slurm_elastic.sandbox.daemons import ELASTICD, SLURMCTLD
-from slurm_elastic.sandbox.spec import SandboxSpec
 from slurm_elastic.state.heads import Epoch, Epochs
 
 OLD = 30.0
@@ -27,16 +25,7 @@ OLD = 30.0
 def pair() -> Iterator[Pair]:
     if reason := why_not():
         pytest.skip(reason)
-    directory = Path(tempfile.mkdtemp(prefix="se-", dir="/tmp"))
-    directory.chmod(0o755)
-    spec = calm({"slurm_conf": SLURM_CONF, "elastic": settings(directory), "static_nodes": 1})
-    sandbox = PatientSandbox(SandboxSpec(dir=directory, **spec))
-    made = Pair(sandbox)
-    sandbox.up()
-    # A third place, which reads as a head that stands by.
-    (directory / "state" / "journal").symlink_to(made.shared / "journal")
-    yield made
-    sandbox.down()
+    yield from up()
 
 
 def acting(pair: Pair) -> Epoch | None:

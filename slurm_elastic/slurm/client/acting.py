@@ -56,6 +56,10 @@ class Controllers(Struct, frozen=True, kw_only=True):
         at, place = _FORM.unpack(raw)
         return int(place) if abs(now - at) <= self.timeout else None
 
+    def place_of(self, host: str) -> int | None:
+        """That of the host of that name; None where it is no controller."""
+        return next((n for n, name in enumerate(self.hosts) if _same(name, host)), None)
+
     def acts_here(self, now: float) -> bool:
         """Whether it is this host's."""
         return self.acting(now) == self.place
@@ -66,8 +70,8 @@ def controllers(conf: str) -> Controllers:
     site = read(conf)
     hosts = tuple(entry.value.partition("(")[0] for entry in site.options("SlurmctldHost"))
     own = os.uname().nodename
-    places = [n for n, host in enumerate(hosts) if _same(host, own)]
-    if not places:
+    place = next((n for n, host in enumerate(hosts) if _same(host, own)), None)
+    if place is None:
         named = ", ".join(hosts) or "none"
         raise ConfigError(
             f"ha.directory: this host is {own}, and {conf} has SlurmctldHost {named}: only heads "
@@ -76,7 +80,7 @@ def controllers(conf: str) -> Controllers:
     timeout = site.option("SlurmctldTimeout")
     seconds = float(timeout.value) if timeout and timeout.value.isdigit() else TIMEOUT
     return Controllers(
-        hosts=hosts, place=places[0], heartbeat=state_of(site) / "heartbeat", timeout=seconds
+        hosts=hosts, place=place, heartbeat=state_of(site) / "heartbeat", timeout=seconds
     )
 
 

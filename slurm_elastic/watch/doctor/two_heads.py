@@ -1,0 +1,106 @@
+"""Two heads: whether both could act, and would act alike (``ha.directory``)."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.base.units import brief
+from slurm_elastic.config import Config
+from slurm_elastic.model.finding import Finding
+from slurm_elastic.slurm.client.acting import Controllers, controllers
+from slurm_elastic.state.heads import Epochs
+from slurm_elastic.state.heartbeat import CKPTMAN, DAEMON
+from slurm_elastic.state.presence import STALE, Seen, told
+
+SLOW = 0.05
+"""Seconds that a write may take until it is on the disk: each launch waits for some."""
+SKEW = 5.0
+"""Seconds by which the clocks of both heads may differ: who acts is told by them."""
+_PAGE = "docs/two-heads.md"
+
+
+def examine(config: Config, now: float) -> Iterator[Finding]:
+    """Nothing where there is one head."""
+    if config.ha.directory is None:
+        return
+    directory = Path(config.ha.directory)
+    try:
+        pair = controllers(config.slurm.conf)
+        last = Epochs(directory).newest()
+        place, took = pair.acting(now), _sync(directory)
+    except (OSError, ConfigError) as error:
+        what = f"ha.directory {directory}"
+        expected = f"a directory of {config.slurm.user}'s that both heads see"
+        yield Finding.wrong(what, str(error), expected=expected, advice=_PAGE)
+        return
+    acts = "no slurmctld acts" if place is None else f"{pair.hosts[place]} acts"
+    yield Finding.ok("two heads", f"{acts}, epoch {last.number if last else 'none yet'}")
+    if took > SLOW:
+        yield Finding.note(
+            f"ha.directory {directory}",
+            f"{took * 1000:.0f} ms until a write is on its disk",
+            expected=f"at most {SLOW * 1000:.0f} ms: each launch waits for some",
+        )
+    for service in (DAEMON, CKPTMAN):
+        yield from _service(pair, service, told(directory, service), now)
+
+
+def _service(
+    pair: Controllers, service: str, found: Mapping[str, Seen], now: float
+) -> Iterator[Finding]:
+    """Whether it runs on both, with one configuration and by one clock."""
+    seen = {host: one for host, one in found.items() if pair.place_of(host) is not None}
+    there = {pair.place_of(host) for host in seen}
+    for place, host in enumerate(pair.hosts):
+        if place not in there:
+            yield _not_there(service, host, "it has never run there")
+    for host, one in seen.items():
+        if now - one.presence.at > STALE:
+            silent = f"no sign of life for {brief(now - one.presence.at)}"
+            yield _not_there(service, host, silent)
+    alive = {host: one for host, one in seen.items() if now - one.presence.at <= STALE}
+    if len({one.presence.config for one in alive.values()}) > 1:
+        yield Finding.wrong(
+            f"{service} on {' and '.join(alive)}",
+            "their configurations differ",
+            expected="the same on both: the one that takes over must go on alike",
+            advice="copy /etc/slurm-elastic to the other head, and restart the services there",
+        )
+    if len({one.presence.version for one in alive.values()}) > 1:
+        versions = ", ".join(f"{one.presence.version} on {host}" for host, one in alive.items())
+        yield Finding.wrong(f"{service}", versions, expected="the same release on both heads")
+    ahead = [one.ahead for one in alive.values()]
+    if ahead and max(ahead) - min(ahead) > SKEW:
+        yield Finding.wrong(
+            f"clocks of {' and '.join(alive)}",
+            f"{max(ahead) - min(ahead):.0f} s apart",
+            expected=f"at most {SKEW:g} s: by them Slurm and we tell who acts",
+            advice="chrony or the like on both",
+        )
+
+
+def _not_there(service: str, host: str, found: str) -> Finding:
+    return Finding.wrong(
+        f"{service} on {host}",
+        found,
+        expected="it runs on both heads: nobody would go on when the other one dies",
+        advice=f"on {host}: systemctl start {service}; {_PAGE}",
+    )
+
+
+def _sync(directory: Path) -> float:
+    """Seconds until what is written there is on the disk."""
+    path = directory / f"probe-{os.uname().nodename}-{os.getpid()}"
+    begun = time.monotonic()
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(descriptor, b"x")
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+        path.unlink(missing_ok=True)
+    return time.monotonic() - begun

@@ -1,0 +1,100 @@
+"""Doctor looks at both heads from either of them."""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from pathlib import Path
+
+import pytest
+import status_cases
+from msgspec.structs import replace
+
+from slurm_elastic.config import Config, HaSettings
+from slurm_elastic.model.finding import Finding, Level
+from slurm_elastic.state.heads import Epochs
+from slurm_elastic.state.heartbeat import CKPTMAN, DAEMON
+from slurm_elastic.state.presence import Presence, tell
+from slurm_elastic.watch.doctor import two_heads
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
+    """Of a, the first one of a and b; a acts."""
+    uname = os.uname()
+    here = os.uname_result((uname.sysname, "a.site", *uname[2:]))
+    monkeypatch.setattr(os, "uname", lambda: here)
+    conf, shared = tmp_path / "slurm.conf", tmp_path / "shared"
+    conf.write_text(f"SlurmctldHost=a\nSlurmctldHost=b\nStateSaveLocation={tmp_path}\n")
+    (tmp_path / "heartbeat").write_bytes(struct.pack(">QQ", int(time.time()), 0))
+    shared.mkdir()
+    Epochs(shared).take("a.site")
+    made = status_cases.config(tmp_path)
+    slurm = replace(made.slurm, conf=str(conf))
+    return replace(made, slurm=slurm, ha=HaSettings(directory=str(shared)))
+
+
+def tells(site: Config, host: str, **changes: object) -> None:
+    """Have both services of the host tell of themselves."""
+    one = Presence(host=host, at=time.time(), config="c", version="1")
+    for service in (DAEMON, CKPTMAN):
+        tell(Path(str(site.ha.directory)), service, replace(one, **changes))
+
+
+def look(config: Config) -> list[Finding]:
+    return list(two_heads.examine(config, time.time()))
+
+
+def wrong(config: Config) -> list[str]:
+    return [f"{f.what}: {f.found}" for f in look(config) if f.level is Level.WRONG]
+
+
+def test_one_head_is_not_looked_at(config: Config) -> None:
+    assert look(replace(config, ha=HaSettings())) == []
+
+
+def test_two_that_are_alike(config: Config) -> None:
+    tells(config, "a.site")
+    tells(config, "b")
+    assert wrong(config) == []
+    assert look(config)[0].found == "a acts, epoch 1"
+
+
+def test_services_that_run_on_one_alone(config: Config) -> None:
+    tells(config, "a.site")
+    never = "on b: it has never run there"
+    assert wrong(config) == [f"{DAEMON} {never}", f"{CKPTMAN} {never}"]
+    tells(config, "b", at=time.time() - 3600)
+    assert wrong(config)[0] == f"{DAEMON} on b: no sign of life for 1h"
+
+
+def test_heads_that_would_not_go_on_alike(config: Config) -> None:
+    tells(config, "a.site")
+    tells(config, "b", config="other", version="2", at=time.time() + 30)
+    told = "\n".join(wrong(config))
+    assert f"{DAEMON} on a.site and b: their configurations differ" in told
+    assert f"{DAEMON}: 1 on a.site, 2 on b" in told
+    assert "clocks of a.site and b: 30 s apart" in told
+
+
+def test_a_directory_that_is_not_there(config: Config) -> None:
+    ha = HaSettings(directory=f"{config.ha.directory}/none")
+    (finding,) = look(replace(config, ha=ha))
+    assert finding.level is Level.WRONG
+    assert "No such file" in finding.found
+
+
+def test_a_host_that_is_no_head(config: Config) -> None:
+    conf = Path(config.slurm.conf)
+    conf.write_text(conf.read_text().replace("SlurmctldHost=a", "SlurmctldHost=c"))
+    (finding,) = look(config)
+    assert "only heads of Slurm can act" in finding.found
+
+
+def test_a_disk_that_is_slow(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    tells(config, "a.site")
+    tells(config, "b")
+    monkeypatch.setattr(two_heads, "_sync", lambda _: 0.2)
+    (slow,) = [f for f in look(config) if f.level is Level.NOTE]
+    assert slow.found == "200 ms until a write is on its disk"
