@@ -52,6 +52,7 @@ def _sums(found: Any) -> Report:  # noqa: ANN401 - as above
         *(holds(what, n, "", ok=not n, goal="0") for what, n in zeros.items()),
         noted("jobs that Slurm forgot, or ended with its host", len(found.forgotten), "jobs"),
         noted("runs that Slurm began again", found.repeated, "runs"),
+        noted("jobs that Slurm held, as it had used their number twice", found.held, "jobs"),
         noted("slurmctld that hung as it gave control back", found.hung, "times"),
     ]
     if found.actions:

@@ -129,7 +129,7 @@ def fence_at(journal: Path) -> Fence | None:
     return Fence.of(journal.resolve().parent) if journal.is_symlink() else None
 
 
-def link(state: Path, directory: Path, owner: writing.Owner | None = None) -> None:
+def link(state: Path, directory: Path) -> None:
     """Have what both heads share in ``directory``, and links to it in ``state``. ConfigError where
     this head has something of its own there.
     """
@@ -140,8 +140,6 @@ def link(state: Path, directory: Path, owner: writing.Owner | None = None) -> No
     for name in SHARED:
         there = directory / name
         there.mkdir(mode=statedir.DIRECTORY, parents=True, exist_ok=True)
-        if owner is not None:
-            os.chown(there, *owner, follow_symlinks=False)
         _link(state / name, there)
     for name in SHARED_FILES:
         _link(state / name, directory / name)

@@ -98,9 +98,9 @@ def test_a_start_and_a_purchase_that_are_decided_at_once_share_the_clusters_cap(
         world, monkeypatch, lambda: provision.provision(site, "b", "r2", ("b1",), {})
     )
 
-    def new_generation(now: float, after: float = 0.0) -> str:
+    def new_generation(now: float, after: float = 0.0, epoch: int = 0) -> str:
         other()
-        return real(now, after)
+        return real(now, after, epoch)
 
     monkeypatch.setattr(starting, "new_generation", new_generation)
     provision.provision(site, "a", "r1", ("a1",), {})

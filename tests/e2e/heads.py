@@ -6,22 +6,27 @@ Both see one directory with Slurm's state and ours; each has its own host name, 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import signal
+import struct
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from e2e.conftest import PatientSandbox, calm
+from patience import patience
 
 from slurm_elastic.machine.local import local_processes
 from slurm_elastic.machine.local.local_processes import Process
 from slurm_elastic.sandbox.daemons import CKPTMAN, ELASTICD, SLURMCTLD, Daemons
 from slurm_elastic.sandbox.processes import Processes
 from slurm_elastic.sandbox.spec import SandboxSpec
+from slurm_elastic.state.heads import Epochs
 
 HEADS = ("heada", "headb")
 TIMEOUT = 10
@@ -34,6 +39,7 @@ SLURM_CONF = (
     "SlurmctldHost=heada(127.0.0.2)",
     "SlurmctldHost=headb(127.0.0.3)",
     f"SlurmctldTimeout={TIMEOUT}",
+    "SlurmdTimeout=60",  # by it a job is found to be over whose end was told to a head that died
     "CommunicationParameters=NoCtldInAddrAny",
     "SlurmctldPidFile=/dev/null",
 )
@@ -150,6 +156,41 @@ class Pair:
     def begin(self, head: str, names: Sequence[str] = OWN) -> None:
         for name in names:
             self.daemons.begin(head, name)
+
+    def place(self) -> int:
+        """Of the slurmctld that wrote the last heartbeat."""
+        with contextlib.suppress(OSError, struct.error):
+            raw = (self.sandbox.layout.dir / "slurmctld" / "heartbeat").read_bytes()
+            return int(struct.unpack(">QQ", raw)[1])
+        return -1
+
+    def acting(self) -> str:
+        """The head both of whose services say that they act, in the newest epoch."""
+        last = Epochs(self.shared).newest() if self.shared.exists() else None
+        if last is None:
+            return ""
+        said = f"acting host={last.host} epoch={last.number}\n"
+        return last.host if all(said in self.log(last.host, n) for n in SERVICES) else ""
+
+    def given_back(self) -> int:
+        """Wait until the first head acts, what is dead begun, and the other slurmctld writes no
+        heartbeat: one that was asked to give back may hang in that (22.05), and is begun anew, as
+        an administrator would. How often that was.
+        """
+        for head in HEADS:
+            self.begin(head, [name for name in OWN if not self.lives(head, name)])
+        hung, since = 0, time.monotonic()
+        again = until = since + 6 * TIMEOUT
+        while time.monotonic() - since < TIMEOUT:
+            if self.acting() != HEADS[0] or self.place() != 0:
+                since = time.monotonic()
+            if time.monotonic() > again:
+                assert time.monotonic() < until + patience(600.0), "the first head never acts"
+                hung, again = hung + 1, time.monotonic() + 6 * TIMEOUT
+                self.strike(HEADS[1], [SLURMCTLD])
+                self.begin(HEADS[1], [SLURMCTLD])
+            time.sleep(0.1)
+        return hung
 
     def lives(self, head: str, name: str) -> bool:
         return Processes.alive(self.processes, f"{head}-{name}")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from slurm_elastic.base import writing
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.units import brief
 from slurm_elastic.config import Config
@@ -94,13 +94,6 @@ def _not_there(service: str, host: str, found: str) -> Finding:
 
 def _sync(directory: Path) -> float:
     """Seconds until what is written there is on the disk."""
-    path = directory / f"probe-{os.uname().nodename}-{os.getpid()}"
     begun = time.monotonic()
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        os.write(descriptor, b"x")
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-        path.unlink(missing_ok=True)
-    return time.monotonic() - begun
+    with writing.draft(directory / "probe", b"x"):
+        return time.monotonic() - begun
