@@ -527,8 +527,8 @@ class _Modules:
             sys.modules[f"slurm_elastic.{name}"].sqlite3 = self.sqlite  # type: ignore[attr-defined]
         begin = store_journal.Journal.__init__
 
-        def begun(journal: store_journal.Journal, directory: Path, name: str) -> None:
-            begin(journal, directory, name)
+        def begun(journal: store_journal.Journal, *of: Any) -> None:
+            begin(journal, *of)
             self.sqlite.own(journal)
 
         store_journal.Journal.__init__ = begun  # type: ignore[method-assign]
