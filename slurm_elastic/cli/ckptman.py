@@ -45,11 +45,11 @@ def main(argv: list[str] | None = None) -> int:
 
 def _serve(config: Config) -> None:
     ended = threading.Event()
-    on_stop(ended.set)
     head = head_of(config, CKPTMAN, CKPTMAN_MARK)
     if head is None:
         _serve_as(config, ended)
         return
+    on_stop(ended.set)
     while head.begins(ended):
         _serve_as(config, ended, head)
 
@@ -77,7 +77,7 @@ def _serve_as(config: Config, ended: threading.Event, head: Head | None = None) 
             service.stop()
 
         on_stop(end)
-        if ended.is_set():  # it was asked for meanwhile
+        if ended.is_set():  # as it stood by
             return
         if head is not None:
             closing.enter_context(head.watched(service.stop))

@@ -49,8 +49,9 @@ def main(argv: list[str] | None = None) -> int:
 def _serve(plain: Config) -> None:
     """Anew whenever a catalogue tells other types or prices; ``plain`` is as it was read."""
     ended = threading.Event()
-    on_stop(ended.set)
     head = head_of(plain, DAEMON, MARK)
+    if head is not None:
+        on_stop(ended.set)
     while not ended.is_set():
         if head is None or head.begins(ended):
             _serve_as(plain, from_state(plain, time.time()), ended, head)
@@ -65,6 +66,8 @@ def _serve_as(plain: Config, config: Config, ended: threading.Event, head: Head 
         stop.set()
 
     on_stop(end)
+    if ended.is_set():  # as it stood by
+        return
     slurm = open_slurm(config.slurm, stop)
     providers = open_providers(config)
     with contextlib.ExitStack() as closing:
