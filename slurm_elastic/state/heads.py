@@ -110,9 +110,7 @@ class Fence(Struct, frozen=True, kw_only=True):
         last = self.epochs.newest()
         if last is None or last.number != self.epoch:
             who = "no head" if last is None else f"{last.host} (epoch {last.number})"
-            raise SupersededError(
-                errno.EPERM, f"{who} acts, and {self.host} may not", str(self.epochs.directory)
-            )
+            raise SupersededError(f"{who} acts, not {self.host}: that is to be done there")
 
     @property
     def newest(self) -> int:
