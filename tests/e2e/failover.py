@@ -246,7 +246,9 @@ class Failover:
                 self.site.run(["scontrol", "release", str(job.id)], check=False)
         for node in self.site.nodes().values():
             if node.reason.startswith("Duplicate jobid"):
-                self.site.run(["scontrol", "update", f"nodename={node.name}", "state=resume"])
+                self.site.run(
+                    ["scontrol", "update", f"nodename={node.name}", "state=resume"], check=False
+                )
         time.sleep(1.0)
         return not jobs
 
