@@ -25,7 +25,7 @@ from slurm_elastic.model.exclusion import BREAKER, COOL_DOWN, DOUBT
 from slurm_elastic.policies.launch.exclusions import touches
 from slurm_elastic.state.audit_trail import list_subject, pool_subject
 from slurm_elastic.state.ledger import Decision, Ledger
-from slurm_elastic.state.store.journal import is_there
+from slurm_elastic.state.store.shared_journal import is_there
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

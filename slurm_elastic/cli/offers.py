@@ -40,7 +40,7 @@ from slurm_elastic.providers.catalogues import completed
 from slurm_elastic.slurm.client.prompt import PromptCli
 from slurm_elastic.state.heartbeat import read_mark, told
 from slurm_elastic.state.ledger import Ledger
-from slurm_elastic.state.store.journal import is_there
+from slurm_elastic.state.store.shared_journal import is_there
 from slurm_elastic.watch.view.attention import sentence
 
 

@@ -33,7 +33,7 @@ from slurm_elastic.state.ckptstate import CheckpointState
 from slurm_elastic.state.ckptstate.facts import Migration
 from slurm_elastic.state.ckptstate.orders import DROPS, NoticeOrder, drop
 from slurm_elastic.state.ckptstate.schema import FILE
-from slurm_elastic.state.store.journal import is_there
+from slurm_elastic.state.store.shared_journal import is_there
 
 log = logging.getLogger(__name__)
 

@@ -122,9 +122,9 @@ class Fence(Struct, frozen=True, kw_only=True):
         return 0 if last is None else last.number
 
 
-def fence_at(journal: Path) -> Fence | None:
-    """The fence of a directory ``journal`` that is a link into a shared one; None for one head."""
-    return Fence.of(journal.resolve().parent) if journal.is_symlink() else None
+def fence_at(journal: Path) -> Fence:
+    """The fence of a directory ``journal`` that is a link into a shared one."""
+    return Fence.of(journal.resolve().parent)
 
 
 def link(state: Path, directory: Path) -> None:

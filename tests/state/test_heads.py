@@ -13,7 +13,7 @@ from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.state import heads
 from slurm_elastic.state.heads import Epochs, Fence, SupersededError
 from slurm_elastic.state.ledger import Ledger
-from slurm_elastic.state.store.journal import journal_of
+from slurm_elastic.state.store.shared_journal import journal_of
 from slurm_elastic.state.store.trouble import JournalError
 
 

@@ -25,7 +25,7 @@ from slurm_elastic.slurm.client.cli import SlurmCli
 from slurm_elastic.slurm.client.siteconf import Line, names, read_lines
 from slurm_elastic.slurm.conf import fragment
 from slurm_elastic.state.ledger import Launch, Ledger, Machine
-from slurm_elastic.state.store.journal import is_there
+from slurm_elastic.state.store.shared_journal import is_there
 
 log = logging.getLogger(__name__)
 

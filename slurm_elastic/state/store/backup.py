@@ -34,10 +34,10 @@ from slurm_elastic.state.store.journal import (
     Journal,
     Line,
     is_whole,
-    journal_of,
     line_of,
     read_line,
 )
+from slurm_elastic.state.store.shared_journal import journal_of
 from slurm_elastic.state.store.view import (
     BUSY_TIMEOUT,
     Filler,

@@ -27,9 +27,8 @@ from slurm_elastic.state.store.journal import (
     Identity,
     Position,
     identity,
-    is_there,
-    journal_of,
 )
+from slurm_elastic.state.store.shared_journal import is_there, journal_of
 from slurm_elastic.state.store.trouble import JournalError, Kind, LostFileError, kind_of, set_aside
 from slurm_elastic.state.store.view import Filler, Schema, transaction
 
@@ -109,7 +108,8 @@ class Disk:
         except LostFileError as error:
             log.error("%s; it is begun anew of %s", error, self.path)  # noqa: TRY400 - no defect
             self._begin_of_view(time.time())
-        if self.journal.epoch > self.journal.epoch_of(self.position.segment):
+        epoch = self.journal.epoch
+        if epoch and epoch > self.journal.epoch_of(self.position.segment):
             self._begin_of_view(time.time())
 
     def _require_whole(self) -> None:
@@ -167,7 +167,8 @@ class Disk:
                 self.journal.path(position.segment), position.number, known,
             )  # fmt: skip
         made = identity(self.path)
-        self._tell(position, made)
+        epoch = self.journal.epoch
+        self.journal.note(Applied(position=position, view=made, boot=self._boot, epoch=epoch))
         log.info("%s was made of its journal in %.1f s", self.path, time.monotonic() - began)
 
     def _take(self, connection: sqlite3.Connection) -> None:
@@ -183,11 +184,8 @@ class Disk:
         self.position = position
         with contextlib.suppress(sqlite3.Error, OSError):
             view.set_number(self.db, position.number)
-            self._tell(position, self.identity)
-
-    def _tell(self, position: Position, made: Identity) -> None:
-        epoch = self.journal.epoch
-        self.journal.note(Applied(position=position, view=made, boot=self._boot, epoch=epoch))
+            mine, epoch = self.identity, self.journal.epoch
+            self.journal.note(Applied(position=position, view=mine, boot=self._boot, epoch=epoch))
 
     def _say(self, damages: Sequence[Damage]) -> None:
         for one in damages:

@@ -18,15 +18,9 @@ from msgspec import Struct
 
 from slurm_elastic.state.store import view
 from slurm_elastic.state.store.disk import Disk
-from slurm_elastic.state.store.journal import (
-    NOWHERE,
-    Fact,
-    Identity,
-    Position,
-    identity,
-    journal_of,
-)
+from slurm_elastic.state.store.journal import NOWHERE, Fact, Identity, Position, identity
 from slurm_elastic.state.store.merging import Merge, Waiting
+from slurm_elastic.state.store.shared_journal import journal_of
 from slurm_elastic.state.store.trouble import (
     ENOUGH,
     LEAST,

@@ -9,9 +9,8 @@ the time and a checksum, so that a damaged one is known::
 
 Files (segments) are ``NAME-NNNNNN.jsonl``. Each begins with all rows that there were, so that it
 needs no other; the one before it stays until the next. Who writes has the lock of ``NAME.applied``,
-which says how far the view (``state.store.view``) has come. Of two heads (``state.heads``) each has
-its own view, and one begins its epoch with a segment: what the other one, which does not know yet
-that it acts no more, may be writing goes to the one before. A line's ``epoch`` is 0 with one head.
+which says how far the view (``state.store.view``) has come. A line's ``epoch`` is 0, but with two
+heads (``state.store.shared_journal``).
 """
 
 from __future__ import annotations
@@ -32,8 +31,7 @@ import msgspec
 from msgspec import Struct
 
 from slurm_elastic.base import writing
-from slurm_elastic.state import heads, statedir
-from slurm_elastic.state.heads import Fence
+from slurm_elastic.state import statedir
 from slurm_elastic.state.store.trouble import LostFileError, locked_error
 
 log = logging.getLogger(__name__)
@@ -146,24 +144,16 @@ def is_whole(raw: bytes) -> bool:
     return raw[-1:] == b"\n" and raw[: _HEAD + 1] == b'%s%08x"' % (_CRC, zlib.crc32(rest))
 
 
-def is_there(path: Path) -> bool:
-    """Whether a memory whose view is at ``path`` was ever begun: the view may be away."""
-    return path.exists() or bool(journal_of(path).segments())
-
-
-def journal_of(path: Path) -> Journal:
-    """The journal of the view at ``path``."""
-    place = path.parent / "journal"
-    return Journal(place, path.stem, heads.fence_at(place))
-
-
 class Journal:
-    """For one thread at a time; OSError passes through."""
+    """For one thread at a time; OSError passes through. ``epoch``: of two heads, in which it
+    writes.
+    """
 
-    def __init__(self, directory: Path, name: str, fence: Fence | None = None) -> None:
-        self.directory, self.name, self._fence = directory, name, fence
-        # Of two heads each has its own view.
-        self.turn = (directory if fence is None else directory.parent) / f"{name}.applied"
+    epoch = 0
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self.directory, self.name = directory, name
+        self.turn = directory / f"{name}.applied"
         self._lock, self._locked = -1, NOWHERE
         self._open, self._opened = (0, -1), NOWHERE
         self.uncut: tuple[Position, bytes] | None = None
@@ -188,25 +178,9 @@ class Journal:
             return []
         return sorted(int(one[1]) for one in found if one)
 
-    @property
-    def epoch(self) -> int:
-        """The one in which this head may write; 0 where there is one head."""
-        return 0 if self._fence is None else self._fence.epoch
-
-    @property
-    def is_newest(self) -> bool:
-        """Whether the view is of the newest epoch: what the other head wrote is in none of ours."""
-        return self._fence is None or self._fence.newest == self.applied().epoch
-
-    def _require(self) -> None:
-        """SupersededError where the other head acts."""
-        if self._fence is not None:
-            self._fence.require()
-
     @contextlib.contextmanager
     def locked(self, patience: float) -> Iterator[None]:
         """Alone among all processes; OSError where others do not let go for so long (s)."""
-        self._require()
         if self._lock < 0 or self._locked != identity(self.turn):
             self._open_lock()
         until = time.monotonic() + patience
@@ -248,6 +222,11 @@ class Journal:
         if owner is not None and owner != (os.geteuid(), os.getegid()):
             os.chown(path, *owner, follow_symlinks=False)
 
+    @property
+    def is_newest(self) -> bool:
+        """Whether no other head has written since the view was made."""
+        return True
+
     def applied(self) -> Applied:
         """What the view has; nothing where that cannot be read."""
         try:
@@ -283,7 +262,6 @@ class Journal:
             for number, facts in enumerate(batches, at.number + 1)
         ]
         content = b"".join(lines)
-        self._require()
         descriptor = self._descriptor(at.segment)
         try:
             left = content
@@ -350,7 +328,6 @@ class Journal:
         it becomes such a half, which nobody takes and the next writer (``disk``) cuts off. What
         cannot even become that is ``uncut``.
         """
-        self._require()
         descriptor = self._descriptor(segment)
         try:
             os.ftruncate(descriptor, size)
@@ -422,7 +399,6 @@ class Journal:
                 file.flush()
                 os.fsync(file.fileno())
                 size = file.tell()
-            self._require()
             os.rename(draft, self.path(segment))
         writing.require_synced(self.directory)  # before an old one goes
         for old in self.segments()[:-2]:

@@ -37,7 +37,8 @@ from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.state.store import view
 from slurm_elastic.state.store.disk import Disk, Elsewhere
 from slurm_elastic.state.store.endurance import Memory, Refuge
-from slurm_elastic.state.store.journal import Fact, journal_of
+from slurm_elastic.state.store.journal import Fact
+from slurm_elastic.state.store.shared_journal import journal_of
 from slurm_elastic.state.store.trouble import JournalError, Trouble
 from slurm_elastic.state.store.view import Schema, fact_row
 

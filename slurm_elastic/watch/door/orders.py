@@ -26,7 +26,7 @@ from slurm_elastic.model.directive import (
     told,
 )
 from slurm_elastic.state.ledger import Decision, Ledger
-from slurm_elastic.state.store.journal import is_there
+from slurm_elastic.state.store.shared_journal import is_there
 from slurm_elastic.watch.door.questions import DirectAsk, EndAsk, Order
 
 LONGEST = 366 * 86400.0  # how many seconds a directive may hold, or lie ahead

@@ -42,7 +42,7 @@ from slurm_elastic.state.heartbeat import (
 )
 from slurm_elastic.state.ledger import Decision, Ledger, Machine
 from slurm_elastic.state.spool import Spool
-from slurm_elastic.state.store.journal import is_there
+from slurm_elastic.state.store.shared_journal import is_there
 from slurm_elastic.watch.door.closed_pools import bars
 from slurm_elastic.watch.door.questions import Chain, ChainAsk, CostAsk
 from slurm_elastic.watch.door.visibility import Viewer, day_seen

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from slurm_elastic.state.store import endurance
-from slurm_elastic.state.store.journal import Journal, journal_of
+from slurm_elastic.state.store.journal import Journal
 from slurm_elastic.state.store.merging import Merge
+from slurm_elastic.state.store.shared_journal import journal_of
 
 _WITHOUT_REST = 5
 """The arguments of ``Journal.begin`` but for the last, which takes the turn when all else is done."""

@@ -32,7 +32,8 @@ from slurm_elastic.state.ckptstate.schema import SCHEMA
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.state.ledger.schema import LEDGER
 from slurm_elastic.state.store import backup, disk, view
-from slurm_elastic.state.store.journal import Begin, Fact, Journal, Line, journal_of, line_of
+from slurm_elastic.state.store.journal import Begin, Fact, Journal, Line, line_of
+from slurm_elastic.state.store.shared_journal import journal_of
 
 DATA = Path(__file__).parents[2] / "data"
 
