@@ -119,7 +119,7 @@ def diagnose(
         *head.allowed_groups(config),
         *auth.examine(config, now),
         *head.memory(config, now),
-        *two_heads.examine(config, now),
+        *_both_heads(config, now),
         *threats.examine(config, slurm, now),
         *network.examine(config, slurm, now),
         *(() if quick else head.slurm_conf(config)),
@@ -129,6 +129,16 @@ def diagnose(
         probes = tuple(bursting.probes(config, slurm))
         parts.append(FindingsPart(name="a job of one node", findings=probes))
     return _diagnosis(parts, now)
+
+
+def _both_heads(config: Config, now: float) -> Sequence[Finding]:
+    """With the rights of SlurmUser, whose directory it is: there root may be nobody. Nothing for
+    users, who cannot look there.
+    """
+    if _is_closed(config):
+        return ()
+    with acting_as(config.slurm.user):
+        return tuple(two_heads.examine(config, now))
 
 
 def before_install(

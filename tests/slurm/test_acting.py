@@ -45,7 +45,7 @@ def test_it_acts_whose_place_was_written_lately(
 ) -> None:
     found = controllers(str(conf))
     beat(found, NOW - age, place)
-    assert found.acts_here(NOW) is acts
+    assert (found.acting(NOW) == found.place) is acts
 
 
 def test_half_a_file_tells_nobody(conf: Path) -> None:
@@ -64,5 +64,5 @@ def test_one_controller_always_acts(conf: Path) -> None:
     text = conf.read_text().replace("SlurmctldHost=a(10.0.0.1)\n", "")
     conf.write_text(text.replace("SlurmctldTimeout=30\n", ""))
     found = controllers(str(conf))
-    assert found.acts_here(NOW)
+    assert found.acting(NOW) == found.place == 0
     assert found.timeout == 120.0

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import status_cases
 from msgspec.structs import replace
 
+from slurm_elastic.cli import doctor
 from slurm_elastic.config import Config, HaSettings
 from slurm_elastic.model.finding import Finding, Level
 from slurm_elastic.state.heads import Epochs
@@ -98,3 +101,21 @@ def test_a_disk_that_is_slow(config: Config, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(two_heads, "_sync", lambda _: 0.2)
     (slow,) = [f for f in look(config) if f.level is Level.NOTE]
     assert slow.found == "200 ms until a write is on its disk"
+
+
+def test_doctor_looks_at_them_as_slurm_user_and_not_for_users(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_whom: list[str] = []
+
+    @contextlib.contextmanager
+    def acting_as(user: str) -> Iterator[None]:
+        as_whom.append(user)
+        yield
+
+    monkeypatch.setattr(doctor, "acting_as", acting_as)
+    monkeypatch.setattr(doctor, "_is_closed", lambda _: False)
+    assert doctor._both_heads(config, time.time())
+    assert as_whom == [config.slurm.user]
+    monkeypatch.setattr(doctor, "_is_closed", lambda _: True)
+    assert doctor._both_heads(config, time.time()) == ()

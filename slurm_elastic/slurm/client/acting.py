@@ -60,10 +60,6 @@ class Controllers(Struct, frozen=True, kw_only=True):
         """That of the host of that name; None where it is no controller."""
         return next((n for n, name in enumerate(self.hosts) if _same(name, host)), None)
 
-    def acts_here(self, now: float) -> bool:
-        """Whether it is this host's."""
-        return self.acting(now) == self.place
-
 
 def controllers(conf: str) -> Controllers:
     """By slurm.conf; ConfigError where this host is none of them."""
