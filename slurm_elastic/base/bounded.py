@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from slurm_elastic.base import asking
+
 ANSWER = 128 << 20
 """Bytes of a cloud's answer: a list of ten thousand machines has some 80 MB where it is longest."""
 _CHUNK = 1 << 16
@@ -23,11 +25,14 @@ class Exceeded(OSError):  # noqa: N818 - read as a word
 
 
 class Budget:
-    """How much may still be read, and until when; ``seconds`` from now, ``most`` bytes."""
+    """How much may still be read, and until when; ``seconds`` from now, ``most`` bytes. Each
+    exchange begins with one: OSError where there may be none (``base.asking``).
+    """
 
     def __init__(
         self, most: int, seconds: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
+        asking.require()
         self._clock = clock
         self._until = clock() + seconds
         self._most = most

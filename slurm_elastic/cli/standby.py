@@ -17,6 +17,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from slurm_elastic.base import asking
 from slurm_elastic.base.errors import PassingError
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.model.protocols import Provider
@@ -102,6 +103,7 @@ class Head:
         since = time.time() - epoch.at
         self.unsettled = max(self._slurm.takeover - since, 0.0) if epoch.number > 1 else 0.0
         self._fence = Fence(epochs=self._epochs, epoch=epoch.number, host=host)
+        asking.first(self.require)
         log.info("acting host=%s epoch=%d", host, epoch.number)
         self._said = ""
         return ""

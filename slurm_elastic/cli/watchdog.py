@@ -9,8 +9,10 @@ import logging
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from functools import partial
 from math import inf
+from pathlib import Path
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.hostlist import expand
@@ -20,6 +22,8 @@ from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.policies.repair.unneeded import Bound
 from slurm_elastic.providers import open_providers
 from slurm_elastic.slurm.client.cli import SlurmCli
+from slurm_elastic.state.heartbeat import DAEMON
+from slurm_elastic.state.presence import files
 from slurm_elastic.watch.watchdog import NAME, Watchdog
 
 log = logging.getLogger("slurm_elastic.watch.watchdog")
@@ -62,6 +66,12 @@ def _kept(config: Config) -> dict[str, float]:
     return {n: inf if p.max_age is None else p.max_age for p in pools for n in p.nodes}
 
 
+def _others(config: Config) -> Sequence[Path]:
+    """Signs of life of two heads, of which either one ends machines itself."""
+    directory = config.ha.directory
+    return () if directory is None else files(Path(directory), DAEMON)
+
+
 def _serve(args: argparse.Namespace, config: Config) -> None:
     least = max(config.timings.heartbeat_stale, config.timings.grace)
     if not args.after >= least:
@@ -77,7 +87,7 @@ def _serve(args: argparse.Namespace, config: Config) -> None:
     slurm = SlurmCli(config.slurm)
     dog = Watchdog(
         slurm, providers, config.state, Bound(seconds=args.after), time.monotonic,
-        kept=_kept(config), dry_run=args.dry_run,
+        kept=_kept(config), others=partial(_others, config), dry_run=args.dry_run,
     )  # fmt: skip
     log.info(
         "watching cluster=%s after=%gs every=%gs dry_run=%s",

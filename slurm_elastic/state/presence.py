@@ -5,7 +5,8 @@ configuration.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -38,10 +39,21 @@ def tell(directory: Path, service: str, one: Presence) -> None:
     writing.replace(directory / f"head-{one.host}.{service}", msgspec.json.encode(one))
 
 
+def files(directory: Path, service: str) -> Sequence[Path]:
+    """Where heads tell that this service of theirs runs; OSError where the directory is away."""
+    return [
+        directory / name
+        for name in sorted(os.listdir(directory))
+        if name.startswith("head-") and name.endswith(f".{service}")
+    ]
+
+
 def told(directory: Path, service: str) -> Mapping[str, Seen]:
-    """What heads have told of that service, by host; what cannot be read is left out."""
+    """What heads have told of that service, by host; what cannot be read is left out;
+    OSError as above.
+    """
     found: dict[str, Seen] = {}
-    for path in sorted(directory.glob(f"head-*.{service}")):
+    for path in files(directory, service):
         with contextlib.suppress(OSError, msgspec.MsgspecError):
             one = msgspec.json.decode(path.read_bytes(), type=Presence)
             found[one.host] = Seen(presence=one, ahead=one.at - path.stat().st_mtime)

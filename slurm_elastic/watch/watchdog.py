@@ -1,9 +1,10 @@
 """The last one who ends machines: it needs neither the ledger nor slurm-elasticd.
 
-It looks at slurm-elasticd's sign of life, at Slurm's nodes and at what the clouds list under this
-cluster's tags. It remembers only its own looks: since when there was no sign of life, and since
-when each machine's node is powered down. It ends machines only if both have lasted for the bound
-(``policies.repair.unneeded``). If Slurm or a cloud does not answer, counting begins anew.
+It looks at slurm-elasticd's sign of life (of two heads at both), at Slurm's nodes and at what the
+clouds list under this cluster's tags. It remembers only its own looks: since when there was no sign
+of life, and since when each machine's node is powered down. It ends machines only if both have
+lasted for the bound (``policies.repair.unneeded``). If Slurm or a cloud does not answer, counting
+begins anew.
 """
 
 from __future__ import annotations
@@ -30,12 +31,13 @@ from slurm_elastic.state.heartbeat import MARK
 log = logging.getLogger(__name__)
 
 NAME = "slurm-elastic-watchdog"
-Beat = tuple[int, ...] | None
+Beat = frozenset[tuple[int, ...]]
 
 
 class Watchdog:
     """Looks again and again; with ``dry_run`` it only says what it would end. ``kept``: for nodes
-    whose machine may be stopped on purpose, how old (s) it may get.
+    whose machine may be stopped on purpose, how old (s) it may get. ``others``: the signs of life
+    of two heads in the directory that both see.
     """
 
     def __init__(
@@ -47,13 +49,15 @@ class Watchdog:
         monotonic: Callable[[], float],
         *,
         kept: Mapping[str, float] | None = None,
+        others: Callable[[], Sequence[Path]] = tuple,
         dry_run: bool = False,
     ) -> None:
         self._slurm, self._providers = slurm, providers
         self._mark = state / MARK
         self._bound, self._monotonic, self._dry_run = bound, monotonic, dry_run
         self._kept = kept or {}
-        self._beat = self._read_beat()
+        self._others = others
+        self._beat: Beat = frozenset()
         # By our own looks alone: what was before our start nobody here has seen.
         self._silent_since = monotonic()
         self._standing: dict[str, Mapping[str, Standing]] = {}
@@ -67,6 +71,10 @@ class Watchdog:
             except SlurmError as error:
                 self._say(f"Slurm cannot be read, nothing is counted: {error}")
                 self._standing.clear()
+            except OSError as error:
+                self._say(f"signs of life cannot be looked for, nothing is counted: {error}")
+                self._standing.clear()
+                self._silent_since = self._monotonic()
             except ConfigError:
                 raise
             except Exception:
@@ -112,18 +120,11 @@ class Watchdog:
         return silent
 
     def _read_beat(self) -> Beat:
-        """The state of the file that slurm-elasticd keeps writing; None without one, or without its
-        disk. That we may not look is an error, as it would prove nothing.
+        """The state of the files that slurm-elasticd keeps writing; nothing of one that is not
+        there, or whose disk is away. That we may not look is an error, as it would prove nothing,
+        and so is a directory of two heads that is away.
         """
-        try:
-            found = os.stat(self._mark)
-        except PermissionError as error:
-            raise ConfigError(
-                f"{self._mark} may not be looked at by uid {os.geteuid()}: run {NAME} as SlurmUser"
-            ) from error
-        except OSError:
-            return None
-        return found.st_dev, found.st_ino, found.st_mtime_ns
+        return frozenset(found for path in (self._mark, *self._others()) if (found := _seen(path)))
 
     def _read_slurm(self) -> tuple[Mapping[str, SlurmNode], frozenset[str]]:
         nodes = self._slurm.nodes()
@@ -178,3 +179,15 @@ class Watchdog:
         if what and what != self._said:
             log.warning("%s", what)
         self._said = what
+
+
+def _seen(path: Path) -> tuple[int, ...]:
+    try:
+        found = os.stat(path)
+    except PermissionError as error:
+        raise ConfigError(
+            f"{path} may not be looked at by uid {os.geteuid()}: run {NAME} as SlurmUser"
+        ) from error
+    except OSError:
+        return ()
+    return found.st_dev, found.st_ino, found.st_mtime_ns

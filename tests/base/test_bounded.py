@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import threading
 import time
@@ -15,6 +16,7 @@ from botocore.config import Config as BotoConfig
 from botocore.exceptions import HTTPClientError
 from docker.errors import DockerException
 
+from slurm_elastic.base import asking
 from slurm_elastic.base.bounded import Budget, Exceeded, bound_boto
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.providers.docker import client as docker_client
@@ -22,6 +24,7 @@ from slurm_elastic.providers.docker.settings import DockerHost
 from slurm_elastic.providers.opennebula.client import open_server
 from slurm_elastic.providers.opennebula.settings import OneTemplate, OpenNebulaCloud
 from slurm_elastic.providers.openstack.client import BoundedSession
+from slurm_elastic.slurm.client.command import Patience, run
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/xml\r\nContent-Length: 99999999999\r\n\r\n"
 MOST = 1 << 20
@@ -108,6 +111,34 @@ def test_a_cloud_that_answers_for_ever_ends_a_call(
     with pytest.raises((OSError, HTTPClientError, DockerException)):
         ask(endless.url, tmp_path)
     assert endless.sent < MOST + BUFFERS
+
+
+@pytest.mark.parametrize("ask", [ec2, openstack, opennebula, docker])
+def test_where_nothing_may_be_asked_no_cloud_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: Callable[[str, Path], None]
+) -> None:
+    def none() -> None:
+        raise OSError("b (epoch 2) acts, not a")
+
+    monkeypatch.setattr(asking, "_first", none)
+    server = Endless(b"x", 0.0)
+    with pytest.raises((OSError, DockerException), match=r"b \(epoch 2\) acts, not a"):
+        ask(server.url, tmp_path)
+    assert server.sent == 0
+    server.close()
+
+
+def test_where_nothing_may_be_asked_no_command_of_slurm_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = tmp_path / "ran"
+    patience = Patience(10.0)
+    run(["touch", str(ran)], os.environ, patience, bytes)
+    ran.unlink()
+    monkeypatch.setattr(asking, "_first", lambda: (_ for _ in ()).throw(OSError("b acts")))
+    with pytest.raises(OSError, match="b acts"):
+        run(["touch", str(ran)], os.environ, patience, bytes)
+    assert not ran.exists()
 
 
 def test_a_budget_is_of_bytes_and_of_time() -> None:

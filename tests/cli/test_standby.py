@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from patience import eventually
 
+from slurm_elastic.base import asking
 from slurm_elastic.base.errors import ConfigError, PassingError
 from slurm_elastic.cli import standby
 from slurm_elastic.cli.standby import head_of
@@ -28,6 +29,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     here = os.uname_result((uname.sysname, "b", *uname[2:]))
     monkeypatch.setattr(os, "uname", lambda: here)
     monkeypatch.setattr(standby, "EVERY", 0.02)
+    monkeypatch.setattr(asking, "_first", None)
     conf = tmp_path / "slurm.conf"
     conf.write_text(
         f"SlurmctldHost=a\nSlurmctldHost=b\nStateSaveLocation={tmp_path}\nSlurmctldTimeout=30\n"

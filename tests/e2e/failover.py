@@ -1,4 +1,4 @@
-"""Heads that are struck again and again while jobs arrive: what must hold, counted."""
+"""Heads that are struck again and again while jobs arrive, are moved and ordered about."""
 
 from __future__ import annotations
 
@@ -9,25 +9,30 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-import msgspec
-from e2e.crash import FULL, local_records
-from e2e.heads import HEADS, SERVICES, Pair
-from e2e.world import live_ec2
+from e2e import ckpt
+from e2e.crash import FULL
+from e2e.failover_counts import LOOK, Clouds, Found, Job, Span, count_jobs, words, written
+from e2e.heads import HEADS, OWN, SERVICES, Pair
 
 from slurm_elastic.base.errors import SandboxError
 from slurm_elastic.base.faults import POINTS
-from slurm_elastic.model.cluster import InstanceState
-from slurm_elastic.sandbox.daemons import ELASTICD, SLURMCTLD
-from slurm_elastic.state.heads import Epochs
-from slurm_elastic.state.ledger import Ledger
+from slurm_elastic.sandbox.control import interrupt
+from slurm_elastic.sandbox.daemons import CKPTMAN, ELASTICD, SLURMCTLD
 
-KINDS = ("all", "services", "still", "power")
-PHASES = ("launch.", "suspend.")
+KINDS = ("all", "services", "still", "asleep", "power")
+"""Killed: all of the head's, or ours alone; stood still for a minute: ours, or slurmctld, too; its
+host gone.
+"""
+LAUNCHES = tuple(p for p in POINTS if p.startswith(("launch.", "suspend.")))
+MOVES = (
+    "notice.after-record",
+    *(p for p in POINTS if p.startswith("migration.") and p != "migration.hurried"),
+)
+RANDOM = "a random moment"
+THREATS = ("interruption", "notice", "drain")
+"""Of whom a move is: the cloud's, and two orders of a person's."""
 FORGETS = 20.0
 """Seconds: Slurm may forget jobs and allocations that are younger when its acting host dies."""
 BETWEEN = 3.0
@@ -35,44 +40,26 @@ BETWEEN = 3.0
 STILL = 60.0
 """Seconds for which a head stands still."""
 LONG = 180.0
+REACHED = 45.0
+"""Seconds within which a step is reached, or the head is struck without."""
+BOTH = 5.0
+"""Seconds for which two slurmctld believe that they act."""
+COUNTERS = 2
+"""Jobs that save themselves and run at a time."""
+NOTICE = 120.0
+"""Seconds that a cloud gives, as EC2 does."""
 
 
-@dataclass
-class Job:
-    """``accepted`` is when sbatch had its number."""
+class Deck:
+    """Draws each card once before any comes again."""
 
-    name: str
-    accepted: float
+    def __init__(self, cards: Sequence[str], draw: random.Random) -> None:
+        self._cards, self._draw, self._left = cards, draw, list[str]()
 
-
-@dataclass
-class Found:
-    """The counts of a run; ``wrong`` has those that are to be 0."""
-
-    strikes: Counter[str] = field(default_factory=Counter)
-    points: Counter[str] = field(default_factory=Counter)
-    doubles: set[str] = field(default_factory=set)
-    orphans: int = 0
-    uncharged: list[str] = field(default_factory=list)
-    lost: list[str] = field(default_factory=list)
-    forgotten: list[str] = field(default_factory=list)
-    repeated: int = 0
-    jobs: int = 0
-    hung: int = 0
-    held: int = 0
-    woken: list[str] = field(default_factory=list)
-    takeovers: list[float] = field(default_factory=list)
-    actions: list[float] = field(default_factory=list)
-
-    @property
-    def wrong(self) -> list[str]:
-        """What must not be, in words."""
-        counts = {
-            "nodes with two machines": len(self.doubles), "machines left": self.orphans,
-            "machines that no book has": len(self.uncharged), "jobs lost": len(self.lost),
-            "acts of a head that woke": len(self.woken),
-        }  # fmt: skip
-        return [f"{count} {what}" for what, count in counts.items() if count]
+    def next(self) -> str:
+        if not self._left:
+            self._left = self._draw.sample(self._cards, len(self._cards))
+        return self._left.pop()
 
 
 class Failover:
@@ -82,129 +69,195 @@ class Failover:
         self.pair, self.site, self.say = pair, pair.sandbox, say
         self.draw = random.Random(seed)
         self.found = Found()
+        self.clouds = Clouds(self.site)
         self.jobs: list[Job] = []
-        self.times: list[float] = []
-        self._over = threading.Event()
+        self.numbers: list[tuple[int, Job]] = []
+        self.spans: list[Span] = []
+        self._kinds = Deck(KINDS, self.draw)
+        halves = (*LAUNCHES, *MOVES, *[RANDOM] * (len(MOVES) // 2))
+        self._points = Deck(halves, self.draw)
+        self._threats = Deck(THREATS, self.draw)
+        self._drained = ""
 
     def run(self, kills: int) -> Found:
         """So many strikes, then until all is at rest again."""
-        with self._beside(self._submit), self._beside(self._watch):
+        with self._again(BETWEEN, self._submit), self._again(LOOK, self.clouds.look):
             for number in range(kills):
                 self._given_back()
                 self._strike(number)
             self._given_back()
-        self._at_rest()
+        with self._again(LOOK, self.clouds.look):
+            self._at_rest()
+        self._count()
         return self.found
 
     @contextlib.contextmanager
-    def _beside(self, work: Callable[[], None]) -> Iterator[None]:
-        thread = threading.Thread(target=work, daemon=True)
+    def _again(self, every: float, work: Callable[[], None]) -> Iterator[None]:
+        """Do it again and again beside the block."""
+        over = threading.Event()
+
+        def on() -> None:
+            while not over.wait(every):
+                work()
+
+        thread = threading.Thread(target=on, daemon=True)
         thread.start()
         try:
             yield
         finally:
-            self._over.set()
+            over.set()
             thread.join()
 
+    # jobs
+
     def _submit(self) -> None:
-        while not self._over.wait(BETWEEN):
-            name = f"j{len(self.jobs):05d}-{os.urandom(2).hex()}"
+        name = f"j{len(self.jobs):05d}-{os.urandom(2).hex()}"
+        counts = len(self._counting()) < COUNTERS
+        if counts:
+            script = ckpt.COUNTER.replace("$SLURM_JOB_ID", name)
+            script = script.replace("STEPS", str(ckpt.UNTIL_ENOUGH)) + f"echo end >> {name}\n"
+            sign = ckpt.FILE_SIGN.replace("%j", name)
+            options = (f"--job-name={name}", f"--comment={sign}")
+        else:
             file = self.site.work / name
             script = f"echo begin >> {file}; sleep {self.draw.randint(1, 15)}; echo end >> {file}"
             where = self.draw.choice(("aws", "onprem"))
-            try:
-                self.site.submit(script, FULL, f"--partition={where}", f"--job-name={name}")
-            except SandboxError as error:  # while no slurmctld answers
-                self.say(f"not submitted: {error}")
-            else:
-                self.jobs.append(Job(name, time.time()))
+            options = (FULL, f"--partition={where}", f"--job-name={name}")
+        try:
+            number = self.site.submit(script, *options)
+        except SandboxError as error:  # while no slurmctld answers
+            self.say(f"not submitted: {str(error).splitlines()[0]}")
+        else:
+            job = Job(name, time.time(), counts)
+            self.jobs.append(job)
+            self.numbers.append((number, job))
 
-    def _watch(self) -> None:
-        while not self._over.wait(0.5):
-            alive = [r.node for r in local_records(self.site) if r.state in _ALIVE]
-            with contextlib.suppress(Exception):
-                alive += live_ec2(self.site)
-            self.found.doubles |= {n for n, count in Counter(alive).items() if n and count > 1}
+    def _counting(self) -> list[Job]:
+        """Those that may count yet."""
+        return [j for j in self.jobs if j.counts and not self._told_enough(j)]
+
+    def _told_enough(self, job: Job) -> bool:
+        return (self.site.work / f"enough-{job.name}").exists()
+
+    def _enough(self, job: Job) -> None:
+        (self.site.work / f"enough-{job.name}").touch()
 
     # one strike
 
     def _strike(self, number: int) -> None:
-        kind = self.draw.choice(KINDS)
-        point = self.draw.choice([p for p in POINTS if p.startswith(PHASES)])
+        kind, point = self._kinds.next(), self._points.next()
         head, other = HEADS
-        if self.draw.random() < 0.6:
-            point = self._die_at(head, point, number)
-        else:
-            point = "a random moment"
+        if point == RANDOM:
             time.sleep(self.draw.uniform(0.0, 6.0))
+        else:
+            point = self._until(head, point, number, stands=kind in ("still", "asleep"))
         self.say(f"strike {number}: {kind} at {point}")
         self.found.strikes[kind] += 1
         self.found.points[point] += 1
-        self.times.append(time.time())
+        begun = time.time()
         getattr(self, f"_{kind}")(head, other)
+        self.spans.append(Span(begun - FORGETS, time.time() if kind == "asleep" else begun))
 
-    def _die_at(self, head: str, point: str, number: int) -> str:
-        """Have its daemon die there; the point, or what it came to."""
+    def _until(self, head: str, point: str, number: int, *, stands: bool) -> str:
+        """Have a service die, or stand still, there; the point, or what it came to."""
         once = self.pair.shared / f"died-{number}"
         fault = {"SLURM_ELASTIC_FAULT": point, "SLURM_ELASTIC_FAULT_ONCE": str(once)}
-        self.pair.strike(head, [ELASTICD], signal.SIGTERM)
-        self._wait(lambda: not self.pair.lives(head, ELASTICD), LONG, "it ends")
-        self.pair.daemons.begin(head, ELASTICD, fault)
-        until = time.monotonic() + 45.0
-        while time.monotonic() < until:
+        if stands:
+            fault["SLURM_ELASTIC_FAULT_SIGNAL"] = "STOP"
+        service = CKPTMAN if point in MOVES else ELASTICD
+        self.pair.strike(head, [service], signal.SIGTERM)
+        self._wait(lambda: not self.pair.lives(head, service), LONG, "it ends")
+        self.pair.daemons.begin(head, service, fault)
+        if point in MOVES:
+            self._wait(lambda: self.pair.acting() == head, LONG, "it acts")
+            point = self._threaten(head) and point
+        until = time.monotonic() + REACHED
+        while point and time.monotonic() < until:
             if once.exists():
                 return point
             time.sleep(0.05)
         return "no step"
 
+    def _threaten(self, head: str) -> str:
+        """Have a job move that counts: whose; "" where none does."""
+        nodes = self._nodes_of_old()
+        if not nodes:
+            return ""
+        node, how = self.draw.choice(nodes), self._threats.next()
+        if how == "interruption":
+            with contextlib.suppress(SandboxError):
+                interrupt(self.site.ec2, node, NOTICE)
+                return how
+        elif how == "notice":
+            self.pair.run(head, "ckpt", "notice", node, "--in", "2m", "--reason", "a strike")
+        else:
+            self._drained = node
+            self.pair.run(head, "drain", node, "--aggressive", "--reason", "a strike")
+        return how
+
+    def _nodes_of_old(self) -> list[str]:
+        """Where jobs count that Slurm does not forget any more."""
+        counting = {job.name for job in self._counting()}
+        old = {n for n in counting if len(words(self.site.work / f"steps-{n}")) > 4 * FORGETS}
+        jobs = [j for j in self.site.jobs() if "RUNNING" in j.states and j.name in old]
+        return [node for job in jobs for node in job.nodes]
+
     def _all(self, head: str, other: str) -> None:
         self.pair.strike(head)
         self._taken_over(other)
-        self.pair.begin(head)
 
     def _power(self, head: str, other: str) -> None:
         """The host goes, with all that runs on it."""
-        self.pair.strike(head, (*SERVICES, SLURMCTLD))
+        self.pair.strike(head)
         self.pair.processes.kill(f"{head}-host")
         self._taken_over(other)
         (self.site.layout.dir / "heads" / head / "ready").unlink()
         self.pair.processes.hold(head, self.site.layout.daemon_env())
         self._wait(lambda: self.pair.processes.ready(head), LONG, "the host is back")
-        self.pair.begin(head)
 
     def _services(self, head: str, _: str) -> None:
         self.pair.strike(head, SERVICES)
         self.pair.begin(head, SERVICES)
 
     def _still(self, head: str, other: str) -> None:
-        """All of it stands still; slurmctld, which would fight the other one, is dead by then."""
-        lives = self.pair.lives(head, ELASTICD)
+        """Our services stand still; slurmctld is dead by then."""
         self.pair.strike(head, SERVICES, signal.SIGSTOP)
         self.pair.strike(head, [SLURMCTLD])
+        self._sleeps(head, other)
+
+    def _asleep(self, head: str, other: str) -> None:
+        """The whole host stands still. Its slurmctld believes that it acts when it wakes, and writes
+        so; it is ended a little later, as sites that fence have it.
+        """
+        self.pair.strike(head, OWN, signal.SIGSTOP)
+        self._sleeps(head, other)
+        self.pair.strike(head, [SLURMCTLD], signal.SIGCONT)
+        time.sleep(BOTH)
+        self.pair.strike(head, [SLURMCTLD])
+
+    def _sleeps(self, head: str, other: str) -> None:
+        """Until a minute is over and it wakes: its services may call nobody, and write nothing."""
         begun = time.monotonic()
         self._taken_over(other)
         time.sleep(max(STILL - (time.monotonic() - begun), 0.0))
-        last = Epochs(self.pair.shared).newest()
-        before = self._written()
+        # Nobody else works then, so that each call and each line is of the one that wakes.
+        self.pair.strike(other, SERVICES, signal.SIGSTOP)
+        time.sleep(1.0)
+        before, here = self._traces(), {n: len(self.pair.log(head, n)) for n in SERVICES}
         self.pair.strike(head, SERVICES, signal.SIGCONT)
-        if lives:
-            said = "acts no more"
-            self._wait(lambda: said in self.pair.log(head)[-4000:], LONG, "it stands by")
-        if self._written() - before:
-            self.found.woken.append(f"{last}")
-        self.pair.begin(head, [SLURMCTLD] if lives else [SLURMCTLD, ELASTICD])
+        for name in SERVICES:
+            self._wait(lambda name=name: self._stood_down(head, name, here), LONG, f"{name} stops")
+        time.sleep(2.0)
+        self.found.woken += [f"{what}: {n} more" for what, n in (self._traces() - before).items()]
+        self.pair.strike(other, SERVICES, signal.SIGCONT)
 
-    def _written(self) -> Counter[int]:
-        """Lines by epoch but for the newest one, of all segments that are there."""
-        last = Epochs(self.pair.shared).newest()
-        found: Counter[int] = Counter()
-        for path in (self.pair.shared / "journal").glob("*.jsonl"):
-            for line in path.read_bytes().splitlines():
-                with contextlib.suppress(msgspec.DecodeError):
-                    one: Any = msgspec.json.decode(line)
-                    found[one.get("epoch", 0)] += 1
-        del found[last.number if last else 0]
-        return found
+    def _stood_down(self, head: str, name: str, here: Mapping[str, int]) -> bool:
+        said = self.pair.log(head, name)[here[name] :]
+        return "acts no more" in said or not self.pair.lives(head, name)
+
+    def _traces(self) -> Counter[str]:
+        """How often EC2 was asked what, and how much is written."""
+        return Counter(self.site.ec2.state().calls) + Counter(written(self.pair))
 
     def _taken_over(self, other: str) -> None:
         begun = time.time()
@@ -215,7 +268,16 @@ class Failover:
         self.found.actions.append(time.time() - slurm)
 
     def _given_back(self) -> None:
+        """The first head acts again; what was ordered stands yet, and is ended."""
         self.found.hung += self.pair.given_back()
+        if self._drained:
+            said = self.pair.run(HEADS[0], "resume", self._drained)
+            if not said:
+                self.found.orders.append(f"drain {self._drained}")
+            self._drained = ""
+        for job in self._counting():
+            if len(words(self.site.work / f"runs-{job.name}")) > 1:
+                self._enough(job)
 
     def _wait(self, condition: Callable[[], object], seconds: float, what: str) -> None:
         until = time.monotonic() + seconds
@@ -227,13 +289,14 @@ class Failover:
     # afterwards
 
     def _at_rest(self) -> None:
+        for job in self._counting():
+            self._enough(job)
         self._wait(self._over_or_released, 900.0, "all jobs are over")
         until = time.monotonic() + 400.0
-        while (left := self._left()) and time.monotonic() < until:
+        while (left := self.clouds.left()) and time.monotonic() < until:
             time.sleep(1.0)
         self.found.orphans = left
-        self._count_jobs()
-        self._compare_books()
+        time.sleep(10.0)  # the last end is in the journal
 
     def _over_or_released(self) -> bool:
         """Whether no job is left. Slurm gives the number of a job that it forgot to the next one,
@@ -252,29 +315,17 @@ class Failover:
         time.sleep(1.0)
         return not jobs
 
-    def _left(self) -> int:
-        local = [r for r in local_records(self.site) if r.state in _ALIVE]
-        return len(local) + len(live_ec2(self.site))
+    def _count(self) -> None:
+        self.found.doubles = self.clouds.doubles
+        self.clouds.compare(self.found)
+        count_jobs(self.site.work, self.jobs, self.spans, self._moves(), self.found)
 
-    def _count_jobs(self) -> None:
-        self.found.jobs = len(self.jobs)
-        for job in self.jobs:
-            file: Path = self.site.work / job.name
-            lines = file.read_text().split() if file.exists() else []
-            self.found.repeated += max(lines.count("begin") - 1, 0)
-            if "end" not in lines:
-                since = file.stat().st_mtime if file.exists() else job.accepted
-                young = any(-1 <= at - since < FORGETS for at in self.times)
-                (self.found.forgotten if young else self.found.lost).append(job.name)
-
-    def _compare_books(self) -> None:
-        """Each machine that a cloud has ever had is in the journal, with its end."""
-        book = Ledger(self.site.layout.dir / "state" / "ledger.db", read_only=True)
-        with contextlib.closing(book):
-            known = {m.instance.id: m.ended for m in book.machines.live(ended_since=0.0)}
-        made = {m.id for m in self.site.ec2.state().machines if m.node}
-        made |= {r.id for r in local_records(self.site)}
-        self.found.uncharged = sorted(m for m in made if known.get(m) is None)
-
-
-_ALIVE = (InstanceState.PENDING, InstanceState.RUNNING)
+    def _moves(self) -> Mapping[str, int]:
+        """How often ckptman requeued each job, by its memory; Slurm uses some numbers twice."""
+        found: dict[str, int] = {}
+        for move in ckpt.migrations(self.site):
+            before = [j for n, j in self.numbers if n == move.run.job and j.accepted <= move.began]
+            if before and move.step == "back":
+                name = before[-1].name
+                found[name] = found.get(name, 0) + 1
+        return found

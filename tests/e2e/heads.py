@@ -204,11 +204,13 @@ class Pair:
         return self.sandbox.run(inside, check=False, timeout=90.0).stdout
 
 
-def up() -> Iterator[Pair]:
+def up(**overrides: Any) -> Iterator[Pair]:
     """A pair that runs, in a sandbox of its own; all of it is gone at the end."""
     directory = Path(tempfile.mkdtemp(prefix="se-", dir="/tmp"))
     directory.chmod(0o755)
-    spec = calm({"slurm_conf": SLURM_CONF, "elastic": settings(directory), "static_nodes": 1})
+    elastic = {**overrides.pop("elastic", {}), **settings(directory)}
+    given = {"static_nodes": 1, **overrides, "slurm_conf": SLURM_CONF, "elastic": elastic}
+    spec = calm(given)
     sandbox = PatientSandbox(SandboxSpec(dir=directory, **spec))
     made = Pair(sandbox)
     sandbox.up()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from slurm_elastic.cli.watchdog import main
 from slurm_elastic.model.cluster import Instance, InstanceState, Market
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.repair.unneeded import Bound, overdue
-from slurm_elastic.state.heartbeat import MARK, Mark, leave_mark
+from slurm_elastic.state.heartbeat import DAEMON, MARK, Mark, leave_mark
+from slurm_elastic.state.presence import Presence, files, tell
 from slurm_elastic.watch.watchdog import Watchdog
 from tests.controller.world import World
 
@@ -131,7 +133,7 @@ def test_a_mark_that_may_not_be_looked_at_is_no_silence(
 
     monkeypatch.setattr("slurm_elastic.watch.watchdog.os.stat", forbidden)
     with pytest.raises(ConfigError, match=f"{MARK} may not be looked at"):
-        dog(world)
+        dog(world).look()
 
 
 def machine(number: int, node: str = "") -> Instance:
@@ -213,3 +215,39 @@ def test_jobs_are_what_keeps_a_machine(world: World) -> None:
     world.slurm.jobs = lambda *, ended=False: jobs  # type: ignore[method-assign]
     watch(world, one, 3600)
     assert len(world.machines_of("pub1")) == 1
+
+
+def test_of_two_heads_a_sign_of_life_of_either_one_is_enough(world: World, tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    one = dog(world, others=lambda: files(shared, DAEMON))
+    for minute in range(30):
+        tell(shared, DAEMON, Presence(host="headb", at=minute, config="", version=""))
+        watch(world, one, 60)
+    assert len(world.machines_of("pub1")) == 1
+    watch(world, one, 1800)
+    assert world.machines_of("pub1") == []
+
+
+def test_while_the_directory_of_two_heads_is_away_nothing_is_counted(
+    world: World, tmp_path: Path
+) -> None:
+    shared = tmp_path / "shared"
+    one = dog(world, others=lambda: files(shared, DAEMON))
+    for _ in range(40):
+        world.advance(60)
+        one.run(Once(), 60.0)
+    assert len(world.machines_of("pub1")) == 1
+    shared.mkdir()
+    watch(world, one, AFTER - 60)
+    assert len(world.machines_of("pub1")) == 1, "it was not heard for long enough"
+    watch(world, one, 1800)
+    assert world.machines_of("pub1") == []
+
+
+class Once(threading.Event):
+    """Over after one look."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.set()
+        return True

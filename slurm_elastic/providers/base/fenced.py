@@ -11,16 +11,17 @@ from slurm_elastic.model.protocols import Provider
 
 def fenced(provider: Provider, require: Callable[[], None]) -> Provider:
     """The provider, each call of which asks ``require`` first: its OSError is a TransientError,
-    after which nothing is known of the machines, and nothing was asked of the cloud.
+    after which nothing is known of the machines, and nothing was asked of the cloud. So is one of
+    ``base.asking``, between two exchanges of a call.
     """
 
     def asked(name: str) -> Callable[..., object]:
         def call(_: object, *args: object, **kwargs: object) -> object:
             try:
                 require()
+                return getattr(provider, name)(*args, **kwargs)
             except OSError as error:
                 raise TransientError(provider.name, "Fenced", str(error)) from error
-            return getattr(provider, name)(*args, **kwargs)
 
         return call
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
+from slurm_elastic.base import asking
 from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.providers.base.parallel import each
 
@@ -80,6 +81,7 @@ class Hosts(ABC, Generic[Connection]):
         limit = self._deadline()
 
         def bounded(item: Item) -> Result:
+            asking.require()
             with until(limit):
                 return do(item)
 

@@ -93,6 +93,7 @@ class BoundedSession(requests.Session):
     def send(self, request: requests.PreparedRequest, **kwargs: Any) -> requests.Response:  # noqa: ANN401
         """The answer is whole on return."""
         left = self._left()
+        budget = Budget(ANSWER, left)
         kwargs |= {"timeout": (min(left, self._thread.whole * _CONNECT), left), "stream": True}
         try:
             response = super().send(request, **kwargs)
@@ -102,7 +103,7 @@ class BoundedSession(requests.Session):
             raise
         try:
             # A byte now and then must not hold us either, nor more than memory has.
-            body = b"".join(pieces(response.raw, Budget(ANSWER, self._left()), decode_content=True))
+            body = b"".join(pieces(response.raw, budget, decode_content=True))
         except TimeoutError as error:
             raise requests.exceptions.Timeout(str(error)) from error
         except (urllib3.exceptions.HTTPError, OSError) as error:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from sushy import connector, exceptions
 from sushy.resources.system.system import System
 
-from slurm_elastic.base import trust
+from slurm_elastic.base import asking, trust
 from slurm_elastic.base.errors import ConfigError, TransientError
 from slurm_elastic.providers.base.errors import causes
 from slurm_elastic.providers.base.statuses import of_status
@@ -61,6 +61,7 @@ class Redfish:
     @contextmanager
     def _system(self, host: str) -> Iterator[System]:
         """No answer, or none that can be read, leaves open what came of the call."""
+        asking.require()
         name, url = self._settings.name, urlsplit(self._settings.hosts[host])
         link = connector.Connector(
             f"{url.scheme}://{url.netloc}", verify=self._settings.ca_file or True,
