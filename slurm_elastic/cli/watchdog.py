@@ -21,6 +21,7 @@ from slurm_elastic.cli.service import on_stop, parser_of, run_parsed
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.policies.repair.unneeded import Bound
 from slurm_elastic.providers import open_providers
+from slurm_elastic.slurm.client.acting import controllers
 from slurm_elastic.slurm.client.cli import SlurmCli
 from slurm_elastic.state.heartbeat import DAEMON
 from slurm_elastic.state.presence import files
@@ -74,11 +75,15 @@ def _others(config: Config) -> Sequence[Path]:
 
 def _serve(args: argparse.Namespace, config: Config) -> None:
     least = max(config.timings.heartbeat_stale, config.timings.grace)
+    why = (
+        "timings.heartbeat_stale and timings.grace of the configuration, within which "
+        "slurm-elasticd acts itself"
+    )
+    if config.ha.directory and (takeover := controllers(config.slurm.conf).takeover) > least:
+        least = takeover
+        why = f"2 x SlurmctldTimeout of {config.slurm.conf} + 60 s, within which Slurm asks again"
     if not args.after >= least:
-        raise ConfigError(
-            f"--after: found {args.after:g}, expected {least:g} or more: timings.heartbeat_stale "
-            "and timings.grace of the configuration, within which slurm-elasticd acts itself"
-        )
+        raise ConfigError(f"--after: found {args.after:g}, expected {least:g} or more: {why}")
     if not 1.0 <= args.every <= args.after:
         raise ConfigError(f"--every: found {args.every:g}, expected 1 to --after ({args.after:g})")
     stop = threading.Event()

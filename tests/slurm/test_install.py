@@ -487,20 +487,37 @@ def test_install_says_where_slurmctld_does_not_ping(host: Host, timeout: str, to
     assert any(f"SlurmdTimeout is {timeout}: slurmctld finds" in n for n in notices) is told
 
 
-def test_more_than_one_controller_is_warned_of(host: Host) -> None:
-    def told() -> list[str]:
-        notices = plan.make(host.config, version=VERSION).notices
-        return [n for n in notices if "controllers" in n]
+def told_of_two_heads(host: Host, directory: str | None, grace: float = 120.0) -> list[str]:
+    timings = replace(host.config.timings, grace=grace)
+    config = replace(host.config, ha=HaSettings(directory=directory), timings=timings)
+    notices = plan.make(config, version=VERSION).notices
+    return [n for n in notices if "docs/two-heads.md" in n]
 
-    assert told() == []
+
+def test_more_than_one_controller_is_warned_of(host: Host) -> None:
+    assert told_of_two_heads(host, None) == []
     conf = Path(host.config.slurm.conf)
     conf.write_text(f"{conf.read_text()}\nSlurmctldHost=spare(10.0.0.2)\n")
-    (notice,) = told()
+    (notice,) = told_of_two_heads(host, None)
     assert "names 2 controllers (" in notice
-    assert ", spare)" in notice
+    assert ", spare), and ha.directory is not set" in notice
     assert "nothing is launched or ended" in notice
-    shared = replace(host.config, ha=HaSettings(directory="/shared/slurm-elastic"))
-    assert "controllers" not in " ".join(plan.make(shared, version=VERSION).notices)
+
+
+def test_a_shared_directory_with_one_controller_is_warned_of(host: Host) -> None:
+    (notice,) = told_of_two_heads(host, "/shared/slurm-elastic")
+    assert notice.startswith(f"{host.conf}:3: found SlurmctldHost head, expected two such lines")
+
+
+@pytest.mark.parametrize(("timeout", "needed"), [("", 300), ("SlurmctldTimeout=30\n", 120)])
+def test_a_grace_shorter_than_a_takeover_is_warned_of(
+    host: Host, timeout: str, needed: int
+) -> None:
+    host.conf.write_text(f"{host.conf.read_text()}\nSlurmctldHost=spare\n{timeout}")
+    assert told_of_two_heads(host, "/shared/slurm-elastic", needed) == []
+    (notice,) = told_of_two_heads(host, "/shared/slurm-elastic", needed - 1)
+    assert notice.startswith(f"timings.grace: found {needed - 1} s, expected {needed} s or more")
+    assert f"2 x SlurmctldTimeout of {host.conf}" in notice
 
 
 def test_install_says_that_the_daemon_is_to_be_restarted(host: Host) -> None:

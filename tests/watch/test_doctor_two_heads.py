@@ -103,6 +103,27 @@ def test_a_disk_that_is_slow(config: Config, monkeypatch: pytest.MonkeyPatch) ->
     assert slow.found == "200 ms until a write is on its disk"
 
 
+@pytest.mark.parametrize(
+    ("a", "b", "found", "level"),
+    [
+        ("10.0.0.1", "10.0.0.1", "10.0.0.1, the address of a, too", Level.WRONG),
+        ("10.0.0.1", "127.0.1.1", "127.0.1.1, which is each host itself", Level.NOTE),
+        ("10.0.0.1", "::1", "::1, which is each host itself", Level.NOTE),
+    ],
+)
+def test_an_address_at_which_nobody_reaches_the_other_head(
+    config: Config, a: str, b: str, found: str, level: Level
+) -> None:
+    tells(config, "a.site")
+    tells(config, "b")
+    conf = Path(config.slurm.conf)
+    text = conf.read_text().replace("Host=a", f"Host=a({a})").replace("Host=b", f"Host=b({b})")
+    conf.write_text(text)
+    (finding,) = [f for f in look(config) if f.level is not Level.OK]
+    assert (finding.what, finding.found) == (f"{conf}:2: SlurmctldHost b", found)
+    assert finding.level is level
+
+
 def test_doctor_looks_at_them_as_slurm_user_and_not_for_users(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:

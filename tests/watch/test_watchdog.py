@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -206,6 +207,23 @@ def test_a_bound_within_which_the_daemon_acts_itself_is_refused(
     assert main(["--config", str(path), "--after", "5"]) == 2
     assert "--after: found 5, expected 120 or more" in capsys.readouterr().err
     assert not (tmp_path / "ledger.db").exists()
+
+
+def test_a_bound_within_which_slurm_asks_again_after_a_takeover_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    conf, path = tmp_path / "slurm.conf", tmp_path / "slurm-elastic.yaml"
+    conf.write_text(f"SlurmctldHost={os.uname().nodename}\nSlurmctldHost=b\n")
+    path.write_text(
+        f"cluster: {{name: alps, uuid: 6f8c3a52-5a0b-4f5e-9f07-2f4d0a3a1c11}}\nstate_dir: {tmp_path}\n"
+        f"ha: {{directory: /shared}}\nslurm: {{conf: {conf}}}\n"
+        "clouds: [{name: onp, provider: fake, location: on-premises,\n"
+        "  types: {small: {cpus: 2, memory: 4096, price: 0.1}}}]\n"
+        "pools: [{name: rack, cloud: onp, nodes: 'op[1-2]', cpus: 2, memory: 4G}]\n"
+    )
+    assert main(["--config", str(path), "--after", "299"]) == 2
+    said = f"--after: found 299, expected 300 or more: 2 x SlurmctldTimeout of {conf} + 60 s"
+    assert said in capsys.readouterr().err
 
 
 def test_jobs_are_what_keeps_a_machine(world: World) -> None:

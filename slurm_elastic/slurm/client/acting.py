@@ -36,10 +36,8 @@ class Controllers(Struct, frozen=True, kw_only=True):
 
     @property
     def takeover(self) -> float:
-        """Seconds within which Slurm asks again for what it has forgotten in a takeover: it
-        allocates no sooner than 30 s after it, by which jobs of the last moments begin anew.
-        """
-        return 2 * self.timeout + 60.0
+        """Seconds within which Slurm asks again for what it has forgotten in a takeover."""
+        return takeover(self.timeout)
 
     def acting(self, now: float) -> int | None:
         """The place of the one that acts; None where nobody has said so for SlurmctldTimeout. With
@@ -73,11 +71,22 @@ def controllers(conf: str) -> Controllers:
             f"ha.directory: this host is {own}, and {conf} has SlurmctldHost {named}: only heads "
             "of Slurm can act"
         )
-    timeout = site.option("SlurmctldTimeout")
-    seconds = float(timeout.value) if timeout and timeout.value.isdigit() else TIMEOUT
     return Controllers(
-        hosts=hosts, place=place, heartbeat=state_of(site) / "heartbeat", timeout=seconds
+        hosts=hosts, place=place, heartbeat=state_of(site) / "heartbeat", timeout=timeout_of(site)
     )
+
+
+def timeout_of(site: SiteConf) -> float:
+    """SlurmctldTimeout (s), after which another controller takes over."""
+    timeout = site.option("SlurmctldTimeout")
+    return float(timeout.value) if timeout and timeout.value.isdigit() else TIMEOUT
+
+
+def takeover(timeout: float) -> float:
+    """Seconds within which Slurm asks again for what it has forgotten in a takeover: it allocates
+    no sooner than 30 s after it, by which jobs of the last moments begin anew.
+    """
+    return 2 * timeout + 60.0
 
 
 def state_of(site: SiteConf) -> Path:

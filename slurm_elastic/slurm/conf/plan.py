@@ -20,7 +20,7 @@ from slurm_elastic.policies.launch.verdict import features
 from slurm_elastic.policies.nodes.pings import is_pinged
 from slurm_elastic.slurm.client import answers
 from slurm_elastic.slurm.client.siteconf import SiteConf, encoded, read
-from slurm_elastic.slurm.conf import authentication, fragment, gresconf
+from slurm_elastic.slurm.conf import authentication, fragment, gresconf, pair
 from slurm_elastic.slurm.conf.our_lines import has_include, with_include, without_include
 from slurm_elastic.slurm.conf.plugins import has_plugin
 from slurm_elastic.slurm.hooks import submit_filter
@@ -245,14 +245,7 @@ def _notices(config: Config, pools: Sequence[Pool], site: SiteConf) -> Iterator[
             f"hosts that have a slurm.conf of their own (not shared, not configless): copy"
             f" {fragment.FILE_NAME} there first, then slurm.conf; without it Slurm's commands fail"
         )
-    heads = site.options("SlurmctldHost")
-    if len(heads) > 1 and config.ha.directory is None:
-        names = ", ".join(head.value.partition("(")[0] for head in heads)
-        yield (
-            f"{heads[1].where}: slurm.conf names {len(heads)} controllers ({names}), and"
-            " ha.directory is not set: the services run on one of them; while another one is in"
-            " control nothing is launched or ended"
-        )
+    yield from pair.notices(config, site)
     timeout = site.option("SlurmdTimeout")
     if timeout and timeout.value.isdigit() and not is_pinged(int(timeout.value)):
         yield (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from slurm_elastic.base.units import brief
 from slurm_elastic.config import Config
 from slurm_elastic.model.finding import Finding
 from slurm_elastic.slurm.client.acting import Controllers, controllers
+from slurm_elastic.slurm.client.siteconf import read
 from slurm_elastic.state.heads import Epochs
 from slurm_elastic.state.heartbeat import CKPTMAN, DAEMON
 from slurm_elastic.state.presence import STALE, Seen, told
@@ -37,6 +39,7 @@ def examine(config: Config, now: float) -> Iterator[Finding]:
         expected = f"a directory of {config.slurm.user}'s that both heads see"
         yield Finding.wrong(what, str(error), expected=expected, advice=_PAGE)
         return
+    yield from _addresses(config.slurm.conf)
     acts = "no slurmctld acts" if place is None else f"{pair.hosts[place]} acts"
     yield Finding.ok("two heads", f"{acts}, epoch {last.number if last else 'none yet'}")
     if took > SLOW:
@@ -47,6 +50,30 @@ def examine(config: Config, now: float) -> Iterator[Finding]:
         )
     for service in (DAEMON, CKPTMAN):
         yield from _service(pair, service, told(directory, service), now)
+
+
+def _addresses(conf: str) -> Iterator[Finding]:
+    """Of what slurm.conf says itself: names may mean something else on the other hosts."""
+    seen: dict[str, str] = {}
+    for entry in read(conf).options("SlurmctldHost"):
+        name, _, inside = entry.value.partition("(")
+        address = inside.rstrip(")") or name
+        what = f"{entry.where}: SlurmctldHost {name}"
+        if address in seen:
+            found = f"{address}, the address of {seen[address]}, too"
+            expected = "an address of its own: nobody would reach it when it takes over"
+            yield Finding.wrong(what, found, expected=expected, advice=_PAGE)
+        elif _is_loopback(address):
+            expected = "an address that the other head and machines reach"
+            yield Finding.note(what, f"{address}, which is each host itself", expected=expected)
+        seen[address] = name
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"
 
 
 def _service(
