@@ -25,7 +25,7 @@ from slurm_elastic.providers.base.fenced import fenced
 from slurm_elastic.slurm.client.acting import Controllers, controllers
 from slurm_elastic.state import heads, presence
 from slurm_elastic.state.heads import Epochs, Fence
-from slurm_elastic.state.heartbeat import Mark, leave_mark
+from slurm_elastic.state.heartbeat import STANDS_BY_MEANS, Mark, leave_mark
 from slurm_elastic.state.presence import Presence
 
 log = logging.getLogger("slurm_elastic.standby")
@@ -33,7 +33,6 @@ log = logging.getLogger("slurm_elastic.standby")
 EVERY = 1.0
 """Seconds between two looks at who acts."""
 _BEAT = 5.0
-_MEANS = "this head stands by"
 
 
 def head_of(config: Config, service: str, mark: str) -> Head | None:
@@ -120,7 +119,9 @@ class Head:
             with contextlib.suppress(OSError):
                 now, pid = time.time(), os.getpid()
                 leave_mark(
-                    self._state, Mark(now, pid, why, remedy, self._since, _MEANS), self._mark
+                    self._state,
+                    Mark(now, pid, why, remedy, self._since, STANDS_BY_MEANS),
+                    self._mark,
                 )
 
     @contextlib.contextmanager

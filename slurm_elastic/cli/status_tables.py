@@ -164,7 +164,8 @@ def _told(one: Told) -> Text:
 
 def _services(view: StatusView) -> RenderableType:
     daemon = view.daemon
-    lines = [_told(o) for o in (*end_only(daemon), *silent_daemon(daemon, view.ledger_error))]
+    lines = [] if view.head is None else [words(view.head.told)]
+    lines += [_told(o) for o in (*end_only(daemon), *silent_daemon(daemon, view.ledger_error))]
     if daemon.alive and daemon.age is not None:
         beat = f", heartbeat {brief(daemon.age)} ago, pid {daemon.pid}"
         lines.append(Text.assemble("Daemon: ", ("alive", _GOOD), beat))

@@ -16,6 +16,7 @@ CKPTMAN = "slurm-elastic-ckptman"
 MARK = "daemon.beat"
 CKPTMAN_MARK = "ckptman.beat"
 END_ONLY_MEANS = "nothing is bought, and what Slurm has powered down is ended"
+STANDS_BY_MEANS = "this head stands by"
 _SIZE = 4096
 """Bytes of the mark, whatever it says."""
 
@@ -37,6 +38,11 @@ class Mark:
     def beat(self) -> tuple[float, int]:
         """As the ledger tells of one."""
         return self.at, self.pid
+
+    @property
+    def stands_by(self) -> bool:
+        """Whether all that keeps it is that the other head acts."""
+        return bool(self.why) and self.means == STANDS_BY_MEANS
 
     @property
     def told(self) -> str:

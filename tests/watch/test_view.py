@@ -142,6 +142,7 @@ def test_the_document_is_stable(view: StatusView) -> None:
             "queue",
             "part",
             "attention",
+            "head",
             "version",
         ),
     ]

@@ -54,6 +54,11 @@ class Controllers(Struct, frozen=True, kw_only=True):
         at, place = _FORM.unpack(raw)
         return int(place) if abs(now - at) <= self.timeout else None
 
+    def acting_host(self, now: float) -> str:
+        """The name of the one that acts; "" where none does, or none of these."""
+        place = self.acting(now)
+        return "" if place is None or place >= len(self.hosts) else self.hosts[place]
+
     def place_of(self, host: str) -> int | None:
         """That of the host of that name; None where it is no controller."""
         return next((n for n, name in enumerate(self.hosts) if _same(name, host)), None)

@@ -33,14 +33,14 @@ def examine(config: Config, now: float) -> Iterator[Finding]:
     try:
         pair = controllers(config.slurm.conf)
         last = Epochs(directory).newest()
-        place, took = pair.acting(now), _sync(directory)
+        acting, took = pair.acting_host(now), _sync(directory)
     except (OSError, ConfigError) as error:
         what = f"ha.directory {directory}"
         expected = f"a directory of {config.slurm.user}'s that both heads see"
         yield Finding.wrong(what, str(error), expected=expected, advice=_PAGE)
         return
     yield from _addresses(config.slurm.conf)
-    acts = "no slurmctld acts" if place is None else f"{pair.hosts[place]} acts"
+    acts = f"{acting or 'no slurmctld'} acts"
     yield Finding.ok("two heads", f"{acts}, epoch {last.number if last else 'none yet'}")
     if took > SLOW:
         yield Finding.note(

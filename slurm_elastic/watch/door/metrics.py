@@ -28,11 +28,12 @@ from slurm_elastic.policies.repair.strays import CODE as STRAY
 from slurm_elastic.state.ckptstate import CheckpointState
 from slurm_elastic.state.ckptstate.schema import FILE
 from slurm_elastic.state.credentials import ends_of
-from slurm_elastic.state.heartbeat import CKPTMAN, DAEMON
+from slurm_elastic.state.heartbeat import CKPTMAN, DAEMON, latest
 from slurm_elastic.state.ledger.histograms import BUCKETS
 from slurm_elastic.state.spool import Spool
 from slurm_elastic.watch.door.records import opened, read_facts
 from slurm_elastic.watch.view import Facts, status_view
+from slurm_elastic.watch.view.rows import HeadView
 
 PREFIX = "slurm_elastic_"
 MOST_OFFERS = 500  # series of machines by type and zone; of more, all become one (*)
@@ -109,6 +110,7 @@ def families(config: Config, now: float, states: States | None = None) -> Iterat
     config = with_limits(config, limit_changes(facts.directives, now))
     yield _gauge("info", "Version and cluster.", [(
         {"version": _version(), "cluster": config.cluster.name}, 1.0)])  # fmt: skip
+    yield from _heads(facts.head)
     yield from _health(config, facts, states)
     if facts.ledger_error is None:
         yield from _machines(config, facts, states)
@@ -120,14 +122,27 @@ def families(config: Config, now: float, states: States | None = None) -> Iterat
     yield from _counted(config)
 
 
+def _heads(head: HeadView | None) -> Iterator[Metric]:
+    """Nothing with one head."""
+    if head is None:
+        return
+    yield _gauge("head_acting", "Whether Slurm says that the head acts.", [
+        ({"host": host, "here": "yes" if host == head.here else "no"}, float(host == head.acting))
+        for host in head.hosts
+    ])  # fmt: skip
+    yield _gauge("head_epoch", "The number of the newest epoch.", [({}, float(head.epoch))])
+
+
 def _health(config: Config, facts: Facts, states: States | None) -> Iterator[Metric]:
-    beats = {DAEMON: facts.heartbeat and facts.heartbeat[0]}
+    beat = latest(facts.heartbeat, facts.mark.beat if facts.mark else None)
+    stands_by = facts.mark is not None and facts.mark.stands_by
+    beats = {DAEMON: beat and beat[0]}
     if facts.checkpoints is not None:
         beats[CKPTMAN] = facts.checkpoints.heartbeat and facts.checkpoints.heartbeat[0]
     known = [({"service": name}, at) for name, at in beats.items() if at]
     yield _gauge("service_heartbeat_timestamp_seconds", "Last sign of life.", known)
     yield _gauge("ledger_usable", "Whether the ledger can be read and written.", [(
-        {}, float(facts.ledger_error is None and not facts.end_only))])  # fmt: skip
+        {}, float(facts.ledger_error is None and (stands_by or not facts.end_only)))])  # fmt: skip
     answers = {health.name: health for health in facts.health}
     slurm = answers.get("slurm")
     wrong = states is None and slurm is not None and slurm.error is not None

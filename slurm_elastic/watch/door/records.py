@@ -6,6 +6,7 @@ import contextlib
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -76,6 +77,11 @@ def read_facts(config: Config, now: float) -> Facts:
         facts = replace(facts, checkpoints=_checkpoints(config, now))
     except (OSError, sqlite3.Error, SlurmElasticError) as error:
         facts = replace(facts, checkpoints_error=f"{config.state / FILE}: {error}")
+    if config.ha.directory is not None:
+        # Imported only here: status with one head does not need it, and must be quick.
+        from slurm_elastic.watch.door.acting_head import read_head
+
+        facts = replace(facts, head=read_head(config, Path(config.ha.directory), now))
     with contextlib.suppress(OSError):
         if (config.state / "requests").is_dir():
             facts = replace(facts, pending=Spool(config.state).count())

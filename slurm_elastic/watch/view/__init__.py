@@ -182,6 +182,7 @@ def status_view(config: Config, facts: Facts) -> StatusView:
             *(_of_payer(config, facts.now, *one) for one in facts.payers.items()),
         ),
         queue=_queue(join),
+        head=facts.head,
     )
     return replace(view, attention=attention(view))
 
@@ -266,6 +267,7 @@ def _daemon(config: Config, facts: Facts) -> DaemonView:
     at, pid = beat or (None, None)
     clouds = {cloud.name for cloud in config.clouds}
     age = None if at is None else max(0.0, facts.now - at)
+    stands_by = facts.head is not None and facts.mark is not None and facts.mark.stands_by
     return DaemonView(
         alive=alive(beat, facts.process_found, facts.now, config.timings.heartbeat_stale),
         heartbeat=at,
@@ -278,7 +280,7 @@ def _daemon(config: Config, facts: Facts) -> DaemonView:
             for h in facts.health
             if h.error and h.name not in clouds
         ),
-        end_only=facts.end_only or None,
+        end_only=None if stands_by else facts.end_only or None,  # ``head`` tells of it
     )
 
 

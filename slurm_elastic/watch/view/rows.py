@@ -22,6 +22,18 @@ from slurm_elastic.watch.view.checkpoints import CheckpointFacts, CheckpointsVie
 WAITING_TOLD = 200  # jobs; a page has room for no more
 
 
+class HeadView(Struct, frozen=True, kw_only=True):
+    """Of two heads: which of ``hosts`` acts by Slurm's word ("" where none does, or that cannot be
+    told), the number of the newest ``epoch``, which of them is ``here``; ``told``: that in a line.
+    """
+
+    told: str
+    hosts: tuple[str, ...] = ()
+    acting: str = ""
+    here: str = ""
+    epoch: int = 0
+
+
 class Facts(Struct, frozen=True, kw_only=True):
     """Everything that was read, at ``now``. ``nodes`` and ``jobs`` are None if Slurm did not
     answer; ``ledger_error`` is set if the ledger could not be read (its parts are empty then).
@@ -32,7 +44,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     ``payers``: by account and user with a budget (``account:physics``). ``checkpoints`` is None if
     there are none, or if they could not be read (``checkpoints_error``). ``private``: the words of
     Slurm's PrivateData that hide a part from who asks. ``directives``: operators' orders that hold
-    now or will.
+    now or will. ``head`` is None with one head.
     """
 
     now: float
@@ -58,6 +70,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     spent: Mapping[str, Spent] = field(default_factory=dict)
     payers: Mapping[str, Spent] = field(default_factory=dict)
     directives: Sequence[Directive] = ()
+    head: HeadView | None = None
 
 
 class Level(StrEnum):
@@ -315,7 +328,8 @@ class QueueView(Struct, frozen=True, kw_only=True):
 class StatusView(Struct, frozen=True, kw_only=True):
     """Everything that ``status`` shows. ``part``: the cloud or pool that it is narrowed to, where
     ``site`` is of the whole cluster still. ``clock``: this host's is behind the records;
-    ``attention``: the worst first; ``queue``: None if Slurm did not answer.
+    ``attention``: the worst first; ``queue``: None if Slurm did not answer; ``head``: None with
+    one head.
     """
 
     at: float
@@ -341,4 +355,5 @@ class StatusView(Struct, frozen=True, kw_only=True):
     queue: QueueView | None = None
     part: str = ""
     attention: tuple[Told, ...] = ()
+    head: HeadView | None = None
     version: int = field(default=1)

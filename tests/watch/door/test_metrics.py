@@ -26,7 +26,7 @@ from status_cases import busy_ledger, busy_slurm, config, config_file
 
 from slurm_elastic.base.errors import CapacityError
 from slurm_elastic.cli.main import main
-from slurm_elastic.config import Config
+from slurm_elastic.config import Config, HaSettings
 from slurm_elastic.config.policies import Budget, SitePolicies
 from slurm_elastic.controller.usage_counters import LAG, CallTimes, settle
 from slurm_elastic.model.checkpoint import Image
@@ -299,7 +299,8 @@ def step(site: Config, ledger: Ledger) -> None:
 def test_every_metric_of_the_page_is_there_and_no_other(site: Config, ledger: Ledger) -> None:
     everything(site, ledger)
     said = set(re.findall(r"`(slurm_elastic_\w+)", (ROOT / "docs" / "metrics.md").read_text()))
-    found = text(site, NOW, node_states(site, NOW, busy_slurm())).decode()
+    pair = replace(site, ha=HaSettings(directory=site.state_dir))
+    found = text(pair, NOW, node_states(site, NOW, busy_slurm())).decode()
     there = {name for name, _ in re.findall(r"# TYPE (\w+) (\w+)", found)}
     assert there == said
     assert {f"{PREFIX}{name}_total" for name in COUNTERS} <= there

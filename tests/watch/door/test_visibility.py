@@ -36,6 +36,7 @@ BY_RIGHTS = {
 FOR_ALL = {
     "now", "nodes", "jobs", "slurm_error", "ledger_error", "stopped", "cool_downs", "breakers",
     "health", "heartbeat", "process_found", "pending", "mark", "end_only", "checkpoints_error",
+    "head",
 }  # fmt: skip
 """Nodes and jobs are those that slurmctld shows that user."""
 

@@ -240,6 +240,15 @@ def test_stopped_machines_are_paid_though_none_runs(page: Page, site: Site) -> N
     assert "No machine is paid" not in page.text("main")
 
 
+@pytest.mark.release
+def test_which_of_two_heads_acts_is_told(page: Page, site: Site) -> None:
+    told = "Head: heada acts, epoch 2; this one, headb, stands by"
+    page.go()
+    assert "Head: " not in page.text("main")
+    site.changes["status"] = lambda document: document.update(head={"told": told})
+    page.wait(lambda: told in page.text("main"))
+
+
 def test_words_of_users_and_clouds_are_text(page: Page, site: Site) -> None:
     def hostile(document: dict[str, Any]) -> None:
         document["cluster"] = HOSTILE

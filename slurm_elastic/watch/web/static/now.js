@@ -40,7 +40,8 @@ function headline(status) {
   const calm = h("p", { class: "told fine" }, h("b", {}, "All is calm"), h("span", {},
     `${plural(status.instances.length, "machine")}, nothing needs attention`));
   return h("section", { "aria-label": "What needs attention" },
-    urgent.length ? "" : calm, told(status.attention), status.daemon.pending_requests
+    urgent.length ? "" : calm, told(status.attention),
+    status.head ? h("p", { class: "quiet" }, status.head.told) : "", status.daemon.pending_requests
       ? h("p", { class: "quiet" }, `${plural(status.daemon.pending_requests, "request of slurmctld waits", "requests of slurmctld wait")}`)
       : "");
 }
