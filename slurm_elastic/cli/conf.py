@@ -19,7 +19,7 @@ from slurm_elastic.config.resolve import effective
 from slurm_elastic.model.directive import told
 from slurm_elastic.providers.base.joining import program_of
 from slurm_elastic.slurm.client import controller
-from slurm_elastic.slurm.conf import check, conf_diff, install, plan
+from slurm_elastic.slurm.conf import check, conf_diff, install, pair, plan
 from slurm_elastic.slurm.conf import uninstall as slurm_uninstall
 from slurm_elastic.slurm.conf.install import InstallResult
 from slurm_elastic.state.ledger import Ledger
@@ -93,6 +93,11 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
             action.add_argument(
                 "--all", action="store_true", help="print every changed file as a unified diff"
             )
+        if name == "install":
+            action.add_argument(
+                "--peer", metavar="HOST",
+                help="tell then what is to be done on HOST, the other head (docs/two-heads.md)",
+            )  # fmt: skip
         if name in ("install", "uninstall"):
             action.add_argument("--restart", type=_command, metavar="COMMAND", help=_RESTART_HELP)
             action.add_argument(
@@ -174,8 +179,11 @@ def diff(args: argparse.Namespace) -> int:
 
 def run_install(args: argparse.Namespace) -> int:
     """Install; exit 0 also where slurmctld is still to be restarted by hand."""
-    path = Path(args.config)
-    return _end(install.install(_load(args), path, restart=args.restart, force=args.force))
+    path, config = Path(args.config), _load(args)
+    peer = pair.steps(config, path, args.peer, args.restart) if args.peer else ()
+    _end(install.install(config, path, restart=args.restart, force=args.force))
+    _say(peer)
+    return 0
 
 
 def run_uninstall(args: argparse.Namespace) -> int:

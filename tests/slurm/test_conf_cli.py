@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import tempfile
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -65,6 +68,54 @@ def test_join_prints_what_machines_run(admin: Admin, capsys: pytest.CaptureFixtu
     assert "--conf-server head.example.org" in capsys.readouterr().out
     assert admin("join", "nobody") == 2
     assert "there is no cloud 'nobody', only" in capsys.readouterr().err
+
+
+def pair_of(admin: Admin) -> None:
+    """Have slurm.conf name this host and headb, and the configuration what they share."""
+    own = os.uname().nodename
+    text = admin.conf.read_text().replace("SlurmctldHost=localhost", f"SlurmctldHost={own}")
+    admin.conf.write_text(f"{text}\nSlurmctldHost=headb(10.0.0.2)\n")
+    admin.yaml.write_text(f"{admin.yaml.read_text()}ha: {{directory: /shared/slurm-elastic}}\n")
+
+
+def test_install_tells_what_is_to_be_done_on_the_other_head(
+    admin: Admin, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pair_of(admin)
+    assert admin("install", "--peer", "headb") == 0
+    told = capsys.readouterr().out.partition("then on headb, as root (docs/two-heads.md):\n")[2]
+    lines = told.splitlines()
+    assert [line.partition(".")[0] for line in lines] == [str(n) for n in range(1, len(lines) + 1)]
+    assert f"slurm-elastic {version('slurm-elastic')}; `id -u slurm` says" in lines[0]
+    assert f"--exclude=installed.json {admin.yaml.parent.name} | tar -C /tmp -xp" in lines[1]
+    assert lines[3] == f"4. slurm-elastic --config {admin.yaml} conf install"
+    assert "mkdir -p /shared/slurm-elastic" in lines[4]
+    for line in lines[1:]:
+        subprocess.run(["sh", "-n", "-c", line.partition(". ")[2]], check=True)
+    parts = lines[5].partition(". ")[2].replace("/etc/systemd/system", str(admin.yaml.parent))
+    subprocess.run(["sh", "-c", parts], check=True)
+    made = admin.yaml.parent / "slurm-elasticd.service.d" / "ha.conf"
+    assert made.read_text() == "[Service]\nReadWritePaths=/shared/slurm-elastic\n"
+
+
+@pytest.mark.parametrize("peer", ["headc", os.uname().nodename])
+def test_a_peer_that_is_not_the_other_head_changes_nothing(
+    admin: Admin, capsys: pytest.CaptureFixture[str], peer: str
+) -> None:
+    pair_of(admin)
+    before = admin.conf.read_bytes()
+    assert admin("install", "--peer", peer) == 2
+    said = capsys.readouterr().err
+    assert f"--peer: found {peer}, expected headb, as {admin.conf} has it" in said
+    assert admin.conf.read_bytes() == before
+    assert not (admin.yaml.parent / "installed.json").exists()
+
+
+def test_a_peer_without_a_directory_is_refused(
+    admin: Admin, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert admin("install", "--peer", "headb") == 2
+    assert f"{admin.yaml}: ha.directory: not set, expected the directory" in capsys.readouterr().err
 
 
 def test_a_wrong_template_is_told_by_show_and_check(

@@ -1,14 +1,22 @@
-"""Two heads (``ha.directory``): whether slurm.conf and our configuration mean the same ones."""
+"""Two heads (``ha.directory``): whether slurm.conf and our configuration mean the same ones, and
+what is to be done on the other one.
+"""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
 
+from slurm_elastic.base.account import account
+from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import Config
-from slurm_elastic.slurm.client.acting import takeover, timeout_of
+from slurm_elastic.slurm.client.acting import controllers, takeover, timeout_of
 from slurm_elastic.slurm.client.siteconf import SiteConf
 
 _PAGE = "docs/two-heads.md"
+_UNITS = "/etc/systemd/system"
 
 
 def notices(config: Config, site: SiteConf) -> Iterator[str]:
@@ -37,3 +45,54 @@ def notices(config: Config, site: SiteConf) -> Iterator[str]:
             f" of {site.path} + 60 s): where Slurm takes over and back while our services do not"
             f" run, a machine may end that Slurm is about to ask for again ({_PAGE})"
         )
+
+
+def steps(config: Config, config_path: Path, peer: str, restart: str | None) -> tuple[str, ...]:
+    """What root does on the other head, a line each. ConfigError where ``peer`` is not that one."""
+    if config.ha.directory is None:
+        raise ConfigError(
+            f"{config_path}: ha.directory: not set, expected the directory that this head and"
+            f" {peer} share ({_PAGE})"
+        )
+    pair = controllers(config.slurm.conf)
+    others = [host for place, host in enumerate(pair.hosts) if place != pair.place]
+    if pair.place_of(peer) in (None, pair.place):
+        expected = " or ".join(others) or "another host in a second line"
+        raise ConfigError(
+            f"--peer: found {peer}, expected {expected}, as {config.slurm.conf} has it for"
+            f" SlurmctldHost; this host is {pair.hosts[pair.place]}"
+        )
+    commands = _commands(config, config_path.absolute(), pair.hosts[pair.place], restart)
+    numbered = (f"{number}. {command}" for number, command in enumerate(commands, 1))
+    return (f"then on {peer}, as root ({_PAGE}):", *numbered)
+
+
+def _commands(config: Config, path: Path, here: str, restart: str | None) -> Iterator[str]:
+    """A configuration's paths have no characters that a shell would take for its own."""
+    user, parent = config.slurm.user, shlex.quote(str(path.parent.parent))
+    copied = f"-c --exclude=installed.json {shlex.quote(path.parent.name)}"
+    again = f" --restart {shlex.quote(restart)}" if restart else ""
+    drop_in = f"{_UNITS}/$unit.service.d"
+    write = f"'[Service]\\nReadWritePaths={config.ha.directory}\\n'"
+    units = "slurm-elasticd slurm-elastic-ckptman"
+    yield f"install slurm-elastic {version('slurm-elastic')}; `id -u {user}` says {_uid(config)}"
+    yield f"ssh {here} tar -C {parent} {copied} | tar -C {parent} -xp"
+    yield f"scp -p {here}:/etc/default/slurm-elastic /etc/default/    # and credentials elsewhere"
+    yield f"slurm-elastic --config {shlex.quote(str(path))} conf install{again}"
+    yield f"runuser -u {user} -- mkdir -p {config.ha.directory}"
+    yield (
+        f"for unit in {units}; do mkdir -p {drop_in}; printf {write} >{drop_in}/ha.conf; done"
+        f"    # on {here}, too"
+    )
+    yield (
+        f"systemctl daemon-reload && systemctl enable {units} && systemctl restart {units}"
+        f"    # on {here}, too"
+    )
+    yield "slurm-elastic doctor --quick"
+
+
+def _uid(config: Config) -> str:
+    try:
+        return str(account(config.slurm.user).pw_uid)
+    except KeyError:
+        return "the same as here"
