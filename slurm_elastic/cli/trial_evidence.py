@@ -115,11 +115,17 @@ class Evidence:
         """In words: that nobody answers at join.head, or that somebody does; one is empty."""
         if not head:
             return "", ""
-        name, _, number = head.partition(":")
-        failed = _probe(name, int(number or SLURMCTLD_PORT))
-        if failed:
-            return f"nobody answers at join.head: {failed}; SlurmctldPort is {self._port}", ""
+        failed = [_probe(*_place(one)) for one in head.split(",")]
+        if all(failed):
+            why = " and ".join(failed)
+            return f"nobody answers at join.head: {why}; SlurmctldPort is {self._port}", ""
         return "", f"the machine does not reach join.head {head}, which answers here"
+
+
+def _place(head: str) -> tuple[str, int]:
+    """Its host and port."""
+    name, _, number = head.partition(":")
+    return name, int(number or SLURMCTLD_PORT)
 
 
 def _probe(address: str, port: int) -> str:

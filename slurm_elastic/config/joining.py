@@ -137,7 +137,9 @@ class Join(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What machines are told besides a name; without ``head`` nothing, and images start slurmd."""
 
     head: str | None = None
-    """Change it when machines should be told where the head is, instead of by your image."""
+    """Change it when machines should be told where the head is, instead of by your image; of two
+    heads name both: head1,head2.
+    """
     template: str | None = None
     """Change it when your image becomes a node by other steps than the shipped program's."""
     heartbeat_timeout: Seconds = 900.0
@@ -158,3 +160,8 @@ class Join(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     cloud_init: CloudInit = CloudInit.ONCE
     """Change it when cloud-init on your image has work at each boot of a stopped machine."""
     network: Network | None = None
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """Each of ``head``, with its port where it has one; none without."""
+        return tuple(self.head.split(",")) if self.head is not None else ()

@@ -57,13 +57,13 @@ def check_images(draft: Draft) -> None:
 
 
 def _head(draft: Draft, join: Join) -> None:
-    found = _HEAD.fullmatch(join.head) if join.head is not None else None
-    if join.head is not None and (found is None or int(found["port"] or 1) > _MOST_PORT):
+    found = [_HEAD.fullmatch(one) for one in join.heads]
+    if any(one is None or int(one["port"] or 1) > _MOST_PORT for one in found):
         expected = (
             "the head's name or address as machines know it, such as head.example.org,"
-            f" or with a port from 1 to {_MOST_PORT}"
+            f" or with a port from 1 to {_MOST_PORT}; of two heads both, with a comma"
         )
-        draft.problems.add(("join", "head"), shown(join.head), expected)
+        draft.problems.add(("join", "head"), shown(join.head or ""), expected)
     for key in ("template", "ssh"):
         if join.head is None and getattr(join, key) is not None:
             expected = "join.head, too: without it machines are told nothing"

@@ -64,8 +64,8 @@ def _through(
 ) -> None:
     """Machines reach the head inside the tunnel, and the tunnel's end outside of it."""
     inside = [subnet, *filter(None, map(_network, network.routes))]
-    head = _address((join.head or "").partition(":")[0])
-    if head is not None and not any(head in one for one in inside):
+    heads = [_address(one.partition(":")[0]) for one in join.heads]
+    if any(head is not None and not any(head in one for one in inside) for head in heads):
         expected = f"an address inside the tunnel: in {subnet} or join.network.routes"
         draft.problems.add(("join", "head"), shown(join.head or ""), expected)
     end = _address(endpoint)

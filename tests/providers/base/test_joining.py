@@ -72,6 +72,12 @@ def test_without_a_head_machines_are_told_nothing() -> None:
     assert program_of(config(), AWS) == ""
 
 
+def test_machines_of_two_heads_are_told_both() -> None:
+    told = config(head="head1:6817,head2")
+    assert told.join.heads == ("head1:6817", "head2")
+    assert program_of(told, AWS).count("--conf-server head1:6817,head2") == 2
+
+
 def test_the_shipped_text_has_head_agent_and_times() -> None:
     text = program_of(config(head="head.example.org:6817", heartbeat_timeout=1200.0), AWS)
     assert text.startswith("#!/bin/sh\n")
