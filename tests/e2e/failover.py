@@ -84,7 +84,8 @@ class Failover:
         with self._again(BETWEEN, self._submit), self._again(LOOK, self.clouds.look):
             for number in range(kills):
                 self._given_back()
-                self._strike(number)
+                with self._told():
+                    self._strike(number)
             self._given_back()
         with self._again(LOOK, self.clouds.look):
             self._at_rest()
@@ -107,6 +108,17 @@ class Failover:
         finally:
             over.set()
             thread.join()
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """What the services said last, where the block does not come to its end."""
+        try:
+            yield
+        except TimeoutError:
+            for head in HEADS:
+                for name in SERVICES:
+                    self.say(f"--- {name} on {head}:\n{self.pair.log(head, name)[-3000:]}")
+            raise
 
     # jobs
 
@@ -252,6 +264,8 @@ class Failover:
         self.pair.strike(other, SERVICES, signal.SIGCONT)
 
     def _stood_down(self, head: str, name: str, here: Mapping[str, int]) -> bool:
+        """Whether it has; one that reaches its step only now stands still there once more."""
+        self.pair.strike(head, [name], signal.SIGCONT)
         said = self.pair.log(head, name)[here[name] :]
         return "acts no more" in said or not self.pair.lives(head, name)
 
