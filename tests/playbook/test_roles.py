@@ -63,6 +63,7 @@ HEADS = {"slurm_elastic_head": ["head1", "head2"]}
 @pytest.fixture(scope="module")
 def bed() -> Iterator[Bed]:
     place = Path(tempfile.mkdtemp(prefix="se-roles-", dir="/tmp"))
+    place.chmod(0o755)  # SlurmUser of the heads has a directory there
     (place / "munge.key").write_bytes(KEY)
     (place / "slurm-elastic.yaml").write_text(ELASTIC)
     made, root = Bed(place), debian(sys.executable)
@@ -168,3 +169,58 @@ def test_a_head_of_another_identity_is_refused(bed: Bed, variables: dict[str, st
     path.write_text(mine)
     assert done.returncode != 0
     assert "found 7f3b4c1e-9d2a-4e5b-8c6f-0a1b2c3d4e5f, expected" in " ".join(done.stdout.split())
+
+
+SHARED = "/srv/packages/slurmctld"
+"""As each machine sees a directory of the bed's place."""
+
+
+def test_two_heads_that_share_a_directory_run_the_services_both(
+    bed: Bed, variables: dict[str, str]
+) -> None:
+    one, other = bed.machines["head1"], bed.machines["head2"]
+    ours = f"{SHARED}/slurm-elastic"
+    for machine in (one, other):
+        machine.shell(
+            f"systemctl stop slurmctld; install -d -o slurm -m 700 {SHARED};"
+            f" sed -i 's|^StateSaveLocation=.*|StateSaveLocation={SHARED}|' /etc/slurm/slurm.conf"
+        )
+    for machine in (one, other):
+        machine.run("systemctl", "start", "slurmctld")
+    eventually(lambda: (bed.place / "slurmctld" / "heartbeat").exists(), 60, one.console)
+    (bed.place / "pair.yaml").write_text(f"{ELASTIC}ha: {{directory: {ours}}}\n")
+    (bed.place / "secret").write_text("s\n")
+    mine = variables | {
+        "slurm_elastic_config": f"{bed.place}/pair.yaml",
+        "slurm_elastic_credentials": f"'[\"{bed.place}/secret\"]'",
+    }
+    one.shell(  # as docs/two-heads.md says of a head that has run alone
+        f"systemctl stop {' '.join(SERVICES)}; runuser -u slurm -- mkdir {ours}; cd /var/lib/slurm-elastic;"
+        f" for d in journal requests notices catalogue; do [ ! -e $d ] || mv -T $d {ours}/$d; done"
+    )
+    both = bed.played(HEADS, mine)
+    assert both["head2"] > 3
+    for machine in (one, other):
+        assert running(bed, machine.run("hostname").strip())[:3] == list(SERVICES)
+        assert machine.run("stat", "-c", "%U %a", "/etc/slurm-elastic/secret").strip() == (
+            "slurm 600"
+        )
+    logs = ("journalctl", "-u", "slurm-elasticd", "--no-pager")
+    eventually(lambda: "acting host=head1 epoch=1" in one.run(*logs), 90, one.console)
+    eventually(lambda: "standing by: head1 acts" in other.run(*logs), 90, other.console)
+    assert "Head: head1 acts, epoch 1; this one, head2, stands by" in other.run(
+        "/usr/local/bin/slurm-elastic", "status"
+    )
+    again = bed.played(HEADS, mine)
+    assert (again["head1"], again["head2"]) == (0, 0)
+
+
+def test_another_uid_of_slurm_user_is_refused(bed: Bed, variables: dict[str, str]) -> None:
+    mine = variables | {"slurm_elastic_config": f"{bed.place}/pair.yaml"}
+    bed.machines["head2"].shell(
+        "printf '#!/bin/sh\\necho 4321\\n' >/usr/local/bin/id; chmod 755 /usr/local/bin/id"
+    )
+    done = bed.play(HEADS, mine)
+    bed.machines["head2"].run("rm", "/usr/local/bin/id")
+    assert done.returncode != 0
+    assert "found uid 4321 of slurm on head2, expected" in " ".join(done.stdout.split())
