@@ -175,7 +175,8 @@ def _said(program: str, *words: str) -> str:
 
 
 def _decisions(config: Config) -> str:
-    with closing(Ledger(config.state / "ledger.db", read_only=True)) as ledger:
+    path = config.state / "ledger.db"
+    with config.sharing(), closing(Ledger(path, read_only=True)) as ledger:
         rows = ledger.decisions.last(DECISIONS)
     return "".join(msgspec.json.encode(row).decode() + "\n" for row in rows)
 

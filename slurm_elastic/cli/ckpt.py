@@ -189,7 +189,8 @@ def _notice(args: argparse.Namespace) -> int:
 def _leave(config: Config, order: AnyOrder) -> None:
     place = config.state / DROPS
     try:
-        drop(place, order, time.time())
+        with config.sharing():
+            drop(place, order, time.time())
     except FileNotFoundError:
         raise SlurmElasticError(f"{CKPTMAN} has never run: there is no {place}") from None
     if not _heard(config):

@@ -72,14 +72,9 @@ def run(args: argparse.Namespace) -> int:
         print("--all does not go with --gone: name the machines or clouds", file=sys.stderr)
         return 2
     path = config.state / "ledger.db"
-    if not is_there(path):
-        raise SlurmElasticError(f"there is no ledger at {path}: nothing is cooling down")
     try:
-        with contextlib.closing(Ledger(path)) as ledger:
-            if args.gone:
-                cleared = gone(config, ledger, args.subjects, time.time())
-            else:
-                cleared = clear(config, ledger, None if args.all else args.subjects, time.time())
+        with config.sharing():
+            cleared = _cleared(args, config, path)
     except sqlite3.Error as error:
         raise SlurmElasticError(f"the ledger {path} cannot be used: {error}") from error
     for line in cleared:
@@ -87,6 +82,15 @@ def run(args: argparse.Namespace) -> int:
     later = f"slurm-elasticd takes it up within {brief(config.timings.reconcile)}"
     print(later if cleared else "nothing was cooling down or paused")
     return 0
+
+
+def _cleared(args: argparse.Namespace, config: Config, path: Path) -> tuple[str, ...]:
+    if not is_there(path):
+        raise SlurmElasticError(f"there is no ledger at {path}: nothing is cooling down")
+    with contextlib.closing(Ledger(path)) as ledger:
+        if args.gone:
+            return gone(config, ledger, args.subjects, time.time())
+        return clear(config, ledger, None if args.all else args.subjects, time.time())
 
 
 def clear(

@@ -142,8 +142,9 @@ def _directives(config: Config) -> Iterator[str]:
     now = time.time()
     with contextlib.suppress(SlurmElasticError, sqlite3.Error, OSError):
         path = config.state / "ledger.db"
-        with contextlib.closing(Ledger(path, read_only=True)) as ledger:
-            yield from (told(one, now) for one in ledger.directives.all())
+        with config.sharing(), contextlib.closing(Ledger(path, read_only=True)) as ledger:
+            found = ledger.directives.all()
+        yield from (told(one, now) for one in found)
 
 
 def join(args: argparse.Namespace) -> int:

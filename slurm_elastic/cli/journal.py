@@ -60,7 +60,12 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 def run(args: argparse.Namespace) -> int:
     """Run one action of ``slurm-elastic journal``."""
-    state = load(args.config).state
+    config = load(args.config)
+    with config.sharing():
+        return _run(args, config.state)
+
+
+def _run(args: argparse.Namespace, state: Path) -> int:
     memories = ((state / "ledger.db", LEDGER), (state / FILE, SCHEMA))
     if args.action == "verify":
         found = [backup.verify(one) for one in memories]

@@ -34,7 +34,8 @@ def living(config: Config, ssh: Ssh, restart: str, without: Sequence[Machine] = 
     """The change of keys of the machines that live now, but for some."""
     keys = module()
     known = {(m.instance.cloud, m.instance.id) for m in without}
-    with contextlib.closing(Ledger(config.state / "ledger.db", read_only=True)) as ledger:
+    path = config.state / "ledger.db"
+    with config.sharing(), contextlib.closing(Ledger(path, read_only=True)) as ledger:
         found = ledger.machines.live()
     others = [m for m in found if (m.instance.cloud, m.instance.id) not in known]
     rotation: Rotation = keys.Rotation(config, ssh, others, restart=restart)

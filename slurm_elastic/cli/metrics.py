@@ -49,10 +49,12 @@ def run(args: argparse.Namespace) -> int:
     now, states = time.time(), None
     if not args.no_slurm:
         try:
-            states = node_states(config, now, PromptCli(config.slurm))
+            with config.sharing():
+                states = node_states(config, now, PromptCli(config.slurm))
         except SlurmError as error:
             print(f"slurm-elastic: without nodes by state: {error}", file=sys.stderr)
-    found = text(config, now, states)
+    with config.sharing():
+        found = text(config, now, states)
     if args.output is None:
         sys.stdout.write(found.decode())
     else:

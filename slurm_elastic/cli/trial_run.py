@@ -174,7 +174,8 @@ class Trial:
     def _rest(self) -> Rest:
         """Each thing is read before what it becomes, so that none is missed in between."""
         node = self.slurm.nodes([self.node]).get(self.node)
-        waiting = [r for r in Spool(self.config.state).pending() if self.node in r.nodes]
+        with self.config.sharing():
+            waiting = [r for r in Spool(self.config.state).pending() if self.node in r.nodes]
         with self._ledger() as ledger:
             launches = ledger.launches.open()
             machines = self._machines(ledger)
@@ -326,12 +327,14 @@ class Trial:
 
     @contextlib.contextmanager
     def _ledger(self) -> Iterator[Ledger]:
-        with contextlib.closing(Ledger(self.config.state / "ledger.db", read_only=True)) as ledger:
+        path = self.config.state / "ledger.db"
+        with self.config.sharing(), contextlib.closing(Ledger(path, read_only=True)) as ledger:
             yield ledger
 
     def _record(self, kind: str, reason: str) -> None:
         subjects = (self.node, pool_subject(self.pool.name))
-        with contextlib.closing(Ledger(self.config.state / "ledger.db")) as ledger:
+        path = self.config.state / "ledger.db"
+        with self.config.sharing(), contextlib.closing(Ledger(path)) as ledger:
             ledger.decisions.record(
                 Decision(at=time.time(), correlation=CORRELATION, kind=kind, subjects=subjects,
                          reason=reason)

@@ -84,11 +84,12 @@ class Paid(Struct, frozen=True, kw_only=True):
 def paid(config: Config, gone: Things, clouds: Set[str]) -> Paid:
     """Machines that are paid on nodes of ``gone``, or at a cloud that is not one of ``clouds``."""
     path = config.state / "ledger.db"
-    if not is_there(path):
-        return Paid()
     try:
-        with contextlib.closing(Ledger(path, read_only=True)) as ledger:
-            machines, launches = ledger.current()
+        with config.sharing():
+            if not is_there(path):
+                return Paid()
+            with contextlib.closing(Ledger(path, read_only=True)) as ledger:
+                machines, launches = ledger.current()
     except (sqlite3.Error, SlurmElasticError) as error:
         return Paid(unread=f"{path}: {error}")
     return Paid(
@@ -104,15 +105,20 @@ def paid(config: Config, gone: Things, clouds: Set[str]) -> Paid:
 def forget_holds(config: Config) -> None:
     """Nodes that have left are held no more: should they come back, they come free."""
     path = config.state / "ledger.db"
-    if not is_there(path):
-        return
     try:
-        with contextlib.closing(Ledger(path)) as ledger:
-            for kind in (POLICY, CAPACITY):
-                nodes = [row.scope for row in ledger.exclusions.holds() if row.kind == kind]
-                ledger.exclusions.readmit(kind, *nodes)
+        with config.sharing():
+            _readmit_all(path)
     except (sqlite3.Error, SlurmElasticError) as error:
         log.warning("holds stay in the ledger path=%s error=%s", path, error)
+
+
+def _readmit_all(path: Path) -> None:
+    if not is_there(path):
+        return
+    with contextlib.closing(Ledger(path)) as ledger:
+        for kind in (POLICY, CAPACITY):
+            nodes = [row.scope for row in ledger.exclusions.holds() if row.kind == kind]
+            ledger.exclusions.readmit(kind, *nodes)
 
 
 def installed(directory: Path) -> Things:

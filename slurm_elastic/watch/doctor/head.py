@@ -207,8 +207,9 @@ def spool(config: Config, now: float) -> Iterator[Finding]:
     """Requests that nobody takes up, or that could not be read."""
     directory = config.state / "requests"
     try:
-        times = [p.stat().st_mtime for p in directory.glob("*.json")]
-        bad = sum(1 for _ in (directory / "bad").glob("*.json"))
+        with config.sharing():
+            times = [p.stat().st_mtime for p in directory.glob("*.json")]
+            bad = sum(1 for _ in (directory / "bad").glob("*.json"))
     except OSError as error:
         yield Finding.wrong("spool", str(error.strerror))
         return

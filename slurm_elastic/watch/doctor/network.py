@@ -62,7 +62,8 @@ def examine(
 
 def _machines(config: Config) -> Sequence[Machine]:
     try:
-        with contextlib.closing(Ledger(config.state / "ledger.db", read_only=True)) as ledger:
+        path = config.state / "ledger.db"
+        with config.sharing(), contextlib.closing(Ledger(path, read_only=True)) as ledger:
             return [m for m in ledger.machines.live() if m.suspending is None]
     except (sqlite3.Error, OSError, SlurmElasticError):
         return ()

@@ -46,8 +46,9 @@ def daemon(config: Config, now: float) -> Iterator[Finding]:
     if why := told(config.state, mark, now, config.timings.heartbeat_stale):
         yield _cannot_write("daemon", why, "a ledger", DAEMON, LEDGER)
     try:
-        with contextlib.closing(Ledger(path, read_only=True)) as ledger:
-            yield from _by_ledger(config, ledger, mark.beat if mark else None, now)
+        with config.sharing(), contextlib.closing(Ledger(path, read_only=True)) as ledger:
+            found = tuple(_by_ledger(config, ledger, mark.beat if mark else None, now))
+        yield from found
     except (sqlite3.Error, OSError) as error:
         trouble = trouble_of(error, path)
         yield Finding.wrong(

@@ -81,7 +81,8 @@ def prices(config: Config, slurm: Slurm, ask: PriceAsk, now: float) -> tuple[Par
         # Imported only here: status does not need it, and must be quick.
         from slurm_elastic.watch.door.pricing import prices_of, seen_now
 
-        return prices_of(config, ask, seen_now(config, slurm, now))
+        with config.sharing():
+            return prices_of(config, ask, seen_now(config, slurm, now))
     return _ask(config, ask, lambda said: said.prices)
 
 
@@ -93,7 +94,8 @@ def order(config: Config, ask: Order, now: float) -> tuple[str, ...]:
         # Imported only here: status does not need it, and must be quick.
         from slurm_elastic.watch.door.orders import carry_out, own_name
 
-        return carry_out(config, ask, own_name(), now)
+        with config.sharing():
+            return carry_out(config, ask, own_name(), now)
     return _ask(config, ask, lambda said: said.lines)
 
 

@@ -68,6 +68,11 @@ def may_read(config: Config) -> bool:
 
 def read_facts(config: Config, now: float) -> Facts:
     """The facts; they say themselves which part cannot be read."""
+    with config.sharing():
+        return _read_facts(config, now)
+
+
+def _read_facts(config: Config, now: float) -> Facts:
     mark = read_mark(config.state)
     why = told(config.state, mark, now, config.timings.heartbeat_stale)
     facts = replace(_ledger_facts(config, now), mark=mark, end_only=why)
@@ -173,7 +178,7 @@ def opened(config: Config) -> Iterator[Ledger]:
     """The ledger, to be read. SlurmElasticError if its database cannot be."""
     path = config.state / "ledger.db"
     try:
-        with contextlib.closing(Ledger(path, read_only=True)) as ledger:
+        with config.sharing(), contextlib.closing(Ledger(path, read_only=True)) as ledger:
             yield ledger
     except sqlite3.Error as error:
         raise SlurmElasticError(f"the ledger {path} cannot be read: {error}") from error
