@@ -13,6 +13,8 @@ import importlib
 import statistics
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -27,28 +29,45 @@ def main(arguments: Sequence[str]) -> Report:
     parser = argparse.ArgumentParser(prog="scripts/bench failover")
     parser.add_argument("--kills", type=int, default=300, help="strikes (default: 300)")
     parser.add_argument("--seed", type=int, default=1, help="draws strikes and jobs")
+    parser.add_argument(
+        "--lanes", type=int, default=1,
+        help="pairs of heads that are struck side by side, each by a seed of its own (default: 1)",
+    )  # fmt: skip
     options = parser.parse_args(arguments)
-    return _sums(_run(options.kills, options.seed))
+    sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+    counts = importlib.import_module("e2e.failover_counts")
+    shares = [options.kills // options.lanes] * options.lanes
+    shares[0] += options.kills - sum(shares)
+    with ProcessPoolExecutor(options.lanes, mp_context=get_context("fork")) as pool:
+        lanes = [pool.submit(_run, n, options.seed + i) for i, n in enumerate(shares)]
+    told = [lane.result() for lane in lanes if not lane.exception()]
+    return _sums(counts.together(told), len(lanes) - len(told))
 
 
 def _run(kills: int, seed: int) -> Any:  # noqa: ANN401 - the world of the tests, which are no package
-    sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
-    heads = importlib.import_module("e2e.heads")
-    failover = importlib.import_module("e2e.failover")
-    ckpt = importlib.import_module("e2e.ckpt")
-    with contextlib.contextmanager(heads.up)(**ckpt.SITE) as pair:
-        told = failover.Failover(pair, seed, lambda said: print(said, file=sys.stderr))
-        found = told.run(kills)
-    print(
-        *(f"{point}: {n}" for point, n in sorted(found.points.items())), sep="\n", file=sys.stderr
+    heads, failover, ckpt = (
+        importlib.import_module(f"e2e.{name}") for name in ("heads", "failover", "ckpt")
     )
-    print(*found.wrong, sep="\n", file=sys.stderr)
+
+    def say(said: str) -> None:
+        print(f"seed {seed}: {said}", file=sys.stderr, flush=True)
+
+    try:
+        with contextlib.contextmanager(heads.up)(**ckpt.SITE) as pair:
+            found = failover.Failover(pair, seed, say).run(kills)
+    except BaseException as error:
+        say(f"not counted to its end: {error}")
+        raise
+    for line in (*found.wrong, f"strikes: {sum(found.strikes.values())}"):
+        say(line)
     return found
 
 
-def _sums(found: Any) -> Report:  # noqa: ANN401 - as above
+def _sums(found: Any, unended: int) -> Report:  # noqa: ANN401 - as above
     rows = [
         noted("strikes", sum(found.strikes.values()), "strikes"),
+        *(noted(f"... at {point}", n, "strikes") for point, n in sorted(found.points.items())),
+        holds("pairs not counted to their end", unended, "", ok=not unended, goal="0"),
         noted("jobs", found.jobs, "jobs"),
         *(holds(what, len(w), "", ok=not w, goal="0") for what, w in found.zeros.items()),
         noted("jobs that Slurm forgot, or ended with its host", len(found.forgotten), "jobs"),

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from e2e import ckpt
 from e2e.crash import FULL
 from e2e.failover_counts import LOOK, Clouds, Found, Job, Span, count_jobs, words, written
-from e2e.heads import HEADS, OWN, SERVICES, Pair
+from e2e.heads import HEADS, OWN, SERVICES, TIMEOUT, Pair
 
 from slurm_elastic.base.errors import SandboxError
 from slurm_elastic.base.faults import POINTS
@@ -40,6 +40,8 @@ BETWEEN = 3.0
 STILL = 60.0
 """Seconds for which a head stands still."""
 LONG = 180.0
+HANGS = 6.0 * TIMEOUT
+"""Seconds after which a slurmctld that should act does not any more."""
 REACHED = 45.0
 """Seconds within which a step is reached, or the head is struck without."""
 BOTH = 5.0
@@ -274,8 +276,17 @@ class Failover:
         return Counter(self.site.ec2.state().calls) + Counter(written(self.pair))
 
     def _taken_over(self, other: str) -> None:
+        """Wait for Slurm, and for us. A slurmctld that hangs from an earlier turn, and so never takes
+        over, is begun anew, as an administrator would.
+        """
         begun = time.time()
-        self._wait(lambda: self.pair.place() == HEADS.index(other), LONG, "Slurm takes over")
+        try:
+            self._wait(lambda: self.pair.place() == HEADS.index(other), HANGS, "Slurm takes over")
+        except TimeoutError:
+            self.found.hung += 1
+            self.pair.strike(other, [SLURMCTLD])
+            self.pair.begin(other, [SLURMCTLD])
+            self._wait(lambda: self.pair.place() == HEADS.index(other), LONG, "Slurm takes over")
         slurm = time.time()
         self._wait(lambda: self.pair.acting() == other, LONG, f"{other} acts")
         self.found.takeovers.append(slurm - begun)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from e2e.crash import local_records
@@ -65,6 +66,15 @@ class Found:
     def wrong(self) -> list[str]:
         """What must not be, in words."""
         return [f"{what}: {', '.join(sorted(w))}" for what, w in self.zeros.items() if w]
+
+
+def together(all_found: Sequence[Found]) -> Found:
+    """The counts of several runs as one's."""
+    made = Found()
+    for found, field_ in itertools.product(all_found, fields(Found)):
+        one, more = getattr(made, field_.name), getattr(found, field_.name)
+        setattr(made, field_.name, one | more if isinstance(one, set) else one + more)
+    return made
 
 
 @dataclass
