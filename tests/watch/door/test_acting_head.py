@@ -36,7 +36,7 @@ def site(tmp_path: Path) -> Config:
     for host in ("headb", "heada"):
         Epochs(shared).take(host)
     made = config(tmp_path)
-    slurm = replace(made.slurm, conf=str(conf))
+    slurm = replace(made.slurm, conf=str(conf), user=str(os.geteuid()))  # who has these files
     return replace(made, slurm=slurm, ha=HaSettings(directory=str(shared)))
 
 
