@@ -73,8 +73,7 @@ class Head:
         self._said = ""
         self._since = time.time()
         self._beaten = float("-inf")
-        self.unsettled = 0.0
-        """Seconds from ``begins`` on in which Slurm may yet ask for what it forgot."""
+        self._settles: float | None = None
 
     def begins(self, ended: threading.Event) -> bool:
         """Stand by until this head acts; False where the service is to end before."""
@@ -99,8 +98,10 @@ class Head:
             epoch = self._epochs.take(host)
         except OSError as error:
             return f"who acts cannot be told, or taken down: {error}"
-        since = time.time() - epoch.at
-        self.unsettled = max(self._slurm.takeover - since, 0.0) if epoch.number > 1 else 0.0
+        if self._settles is None:
+            # Also in an epoch of its own: Slurm may have been at the other head, whose services did
+            # not run, and have forgotten something on either way.
+            self._settles = time.monotonic() + self._slurm.takeover
         self._fence = Fence(epochs=self._epochs, epoch=epoch.number, host=host)
         asking.first(self.require)
         log.info("acting host=%s epoch=%d", host, epoch.number)
@@ -108,6 +109,7 @@ class Head:
         return ""
 
     def _stand_by(self, why: str) -> None:
+        self._settles = None
         if why != self._said:
             log.info("standing by: %s", why)
             self._said, self._since = why, time.time()
@@ -163,6 +165,11 @@ class Head:
     def fenced(self, providers: Mapping[str, Provider]) -> dict[str, Provider]:
         """These, which nobody calls but the head that acts."""
         return {name: fenced(one, self.require) for name, one in providers.items()}
+
+    @property
+    def unsettled(self) -> float:
+        """Seconds in which Slurm may yet ask for what it forgot."""
+        return 0.0 if self._settles is None else max(self._settles - time.monotonic(), 0.0)
 
     @property
     def epoch(self) -> int:

@@ -115,7 +115,6 @@ def test_it_is_told_once_that_slurm_has_taken_over_elsewhere(
     config: Config, tmp_path: Path
 ) -> None:
     head, lost = acting(config, tmp_path), []
-    assert head.unsettled == 0.0, "the first epoch took nothing over"
     with head.watched(lambda: lost.append(1)):
         says(0, tmp_path)
         eventually(lambda: lost)
@@ -141,3 +140,22 @@ def test_one_that_stood_still_may_nothing(config: Config, tmp_path: Path) -> Non
 def test_a_service_that_starts_again_stays_in_its_epoch(config: Config, tmp_path: Path) -> None:
     first, second = acting(config, tmp_path), acting(config, tmp_path)
     assert first.epoch == second.epoch == 1
+
+
+def test_nothing_ends_unasked_where_slurm_was_at_a_head_without_our_services(
+    config: Config, tmp_path: Path
+) -> None:
+    head = acting(config, tmp_path)
+    head._settles = time.monotonic() + 1.0
+    assert head.begins(threading.Event()), "with another catalogue"
+    assert head.unsettled <= 1.0
+    says(0, tmp_path)
+    begun = threading.Event()
+    thread = threading.Thread(target=lambda: begun.set() if head.begins(threading.Event()) else 0)
+    thread.start()
+    eventually(lambda: "a acts" in head._said)
+    says(1, tmp_path)
+    assert begun.wait(20)
+    thread.join()
+    assert head.epoch == 1
+    assert head.unsettled > 100
