@@ -270,7 +270,8 @@ class Failover:
         """Whether it has; one that reaches its step only now stands still there once more."""
         self.pair.strike(head, [name], signal.SIGCONT)
         said = self.pair.log(head, name)[here[name] :]
-        return "acts no more" in said or not self.pair.lives(head, name)
+        told = "acts no more" in said or "standing by" in said
+        return told or not self.pair.lives(head, name)
 
     def _traces(self) -> Counter[str]:
         """How often EC2 was asked what, and how much is written."""
