@@ -4,12 +4,16 @@
 
    disk_fails(error, after) has writes to the disk of $POWER_CUT_ROOT fail from then on, once so many more
    have succeeded: with ENOSPC those that need room, with EROFS all changes, with another error all writes;
-   with 0 nothing fails. Room that is asked for there is not taken. */
+   with 0 nothing fails. Room that is asked for there is not taken.
+
+   directory_goes(path, error) has all that names something in that directory, or writes to a file there, fail
+   with the error, as a file server's does that is away, whichever link leads there; with 0 it is back. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -43,6 +47,53 @@ static int fails(int counts)
         return 0;
     succeed = 0;
     errno = failure;
+    return 1;
+}
+
+static char gone_path[PATH_MAX];
+static int gone;
+
+void directory_goes(const char *path, int error)
+{
+    snprintf(gone_path, sizeof gone_path, "%s", path);
+    gone = error;
+}
+
+static int is_in_gone(const char *path)
+{
+    size_t size = strlen(gone_path);
+    return strncmp(path, gone_path, size) == 0 && (path[size] == 0 || path[size] == '/');
+}
+
+/* Whether the path, or for those that follow links what it leads to, is away; errno says how. */
+static int is_away(const char *path, int follows)
+{
+    char real[PATH_MAX], part[PATH_MAX];
+    int kept = errno;
+    if (gone == 0)
+        return 0;
+    int there = is_in_gone(path) || (follows && realpath(path, real) != NULL && is_in_gone(real));
+    snprintf(part, sizeof part, "%s", path);
+    char *slash = strrchr(part, '/');
+    if (!there && slash != NULL && slash != part) {
+        *slash = 0;
+        there = realpath(part, real) != NULL && is_in_gone(real);
+    }
+    errno = there ? gone : kept;
+    return there;
+}
+
+static int is_away_file(int descriptor)
+{
+    char self[64], path[PATH_MAX];
+    if (gone == 0)
+        return 0;
+    snprintf(self, sizeof self, "/proc/self/fd/%d", descriptor);
+    ssize_t size = syscall(SYS_readlink, self, path, sizeof path - 1);
+    path[size < 0 ? 0 : size] = 0;
+    if (!is_in_gone(path))
+        return 0;
+    errno = gone;
     return 1;
 }
 
@@ -172,6 +223,8 @@ static void put_content(const char *place, int from, const struct stat *what)
 
 static int sync_and_put(int number, int descriptor)
 {
+    if (is_away_file(descriptor))
+        return -1;
     const char *disk = getenv("POWER_CUT_DISK");
     int kept = errno;
     struct stat what;
@@ -201,7 +254,7 @@ int fdatasync(int descriptor)
 
 static ssize_t write_at(int descriptor, const void *what, size_t size, off_t at)
 {
-    if (write_fails(descriptor, at + (off_t) size))
+    if (is_away_file(descriptor) || write_fails(descriptor, at + (off_t) size))
         return -1;
     ssize_t count = syscall(SYS_pwrite64, descriptor, what, size, at);
     if (count > 0)
@@ -222,6 +275,8 @@ ssize_t pwrite64(int descriptor, const void *what, size_t size, off_t at)
 ssize_t write(int descriptor, const void *what, size_t size)
 {
     struct stat file;
+    if (is_away_file(descriptor))
+        return -1;
     if (failure != 0 && is_ours(descriptor, &file) && write_fails(descriptor, file.st_size + (off_t) size))
         return -1;
     ssize_t count = syscall(SYS_write, descriptor, what, size);
@@ -235,7 +290,7 @@ ssize_t write(int descriptor, const void *what, size_t size)
 
 static int cut(int descriptor, off_t size)
 {
-    if (write_fails(descriptor, size))
+    if (is_away_file(descriptor) || write_fails(descriptor, size))
         return -1;
     int done = (int) syscall(SYS_ftruncate, descriptor, size);
     if (done == 0)
@@ -270,7 +325,7 @@ int posix_fallocate64(int descriptor, off_t at, off_t size)
 static int open_unless(const char *path, int flags, mode_t mode)
 {
     int changes = (flags & O_ACCMODE) != O_RDONLY || (flags & (O_CREAT | O_TRUNC));
-    if (failure == EROFS && changes && is_below(path) && fails(1))
+    if (is_away(path, 1) || (failure == EROFS && changes && is_below(path) && fails(1)))
         return -1;
     return (int) syscall(SYS_openat, AT_FDCWD, path, flags, mode);
 }
@@ -300,14 +355,50 @@ int open64(const char *path, int flags, ...)
 
 int rename(const char *from, const char *to)
 {
-    if (failure == EROFS && is_below(to) && fails(1))
+    if (is_away(from, 0) || is_away(to, 0) || (failure == EROFS && is_below(to) && fails(1)))
         return -1;
     return (int) syscall(SYS_rename, from, to);
 }
 
 int unlink(const char *path)
 {
-    if (failure == EROFS && is_below(path) && fails(1))
+    if (is_away(path, 0) || (failure == EROFS && is_below(path) && fails(1)))
         return -1;
     return (int) syscall(SYS_unlink, path);
+}
+
+int link(const char *from, const char *to)
+{
+    return is_away(from, 0) || is_away(to, 0) ? -1 : (int) syscall(SYS_link, from, to);
+}
+
+int mkdir(const char *path, mode_t mode)
+{
+    return is_away(path, 0) ? -1 : (int) syscall(SYS_mkdir, path, mode);
+}
+
+int stat(const char *restrict path, struct stat *restrict what)
+{
+    return is_away(path, 1) ? -1 : fstatat(AT_FDCWD, path, what, 0);
+}
+
+int stat64(const char *restrict path, struct stat64 *restrict what)
+{
+    return is_away(path, 1) ? -1 : fstatat64(AT_FDCWD, path, what, 0);
+}
+
+int lstat(const char *restrict path, struct stat *restrict what)
+{
+    return is_away(path, 0) ? -1 : fstatat(AT_FDCWD, path, what, AT_SYMLINK_NOFOLLOW);
+}
+
+int lstat64(const char *restrict path, struct stat64 *restrict what)
+{
+    return is_away(path, 0) ? -1 : fstatat64(AT_FDCWD, path, what, AT_SYMLINK_NOFOLLOW);
+}
+
+DIR *opendir(const char *path)
+{
+    DIR *(*real)(const char *) = (DIR *(*)(const char *)) dlsym(RTLD_NEXT, "opendir");
+    return is_away(path, 1) ? NULL : real(path);
 }

@@ -1,4 +1,4 @@
-"""Whether this process may ask anything of others: clouds, machines, Slurm.
+"""Whether this process may ask anything of others: of clouds, and of machines.
 
 Of two heads only one may (``state.heads``), and one that stood still in the midst of something
 finds that out by nothing else: so it is asked before each single exchange. Where nobody has set

@@ -21,6 +21,7 @@ from slurm_elastic.cli.service import on_stop, run_service
 from slurm_elastic.cli.standby import Head, head_of
 from slurm_elastic.config import Config
 from slurm_elastic.controller.notify_socket import WakeSocket
+from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.slurm.client.cli import SlurmCli
 from slurm_elastic.state.heartbeat import CKPTMAN, CKPTMAN_MARK
 from slurm_elastic.state.store.trouble import PASSING
@@ -60,7 +61,10 @@ def _serve_as(config: Config, ended: threading.Event, head: Head | None = None) 
     with contextlib.ExitStack() as closing:
         closing.callback(log.info, "stopped")
         try:
-            site = open_site(config, SlurmCli(config.slurm, stop), closing, stop)
+            slurm: Slurm = SlurmCli(config.slurm, stop)
+            if head is not None:
+                slurm = head.fenced_slurm(slurm)
+            site = open_site(config, slurm, closing, stop)
             if head is not None:
                 site = replace(site, providers=head.fenced(site.providers))
             prices = open_prices(config)

@@ -21,6 +21,7 @@ from slurm_elastic.controller.daemon import Daemon
 from slurm_elastic.controller.features import FEATURES
 from slurm_elastic.controller.notify_socket import WakeSocket
 from slurm_elastic.controller.prolog import PrologServer
+from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.providers import open_providers
 from slurm_elastic.providers.catalogues import Keeper, tell_used
 from slurm_elastic.slurm.client.chosen import open_slurm
@@ -68,14 +69,15 @@ def _serve_as(plain: Config, config: Config, ended: threading.Event, head: Head 
     on_stop(end)
     if ended.is_set():  # as it stood by
         return
-    slurm = open_slurm(config.slurm, stop)
+    opened = open_slurm(config.slurm, stop)
+    slurm: Slurm = opened
     providers = open_providers(config)
     with contextlib.ExitStack() as closing:
         closing.callback(log.info, "stopped")
         if head is not None:
-            providers = head.fenced(providers)
+            providers, slurm = head.fenced(providers), head.fenced_slurm(slurm)
             closing.enter_context(head.watched(stop.set))
-        closing.callback(slurm.close)
+        closing.callback(opened.close)
         ledger = Ledger.enduring(config.state / "ledger.db")
         closing.callback(ledger.close)
         spool, wake = _open(config.state, closing)

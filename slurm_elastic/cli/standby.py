@@ -20,8 +20,9 @@ from msgspec.structs import replace
 from slurm_elastic.base import asking
 from slurm_elastic.base.errors import PassingError
 from slurm_elastic.config import Config, configfile
-from slurm_elastic.model.protocols import Provider
+from slurm_elastic.model.protocols import Provider, Slurm
 from slurm_elastic.providers.base.fenced import fenced
+from slurm_elastic.slurm.client import fenced as fenced_client
 from slurm_elastic.slurm.client.acting import Controllers, controllers
 from slurm_elastic.state import heads, presence
 from slurm_elastic.state.heads import Epochs, Fence
@@ -165,6 +166,10 @@ class Head:
     def fenced(self, providers: Mapping[str, Provider]) -> dict[str, Provider]:
         """These, which nobody calls but the head that acts."""
         return {name: fenced(one, self.require) for name, one in providers.items()}
+
+    def fenced_slurm(self, slurm: Slurm) -> Slurm:
+        """The same, which nobody changes but the head that acts."""
+        return fenced_client.fenced(slurm, self.require)
 
     @property
     def unsettled(self) -> float:

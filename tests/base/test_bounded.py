@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import threading
 import time
@@ -24,7 +23,6 @@ from slurm_elastic.providers.docker.settings import DockerHost
 from slurm_elastic.providers.opennebula.client import open_server
 from slurm_elastic.providers.opennebula.settings import OneTemplate, OpenNebulaCloud
 from slurm_elastic.providers.openstack.client import BoundedSession
-from slurm_elastic.slurm.client.command import Patience, run
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/xml\r\nContent-Length: 99999999999\r\n\r\n"
 MOST = 1 << 20
@@ -126,19 +124,6 @@ def test_where_nothing_may_be_asked_no_cloud_is_called(
         ask(server.url, tmp_path)
     assert server.sent == 0
     server.close()
-
-
-def test_where_nothing_may_be_asked_no_command_of_slurm_is_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ran = tmp_path / "ran"
-    patience = Patience(10.0)
-    run(["touch", str(ran)], os.environ, patience, bytes)
-    ran.unlink()
-    monkeypatch.setattr(asking, "_first", lambda: (_ for _ in ()).throw(OSError("b acts")))
-    with pytest.raises(OSError, match="b acts"):
-        run(["touch", str(ran)], os.environ, patience, bytes)
-    assert not ran.exists()
 
 
 def test_a_budget_is_of_bytes_and_of_time() -> None:

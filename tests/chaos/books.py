@@ -113,6 +113,8 @@ class Books:
         try:
             if ledger is not None:
                 return _read(ledger.store._db)
+            if self._stage.pair is not None:
+                return None  # the view of the head that is to act is that of an older epoch
             path = self._stage.config.state / "ledger.db"
             with sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=0.0) as db:
                 found = _read(db)
@@ -351,6 +353,8 @@ class Books:
         def suspending(cloud: str, ids: Sequence[str], why: str, now: float) -> None:
             found = self.rows()
             rows = found[0] if found else {}
+            if self._stage.pair is not None:
+                self._stage.pair.books.doom(ids)
             for id_ in ids:
                 if id_ in self.machines and id_ in rows and rows[id_].suspending is None:
                     self._judge(self.machines[id_], why)
@@ -378,7 +382,7 @@ class Books:
         where = phase(stage.slurm.node(doomed.node))
         others = [i for i in stage.machines_of(doomed.node) if i.id != doomed.id]
         down = where in (Phase.POWERING_DOWN, Phase.POWERED_DOWN)
-        old = where is Phase.POWERING_UP and doomed.launched - T0 <= stage.since[doomed.node]
+        old = where is Phase.POWERING_UP and doomed.launched - T0 <= stage.asked(doomed.node)
         dead = doomed.id not in {i.id for i in stage.running()}
         # Nobody's order had it serve the node that just then powers up.
         strange = where is Phase.POWERING_UP and doomed.id in self._strange
@@ -418,6 +422,8 @@ class Books:
 
     def look(self) -> None:
         stage = self._stage
+        if stage.pair is not None:
+            stage.pair.books.look()
         for cloud, account in stage.accounts.items():
             if f"{cloud}-theirs" not in account.alive():
                 self.wrong("somebody else's", f"{cloud}-theirs was ended")

@@ -16,9 +16,11 @@ from slurm_elastic.base.errors import ProviderError, SlurmError, TransientError
 from slurm_elastic.checkpointers.fake import FakeCheckpointer
 from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.model.cluster import Instance, InstanceState, LaunchSpec, Notice, Offer, Pool
+from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.nodes.node_state import Phase, phase
 from slurm_elastic.providers.fake.provider import FakeAccount, FakeProvider
 from slurm_elastic.slurm.client.fake_timed import TimedSlurm
+from tests.controller.world import T0
 
 if TYPE_CHECKING:
     from tests.chaos.stage import Stage
@@ -101,7 +103,18 @@ class Cloud(FakeProvider):
         self._io("launch answered")
         return answer
 
+    @contextmanager
+    def _called(self, *args: Any, **more: Any) -> Iterator[None]:
+        try:
+            with super()._called(*args, **more):
+                yield
+        finally:
+            self.stage.sched.current.sent = False
+
     def terminate(self, ids: Sequence[str]) -> None:
+        self.stage.ends(
+            [self.account.machines[i].instance for i in ids if i in self.account.alive()]
+        )
         self._io("terminate")
         super().terminate(ids)
         self._io("terminate answered")
@@ -171,7 +184,7 @@ class Cloud(FakeProvider):
         if self.lag:
             answer = tuple(self._as_it_was(i) for i in answer)
         there = {i.id for i in answer}
-        if self.stage.sched.current.owner == "elasticd":
+        if self.stage.sched.current.owner.startswith("elasticd"):
             self.listed.update(there)
             mine = [i for i in self.account.alive() if self._owns(i)]
             self.before = self.omitted
@@ -188,6 +201,8 @@ class Cloud(FakeProvider):
 
     def _io(self, call: str) -> None:
         self.stage.note(f"{self.name} {call}")
+        if not call.endswith("answered"):
+            self.stage.sent(self.name, call)
         self.stage.linger(self.slow)
 
     def _stop(self, instance_id: str) -> None:
@@ -232,6 +247,45 @@ class Controller(TimedSlurm):
     stage: Stage
     trouble = ""
     lost_answers = 0
+    quiet = float("-inf")
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._allocated: dict[int, float] = {}
+
+    def _schedule(self) -> None:
+        if self.stage.sched.now < self.quiet:
+            self._configure()
+        else:
+            super()._schedule()
+
+    def _allocate(self, job: SlurmJob, names: Sequence[str]) -> None:
+        self._allocated[job.id] = self.stage.sched.now
+        super()._allocate(job, names)
+
+    def forget(self, since: float, lost: float) -> None:
+        """What was allocated since then (s of the run), and waits for its machines, was not: its jobs are
+        pending, their nodes powered down (measured on 22.05). Of jobs since ``lost`` nothing is left.
+        """
+        for job in list(self._jobs.values()):
+            if "CONFIGURING" not in job.states or self._allocated[job.id] < since:
+                continue
+            self.stage.struck["heads: an allocation is forgotten"] += 1
+            if job.submit >= T0 + lost + self.stage.skew:
+                self.stage.struck["heads: a job is forgotten"] += 1
+                self.stage.books.jobs.discard(job.id)
+                del self._jobs[job.id]
+            else:
+                pending = frozenset({"PENDING"})
+                self._jobs[job.id] = replace(job, states=pending, nodes=(), start=0.0)
+            for name in job.nodes:
+                node, asked = self._nodes[name], self.stage.since[name]
+                if phase(node) is Phase.POWERING_UP and asked >= since:
+                    self.stage.forgotten.setdefault(name, asked)
+                    off = frozenset({"IDLE", "CLOUD", "POWERED_DOWN"})
+                    self._become(name, states=off, address=name)
+                else:
+                    self._free(name)
 
     def update_nodes(self, names: Sequence[str], **changes: Any) -> None:
         for name in names:
@@ -248,6 +302,16 @@ class Controller(TimedSlurm):
         super()._become(name, **fields)
         if phase(self._nodes[name]) is not before:
             self.stage.since[name] = self.stage.sched.now
+            if phase(self._nodes[name]) in (Phase.UP, Phase.POWERING_DOWN):
+                self.stage.forgotten.pop(name, None)
+
+    def cancel_waiting(self) -> None:
+        """Users take their jobs back that have not begun, so that nobody wants a node again."""
+        for job in list(self._jobs.values()):
+            if "PENDING" in job.states and not job.restarts:
+                self.stage.struck["heads: a waiting job is cancelled"] += 1
+                self.stage.books.jobs.discard(job.id)
+                del self._jobs[job.id]
 
     def fails(self, rng: random.Random, name: str) -> None:
         stage = self.stage
@@ -271,6 +335,7 @@ def _asked(name: str) -> Callable[..., Any]:
         if stage.sched.current.owner == "world":
             return real(self, *args, **kwargs)
         stage.note(f"slurm {name}")
+        stage.tells_slurm(name)
         stage.linger(0.0)
         self.fails(stage.rng, name)
         answer = real(self, *args, **kwargs)

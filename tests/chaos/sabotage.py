@@ -11,15 +11,19 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.ckptman import migration
+from slurm_elastic.cli.standby import Head
 from slurm_elastic.controller import provision, starting, stopping
 from slurm_elastic.controller.context import Site
 from slurm_elastic.model.cluster import Usage
 from slurm_elastic.policies.actions import Suspend
 from slurm_elastic.policies.repair import cluster, inventory, request_rules
+from slurm_elastic.state import heads
+from slurm_elastic.state.heads import Fence, SupersededError
 from slurm_elastic.state.ledger.launches import Launches
 from slurm_elastic.state.ledger.machines import Machines
 from slurm_elastic.state.ledger.stops import Stops
 from slurm_elastic.state.store import journal
+from slurm_elastic.state.store.shared_journal import SharedJournal
 
 
 def spending_unlocked(_stage: Any) -> None:
@@ -152,6 +156,70 @@ def any_image_is_whole(_stage: Any) -> None:
     migration._verified = lambda *_: True
 
 
+def a_fence_that_always_passes(_stage: Any) -> None:
+    """A head that stood still goes on where it was."""
+    Fence.require = lambda _: None  # type: ignore[method-assign]
+
+
+def a_fence_that_passes_in_doubt(_stage: Any) -> None:
+    """While the directory cannot be read."""
+    real = Fence.require
+
+    def require(self: Any) -> None:
+        try:
+            real(self)
+        except SupersededError:
+            raise
+        except OSError:
+            return
+
+    Fence.require = require  # type: ignore[method-assign]
+
+
+def lines_without_a_fence(_stage: Any) -> None:
+    """Clouds alone are kept from a head that acts no more."""
+    for name in ("locked", "append", "cut", "segment_of"):
+        setattr(SharedJournal, name, getattr(journal.Journal, name))
+
+
+def orders_without_a_fence(_stage: Any) -> None:
+    """Slurm is not kept from it."""
+    Head.fenced_slurm = lambda _, slurm: slurm  # type: ignore[method-assign]
+
+
+def a_new_head_that_knows_nothing(_stage: Any) -> None:
+    """It begins with an empty journal, and goes by what it finds."""
+    real = heads.Epochs.take
+
+    def take(self: Any, host: str) -> Any:
+        before, found = self.newest(), real(self, host)
+        if before is not None and found.number > before.number:
+            for path in (self.directory / "journal").glob("*.jsonl"):
+                path.unlink()
+        return found
+
+    heads.Epochs.take = take  # type: ignore[method-assign]
+
+
+def a_new_head_that_does_not_wait(_stage: Any) -> None:
+    """What Slurm has forgotten ends before it asks for it again."""
+    real = Head.begins
+
+    def begins(self: Any, ended: Any) -> bool:
+        acts = real(self, ended)
+        self._settles = None
+        return acts
+
+    Head.begins = begins  # type: ignore[method-assign]
+
+
+OF_TWO_HEADS: dict[str, Callable[[Any], None]] = {
+    one.__name__: one
+    for one in (
+        a_fence_that_always_passes, a_fence_that_passes_in_doubt, lines_without_a_fence,
+        orders_without_a_fence, a_new_head_that_knows_nothing, a_new_head_that_does_not_wait,
+    )
+}  # fmt: skip
 ALL: dict[str, Callable[[Any], None]] = {
     one.__name__: one
     for one in (
@@ -160,4 +228,4 @@ ALL: dict[str, Callable[[Any], None]] = {
         orphans_stay, launched_again, stopped_machines_cost_nothing, stopped_machines_stay, more_are_stopped_than_a_pool_keeps,
         started_beyond_the_limits, started_before_it_is_written_down, any_image_is_whole,
     )
-}  # fmt: skip
+} | OF_TWO_HEADS  # fmt: skip

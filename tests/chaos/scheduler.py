@@ -33,6 +33,9 @@ class Task:
         self.gate = threading.Lock()
         self.gate.acquire()
         self.killed = self.done = self.waits = self.late = False
+        self.sent = (
+            False  # it waits for what was sent, which comes of it whatever becomes of the thread
+        )
         self.epoch = 0
         self.joined: list[Task] = []
 
@@ -52,6 +55,8 @@ class Scheduler:
         self._ready: list[Task] = []
         self._asleep: list[tuple[float, int, Task, int]] = []
         self._numbers = itertools.count()
+        self._stopped: set[str] = set()
+        self._held: list[Task] = []
 
     def spawn(self, owner: str, name: str, work: Callable[[], object]) -> Task:
         """A new thread, whose turn comes later."""
@@ -118,6 +123,16 @@ class Scheduler:
                 task.killed = True
                 self.wake(task)
 
+    def stop(self, owner: str) -> None:
+        """None of its threads does anything, until it is to go on: as SIGSTOP."""
+        self._stopped.add(owner)
+
+    def go_on(self, owner: str) -> None:
+        """As SIGCONT."""
+        self._stopped.discard(owner)
+        self._ready += [task for task in self._held if task.owner == owner]
+        self._held = [task for task in self._held if task.owner != owner]
+
     def reap(self, owner: str) -> None:
         """Wait until all its threads are gone."""
         while any(task.owner == owner for task in self.tasks):
@@ -145,6 +160,15 @@ class Scheduler:
         self.turns += 1
         if self.turns > MOST:
             raise StuckError(f"{MOST} turns by {self.now:.0f} s")
+        while True:
+            found = self._drawn()
+            if found.owner not in self._stopped or found.sent:
+                break
+            self._held.append(found)
+        self._note(f"{self.now:.3f} {found.name}")
+        return found
+
+    def _drawn(self) -> Task:
         while not self._ready:
             if not self._asleep:
                 raise StuckError("all threads wait for each other")
@@ -153,9 +177,7 @@ class Scheduler:
                 self.now = max(self.now, when)
                 task.late = True
                 self.wake(task)
-        found = self._ready.pop(self._rng.randrange(len(self._ready)))
-        self._note(f"{self.now:.3f} {found.name}")
-        return found
+        return self._ready.pop(self._rng.randrange(len(self._ready)))
 
 
 _scheduler: Scheduler
@@ -340,6 +362,7 @@ class Worker(Executor):
         self._queue: list[tuple[Future[Any], Callable[[], Any]]] = []
         self._bell = Event()
         self._thread: Thread | None = None
+        self._over = False
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -351,10 +374,19 @@ class Worker(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """It ends with its owner."""
+        """What is under way comes to its end; of a service that is killed it has none."""
+        if _scheduler.current.killed:
+            return
+        for future, _ in self._queue:
+            future.cancel()
+        self._queue.clear()
+        self._over = True
+        self._bell.set()
+        if self._thread is not None:
+            self._thread.join()
 
     def _run(self) -> None:
-        while True:
+        while not self._over:
             while self._queue:
                 future, work = self._queue.pop(0)
                 try:
@@ -362,7 +394,8 @@ class Worker(Executor):
                 except Exception as error:  # noqa: BLE001 - as an executor does
                     future.set_exception(error)
             self._bell.clear()
-            self._bell.wait()
+            if not self._over:
+                self._bell.wait()
 
 
 class Threading(ModuleType):

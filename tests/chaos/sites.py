@@ -50,6 +50,11 @@ def site_of(
     return kind, config, {n: p.cloud for p in config.pools for n in expand(p.nodes)}
 
 
+def two_heads(seed: int) -> bool:
+    """Whether that seed's site has two: one in four has."""
+    return random.Random(f"{seed} two heads").random() < 0.25
+
+
 def _keeping(rng: random.Random, config: Config) -> Config:
     """Nodes are idle for a short time only, so that machines come and go often."""
     pools = []

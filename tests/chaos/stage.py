@@ -4,6 +4,7 @@ jobs, and a head node whose disk and clock may fail.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import logging
@@ -13,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -32,6 +33,9 @@ from slurm_elastic.ckptman.service import Service
 from slurm_elastic.ckptman.site import JobList, pools_by_node
 from slurm_elastic.ckptman.site import Site as CkptSite
 from slurm_elastic.ckptman.sources import CloudNotices, DropDirectory
+from slurm_elastic.cli.ckptman import PATIENCE
+from slurm_elastic.cli.standby import Head
+from slurm_elastic.config import Config
 from slurm_elastic.controller import daemon, provision
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.daemon import Daemon
@@ -47,8 +51,10 @@ from tests.chaos import scheduler
 from tests.chaos.books import Books
 from tests.chaos.disk import HeadDisk
 from tests.chaos.fakes import Account, Cloud, Saver, Slurm, is_up, runs
+from tests.chaos.head_books import HOSTS, host_of
+from tests.chaos.pair import Pair, owner_on
 from tests.chaos.scheduler import Event, Lock, Scheduler, Threading, Worker
-from tests.chaos.sites import keeping, site_of
+from tests.chaos.sites import keeping, site_of, two_heads
 from tests.chaos.sqlite import Sqlite
 from tests.controller.world import BOOT, PING, SLURMD_TIMEOUT, T0, Killed
 
@@ -65,7 +71,9 @@ class Stage:
     stopped machines at first. Everything else is as in tests.controller.world.
     """
 
-    def __init__(self, seed: int, *, keep: bool = False, kind: str | None = None) -> None:
+    def __init__(
+        self, seed: int, *, keep: bool = False, kind: str | None = None, heads: bool | None = None
+    ) -> None:
         self.seed = seed
         self.rng = random.Random(seed)
         self.trace: list[str] | None = [] if keep else None
@@ -80,11 +88,18 @@ class Stage:
         fast = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
         self.disk = HeadDisk(Path(tempfile.mkdtemp(prefix="se-chaos-", dir=fast)))
         self.kind, self.config, self.nodes = site_of(self.rng, self.disk.root, kind)
+        self.pair = None
+        # Of a chance of its own: sites of one head are what they were.
+        if two_heads(seed) if heads is None else heads:
+            self.pair = Pair(self, self.disk.root.parents[1], random.Random(f"{seed} heads"))
+            self.config = self.pair.config(self.config, self.pair.acting)
+        self.forgotten: dict[str, float] = {}
         self.kept = self.keeps
         self.lingers = self.rng.choice((0.0, 0.1, 0.5))
         self.calm = False
         self.wakes = (1.0, 9.0)
         self._armed: dict[str, str] = {}
+        self._begun: set[str] = set()
         faults.os = SimpleNamespace(  # type: ignore[assignment]
             environ=SimpleNamespace(get=self._fault_at), getpid=os.getpid, kill=self._die
         )
@@ -137,9 +152,10 @@ class Stage:
             account.add_foreign(theirs, owner="somebody-else")
         self.saver = Saver(self.now, self.sched.sleep, seconds=2.0)
         self.saver.stage = self
-        Spool(self.disk.root).create()
-        self.start(DAEMON)
-        self.start(CKPTMAN)
+        if self.pair is None:
+            Spool(self.disk.root).create()
+        for owner in self.owners:
+            self.start(owner)
 
     # clocks, the trace, and where threads give way
 
@@ -182,39 +198,109 @@ class Stage:
 
     # the services
 
-    def start(self, owner: str) -> None:
-        if not self.sched.lives(owner):
-            self.sched.spawn(owner, owner, self._daemon if owner == DAEMON else self._ckptman)
+    @property
+    def owners(self) -> tuple[str, ...]:
+        """Whose threads are there: both services of each head."""
+        hosts = HOSTS if self.pair is not None else HOSTS[:1]
+        return tuple(owner_on(program, host) for host in hosts for program in (DAEMON, CKPTMAN))
 
-    def _daemon(self) -> None:
-        """As cli/daemon.py; what passes by itself is tried again."""
-        config, sched = self.config, self.sched
-        spool = Spool(self.disk.root)
+    def acting(self, program: str) -> str:
+        """The service of that head that acts by Slurm."""
+        return program if self.pair is None else owner_on(program, self.pair.acting)
+
+    def may_start(self, owner: str) -> bool:
+        return self.pair is None or host_of(owner) in self.pair.up
+
+    def start(self, owner: str) -> None:
+        if not self.sched.lives(owner) and self.may_start(owner):
+            self._begun.add(owner)
+            serve = self._daemon if owner.startswith(DAEMON) else self._ckptman
+            self.sched.spawn(owner, owner, lambda: self._serve(owner, serve))
+
+    def _serve(self, owner: str, serve: Callable[[Config, Head | None], bool]) -> None:
+        """As ``_serve`` of both programs; what passes by itself is tried again."""
+        if self.pair is None:
+            serve(self.config, None)
+            return
+        config, ended = self.pair.config(self.config, host_of(owner)), Event()
+        try:
+            head = self.pair.head(owner, config)
+        except SlurmElasticError as error:
+            self.note(f"{owner} does not start: {type(error).__name__}")
+            return
+        while head.begins(ended):  # type: ignore[arg-type]
+            self.pair.books.serves(owner)
+            config = self.pair.config(self.config, host_of(owner))
+            if not serve(config, head):
+                return
+
+    def acts(self, host: str) -> None:
+        """Another head does from now on; what the one before only had in memory is lost."""
+        self.books.forgot(self.ledger)
+        self.ledger = self.service = None
+        assert self.pair is not None
+        self.config = self.pair.config(self.config, host)
+
+    def _judged(
+        self, ledger: Ledger, judge: Callable[[Callable[..., Any]], Any], real: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """What a head decides that acts no more comes to nothing: see ``pair.EpochBooks``."""
+        judged = judge(real)
+        return lambda *args: (judged if self.ledger is ledger else real)(*args)
+
+    def _daemon(self, config: Config, head: Head | None) -> bool:
+        """As cli/daemon.py; False where it cannot serve."""
+        with contextlib.ExitStack() as closing:
+            return self._daemon_as(config, head, closing)
+
+    def _daemon_as(self, config: Config, head: Head | None, closing: contextlib.ExitStack) -> bool:
+        sched, stop = self.sched, Event()
+        clouds: Mapping[str, Any] = self.clouds
+        slurm: Any = self.slurm
+        spool = Spool(config.state)
+        if head is not None:
+            clouds, slurm = head.fenced(clouds), head.fenced_slurm(slurm)
+            closing.enter_context(head.watched(stop.set))
         try:
             spool.create()
             ledger = Ledger.enduring(config.state / "ledger.db", self.now, lambda: sched.now)
         except (OSError, SlurmElasticError) as error:
             self.note(f"elasticd does not start: {type(error).__name__}")
-            return
-        self.ledger = ledger
-        plain = Site.of(config, self.slurm, ledger, self.clouds, self.now)
+            return False
         site = replace(
-            plain,
+            Site.of(config, slurm, ledger, clouds, self.now),
             monotonic=lambda: sched.now,
             wait=self._wait,
             holding=Lock(),
         )
-        ledger.machines.suspending = self.books.watched(ledger.machines.suspending)  # type: ignore[method-assign]
-        ledger.launches.intend = self.books.intended(ledger.launches.intend)  # type: ignore[method-assign]
-        ledger.launches.failed = self.books.given_up(ledger.launches.failed)  # type: ignore[method-assign]
-        ledger.stops.stopping = self.books.watched(ledger.stops.stopping)  # type: ignore[method-assign]
-        ledger.stops.start = self.books.to_be_started(ledger.stops.start)  # type: ignore[method-assign]
-        ledger.stops.start_refused = self.books.refused(ledger.stops.start_refused)  # type: ignore[method-assign]
-        Daemon(site, spool, _Bell(self), Worker).run(Event())  # type: ignore[arg-type]
+        if head is not None:
+            closing.callback(ledger.close)
+            site = replace(site, settled=sched.now + head.unsettled, epoch=head.epoch)
+        if self.pair is None or self.pair.books.acts(sched.current.owner):
+            self.ledger = ledger
+        for part, name, judge in (
+            (ledger.machines, "suspending", self.books.watched),
+            (ledger.launches, "intend", self.books.intended),
+            (ledger.launches, "failed", self.books.given_up),
+            (ledger.stops, "stopping", self.books.watched),
+            (ledger.stops, "start", self.books.to_be_started),
+            (ledger.stops, "start_refused", self.books.refused),
+        ):
+            setattr(part, name, self._judged(ledger, judge, getattr(part, name)))
+        Daemon(site, spool, _Bell(self), Worker).run(stop)  # type: ignore[arg-type]
+        return True
 
-    def _ckptman(self) -> None:
-        """As cli/ckptman.py."""
-        config, sched = self.config, self.sched
+    def _ckptman(self, config: Config, head: Head | None) -> bool:
+        """As cli/ckptman.py; False where it cannot serve."""
+        with contextlib.ExitStack() as closing:
+            return self._ckptman_as(config, head, closing)
+
+    def _ckptman_as(self, config: Config, head: Head | None, closing: contextlib.ExitStack) -> bool:
+        sched = self.sched
+        clouds: Mapping[str, Any] = self.clouds
+        slurm: Any = self.slurm
+        if head is not None:
+            clouds, slurm = head.fenced(clouds), head.fenced_slurm(slurm)
         try:
             ledger = Ledger.followed(config.state / "ledger.db")
             state = CheckpointState.enduring(
@@ -223,22 +309,34 @@ class Stage:
             drop = DropDirectory(config.state / "notices", create=True)
         except (OSError, SlurmElasticError) as error:
             self.note(f"ckptman does not start: {type(error).__name__}")
-            return
+            return False
+        if head is not None:
+            closing.callback(ledger.close)
+            closing.callback(state.close)
         state.put = self.books.moving(state.put)  # type: ignore[method-assign]
         site = CkptSite(
-            config=config, slurm=self.slurm, ledger=ledger, state=state,
+            config=config, slurm=slurm, ledger=ledger, state=state,
             journal=Journal(ledger, state, self.now),
-            jobs=JobList(self.slurm, lambda: sched.now), checkpointers={"fake": self.saver},
-            providers=self.clouds, pool_of=pools_by_node(config), now=self.now,
+            jobs=JobList(slurm, lambda: sched.now), checkpointers={"fake": self.saver},
+            providers=clouds, pool_of=pools_by_node(config), now=self.now,
             monotonic=lambda: sched.now, stop=Event(),
         )  # fmt: skip
-        self.service = service = Service(site, KeyedExecutor(2))
-        for source in (*(CloudNotices(c) for c in self.clouds.values()), drop):
-            every = 11.0
-            Poller(
-                site, source, every, service.watch.machines, service.wake, service.orders
-            ).start()
+        service = Service(site, KeyedExecutor(2))
+        if self.pair is None or self.pair.books.acts(sched.current.owner):
+            self.service = service
+        watch = service.watch.machines
+        pollers = [
+            Poller(site, source, 11.0, watch, service.wake, service.orders)
+            for source in (*(CloudNotices(c) for c in clouds.values()), drop)
+        ]
+        if head is not None:
+            closing.enter_context(head.watched(service.stop))
+        for poller in pollers:
+            poller.start()
         service.run()
+        for poller in pollers if head is not None else ():
+            poller.join(PATIENCE)
+        return True
 
     def _wait(self, seconds: float) -> bool:
         self.sched.sleep(seconds)
@@ -255,7 +353,10 @@ class Stage:
     def bury(self, owner: str) -> None:
         """The kernel closes its files."""
         self.files.close(owner)
-        if owner == DAEMON:
+        self._begun.discard(owner)
+        if self.pair is not None and not self.pair.books.acts(owner):
+            return
+        if owner.startswith(DAEMON):
             self.books.forgot(self.ledger)
             self.ledger = None
         else:
@@ -265,9 +366,10 @@ class Stage:
         """Each pool keeps so many stopped machines from now on: elasticd is restarted for it."""
         self.note(f"stopped: {most}")
         self.config = keeping(self.config, most)
-        if self.sched.lives(DAEMON):
-            self.kill(DAEMON)
-            self.start(DAEMON)
+        for owner in self.owners:
+            if owner.startswith(DAEMON) and self.sched.lives(owner) and self.may_start(owner):
+                self.kill(owner)
+                self.start(owner)
 
     def die_at(self, owner: str, point: str) -> None:
         self._armed[owner] = point
@@ -278,11 +380,21 @@ class Stage:
         self.sched.pause()
         return self._armed.get(self.sched.current.owner)
 
+    def disarm(self, owner: str) -> None:
+        self._armed.pop(owner, None)
+
     def _die(self, _pid: int, _signal: int) -> None:
         owner = self.sched.current.owner
-        self.struck["killed at a fault point"] += 1
-        self.note(f"{owner} dies at {self._armed.pop(owner)}")
-        self.sched.kill(owner)
+        point = self._armed.pop(owner)
+        if self.pair is not None and owner in self.pair.fates:
+            self.note(f"{owner} is struck at {point}")
+            if not self.pair.strikes(owner):
+                self.sched.sleep(0.0)  # until it is woken
+                return
+        else:
+            self.struck["killed at a fault point"] += 1
+            self.note(f"{owner} dies at {point}")
+            self.sched.kill(owner)
         raise Killed
 
     def power_cut(self) -> None:
@@ -300,12 +412,15 @@ class Stage:
 
     def close(self) -> None:
         """Whatever the run came to."""
-        for owner in (DAEMON, CKPTMAN):
+        for owner in self.owners:
+            self.sched.go_on(owner)
             self.sched.kill(owner)
         self.sched.turns = 0
-        for owner in (DAEMON, CKPTMAN):
+        for owner in self.owners:
             self.sched.reap(owner)
             self.files.close(owner)
+        if self.pair is not None:
+            self.pair.close()
         faults.os = os  # type: ignore[attr-defined]
         self.disk.close()
         self.log.close()
@@ -315,6 +430,10 @@ class Stage:
     def program(self, kind: str, nodes: Sequence[str], jobs: Mapping[int, Sequence[str]]) -> None:
         """As programs/power.py does it: where the disk is full the request is lost."""
         self.requests.append((kind, tuple(nodes), dict(jobs)))
+        state = self.disk.root
+        if self.pair is not None:
+            self.pair.books.asks(kind, nodes)
+            state = self.pair.state(self.pair.acting)
         if self.losing[kind]:
             self.losing[kind] -= 1
             self.struck["request lost"] += 1
@@ -324,7 +443,7 @@ class Stage:
         os.write(file, f'{{"jobs": [{lines}], "all_nodes": "{compress(nodes)}"}}'.encode())
         os.environ["SLURM_RESUME_FILE"] = f"/proc/self/fd/{file}"
         try:
-            power.store(str(self.disk.root / "requests"), kind, compress(nodes))
+            power.store(str(state / "requests"), kind, compress(nodes))
         except OSError:
             self.struck["request lost"] += 1
         finally:
@@ -360,10 +479,8 @@ class Stage:
     def bury_dead(self) -> None:
         """Bury the services that died by themselves, at a fault point."""
         alive = {task.owner for task in self.sched.tasks}
-        if DAEMON not in alive and self.ledger is not None:
-            self.bury(DAEMON)
-        if CKPTMAN not in alive and self.service is not None:
-            self.bury(CKPTMAN)
+        for owner in sorted(self._begun - alive):
+            self.bury(owner)
 
     def live(self) -> None:
         """Let slurmctld, machines and jobs do what they do by themselves."""
@@ -375,6 +492,8 @@ class Stage:
         for name in self.nodes:
             self._live(name, by_node.get(name, []))
         self._work()
+        if self.pair is not None:
+            self.pair.live()
         self.books.look()
 
     def _live(self, name: str, machines: Sequence[Instance]) -> None:
@@ -384,7 +503,7 @@ class Stage:
             for i in machines:
                 launched = i.launched - T0
                 lucky = i.id not in self.unlucky
-                if launched >= self.since[name] and now - launched >= BOOT and lucky:
+                if launched >= self.asked(name) and now - launched >= BOOT and lucky:
                     slurm.register(name, i.address or "")
                     self.note(f"{i.id} registers as {name}")
         node = slurm.node(name)
@@ -439,8 +558,33 @@ class Stage:
         """Whether any of its pools keeps stopped machines."""
         return any(pool.stopped for pool in self.config.pools)
 
+    def asked(self, node: str) -> float:
+        """Since when (s of the run) the node is in its phase: of one whose power-up Slurm has forgotten,
+        and asked for again, the first time.
+        """
+        return self.forgotten.get(node, self.since[node])
+
     def judge_update(self, node: SlurmNode, state: str) -> None:
         self.books.judge_update(node, state)
+
+    # what two heads do
+
+    def sent(self, cloud: str, call: str) -> None:
+        """A call is on its way to that cloud."""
+        self.sched.current.sent = True
+        if self.pair is not None:
+            self.pair.books.called(cloud, call)
+
+    def ends(self, machines: Sequence[Instance]) -> None:
+        if self.pair is not None:
+            for one in machines:
+                self.pair.books.ends(one)
+
+    def tells_slurm(self, command: str) -> None:
+        changes = command not in ("version", "nodes", "jobs")
+        if self.pair is not None and changes and not self.pair.books.acts(self.sched.current.owner):
+            text = f"{self.sched.current.owner} acts no more, and has Slurm do {command}"
+            self.books.wrong("fence", text)
 
 
 class _Bell:
@@ -532,6 +676,15 @@ class _Modules:
             self.sqlite.own(journal)
 
         store_journal.Journal.__init__ = begun  # type: ignore[method-assign]
+        append = store_journal.Journal.append
+
+        def appended(journal: store_journal.Journal, *of: Any) -> store_journal.Position:
+            end = append(journal, *of)
+            if self.stage.pair is not None:
+                self.stage.pair.books.written(journal.name)
+            return end
+
+        store_journal.Journal.append = appended  # type: ignore[method-assign]
         provision.reach = lambda point: self.stage.linger_undecided(point)
         # A busy head; and fewer turns for a run.
         ckptman_service.QUICK, ckptman_service.BEAT, daemon.BEAT = 5.0, 15.0, 15.0

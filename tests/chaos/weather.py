@@ -16,6 +16,7 @@ from slurm_elastic.base.errors import (
 )
 from slurm_elastic.base.faults import POINTS
 from slurm_elastic.policies.nodes.node_state import Phase, phase
+from tests.chaos.head_weather import HeadWeather
 from tests.chaos.stage import CKPTMAN, DAEMON
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ STOPS = ("stop", "start", "recipe")
 """Calls about machines that are stopped instead of ended."""
 JUMPS = {"forth": (40.0, 400.0, 7200.0), "back": (-40.0, -400.0)}
 CKPT_POINTS = tuple(p for p in POINTS if p.startswith(("migration.", "notice.", "suspended.")))
+OTHER_POINTS = tuple(p for p in POINTS if p not in CKPT_POINTS)
 
 
 class Weather:
@@ -41,11 +43,16 @@ class Weather:
         self.families = sorted(self._rng.sample(tuple(FAMILIES), self._rng.randint(1, 6)))
         if self._keeps:
             self.families += sorted(self._rng.sample(tuple(STOPPED), self._rng.randint(1, 3)))
+        self._usual = list(self.families)
         self.often = self._rng.choice((0.05, 0.12, 0.25))
         self._due: list[tuple[float, Callable[[], None]]] = []
         self._job = 0
         self._coming: set[str] = set()
         self._clouds = sorted(stage.clouds)
+        self._heads = None
+        if stage.pair is not None:
+            self._heads = HeadWeather(stage.pair, self._rng, self._later, self._burst)
+            self.families += self._heads.families
         if self._rng.random() < 0.3:  # a new ledger, and no cloud can be read
             self._unreadable()
             self._later(self._rng.uniform(5.0, 40.0), self._burst)
@@ -61,16 +68,24 @@ class Weather:
                 self._due.remove((when, act))
                 act()
         one, many = (0.1, 0.006) if self._keeps else (0.06, 0.02)
-        if rng.random() < one:
+        away = stage.pair is not None and stage.sched.now < stage.pair.lull
+        if rng.random() < one and not away:
             self._submit(rng.choice(self._clouds))
-        if rng.random() < many:
+        if rng.random() < many and not away:
             self._burst()
         if rng.random() < self.often:
-            (FAMILIES | STOPPED)[rng.choice(self.families)](self)
-        for owner in (DAEMON, CKPTMAN):
-            if not stage.sched.lives(owner) and owner not in self._coming:
+            (FAMILIES | STOPPED)[rng.choice(self._usual)](self)
+        if self._heads is not None:
+            self._heads.blow()
+        for owner in stage.owners:
+            if owner in self._coming or not stage.may_start(owner):
+                continue
+            if not stage.sched.lives(owner):
                 self._coming.add(owner)
                 self._later(rng.choice((2.0, 8.0, 40.0, 200.0)), partial(self._start, owner))
+
+    def _runs(self, owner: str) -> bool:
+        return self._stage.sched.lives(owner) and self._stage.may_start(owner)
 
     def _start(self, owner: str) -> None:
         self._coming.discard(owner)
@@ -185,8 +200,8 @@ class Weather:
         if rng.random() < 0.5:
             self._unreadable()
             self._burst()
-        if stage.sched.lives(DAEMON) and rng.random() < 0.4:
-            stage.kill(DAEMON)
+        if self._runs(stage.acting(DAEMON)) and rng.random() < 0.4:
+            stage.kill(stage.acting(DAEMON))
             self._struck("killed at any moment")
             self._again()
 
@@ -201,20 +216,20 @@ class Weather:
         stage, rng = self._stage, self._rng
         owner = rng.choice((DAEMON, DAEMON, CKPTMAN))
         if rng.random() < 0.6:
-            ours = (
-                CKPT_POINTS
-                if owner == CKPTMAN
-                else tuple(p for p in POINTS if p not in CKPT_POINTS)
-            )
+            ours = CKPT_POINTS if owner == CKPTMAN else OTHER_POINTS
             often = [p for p in ours if p.startswith(("stop.", "start."))]
-            stage.die_at(owner, rng.choice((*ours, *(often * 3 if self._keeps else ()))))
+            point = rng.choice((*ours, *(often * 3 if self._keeps else ())))
+            stage.die_at(stage.acting(owner), point)
             return
-        if stage.sched.lives(owner):
-            stage.kill(owner)
+        if self._runs(stage.acting(owner)):
+            stage.kill(stage.acting(owner))
             self._struck("killed at any moment")
 
     def power(self) -> None:
         stage, slurm = self._stage, self._stage.slurm
+        if self._heads is not None:  # what the directory's server keeps is no head's to lose
+            self._heads.dies()
+            return
         slurm.trouble = "stopped"
         stage.power_cut()
         self._later(self._rng.choice((5.0, 40.0)), lambda: setattr(slurm, "trouble", ""))
@@ -348,7 +363,9 @@ class Weather:
             cloud.unanswered = 0
         stage.unlucky.clear()
         stage.saver.spoils = 0
-        for owner in (DAEMON, CKPTMAN):
+        if stage.pair is not None:
+            stage.pair.heal()
+        for owner in stage.owners:
             stage.start(owner)
 
 

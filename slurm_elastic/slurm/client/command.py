@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from slurm_elastic.base import asking
 from slurm_elastic.base.units import brief
 
 _PART = 1 << 18
@@ -59,7 +58,6 @@ def run(
     def complain(data: bytes) -> None:
         complaints.extend(data[: _MOST_ERRORS - len(complaints)])
 
-    asking.require()
     began = time.monotonic()
     # No command is begun that nobody would wait for.
     patience.left(began)

@@ -13,7 +13,6 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 
-from slurm_elastic.base import asking
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.config import SlurmSettings
 from slurm_elastic.model.slurm import SlurmNode
@@ -104,7 +103,6 @@ class PyslurmClient(SlurmCli):
         with self._lock:
             self.calls["pyslurm"] += 1
             try:
-                asking.require()
                 answer = self._child.ask(request)
             except OSError as error:
                 code = None if isinstance(error, TimeoutError) else 1

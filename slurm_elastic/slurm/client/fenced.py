@@ -1,0 +1,51 @@
+"""A Slurm that the head which acts changes, and no other (``state.heads``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from slurm_elastic.base.errors import SlurmError
+from slurm_elastic.model.protocols import Slurm
+
+READS = frozenset({
+    "version", "slurmd_timeout", "nodes", "jobs", "owners", "excluded_nodes", "reservations",
+    "finished", "accounted_comment", "output",
+})  # fmt: skip
+"""Commands that change nothing: a head that acts no more may look."""
+
+
+class NotActingError(SlurmError):
+    """Another head acts, or that cannot be told: slurmctld was asked nothing."""
+
+    def __init__(self, command: str, why: str) -> None:
+        super().__init__((command,), 0, why)
+
+    @property
+    def unanswered(self) -> bool:
+        """It has refused nothing."""
+        return True
+
+
+def fenced(slurm: Slurm, require: Callable[[], None]) -> Slurm:
+    """The same Slurm, each change of which asks ``require`` first: one that wakes would power down
+    a node whose machine the other head has bought, or requeue a job that runs on it.
+    """
+
+    def asked(name: str) -> Callable[..., object]:
+        def call(_: object, *args: object, **kwargs: object) -> object:
+            try:
+                require()
+            except OSError as error:
+                raise NotActingError(name, str(error)) from error
+            return getattr(slurm, name)(*args, **kwargs)
+
+        return call
+
+    def read(name: str) -> property:
+        return property(lambda _: getattr(slurm, name))
+
+    names = [name for name in dir(slurm) if not name.startswith("_")]
+    changes = {n for n in names if n not in READS and callable(getattr(slurm, n))}
+    body: dict[str, Any] = {n: asked(n) if n in changes else read(n) for n in names}
+    return cast("Slurm", type("Fenced", (), body)())
