@@ -44,6 +44,8 @@ HANGS = 6.0 * TIMEOUT
 """Seconds after which a slurmctld that should act does not any more."""
 REACHED = 45.0
 """Seconds within which a step is reached, or the head is struck without."""
+QUIET = 3.0
+"""Seconds without a call after which none is on its way."""
 BOTH = 5.0
 """Seconds for which two slurmctld believe that they act."""
 COUNTERS = 2
@@ -257,8 +259,7 @@ class Failover:
         time.sleep(max(STILL - (time.monotonic() - begun), 0.0))
         # Nobody else works then, so that each call and each line is of the one that wakes.
         self.pair.strike(other, SERVICES, signal.SIGSTOP)
-        time.sleep(1.0)
-        before, here = self._traces(), {n: len(self.pair.log(head, n)) for n in SERVICES}
+        before, here = self._at_last(), {n: len(self.pair.log(head, n)) for n in SERVICES}
         self.pair.strike(head, SERVICES, signal.SIGCONT)
         for name in SERVICES:
             self._wait(lambda name=name: self._stood_down(head, name, here), LONG, f"{name} stops")
@@ -272,6 +273,17 @@ class Failover:
         said = self.pair.log(head, name)[here[name] :]
         told = "acts no more" in said or "standing by" in said
         return told or not self.pair.lives(head, name)
+
+    def _at_last(self) -> Counter[str]:
+        """The traces of now, where nothing has come for a while: on a busy machine a call is on its
+        way for long.
+        """
+        found, since = self._traces(), time.monotonic()
+        while time.monotonic() - since < QUIET:
+            time.sleep(0.2)
+            if (now := self._traces()) != found:
+                found, since = now, time.monotonic()
+        return found
 
     def _traces(self) -> Counter[str]:
         """How often EC2 was asked what, and how much is written."""

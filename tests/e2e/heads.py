@@ -14,7 +14,7 @@ import struct
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,8 @@ from slurm_elastic.sandbox.spec import SandboxSpec
 from slurm_elastic.state.heads import Epochs
 
 HEADS = ("heada", "headb")
-TIMEOUT = 10
-"""SlurmctldTimeout (s), the least that Slurm takes."""
+TIMEOUT = int(os.environ.get("SLURM_ELASTIC_HEADS_TIMEOUT", "10"))
+"""SlurmctldTimeout (s): the least that Slurm takes, or what a slow machine needs."""
 _PYTHON = sys.executable
 OWN = (SLURMCTLD, ELASTICD, CKPTMAN)
 SERVICES = (ELASTICD, CKPTMAN)
@@ -45,6 +45,14 @@ SLURM_CONF = (
 )
 
 
+Share = Callable[[Path, str], str]
+"""The shell command by which a head has the directory that both see, on a disk of that directory."""
+
+
+def _same_disk(_: Path, __: str) -> str:
+    return "true"
+
+
 def settings(directory: Path) -> dict[str, Any]:
     """What the configuration of a pair has besides."""
     return {"ha": {"directory": f"{directory}/slurmctld/slurm-elastic"}}
@@ -53,9 +61,9 @@ def settings(directory: Path) -> dict[str, Any]:
 class PairProcesses(Processes):
     """Those of ``OWN`` as HEAD-NAME, in the head's namespaces."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, share: Share = _same_disk) -> None:
         super().__init__(directory)
-        self.directory = directory
+        self.directory, self.share = directory, share
 
     def hold(self, head: str, environment: Mapping[str, str]) -> None:
         """A process that keeps the head's namespaces."""
@@ -69,7 +77,7 @@ class PairProcesses(Processes):
         root = shlex.quote(str(self.directory))
         setup = f"hostname {head} && mount --make-rprivate / && "
         setup += " && ".join(f"mount --bind {own}/{n} {root}/{n}" for n in ("state", "door"))
-        setup += f" && mount --bind {hosts} /etc/hosts"
+        setup += f" && mount --bind {hosts} /etc/hosts && {self.share(self.directory, head)}"
         shell = ["sh", "-c", f"{setup} && touch {own}/ready && exec sleep infinity"]
         super().start(f"{head}-host", ["unshare", "--uts", "--mount", *shell], environment)
 
@@ -135,9 +143,9 @@ class PairDaemons(Daemons):
 class Pair:
     """A sandbox whose heads are two; ``strike`` one of them."""
 
-    def __init__(self, sandbox: Any) -> None:
+    def __init__(self, sandbox: Any, share: Share = _same_disk) -> None:
         self.sandbox = sandbox
-        self.processes = PairProcesses(sandbox.layout.dir)
+        self.processes = PairProcesses(sandbox.layout.dir, share)
         self.daemons = PairDaemons(sandbox.layout, self.processes)
         sandbox.processes, sandbox._daemons = self.processes, self.daemons
 
@@ -204,7 +212,7 @@ class Pair:
         return self.sandbox.run(inside, check=False, timeout=90.0).stdout
 
 
-def up(**overrides: Any) -> Iterator[Pair]:
+def up(share: Share = _same_disk, **overrides: Any) -> Iterator[Pair]:
     """A pair that runs, in a sandbox of its own; all of it is gone at the end."""
     directory = Path(tempfile.mkdtemp(prefix="se-", dir="/tmp"))
     directory.chmod(0o755)
@@ -212,7 +220,7 @@ def up(**overrides: Any) -> Iterator[Pair]:
     given = {"static_nodes": 1, **overrides, "slurm_conf": SLURM_CONF, "elastic": elastic}
     spec = calm(given)
     sandbox = PatientSandbox(SandboxSpec(dir=directory, **spec))
-    made = Pair(sandbox)
+    made = Pair(sandbox, share)
     sandbox.up()
     try:
         # A third place, which reads as a head that stands by.

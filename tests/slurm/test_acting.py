@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from pathlib import Path
@@ -52,6 +53,30 @@ def test_half_a_file_tells_nobody(conf: Path) -> None:
     found = controllers(str(conf))
     found.heartbeat.write_bytes(b"1234567")
     assert found.acting(NOW) is None
+
+
+@pytest.mark.parametrize("number", [errno.ENOENT, errno.ESTALE])
+def test_a_file_that_a_client_of_nfs_believes_to_be_away_is_looked_for_again(
+    conf: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """As ``e2e/nfs_heads.py`` finds it: opening the directory is what ends that belief."""
+    found, real, opened = controllers(str(conf)), os.open, []
+    beat(found, NOW, 0)
+    read = Path.read_bytes
+
+    def believed(path: Path) -> bytes:
+        if not opened:
+            raise OSError(number, "", str(path))
+        return read(path)
+
+    def opening(path: Path, *more: int) -> int:
+        opened.append(path)
+        return real(path, *more)
+
+    monkeypatch.setattr(os, "open", opening)
+    monkeypatch.setattr(Path, "read_bytes", believed)
+    assert found.acting(NOW) == 0
+    assert opened == [found.heartbeat.parent]
 
 
 def test_a_host_that_is_no_controller_is_told_so(conf: Path) -> None:

@@ -124,6 +124,28 @@ def test_an_address_at_which_nobody_reaches_the_other_head(
     assert finding.level is level
 
 
+def test_a_mount_by_which_the_heads_may_not_see_each_other(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tells(config, "a.site")
+    tells(config, "b")
+    line = f"30 1 0:40 / {config.ha.directory} rw - nfs4 server:/x rw,vers=4.2,hard,OPTION"
+    root = "1 1 8:1 / / rw - ext4 /dev/sda1 rw\n"
+
+    def mounted(option: str) -> list[str]:
+        told = root + line.replace("OPTION", option)
+        monkeypatch.setattr(two_heads.mounts, "mounts", lambda: told)
+        return wrong(config)
+
+    assert mounted("proto=tcp") == []
+    (found,) = mounted("nocto")
+    assert "mounted with nocto: a head may not see for a minute" in found
+    (found,) = mounted("soft")
+    assert "makes writes fail" in found
+    line = line.replace("nfs4", "ext4")
+    assert mounted("nocto") == [], "no NFS"
+
+
 def test_doctor_looks_at_them_as_slurm_user_and_not_for_users(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ not tell: both are UP.
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from pathlib import Path
@@ -46,7 +47,7 @@ class Controllers(Struct, frozen=True, kw_only=True):
         if len(self.hosts) == 1:
             return 0
         try:
-            raw = self.heartbeat.read_bytes()
+            raw = _read(self.heartbeat)
         except FileNotFoundError:
             return None
         if len(raw) != _FORM.size:
@@ -62,6 +63,20 @@ class Controllers(Struct, frozen=True, kw_only=True):
     def place_of(self, host: str) -> int | None:
         """That of the host of that name; None where it is no controller."""
         return next((n for n, name in enumerate(self.hosts) if _same(name, host)), None)
+
+
+def _read(path: Path) -> bytes:
+    """What slurmctld removes before it links the next one there. A client of NFS that has looked
+    between the two believes for up to a minute that there is none, unless it opens the directory;
+    one that has just opened it reads nothing.
+    """
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ESTALE):
+            raise
+        os.close(os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY))
+        return path.read_bytes()
 
 
 def controllers(conf: str) -> Controllers:

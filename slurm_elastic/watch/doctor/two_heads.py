@@ -11,6 +11,7 @@ from slurm_elastic.base import writing
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.units import brief
 from slurm_elastic.config import Config
+from slurm_elastic.machine.ckptroot import mounts
 from slurm_elastic.model.finding import Finding
 from slurm_elastic.slurm.client.acting import Controllers, controllers
 from slurm_elastic.slurm.client.siteconf import read
@@ -22,6 +23,12 @@ SLOW = 0.05
 """Seconds that a write may take until it is on the disk: each launch waits for some."""
 SKEW = 5.0
 """Seconds by which the clocks of both heads may differ: who acts is told by them."""
+UNFIT = {
+    "nocto": "a head may not see for a minute what the other one has written",
+    "soft": "a server that is away for long makes writes fail, Slurm's too",
+    "softerr": "a server that is away for long makes writes fail, Slurm's too",
+}
+"""Options of nfs(5) with which the directory is not to be mounted, and why."""
 _PAGE = "docs/two-heads.md"
 
 
@@ -47,6 +54,14 @@ def examine(config: Config, now: float) -> Iterator[Finding]:
             f"ha.directory {directory}",
             f"{took * 1000:.0f} ms until a write is on its disk",
             expected=f"at most {SLOW * 1000:.0f} ms: each launch waits for some",
+        )
+    options = nfs_options(str(directory.resolve()), mounts.mounts())
+    for name in sorted(options & UNFIT.keys()):
+        yield Finding.wrong(
+            f"ha.directory {directory}",
+            f"mounted with {name}: {UNFIT[name]}",
+            expected=f"a mount of NFS without {name}",
+            advice=_PAGE,
         )
     for service in (DAEMON, CKPTMAN):
         yield from _service(pair, service, told(directory, service), now)
@@ -74,6 +89,17 @@ def _is_loopback(address: str) -> bool:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:
         return address == "localhost"
+
+
+def nfs_options(path: str, mountinfo: str) -> frozenset[str]:
+    """Those by which NFS is mounted where the path is; none where that is another file system."""
+    found, longest = "", ""
+    for line, point in zip(mountinfo.split("\n"), mounts.mount_points(mountinfo), strict=True):
+        is_in = f"{path}/".startswith(f"{point.rstrip('/')}/")
+        if is_in and len(point) >= len(longest):  # of two at one place, the later one
+            found, longest = line, point
+    kind, _, rest = found.partition(" - ")[2].partition(" ")
+    return frozenset(rest.split(" ")[-1].split(",") if kind in ("nfs", "nfs4") else ())
 
 
 def _service(
