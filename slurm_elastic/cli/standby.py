@@ -74,6 +74,7 @@ class Head:
         self._said = ""
         self._since = time.time()
         self._beaten = float("-inf")
+        # By the monotonic clock; None while it stands by.
         self._settles: float | None = None
 
     def begins(self, ended: threading.Event) -> bool:

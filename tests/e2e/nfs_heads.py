@@ -22,6 +22,7 @@ import pytest
 from e2e.conftest import PatientSandbox
 from e2e.crash import FULL, assert_one_machine_a_node, local_records, machines_made
 from e2e.heads import HEADS, SERVICES, Pair, up
+from e2e.takeover import jobs_go_on, kept
 from e2e.world import Until, back_to_zero, live_machines, running_nodes
 from patience import eventually, patience
 
@@ -243,27 +244,7 @@ def pair(server: Server, addresses: dict[str, str]) -> Iterator[Pair]:
 
 
 def test_jobs_go_on_at_the_other_head_and_its_memory_is_the_same(pair: Pair) -> None:
-    site, until = pair.sandbox, Until(pair.sandbox)
-    pair.given_back()
-    first, other = HEADS
-    before = machines_made(site)
-    job = site.submit(until.script, FULL, "--partition=aws")
-    running_nodes(site, [job])
-    site.wait_for(lambda: site.job(job)["RunTime"] >= "00:00:30", 60.0, "Slurm keeps it")
-    pair.run(first, "pause", "onprem", "--reason", "of the first head")
-    pair.strike(first)
-    site.wait_for(lambda: pair.acting() == other, 90.0, f"{other} acts")
-    assert "of the first head" in pair.run(other, "status")
-    more = site.submit("true", FULL, "--partition=aws")
-    until.go()
-    for one in (job, more):
-        done = site.wait_job(one)
-        assert (done["JobState"], done["Restarts"]) == ("COMPLETED", "0")
-    assert_one_machine_a_node(site)
-    pair.run(other, "clear", "onprem")
-    pair.given_back()
-    back_to_zero(site)
-    assert len(machines_made(site) - before) <= 2
+    jobs_go_on(pair)
 
 
 def by_standing_still(server: Server) -> None:
@@ -288,7 +269,7 @@ def test_a_server_that_is_away_for_long_loses_and_doubles_nothing(
     before = machines_made(site)
     jobs = [site.submit(until.script, FULL, f"--partition={p}") for p in ("aws", "onprem")]
     running_nodes(site, jobs)
-    site.wait_for(lambda: site.job(jobs[0])["RunTime"] >= "00:00:30", 60.0, "Slurm keeps them")
+    kept(site, jobs[0])
     running = machines_made(site)
     later = site.submit(until.script, FULL, "--partition=aws")
     with ThreadPoolExecutor(1) as beside:

@@ -12,13 +12,11 @@ import pytest
 from e2e.conftest import why_not
 from e2e.crash import FULL, assert_one_machine_a_node, machines_made, steps
 from e2e.heads import HEADS, SERVICES, Pair, up
+from e2e.takeover import jobs_go_on
 from e2e.world import Until, back_to_zero, running_nodes
 
 from slurm_elastic.sandbox.daemons import ELASTICD, SLURMCTLD
 from slurm_elastic.state.heads import Epochs
-
-OLD = 30.0
-"""Seconds after which Slurm forgets no allocation in a takeover."""
 
 
 @pytest.fixture(scope="module")
@@ -39,28 +37,7 @@ def takes_over(pair: Pair, head: str) -> None:
 
 
 def test_jobs_go_on_at_the_other_head_and_its_memory_is_the_same(pair: Pair) -> None:
-    site, until = pair.sandbox, Until(pair.sandbox)
-    first, other = settled(pair)
-    before = machines_made(site)
-    job = site.submit(until.script, FULL, "--partition=aws")
-    running_nodes(site, [job])
-    site.wait_for(lambda: site.job(job)["RunTime"] >= "00:00:30", OLD * 2, "Slurm keeps it")
-    assert pair.run(first, "pause", "onprem", "--reason", "of the first head") is not None
-    pair.strike(first)
-    takes_over(pair, other)
-    assert site.job(job)["JobState"] in ("RUNNING", "CONFIGURING"), "until its node has answered"
-    told = pair.run(other, "status")
-    assert "of the first head" in told
-    more = site.submit("true", FULL, "--partition=aws")
-    until.go()
-    for one in (job, more):
-        done = site.wait_job(one)
-        assert (done["JobState"], done["Restarts"]) == ("COMPLETED", "0")
-    assert_one_machine_a_node(site)
-    pair.run(other, "clear", "onprem")
-    settled(pair)
-    back_to_zero(site)
-    assert len(machines_made(site) - before) <= 2
+    jobs_go_on(pair)
 
 
 @pytest.mark.parametrize(

@@ -39,11 +39,11 @@ def notices(config: Config, site: SiteConf) -> Iterator[str]:
         return
     needed, grace = takeover(timeout_of(site)), config.timings.grace
     if grace < needed:
-        # After a takeover that the services see nothing ends for that long, whatever it is.
+        # The services wait for that long by themselves: the key would promise less than they do.
         yield (
             f"timings.grace: found {grace:g} s, expected {needed:g} s or more (2 x SlurmctldTimeout"
-            f" of {site.path} + 60 s): where Slurm takes over and back while our services do not"
-            f" run, a machine may end that Slurm is about to ask for again ({_PAGE})"
+            f" of {site.path} + 60 s): for that long after a takeover Slurm asks again for what it"
+            f" forgot, and nothing ends unasked ({_PAGE})"
         )
 
 

@@ -1,0 +1,50 @@
+"""What must hold when one of two heads dies while jobs run, wherever what they share lies."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from e2e.crash import FULL, assert_one_machine_a_node, machines_made
+from e2e.heads import HEADS, Pair
+from e2e.world import Until, back_to_zero, running_nodes
+
+OLD = 30.0
+"""Seconds after which Slurm forgets no allocation in a takeover."""
+
+
+def jobs_go_on(pair: Pair) -> None:
+    """A job that runs goes on at the other head, another one starts there, an order stands."""
+    site, until = pair.sandbox, Until(pair.sandbox)
+    first, other = HEADS
+    pair.given_back()
+    before = machines_made(site)
+    job = site.submit(until.script, FULL, "--partition=aws")
+    running_nodes(site, [job])
+    kept(site, job)
+    pair.run(first, "pause", "onprem", "--reason", "of the first head")
+    pair.strike(first)
+    site.wait_for(lambda: pair.acting() == other, 90.0, f"{other} acts")
+    assert site.job(job)["JobState"] in ("RUNNING", "CONFIGURING"), "until its node has answered"
+    assert "of the first head" in pair.run(other, "status")
+    more = site.submit("true", FULL, "--partition=aws")
+    until.go()
+    for one in (job, more):
+        done = site.wait_job(one)
+        assert (done["JobState"], done["Restarts"]) == ("COMPLETED", "0")
+    assert_one_machine_a_node(site)
+    pair.run(other, "clear", "onprem")
+    pair.given_back()
+    back_to_zero(site)
+    assert len(machines_made(site) - before) <= 2
+
+
+def kept(site: Any, job: int) -> None:
+    """Wait until the job is old enough, and slurmctld has written down since that it runs: a busy
+    machine does that late.
+    """
+    site.wait_for(lambda: site.job(job)["RunTime"] >= "00:00:30", 2 * OLD, "the job is old")
+    now, state = time.time(), site.layout.dir / "slurmctld" / "job_state"
+    site.submit("true", "--hold", "--job-name=written")
+    site.wait_for(lambda: state.stat().st_mtime > now, 2 * OLD, "Slurm has it on its disk")
+    site.run(["scancel", "--name=written"])
