@@ -186,6 +186,8 @@ class Failover:
         self.pair.daemons.begin(head, service, fault)
         if point in MOVES:
             self._wait(lambda: self.pair.acting() == head, LONG, "it acts")
+            with contextlib.suppress(TimeoutError):
+                self._wait(self._nodes_of_old, REACHED, "a job counts that Slurm does not forget")
             point = self._threaten(head) and point
         until = time.monotonic() + REACHED
         while point and time.monotonic() < until:
@@ -358,6 +360,9 @@ class Failover:
         self.found.doubles = self.clouds.doubles
         self.clouds.compare(self.found)
         count_jobs(self.site.work, self.jobs, self.spans, self._moves(), self.found)
+        for number, job in self.numbers:
+            if job.name in (*self.found.lost, *self.found.unsaved):
+                self.say(f"{job.name}: {self.pair.run(HEADS[0], 'explain', str(number))}")
 
     def _moves(self) -> Mapping[str, int]:
         """How often ckptman requeued each job, by its memory; Slurm uses some numbers twice."""
