@@ -174,6 +174,9 @@ def _save(site: Site, move: Migration) -> Migration:
     if method is None:
         return fall_back(site, move, f"method {move.method} cannot be used here any more")
     if not fits(move.deadline, now, 0.0, settings.slack):
+        # Its run may stand still for a save that was under way as a service died.
+        if move.step is Step.SAVING:
+            _let_go(site, move)
         return fall_back(site, move, "the deadline is too near")
     if at := suspended.settled_at(site, move.run):
         return to(site, move, Step.WAITING, again=True, at=at)

@@ -56,6 +56,20 @@ def test_killed_in_the_middle_of_a_save_it_saves_again(world: CkptWorld) -> None
     assert world.saver.calls.count(("checkpoint", 7)) == 1
 
 
+def test_a_run_that_was_told_to_save_itself_goes_on_where_its_time_is_over(
+    world: CkptWorld,
+) -> None:
+    node = world.runs(7).nodes[0]
+    world.die_at = "migration.before-save"
+    world.interrupt(node)
+    world.until(lambda: world.service is None, 60)
+    world.advance(150, step=1.0)
+    world.start_ckptman()
+    world.advance(5)
+    assert ("checkpoint", 7) not in world.saver.calls
+    assert ("release", 7) in world.saver.calls
+
+
 def test_an_image_that_is_spoilt_while_nobody_looks_is_not_trusted(world: CkptWorld) -> None:
     node = world.runs(7).nodes[0]
     world.die_at = "migration.after-save"

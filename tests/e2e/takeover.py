@@ -33,7 +33,7 @@ def jobs_go_on(pair: Pair) -> None:
         done = site.wait_job(one)
         assert (done["JobState"], done["Restarts"]) == ("COMPLETED", "0")
     assert_one_machine_a_node(site)
-    pair.run(other, "clear", "onprem")
+    assert pair.run(other, "resume", "onprem")
     pair.given_back()
     back_to_zero(site)
     assert len(machines_made(site) - before) <= 2
