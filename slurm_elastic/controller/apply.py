@@ -133,6 +133,7 @@ class _Apply:
             ),
             actions.Release: self._release,
             actions.Hold: self._hold,
+            actions.Disclaim: lambda some: _disclaim(site, some),
             actions.Restore: lambda some: self._change(some, node_updates.return_to_service),
         }
 
@@ -394,6 +395,17 @@ def _fail_nodes(site: Site, some: Sequence[actions.OnNode], *, told: bool = Fals
         site.requeues.expect(job, site.monotonic(), set(nodes))
     subjects = [*nodes, *(f"job:{j.id}" for j in jobs)]
     site.record(CORRELATION, "node-lost", subjects, some[0].reason)
+
+
+def _disclaim(site: Site, some: Sequence[actions.OnNode]) -> None:
+    """By a list of jobs of this moment: one may wait for its node, which slurmctld powers up when
+    its ResumeRate allows. From DOWN the node goes back to the powered-down ones.
+    """
+    held = {node for job in site.slurm.jobs() if not job.has_ended for node in job.nodes}
+    nodes = [a.node for a in some if a.node not in held]
+    if nodes:
+        node_updates.set_down(site.slurm, nodes, f"{OUR_MARK}allocated, and no job has it")
+        site.record(CORRELATION, some[0].kind, nodes, some[0].reason)
 
 
 def _wants(view: Mapping[str, SlurmNode], node: str) -> bool:

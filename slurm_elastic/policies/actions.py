@@ -251,6 +251,15 @@ class Clear(OnNode, frozen=True, kw_only=True):
     kind: ClassVar[str] = "clear"
 
 
+class Disclaim(OnNode, frozen=True, kw_only=True):
+    """Set DOWN a powered-down node that slurmctld has allocated, unless a job has it: nothing else
+    ends that, and the machine of a node in use is paid as long as it is.
+    """
+
+    kind: ClassVar[str] = "disclaim"
+    patient: ClassVar[bool] = True
+
+
 class Restore(OnNode, frozen=True, kw_only=True):
     """End DOWN or DRAIN of a node that is powered down, so that it can be asked for again."""
 

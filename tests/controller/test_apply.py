@@ -260,6 +260,16 @@ def test_a_change_of_a_node_is_told_with_its_reason(world: World) -> None:
     assert told(world, "pub1", "power-down-asap") == [WHY]
 
 
+def test_only_an_allocated_node_that_no_job_has_is_disclaimed(world: World) -> None:
+    for node in PUB[:3]:
+        world.slurm.set_node(node, "ALLOCATED", "POWERED_DOWN", "CLOUD")
+    world.slurm.set_job(1, "CONFIGURING", nodes=PUB[:1])
+    world.slurm.set_job(2, "COMPLETED", nodes=PUB[1:2])
+    do_asked(world, *(actions.Disclaim(node=node, reason=WHY) for node in PUB[:3]))
+    assert [is_down(world.slurm.node(node)) for node in PUB[:3]] == [False, True, True]
+    assert told(world, PUB[1], "disclaim") == [WHY]
+
+
 def test_addresses_are_told_to_slurm(world: World) -> None:
     do(world, actions.SetAddress(node="pub1", address="10.9.8.7", reason=WHY))
     assert world.slurm.node("pub1").address == "10.9.8.7"

@@ -4,6 +4,7 @@ not so, and ends, forgets and buys nothing.
 
 from __future__ import annotations
 
+import struct
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ import pytest
 
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.daemons import ELASTICD
+from tests.e2e.crash import FULL
 from tests.e2e.world import (
     AT_ONCE,
     Until,
@@ -24,6 +26,8 @@ from tests.e2e.world import (
 from tests.slurm.contract import AWAY
 
 pytestmark = [pytest.mark.e2e, pytest.mark.release]
+_IDLE_OFF, _ALLOCATED_OFF = (struct.pack(">I", state) for state in (0x1082, 0x1083))
+"""IDLE and ALLOCATED with CLOUD and POWERED_DOWN, as slurmctld writes them (22.05 to 25.11)."""
 ELASTIC = (sys.executable, "-m", "slurm_elastic.cli.main")
 
 
@@ -114,3 +118,30 @@ def test_an_idle_machine_is_not_in_use_by_the_job_that_has_ended(site: Sandbox) 
     assert job in {j.id for j in site.slurm.jobs(ended=True)}
     assert "in use" not in elastic(site, "status", "--json")
     back_to_zero(site)
+
+
+def test_a_node_allocated_to_no_job_comes_to_rest(site: Sandbox) -> None:
+    """As slurmctld leaves it that takes over with half of the old state, and then for ever."""
+    state = site.layout.dir / "slurmctld" / "node_state"
+    back_to_zero(site)
+    with slurmctld_away(site, "stopped"):
+        off = state.read_bytes()
+    until = Until(site)
+    job = site.submit(until.script, FULL, "--partition=aws")
+    (node,) = running_nodes(site, [job])[job]
+    until.go()
+    site.wait_job(job)
+    with slurmctld_away(site, "stopped"):
+        state.write_bytes(_allocated(off, node))
+    assert {"ALLOCATED", "POWERED_DOWN"} <= site.nodes()[node].states
+    assert live_ec2(site) == [node]
+    back_to_zero(site)
+    assert not site.nodes()[node].states & {"ALLOCATED", "DOWN"}
+    assert "no job has it" in " ".join(elastic(site, "explain", node).split())
+
+
+def _allocated(states: bytes, node: str) -> bytes:
+    """The file with that node, which is idle and powered down, allocated."""
+    begin = states.index(f"{node}\0".encode())
+    at = states.index(_IDLE_OFF, begin)
+    return states[:at] + _ALLOCATED_OFF + states[at + len(_IDLE_OFF) :]

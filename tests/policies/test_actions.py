@@ -18,6 +18,7 @@ KINDS = {
     "checkpoint": "bulk",
     "clear": "by_node bulk",
     "confirm": "",
+    "disclaim": "patient by_node bulk",
     "doubt": "patient bulk",
     "end": "bulk",
     "end-missing": "capped bulk",

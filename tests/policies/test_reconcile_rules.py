@@ -224,6 +224,10 @@ CASES = {
     "drained by a person, powered down, nothing there": (
         view(OFF | {"DRAIN"}, reason="notice: fan"), []),
     "down and powered down": (view(DOWN_OFF, reason="ResumeTimeout reached"), [("restore", "pub1")]),
+    "powered down, allocated": (view(OFF | {"ALLOCATED"}, known=(KNOWN,), seen=(SEEN,)),
+                                [("disclaim", "pub1")]),
+    "powered down, jobs not yet gone": (
+        view(OFF | {"COMPLETING"}, known=(KNOWN,), seen=(SEEN,)), []),
     "too old, idle": (view(UP, known=(replace(KNOWN, max_age=50),), seen=(SEEN,)),
                       [("power-down", "pub1")]),
     "too old, busy": (view(BUSY, known=(replace(KNOWN, max_age=50),), seen=(SEEN,)),

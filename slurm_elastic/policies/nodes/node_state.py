@@ -9,7 +9,8 @@ from enum import Enum
 from slurm_elastic.model.cluster import Instance
 from slurm_elastic.model.slurm import SlurmNode
 
-_BUSY = frozenset({"ALLOCATED", "MIXED", "COMPLETING"})
+_ALLOCATED = frozenset({"ALLOCATED", "MIXED"})
+_BUSY = _ALLOCATED | {"COMPLETING"}
 
 
 class Phase(Enum):
@@ -59,6 +60,11 @@ def may_take_jobs(node: SlurmNode) -> bool:
 def is_drained(node: SlurmNode) -> bool:
     """The DRAIN flag: no new jobs."""
     return "DRAIN" in node.states
+
+
+def is_allocated(node: SlurmNode) -> bool:
+    """Slurm has given it to a job, or has forgotten that the job is over: by its state alone."""
+    return not node.states.isdisjoint(_ALLOCATED)
 
 
 def is_busy(node: SlurmNode) -> bool:

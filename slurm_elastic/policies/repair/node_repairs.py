@@ -9,6 +9,7 @@ from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.actions import (
     Action,
     Clear,
+    Disclaim,
     FailLost,
     FailNode,
     GiveBack,
@@ -17,7 +18,14 @@ from slurm_elastic.policies.actions import (
     Restore,
 )
 from slurm_elastic.policies.nodes.node_reasons import NOTICE_MARK, OUR_MARK
-from slurm_elastic.policies.nodes.node_state import Phase, is_busy, is_down, is_drained, phase
+from slurm_elastic.policies.nodes.node_state import (
+    Phase,
+    is_allocated,
+    is_busy,
+    is_down,
+    is_drained,
+    phase,
+)
 from slurm_elastic.policies.nodes.out_of_service import Ill
 from slurm_elastic.policies.repair.cloud_view import CloudView
 from slurm_elastic.policies.repair.inventory import is_heard, served
@@ -37,6 +45,9 @@ def of_nodes(view: CloudView, *, hears: bool) -> list[Action]:
             action = _ill(node, state.ails)
         elif state.down:
             action = _down(node, state.phase)
+        elif state.phase is Phase.POWERED_DOWN and is_allocated(node):
+            why = "Slurm has it powered down and allocated, and no job has it"
+            action = Disclaim(node=name, reason=why)
         # A missing answer is no missing machine.
         elif view.seen is not None and name not in has:
             action = _node(view, node, lost=name in lost, heard=hears and is_heard(view, node))

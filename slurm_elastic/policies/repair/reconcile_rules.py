@@ -58,6 +58,8 @@ ill, no job      any                 any                      recycle (``out_of_
 ill, powered off any                 any                      restore (to the powered-down nodes)
 down, ours       any                 any                      clear (never leave a node DOWN)
 down~, ours      any                 any                      restore (to the powered-down nodes)
+allocated~       any                 any                      disclaim, after the grace, if no job
+                                                              has it (a takeover of slurmctld)
 up, idle         machine over age    there                    power-down
 up, busy         machine over age    there                    power-down-asap (after its jobs)
 ===============  ==================  =======================  =====================================
