@@ -12,7 +12,9 @@ from slurm_elastic.base import writing
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.base.units import counted
 from slurm_elastic.cli.helptext import examples
+from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
+from slurm_elastic.state import heads
 from slurm_elastic.state.ckptstate.schema import FILE, SCHEMA
 from slurm_elastic.state.ledger.schema import LEDGER
 from slurm_elastic.state.store import backup
@@ -62,10 +64,11 @@ def run(args: argparse.Namespace) -> int:
     """Run one action of ``slurm-elastic journal``."""
     config = load(args.config)
     with config.sharing():
-        return _run(args, config.state)
+        return _run(args, config)
 
 
-def _run(args: argparse.Namespace, state: Path) -> int:
+def _run(args: argparse.Namespace, config: Config) -> int:
+    state = config.state
     memories = ((state / "ledger.db", LEDGER), (state / FILE, SCHEMA))
     if args.action == "verify":
         found = [backup.verify(one) for one in memories]
@@ -74,6 +77,8 @@ def _run(args: argparse.Namespace, state: Path) -> int:
         return 0 if all(one.sound for one in found) else 1
     if args.action == "export":
         return _export(memories, args.file)
+    if config.ha.directory is not None:
+        _share(state, Path(config.ha.directory))
     held = [_held(state / lock, name) for lock, name in LOCKS.items()]
     try:
         lines = backup.put_back(args.file, memories, older=args.older)
@@ -82,6 +87,14 @@ def _run(args: argparse.Namespace, state: Path) -> int:
             os.close(descriptor)
     print(f"{lines} lines of {args.file} are what the services will know; start them")
     return 0
+
+
+def _share(state: Path, directory: Path) -> None:
+    """What is put back is both heads'; where none of them has ever acted, this one may."""
+    heads.link(state, directory)
+    epochs = heads.Epochs(directory)
+    if epochs.newest() is None:
+        epochs.take(os.uname().nodename)
 
 
 def _export(memories: Sequence[Memory], target: Path) -> int:

@@ -6,12 +6,14 @@ import fcntl
 import os
 from contextlib import closing
 from pathlib import Path
+from pwd import getpwuid
 
 import pytest
 from ledger_cases import T0, instance, spec
 from status_cases import config_file
 
 from slurm_elastic.cli.main import main
+from slurm_elastic.state import heads
 from slurm_elastic.state.ckptstate import CheckpointState
 from slurm_elastic.state.ledger import Ledger
 
@@ -150,3 +152,28 @@ def test_an_export_of_a_damaged_journal_says_what_it_lacks(
     newest.write_bytes(raw)
     assert run(state, "export", str(tmp_path / "kept.jsonl")) == 1
     assert "is damaged" in capsys.readouterr().out
+
+
+def head_of_two(place: Path, shared: Path) -> Path:
+    """The configuration of one of two heads on which no service has run."""
+    place.mkdir()
+    file = config_file(place)
+    own = getpwuid(os.getuid()).pw_name
+    text = file.read_text().replace("slurm: {", f"slurm: {{user: {own}, ")
+    file.write_text(f"{text}ha: {{directory: {shared}}}\n")
+    return file
+
+
+def test_two_heads_begin_with_what_one_knew(
+    state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept, shared = str(tmp_path / "kept.jsonl"), tmp_path / "shared"
+    assert run(state, "export", kept) == 0
+    one = head_of_two(tmp_path / "heada", shared)
+    assert main(["--config", str(one), "journal", "import", kept]) == 0
+    (tmp_path / "headb").mkdir()
+    heads.link(tmp_path / "headb", shared)
+    assert known(tmp_path / "heada") == known(tmp_path / "headb") == known(state)
+    assert heads.Epochs(shared).take("another").number == 2
+    assert main(["--config", str(one), "journal", "import", "--older", kept]) == 1
+    assert "another (epoch 2) acts" in capsys.readouterr().err
