@@ -68,7 +68,7 @@ class NodeReleases:
         if node is None or not is_drained(node) or not node.reason.startswith(MARK):
             return True
         try:
-            node_updates.return_to_service(self._site.slurm, [name])
+            node_updates.return_to_service(self._site.slurm, [node])
         except SlurmError as error:
             self._put_off(name, name, str(error))
             return False

@@ -134,7 +134,7 @@ class _Apply:
             actions.Release: self._release,
             actions.Hold: self._hold,
             actions.Disclaim: lambda some: _disclaim(site, some),
-            actions.Restore: lambda some: self._change(some, node_updates.return_to_service),
+            actions.Restore: lambda some: self._change(some, _return_to_service),
         }
 
     def do(self, some: Sequence[Action]) -> None:
@@ -406,6 +406,10 @@ def _disclaim(site: Site, some: Sequence[actions.OnNode]) -> None:
     if nodes:
         node_updates.set_down(site.slurm, nodes, f"{OUR_MARK}allocated, and no job has it")
         site.record(CORRELATION, some[0].kind, nodes, some[0].reason)
+
+
+def _return_to_service(slurm: Slurm, nodes: Sequence[str]) -> None:
+    node_updates.return_to_service(slurm, slurm.nodes(nodes).values())
 
 
 def _wants(view: Mapping[str, SlurmNode], node: str) -> bool:

@@ -138,7 +138,7 @@ def _release(site: Site, nodes: Sequence[str], why: str, kind: str) -> None:
     ours = [n for n in free if n in view and is_held(view[n])]
     reach("release.before-resume")
     if ours:
-        node_updates.return_to_service(site.slurm, ours)
+        node_updates.return_to_service(site.slurm, [view[name] for name in ours])
     reach("release.after-resume")
     # The row last: as long as it is there, a round releases what a crash has left drained.
     site.ledger.exclusions.readmit(kind, *nodes)

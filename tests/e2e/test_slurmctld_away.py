@@ -120,6 +120,23 @@ def test_an_idle_machine_is_not_in_use_by_the_job_that_has_ended(site: Sandbox) 
     back_to_zero(site)
 
 
+def test_a_node_that_was_held_has_jobs_after_slurmctld_has_started_anew(site: Sandbox) -> None:
+    elastic(site, "pause", "aws", "--reason", "a test")
+    site.wait_for(lambda: all("DRAIN" in s for s in _pub(site)), 60, "all are held")
+    elastic(site, "resume", "aws")
+    site.wait_for(lambda: not any("DRAIN" in s for s in _pub(site)), 60, "none is held")
+    assert not any("NOT_RESPONDING" in states for states in _pub(site))
+    with slurmctld_away(site, "stopped"):
+        pass
+    job = site.submit("true", FULL, "--partition=aws")
+    assert site.wait_job(job)["JobState"] == "COMPLETED"
+    back_to_zero(site)
+
+
+def _pub(site: Sandbox) -> list[frozenset[str]]:
+    return [node.states for name, node in site.nodes().items() if name.startswith("pub")]
+
+
 def test_a_node_allocated_to_no_job_comes_to_rest(site: Sandbox) -> None:
     """As slurmctld leaves it that takes over with half of the old state, and then for ever."""
     state = site.layout.dir / "slurmctld" / "node_state"

@@ -36,8 +36,14 @@ def test_a_drain_on_a_powered_down_node_lasts_until_it_is_undrained(slurm: FakeS
     held = slurm.nodes()["a"]
     assert held.states >= {"DRAIN", "POWERED_DOWN"}
     assert held.reason == "slurm-elastic:hold:capacity"
-    slurm.update_nodes(["a"], state="resume")
+    slurm.update_nodes(["a"], state="idle")
     assert slurm.nodes()["a"].states == {"IDLE", "CLOUD", "POWERED_DOWN"}
+
+
+def test_a_powered_down_node_that_is_resumed_does_not_respond(slurm: FakeSlurm) -> None:
+    slurm.update_nodes(["a"], state="drain", reason="x")
+    slurm.update_nodes(["a"], state="resume")
+    assert "NOT_RESPONDING" in slurm.nodes()["a"].states
 
 
 def test_power_down_clears_a_drain(slurm: FakeSlurm) -> None:

@@ -335,7 +335,9 @@ def _after(node: SlurmNode, state: str | None, reason: str | None) -> SlurmNode:
     match (state or "").lower():
         case "drain":
             states.add("DRAIN")
-        case "resume" | "undrain" | "idle":
+        case "resume" | "undrain" | "idle" as how:
+            if how != "idle" and "POWERED_DOWN" in states:
+                states.add("NOT_RESPONDING")
             states = (states - {"DRAIN", "DOWN", "FAIL"}) | (
                 {"IDLE"} if "DOWN" in states else set()
             )

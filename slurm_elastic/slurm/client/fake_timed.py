@@ -153,8 +153,8 @@ class TimedSlurm(FakeSlurm):
         match state:
             case "drain":
                 self._nodes[name] = replace(node, states=node.states | {"DRAIN"})
-            case "resume" | "undrain":
-                self._resume(node)
+            case "resume" | "undrain" | "idle":
+                self._resume(node, state)
             # DOWN does nothing to a node that is powering up (22.05.8).
             case "down" if phase(node) is not Phase.POWERING_UP:
                 self._fail(name, "", set())
@@ -166,8 +166,10 @@ class TimedSlurm(FakeSlurm):
             case "power_down" | "power_down_asap" if "POWERED_DOWN" not in node.states:
                 self._power_down(name, set())
 
-    def _resume(self, node: SlurmNode) -> None:
+    def _resume(self, node: SlurmNode, state: str) -> None:
         states = node.states - {"DRAIN", "DOWN"}
+        if state != "idle" and "POWERED_DOWN" in states:
+            states |= {"NOT_RESPONDING"}
         if is_down(node):
             states |= {"IDLE"}
         self._nodes[node.name] = replace(node, states=states, reason="")
