@@ -71,6 +71,10 @@ def _sums(found: Any, unended: int) -> Report:  # noqa: ANN401 - as above
         noted("jobs", found.jobs, "jobs"),
         *(holds(what, len(w), "", ok=not w, goal="0") for what, w in found.zeros.items()),
         noted("jobs that Slurm forgot, or ended with its host", len(found.forgotten), "jobs"),
+        noted("jobs whose notice ended while nobody acted", len(found.unheard), "jobs"),
+        noted(
+            "lines of a head that woke, in files that nobody reads any more", len(found.late), ""
+        ),
         noted("moves that we made", found.moved, "moves"),
         noted("runs that Slurm began again", found.repeated, "runs"),
         noted("jobs that Slurm held, as it had used their number twice", found.held, "jobs"),

@@ -5,21 +5,23 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 
 from e2e import ckpt
 from e2e.crash import FULL
-from e2e.failover_counts import LOOK, Clouds, Found, Job, Span, count_jobs, words, written
+from e2e.failover_counts import LOOK, Clouds, Found, Job, Span, Told, count_jobs, words, written
 from e2e.heads import HEADS, OWN, SERVICES, TIMEOUT, Pair
 
 from slurm_elastic.base.errors import SandboxError
 from slurm_elastic.base.faults import POINTS
 from slurm_elastic.sandbox.control import interrupt
 from slurm_elastic.sandbox.daemons import CKPTMAN, ELASTICD, SLURMCTLD
+from slurm_elastic.state.ckptstate.facts import Migration
 
 KINDS = ("all", "services", "still", "asleep", "power")
 """Killed: all of the head's, or ours alone; stood still for a minute: ours, or slurmctld, too; its
@@ -52,6 +54,12 @@ COUNTERS = 2
 """Jobs that save themselves and run at a time."""
 NOTICE = 120.0
 """Seconds that a cloud gives, as EC2 does."""
+SLACK = 20.0
+"""Seconds that a save and a requeue take in any case."""
+
+
+ENDS = re.compile("job_complete|[Rr]equeu|[Kk]ill|missing from|[Cc]ancel|[Tt]ime limit")
+"""Words of a slurmctld that ends a job or begins it anew."""
 
 
 class Deck:
@@ -77,6 +85,7 @@ class Failover:
         self.jobs: list[Job] = []
         self.numbers: list[tuple[int, Job]] = []
         self.spans: list[Span] = []
+        self.away: list[Span] = []
         self._kinds = Deck(KINDS, self.draw)
         halves = (*LAUNCHES, *MOVES, *[RANDOM] * (len(MOVES) // 2))
         self._points = Deck(halves, self.draw)
@@ -266,7 +275,10 @@ class Failover:
         for name in SERVICES:
             self._wait(lambda name=name: self._stood_down(head, name, here), LONG, f"{name} stops")
         time.sleep(2.0)
-        self.found.woken += [f"{what}: {n} more" for what, n in (self._traces() - before).items()]
+        newest = {name.split("-")[0]: name for name in sorted(written(self.pair))}.values()
+        for what, more in (self._traces() - before).items():
+            is_old = what.endswith(".jsonl") and what not in newest
+            (self.found.late if is_old else self.found.woken).append(f"{what}: {more} more")
         self.pair.strike(other, SERVICES, signal.SIGCONT)
 
     def _stood_down(self, head: str, name: str, here: Mapping[str, int]) -> bool:
@@ -307,6 +319,8 @@ class Failover:
         self._wait(lambda: self.pair.acting() == other, LONG, f"{other} acts")
         self.found.takeovers.append(slurm - begun)
         self.found.actions.append(time.time() - slurm)
+        if time.time() - begun > NOTICE - SLACK:
+            self.away.append(Span(begun - NOTICE, time.time() + SLACK))
 
     def _given_back(self) -> None:
         """The first head acts again; what was ordered stands yet, and is ended."""
@@ -359,17 +373,31 @@ class Failover:
     def _count(self) -> None:
         self.found.doubles = self.clouds.doubles
         self.clouds.compare(self.found)
-        count_jobs(self.site.work, self.jobs, self.spans, self._moves(), self.found)
+        moves = self._moves()
+        told = Told(
+            moves=Counter(name for name, _ in moves),
+            ended=self._ended(),
+            unheard={n for n, m in moves if any(a.begin <= m.began <= a.end for a in self.away)},
+        )
+        count_jobs(self.site.work, self.jobs, self.spans, told, self.found)
         for number, job in self.numbers:
             if job.name in (*self.found.lost, *self.found.unsaved):
                 self.say(f"{job.name}: {self.pair.run(HEADS[0], 'explain', str(number))}")
 
-    def _moves(self) -> Mapping[str, int]:
-        """How often ckptman requeued each job, by its memory; Slurm uses some numbers twice."""
-        found: dict[str, int] = {}
+    def _ended(self) -> Set[str]:
+        """Jobs of which a slurmctld has said that it ends them, or begins them anew."""
+        said = "\n".join(self.pair.log(head, SLURMCTLD) for head in HEADS)
+        over = {int(number) for line in said.splitlines() if ENDS.search(line) for number in
+                re.findall(r"JobId=(\d+)", line)}  # fmt: skip
+        return {job.name for number, job in self.numbers if number in over}
+
+    def _moves(self) -> Sequence[tuple[str, Migration]]:
+        """Each requeue of ckptman's, by its memory, with the job's name; Slurm uses some numbers
+        twice.
+        """
+        found = []
         for move in ckpt.migrations(self.site):
             before = [j for n, j in self.numbers if n == move.run.job and j.accepted <= move.began]
             if before and move.step == "back":
-                name = before[-1].name
-                found[name] = found.get(name, 0) + 1
+                found.append((before[-1].name, move))
         return found

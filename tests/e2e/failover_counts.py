@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
@@ -35,6 +35,7 @@ class Found:
     uncharged: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     unsaved: list[str] = field(default_factory=list)
+    unheard: list[str] = field(default_factory=list)
     forgotten: list[str] = field(default_factory=list)
     orders: list[str] = field(default_factory=list)
     repeated: int = 0
@@ -43,6 +44,7 @@ class Found:
     hung: int = 0
     held: int = 0
     woken: list[str] = field(default_factory=list)
+    late: list[str] = field(default_factory=list)
     takeovers: list[float] = field(default_factory=list)
     actions: list[float] = field(default_factory=list)
     bill: float = 0.0
@@ -148,29 +150,41 @@ class Span:
     end: float
 
 
+@dataclass(frozen=True)
+class Told:
+    """What is known of the jobs besides what they wrote: ``moves``, how often we requeued each, by
+    its name; ``ended``, those of which a slurmctld has said that it ends them; ``unheard``, those
+    whose notice ended while no head acted.
+    """
+
+    moves: Mapping[str, int]
+    ended: Set[str]
+    unheard: Set[str]
+
+
 def count_jobs(
-    work: Path, jobs: Sequence[Job], spans: Sequence[Span], moves: Mapping[str, int], found: Found
+    work: Path, jobs: Sequence[Job], spans: Sequence[Span], told: Told, found: Found
 ) -> None:
-    """How each job fared by what it wrote; ``moves``: how often we requeued it, by its name."""
+    """How each job fared by what it wrote."""
     found.jobs = len(jobs)
     for job in jobs:
         lines = words(work / job.name)
         begun = [int(n) for n in words(work / f"runs-{job.name}")] if job.counts else []
         runs = len(begun) if job.counts else lines.count("begin")
-        ours = moves.get(job.name, 0)
+        ours = told.moves.get(job.name, 0)
         found.moved += ours
         found.repeated += max(runs - 1 - ours, 0)
         if "end" not in lines:
-            _not_ended(work, job, spans, found)
+            forgotten = _is_young(work, job, spans) or job.name not in told.ended
+            (found.forgotten if forgotten else found.lost).append(job.name)
         elif job.counts and not _each_once(work, job) and runs - 1 <= ours:
-            found.unsaved.append(job.name)
+            (found.unheard if job.name in told.unheard else found.unsaved).append(job.name)
 
 
-def _not_ended(work: Path, job: Job, spans: Sequence[Span], found: Found) -> None:
+def _is_young(work: Path, job: Job, spans: Sequence[Span]) -> bool:
     files = [work / name for name in (job.name, f"runs-{job.name}")]
     times = [job.accepted, *(f.stat().st_mtime for f in files if f.exists())]
-    young = any(span.begin <= at <= span.end for span in spans for at in times)
-    (found.forgotten if young else found.lost).append(job.name)
+    return any(span.begin <= at <= span.end for span in spans for at in times)
 
 
 def _each_once(work: Path, job: Job) -> bool:
