@@ -39,21 +39,32 @@ def of_nodes(view: CloudView, *, hears: bool) -> list[Action]:
     lost = {i.node for i in view.seen or () if i.state is InstanceState.TERMINATED}
     actions: list[Action] = []
     for name, node in view.nodes.items():
-        action = None
-        state = view.states[name]
-        if state.ails is not None:
-            action = _ill(node, state.ails)
-        elif state.down:
-            action = _down(node, state.phase)
-        elif state.phase is Phase.POWERED_DOWN and is_allocated(node):
-            why = "Slurm has it powered down and allocated, and no job has it"
-            action = Disclaim(node=name, reason=why)
+        action = _by_slurm(view, node)
         # A missing answer is no missing machine.
-        elif view.seen is not None and name not in has:
+        if action is None and view.seen is not None and name not in has and _in_order(view, node):
             action = _node(view, node, lost=name in lost, heard=hears and is_heard(view, node))
         if action is not None:
             actions.append(action)
     return actions
+
+
+def _in_order(view: CloudView, node: SlurmNode) -> bool:
+    """Whether Slurm has neither taken the node out of service nor given it up."""
+    state = view.states[node.name]
+    return state.ails is None and not state.down
+
+
+def _by_slurm(view: CloudView, node: SlurmNode) -> Action | None:
+    """The action for a node by Slurm's words alone."""
+    state = view.states[node.name]
+    if state.ails is not None:
+        return _ill(node, state.ails)
+    if state.down:
+        return _down(node, state.phase)
+    if state.phase is Phase.POWERED_DOWN and is_allocated(node):
+        why = "Slurm has it powered down and allocated, and no job has it"
+        return Disclaim(node=node.name, reason=why)
+    return None
 
 
 def _started_again(view: CloudView) -> set[str]:
