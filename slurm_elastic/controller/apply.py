@@ -120,6 +120,7 @@ class _Apply:
             actions.GiveBack: self._give_back,
             actions.Recycle: lambda some: recycle(site, cloud, some, CORRELATION),
             actions.PowerDown: lambda some: self._change(some, node_updates.power_down),
+            actions.PowerDownAgain: lambda some: self._change(some, node_updates.power_down),
             actions.Clear: lambda some: self._change(some, node_updates.power_down_from_nowhere),
             actions.PowerDownWhenIdle: lambda some: self._change(
                 some, node_updates.power_down_when_idle

@@ -260,6 +260,15 @@ class Disclaim(OnNode, frozen=True, kw_only=True):
     patient: ClassVar[bool] = True
 
 
+class PowerDownAgain(OnNode, frozen=True, kw_only=True):
+    """Power a powered-down node down once more that is NOT_RESPONDING, which ends that: once
+    slurmctld has started anew, it would give no job to it.
+    """
+
+    kind: ClassVar[str] = "power-down-again"
+    patient: ClassVar[bool] = True
+
+
 class Restore(OnNode, frozen=True, kw_only=True):
     """End DOWN or DRAIN of a node that is powered down, so that it can be asked for again."""
 

@@ -28,6 +28,7 @@ from tests.slurm.contract import AWAY
 pytestmark = [pytest.mark.e2e, pytest.mark.release]
 _IDLE_OFF, _ALLOCATED_OFF = (struct.pack(">I", state) for state in (0x1082, 0x1083))
 """IDLE and ALLOCATED with CLOUD and POWERED_DOWN, as slurmctld writes them (22.05 to 25.11)."""
+_OFF = {"IDLE", "CLOUD", "POWERED_DOWN"}
 ELASTIC = (sys.executable, "-m", "slurm_elastic.cli.main")
 
 
@@ -126,6 +127,22 @@ def test_a_node_that_was_held_has_jobs_after_slurmctld_has_started_anew(site: Sa
     elastic(site, "resume", "aws")
     site.wait_for(lambda: not any("DRAIN" in s for s in _pub(site)), 60, "none is held")
     assert not any("NOT_RESPONDING" in states for states in _pub(site))
+    with slurmctld_away(site, "stopped"):
+        pass
+    job = site.submit("true", FULL, "--partition=aws")
+    assert site.wait_job(job)["JobState"] == "COMPLETED"
+    back_to_zero(site)
+
+
+def test_a_node_that_a_person_has_resumed_has_jobs_after_slurmctld_has_started_anew(
+    site: Sandbox,
+) -> None:
+    """``state=resume`` leaves a powered-down node NOT_RESPONDING; so may a takeover."""
+    nodes = [name for name in site.nodes() if name.startswith("pub")]
+    for state in (("state=drain", "reason=a person's"), ("state=resume",)):
+        site.run(["scontrol", "update", f"nodename={','.join(nodes)}", *state])
+    site.wait_for(lambda: all(s == _OFF for s in _pub(site)), 60, "all are as they were")
+    assert "NOT_RESPONDING" in " ".join(elastic(site, "explain", nodes[0]).split())
     with slurmctld_away(site, "stopped"):
         pass
     job = site.submit("true", FULL, "--partition=aws")

@@ -31,6 +31,7 @@ KINDS = {
     "note-drain": "bulk",
     "note-read": "bulk",
     "power-down": "by_node bulk",
+    "power-down-again": "patient by_node bulk",
     "power-down-asap": "by_node bulk",
     "recycle": "capped by_node bulk",
     "register": "bulk",

@@ -29,6 +29,7 @@ BUSY = frozenset({"ALLOCATED", "CLOUD"})
 SILENT = BUSY | {"NOT_RESPONDING"}
 BOOTING = frozenset({"ALLOCATED", "CLOUD", "POWERING_UP", "NOT_RESPONDING"})
 OFF = frozenset({"IDLE", "CLOUD", "POWERED_DOWN"})
+MUTE_OFF = OFF | {"NOT_RESPONDING"}
 GOING = frozenset({"IDLE", "CLOUD", "POWERING_DOWN"})
 DOWN = frozenset({"DOWN", "CLOUD", "NOT_RESPONDING"})
 DOWN_OFF = frozenset({"DOWN", "CLOUD", "POWERED_DOWN"})
@@ -226,6 +227,14 @@ CASES = {
     "down and powered down": (view(DOWN_OFF, reason="ResumeTimeout reached"), [("restore", "pub1")]),
     "powered down, allocated": (view(OFF | {"ALLOCATED"}, known=(KNOWN,), seen=(SEEN,)),
                                 [("disclaim", "pub1")]),
+    "powered down, not responding": (view(MUTE_OFF), [("power-down-again", "pub1")]),
+    "powered down, not responding, its machine there": (
+        view(MUTE_OFF, known=(KNOWN,), seen=(SEEN,)),
+        [("terminate-orphan", "i-1"), ("power-down-again", "pub1")]),
+    "powered down, not responding, drained": (view(MUTE_OFF | {"DRAIN"}, reason="fan"), []),
+    "powered down, not responding, jobs not yet gone": (view(MUTE_OFF | {"COMPLETING"}), []),
+    "powered down, not responding, its cloud unreadable": (
+        view(MUTE_OFF, seen=None), [("power-down-again", "pub1")]),
     "powered down, jobs not yet gone": (
         view(OFF | {"COMPLETING"}, known=(KNOWN,), seen=(SEEN,)), []),
     "too old, idle": (view(UP, known=(replace(KNOWN, max_age=50),), seen=(SEEN,)),

@@ -14,6 +14,7 @@ from slurm_elastic.policies.actions import (
     FailNode,
     GiveBack,
     Launch,
+    PowerDownAgain,
     Recycle,
     Restore,
 )
@@ -61,9 +62,17 @@ def _by_slurm(view: CloudView, node: SlurmNode) -> Action | None:
         return _ill(node, state.ails)
     if state.down:
         return _down(node, state.phase)
-    if state.phase is Phase.POWERED_DOWN and is_allocated(node):
+    return _powered_down(node) if state.phase is Phase.POWERED_DOWN else None
+
+
+def _powered_down(node: SlurmNode) -> Action | None:
+    """What a slurmctld that takes over, or a RESUME, may leave of a powered-down node."""
+    if is_allocated(node):
         why = "Slurm has it powered down and allocated, and no job has it"
         return Disclaim(node=node.name, reason=why)
+    if "NOT_RESPONDING" in node.states and not is_busy(node) and not is_drained(node):
+        why = "powered down and NOT_RESPONDING: no job would get it once slurmctld starts anew"
+        return PowerDownAgain(node=node.name, reason=why)
     return None
 
 

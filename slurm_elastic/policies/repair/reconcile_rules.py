@@ -60,6 +60,8 @@ down, ours       any                 any                      clear (never leave
 down~, ours      any                 any                      restore (to the powered-down nodes)
 allocated~       any                 any                      disclaim, after the grace, if no job
                                                               has it (a takeover of slurmctld)
+idle~, not       any                 any                      power-down-again, after the grace
+responding
 up, idle         machine over age    there                    power-down
 up, busy         machine over age    there                    power-down-asap (after its jobs)
 ===============  ==================  =======================  =====================================

@@ -163,7 +163,8 @@ class TimedSlurm(FakeSlurm):
             case "power_down_force":
                 self._requeue_jobs_of(name)
                 self._power_down(name, {"NOT_RESPONDING"})
-            case "power_down" | "power_down_asap" if "POWERED_DOWN" not in node.states:
+            # A powered-down node powers down anew (22.05.8, 25.11).
+            case "power_down" | "power_down_asap":
                 self._power_down(name, set())
 
     def _resume(self, node: SlurmNode, state: str) -> None:
