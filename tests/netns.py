@@ -25,6 +25,8 @@ INSIDE = "10.1.2.3"
 """Its address inside its own site, which nobody routes to from elsewhere."""
 NAT = "192.0.2.2"
 """The router's address on the head's side: all machines come from there."""
+NAT2 = "192.0.2.3"
+"""The router's address on the side of another head, which has taken over ``HEAD``."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -105,6 +107,19 @@ class Lab:
                 subprocess.run(
                     ["ip", "netns", "del", self.name(host)], check=False, capture_output=True
                 )
+
+    @contextlib.contextmanager
+    def moved(self) -> Iterator[str]:
+        """Another host, by its name, has the head's address as the world has it."""
+        host = "head2"
+        try:
+            sh("ip", "netns", "add", self.name(host))
+            self.ip(host, "link", "set", "lo", "up")
+            self._cable(host, f"{HEAD}/24", "router", f"{NAT2}/24")
+            self.ip("router", "route", "replace", f"{HEAD}/32", "dev", f"v{host}")
+            yield host
+        finally:
+            sh("ip", "netns", "del", self.name(host))
 
     def settle(self, host: str, address: str) -> None:
         """The host has that address, too, and the head and it have a route to each other: it reaches

@@ -51,14 +51,19 @@ def head_of(config: Config, service: str, mark: str) -> Head | None:
     host = os.uname().nodename
     digest = hashlib.sha256(configfile.dump(config).encode()).hexdigest()
     me = Presence(host=host, at=0.0, config=digest, version=version("slurm-elastic"))
-    tells = partial(_tell, directory, service, me)
+    network = config.join.network
+    key = Path(network.public_key) if network else None
+    tells = partial(_tell, directory, service, me, key)
     return Head(config.state, directory, controllers(config.slurm.conf), mark, tells)
 
 
-def _tell(directory: Path, service: str, me: Presence) -> None:
-    """Leave a sign of life for the other head, where that can be."""
+def _tell(directory: Path, service: str, me: Presence, key: Path | None) -> None:
+    """Leave a sign of life for the other head, where that can be. ``key``: the hub's, which
+    makes it when it first runs.
+    """
     with contextlib.suppress(OSError):
-        presence.tell(directory, service, replace(me, at=time.time()))
+        tunnel = key.read_text(errors="replace").strip() if key and key.exists() else ""
+        presence.tell(directory, service, replace(me, at=time.time(), tunnel=tunnel))
 
 
 class Head:

@@ -19,12 +19,15 @@ STALE = 60.0
 
 
 class Presence(Struct, frozen=True, kw_only=True):
-    """``at`` is Unix time by the head's own clock; ``config`` a digest of its configuration."""
+    """``at`` is Unix time by the head's own clock; ``config`` a digest of its configuration;
+    ``tunnel`` the public key of its hub, "" for none.
+    """
 
     host: str
     at: float
     config: str
     version: str
+    tunnel: str = ""
 
 
 class Seen(Struct, frozen=True, kw_only=True):

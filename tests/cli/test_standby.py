@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from patience import eventually
 
 from slurm_elastic.base import asking
@@ -18,8 +19,10 @@ from slurm_elastic.cli import standby
 from slurm_elastic.cli.standby import head_of
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import parse
+from slurm_elastic.config.joining import Network
 from slurm_elastic.state.heads import Epochs, SupersededError
 from slurm_elastic.state.heartbeat import DAEMON, MARK, read_mark
+from slurm_elastic.state.presence import told
 
 
 @pytest.fixture
@@ -29,6 +32,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     here = os.uname_result((uname.sysname, "b", *uname[2:]))
     monkeypatch.setattr(os, "uname", lambda: here)
     monkeypatch.setattr(standby, "EVERY", 0.02)
+    monkeypatch.setattr(standby, "_BEAT", 0.1)
     monkeypatch.setattr(asking, "_first", None)
     conf = tmp_path / "slurm.conf"
     conf.write_text(
@@ -94,6 +98,22 @@ def test_it_stands_by_until_slurm_says_so(config: Config, tmp_path: Path) -> Non
     assert head.epoch == 2
     assert 100 < head.unsettled <= 120
     head.require()
+
+
+def test_it_tells_the_other_head_which_key_its_hub_has(config: Config, tmp_path: Path) -> None:
+    place = tmp_path / "wireguard.pub"
+    network = Network(endpoint="192.0.2.1:51820", public_key=str(place))
+    tunnelled = replace(config, join=replace(config.join, network=network))
+    head: Any = acting(tunnelled, tmp_path)
+
+    def tells() -> str:
+        seen = told(tmp_path / "shared", DAEMON)
+        return seen["b"].presence.tunnel if seen else "nothing"
+
+    with head.watched(lambda: None):
+        eventually(lambda: tells() == "")
+        place.write_text("one\n")
+        eventually(lambda: tells() == "one")
 
 
 def test_a_service_that_is_to_end_does_not_wait(config: Config, tmp_path: Path) -> None:

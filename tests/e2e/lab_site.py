@@ -272,11 +272,12 @@ class Site:
         assert network is not None
         return network
 
-    def hub_start(self) -> None:
+    def hub_start(self, host: str = "head") -> None:
         config = str(self.sandbox.layout.config)
         with (self.place / "hub.log").open("ab") as log:
             self._hub = subprocess.Popen(
-                [sys.executable, "-m", "slurm_elastic.cli.hub", "--config", config],
+                [*self.lab.prefix(host), sys.executable, "-m", "slurm_elastic.cli.hub",
+                 "--config", config],
                 stdout=log, stderr=log, stdin=subprocess.DEVNULL,
             )  # fmt: skip
 

@@ -132,6 +132,36 @@ def test_peers_are_those_of_live_machines_whatever_was_restarted(
 
 
 @pytest.mark.release
+def test_the_hub_of_another_head_goes_on_where_the_address_moves_to(
+    site: Site, joined: dict[str, str]
+) -> None:
+    """It has the same key, and is told by slurm-elasticd who lives."""
+    addresses = set(site.peers())
+    site.hub_stop()
+    netns.sh("ip", "link", "del", site.network.interface)
+    (site.place / "secrets" / "peers.json").unlink()
+    with site.lab.moved() as other:
+        site.hub_start(other)
+        site.sandbox.wait_for(lambda: _speaks_with(site, addresses), PATIENCE, "all have come")
+        for address in addresses:
+            site.lab.on(other, "ping", "-c", "1", "-W", "9", address)
+        site.hub_stop()
+        site.lab.ip(other, "link", "del", site.network.interface)
+    site.hub_start()
+    site.sandbox.wait_for(lambda: _speaks_with(site, addresses), PATIENCE, "they are back")
+    done = site.sandbox.run(["srun", "-p", "aws", "-N2", "hostname"], user="nobody")
+    assert sorted(done.stdout.split()) == ["pub1", "pub2"]
+
+
+def _speaks_with(site: Site, addresses: set[str]) -> bool:
+    """Whether the hub has them in, and each has shaken hands with it."""
+    if not site.answers():
+        return False
+    peers = site.peers()
+    return set(peers) == addresses and all(one.handshake for one in peers.values())
+
+
+@pytest.mark.release
 def test_doctor_finds_a_tunnel_well(site: Site, joined: dict[str, str]) -> None:
     found = site.doctor()
     assert {f.level for fs in found.values() for f in fs} == {Level.OK}

@@ -81,6 +81,12 @@ def test_heads_that_would_not_go_on_alike(config: Config) -> None:
     assert "clocks of a.site and b: 30 s apart" in told
 
 
+def test_hubs_with_two_keys(config: Config) -> None:
+    tells(config, "a.site", tunnel="one")
+    tells(config, "b", tunnel="another")
+    assert wrong(config) == ["slurm-elastic-hub on a.site and b: each has a key of its own"] * 2
+
+
 def test_a_directory_that_is_not_there(config: Config) -> None:
     ha = HaSettings(directory=f"{config.ha.directory}/none")
     (finding,) = look(replace(config, ha=ha))

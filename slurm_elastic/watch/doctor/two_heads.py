@@ -123,6 +123,13 @@ def _service(
             expected="the same on both: the one that takes over must go on alike",
             advice="copy /etc/slurm-elastic to the other head, and restart the services there",
         )
+    if len({one.presence.tunnel for one in alive.values()}) > 1:
+        yield Finding.wrong(
+            f"slurm-elastic-hub on {' and '.join(alive)}",
+            "each has a key of its own",
+            expected="the same on both: machines let one in that has the key they were told",
+            advice=f"{_PAGE}, The hub",
+        )
     if len({one.presence.version for one in alive.values()}) > 1:
         versions = ", ".join(f"{one.presence.version} on {host}" for host, one in alive.items())
         yield Finding.wrong(f"{service}", versions, expected="the same release on both heads")
