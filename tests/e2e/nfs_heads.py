@@ -264,6 +264,25 @@ def by_dying(server: Server) -> None:
 def test_a_server_that_is_away_for_long_loses_and_doubles_nothing(
     pair: Pair, server: Server, away: Callable[[Server], None]
 ) -> None:
+    with telling(pair):
+        loses_and_doubles_nothing(pair, server, away)
+
+
+@contextmanager
+def telling(pair: Pair) -> Iterator[None]:
+    """What Slurm and the services say where it fails: this host is gone when it ends."""
+    try:
+        yield
+    except BaseException:
+        for what in ("jobs", "nodes"):
+            print(pair.sandbox.run(["scontrol", "show", what], check=False).stdout)
+        for head in HEADS:
+            for name in (*SERVICES, daemons.SLURMCTLD):
+                print(f"{name} on {head}:\n{pair.log(head, name)[-6000:]}")
+        raise
+
+
+def loses_and_doubles_nothing(pair: Pair, server: Server, away: Callable[[Server], None]) -> None:
     site, until = pair.sandbox, Until(pair.sandbox)
     pair.given_back()
     before = machines_made(site)
