@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from datetime import datetime
 
 from e2e import ckpt
 from e2e.crash import FULL
@@ -39,6 +40,8 @@ FORGETS = 20.0
 """Seconds: Slurm may forget jobs and allocations that are younger when its acting host dies."""
 BETWEEN = 3.0
 """Seconds between two jobs."""
+EACH = 10.0
+"""Seconds for which a job keeps the queue, at the end."""
 STILL = 60.0
 """Seconds for which a head stands still."""
 LONG = 180.0
@@ -58,6 +61,8 @@ SLACK = 20.0
 """Seconds that a save and a requeue take in any case."""
 
 
+LINE = re.compile(r"\[(\d{4}-\d\d-\d\dT[\d:.]+)\] ")
+"""How a line of slurmctld.log begins: with its time, in the time zone of this host."""
 ENDS = re.compile("job_complete|[Rr]equeu|[Kk]ill|missing from|[Cc]ancel|[Tt]ime limit")
 """Words of a slurmctld that ends a job or begins it anew."""
 
@@ -146,7 +151,7 @@ class Failover:
         else:
             file = self.site.work / name
             script = f"echo begin >> {file}; sleep {self.draw.randint(1, 15)}; echo end >> {file}"
-            where = self.draw.choice(("aws", "onprem"))
+            where = self.draw.choice(("aws", "aws", "aws", "onprem"))  # as many as they have nodes
             options = (FULL, f"--partition={where}", f"--job-name={name}")
         try:
             number = self.site.submit(script, *options)
@@ -346,7 +351,8 @@ class Failover:
     def _at_rest(self) -> None:
         for job in self._counting():
             self._enough(job)
-        self._wait(self._over_or_released, 900.0, "all jobs are over")
+        queue = len(self.site.jobs())
+        self._wait(self._over_or_released, 900.0 + EACH * queue, f"all {queue} jobs are over")
         until = time.monotonic() + 400.0
         while (left := self.clouds.left()) and time.monotonic() < until:
             time.sleep(1.0)
@@ -383,13 +389,28 @@ class Failover:
         for number, job in self.numbers:
             if job.name in (*self.found.lost, *self.found.unsaved):
                 self.say(f"{job.name}: {self.pair.run(HEADS[0], 'explain', str(number))}")
+                for _, line in (one for one in self._said() if one[0] == job.name):
+                    self.say(line)
 
     def _ended(self) -> Set[str]:
         """Jobs of which a slurmctld has said that it ends them, or begins them anew."""
-        said = "\n".join(self.pair.log(head, SLURMCTLD) for head in HEADS)
-        over = {int(number) for line in said.splitlines() if ENDS.search(line) for number in
-                re.findall(r"JobId=(\d+)", line)}  # fmt: skip
-        return {job.name for number, job in self.numbers if number in over}
+        return {name for name, line in self._said() if ENDS.search(line)}
+
+    def _said(self) -> Iterator[tuple[str, str]]:
+        """Each line of both slurmctld on a job of ours, with the job's name: of those that had its
+        number, the one that Slurm had accepted last by then.
+        """
+        numbers: dict[int, list[Job]] = {}
+        for number, job in self.numbers:
+            numbers.setdefault(number, []).append(job)
+        log = self.site.layout.dir / "log" / "slurmctld.log"
+        for line in log.read_text(errors="replace").splitlines():
+            dated = LINE.match(line)
+            at = datetime.fromisoformat(dated[1]).timestamp() if dated else 0.0
+            for number in {int(n) for n in re.findall(r"JobId=(\d+)", line)}:
+                those = [job.name for job in numbers.get(number, ()) if job.accepted <= at]
+                if those:
+                    yield those[-1], line
 
     def _moves(self) -> Sequence[tuple[str, Migration]]:
         """Each requeue of ckptman's, by its memory, with the job's name; Slurm uses some numbers
