@@ -289,7 +289,7 @@ def loses_and_doubles_nothing(pair: Pair, server: Server, away: Callable[[Server
     jobs = [site.submit(until.script, FULL, f"--partition={p}") for p in ("aws", "onprem")]
     running_nodes(site, jobs)
     kept(site, jobs[0])
-    running = machines_made(site)
+    running = machines_made(site) - before
     later = site.submit(until.script, FULL, "--partition=aws")
     with ThreadPoolExecutor(1) as beside:
         meanwhile = beside.submit(submitted, site, until.script)
