@@ -40,6 +40,8 @@ FORGETS = 20.0
 """Seconds: Slurm may forget jobs and allocations that are younger when its acting host dies."""
 BETWEEN = 3.0
 """Seconds between two jobs."""
+LONGEST = 2400.0
+"""Seconds after which a job that counts may end, so that no time limit ends it."""
 EACH = 10.0
 """Seconds for which a job keeps the queue, at the end."""
 STILL = 60.0
@@ -147,7 +149,8 @@ class Failover:
             script = ckpt.COUNTER.replace("$SLURM_JOB_ID", name)
             script = script.replace("STEPS", str(ckpt.UNTIL_ENOUGH)) + f"echo end >> {name}\n"
             sign = ckpt.FILE_SIGN.replace("%j", name)
-            options = (f"--job-name={name}", f"--comment={sign}")
+            # As long as may be: by default Slurm ends a job after ten minutes here.
+            options = (f"--job-name={name}", f"--comment={sign}", "--time=1:00:00")
         else:
             file = self.site.work / name
             script = f"echo begin >> {file}; sleep {self.draw.randint(1, 15)}; echo end >> {file}"
@@ -336,7 +339,8 @@ class Failover:
                 self.found.orders.append(f"drain {self._drained}")
             self._drained = ""
         for job in self._counting():
-            if len(words(self.site.work / f"runs-{job.name}")) > 1:
+            moved = len(words(self.site.work / f"runs-{job.name}")) > 1
+            if moved or time.time() - job.accepted > LONGEST:
                 self._enough(job)
 
     def _wait(self, condition: Callable[[], object], seconds: float, what: str) -> None:
