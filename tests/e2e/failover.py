@@ -135,9 +135,7 @@ class Failover:
         try:
             yield
         except TimeoutError:
-            for head in HEADS:
-                for name in SERVICES:
-                    self.say(f"--- {name} on {head}:\n{self.pair.log(head, name)[-3000:]}")
+            self.say(self.pair.told())
             raise
 
     # jobs

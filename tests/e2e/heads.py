@@ -193,12 +193,18 @@ class Pair:
             if self.acting() != HEADS[0] or self.place() != 0:
                 since = time.monotonic()
             if time.monotonic() > again:
-                assert time.monotonic() < until + patience(600.0), "the first head never acts"
+                late = time.monotonic() > until + patience(600.0)
+                assert not late, f"the first head never acts\n{self.told()}"
                 hung, again = hung + 1, time.monotonic() + 6 * TIMEOUT
                 self.strike(HEADS[1], [SLURMCTLD])
                 self.begin(HEADS[1], [SLURMCTLD])
             time.sleep(0.1)
         return hung
+
+    def told(self) -> str:
+        """The last words of each service of each head, for a failure."""
+        ends = [f"{n} on {h}:\n{self.log(h, n)[-2000:]}" for h in HEADS for n in OWN]
+        return "\n".join(ends)
 
     def lives(self, head: str, name: str) -> bool:
         return Processes.alive(self.processes, f"{head}-{name}")

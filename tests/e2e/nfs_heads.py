@@ -276,9 +276,7 @@ def telling(pair: Pair) -> Iterator[None]:
     except BaseException:
         for what in ("jobs", "nodes"):
             print(pair.sandbox.run(["scontrol", "show", what], check=False).stdout)
-        for head in HEADS:
-            for name in (*SERVICES, daemons.SLURMCTLD):
-                print(f"{name} on {head}:\n{pair.log(head, name)[-6000:]}")
+        print(pair.told())
         raise
 
 
