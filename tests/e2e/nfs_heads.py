@@ -38,6 +38,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(5000)]
 
 AWAY = 90.0
 """Seconds for which the server stands still, or is gone."""
+HOUR = "--time=1:00:00"
+"""By default Slurm ends a job after ten minutes here, which are over soon."""
 PLACE = Path("/tmp")
 CONFIGURATION = f"""\
 NFS_CORE_PARAM {{ Protocols = 4; Enable_NLM = false; Enable_RQUOTA = false; }}
@@ -284,11 +286,11 @@ def loses_and_doubles_nothing(pair: Pair, server: Server, away: Callable[[Server
     site, until = pair.sandbox, Until(pair.sandbox)
     pair.given_back()
     before = machines_made(site)
-    jobs = [site.submit(until.script, FULL, f"--partition={p}") for p in ("aws", "onprem")]
+    jobs = [site.submit(until.script, FULL, HOUR, f"--partition={p}") for p in ("aws", "onprem")]
     running_nodes(site, jobs)
     kept(site, jobs[0])
     running = machines_made(site) - before
-    later = site.submit(until.script, FULL, "--partition=aws")
+    later = site.submit(until.script, FULL, HOUR, "--partition=aws")
     with ThreadPoolExecutor(1) as beside:
         meanwhile = beside.submit(submitted, site, until.script)
         away(server)
@@ -316,7 +318,7 @@ def submitted(site: PatientSandbox, script: str) -> int:
     until = time.monotonic() + patience(400.0)
     while True:
         try:
-            return site.submit(script, FULL, "--partition=aws")
+            return site.submit(script, FULL, HOUR, "--partition=aws")
         except SandboxError as error:
             print(f"not submitted: {error}")
             if time.monotonic() > until:
