@@ -310,7 +310,8 @@ def loses_and_doubles_nothing(pair: Pair, server: Server, away: Callable[[Server
     pair.given_back()
     back_to_zero(site)
     assert_one_machine_a_node(site)
-    assert len(machines_made(site) - before) <= 5
+    # Slurm may have taken what it did not answer; ``kept`` has submitted one that never ran.
+    assert len(machines_made(site) - before) <= number - jobs[0]
 
 
 def submitted(site: PatientSandbox, script: str) -> int:
