@@ -52,7 +52,7 @@ def head_of(config: Config, service: str, mark: str) -> Head | None:
     digest = hashlib.sha256(configfile.dump(config).encode()).hexdigest()
     me = Presence(host=host, at=0.0, config=digest, version=version("slurm-elastic"))
     network = config.join.network
-    key = Path(network.public_key) if network else None
+    key = Path(network.public_key) if network and network.tunnels else None
     tells = partial(_tell, directory, service, me, key)
     return Head(config.state, directory, controllers(config.slurm.conf), mark, tells)
 
@@ -62,8 +62,14 @@ def _tell(directory: Path, service: str, me: Presence, key: Path | None) -> None
     makes it when it first runs.
     """
     with contextlib.suppress(OSError):
-        tunnel = key.read_text(errors="replace").strip() if key and key.exists() else ""
-        presence.tell(directory, service, replace(me, at=time.time(), tunnel=tunnel))
+        presence.tell(directory, service, replace(me, at=time.time(), tunnel=_text_of(key)))
+
+
+def _text_of(key: Path | None) -> str:
+    """Nothing where it cannot be read: the sign of life matters more."""
+    with contextlib.suppress(OSError):
+        return key.read_text(errors="replace").strip() if key else ""
+    return ""
 
 
 class Head:

@@ -114,6 +114,9 @@ def test_it_tells_the_other_head_which_key_its_hub_has(config: Config, tmp_path:
         eventually(lambda: tells() == "")
         place.write_text("one\n")
         eventually(lambda: tells() == "one")
+        place.unlink()
+        place.mkdir()  # it cannot be read, and the head lives
+        eventually(lambda: tells() == "")
 
 
 def test_a_service_that_is_to_end_does_not_wait(config: Config, tmp_path: Path) -> None:

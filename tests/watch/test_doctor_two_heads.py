@@ -83,8 +83,10 @@ def test_heads_that_would_not_go_on_alike(config: Config) -> None:
 
 def test_hubs_with_two_keys(config: Config) -> None:
     tells(config, "a.site", tunnel="one")
-    tells(config, "b", tunnel="another")
-    assert wrong(config) == ["slurm-elastic-hub on a.site and b: each has a key of its own"] * 2
+    for key in ("another", ""):
+        tells(config, "b", tunnel=key)
+        found = "not the same key on both, or none on one"
+        assert wrong(config) == [f"slurm-elastic-hub on a.site and b: {found}"] * 2
 
 
 def test_a_directory_that_is_not_there(config: Config) -> None:

@@ -126,8 +126,8 @@ def _service(
     if len({one.presence.tunnel for one in alive.values()}) > 1:
         yield Finding.wrong(
             f"slurm-elastic-hub on {' and '.join(alive)}",
-            "each has a key of its own",
-            expected="the same on both: machines let one in that has the key they were told",
+            "not the same key on both, or none on one",
+            expected="the same key: machines speak only to the one that they were told",
             advice=f"{_PAGE}, The hub",
         )
     if len({one.presence.version for one in alive.values()}) > 1:
