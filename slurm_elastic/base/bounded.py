@@ -108,6 +108,7 @@ def connect(address: str, port: int, budget: Budget) -> BoundedSocket:
 def exchange(inner: socket.socket, line: bytes, budget: Budget) -> bytes:
     """Send one line and read the one that answers it, without its end."""
     inner.settimeout(budget.left())
+    asking.require()  # anew: there is a connection since the budget began
     with contextlib.suppress(BrokenPipeError):  # who is turned away may be told why
         inner.sendall(line + b"\n")
     return line_of(inner, budget)
