@@ -7,12 +7,12 @@ more, may be writing goes to the one before.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
 from slurm_elastic.state.heads import Fence, fence_at
-from slurm_elastic.state.store.journal import Fact, Journal, Position
+from slurm_elastic.state.store.journal import Journal, Position
 
 
 class SharedJournal(Journal):
@@ -36,15 +36,11 @@ class SharedJournal(Journal):
         with super().locked(patience):
             yield
 
-    def append(self, at: Position, batches: Sequence[Sequence[Fact]], now: float) -> Position:
-        """As any journal's."""
+    def _descriptor(self, segment: int) -> int:
+        """What an append or a cut writes to next: who stood still before that writes nothing."""
+        descriptor = super()._descriptor(segment)
         self._fence.require()
-        return super().append(at, batches, now)
-
-    def cut(self, segment: int, size: int) -> None:
-        """As any journal's."""
-        self._fence.require()
-        super().cut(segment, size)
+        return descriptor
 
     def segment_of(self, written: Callable[[IO[bytes]], int]) -> Position:
         """As any journal's, which takes its name only while this head acts."""
