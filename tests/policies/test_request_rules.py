@@ -142,6 +142,19 @@ def test_a_machine_that_looks_younger_than_the_request_ends_only_if_slurm_says_s
     assert action.unproven is younger
 
 
+@pytest.mark.parametrize("kind", ["suspend", "resume-fail"])
+@pytest.mark.parametrize("states", [OFF, BOOTS])
+def test_one_that_was_made_after_the_request_by_an_earlier_launch_ends_only_if_slurm_says_so(
+    kind: str, states: frozenset[str]
+) -> None:
+    """The head died in that launch, Slurm gave up and asked anew, then another head made it."""
+    late = machine(900.0)
+    late = replace(late, instance=replace(late.instance, launched=NOW - 0.5))
+    (action,) = asked(late, kind=kind, states=states)
+    assert isinstance(action, Suspend)
+    assert action.unproven
+
+
 def test_a_suspend_is_about_machines_of_its_nodes_in_this_cloud() -> None:
     one = machine(900.0)
     other = replace(one, instance=replace(one.instance, node="pub2"))

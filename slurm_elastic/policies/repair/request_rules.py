@@ -82,7 +82,8 @@ def _served(snapshot: ClusterSnapshot, request: Request, long_ago: float) -> set
 def _suspend(snapshot: ClusterSnapshot, request: Request, names: Sequence[str]) -> Iterable[Action]:
     """Only machines launched before the request: an old one must not end a new machine, whatever
     the clock said when either was made (``generation_order``). Where a machine is the younger one
-    by the clock, which may have been set back, what Slurm says now tells.
+    by the clock, which may have been set back, what Slurm says now tells. So it does where the
+    call of an earlier launch was made again and had its answer only after the request.
     """
     asked = frozenset(names)
     for machine in snapshot.mine:
@@ -92,7 +93,7 @@ def _suspend(snapshot: ClusterSnapshot, request: Request, names: Sequence[str]) 
         node = snapshot.nodes.get(one.node)
         # Powering up once more counts, too: the request is served late.
         goes = node is not None and phase(node) is not Phase.UP
-        younger = generation_order(one.generation) > request.received
+        younger = max(generation_order(one.generation), one.launched) > request.received
         # One that the cloud does not list may have been taken while it booted.
         failed = request.kind == "resume-fail" and machine.boots and not machine.misses
         if failed and not younger:
