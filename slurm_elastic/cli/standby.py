@@ -18,8 +18,9 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from slurm_elastic.base import asking
-from slurm_elastic.base.errors import PassingError
+from slurm_elastic.base.errors import ConfigError, PassingError
 from slurm_elastic.config import Config, configfile
+from slurm_elastic.machine.ckptroot import mounts
 from slurm_elastic.model.protocols import Provider, Slurm
 from slurm_elastic.providers.base.fenced import fenced
 from slurm_elastic.slurm.client import fenced as fenced_client
@@ -37,8 +38,9 @@ _BEAT = 5.0
 
 
 def head_of(config: Config, service: str, mark: str) -> Head | None:
-    """None where there is one head. ConfigError where this host is none of Slurm's, or has a memory
-    of its own; ``mark``: the name of the ``service``'s sign of life.
+    """None where there is one head. ConfigError where this host is none of Slurm's, has a memory of
+    its own, or would not see at once that the other one acts; ``mark``: the name of the
+    ``service``'s sign of life.
     """
     if config.ha.directory is None:
         heads.require_unshared(config.state)
@@ -48,6 +50,11 @@ def head_of(config: Config, service: str, mark: str) -> Head | None:
         heads.link(config.state, directory)
     except OSError as error:
         raise PassingError(f"ha.directory: {directory} cannot be used: {error}") from error
+    if "nocto" in mounts.nfs_options(str(directory.resolve()), mounts.mounts()):
+        raise ConfigError(
+            f"ha.directory: {directory} is mounted with nocto, by which a head may not see for a "
+            "minute that the other one acts: mount it without"
+        )
     host = os.uname().nodename
     digest = hashlib.sha256(configfile.dump(config).encode()).hexdigest()
     me = Presence(host=host, at=0.0, config=digest, version=version("slurm-elastic"))

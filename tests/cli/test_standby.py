@@ -80,6 +80,19 @@ def test_a_directory_that_is_away_passes(tmp_path: Path, config: Config) -> None
         head_of(CONFIG(tmp_path, directory=f"{tmp_path}/file/x"), DAEMON, MARK)
 
 
+def test_no_service_starts_where_it_would_not_see_who_acts(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = (
+        f"1 1 8:1 / / rw - ext4 /dev/sda1 rw\n30 1 0:40 / {config.ha.directory} rw - nfs4 s:/x rw"
+    )
+    monkeypatch.setattr(standby.mounts, "mounts", lambda: f"{line},hard")
+    assert head_of(config, DAEMON, MARK) is not None
+    monkeypatch.setattr(standby.mounts, "mounts", lambda: f"{line},hard,nocto")
+    with pytest.raises(ConfigError, match=r"ha\.directory: .* is mounted with nocto"):
+        head_of(config, DAEMON, MARK)
+
+
 def test_it_stands_by_until_slurm_says_so(config: Config, tmp_path: Path) -> None:
     says(0, tmp_path)
     (tmp_path / "shared").mkdir()

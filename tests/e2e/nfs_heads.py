@@ -28,6 +28,7 @@ from patience import eventually, patience
 
 from slurm_elastic.base import writing
 from slurm_elastic.base.errors import SandboxError
+from slurm_elastic.machine.ckptroot import mounts
 from slurm_elastic.model.cluster import InstanceState
 from slurm_elastic.sandbox import daemons
 from slurm_elastic.slurm.client.acting import Controllers
@@ -218,19 +219,19 @@ def test_a_heartbeat_is_found_though_it_was_away_as_one_looked(clients: Clients)
         assert (believed, other.acting(time.time())) == (None, 0)
 
 
-def test_without_close_to_open_an_epoch_is_not_seen_and_nothing_is_done(
+def test_without_close_to_open_an_epoch_is_not_seen(
     server: Server, addresses: dict[str, str], tmp_path: Path
 ) -> None:
-    """Why doctor wants no such mount. The one before it is gone, by which the fence holds."""
+    """Why a service does not start on such a mount."""
     with Clients(tmp_path, addresses, "hard,nocto,actimeo=600").mounted() as made:
         here, there = (Epochs(place) for place in made.new("nocto"))
         here.take("heada")
         for _ in range(5):  # it is kept from the second time on
             assert there.newest() == here.newest()
         here.take("headb")
-        assert os.listdir(there.directory) == ["epoch-000001"]
-        with pytest.raises(FileNotFoundError):
-            Fence(epochs=there, epoch=1, host="heada").require()
+        assert there.number() == 1
+        options = mounts.nfs_options(str(there.directory), mounts.mounts())
+        assert options > {"nocto", "hard"}
 
 
 @pytest.fixture(scope="module")

@@ -87,6 +87,25 @@ def test_what_no_head_has_taken_nobody_may_write(shared: Path) -> None:
         Fence.of(shared).require()
 
 
+def test_a_look_at_who_acts_opens_no_file(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many threads do it all the time, and on NFS one that opens the file may wait for ever."""
+    epochs = Epochs(shared)
+    taken = epochs.take("a")
+
+    def opened(*_: object) -> Any:
+        raise AssertionError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "open", opened)
+        patched.setattr(os, "open", opened)
+        fence = Fence(epochs=epochs, epoch=taken.number, host="a")
+        fence.require()
+        assert fence.newest == taken.number
+    epochs.take("b")
+    with pytest.raises(SupersededError, match=r"b \(epoch 2\) acts, not a"):
+        fence.require()
+
+
 def test_the_other_head_goes_on_with_what_was_written(pair: tuple[Head, Head]) -> None:
     a, b = pair
     a.act()

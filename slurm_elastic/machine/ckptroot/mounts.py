@@ -36,6 +36,17 @@ def file_system(path: str, mountinfo: str) -> str:
     return found
 
 
+def nfs_options(path: str, mountinfo: str) -> frozenset[str]:
+    """Those by which NFS is mounted where the path is; none where that is another file system."""
+    found, longest = "", ""
+    for line, point in zip(mountinfo.split("\n"), mount_points(mountinfo), strict=True):
+        is_in = f"{path}/".startswith(f"{point.rstrip('/')}/")
+        if is_in and len(point) >= len(longest):  # of two at one place, the later one
+            found, longest = line, point
+    kind, _, rest = found.partition(" - ")[2].partition(" ")
+    return frozenset(rest.split(" ")[-1].split(",") if kind in ("nfs", "nfs4") else ())
+
+
 def mount_root(path: str, mountinfo: str) -> str:
     """The directory of its file system that is mounted at ``path``; empty if nothing is."""
     lines = [line for line in mountinfo.split("\n") if line and _point(line) == path]

@@ -55,7 +55,7 @@ def examine(config: Config, now: float) -> Iterator[Finding]:
             f"{took * 1000:.0f} ms until a write is on its disk",
             expected=f"at most {SLOW * 1000:.0f} ms: each launch waits for some",
         )
-    options = nfs_options(str(directory.resolve()), mounts.mounts())
+    options = mounts.nfs_options(str(directory.resolve()), mounts.mounts())
     for name in sorted(options & UNFIT.keys()):
         yield Finding.wrong(
             f"ha.directory {directory}",
@@ -89,17 +89,6 @@ def _is_loopback(address: str) -> bool:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:
         return address == "localhost"
-
-
-def nfs_options(path: str, mountinfo: str) -> frozenset[str]:
-    """Those by which NFS is mounted where the path is; none where that is another file system."""
-    found, longest = "", ""
-    for line, point in zip(mountinfo.split("\n"), mounts.mount_points(mountinfo), strict=True):
-        is_in = f"{path}/".startswith(f"{point.rstrip('/')}/")
-        if is_in and len(point) >= len(longest):  # of two at one place, the later one
-            found, longest = line, point
-    kind, _, rest = found.partition(" - ")[2].partition(" ")
-    return frozenset(rest.split(" ")[-1].split(",") if kind in ("nfs", "nfs4") else ())
 
 
 def _service(
