@@ -199,7 +199,11 @@ def when_asked(site: Site, one: Instance) -> float:
     row = site.ledger.launches.get(one.generation)
     if row is None:
         return generation_time(one.generation) or one.launched
-    return _asked_of(site, row)
+    asked = _asked_of(site, row)
+    # A head died in its launch, and the next one made it again: Slurm has given the node up
+    # meanwhile, and where it powers up, has asked for it anew.
+    late = one.launched > asked + _resume_timeout(site, row.cloud)
+    return one.launched if late else asked
 
 
 def _asked_of(site: Site, row: Launch) -> float:

@@ -142,6 +142,17 @@ def test_a_launch_was_asked_for_with_its_request(world: World, before: float, as
     assert boot_timeouts.when_asked(world.site, machine.instance) - created == pytest.approx(asked)
 
 
+@pytest.mark.parametrize(("after", "asked"), [(RESUME - 30.0, -20.0), (RESUME, RESUME)])
+def test_a_launch_that_was_made_again_after_its_time_was_asked_for_anew(
+    world: World, after: float, asked: float
+) -> None:
+    """By a head that took over: Slurm has given the node up, and asked once more."""
+    created = world.now
+    request = f"{int((created - 20.0) * 1e9)}-000001-resume"
+    one = replace(launched(world, request, created).instance, launched=created + after)
+    assert boot_timeouts.when_asked(world.site, one) - created == pytest.approx(asked)
+
+
 def test_without_a_request_a_launch_was_asked_for_when_it_was_made(world: World) -> None:
     machine = launched(world, "reconcile", world.now)
     assert boot_timeouts.when_asked(world.site, machine.instance) == world.now
