@@ -27,24 +27,13 @@ def mount_points(mountinfo: str) -> list[str]:
 
 def file_system(path: str, mountinfo: str) -> str:
     """The type of the file system that ``path`` is on."""
-    found, longest = "", ""
-    for line in mountinfo.split("\n"):
-        point, source = _point(line), line.partition(" - ")[2]
-        # By the names of mount points, as on btrfs stat(2) and proc(5) name different devices.
-        if f"{path}/".startswith(f"{point.rstrip('/')}/") and len(point) >= len(longest):
-            found, longest = source.split(" ")[0], point  # of two at one place, the later one
-    return found
+    return _source(path, mountinfo)[0]
 
 
 def nfs_options(path: str, mountinfo: str) -> frozenset[str]:
     """Those by which NFS is mounted where the path is; none where that is another file system."""
-    found, longest = "", ""
-    for line, point in zip(mountinfo.split("\n"), mount_points(mountinfo), strict=True):
-        is_in = f"{path}/".startswith(f"{point.rstrip('/')}/")
-        if is_in and len(point) >= len(longest):  # of two at one place, the later one
-            found, longest = line, point
-    kind, _, rest = found.partition(" - ")[2].partition(" ")
-    return frozenset(rest.split(" ")[-1].split(",") if kind in ("nfs", "nfs4") else ())
+    source = _source(path, mountinfo)
+    return frozenset(source[-1].split(",") if source[0] in ("nfs", "nfs4") else ())
 
 
 def mount_root(path: str, mountinfo: str) -> str:
@@ -64,6 +53,17 @@ def is_local(path: str, shared: Path) -> bool:
         return file_system(os.path.realpath(path), mounts()) in _LOCAL
     except OSError:
         return False
+
+
+def _source(path: str, mountinfo: str) -> list[str]:
+    """Type, source and options of the file system that ``path`` is on."""
+    found, longest = "", ""
+    for line in mountinfo.split("\n"):
+        point = _point(line)
+        # By the names of mount points, as on btrfs stat(2) and proc(5) name different devices.
+        if f"{path}/".startswith(f"{point.rstrip('/')}/") and len(point) >= len(longest):
+            found, longest = line, point  # of two at one place, the later one
+    return found.partition(" - ")[2].split(" ")
 
 
 def _point(line: str) -> str:
