@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
 
+from slurm_elastic.base.units import brief
 from slurm_elastic.controller.autoscaler import Autoscaler
 from slurm_elastic.controller.boot_timeouts import BootTimeouts
 from slurm_elastic.controller.context import Site
@@ -33,7 +34,7 @@ from slurm_elastic.controller.strays import Strays
 from slurm_elastic.controller.tick_reading import TickReading
 from slurm_elastic.controller.usage_record import UsageRecord
 from slurm_elastic.state.heartbeat import DAEMON, Mark, leave_mark
-from slurm_elastic.state.ledger import Condition
+from slurm_elastic.state.ledger import Condition, Health
 from slurm_elastic.state.spool import Spool
 
 log = logging.getLogger(__name__)
@@ -44,6 +45,10 @@ BEAT = 5.0
 PRUNING = 3600.0
 """Seconds between two times that the ledger forgets old decisions and gives room back."""
 KEEP_HISTORY = 30 * 86400.0
+STUCK = 900.0
+"""Seconds after which a person is told that a cloud's worker has not come back: each question to a
+cloud has a bound, but a thread may hang in the kernel, on a directory of NFS.
+"""
 
 
 OWN = ("overdue", "settle", "policies", "operators", "usage", "credentials")
@@ -79,6 +84,7 @@ class Daemon:
         self._workers = {name: worker(name) for name in site.providers}
         self.rounds = {name: Round(site, name) for name in site.providers}
         self._repairing: dict[str, Future[bool]] = {}
+        self._begun: dict[str, float] = {}
         self._serving: dict[str, Future[None]] = {}
         self._requests = Requests(site, spool)
         # The one that hands work to the clouds' workers ends first.
@@ -191,9 +197,12 @@ class Daemon:
         for name, round_ in self.rounds.items():
             running = self._repairing.get(name)
             if running is None or running.done():
+                self._begun[name] = clock
                 self._repairing[name] = self._workers[name].submit(
                     run_guarded, self._site, partial(round_.run, reading), "repair"
                 )
+            elif (waited := clock - self._begun[name]) >= STUCK:
+                self._report_stuck(name, waited)
         state = self._site.ledger.state()
         self._strays.report(state)
         end_far(self._site, state.exclusions)
@@ -201,3 +210,11 @@ class Daemon:
             self._next_pruning = clock + PRUNING
             self._site.ledger.prune(self._site.now() - KEEP_HISTORY)
             self._site.ledger.compact(self._site.now())
+
+    def _report_stuck(self, cloud: str, waited: float) -> None:
+        error = (
+            f"what was begun there {brief(waited)} ago is not over; where nothing comes of it, "
+            "restart slurm-elasticd, which goes on with what is open"
+        )
+        health = Health(name=cloud, checked=self._site.now(), error=error, code="stuck")
+        self._site.ledger.health.report(health)

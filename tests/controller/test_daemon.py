@@ -8,9 +8,10 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from patience import eventually, patience
@@ -134,6 +135,26 @@ def test_one_request_over_two_clouds_is_served_by_both(world: World) -> None:
     world.advance(30)
     assert sorted(i.node for i in world.alive()) == ["op1", "pub1"]
     assert world.spool.count() == 0
+
+
+def test_a_worker_that_does_not_come_back_is_told_of(world: World) -> None:
+    """As when its thread hangs in the kernel, where no bound of ours ends it."""
+    hung = SimpleNamespace(submit=lambda *_: Future())
+    workers = {"pub": cast(Executor, hung)}
+    inline = cast(Executor, Inline())
+    daemon = Daemon(
+        world.site, world.spool, cast(WakeSocket, Silent()), lambda name: workers.get(name, inline)
+    )
+    for _ in range(14):
+        world.now += 60.0
+        daemon.tick()
+    assert all(one.error is None for one in world.ledger.health.all())
+    for _ in range(3):
+        world.now += 60.0
+        daemon.tick()
+    assert {one.name: one.code for one in world.ledger.health.all() if one.error} == {
+        "pub": "stuck"
+    }
 
 
 def served_at(
