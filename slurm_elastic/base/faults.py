@@ -70,4 +70,5 @@ def reach(point: str) -> None:
             return
         Path(once).touch()
     stands = os.environ.get("SLURM_ELASTIC_FAULT_SIGNAL") == "STOP"
-    os.kill(os.getpid(), signal.SIGSTOP if stands else signal.SIGKILL)
+    # To this thread: it would go on for a moment while another one takes the signal.
+    signal.raise_signal(signal.SIGSTOP if stands else signal.SIGKILL)

@@ -128,14 +128,16 @@ class PairDaemons(Daemons):
         for head in HEADS:
             self.begin(head, CKPTMAN, extra)
 
-    def begin(self, head: str, name: str, extra: Mapping[str, str] | None = None) -> None:
-        """Start it there."""
+    def begin(
+        self, head: str, name: str, extra: Mapping[str, str] | None = None, module: str = ""
+    ) -> None:
+        """Start it there; slurm-elasticd by another ``module`` where one is named."""
         env = self._layout.daemon_env() | dict(extra or {})
         if name == SLURMCTLD:
             argv = ["slurmctld", "-D", "-f", str(self._layout.slurm_conf)]
         else:
-            module = "daemon" if name == ELASTICD else "ckptman"
-            argv = [_PYTHON, "-m", f"slurm_elastic.cli.{module}"]
+            own = f"slurm_elastic.cli.{'daemon' if name == ELASTICD else 'ckptman'}"
+            argv = [_PYTHON, "-m", module or own]
             argv += ["--config", str(self._layout.config)]
         self.pair.on(head, name, argv, env)
 

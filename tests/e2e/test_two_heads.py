@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from e2e.heads import HEADS, SERVICES, Pair, up
 from e2e.takeover import jobs_go_on
 from e2e.world import Until, back_to_zero, running_nodes
 
-from slurm_elastic.sandbox.daemons import ELASTICD, SLURMCTLD
+from slurm_elastic.sandbox.daemons import AGENT, ELASTICD, SLURMCTLD
 from slurm_elastic.state.heads import Epochs
 
 
@@ -92,6 +93,78 @@ def test_a_head_that_stood_still_does_nothing_when_it_wakes(pair: Pair) -> None:
     settled(pair)
     back_to_zero(site)
     assert_one_machine_a_node(site)
+
+
+@pytest.mark.release
+@pytest.mark.parametrize(
+    ("words", "partition"), [("Action=RunInstances", "aws"), ('"op":"launch"', "onprem")]
+)
+def test_a_launch_that_a_head_yet_sends_when_the_other_one_acts_makes_no_second_machine(
+    pair: Pair, words: str, partition: str
+) -> None:
+    site, until = pair.sandbox, Until(pair.sandbox)
+    first, other = settled(pair)
+    before, once = machines_made(site), slips(pair, first, words)
+    job = site.submit(until.script, FULL, f"--partition={partition}")
+    site.wait_for(once.exists, 90.0, "it stands still before it sends the call")
+    pair.strike(first, [SLURMCTLD])
+    takes_over(pair, other)
+    running_nodes(site, [job])
+    wakes(pair, first, _launches_asked)
+    assert_one_machine_a_node(site)
+    until.go()
+    assert site.wait_job(job)["JobState"] == "COMPLETED"
+    settled(pair)
+    back_to_zero(site)
+    # One that Slurm forgot may get another node the next time.
+    assert len(machines_made(site) - before) <= 2
+
+
+@pytest.mark.release
+def test_an_end_that_a_head_yet_sends_when_the_other_one_acts_ends_no_later_machine(
+    pair: Pair,
+) -> None:
+    site, until = pair.sandbox, Until(pair.sandbox)
+    first, other = settled(pair)
+    once = slips(pair, first, "Action=TerminateInstances")
+    site.submit("true", FULL, "--partition=aws")
+    site.wait_for(once.exists, 150.0, "it stands still before it sends the call")
+    pair.strike(first, [SLURMCTLD])
+    takes_over(pair, other)
+    back_to_zero(site)
+    job = site.submit(until.script, FULL, "--partition=aws")
+    running_nodes(site, [job])
+    wakes(pair, first, lambda site: int(site.ec2.state().calls["TerminateInstances"]))
+    until.go()
+    done = site.wait_job(job)
+    assert (done["JobState"], done["Restarts"]) == ("COMPLETED", "0")
+    settled(pair)
+    back_to_zero(site)
+
+
+def slips(pair: Pair, head: str, words: str) -> Path:
+    """Have its daemon stand still, once, before it sends these; the file that is there then."""
+    once = pair.shared / f"slipped-{time.time_ns()}"
+    pair.strike(head, [ELASTICD], signal.SIGTERM)
+    pair.sandbox.wait_for(lambda: not pair.lives(head, ELASTICD), 30.0, "its daemon ended")
+    env = {"SLIPS": words, "SLIPS_ONCE": str(once), "PYTHONPATH": str(Path(__file__).parent)}
+    pair.daemons.begin(head, ELASTICD, env, "slips")
+    return once
+
+
+def wakes(pair: Pair, head: str, asked: Callable[[Any], int]) -> None:
+    """Let the daemon send what it stood still before, and find out that it acts no more."""
+    site, here = pair.sandbox, len(pair.log(head))
+    before = asked(site)
+    pair.strike(head, [ELASTICD], signal.SIGCONT)
+    site.wait_for(lambda: asked(site) > before, 30.0, "the cloud has the call, too")
+    site.wait_for(lambda: "standing by" in pair.log(head)[here:], 60.0, "it stands by")
+
+
+def _launches_asked(site: Any) -> int:
+    """How often a cloud was."""
+    there = site.processes.log(AGENT).read_text(errors="replace").count("launch generation=")
+    return there + int(site.ec2.state().calls.get("RunInstances", 0))
 
 
 def _lines_of(pair: Pair, epoch: int) -> list[int]:
