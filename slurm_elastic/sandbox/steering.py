@@ -9,7 +9,6 @@ from __future__ import annotations
 import http.client
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -103,8 +102,8 @@ def serve_until_ended(server: HTTPServer, place: Path, stop: Callable[[], None])
     """Serve until SIGTERM or SIGINT; ``stop`` ends what waits. That the cloud answers, and where,
     is said to whoever waits for the file ``ready``.
     """
-    # shutdown waits for the loop that this very thread runs, so another one has to call it.
-    on_end(lambda: threading.Thread(target=server.shutdown).start())
+    # shutdown waits for the loop that this very thread runs; it is called in another one.
+    on_end(server.shutdown)
     place.mkdir(parents=True, exist_ok=True)
     draft, port = place / "ready.new", server.server_port
     draft.write_bytes(msgspec.json.encode({"port": port, "pid": os.getpid()}))
