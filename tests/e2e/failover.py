@@ -158,6 +158,7 @@ class Failover:
             number = self.site.submit(script, *options)
         except SandboxError as error:  # while no slurmctld answers
             self.say(f"not submitted: {str(error).splitlines()[0]}")
+            self._enough(name)  # it may have taken the job all the same
         else:
             job = Job(name, time.time(), counts)
             self.jobs.append(job)
@@ -170,8 +171,8 @@ class Failover:
     def _told_enough(self, job: Job) -> bool:
         return (self.site.work / f"enough-{job.name}").exists()
 
-    def _enough(self, job: Job) -> None:
-        (self.site.work / f"enough-{job.name}").touch()
+    def _enough(self, name: str) -> None:
+        (self.site.work / f"enough-{name}").touch()
 
     # one strike
 
@@ -339,7 +340,7 @@ class Failover:
         for job in self._counting():
             moved = len(words(self.site.work / f"runs-{job.name}")) > 1
             if moved or time.time() - job.accepted > LONGEST:
-                self._enough(job)
+                self._enough(job.name)
 
     def _wait(self, condition: Callable[[], object], seconds: float, what: str) -> None:
         until = time.monotonic() + seconds
@@ -352,7 +353,7 @@ class Failover:
 
     def _at_rest(self) -> None:
         for job in self._counting():
-            self._enough(job)
+            self._enough(job.name)
         queue = len(self.site.jobs())
         self._wait(self._over_or_released, 900.0 + EACH * queue, f"all {queue} jobs are over")
         until = time.monotonic() + 400.0
