@@ -10,6 +10,7 @@ import itertools
 import logging
 import os
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -100,8 +101,10 @@ class Stage:
         self.wakes = (1.0, 9.0)
         self._armed: dict[str, str] = {}
         self._begun: set[str] = set()
-        faults.os = SimpleNamespace(  # type: ignore[assignment]
-            environ=SimpleNamespace(get=self._fault_at), getpid=os.getpid, kill=self._die
+        environ = SimpleNamespace(get=self._fault_at)
+        faults.os = SimpleNamespace(environ=environ)  # type: ignore[assignment]
+        faults.signal = SimpleNamespace(  # type: ignore[assignment]
+            SIGKILL=signal.SIGKILL, raise_signal=self._die
         )
         self.books = Books(self)
         self.log = _Log(self)
@@ -383,7 +386,7 @@ class Stage:
     def disarm(self, owner: str) -> None:
         self._armed.pop(owner, None)
 
-    def _die(self, _pid: int, _signal: int) -> None:
+    def _die(self, _signal: int) -> None:
         owner = self.sched.current.owner
         point = self._armed.pop(owner)
         if self.pair is not None and owner in self.pair.fates:
@@ -421,7 +424,7 @@ class Stage:
             self.files.close(owner)
         if self.pair is not None:
             self.pair.close()
-        faults.os = os  # type: ignore[attr-defined]
+        faults.os, faults.signal = os, signal  # type: ignore[attr-defined]
         self.disk.close()
         self.log.close()
 

@@ -4,7 +4,6 @@ repairs it.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from types import SimpleNamespace
 
@@ -27,12 +26,12 @@ def env(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
     """The environment that names the fault point; dying ends the daemon and empties it."""
     environment: dict[str, str] = {}
 
-    def die(_pid: int, _signal: int) -> None:
+    def die(_signal: int) -> None:
         environment.clear()
         raise Killed
 
-    stand_in = SimpleNamespace(environ=environment, getpid=os.getpid, kill=die)
-    monkeypatch.setattr(faults, "os", stand_in)
+    monkeypatch.setattr(faults, "os", SimpleNamespace(environ=environment))
+    monkeypatch.setattr(faults.signal, "raise_signal", die)
     return environment
 
 
