@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -145,7 +146,9 @@ def slips(pair: Pair, head: str, words: str) -> Path:
     once = pair.shared / f"slipped-{time.time_ns()}"
     pair.strike(head, [ELASTICD], signal.SIGTERM)
     pair.sandbox.wait_for(lambda: not pair.lives(head, ELASTICD), 30.0, "its daemon ended")
-    env = {"SLIPS": words, "SLIPS_ONCE": str(once), "PYTHONPATH": str(Path(__file__).parent)}
+    here = pair.sandbox.layout.dir  # which SlurmUser may read, unlike these files
+    shutil.copy(Path(__file__).with_name("slips.py"), here)
+    env = {"SLIPS": words, "SLIPS_ONCE": str(once), "PYTHONPATH": str(here)}
     pair.daemons.begin(head, ELASTICD, env, "slips")
     return once
 
