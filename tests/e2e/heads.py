@@ -132,7 +132,7 @@ class PairDaemons(Daemons):
         self, head: str, name: str, extra: Mapping[str, str] | None = None, module: str = ""
     ) -> None:
         """Start it there; slurm-elasticd by another ``module`` where one is named."""
-        env = self._layout.daemon_env() | dict(extra or {})
+        env = self._layout.daemon_env() | {"PYTHONFAULTHANDLER": "1"} | dict(extra or {})
         if name == SLURMCTLD:
             argv = ["slurmctld", "-D", "-f", str(self._layout.slurm_conf)]
         else:
@@ -204,8 +204,13 @@ class Pair:
         return hung
 
     def told(self) -> str:
-        """The last words of each service of each head, for a failure."""
-        ends = [f"{n} on {h}:\n{self.log(h, n)[-2000:]}" for h in HEADS for n in OWN]
+        """The last words of each service of each head, for a failure: where it stands is the very
+        last, as it is aborted for that.
+        """
+        for head in HEADS:
+            self.strike(head, SERVICES, signal.SIGABRT)
+        time.sleep(1.0)
+        ends = [f"{n} on {h}:\n{self.log(h, n)[-8000:]}" for h in HEADS for n in OWN]
         return "\n".join(ends)
 
     def lives(self, head: str, name: str) -> bool:
