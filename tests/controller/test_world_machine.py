@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
@@ -111,8 +112,9 @@ class Chaos(RuleBasedStateMachine):
     def build(self) -> None:
         logging.disable(logging.CRITICAL)  # hypothesis runs hours of it
         self.env: dict[str, str] = {}
-        faults.os = SimpleNamespace(  # type: ignore[assignment]
-            environ=self.env, getpid=os.getpid, kill=self._die
+        faults.os = SimpleNamespace(environ=self.env)  # type: ignore[assignment]
+        faults.signal = SimpleNamespace(  # type: ignore[assignment]
+            SIGKILL=signal.SIGKILL, raise_signal=self._die
         )
         self.jobs = 0
         self.lost = self.faulty = False
@@ -134,7 +136,7 @@ class Chaos(RuleBasedStateMachine):
             account.add_foreign(theirs, owner="somebody-else")
             self.foreign[cloud] = theirs
 
-    def _die(self, _pid: int, _signal: int) -> None:
+    def _die(self, _signal: int) -> None:
         self.env.clear()
         raise Killed
 
@@ -144,7 +146,7 @@ class Chaos(RuleBasedStateMachine):
                 self.come_to_rest()
         finally:
             logging.disable(logging.NOTSET)
-            faults.os = os  # type: ignore[attr-defined]
+            faults.os, faults.signal = os, signal  # type: ignore[attr-defined]
             if hasattr(self, "world"):
                 self.world.close()
 
