@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> Report:
     os.environ.update(isolated_env(os.environ))
     with tempfile.TemporaryDirectory(prefix="ec2-buckets-") as name:
         place = Path(name)
-        command = ("-m", "slurm_elastic.sandbox.ec2", "--dir", name)
+        command = ("-P", "-m", "slurm_elastic.sandbox.ec2", "--dir", name)
         with process(place / "log", *command, env=child_env()) as cloud:
             launched, ended = run(Ec2Control(ready_url(cloud, place), timeout=120), count)
     return report(

@@ -120,7 +120,15 @@ def measured(
     config: Path, words: Sequence[str], most: int | None, runs: int, bare: float
 ) -> list[Row]:
     """The median's processor time, also beside a ``bare`` reading of the same, and the lines."""
-    command = [sys.executable, "-m", "slurm_elastic.cli.main", "--config", str(config), *words]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "slurm_elastic.cli.main",
+        "--config",
+        str(config),
+        *words,
+    ]
     found = [ran(command) for _ in range(runs)]
     label, seconds = " ".join(words), median([one.seconds for one in found])
     lines = found[0].lines

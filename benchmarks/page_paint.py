@@ -80,7 +80,7 @@ def paints(config: Path, driver: str, chromium: str, runs: int) -> Iterator[floa
 @contextlib.contextmanager
 def serving(config: Path) -> Iterator[str]:
     """The address that ``slurm-elastic web`` prints."""
-    command = [sys.executable, "-m", "slurm_elastic.cli.main", "--config", str(config), "web"]
+    command = [sys.executable, "-P", "-m", "slurm_elastic.cli.main", "--config", str(config), "web"]
     with subprocess.Popen(
         [*command, "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True
     ) as process:

@@ -317,7 +317,7 @@ def bench(directory: Path) -> Iterator[Bench]:
     """Start the sandbox's EC2 and end it."""
     place = directory / "cloud"
     place.mkdir()
-    arguments = ("-m", "slurm_elastic.sandbox.ec2", "--dir", str(place))
+    arguments = ("-P", "-m", "slurm_elastic.sandbox.ec2", "--dir", str(place))
     with process(place / "log", *arguments, env=child_env()) as cloud:
         yield Bench(directory, Ec2Control(ready_url(cloud, place), timeout=LIMIT))
 

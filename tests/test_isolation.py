@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from pathlib import Path
 
@@ -32,3 +33,15 @@ def test_changes_of_the_process_are_told(monkeypatch: pytest.MonkeyPatch, tmp_pa
         "$SOMETHING: None became 'new'",
         f"working directory: {before['working directory']!r} became {str(tmp_path)!r}",
     ]
+
+
+def test_programs_of_the_package_run_as_installed() -> None:
+    """User slurm may be unable to read the clone, which ``-m`` alone puts first in the module path."""
+    repository = Path(__file__).parents[1]
+    sources = (
+        path
+        for folder in ("tests", "slurm_elastic", "benchmarks")
+        for path in (repository / folder).rglob("*.py")
+    )
+    programs = re.compile(r"""(?<!"-P", )"-m", "(?=slurm_elastic)""")
+    assert [str(path) for path in sources if programs.search(path.read_text())] == []

@@ -82,7 +82,7 @@ class Daemons:
     def ec2(self, saved: Saved) -> None:
         """The emulated EC2."""
         argv = [
-            *(sys.executable, "-m", "slurm_elastic.sandbox.ec2"),
+            *(sys.executable, "-P", "-m", "slurm_elastic.sandbox.ec2"),
             *("--dir", str(self._layout.dir), "--port", str(saved.ports.ec2)),
             *("--speed", str(saved.spec.price_speed)),
         ]
@@ -96,7 +96,7 @@ class Daemons:
         """The emulated OpenNebula; its accounts and templates are in a file."""
         place = self._layout.dir / "one"
         argv = [
-            *(sys.executable, "-m", "slurm_elastic.sandbox.opennebula"),
+            *(sys.executable, "-P", "-m", "slurm_elastic.sandbox.opennebula"),
             *("--dir", str(self._layout.dir), "--port", str(saved.ports.one)),
             *("--world", str(place / "world.json")),
         ]
@@ -106,13 +106,13 @@ class Daemons:
 
     def runner(self) -> None:
         """The process that turns emulated machines into slurmd's; as root."""
-        argv = [sys.executable, "-m", "slurm_elastic.sandbox.runner", str(self._layout.dir)]
+        argv = [sys.executable, "-P", "-m", "slurm_elastic.sandbox.runner", str(self._layout.dir)]
         self._processes.start(RUNNER, argv, self._layout.daemon_env())
 
     def agent(self, saved: Saved, socket_path: Path) -> None:
         """The local cloud's agent; as root."""
         argv = [
-            *(sys.executable, "-m", "slurm_elastic.cli.local_agent"),
+            *(sys.executable, "-P", "-m", "slurm_elastic.cli.local_agent"),
             *("--config", str(self._layout.config)),
             *("--log-dir", str(self._layout.log)),
             *("--boot", str(saved.spec.local_boot_seconds)),

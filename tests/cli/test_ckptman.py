@@ -29,7 +29,7 @@ clouds:
 pools:
   - {{name: rack, cloud: onp, nodes: "op[1-2]", cpus: 2, memory: 4G}}
 """
-COMMAND = (sys.executable, "-m", "slurm_elastic.cli.ckptman", "--config")
+COMMAND = (sys.executable, "-P", "-m", "slurm_elastic.cli.ckptman", "--config")
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ pools:
   - {{name: rack, cloud: onp, nodes: "op[1-2]", cpus: 2, memory: 4G}}
 """
 UUID = ", uuid: 6f8c3a52-5a0b-4f5e-9f07-2f4d0a3a1c11"
-COMMAND = (sys.executable, "-m", "slurm_elastic.cli.daemon", "--config")
+COMMAND = (sys.executable, "-P", "-m", "slurm_elastic.cli.daemon", "--config")
 
 
 @pytest.fixture
@@ -176,7 +176,7 @@ def said(state: Path) -> str:
 
 def slurm_elastic(path: Path, *words: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "slurm_elastic.cli.main", "--config", str(path), *words],
+        [sys.executable, "-P", "-m", "slurm_elastic.cli.main", "--config", str(path), *words],
         capture_output=True, text=True, timeout=patience(60), check=False,
         env={**os.environ, "COLUMNS": "500"},
     )  # fmt: skip

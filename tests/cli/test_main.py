@@ -68,7 +68,7 @@ def probe(monkeypatch: pytest.MonkeyPatch) -> Install:
 def run_process(
     *words: str, code: str | None = None, env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    start = ["-c", code] if code is not None else ["-m", "slurm_elastic.cli.main"]
+    start = ["-c", code] if code is not None else ["-P", "-m", "slurm_elastic.cli.main"]
     return subprocess.run(
         [sys.executable, *start, *words],
         capture_output=True,

@@ -80,7 +80,7 @@ def as_slurm(file: Path, **variables: str) -> str:
     words = {"PATH": os.environ["PATH"], "HOME": pwd.getpwnam(USER).pw_dir, "COLUMNS": "200"}
     command = [
         *("setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups"),
-        *(sys.executable, "-m", "slurm_elastic.cli.main", "--config", str(file)),
+        *(sys.executable, "-P", "-m", "slurm_elastic.cli.main", "--config", str(file)),
         *("doctor", "--clouds"),
     ]
     done = subprocess.run(

@@ -65,7 +65,15 @@ pools: [{{name: p, cloud: here, nodes: "n[1-2]", cpus: 1, memory: 1000, slurmd_p
         (root / "state" / "ledger.db").chmod(0o644)
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "slurm_elastic.cli.main", "--config", self.yaml, *words]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "slurm_elastic.cli.main",
+            "--config",
+            self.yaml,
+            *words,
+        ]
         return subprocess.run(
             [*SQUASHED, *command], capture_output=True, text=True, check=False, timeout=60
         )

@@ -464,7 +464,7 @@ def test_once_wins_over_watch(config_file: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_watch_shows_again_until_interrupted(config_file: Path) -> None:
-    command = [sys.executable, "-m", "slurm_elastic.cli.main", "--config", str(config_file)]
+    command = [sys.executable, "-P", "-m", "slurm_elastic.cli.main", "--config", str(config_file)]
     # A shell's background jobs, and so their tests, are started with SIGINT ignored.
     with subprocess.Popen(
         [*command, "status", "--watch", "1", "--json"],
@@ -481,7 +481,7 @@ def test_watch_shows_again_until_interrupted(config_file: Path) -> None:
 
 def test_the_program_ends_when_all_is_said(config_file: Path, tmp_path: Path) -> None:
     """With its own exit code, though it takes nothing apart first."""
-    command = [sys.executable, "-m", "slurm_elastic.cli.main", "--config"]
+    command = [sys.executable, "-P", "-m", "slurm_elastic.cli.main", "--config"]
     for file, code in ((config_file, 1), (tmp_path / "none.yaml", 2)):
         done = subprocess.run(
             [*command, str(file), "status", "--json"],
@@ -498,7 +498,7 @@ def test_the_program_ends_when_all_is_said(config_file: Path, tmp_path: Path) ->
 
 
 def test_a_reader_that_goes_away_is_no_traceback(config_file: Path) -> None:
-    command = f"{sys.executable} -m slurm_elastic.cli.main --config {config_file} status"
+    command = f"{sys.executable} -P -m slurm_elastic.cli.main --config {config_file} status"
     done = subprocess.run(
         ["bash", "-c", f"{command} --watch 1 | head -n 1"],
         capture_output=True,

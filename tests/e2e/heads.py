@@ -221,7 +221,14 @@ class Pair:
 
     def run(self, head: str, *words: str) -> str:
         """A command of ours, as root on that head."""
-        inside = [*self.processes.inside(head), _PYTHON, "-m", "slurm_elastic.cli.main", *words]
+        inside = [
+            *self.processes.inside(head),
+            _PYTHON,
+            "-P",
+            "-m",
+            "slurm_elastic.cli.main",
+            *words,
+        ]
         return self.sandbox.run(inside, check=False, timeout=90.0).stdout
 
 

@@ -276,7 +276,7 @@ class Site:
         config = str(self.sandbox.layout.config)
         with (self.place / "hub.log").open("ab") as log:
             self._hub = subprocess.Popen(
-                [*self.lab.prefix(host), sys.executable, "-m", "slurm_elastic.cli.hub",
+                [*self.lab.prefix(host), sys.executable, "-P", "-m", "slurm_elastic.cli.hub",
                  "--config", config],
                 stdout=log, stderr=log, stdin=subprocess.DEVNULL,
             )  # fmt: skip

@@ -25,7 +25,7 @@ HALF = ("--cpus-per-task=1", "--mem=100", "--partition=aws")
 
 
 def cost(site: Sandbox, *words: str) -> str:
-    command = [sys.executable, "-m", "slurm_elastic.cli.main", "cost", *words]
+    command = [sys.executable, "-P", "-m", "slurm_elastic.cli.main", "cost", *words]
     return site.run(command, check=True).stdout
 
 
@@ -53,7 +53,9 @@ def bill(site: Sandbox) -> int:
 
 
 def metrics(site: Sandbox) -> str:
-    return site.run([sys.executable, "-m", "slurm_elastic.cli.main", "metrics"], check=True).stdout
+    return site.run(
+        [sys.executable, "-P", "-m", "slurm_elastic.cli.main", "metrics"], check=True
+    ).stdout
 
 
 def test_costs_sum_to_the_emulated_bill(sandbox: Callable[..., Sandbox]) -> None:

@@ -150,7 +150,7 @@ def test_try_names_the_groups_quota(site: Sandbox) -> None:
 @pytest.mark.release
 def test_failures_are_asked_for_and_healed_by_command(site: Sandbox) -> None:
     def cli(*words: str) -> str:
-        command = [sys.executable, "-m", "slurm_elastic.cli.main", "sandbox"]
+        command = [sys.executable, "-P", "-m", "slurm_elastic.cli.main", "sandbox"]
         return site.run([*command, *words, "--dir", str(site.layout.dir)]).stdout
 
     cli("fail", "internal", "--action", "one.vm.action", "--count", "2")

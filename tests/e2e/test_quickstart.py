@@ -16,7 +16,7 @@ from slurm_elastic.machine.local import local_processes
 from slurm_elastic.sandbox.layout import MARKER
 
 pytestmark = pytest.mark.e2e
-START = [sys.executable, "-m", "slurm_elastic.cli.main", "quickstart", "--dir"]
+START = [sys.executable, "-P", "-m", "slurm_elastic.cli.main", "quickstart", "--dir"]
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.release]
 _IDLE_OFF, _ALLOCATED_OFF = (struct.pack(">I", state) for state in (0x1082, 0x1083))
 """IDLE and ALLOCATED with CLOUD and POWERED_DOWN, as slurmctld writes them (22.05 to 25.11)."""
 _OFF = {"IDLE", "CLOUD", "POWERED_DOWN"}
-ELASTIC = (sys.executable, "-m", "slurm_elastic.cli.main")
+ELASTIC = (sys.executable, "-P", "-m", "slurm_elastic.cli.main")
 
 
 @pytest.fixture(scope="module")

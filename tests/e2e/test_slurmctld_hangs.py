@@ -14,7 +14,7 @@ from tests.e2e.world import slurmctld_away
 
 pytestmark = pytest.mark.e2e
 AT_MOST = 3.0
-PROMPT = (sys.executable, "-m", "slurm_elastic.cli.main")
+PROMPT = (sys.executable, "-P", "-m", "slurm_elastic.cli.main")
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from slurm_elastic.sandbox.daemons import SLURMCTLD
 from tests.e2e.world import ELASTIC, running_nodes
 
 pytestmark = pytest.mark.e2e
-PLAIN = (sys.executable, "-m", "slurm_elastic.cli.main")
+PLAIN = (sys.executable, "-P", "-m", "slurm_elastic.cli.main")
 OPENS = "import os, sys; [os.open(p, os.O_RDONLY) for p in sys.argv[1:]]"
 
 

@@ -22,7 +22,7 @@ from slurm_elastic.config.configfile import UUID_FILE
 from slurm_elastic.policies.launch.trial import Step
 from slurm_elastic.sandbox.cluster import Sandbox
 
-CLI = (sys.executable, "-m", "slurm_elastic.cli.main")
+CLI = (sys.executable, "-P", "-m", "slurm_elastic.cli.main")
 LIMIT = 400.0
 NAMESPACES = ("unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child")
 

@@ -64,7 +64,14 @@ def masquerade(network: Network) -> None:
 @contextmanager
 def hub(site: Sandbox, place: Path) -> Iterator[None]:
     """slurm-elastic-hub, root's, until the end of the block."""
-    words = [sys.executable, "-m", "slurm_elastic.cli.hub", "--config", str(site.layout.config)]
+    words = [
+        sys.executable,
+        "-P",
+        "-m",
+        "slurm_elastic.cli.hub",
+        "--config",
+        str(site.layout.config),
+    ]
     with (place / "hub.log").open("wb") as log:
         service = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     try:

@@ -56,7 +56,7 @@ def cluster():
 
 def cli(*arguments, env=None):
     return subprocess.run(
-        [sys.executable, "-m", "slurm_elastic.cli.main", "sandbox", *arguments],
+        [sys.executable, "-P", "-m", "slurm_elastic.cli.main", "sandbox", *arguments],
         capture_output=True, text=True, check=False, env=env, timeout=patience(120),
     )  # fmt: skip
 

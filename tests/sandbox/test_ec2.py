@@ -427,7 +427,7 @@ def test_a_front_that_is_not_there_is_a_sandbox_error() -> None:
 
 def program(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "slurm_elastic.sandbox.ec2", *arguments],
+        [sys.executable, "-P", "-m", "slurm_elastic.sandbox.ec2", *arguments],
         capture_output=True, text=True, timeout=patience(120), check=False,
     )  # fmt: skip
 

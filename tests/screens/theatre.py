@@ -18,6 +18,7 @@ from typing import Any
 
 from patience import patience
 
+from tests.screens.place import ROOT
 from tests.screens.player import END
 from tests.screens.situations import commands
 
@@ -127,6 +128,22 @@ def bare(text: str) -> str:
     return "\n".join(line.rstrip() for line in shown.split("\n"))
 
 
+def mounts(directory: Path) -> str:
+    """The shell command that puts ``directory``/root at ROOT.
+
+    A clone that lies below ROOT would be hidden by that mount, so it is bound aside first and
+    then back to its own path.
+    """
+    root, aside = directory / "root", directory / "clone"
+    if not REPO.is_relative_to(ROOT):
+        return f"mount --bind {root} {ROOT}"
+    aside.mkdir()
+    (root / REPO.relative_to(ROOT)).mkdir(parents=True)
+    return (
+        f"mount --bind {REPO} {aside} && mount --bind {root} {ROOT} && mount --bind {aside} {REPO}"
+    )
+
+
 @contextmanager
 def open_theatre(directory: Path) -> Iterator[Theatre]:
     """With a player that has ``directory`` at ROOT, in a mount namespace of its own."""
@@ -141,9 +158,10 @@ def open_theatre(directory: Path) -> Iterator[Theatre]:
         door.bind(str(directory / "door"))
         door.listen(1)
         door.settimeout(patience(120))
-        inside = f"mount --bind {root} /srv && exec {sys.executable} -m tests.screens.player"
+        player = f"exec {sys.executable} -m tests.screens.player {directory / 'door'}"
         space = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "-rm"]
-        command = [*space, "sh", "-c", f"{inside} {directory / 'door'} 2>{directory / 'errors'}"]
+        inside = f"{mounts(directory)} && cd {REPO} && {player} 2>{directory / 'errors'}"
+        command = [*space, "sh", "-c", inside]
         subprocess.run(
             [*tmux, "new-session", "-d", "-s", "screens", "-x", "80", "-y", str(TALL), *command],
             env=environment, cwd=REPO, check=True,

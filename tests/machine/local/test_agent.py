@@ -359,7 +359,14 @@ def daemon(tmp_path, settings):
         for old in processes:
             local_processes.send(old, signal.SIGKILL)
             local_processes.wait_gone([old], patience(10))
-        argv = [sys.executable, "-m", "slurm_elastic.cli.local_agent", "--config", str(config)]
+        argv = [
+            sys.executable,
+            "-P",
+            "-m",
+            "slurm_elastic.cli.local_agent",
+            "--config",
+            str(config),
+        ]
         argv += ["--log-dir", str(tmp_path)]
         processes.append(local_processes.spawn(argv, {}, log=str(tmp_path / "agent.log")))
         eventually(lambda: answers(tmp_path / "local.sock"))
@@ -423,7 +430,7 @@ def test_the_agent_says_what_is_wrong_with_its_configuration(tmp_path, settings)
         .replace(f", socket: {tmp_path}/local.sock", "")
     )
     done = subprocess.run(
-        [sys.executable, "-m", "slurm_elastic.cli.local_agent", "--config", str(path)],
+        [sys.executable, "-P", "-m", "slurm_elastic.cli.local_agent", "--config", str(path)],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 2

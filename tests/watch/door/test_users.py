@@ -428,7 +428,7 @@ def test_the_daemon_answers_users_and_its_lock_and_ledger_are_out_of_their_reach
 ) -> None:
     host = Host(open_path)
     host.ledger.close()
-    command = [sys.executable, "-m", "slurm_elastic.cli.daemon", "--config", str(host.file)]
+    command = [sys.executable, "-P", "-m", "slurm_elastic.cli.daemon", "--config", str(host.file)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as daemon:
         try:
             wait_for(lambda: answers_at(host.config.read_socket) or daemon.poll() is not None)
@@ -462,7 +462,7 @@ def test_a_socket_that_cannot_be_made_does_not_stop_the_daemon(open_path: Path) 
     host.ledger.close()
     text = host.file.read_text()
     host.file.write_text(f"{text}users: {{socket: {open_path}/nowhere/read.sock}}\n")
-    command = [sys.executable, "-m", "slurm_elastic.cli.daemon", "--config", str(host.file)]
+    command = [sys.executable, "-P", "-m", "slurm_elastic.cli.daemon", "--config", str(host.file)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as daemon:
         assert daemon.stderr is not None
         for line in daemon.stderr:

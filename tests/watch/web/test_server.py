@@ -288,7 +288,7 @@ def test_a_unix_socket_is_its_owners_and_a_groups(tmp_path: Path) -> None:
 def test_the_command_serves_what_the_commands_print(tmp_path: Path) -> None:
     file, sock = config_file(tmp_path), tmp_path / "page.sock"
     busy_ledger(tmp_path / "ledger.db").close()
-    command = [sys.executable, "-m", "slurm_elastic.cli.main", "--config", str(file), "web"]
+    command = [sys.executable, "-P", "-m", "slurm_elastic.cli.main", "--config", str(file), "web"]
     process = subprocess.Popen(
         [*command, "--listen", str(sock)],
         stdout=subprocess.PIPE,
@@ -324,7 +324,7 @@ def test_without_a_place_it_listens_at_a_socket_of_the_users_own(
         "XDG_RUNTIME_DIR": str(open_path / runtime) if runtime else "",
         "TMPDIR": str(open_path),
     }
-    command = [sys.executable, "-m", "slurm_elastic.cli.main", "--config"]
+    command = [sys.executable, "-P", "-m", "slurm_elastic.cli.main", "--config"]
     with subprocess.Popen(
         [*command, str(config_file(open_path)), "web"],
         env={**os.environ, **there}, stdout=subprocess.PIPE, text=True,
@@ -418,7 +418,7 @@ def _at_desk(port: int, name: str) -> tuple[int, bytes] | None:
 
 
 def test_it_answers_at_the_address_that_it_prints(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "slurm_elastic.cli.main", "--config"]
+    command = [sys.executable, "-P", "-m", "slurm_elastic.cli.main", "--config"]
     with subprocess.Popen(
         [*command, str(config_file(tmp_path)), "web", "--listen", "127.0.0.2:0"],
         stdout=subprocess.PIPE,
