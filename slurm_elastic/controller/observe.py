@@ -176,6 +176,7 @@ class PoolNodes:
             name=self.pool.name,
             rules=self._rules,
             room=self._room(),
+            total_room=None if self.pool.max_booting is None else self._total_room(),
             stop=stop,
             idle=self.idle,
             # The journal names no more nodes than a policy could ask for.
@@ -225,11 +226,13 @@ class PoolNodes:
         return len(taken)
 
     def _room(self) -> int:
+        total, at_once = self._total_room(), self.pool.max_booting
+        return total if at_once is None else max(min(total, at_once - len(self.booting)), 0)
+
+    def _total_room(self) -> int:
         most = self._view.pool_nodes.get(self.pool.name, self.pool.max_nodes)
         there = len(self._idle) + len(self.taken) + len(self.booting)
-        left = len(self.off) if most is None else min(len(self.off), most - there)
-        at_once = self.pool.max_booting
-        return max(left if at_once is None else min(left, at_once - len(self.booting)), 0)
+        return max(len(self.off) if most is None else min(len(self.off), most - there), 0)
 
     def _sort(self, node: SlurmNode) -> None:
         name, where = node.name, phase(node)

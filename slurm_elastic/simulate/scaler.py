@@ -8,6 +8,7 @@ from slurm_elastic.policies.growth.capacity import Demand, Growth, Slurm, Waitin
 from slurm_elastic.policies.growth.guarded import grown_by
 from slurm_elastic.policies.growth.release import Flagged
 from slurm_elastic.policies.growth.scaling import (
+    HeadRoom,
     counts_once,
     covers,
     excess,
@@ -130,10 +131,15 @@ class Grower:
         if isinstance(self.policy, Slurm):
             return []
         may = {index for index, _ in pools}
-        rooms = [machines.room_now() if index in may else 0 for index, machines in self.growing]
         head = head_deficit(
-            (index, self.needs[index][queue[0]], machines.idle, room)
-            for (index, machines), room in zip(self.growing, rooms, strict=True)
+            HeadRoom(
+                index,
+                self.needs[index][queue[0]],
+                machines.idle,
+                machines.room_now() if index in may else 0,
+                machines.room(),
+            )
+            for index, machines in self.growing
         )
         return [] if head is None else [head]
 

@@ -599,3 +599,16 @@ def test_a_zone_that_is_dear_for_minutes_is_bought_but_for_these(tmp_path: Path)
     (pool,) = (pool for pool in row["figures"]["pools"] if pool["name"] == "compute")
     assert pool["on_demand"] == 0
     assert pool["spot"] / pool["billed_hours"] < 0.06
+
+
+@pytest.mark.parametrize("history", ["starve.swf", "starve2.swf"])
+def test_a_pool_with_a_small_max_booting_starves_no_job(history: str, tmp_path: Path) -> None:
+    """The second history pays idle machines for a day if the first job does not start."""
+    folder, out = DATA / "growth-starves", tmp_path / "out.json"
+    growths = ("slurm", "on_demand", "bursts", "group_bursts", "ratio", "semi_elastic")
+    asked = ["simulate", "--workload", str(folder / history), "--json", str(out)]
+    policies = ",".join(f"{growth}+idle(600)" for growth in growths)
+    assert main(["--config", str(folder / "starve3.yaml"), *asked, "--compare", policies]) == 0
+    rows = [row["figures"] for row in json.loads(out.read_text())["rows"]]
+    assert [row["unserved"] for row in rows] == [0] * len(growths)
+    assert all(row["cost"] < 5 * rows[0]["cost"] for row in rows)

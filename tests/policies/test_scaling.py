@@ -6,12 +6,16 @@ from collections import Counter
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from slurm_elastic.policies.growth.capacity import (
+    AnyGrowth,
     Bursts,
+    GroupBursts,
     Growth,
     OnDemand,
+    Ratio,
     SemiElastic,
     Slurm,
     SteadyStream,
@@ -20,6 +24,7 @@ from slurm_elastic.policies.growth.dealing import split_demand
 from slurm_elastic.policies.growth.release import Delayed, Flagged, Idle, IdleOrder
 from slurm_elastic.policies.growth.scaling import (
     GroupSnapshot,
+    HeadRoom,
     IdleInstance,
     PendingJob,
     PoolRules,
@@ -38,6 +43,9 @@ from slurm_elastic.policies.growth.scaling import (
 from slurm_elastic.policies.money.bounds import Bounds, Spent, Window
 from tests.simulate.test_replay import T, moments
 
+ALL_GROWTHS: tuple[AnyGrowth, ...] = (
+    OnDemand(), Bursts(), GroupBursts(), Ratio(), SemiElastic(), SteadyStream(),
+)  # fmt: skip
 RULES = PoolRules(growth=OnDemand(), release=Idle(60))
 
 
@@ -47,6 +55,10 @@ def pool(name: str = "burst", rules: PoolRules = RULES, **fields: object) -> Poo
 
 def job(number: int, *pools: str, nodes: int = 1, limit: int = 600, times: int = 1) -> PendingJob:
     return PendingJob(number, nodes, limit, T, pools or ("burst",), times)
+
+
+def machines(count: int) -> tuple[IdleInstance, ...]:
+    return tuple(IdleInstance(f"n{i}", T - 9, T - 9) for i in range(count))
 
 
 def now(
@@ -286,17 +298,51 @@ def test_what_is_idle_goes_once_nothing_waits() -> None:
 @pytest.mark.parametrize(
     ("pools", "lacks"),
     [
-        ([("a", 3, 1, 2)], ("a", 2)),
-        ([("a", 3, 1, 1)], None),
-        ([("a", 3, 1, 1), ("b", 3, 0, 3)], ("b", 3)),
-        ([("a", 3, 0, 3), ("b", 3, 3, 0)], None),
+        ([("a", 3, 1, 2, 2)], ("a", 2)),
+        ([("a", 3, 1, 1, 1)], None),
+        ([("a", 3, 1, 1, 1), ("b", 3, 0, 3, 3)], ("b", 3)),
+        ([("a", 3, 0, 3, 3), ("b", 3, 3, 0, 0)], None),
+        # As many as may boot now, in the pool that could hold the job in the end.
+        ([("a", 4, 2, 0, 0), ("b", 4, 1, 1, 3)], ("b", 1)),
+        ([("a", 4, 1, 2, 3), ("b", 4, 0, 4, 4)], ("a", 2)),
+        # None may boot in the first now.
+        ([("a", 4, 1, 0, 3), ("b", 4, 0, 4, 4)], ("b", 4)),
+        ([("a", 4, 1, 2, 2)], None),
         ([], None),
     ],
 )
 def test_the_head_gets_what_it_lacks_where_there_is_room_for_all_of_it(
-    pools: list[tuple[str, int, int, int]], lacks: tuple[str, int] | None
+    pools: list[tuple[str, int, int, int, int]], lacks: tuple[str, int] | None
 ) -> None:
-    assert head_deficit(pools) == lacks
+    assert head_deficit(HeadRoom(*row) for row in pools) == lacks
+
+
+@given(st.integers(1, 3), st.integers(2, 6), st.sampled_from(ALL_GROWTHS))
+def test_a_job_larger_than_max_booting_gets_all_its_machines_look_by_look(
+    at_once: int, nodes: int, growth: AnyGrowth
+) -> None:
+    """The small pool takes a part of the first growth, which serves nobody there."""
+    rules = replace(RULES, growth=growth)
+    idle, covered = {"small": 0, "large": 0}, ()
+    room = {"small": nodes - 1, "large": nodes}
+    for _ in range(2 * nodes + 2):
+        off = {name: room[name] - idle[name] for name in room}
+        pools = (
+            pool("small", rules, room=off["small"], idle=machines(idle["small"])),
+            pool(
+                "large",
+                rules,
+                room=min(off["large"], at_once),
+                total_room=off["large"],
+                idle=machines(idle["large"]),
+            ),
+        )
+        queue = (job(1, "small", "large", nodes=nodes),)
+        ((_, plan),) = split_demand(now(*pools, queue=queue, covered=covered))
+        covered = plan.covered
+        for start in plan.starts:
+            idle[start.pool] += start.machines
+    assert idle["large"] >= nodes
 
 
 def test_a_job_of_one_node_starts_when_the_first_machine_is_free() -> None:

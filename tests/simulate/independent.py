@@ -262,9 +262,9 @@ class Independent(Queue):
                 count -= min(count, rooms[pool])
         elif stands:
             head = {pool: self.need(queue[0], pool) - idle[pool] for pool in growing}
-            fitting = [pool for pool in growing if head[pool] <= rooms[pool]]
+            fitting = [p for p in growing if rooms[p] and head[p] <= self.site.room(p)]
             if fitting and all(lacks > 0 for lacks in head.values()):
-                self.launch_ahead(fitting[0], head[fitting[0]])
+                self.launch_ahead(fitting[0], min(head[fitting[0]], rooms[fitting[0]]))
 
     def room_now(self, pool: int) -> int:
         """As many machines as a growth policy may ask of it."""

@@ -10,6 +10,7 @@ from simulate.histories import histories
 from slurm_elastic.policies.growth.capacity import (
     AnyGrowth,
     Bursts,
+    GroupBursts,
     OnDemand,
     Ratio,
     SemiElastic,
@@ -178,3 +179,21 @@ def test_the_books_hold_when_machines_are_lost_that_wait_for_their_turn(
     pool = replace(POOL, machines=9, spot=spot, max_booting=2, min_idle=least)
     outcome = ran(history, pool, growth=growth)
     assert [end for end in outcome.runs.ended if end < 0] == []
+
+
+@given(
+    sizes=st.lists(st.integers(1, 5), min_size=1, max_size=6),
+    gaps=st.lists(st.integers(0, 400), min_size=6, max_size=6),
+    at_once=st.tuples(st.sampled_from((None, 1, 2)), st.sampled_from((None, 1, 3))),
+    growth=st.sampled_from((OnDemand(), Bursts(), GroupBursts(), Ratio(), SemiElastic())),
+)
+def test_every_job_that_one_pool_could_hold_starts(
+    sizes: list[int], gaps: list[int], at_once: tuple[int | None, int | None], growth: AnyGrowth
+) -> None:
+    """However few machines may boot at a time, and though the pools share out what was wanted."""
+    at = [sum(gaps[:i]) for i in range(len(sizes))]
+    history = jobs(*((t, 200, nodes) for t, nodes in zip(at, sizes, strict=True)))
+    small = replace(POOL, name="small", machines=2, max_booting=at_once[0])
+    large = replace(POOL, name="large", machines=5, max_booting=at_once[1])
+    engine = Engine(history, Scenario(pools=(small, large), growth=growth))
+    assert engine.run().figures.unserved == 0

@@ -70,6 +70,7 @@ def _remaining(moment: GroupSnapshot, plan: ScalingPlan) -> Iterable[PoolSnapsho
             # Warm machines are seen to once, with the first jobs.
             rules=replace(pool.rules, min_idle=0),
             room=pool.room - started,
+            total_room=None if pool.total_room is None else pool.total_room - started,
             idle=idle[of_idle:],
             taken=tuple(node for node in pool.taken if node not in gone),
             booting=pool.booting - of_booting,

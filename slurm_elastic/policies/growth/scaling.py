@@ -8,7 +8,7 @@ measurement. Its parts (``spread``, ``excess``, ``shortfall``) are the simulator
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from msgspec import Struct
 
@@ -73,15 +73,17 @@ class PoolRules(Struct, frozen=True, kw_only=True):
 
 class PoolSnapshot(Struct, frozen=True, kw_only=True):
     """One pool as measured. ``room``: machines that could be started, were it not for ``stop``,
-    which says why none may; ``taken``: nodes with jobs that are up and may be flagged;
-    ``promised``: other machines with jobs, and those that waiting jobs will get. Among all these
-    none is on its way down. ``running`` counts jobs; ``free`` has, where the growth policy asks,
-    when each machine may be free.
+    which says why none may; ``total_room``: likewise, but over several looks, as the pool's
+    ``max_booting`` bounds how many boot at a time (None: as many as ``room``); ``taken``: nodes
+    with jobs that are up and may be flagged; ``promised``: other machines with jobs, and those that
+    waiting jobs will get. Among all these none is on its way down. ``running`` counts jobs;
+    ``free`` has, where the growth policy asks, when each machine may be free.
     """
 
     name: str
     rules: PoolRules
     room: int = 0
+    total_room: int | None = None
     stop: str | None = None
     idle: tuple[IdleInstance, ...] = ()
     taken: tuple[str, ...] = ()
@@ -209,19 +211,33 @@ def spread(count: int, rooms: Iterable[tuple[T, int]]) -> list[tuple[T, int]]:
     return parts
 
 
-def head_deficit(pools: Iterable[tuple[T, int, int, int]]) -> tuple[T, int] | None:
-    """The machines that the first job lacks in the first pool that could hold it, asked where
-    nothing runs or boots. ``pools``: each with the machines that the job needs of it, those idle,
-    and its room.
+class HeadRoom(NamedTuple, Generic[T]):
+    """The machines of one pool for the first job. The job ``needs`` so many of them. ``idle`` ones
+    are up, ``room`` more may start now, and ``total_room`` more may start one after the other.
+    """
 
-    A job runs within one pool: a growth that was shared out over several, or that bounds have left
-    less of, gives it idle machines that are of no use to it, and would keep it waiting for ever.
+    pool: T
+    needs: int
+    idle: int
+    room: int
+    total_room: int
+
+
+def head_deficit(pools: Iterable[HeadRoom[T]]) -> tuple[T, int] | None:
+    """The machines to start now for the first job, in the first pool that could ever hold it, asked
+    when nothing runs or boots.
+
+    A job runs within one pool. If a growth is shared out over several pools, or if bounds cut it,
+    no pool has enough machines for the job. Without this function the job would wait for ever.
     """
     rows = list(pools)
-    if any(idle >= need for _, need, idle, _ in rows):
+    if any(row.idle >= row.needs for row in rows):
         return None
-    lacks = ((pool, need - idle) for pool, need, idle, room in rows if need - idle <= room)
-    return next(lacks, None)
+    # The pool's max_booting may admit fewer machines at a time than the job lacks. The next looks
+    # start the others. To ask for all of them at once would ask for ever.
+    lacks = ((row, row.needs - row.idle) for row in rows if row.room > 0)
+    fitting = ((row.pool, min(lack, row.room)) for row, lack in lacks if lack <= row.total_room)
+    return next(fitting, None)
 
 
 def excess(growth: AnyGrowth, demand: Demand) -> int:
@@ -302,11 +318,17 @@ def _head_start(now: GroupSnapshot) -> tuple[ScaleUp, ...]:
     idles = holds_back(now.growth) and not any(pool.booting for pool in now.pools)
     if not idles or not now.queue or now.running:
         return ()
-    need, rooms = now.queue[0].nodes, dict(_rooms(now))
-    head = head_deficit((p.name, need, len(p.idle), rooms.get(p.name, 0)) for p in now.pools)
+    needs = now.queue[0].nodes
+    head = head_deficit(_head_room(pool, needs) for pool in now.pools)
     if head is None:
         return ()
-    return (ScaleUp(*head, f"nothing runs, and the head needs {need} machines of one pool"),)
+    return (ScaleUp(*head, f"nothing runs, and the head needs {needs} machines of one pool"),)
+
+
+def _head_room(pool: PoolSnapshot, needs: int) -> HeadRoom[str]:
+    room = 0 if pool.stop else pool.room
+    total = room if pool.stop or pool.total_room is None else pool.total_room
+    return HeadRoom(pool.name, needs, len(pool.idle), room, total)
 
 
 def _rooms(now: GroupSnapshot) -> list[tuple[str, int]]:
