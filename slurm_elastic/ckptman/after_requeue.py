@@ -31,8 +31,6 @@ _WAITS = frozenset({"", "None", "Priority", "Resources", "BeginTime", "Dependenc
                     "QOSMaxCpuPerUserLimit", "JobArrayTaskLimit"})  # fmt: skip
 """Reasons of a pending job that pass by themselves, or that its user has a hand in."""
 _USERS = frozenset({"JobHeldUser", "Dependency"})
-_LAUNCH_FAILED = "launch failed requeued held"
-"""Slurm's reasons for a job that it holds because a node could not start it."""
 _HINTS = {
     "JobHeldAdmin": "an administrator holds it, `scontrol release` lets it go on",
     "JobHoldMaxRequeue": "Slurm holds it after too many failed starts, `scontrol release` lets it"
@@ -171,14 +169,7 @@ def _is_slurms_hold(job: SlurmJob) -> bool:
     """Whether Slurm holds it by itself, not a person. A run that we stopped, and that Slurm itself
     requeued for its exit code, is held by its own rule.
     """
-    if job.is_held_by_slurm:
-        return True
-    # The words of a failed launch stay when an administrator holds that job, too (22.05, measured).
-    if job.reason == "JobHeldAdmin":
-        return False
-    # 22.05 gives a failed launch the reason JobHeldUser, and these words beside it (measured).
-    words = (job.reason.replace("_", " "), job.description.replace("_", " "))
-    return job.reason == "BadConstraints" or _LAUNCH_FAILED in words
+    return job.is_held_by_slurm or job.wait_reason.row.may_free
 
 
 def _report(site: Site, move: Migration, job: SlurmJob) -> Migration:

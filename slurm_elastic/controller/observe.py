@@ -22,7 +22,8 @@ from slurm_elastic.policies.growth.scaling import (
     PendingJob,
     PoolSnapshot,
 )
-from slurm_elastic.policies.launch.verdict import could_run, is_kept, need
+from slurm_elastic.policies.launch.verdict import could_run, need
+from slurm_elastic.policies.launch.waiting import is_counted
 from slurm_elastic.policies.money.account_budgets import Overdrawn, barring
 from slurm_elastic.policies.nodes.node_state import Phase, is_busy, is_down, is_drained, phase
 from slurm_elastic.state.ledger import Machine
@@ -291,7 +292,7 @@ def _pending(site: Site, view: Observation, pools: Sequence[Pool]) -> list[Pendi
     """Jobs that wait for nodes, the one that comes first first."""
     found = []
     for job in _in_order(view.jobs):
-        if "PENDING" in job.states and not is_kept(job, view.at):
+        if "PENDING" in job.states and is_counted(job, view.at):
             bar = barring(view.over, job.account, job.user)
             mine = [p for p in pools if bar is None or not site.is_public(p)]
             able = tuple(pool.name for pool in mine if _could(site, job, pool))

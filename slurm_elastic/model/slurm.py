@@ -7,21 +7,9 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
-ON_NODES = frozenset({"RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED"})
-"""States of a job that has nodes."""
+from slurm_elastic.model.slurm_words import job_states, pending_reasons
 
-ENDED = frozenset(
-    {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL",
-     "DEADLINE", "PREEMPTED", "REVOKED"}
-)  # fmt: skip
-"""States that a job ends in; one that is requeued from such a state is PENDING beside it."""
-
-HOLDS_ITSELF = frozenset({"REQUEUE_HOLD", "SPECIAL_EXIT"})
-"""States beside PENDING of a job that Slurm has requeued and held by itself as its script ended: by
-``--requeue=expedite`` without a failed epilog (25.11 and later), and by RequeueExitHold. Its reason
-is JobHeldUser, like a user's hold; ``scontrol requeuehold`` leaves PENDING alone (measured).
-"""
-
+ON_NODES, ENDED = job_states.ON_NODES, job_states.ENDED
 REQUEUE_HOLD = 130.0
 """Seconds: no requeue's begin time is farther off (121 s on 22.05)."""
 
@@ -164,22 +152,29 @@ class SlurmJob(Struct, frozen=True, kw_only=True, gc=False):
         """Before this (Unix time) a pending job may not start. For one that is held Slurm does not
         say it (22.05, measured), nor does ``start`` then.
         """
-        if self.eligible or self.reason.startswith("JobHeld"):
-            return self.eligible
-        return self.start
+        return self.eligible if self.eligible or self.wait_reason.is_held else self.start
+
+    @property
+    def wait_reason(self) -> pending_reasons.Reason:
+        """The reason for which it is pending, with its row of the table of reasons."""
+        return pending_reasons.reason_of(self.reason, self.description)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it starts only after somebody has released it."""
+        return self.wait_reason.is_held or not self.states.isdisjoint(job_states.HOLDS)
 
     @property
     def is_held_by_slurm(self) -> bool:
-        """Whether Slurm holds it since its script has ended, and nobody has put a hold on it."""
-        return bool(self.states & HOLDS_ITSELF) and self.reason != "JobHeldAdmin"
+        """Whether Slurm holds it since its script has ended, by ``--requeue=expedite`` without a
+        failed epilog (25.11 and later) or by RequeueExitHold, and nobody has put a hold on it. The
+        reason is JobHeldUser then; ``scontrol requeuehold`` leaves PENDING alone (measured).
+        """
+        return not self.states.isdisjoint(job_states.HOLDS) and not self.wait_reason.is_by_admin
 
     def is_requeue_hold(self, now: float) -> bool:
         """Whether the begin time of a pending job is not its user's, but comes from a requeue."""
-        return (
-            self.restarts > 0
-            and now < self.begin <= now + REQUEUE_HOLD
-            and not self.is_held_by_slurm
-        )
+        return self.restarts > 0 and now < self.begin <= now + REQUEUE_HOLD and not self.is_held
 
     @property
     def label(self) -> str:

@@ -15,12 +15,11 @@ from slurm_elastic.policies.launch.verdict import (
     Verdict,
     could_run,
     grouped,
-    is_kept,
     most_nodes,
     need,
-    told_by_slurm,
     verdicts,
 )
+from slurm_elastic.policies.launch.waiting import is_counted, sentence
 from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
 
 POOL = Pool(
@@ -113,7 +112,7 @@ def changed(job: SlurmJob = JOB, **fields: Any) -> SlurmJob:
         (UNLISTED, "filter", "scontrol update jobid=7 partition=static,burst"),
         (changed(reason="Dependency"), "kept", "Dependency: it waits for the jobs that it depends"),
         (changed(reason="DependencyNeverSatisfied"), "kept", "never starts"),
-        (changed(reason="QOSMaxJobsPerUserLimit"), "kept", "a limit of its QOS is reached"),
+        (changed(reason="QOSMaxJobsPerUserLimit"), "kept", "has as much as the QOS allows"),
         (changed(reason="BeginTime", start=2000.0), "kept", "its begin time has not come"),
         (changed(reason="JobHeldUser"), "kept", "held by its user"),
         (
@@ -127,7 +126,7 @@ def changed(job: SlurmJob = JOB, **fields: Any) -> SlurmJob:
             JOB, "slurm",
             "Slurm has not asked for a machine yet: Priority: jobs with a higher priority",
         ),
-        (changed(reason="Odd"), "slurm", "Odd (squeue(1), JOB REASON CODES)"),
+        (changed(reason="Odd"), "slurm", "Odd: see squeue(1), JOB REASON CODES"),
         (changed(reason=""), "slurm", "slurmctld has not looked at it yet"),
     ],
 )  # fmt: skip
@@ -219,13 +218,13 @@ def test_dollars_and_the_pools_own_limit_bound_its_nodes() -> None:
 
 def test_a_begin_time_keeps_a_job_until_it_comes() -> None:
     later = changed(reason="BeginTime", start=2000.0)
-    assert (is_kept(later, 1999), is_kept(later, 2000)) == (True, False)
-    assert not is_kept(changed(reason="Resources"), 0)
+    assert (is_counted(later, 1999), is_counted(later, 2000)) == (False, True)
+    assert is_counted(changed(reason="Resources"), 0)
 
 
 def test_what_slurm_adds_to_its_reason_is_told() -> None:
     job = changed(reason="ReqNodeNotAvail", description="UnavailableNodes:g1")
-    assert told_by_slurm(job).endswith("is not available (UnavailableNodes:g1)")
+    assert sentence(job).endswith("is not available (UnavailableNodes:g1)")
 
 
 # at the very bounds
@@ -385,8 +384,8 @@ def test_a_requeued_job_is_told_when_slurm_starts_it() -> None:
 
 def test_a_script_whose_error_nobody_knows_is_held_for_an_error() -> None:
     held = changed(reason="JobHeldUser", states=frozenset({"PENDING", "REQUEUE_HOLD"}))
-    assert "since its script ended with an error (" in told_by_slurm(held)
+    assert "since its script ended with an error (" in sentence(held)
 
 
 def test_a_reason_that_slurm_has_not_yet_is_no_reason() -> None:
-    assert told_by_slurm(changed(reason="None")) == told_by_slurm(changed(reason=""))
+    assert sentence(changed(reason="None")) == sentence(changed(reason=""))

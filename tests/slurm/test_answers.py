@@ -68,10 +68,11 @@ def test_when_a_job_may_start_and_when_it_is_thought_to() -> None:
     assert (job.start, job.begin) == (1826713878, 1795177882)
     held = {"state_reason": "JobHeldAdmin", "start_time": 1826713878, "eligible_time": 0}
     assert job_of(OLD_JOB | held).begin == 0.0
-    new = {"eligible_time": num(1700000121), "state_description": "launch failed requeued held"}
-    job = job_of(NEW_JOB | new)
-    assert job.is_requeue_hold(1700000000.0)
-    assert job.description == "launch failed requeued held"
+    requeued = NEW_JOB | {"eligible_time": num(1700000121)}
+    assert job_of(requeued).is_requeue_hold(1700000000.0)
+    failed = job_of(requeued | {"state_description": "launch failed requeued held"})
+    assert failed.description == "launch failed requeued held"
+    assert not failed.is_requeue_hold(1700000000.0), "it is held: no time ends that"
 
 
 def test_when_slurm_ends_a_run_that_it_preempts() -> None:

@@ -17,47 +17,11 @@ from msgspec import Struct
 from slurm_elastic.base.units import brief
 from slurm_elastic.model.cluster import Market, Pool
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
+from slurm_elastic.policies.launch.waiting import is_counted, sentence
 from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
 from slurm_elastic.policies.nodes.node_state import is_busy, is_down, is_drained
 from slurm_elastic.policies.nodes.out_of_service import ill
 
-_OF_ACCOUNTS = ("Assoc", "AccountNotAllowed")
-_KEPT = (
-    *_OF_ACCOUNTS, "BadConstraints", "BurstBuffer", "Cleaning",
-    "Deadline", "Dependency", "FedJobLock", "Invalid", "JobArrayTaskLimit", "JobHeld",
-    "JobLaunchFailure", "Licenses", "MaxMemPerLimit", "MaxRequeue", "OutOfMemory", "Partition",
-    "Prolog", "QOS", "Reservation", "SystemFailure",
-)  # fmt: skip
-"""How the reasons (squeue(1), JOB REASON CODES) begin for which a job would start on no machine,
-however many there were. PartitionConfig and the like say that it fits none of the partition.
-"""
-_WORDS: Mapping[str, str] = {
-    "AccountNotAllowed": "its account may not use the partition",
-    "Assoc": "a limit of its account or user is reached (sacctmgr show assoc)",
-    "BadConstraints": "no node of its partitions has what it asks for",
-    "BeginTime": "its begin time has not come",
-    "Dependency": "it waits for the jobs that it depends on",
-    "DependencyNeverSatisfied": "a job that it depends on failed, so it never starts",
-    "InvalidAccount": "Slurm does not know its account",
-    "InvalidQOS": "Slurm does not know its QOS",
-    "JobArrayTaskLimit": "as many tasks of its array run as it allows",
-    "JobHeld": "it is held (scontrol release)",
-    "JobHeldAdmin": "an admin holds it",
-    "JobHeldUser": "it is held by its user (scontrol release)",
-    "Licenses": "it waits for licences",
-    "MaxRequeue": "it was requeued too often, and is held (scontrol release)",
-    "PartitionDown": "the partition takes no job to its nodes",
-    "PartitionInactive": "the partition is inactive",
-    "PartitionNodeLimit": "it asks for more nodes than the partition allows",
-    "PartitionTimeLimit": "its time limit is over the partition's",
-    "Priority": "jobs with a higher priority come first",
-    "QOS": "a limit of its QOS is reached (sacctmgr show qos)",
-    "QOSNotAllowed": "its QOS may not use the partition",
-    "ReqNodeNotAvail": "a node that it needs is not available",
-    "Reservation": "it waits for its reservation",
-    "Resources": "it waits for nodes that are busy, or on their way",
-}
-"""Reasons of squeue(1) in plain words, by how they begin; the longest counts."""
 _GRES = re.compile(r"(?:gres[:/])?(?P<name>[\w.-]+(?::[A-Za-z_][\w.-]*)?)(?:[:=](?P<count>\d+))?")
 _NO_GRES = frozenset({"cpu", "mem", "node", "billing", "energy", "license"})
 """Kinds of trackable resources that are no gres, but stand in the same fields."""
@@ -146,31 +110,8 @@ def _first(question: _Question) -> Verdict:
         why = predicate(question)
         if why:
             return Verdict(cloud=pool.cloud, pool=pool.name, predicate=name, reason=why)
-    told = f"Slurm has not asked for a machine yet: {told_by_slurm(question.job)}"
+    told = f"Slurm has not asked for a machine yet: {sentence(question.job)}"
     return Verdict(cloud=pool.cloud, pool=pool.name, predicate="slurm", reason=told)
-
-
-def is_kept(job: SlurmJob, at: float) -> bool:
-    """Whether something else than machines keeps the job."""
-    if job.reason == "BeginTime":
-        # Slurm leaves the reason there when the time has come.
-        return job.start > at
-    return job.is_held_by_slurm or job.reason.startswith(_KEPT)
-
-
-def told_by_slurm(job: SlurmJob) -> str:
-    """Slurm's reason for which the job is pending, with what it means."""
-    reason = job.reason
-    if reason in ("", "None"):
-        return "slurmctld has not looked at it yet"
-    if job.is_held_by_slurm:
-        return (
-            f"Slurm holds it since its script ended with {job.exit_code or 'an error'}"
-            " (--requeue=expedite or RequeueExitHold); scontrol release starts it again"
-        )
-    key = max((k for k in _WORDS if reason.startswith(k)), key=len, default=None)
-    words = f"{reason}: {_WORDS[key]}" if key else f"{reason} (squeue(1), JOB REASON CODES)"
-    return f"{words} ({job.description})" if job.description else words
 
 
 def could_run(job: SlurmJob, pool: Pool) -> bool:
@@ -287,8 +228,7 @@ def _not_in(what: str, own: str, allowed: Collection[str], question: _Question) 
     """Why ``own`` is not among those that the cloud lets in; empty where it is."""
     # Slurm has let the job in itself, by the account's parent perhaps, unless its reason says
     # otherwise.
-    refused = (*_OF_ACCOUNTS, "QOSNot", "Inv")
-    let_in = question.listed and not question.job.reason.startswith(refused)
+    let_in = question.listed and not question.job.wait_reason.row.is_refusal
     if let_in or not allowed or own.lower() in {name.lower() for name in allowed}:
         return ""
     names = ", ".join(sorted(allowed))
@@ -346,7 +286,7 @@ def _unlisted(question: _Question) -> str:
 
 def _kept(question: _Question) -> str:
     job, now = question.job, question.asker.now
-    return told_by_slurm(job) if is_kept(job, now) and not job.is_requeue_hold(now) else ""
+    return "" if is_counted(job, now) or job.is_requeue_hold(now) else sentence(job)
 
 
 def _requeued(question: _Question) -> str:

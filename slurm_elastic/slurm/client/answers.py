@@ -19,7 +19,8 @@ from typing import Any
 from msgspec import Struct
 
 from slurm_elastic.base.hostlist import expand
-from slurm_elastic.model.slurm import ENDED, HOLDS_ITSELF, Reservation, SlurmJob, SlurmNode
+from slurm_elastic.model.slurm import ENDED, Reservation, SlurmJob, SlurmNode
+from slurm_elastic.model.slurm_words.job_states import HOLDS
 
 _PAIR = re.compile(r"(\w+)=(\S*)")
 
@@ -124,7 +125,7 @@ def job_states(value: object) -> frozenset[str]:
     """The same of a job, of which 22.05 has one word."""
     found = states(value)
     # What 22.05 has requeued and holds is pending, though its one word does not say so.
-    return found | {"PENDING"} if found and found <= HOLDS_ITSELF else found
+    return found | {"PENDING"} if found and found <= HOLDS else found
 
 
 @functools.lru_cache(maxsize=1024)

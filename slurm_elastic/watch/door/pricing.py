@@ -24,7 +24,8 @@ from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.checkpoint.checkpoint import DEFAULT_MTTI, observed_mtti
 from slurm_elastic.policies.checkpoint.exposure import chance, with_saves, without_saves
-from slurm_elastic.policies.launch.verdict import could_run, is_kept, need
+from slurm_elastic.policies.launch.verdict import could_run, need
+from slurm_elastic.policies.launch.waiting import is_counted
 from slurm_elastic.policies.money.cost_split import paid_until
 from slurm_elastic.policies.nodes.node_state import Phase, is_down, is_drained, phase
 from slurm_elastic.simulate import start_forecast
@@ -192,7 +193,7 @@ def present_of(ask: PriceAsk, seen: Moment, partition: str, nodes: Sequence[Slur
     waiting = [
         job
         for job in seen.jobs
-        if "PENDING" in job.states and partition in job.partitions and not is_kept(job, seen.now)
+        if "PENDING" in job.states and partition in job.partitions and is_counted(job, seen.now)
     ]
     waiting.sort(key=lambda job: (-job.priority, job.submit, job.id))
     queue = (

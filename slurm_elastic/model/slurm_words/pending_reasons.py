@@ -1,0 +1,334 @@
+"""Every reason for which Slurm keeps a job pending: releases 22.05 to 26.05. Pure.
+
+squeue shows a text in the place of the reason if slurmctld has set one. The text is looked up
+first, because it says more: a job of ``scontrol requeuehold`` has the reason JobHeldUser in JSON,
+and only the text "job requeued in held state" in the output of 22.05 (measured).
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+
+from msgspec import Struct
+
+from slurm_elastic.model.slurm_words.rows import Actor, Outlook, ReasonRow
+
+_RELEASE = "scontrol release {job}"
+_WHAT = r"(?:BB|Billing|C[Pp][Uu]|Energy|GRES|License|Mem|Memory|Node|Unknown)"
+"""The resource that a limit is of, as the reasons of limits spell it."""
+
+
+def _passes(
+    pattern: str, meaning: str, *, actor: Actor = Actor.SLURM, advice: str = "",
+    counted: bool = False, refusal: bool = False,
+) -> ReasonRow:  # fmt: skip
+    """A reason that ends by itself; ``actor`` may end it earlier."""
+    return ReasonRow(
+        pattern=pattern, outlook=Outlook.STARTS, actor=actor, meaning=meaning, advice=advice,
+        is_counted=counted, is_refusal=refusal,
+    )  # fmt: skip
+
+
+def _held(
+    pattern: str, actor: Actor, meaning: str, advice: str = _RELEASE, *, may_free: bool = False
+) -> ReasonRow:
+    return ReasonRow(
+        pattern=pattern, outlook=Outlook.HELD, actor=actor, meaning=meaning, advice=advice,
+        may_free=may_free,
+    )  # fmt: skip
+
+
+def _never(
+    pattern: str, meaning: str, advice: str, *, may_free: bool = False, refusal: bool = False
+) -> ReasonRow:
+    return ReasonRow(
+        pattern=pattern, outlook=Outlook.NEVER, actor=Actor.USER, meaning=meaning, advice=advice,
+        may_free=may_free, is_refusal=refusal,
+    )  # fmt: skip
+
+
+def _leftover(pattern: str, meaning: str) -> ReasonRow:
+    return ReasonRow(
+        pattern=pattern, outlook=Outlook.STARTS, actor=Actor.SLURM, meaning=meaning,
+        is_leftover=True,
+    )  # fmt: skip
+
+
+_UNSEEN = _passes("|None", "slurmctld has not looked at it yet", counted=True)
+_BEGIN_TIME = _passes("BeginTime", "its begin time has not come", counted=True)
+_QUEUE = (
+    _UNSEEN,
+    _passes("Priority", "jobs with a higher priority come first", counted=True),
+    _passes("Resources", "it waits for nodes that are busy, or on their way", counted=True),
+    _passes("SchedDefer", "slurmctld defers it to its next look at the queue", counted=True),
+    # Which of its nodes are meant decides whether a machine helps; the reason does not say so.
+    _passes(r"ReqNodeNotAvail,? ?", "a node that it needs is not available", counted=True),
+    _passes(
+        r"(?:ReqNodeNotAvail, ?)?(?:UnavailableNodes|Reserved nodes):(?P<nodes>.*)",
+        "a node that it needs is not available", counted=True,
+    ),
+    _passes(
+        r"ReqNodeNotAvail, Reserved for maintenance",
+        "a reservation for maintenance has nodes that it needs", counted=True,
+        actor=Actor.OPERATOR, advice="scontrol show reservation",
+    ),
+    _passes(
+        r"ReqNodeNotAvail, May be reserved.*",
+        "nodes that it needs may be reserved for another job", counted=True,
+    ),
+    _passes(
+        r"Nodes required for job are DOWN, DRAINED.* or reserved for jobs in higher priority"
+        r" partitions",
+        "its nodes are down, drained, or kept for jobs of partitions with a higher priority",
+        counted=True,
+    ),
+    _passes(
+        "NodeDown", "a node that it needs is down", actor=Actor.OPERATOR, advice="sinfo -R",
+        counted=True,
+    ),
+    _BEGIN_TIME,
+    _passes("Dependency", "it waits for the jobs that it depends on"),
+    _passes("Licenses", "it waits for licences", advice="scontrol show licenses"),
+    _passes("JobArrayTaskLimit", "as many tasks of its array run as it allows"),
+    _passes("Cleaning", "Slurm still cleans up after its last run"),
+    _passes("Prolog", "PrologSlurmctld still runs for it"),
+    _passes("FedJobLock", "it waits for the clusters of the federation to agree"),
+    _passes("BlockFreeAction", "it waits until blocks of nodes are free"),
+    _passes("BlockMaxError", "blocks of its nodes are in error", actor=Actor.OPERATOR),
+    _passes("FrontEndDown", "no front-end node is up", actor=Actor.OPERATOR, advice="sinfo -R"),
+    _passes("PowerNotAvail", "the site's power cap leaves no power for it"),
+    _passes("PowerReserved", "a reservation keeps the power that it needs"),
+    _passes("MpiPortsBusy", "all ports for MPI are in use on its nodes"),
+    _passes("NvidiaImexChannels", "all IMEX channels of its nodes are in use"),
+    _passes("MaxPoweredUpNodes", "the partition has as many nodes up as it may have"),
+    _passes("BurstBufferResources", "it waits for space in the burst buffer"),
+    _passes("BurstBufferStageIn|Stage-out in progress", "its files are copied by the burst buffer"),
+    _passes("Reservation", "it waits for its reservation", advice="scontrol show reservation"),
+)  # fmt: skip
+_PARTITIONS = (
+    _passes(
+        "PartitionDown", "the partition takes no job to its nodes", actor=Actor.OPERATOR,
+        advice="scontrol update partitionname=PARTITION state=up",
+    ),
+    _passes(
+        "PartitionInactive", "the partition is inactive", actor=Actor.OPERATOR,
+        advice="scontrol update partitionname=PARTITION state=up",
+    ),
+    _never(
+        "PartitionConfig", "its partition has not what it asks for",
+        "scontrol update jobid={job} partition=PARTITION",
+    ),
+    _never(
+        "PartitionNodeLimit", "it asks for more nodes than the partition allows",
+        "scontrol update jobid={job} numnodes=N",
+    ),
+    _never(
+        "PartitionTimeLimit", "its time limit is over the partition's",
+        "scontrol update jobid={job} timelimit=MINUTES",
+    ),
+    _never(
+        "AccountNotAllowed", "its account may not use the partition",
+        "scontrol update jobid={job} partition=PARTITION", refusal=True,
+    ),
+)  # fmt: skip
+_REQUESTS = (
+    _never(
+        "BadConstraints", "no node of its partitions has what it asks for",
+        "scontrol update jobid={job} with less, then scontrol release {job}", may_free=True,
+    ),
+    _never(
+        "Constraints", "no node of its partitions has what it asks for",
+        "scontrol update jobid={job} with less",
+    ),
+    _never(
+        "DependencyNeverSatisfied", "a job that it depends on failed, so it never starts",
+        "scancel {job}",
+    ),
+    _never("DeadLine", "its deadline has passed", "scancel {job}"),
+    _never(
+        "InvalidAccount", "Slurm does not know its account",
+        "scontrol update jobid={job} account=ACCOUNT", refusal=True,
+    ),
+    _never(
+        "InvalidQOS", "Slurm does not know its QOS", "scontrol update jobid={job} qos=QOS",
+        refusal=True,
+    ),
+    _never(
+        "ReservationInvalid", "its reservation does not exist, or is not for it",
+        "scontrol update jobid={job} reservationname=",
+    ),
+    _never(
+        "MaxMemPerLimit", "it asks for more memory than slurm.conf allows (MaxMemPerCPU or"
+        " MaxMemPerNode)", "scontrol update jobid={job} minmemorynode=MIB",
+    ),
+    _never(
+        r"Invalid burst buffer spec \(.*\)|Could not find burst buffer record"
+        r"|Error managing persistent burst buffers|Burst buffer create_persistent error",
+        "its burst buffer request failed", "scancel {job}, and correct its #BB or #DW lines",
+    ),
+)  # fmt: skip
+_BY_ADMIN = _held("JobHeldAdmin", Actor.OPERATOR, "an admin holds it")
+_HOLDS = (
+    _BY_ADMIN,
+    _held("JobHeldUser", Actor.USER, "it is held by its user (scontrol release)"),
+    _held(
+        "JobHoldMaxRequeue", Actor.OPERATOR,
+        "it was requeued too often, and is held (scontrol release)",
+    ),
+    _held(
+        "job requeued in held state", Actor.USER,
+        "it was put back into the queue and is held (scontrol requeuehold)",
+    ),
+    _held(
+        "job requeued in special exit state", Actor.USER,
+        "Slurm holds it since its script ended with an exit code of RequeueExitHold",
+    ),
+    _held(
+        "launch failed requeued held", Actor.OPERATOR,
+        "Slurm holds it since the Prolog or slurmd of a node failed to start it", may_free=True,
+    ),
+    _held(
+        "launch failure limit exceeded requeued held", Actor.OPERATOR,
+        "Slurm holds it since it failed to start too often", may_free=True,
+    ),
+    _held(
+        "user env retrieval failed requeued held", Actor.OPERATOR,
+        "Slurm holds it since no node could read its user's environment (--get-user-env)",
+        may_free=True,
+    ),
+    _held(
+        r"ReservationDeleted|Reservation (?P<reservation>\S+) was deleted"
+        r"|Reservation (?P<ended>\S+), which this job was running under, has ended",
+        Actor.USER, "Slurm holds it since its reservation is gone",
+        "scontrol update jobid={job} reservationname=, then scontrol release {job}",
+    ),
+    _held(
+        r"BurstBufferOperation|Burst buffer pre_run error|teardown failed: .*",
+        Actor.OPERATOR, "an operation of its burst buffer failed",
+    ),
+    _held(r"MB failed on node (?P<node>.*)", Actor.OPERATOR, "a device of its node failed"),
+)  # fmt: skip
+_LEFTOVERS = (
+    _leftover("NonZeroExitCode", "its last run ended with an error"),
+    _leftover(r"RaisedSignal(?::.*)?", "a signal ended its last run"),
+    _leftover("TimeLimit", "its last run reached its time limit"),
+    _leftover("InactiveLimit", "its last run was inactive for too long"),
+    _leftover("OutOfMemory", "its last run was out of memory"),
+    _leftover("SystemFailure", "its last run ended by a failure of Slurm or of a node"),
+    _leftover("JobLaunchFailure", "its last start failed"),
+)
+_OF_ASSOC = "sacctmgr show assoc"
+_OF_QOS = "sacctmgr show qos"
+_LIMITS = (
+    _passes(
+        rf"AssocGrp(?:{_WHAT}(?:(?:Run)?Minutes)?|CPU(?:Run)?Minutes|Jobs|SubmitJobs|Wall|Cpu)"
+        r"(?:Limit)?",
+        "a limit of its account or user is reached", actor=Actor.SITE, advice=_OF_ASSOC,
+        refusal=True,
+    ),
+    _passes(
+        r"AssocMax(?:SubmitJob|Jobs)Limit|Association(?:Job|Resource)Limit",
+        "a limit of its account or user is reached", actor=Actor.SITE, advice=_OF_ASSOC,
+        refusal=True,
+    ),
+    _never(
+        rf"AssocMax(?:{_WHAT}(?:Minutes)?Per(?:Job|Node)|WallDurationPerJob)(?:Limit)?"
+        r"|AssociationTimeLimit",
+        "it asks for more than its account or user may have in one job",
+        f"scontrol update jobid={{job}} with less ({_OF_ASSOC})", refusal=True,
+    ),
+    _passes(
+        r"AccountingPolicy|Job is at or exceeds association .*",
+        "a limit of its account or user is reached", actor=Actor.SITE, advice=_OF_ASSOC,
+        refusal=True,
+    ),
+    _passes(
+        rf"QOSGrp(?:{_WHAT}(?:(?:Run)?Minutes)?|CPU(?:Run)?Minutes|Jobs|SubmitJobs|Wall|Cpu)"
+        r"(?:Limit)?|QOS(?:Job|Resource)Limit|Job is at or exceeds QOS .*",
+        "a limit of its QOS is reached", actor=Actor.SITE, advice=_OF_QOS,
+    ),
+    _passes(
+        rf"QOSMax(?:{_WHAT}|Jobs|SubmitJob)PerUser(?:Limit)?"
+        rf"|Max(?:{_WHAT}(?:RunMins)?|Jobs|SubmitJobs)Per(?:Account|User)",
+        "its user or account has as much as the QOS allows", actor=Actor.SITE, advice=_OF_QOS,
+    ),
+    _never(
+        rf"QOSMax(?:{_WHAT}(?:Minutes)?Per(?:Job|Node)|WallDurationPerJob)(?:Limit)?|QOSTimeLimit",
+        "it asks for more than its QOS allows in one job",
+        f"scontrol update jobid={{job}} with less ({_OF_QOS})",
+    ),
+    _never(
+        rf"QOSMin{_WHAT}(?:NotSatisfied)?", "it asks for less than its QOS demands of a job",
+        f"scontrol update jobid={{job}} with more ({_OF_QOS})",
+    ),
+    _never(
+        "QOSNotAllowed", "its QOS may not use the partition",
+        "scontrol update jobid={job} qos=QOS", refusal=True,
+    ),
+    _passes(
+        "QOSUsageThreshold", "its account has used too much for its QOS", actor=Actor.SITE,
+        advice=_OF_QOS,
+    ),
+)  # fmt: skip
+REASONS = (*_QUEUE, *_PARTITIONS, *_REQUESTS, *_HOLDS, *_LEFTOVERS, *_LIMITS)
+"""Each reason of these releases matches exactly one row."""
+
+# A machine may help, and growth stops buying for a job that does not start on what was bought.
+UNKNOWN = _passes(".*", "see squeue(1), JOB REASON CODES", counted=True)
+"""The row of a word that a later release has."""
+_COMPILED = tuple((re.compile(row.pattern), row) for row in REASONS)
+
+
+class Reason(Struct, frozen=True, kw_only=True):
+    """One job's reason: its words, and the row that holds for them."""
+
+    words: str
+    row: ReasonRow
+
+    @property
+    def is_held(self) -> bool:
+        return self.row.outlook is Outlook.HELD
+
+    @property
+    def is_by_admin(self) -> bool:
+        return self.row is _BY_ADMIN
+
+    @property
+    def is_begin_time(self) -> bool:
+        return self.row is _BEGIN_TIME
+
+    @property
+    def is_unseen(self) -> bool:
+        """Whether slurmctld has not given a reason yet."""
+        return self.row is _UNSEEN
+
+    @property
+    def is_known(self) -> bool:
+        return self.row is not UNKNOWN
+
+    def advice(self, job: str) -> str:
+        """The command that helps the job of this label; empty if none does."""
+        return self.row.advice.replace("{job}", job)
+
+
+@functools.lru_cache(maxsize=4096)
+def reason_of(reason: str, description: str = "") -> Reason:
+    """``reason`` and ``description`` as ``SlurmJob`` has them."""
+    text = _spaced(description)
+    own, beside = row_of(reason), row_of(text) if text else UNKNOWN
+    # The words of a failed launch stay when an administrator holds that job, too (22.05, measured).
+    if beside is UNKNOWN or own is _BY_ADMIN:
+        return Reason(words=reason, row=own)
+    return Reason(words=text, row=beside)
+
+
+def row_of(words: str) -> ReasonRow:
+    """The row of a reason or text; ``UNKNOWN`` for one of a later release."""
+    text = _spaced(words)
+    return next((row for pattern, row in _COMPILED if pattern.fullmatch(text)), UNKNOWN)
+
+
+def _spaced(words: str) -> str:
+    """A text as slurmctld has it: scontrol writes underscores for its spaces."""
+    return words.replace("_", " ")
