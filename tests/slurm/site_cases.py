@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from slurm_elastic.config import Config, configfile
+from slurm_elastic.slurm.conf import dryrun
 
 ROOT = Path(__file__).parents[1]
 SITES = ROOT / "data" / "sites"
@@ -22,6 +23,10 @@ CLUSTERS = {
     "topology": "weather",
     "private": "clinic",
 }
+ISOLATED = pytest.mark.skipif(
+    dryrun.isolation() is None, reason="no network namespaces here: only the lesser check runs"
+)
+"""The mark of tests that start a throw-away slurmctld."""
 VERSIONS = ((22, 5), (24, 11))
 TOPOLOGY_LINES = (
     "SwitchName=elastic-aws Nodes=pub[1-8],pubgpu[1-2]",

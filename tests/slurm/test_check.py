@@ -23,9 +23,6 @@ from slurm_elastic.slurm.conf.plan import ConfPlan
 from tests.slurm import site_cases
 
 pytestmark = unless("slurmctld")
-isolated = pytest.mark.skipif(
-    dryrun.isolation() is None, reason="no network namespaces here: only the lesser check runs"
-)
 
 
 @pytest.fixture
@@ -77,7 +74,7 @@ def listener() -> Iterator[Listener]:
     one.close()
 
 
-@isolated
+@site_cases.ISOLATED
 @pytest.mark.parametrize("name", site_cases.in_tiers())
 def test_each_site_reads_the_same_with_the_fragment(name: str, root: Path) -> None:
     report = check.check(planned(name, root))
@@ -100,7 +97,7 @@ def listening_site(root: Path, listener: Listener) -> ConfPlan:
     return plan.make(site_cases.config("small", conf))
 
 
-@isolated
+@site_cases.ISOLATED
 def test_no_slurmd_of_the_site_is_contacted(root: Path, listener: Listener) -> None:
     one = listening_site(root, listener)
     wrapper = dryrun.isolation()
@@ -131,7 +128,7 @@ def test_the_hosts_own_network_is_never_touched(namespaces: str, root: Path) -> 
     assert Path("/etc/hosts").read_bytes() == hosts
 
 
-@isolated
+@site_cases.ISOLATED
 def test_check_leaves_nothing_behind(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a directory for temporary files of its own: other checks may run at the same time."""
     mine = root / "tmp"
@@ -154,7 +151,7 @@ def test_slurm_user_gets_only_the_state_directory_of_the_copy(root: Path) -> Non
     assert (root / "seen").read_text().split("\n")[:2] == ["root 755", "slurm 755"]
 
 
-@isolated
+@site_cases.ISOLATED
 def test_a_slurm_without_auth_none_gets_a_munged_of_its_own(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,7 +159,7 @@ def test_a_slurm_without_auth_none_gets_a_munged_of_its_own(
     assert check.check(planned("small", root)).full
 
 
-@isolated
+@site_cases.ISOLATED
 def test_slurmd_timeout_is_read_as_slurmctld_tells_it(root: Path) -> None:
     one = planned("small", root, "SlurmdTimeout=0")
     done = dryrun.run(one.config.slurm, one.site, None, dryrun.isolation() or ())
@@ -171,7 +168,7 @@ def test_slurmd_timeout_is_read_as_slurmctld_tells_it(root: Path) -> None:
     assert answers.slurmd_timeout(f"SlurmdTimeout           = {told}") == 0
 
 
-@isolated
+@site_cases.ISOLATED
 def test_nothing_leaks_from_the_sites_defaults_into_our_nodes(root: Path) -> None:
     one = planned("private", root)
     wrapper = dryrun.isolation()
@@ -209,7 +206,7 @@ def test_a_key_that_slurm_does_not_know_is_named_with_its_line(root: Path) -> No
         check.check(one)
 
 
-@isolated
+@site_cases.ISOLATED
 def test_a_site_that_slurmctld_itself_refuses_gets_the_lesser_check(root: Path) -> None:
     report = check.check(planned("small", root, "PartitionName=odd Nodes=nowhere"))
     assert not report.full
@@ -224,7 +221,7 @@ def own_nodes(root: Path, nodes: str, names: str) -> ConfPlan:
     return plan.make(site_cases.config("small", conf))
 
 
-@isolated
+@site_cases.ISOLATED
 @pytest.mark.parametrize(
     "nodes",
     [
@@ -243,7 +240,7 @@ def test_a_node_that_slurm_leaves_alone_is_told_before_slurmctld_runs(root: Path
         own_nodes(root, "NodeName=localhost CPUs=1", "localhost")
 
 
-@isolated
+@site_cases.ISOLATED
 def test_slurm_takes_no_second_node_after_a_first_named_localhost(root: Path) -> None:
     """The refusal is right about Slurm: slurmctld refuses a plan made without it."""
     one = own_nodes(root, "NodeName=n1 NodeHostname=localhost CPUs=1", "n1")
@@ -256,7 +253,7 @@ def test_slurm_takes_no_second_node_after_a_first_named_localhost(root: Path) ->
     assert "Duplicated NodeHostName" in (refused or "")
 
 
-@isolated
+@site_cases.ISOLATED
 def test_a_change_of_the_sites_own_node_is_refused(root: Path) -> None:
     one = planned("small", root)
     spoiled = replace(one, fragment=one.fragment + "SchedulerType=sched/builtin\n")

@@ -58,7 +58,7 @@ class Host:
         )
 
     def uninstall(self, **options: object) -> InstallResult:
-        options = {"force": True} | options
+        options = {"force": True, "verify": False} | options
         return uninstall(self.config, self.config_path, version=VERSION, **options)
 
     def etc(self) -> dict[str, tuple[bytes, int]]:

@@ -134,23 +134,33 @@ def answered(
     """Whether slurmctld came up and every answer is written."""
     deadline = time.monotonic() + _START_SECONDS
     while daemon.poll() is None and time.monotonic() < deadline:
-        if all(ask(scontrol, environment, directory, name) for name in QUESTIONS):
+        if all(ask(daemon, scontrol, environment, directory, name) for name in QUESTIONS):
             return True
         time.sleep(0.1)
     return False
 
 
-def ask(scontrol: str, environment: dict[str, str], directory: Path, name: str) -> bool:
-    """Write the answer to one question; whether there was one."""
-    done = subprocess.run(
-        [scontrol, *QUESTIONS[name]],
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        check=False,
-    )
-    (directory / name).write_bytes(done.stdout)
-    return done.returncode == 0
+def ask(
+    daemon: subprocess.Popen[bytes],
+    scontrol: str,
+    environment: dict[str, str],
+    directory: Path,
+    name: str,
+) -> bool:
+    """Write the answer to one question; whether slurmctld gave it and still runs."""
+    with (directory / name).open("wb") as answer:
+        asking = subprocess.Popen(
+            [scontrol, *QUESTIONS[name]],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=answer,
+            stderr=subprocess.DEVNULL,
+        )
+    # Without this loop scontrol would try for 10 s to reach a slurmctld of which nothing is left.
+    while asking.poll() is None and daemon.poll() is None:
+        time.sleep(0.02)
+    asking.kill()
+    return asking.wait() == 0 and daemon.poll() is None
 
 
 def stop(daemon: subprocess.Popen[bytes]) -> None:

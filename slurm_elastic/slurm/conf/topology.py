@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from slurm_elastic.base.hostlist import HostlistError, compress, expand
 from slurm_elastic.config import Config
 from slurm_elastic.model.cluster import Pool
-from slurm_elastic.slurm.client.siteconf import Line, Record, SiteConf
+from slurm_elastic.slurm.client.siteconf import Line, Record, SiteConf, read_lines
 
 FILE_NAME = "topology.conf"
 
@@ -34,6 +34,12 @@ def switches(lines: Sequence[Line]) -> list[Record]:
         for line in lines
         if line.entries[0].key == "switchname"
     ]
+
+
+def switches_of(site: SiteConf) -> list[Record]:
+    """The switches of the site's topology.conf; none where it has no such file."""
+    path = site.directory / FILE_NAME
+    return switches(read_lines(path)) if path.is_file() else []
 
 
 def missing(config: Config, pools: Sequence[Pool], tree: Sequence[Record]) -> list[str]:

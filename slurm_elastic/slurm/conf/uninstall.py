@@ -15,7 +15,8 @@ import msgspec
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.config import Config
 from slurm_elastic.slurm.client import controller
-from slurm_elastic.slurm.conf import gresconf, leaving, our_lines, plan
+from slurm_elastic.slurm.client.siteconf import read
+from slurm_elastic.slurm.conf import fragment, gresconf, leaving, our_lines, plan, removal
 from slurm_elastic.slurm.conf.install import (
     BACKUP_SUFFIX,
     InstallResult,
@@ -48,12 +49,13 @@ def uninstall(
     restart: str | None = None,
     force: bool = False,
     version: tuple[int, int] | None = None,
+    verify: bool = True,
 ) -> InstallResult:
     """Take out what ``install`` put in. ``force``: also while jobs run on, or wait for, our nodes,
-    and while machines are paid.
+    and while machines are paid. ``verify=False`` leaves out the throw-away slurmctld.
 
-    Raises ConfigError, with nothing changed, where jobs, machines or the site's own lua still need
-    us.
+    Raises ConfigError, with nothing changed, where jobs, machines, the site's own lua or its own
+    slurm.conf still need us.
     """
     version = version or plan.detect_version(config.slurm)
     manifest = read_manifest(config_path)
@@ -63,7 +65,9 @@ def uninstall(
         return InstallResult(changed=(), lines=("nothing is installed",))
     _refuse_for_lua(config)
     still = leaving.paid(config, leaving.Things(), frozenset())
+    proven: tuple[str, ...] = ()
     if our_lines.has_include(text):
+        proven = _proven(config, verify=verify, force=force)
         told, needed = _take_out(config, text, version, restart, still, force=force)
     elif still and not force:
         # Jobs may have got machines after the first step, until slurmctld was restarted.
@@ -74,14 +78,23 @@ def uninstall(
     if needed or _still_used(config):
         later = "then run `slurm-elastic conf uninstall` again: it removes the remaining files"
         return InstallResult(
-            changed=(slurm_conf,), lines=(*still.lines(), told, later), restart_needed=True
+            changed=(slurm_conf,), lines=(*proven, *still.lines(), told, later), restart_needed=True
         )
     _leave_gres_conf(slurm_conf.parent)
     removed, kept = _remove_files(config, config_path, manifest)
     leaving.forget_holds(config)
     left = _left_over(config, config_path)
-    lines = (*still.lines(), told, *(f"removed {path}" for path in removed), *kept, *left)
+    files = (f"removed {path}" for path in removed)
+    lines = (*proven, *still.lines(), told, *files, *kept, *left)
     return InstallResult(changed=(slurm_conf, *removed), lines=lines)
+
+
+def _proven(config: Config, *, verify: bool, force: bool) -> tuple[str, ...]:
+    """Sentences about what was proven; ConfigError where slurmctld would not start afterwards."""
+    site = read(config.slurm.conf, ignore=fragment.FILE_NAME)
+    departing = leaving.installed(site.directory)
+    removal.refuse_mentions(config.slurm, site, departing, force=force)
+    return tuple(removal.prove(config.slurm, site, force=force)) if verify else ()
 
 
 def _left_over(config: Config, config_path: Path) -> Iterator[str]:
