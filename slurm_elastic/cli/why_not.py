@@ -43,7 +43,7 @@ def judge(
         groups=_groups(job),
         default=default_partition(site),
         ours=frozenset(cloud.partition_name for cloud in config.clouds),
-        slurm_user=config.slurm.user,
+        drain_terms=config.slurm.drain_terms,
     )
     return verdicts(asker, list(_cases(config, site, _nodes(slurm), chain)))
 

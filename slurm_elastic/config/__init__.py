@@ -42,6 +42,7 @@ from slurm_elastic.config.requirements import Requirements
 from slurm_elastic.config.telling import Notify
 from slurm_elastic.model.boot_image import ImageChoice
 from slurm_elastic.model.cluster import Limits, Location, Market, Pool
+from slurm_elastic.policies.nodes.out_of_service import DrainTerms
 
 PUBLIC_MAX_AGE = 7 * 86400.0  # the `max_age` (s) of a pool in a public cloud that sets none
 
@@ -93,6 +94,15 @@ class SlurmSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Change it when waiting jobs should hear a little sooner that another has ended, and Slurm is
     newer than 22.05.
     """
+    machine_reasons: tuple[str, ...] = ()
+    """Change it when a health check drains nodes (NHC, HealthCheckProgram): the patterns of its
+    reasons, such as "NHC: *". A node that has such a reason gets another machine.
+    """
+
+    @property
+    def drain_terms(self) -> DrainTerms:
+        """How the reasons of drained nodes are read."""
+        return DrainTerms(slurm_user=self.user, machine_reasons=self.machine_reasons)
 
 
 class Timings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

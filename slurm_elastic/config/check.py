@@ -266,6 +266,14 @@ def _notify(draft: Draft) -> None:
         draft.problems.add(("notify", "webhook"), shown(webhook), expected)
 
 
+def _machine_reasons(draft: Draft) -> None:
+    """A pattern that matches any drain would end machines that a person drained to look at."""
+    for i, pattern in enumerate(draft.value(("slurm", "machine_reasons"), tuple) or ()):
+        if not re.match(r"[^*?\[]{3}", str(pattern)):
+            expected = "a pattern that begins with the health check's own words, such as 'NHC: *'"
+            draft.problems.add(("slurm", "machine_reasons", i), shown(pattern), expected)
+
+
 _CHECKS: tuple[Callable[[Draft], None], ...] = (
     _clouds,
     _cluster,
@@ -278,4 +286,5 @@ _CHECKS: tuple[Callable[[Draft], None], ...] = (
     _paths,
     _choices,
     _notify,
+    _machine_reasons,
 )

@@ -13,9 +13,10 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.ending import terminate
 from slurm_elastic.model.memory import OUT_OF_SERVICE
 from slurm_elastic.model.slurm import SlurmNode
+from slurm_elastic.model.slurm_words.node_causes import Strike
 from slurm_elastic.policies import actions
 from slurm_elastic.policies.nodes.node_state import is_busy, is_down
-from slurm_elastic.policies.nodes.out_of_service import Ill, Strike, ill
+from slurm_elastic.policies.nodes.out_of_service import Ill, ill
 from slurm_elastic.slurm.client import node_updates
 from slurm_elastic.state.audit_trail import job_subject, pool_subject
 from slurm_elastic.state.ledger import Machine
@@ -52,7 +53,7 @@ def _ill(site: Site, node: SlurmNode) -> Ill | None:
     """None also where a job runs there by now: it ends first, unless Slurm has killed it."""
     if is_busy(node) and not is_down(node):
         return None
-    return ill(node, site.config.slurm.user)
+    return ill(node, site.config.slurm.drain_terms)
 
 
 def _count_ill(site: Site, machines: Sequence[Machine], ails: Ill, correlation: str) -> None:

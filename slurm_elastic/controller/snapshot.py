@@ -68,7 +68,7 @@ def terms_of(site: Site, cloud: str) -> Terms:
         suspend_timeout=config.suspend_timeout(settings),
         patience=Thresholds(grace=timings.grace),
         served=min(SOUND, max(idle, timings.reconcile)),  # a round has looked at it
-        slurm_user=config.slurm.user,
+        drain_terms=config.slurm.drain_terms,
         tells_addresses=settings.node_address == "provider",
         first=cloud == next(iter(site.providers)),
         keys=config.ranking,

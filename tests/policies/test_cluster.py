@@ -31,6 +31,7 @@ from slurm_elastic.policies.actions import (
 from slurm_elastic.policies.launch.exclusions import NEVER_REGISTERED, TAKEN_OUT
 from slurm_elastic.policies.launch.ranking import Scope
 from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
+from slurm_elastic.policies.nodes.out_of_service import DrainTerms
 from slurm_elastic.policies.repair.cloud_view import Thresholds
 from slurm_elastic.policies.repair.cluster import cloud_view, decide
 from slurm_elastic.policies.repair.cluster_snapshot import ClusterSnapshot, Rule, Terms
@@ -47,7 +48,7 @@ HELD = f"{HOLD_MARK} no offer has room"
 TERMS = Terms(
     cloud="aws", clouds=frozenset({"aws", "gcp"}), pools={p.name: p for p in (AWS, OTHER)},
     pool_of={n: p for p in (AWS, OTHER) for n in p.nodes}, resume_timeout=600.0, suspend_timeout=30.0,
-    patience=Thresholds(), served=300.0, slurm_user="slurm",
+    patience=Thresholds(), served=300.0, drain_terms=DrainTerms(),
 )  # fmt: skip
 OPTED = replace(TERMS, tells_addresses=True)
 
@@ -466,5 +467,5 @@ def test_repair_compares_one_clouds_part_of_slurm_the_ledger_and_its_list() -> N
     assert [(k.id, k.suspending, k.registered, k.misses) for k in view.known] == [
         ("i-pub1", False, True, 0), ("i-left", True, False, 2),
     ]  # fmt: skip
-    assert (view.pings, view.slurm_user) == (True, "slurm")
+    assert (view.pings, view.drain_terms) == (True, DrainTerms())
     assert not cloud_view(snapshot()).pings, "where SlurmdTimeout is not known"

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from slurm_elastic.model.slurm import SlurmNode
-from slurm_elastic.policies.nodes.out_of_service import CAUSES, Strike, ill, told_by
+from slurm_elastic.model.slurm_words.node_causes import CAUSES, Strike
+from slurm_elastic.policies.nodes.out_of_service import DrainTerms, ill, told_by
 from slurm_elastic.policies.repair.book_rules import is_up
 
+TERMS = DrainTerms(slurm_user="slurm")
 LOW = "Low RealMemory (reported:22987 < 90.00% of configured:30000)"
 
 SAID = {
@@ -31,6 +33,9 @@ SAID = {
     "slurm-elastic gate: exit 3: disk sda fails": (Strike.POOL, "join.check"),
     "SlurmdSpoolDir is full": (Strike.MACHINE, "disk"),
     "Node unexpectedly rebooted": (Strike.MACHINE, ""),
+    "kernel update : reboot issued : reboot timed out": (Strike.MACHINE, ""),
+    "new kernel, see ticket : reboot issued : reboot timed out": (Strike.MACHINE, ""),
+    "reboot timed out": (Strike.MACHINE, ""),
     "Kill task failed": (Strike.MACHINE, ""),
     "batch job complete failure": (Strike.MACHINE, "slurmd's log"),
     "Duplicate jobid": (Strike.MACHINE, "slurmd's log"),
@@ -57,15 +62,15 @@ def node(reason: str, user: str = "slurm", *states: str) -> SlurmNode:
 def test_a_machine_is_up_when_slurm_takes_it_as_it_is(
     reason: str, user: str, states: tuple[str, ...], up: bool
 ) -> None:
-    assert is_up(node(reason, user, *states), "slurm") is up
-    assert not is_up(None, "slurm")
+    assert is_up(node(reason, user, *states), TERMS) is up
+    assert not is_up(None, TERMS)
 
 
 @pytest.mark.parametrize("reason", SAID)
 def test_what_slurm_says_has_a_cause_a_strike_and_a_remedy(reason: str) -> None:
     strike, remedy = SAID[reason]
     for user in ("slurm", "root", ""):
-        found = ill(node(reason, user), "slurm")
+        found = ill(node(reason, user), TERMS)
         assert found is not None
         assert (found.words, found.strike) == (reason, strike)
         assert remedy in found.remedy
@@ -92,18 +97,32 @@ def test_the_table_for_people_has_every_cause() -> None:
         "", "fan broken", "Low RealMemory, says Ann", "low memory", "prolog error seen by Bob",
         "Prolog errors", "gres/gpu is broken", "Node unexpectedly rebooted again, ask Bob",
         "slurm-elastic:hold:no room", "NHC: check_fs: / is full", "Reboot ASAP", "reboot complete",
+        "kernel : reboot issued", "reboot timed out, says Ann",
         "Not responding", "ResumeTimeout reached",
     ],
 )  # fmt: skip
 def test_a_persons_reason_is_nobody_elses(reason: str) -> None:
     """Nor ours; and those that end by themselves, or by other rows, are not told here."""
-    assert ill(node(reason), "slurm") is None
+    assert ill(node(reason), TERMS) is None
 
 
 def test_slurms_own_words_by_another_user_are_that_persons() -> None:
-    assert ill(node(LOW, "ann"), "slurm") is None
-    assert ill(node(LOW, "slurm"), "hpcslurm") is None
-    assert ill(node(LOW, "hpcslurm"), "hpcslurm") is not None
+    assert ill(node(LOW, "ann"), TERMS) is None
+    assert ill(node(LOW, "slurm"), DrainTerms(slurm_user="hpcslurm")) is None
+    assert ill(node(LOW, "hpcslurm"), DrainTerms(slurm_user="hpcslurm")) is not None
+
+
+def test_the_site_says_which_reasons_of_a_health_check_belong_to_the_machine() -> None:
+    declared = DrainTerms(machine_reasons=("NHC: *", "disk check failed"))
+    mounts = "NHC: check_fs_mount: /scratch not mounted"
+    for reason in (mounts, "disk check failed"):
+        found = ill(node(reason, "root"), declared)
+        assert found is not None
+        assert (found.words, found.strike) == (reason, Strike.POOL)
+        assert ill(node(reason, "root"), TERMS) is None
+        assert ill(node(reason, "ann"), declared) is None, "a person may use the check's words"
+    assert ill(node("nhc: odd", "root"), declared) is None
+    assert ill(node(mounts, "root", "IDLE", "CLOUD"), declared) is None, "it is in service"
 
 
 @pytest.mark.parametrize(("states", "is_ill"), [
@@ -113,4 +132,4 @@ def test_slurms_own_words_by_another_user_are_that_persons() -> None:
 def test_a_reason_that_was_left_on_a_node_in_service_counts_for_nothing(
     states: tuple[str, ...], is_ill: bool
 ) -> None:
-    assert (ill(node(LOW, "slurm", *states), "slurm") is not None) is is_ill
+    assert (ill(node(LOW, "slurm", *states), TERMS) is not None) is is_ill

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from slurm_elastic.model.cluster import Instance, InstanceState
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.actions import NoteEnd, TerminateOrphan
+from slurm_elastic.policies.nodes.out_of_service import DrainTerms
 from slurm_elastic.policies.nodes.pings import is_lasting, is_pinged
 from slurm_elastic.policies.repair.cloud_view import (
     CloudView,
@@ -71,7 +72,7 @@ INVALID = UP | {"DRAIN", "INVALID_REG"}
 def ailing(states: frozenset[str], reason: str = REBOOTED, user: str = "slurm") -> CloudView:
     """A node that ``user`` has taken out of service, with its machine there."""
     node = SlurmNode(name="pub1", states=states, reason=reason, reason_user=user)
-    base = view(states, known=(KNOWN,), seen=(SEEN,), slurm_user="slurm")
+    base = view(states, known=(KNOWN,), seen=(SEEN,), drain_terms=DrainTerms())
     return replace(base, nodes={"pub1": node})
 
 

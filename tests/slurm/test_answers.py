@@ -9,7 +9,7 @@ import pytest
 
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.nodes.node_state import Phase, is_drained, phase
-from slurm_elastic.policies.nodes.out_of_service import ill
+from slurm_elastic.policies.nodes.out_of_service import DrainTerms, ill
 from slurm_elastic.slurm.client import answers
 
 
@@ -224,9 +224,9 @@ def test_the_reason_of_a_power_command_is_no_drain_and_no_illness() -> None:
     *_, down, asap = (answers.node(raw) for raw in found.nodes)
     assert (down.reason, phase(down)) == ("and again", Phase.POWERING_DOWN)
     assert not is_drained(down)
-    assert ill(down, "slurm") is None
+    assert ill(down, DrainTerms()) is None
     assert (asap.reason, phase(asap)) == ("slurm-elastic:release", Phase.POWERING_DOWN)
-    assert ill(asap, "slurm") is None
+    assert ill(asap, DrainTerms()) is None
 
 
 def test_states_of_releases_to_come_are_kept_and_mean_nothing_yet() -> None:

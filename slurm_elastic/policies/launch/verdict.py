@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from slurm_elastic.base.units import brief
 from slurm_elastic.model.cluster import Market, Pool
@@ -20,7 +20,7 @@ from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.launch.waiting import is_counted, sentence
 from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
 from slurm_elastic.policies.nodes.node_state import is_busy, is_down, is_drained
-from slurm_elastic.policies.nodes.out_of_service import ill
+from slurm_elastic.policies.nodes.out_of_service import DrainTerms, ill
 
 _GRES = re.compile(r"(?:gres[:/])?(?P<name>[\w.-]+(?::[A-Za-z_][\w.-]*)?)(?:[:=](?P<count>\d+))?")
 _NO_GRES = frozenset({"cpu", "mem", "node", "billing", "energy", "license"})
@@ -53,7 +53,7 @@ class PoolCase(Struct, frozen=True, kw_only=True):
 
 class Asker(Struct, frozen=True, kw_only=True):
     """Who waits: the job, its user's Unix groups (None: not known), the site's ``default``
-    partition, ``ours``, ``now``, and SlurmUser.
+    partition, ``ours``, ``now``, and how drains are read.
     """
 
     job: SlurmJob
@@ -61,7 +61,7 @@ class Asker(Struct, frozen=True, kw_only=True):
     groups: frozenset[str] | None = None
     default: str = ""
     ours: frozenset[str] = frozenset()
-    slurm_user: str = "slurm"
+    drain_terms: DrainTerms = field(default_factory=DrainTerms)
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
@@ -306,7 +306,7 @@ def _health(question: _Question) -> str:
     nodes = question.case.nodes
     if nodes is None:
         return ""
-    out, reason = out_of_service(nodes.values(), question.asker.slurm_user)
+    out, reason = out_of_service(nodes.values(), question.asker.drain_terms)
     busy = sum(is_busy(n) and not is_down(n) and not is_drained(n) for n in nodes.values())
     if not out or len(nodes) - out - busy >= _own_part(question):
         return ""
@@ -320,12 +320,12 @@ def _own_part(question: _Question) -> int:
     return min(need(question.job, pool), len(pool.nodes))
 
 
-def out_of_service(nodes: Iterable[SlurmNode], slurm_user: str) -> tuple[int, str]:
+def out_of_service(nodes: Iterable[SlurmNode], terms: DrainTerms) -> tuple[int, str]:
     """How many are down or drained, and why most of them are."""
     reasons: Counter[str] = Counter()
     for node in nodes:
         if is_down(node) or is_drained(node):
-            ails = ill(node, slurm_user)
+            ails = ill(node, terms)
             words = node.reason.removeprefix(HOLD_MARK).strip()
             reasons[str(ails) if ails else words or "without a reason"] += 1
     return reasons.total(), reasons.most_common(1)[0][0] if reasons else ""

@@ -5,29 +5,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from enum import Enum
+from fnmatch import fnmatchcase
 
 from msgspec import Struct
 
 from slurm_elastic.model.slurm import SlurmNode
+from slurm_elastic.model.slurm_words.node_causes import CAUSES, Strike
 from slurm_elastic.policies.nodes.node_state import is_down, is_drained
 
 
-class Strike(Enum):
-    """The party that a failure counts against."""
+class DrainTerms(Struct, frozen=True, kw_only=True):
+    """How drains are read: by which user slurmctld takes nodes out of service, and for which
+    reasons (patterns of shells) the site says that the machine is at fault, such as ``NHC: *``.
+    """
 
-    POOL = "pool"
-    MACHINE = "machine"
-
-
-class NodeTrouble(Struct, frozen=True):
-    """One row: ``words`` is a pattern of Slurm's whole text, ``remedy`` what a person can do."""
-
-    words: str
-    why: str
-    strike: Strike
-    remedy: Callable[[re.Match[str]], str]
+    slurm_user: str = "slurm"
+    machine_reasons: tuple[str, ...] = ()
 
 
 class Ill(Struct, frozen=True, kw_only=True):
@@ -42,112 +35,45 @@ class Ill(Struct, frozen=True, kw_only=True):
         return f"{self.words}: {self.why}" + (f"; do: {self.remedy}" if self.remedy else "")
 
 
-ROUND = 100
-"""MiB to which a value of ``real_memory`` is rounded down, as one machine reports a little less
-than the next.
-"""
-
-
-def _memory(found: re.Match[str]) -> str:
-    reported = int(found["reported"] or 0)
-    if not reported:
-        return "set the pool's `real_memory` to less than `slurmd -C` prints on a machine"
-    value = reported // ROUND * ROUND if reported > ROUND else reported
-    return f"set `real_memory: {value}` in the pool (slurmd reports {reported} MiB)"
-
-
-def _gres(found: re.Match[str]) -> str:
-    there = f": the machines have {found['there']}" if found["there"] else ""
-    return f"set the pool's `gres` to what its machines have, or repair their driver{there}"
-
-
-def _says(text: str) -> Callable[[re.Match[str]], str]:
-    return lambda _found: text
-
-
-_CPUS = _says("set the pool's `cpus` to what `slurmd -C` prints on a machine of its types")
-_LOGS = _says("look into slurmd's log on a machine of the pool")
-_PROLOG = _says("the site's Prolog fails on these machines: slurmd's log there says how")
-
-CAUSES: tuple[NodeTrouble, ...] = (
-    NodeTrouble(
-        r"Low RealMemory(?: \(reported:(?P<reported>\d+) < .*?(?:of )?configured:\d+\))?",
-        "the machine has less memory than its pool promises", Strike.POOL, _memory,
-    ),
-    NodeTrouble(
-        r"Low socket\*core\*thread count|Low socket\*core count|Low CPUs|CoreSpec differ",
-        "the machine has fewer CPUs than its pool promises", Strike.POOL, _CPUS,
-    ),
-    NodeTrouble(
-        r"Low TmpDisk(?: \(.*?\))?",
-        "the machine has less temporary disk than slurm.conf promises", Strike.POOL,
-        _says("lower TmpDisk of these nodes in slurm.conf, or give the image a larger disk"),
-    ),
-    NodeTrouble(
-        r"gres/\S+ count (?:reported lower than configured|too low)"
-        r"(?: \((?P<there>\d+) < \d+\))?",
-        "the machine has fewer devices than its pool promises", Strike.POOL, _gres,
-    ),
-    NodeTrouble(
-        r"Could not unpack gres data",
-        "slurmctld cannot read what the machine says of its devices", Strike.POOL,
-        _says("install the head node's release of Slurm in the image"),
-    ),
-    NodeTrouble(
-        r"Prolog error|Job env setup error",
-        "the site's Prolog failed on the machine", Strike.POOL, _PROLOG,
-    ),
-    NodeTrouble(
-        r"Prolog/Epilog failure|Epilog error",
-        "the site's Epilog failed on the machine", Strike.MACHINE, _LOGS,
-    ),
-    NodeTrouble(
-        r"slurm-elastic gate: .*",
-        "the site's check of the machine failed after a job", Strike.POOL,
-        _says("run join.check on a machine of the pool"),
-    ),
-    NodeTrouble(
-        r"SlurmdSpoolDir is full",
-        "the machine's disk is full", Strike.MACHINE,
-        _says("give the image a larger disk, or clean up what jobs leave there"),
-    ),
-    NodeTrouble(
-        r"Node unexpectedly rebooted",
-        "the machine was started anew, which ended its jobs", Strike.MACHINE, _says(""),
-    ),
-    NodeTrouble(
-        r"Kill task failed",
-        "a job's processes could not be ended", Strike.MACHINE, _says(""),
-    ),
-    NodeTrouble(
-        r"batch job complete failure|Duplicate jobid",
-        "slurmd could not start a job or end it", Strike.MACHINE, _LOGS,
-    ),
-)  # fmt: skip
-"""In Slurm's own words: of 22.05 to 26.05. slurmctld joins several with a comma."""
 _COMPILED = tuple((cause, re.compile(cause.words)) for cause in CAUSES)
 
 
-def ill(node: SlurmNode, slurm_user: str) -> Ill | None:
-    """The illness of a node that Slurm keeps from jobs; None where a person or nobody does."""
+def ill(node: SlurmNode, terms: DrainTerms) -> Ill | None:
+    """The illness of a node that Slurm keeps from jobs; None if a person or nobody does."""
     if not (is_down(node) or is_drained(node)):
         return None
     # The reason of anybody else is a person's, who also takes it back.
-    if node.reason_user not in ("", "root", slurm_user):
+    if node.reason_user not in ("", "root", terms.slurm_user):
         return None
-    return told_by(node.reason)
+    return told_by(node.reason) or _declared(node.reason, terms)
+
+
+def _declared(reason: str, terms: DrainTerms) -> Ill | None:
+    """The illness that the site's own health check names."""
+    if not any(fnmatchcase(reason, pattern) for pattern in terms.machine_reasons):
+        return None
+    return Ill(
+        words=reason,
+        why="the site's health check took the machine out of service",
+        # A check that fails on every new machine must pause the pool.
+        strike=Strike.POOL,
+        remedy="the check's words say what it found on the machine",
+    )
 
 
 def told_by(reason: str) -> Ill | None:
-    """The cause that a reason of Slurm's own tells; None of any other text, and of one that is in
-    part.
+    """The cause that a reason of Slurm's own names; None of any other text, and of a text of which
+    Slurm wrote only a part.
     """
-    found = [_cause(part) for part in reason.split(", ")]
-    known = [one for one in found if one is not None]
-    if not known or len(known) < len(found):
+    # The words before "reboot timed out" are a person's and may have a comma.
+    if (whole := _cause(reason)) is not None:
+        return whole
+    causes = [_cause(part) for part in reason.split(", ")]
+    known = [cause for cause in causes if cause is not None]
+    if not known or len(known) < len(causes):
         return None
-    first = next((one for one in known if one.strike is Strike.POOL), known[0])
-    remedies = "; ".join(dict.fromkeys(one.remedy for one in known if one.remedy))
+    first = next((cause for cause in known if cause.strike is Strike.POOL), known[0])
+    remedies = "; ".join(dict.fromkeys(cause.remedy for cause in known if cause.remedy))
     return Ill(words=reason, why=first.why, strike=first.strike, remedy=remedies)
 
 

@@ -20,7 +20,7 @@ from slurm_elastic.policies.actions import (
 )
 from slurm_elastic.policies.launch.exclusions import sickly
 from slurm_elastic.policies.nodes.node_state import Phase, is_down, is_drained, phase
-from slurm_elastic.policies.nodes.out_of_service import ill
+from slurm_elastic.policies.nodes.out_of_service import DrainTerms, ill
 from slurm_elastic.policies.repair.cluster_snapshot import ClusterSnapshot
 
 
@@ -51,7 +51,7 @@ def registrations(snapshot: ClusterSnapshot) -> Iterable[Action]:
     """Which booting machines' nodes are up; one that is proves that its pool works."""
     up: dict[str, list[str]] = {}
     for m in snapshot.mine:
-        if m.boots and is_up(snapshot.nodes.get(m.instance.node), snapshot.terms.slurm_user):
+        if m.boots and is_up(snapshot.nodes.get(m.instance.node), snapshot.terms.drain_terms):
             up.setdefault(m.pool, []).append(m.instance.node)
             yield Register(machine=m.instance.id, reason=f"node {m.instance.node} is up")
     broken = {one.scope: one for one in snapshot.exclusions if one.kind == BREAKER}
@@ -92,11 +92,11 @@ def reopen(pool: str, nodes: Sequence[str]) -> ReopenPool:
     )
 
 
-def is_up(node: SlurmNode | None, slurm_user: str) -> bool:
+def is_up(node: SlurmNode | None, terms: DrainTerms) -> bool:
     """Whether it has registered, and Slurm takes it as it is."""
     if node is None or phase(node) is not Phase.UP or is_down(node):
         return False
-    return ill(node, slurm_user) is None
+    return ill(node, terms) is None
 
 
 def _sound(snapshot: ClusterSnapshot, pool: str) -> list[str]:
@@ -113,7 +113,7 @@ def _sound(snapshot: ClusterSnapshot, pool: str) -> list[str]:
         for m in mine
         if decided_at(m.instance) > since
         and _service(m, snapshot.now) >= terms.served
-        and (_left_in_peace(m) or is_up(snapshot.nodes.get(m.instance.node), terms.slurm_user))
+        and (_left_in_peace(m) or is_up(snapshot.nodes.get(m.instance.node), terms.drain_terms))
     ]
 
 

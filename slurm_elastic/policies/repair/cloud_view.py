@@ -17,7 +17,7 @@ from slurm_elastic.policies.nodes.node_state import (
     is_unneeded,
     phase,
 )
-from slurm_elastic.policies.nodes.out_of_service import Ill, ill
+from slurm_elastic.policies.nodes.out_of_service import DrainTerms, Ill, ill
 from slurm_elastic.policies.nodes.pings import is_pinged
 
 
@@ -34,7 +34,7 @@ class NodeState(Struct, frozen=True, gc=False):
     ails: Ill | None
 
 
-def states_of(nodes: Mapping[str, SlurmNode], slurm_user: str) -> dict[str, NodeState]:
+def states_of(nodes: Mapping[str, SlurmNode], terms: DrainTerms) -> dict[str, NodeState]:
     """By name, what Slurm's words for each node mean."""
     return {
         name: NodeState(
@@ -42,7 +42,7 @@ def states_of(nodes: Mapping[str, SlurmNode], slurm_user: str) -> dict[str, Node
             is_down(node),
             is_answering(node),
             is_unneeded(node),
-            ill(node, slurm_user),
+            ill(node, terms),
         )
         for name, node in nodes.items()
     }
@@ -95,7 +95,7 @@ class CloudView(Struct, frozen=True, kw_only=True, dict=True):
     more: one that is not there is not listed by Slurm. ``held`` are kept from Slurm on purpose;
     ``elsewhere`` are served by machines or open launches of other clouds; ``machines`` and
     ``all_nodes`` are those of all clouds. ``slurmd_timeout`` is how soon (s) slurmctld finds out by
-    itself that a node does not answer, ``slurm_user`` as whom it takes nodes out of service.
+    itself that a node does not answer, ``drain_terms`` how its drains are read.
     """
 
     now: float
@@ -108,13 +108,13 @@ class CloudView(Struct, frozen=True, kw_only=True, dict=True):
     machines: tuple[Instance, ...] = ()
     all_nodes: Mapping[str, SlurmNode] = field(default_factory=dict)
     slurmd_timeout: float = 300.0
-    slurm_user: str = ""
+    drain_terms: DrainTerms = field(default_factory=DrainTerms)
     stopped: tuple[StoppedInstance, ...] = ()
 
     @cached_property
     def states(self) -> Mapping[str, NodeState]:
         """The meaning of Slurm's words for ``nodes``, read once: each rule asks for it."""
-        return states_of(self.nodes, self.slurm_user)
+        return states_of(self.nodes, self.drain_terms)
 
     def phase(self, node: str) -> Phase | None:
         """The phase of one node; None where Slurm does not list it."""

@@ -59,7 +59,7 @@ def cloud_view(snapshot: ClusterSnapshot) -> CloudView:
         machines=tuple(m.instance for m in snapshot.machines),
         all_nodes=view,
         slurmd_timeout=snapshot.slurmd_timeout,
-        slurm_user=snapshot.terms.slurm_user,
+        drain_terms=snapshot.terms.drain_terms,
         stopped=_stopped(snapshot) if snapshot.stopped else (),
     )
 

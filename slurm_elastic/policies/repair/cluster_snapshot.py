@@ -15,6 +15,7 @@ from slurm_elastic.model.memory import Drained, Launch, Machine
 from slurm_elastic.model.slurm import Request, SlurmNode
 from slurm_elastic.policies.growth.stopped import NO_RECIPES, Recipes
 from slurm_elastic.policies.launch.ranking import DEFAULT_KEYS, Scope
+from slurm_elastic.policies.nodes.out_of_service import DrainTerms
 from slurm_elastic.policies.repair.cloud_view import Thresholds
 
 
@@ -48,7 +49,7 @@ class Terms(Struct, frozen=True, kw_only=True):
     suspend_timeout: float
     patience: Thresholds
     served: float
-    slurm_user: str
+    drain_terms: DrainTerms
     tells_addresses: bool = False
     first: bool = False
     keys: Sequence[str] = DEFAULT_KEYS

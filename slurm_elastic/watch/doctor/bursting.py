@@ -150,7 +150,7 @@ def in_service(config: Config, nodes: Mapping[str, SlurmNode]) -> Iterator[Findi
     for pool in plan.pools_of(config):
         own = [nodes[name] for name in pool.nodes if name in nodes]
         others = [node for node in own if not node.reason.startswith(HOLD_MARK)]
-        out, why = out_of_service(others, config.slurm.user)
+        out, why = out_of_service(others, config.slurm.drain_terms)
         if 2 * out > len(own):
             found, _, remedy = why.partition("; do: ")
             yield Finding.wrong(

@@ -236,7 +236,7 @@ def _failed(config: Config, nodes: Mapping[str, SlurmNode]) -> Iterator[Finding]
     """Our nodes that Slurm itself has taken out of service, with its reasons."""
     by_words: dict[str, list[str]] = {}
     for name in (n for pool in plan.pools_of(config) for n in pool.nodes):
-        if name in nodes and (ails := ill(nodes[name], config.slurm.user)) is not None:
+        if name in nodes and (ails := ill(nodes[name], config.slurm.drain_terms)) is not None:
             by_words.setdefault(str(ails), []).append(name)
     for text, names in by_words.items():
         found, _, remedy = text.partition("; do: ")
@@ -253,7 +253,7 @@ def _down(config: Config, nodes: Mapping[str, SlurmNode]) -> Iterator[Finding]:
     by_reason: dict[str, list[str]] = {}
     for name in (n for pool in plan.pools_of(config) for n in pool.nodes):
         node = nodes.get(name)
-        if node is not None and is_down(node) and ill(node, config.slurm.user) is None:
+        if node is not None and is_down(node) and ill(node, config.slurm.drain_terms) is None:
             by_reason.setdefault(node.reason or "no reason is given", []).append(name)
     for reason, names in by_reason.items():
         yield Finding.note(

@@ -111,7 +111,7 @@ class Outlook:
 
     def __init__(self, config: Config, cloud: CloudSettings | None, now: float) -> None:
         self._timings = config.timings
-        self._slurm_user = config.slurm.user
+        self._terms = config.slurm.drain_terms
         self._now = now
         self._suspend = fail_safe(config, cloud) if cloud else 0.0
         self._rules = {pool.name: rules_of(config, pool) for pool in config.pools} if cloud else {}
@@ -133,7 +133,7 @@ class Outlook:
         if node is None:
             return "orphan: Slurm has no such node; will be deleted"
         where = phase(node)
-        if where is Phase.UP and (ails := ill(node, self._slurm_user)) is not None:
+        if where is Phase.UP and (ails := ill(node, self._terms)) is not None:
             return f"Slurm took it out of service ({ails.words}): another machine replaces it"
         if is_down(node):
             return f"down: {node.reason}" if node.reason else "down"
