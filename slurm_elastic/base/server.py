@@ -27,6 +27,7 @@ from typing import Any, ParamSpec, TypeVar
 from msgspec import Struct
 
 from slurm_elastic.base.bounded import Exceeded
+from slurm_elastic.base.counted_users import NO_ACCOUNT, CountedUsers
 from slurm_elastic.base.unixsocket import Peer, bind_socket, peer_of, remove_socket
 
 log = logging.getLogger(__name__)
@@ -37,15 +38,17 @@ _PART = 64 << 10
 _SHORT = 0.1
 """Seconds for which nobody is let in where there are no descriptors or no memory."""
 _OWED, _MOST_OWED = 0.001, 0.5
+_LOOKUP_TIMEOUT_S = 2.0
+LOOKUP_THREADS = 4
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class Bounds(Struct, frozen=True, kw_only=True):
-    """``clients`` at once, of them ``each`` of one user; who is trusted has ``kept`` more. A
-    request has ``line`` bytes at most, its end included; ``backlog`` wait to be let in. It rests
-    ``rest`` times what a round with the connections took of the processor.
+    """``clients`` at once, of them ``each`` of one user (``CountedUsers``); who is trusted has
+    ``kept`` more. A request has ``line`` bytes at most, its end included; ``backlog`` wait to be
+    let in. It rests ``rest`` times what a round with the connections took of the processor.
     """
 
     clients: int
@@ -62,11 +65,12 @@ class Gone(ConnectionError):  # noqa: N818 - read as a word
 
 class Client:
     """A connection. ``asked``: a whole line of it has come; ``held``: bytes that it has yet to
-    take.
+    take. ``user``: as whom it counts, None until that was looked up.
     """
 
     def __init__(self, link: socket.socket, peer: Peer, most: int, *, trusted: bool) -> None:
         self.peer, self.trusted, self.asked, self.held = peer, trusted, False, 0
+        self.user: int | None = peer.uid
         self._link, self._most = link, most
         self._buffer, self._over = b"", False
         self._news = asyncio.Event()
@@ -166,6 +170,8 @@ class Server(ABC):
         """The oldest one first."""
         self._place, self._mode, self._owner = place, mode, owner
         self._hands: list[Hands] = []
+        self._users = CountedUsers()
+        self._lookups = self.hands(f"{name}-users", LOOKUP_THREADS)
         self._ending = asyncio.Event()
         self._thread: threading.Thread | None = None
 
@@ -306,6 +312,8 @@ class Server(ABC):
             why = self.refusal(peer)
             if not why and self._has_room(peer.uid, trusted=trusted):
                 client = Client(link, peer, self.bounds.line, trusted=trusted)
+                if self.bounds.each and not trusted:
+                    client.user = self._users.cached(peer.uid)
                 self.clients[client] = task = self._loop.create_task(self._attend(client))
                 task.add_done_callback(lambda _: self._left(client))
                 client.hear()  # once it has asked, its place is its own
@@ -318,24 +326,48 @@ class Server(ABC):
         if trusted:
             return len(self.clients) < bounds.clients + bounds.kept
         others = [client for client in self.clients if not client.trusted]
-        if bounds.each and sum(client.peer.uid == uid for client in others) >= bounds.each:
+        if bounds.each and self._places_of(uid, self._users.cached(uid)) >= bounds.each:
             return False
         return len(others) < bounds.clients or self._send_silent_away(others)
 
+    def _places_of(self, uid: int, user: int | None) -> int:
+        return sum(
+            client.peer.uid == uid or (user is not None and client.user == user)
+            for client in self.clients
+            if not client.trusted
+        )
+
     def _send_silent_away(self, clients: Iterable[Client]) -> bool:
-        """Who has a range of uids (subuid(5)) could take all places and ask nothing: the oldest of
-        such gives room. Whether there was one.
+        """End the oldest connection that has not asked yet, or whose user was not looked up yet: a
+        user with a range of uids (subuid(5)) could take all places with those. Whether there was
+        such a connection.
         """
         for client in clients:
             client.hear()  # its question may have come just now
-            if not client.asked:
+            if not client.asked or client.user is None:
                 self.clients.pop(client).cancel()
                 return True
         return False
 
+    async def _may_stay(self, client: Client) -> bool:
+        """Whether its user, who may have to be looked up, has no more places than ``each``."""
+        if client.user is not None:
+            return True
+        uid = client.peer.uid
+        try:
+            async with asyncio.timeout(_LOOKUP_TIMEOUT_S):
+                client.user = await self._lookups.do(self._users.look_up, uid)
+        except TimeoutError:  # a directory server does not answer: nobody gains places by that
+            client.user = NO_ACCOUNT
+        if self._places_of(uid, client.user) <= (self.bounds.each or self.bounds.clients):
+            return True
+        client.push(self.busy)
+        return False
+
     async def _attend(self, client: Client) -> None:
         try:
-            await self.attend(client)
+            if await self._may_stay(client):
+                await self.attend(client)
         except OSError:  # it is gone, too slow or too long
             pass
         except Exception:

@@ -183,6 +183,17 @@ def test_of_one_user_so_many_and_more_for_who_is_trusted(path: Path) -> None:
         assert said(connect(path)) == b"busy\n"
 
 
+def test_a_directory_server_that_hangs_gives_nobody_more_places(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_LOOKUP_TIMEOUT_S", 0.1)
+    with serving(Echo(path, each=1)) as one:
+        one._users._has_account = lambda _uid: one.go_on.wait(SECONDS)
+        with connect(path) as first:
+            assert said(first, b"x\n") == b"x\n"
+            assert said(connect(path)) == b"busy\n"
+
+
 def test_who_asks_nothing_gives_room_and_who_has_asked_does_not(path: Path) -> None:
     with serving(Echo(path, clients=2)) as one, connect(path) as busy, connect(path) as silent:
         silent.sendall(b"half a requ")

@@ -21,6 +21,7 @@ MAX_LINE = 4 * 1024 * 1024
 CLIENTS = 16
 """Clients served at a time: the daemon and a few commands of operators."""
 IDLE = 30.0
+_MAX_LOGGED_UIDS = 100
 _REFUSED = b'{"ok":false,"code":"NotPermitted","message":"only root and SlurmUser may ask"}\n'
 _TOO_LONG = b'{"ok":false,"code":"InvalidRequest","message":"a request has 4 MiB at most"}\n'
 
@@ -43,8 +44,10 @@ class RootServer(Server):
     def refusal(self, peer: Peer) -> bytes:
         if peer.uid in self._uids:
             return b""
-        # Told once for each user, who could fill the log otherwise.
-        if peer.uid not in self._turned_away:
+        # Logged once for each uid, and for so many: a user could fill the log otherwise, as one
+        # with a range of uids (subuid(5)) could.
+        is_new = peer.uid not in self._turned_away
+        if is_new and len(self._turned_away) < _MAX_LOGGED_UIDS:
             log.warning("refused uid=%d", peer.uid)
             self._turned_away.add(peer.uid)
         return _REFUSED

@@ -11,9 +11,12 @@ from slurm_elastic.base.unixsocket import Peer
 
 
 class Question(Struct, eq=False):
-    """A question that waits in a lane; whoever asked waits for ``answer``."""
+    """A question that waits in a lane; whoever asked waits for ``answer``. ``user``: as whom the
+    peer counts (``CountedUsers``).
+    """
 
     peer: Peer
+    user: int | None
     trusted: bool
     line: bytes
     answer: asyncio.Future[bytes]
@@ -25,35 +28,35 @@ class Turns:
     """
 
     def __init__(self) -> None:
-        self._waiting: dict[int, deque[Question]] = {}
-        self._served: dict[int, deque[Question]] = {}
+        self._waiting: dict[int | None, deque[Question]] = {}
+        self._served: dict[int | None, deque[Question]] = {}
         self._news = asyncio.Event()
 
     def add(self, one: Question) -> None:
         """Put the question after its user's others."""
-        users = self._served if one.peer.uid in self._served else self._waiting
-        users.setdefault(one.peer.uid, deque()).append(one)
+        users = self._served if one.user in self._served else self._waiting
+        users.setdefault(one.user, deque()).append(one)
         self._news.set()
 
     def withdraw(self, gone: Question) -> None:
         """Remove a question whose answer nobody waits for any more."""
-        uid = gone.peer.uid
+        user = gone.user
         for users in (self._waiting, self._served):
-            if uid in users:  # the user keeps their turn
-                users[uid] = deque(one for one in users[uid] if one is not gone)
-        if not self._waiting.get(uid, True):
-            del self._waiting[uid]
+            if user in users:  # the user keeps their turn
+                users[user] = deque(one for one in users[user] if one is not gone)
+        if not self._waiting.get(user, True):
+            del self._waiting[user]
 
     def take(self) -> Question | None:
         """The next one."""
         # Whoever was served last comes after all who wait by now.
-        self._waiting |= {uid: mine for uid, mine in self._served.items() if mine}
+        self._waiting |= {user: queue for user, queue in self._served.items() if queue}
         self._served = {}
-        users = [uid for uid, mine in self._waiting.items() if mine[0].trusted] or self._waiting
-        for uid in users:
-            mine = self._waiting.pop(uid)
-            self._served = {uid: mine}
-            return mine.popleft()
+        users = [user for user, queue in self._waiting.items() if queue[0].trusted] or self._waiting
+        for user in users:
+            queue = self._waiting.pop(user)
+            self._served = {user: queue}
+            return queue.popleft()
         return None
 
     async def next(self) -> Question:

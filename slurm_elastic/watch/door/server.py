@@ -64,7 +64,7 @@ class Door(Server):
         """Answer one question and no more: whoever goes on talking does not wait for an answer."""
         line = await client.line(self._limits.request)
         answer = asyncio.get_running_loop().create_future()
-        question = Question(client.peer, client.trusted, line, answer)
+        question = Question(client.peer, client.user, client.trusted, line, answer)
         lane = self._lanes[lane_of(line, trusted=client.trusted)]
         lane.add(question)
         try:
@@ -74,8 +74,8 @@ class Door(Server):
         finally:
             answer.cancel()
             lane.withdraw(question)
-        held = [(one.peer.uid, one.held) for one in self.clients]
-        if not may_hold(client.peer.uid, held, self._limits.held):
+        held = [(one.user, one.held) for one in self.clients]
+        if not may_hold(client.user, held, self._limits.held):
             document = _BUSY
         await client.send(document, self._limits.taking)
 
@@ -105,7 +105,7 @@ class Door(Server):
         return document, time.monotonic() - began
 
 
-def may_hold(uid: int, held: Sequence[tuple[int, int]], most: int) -> bool:
+def may_hold(user: int | None, held: Sequence[tuple[int | None, int]], most: int) -> bool:
     """Whether one more answer may be kept for a user, given what is kept for each already."""
-    mine = sum(size for user, size in held if user == uid)
-    return mine <= most // 2 and sum(size for _, size in held) <= most
+    users = sum(size for holder, size in held if holder == user)
+    return users <= most // 2 and sum(size for _, size in held) <= most

@@ -7,7 +7,7 @@ from slurm_elastic.watch.door.fair_turns import Question, Turns
 
 
 def asked(uid: int, *, trusted: bool = False) -> Question:
-    return Question(Peer(uid=uid), trusted, b"", None)  # type: ignore[arg-type]
+    return Question(Peer(uid=uid), uid, trusted, b"", None)  # type: ignore[arg-type]
 
 
 def rest(turns: Turns) -> list[Question]:

@@ -17,6 +17,7 @@ import needs
 import pytest
 
 from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.base.server import LOOKUP_THREADS
 from slurm_elastic.base.unixsocket import Peer
 from slurm_elastic.watch.door.questions import Lane, lane_of, understood
 from slurm_elastic.watch.door.server import Door, Limits, may_hold
@@ -109,7 +110,49 @@ def test_hundreds_of_idle_connections_of_one_user_stop_nobody_else(open_path: Pa
         assert crowd.stdout.readline() == "here\n"
         for _ in range(20):
             assert ask(path, b"x") == b"0 x"
-        assert doors() <= 1 + len(Lane)
+        assert doors() <= 1 + len(Lane) + LOOKUP_THREADS
+        crowd.kill()
+
+
+AS_A_RANGE = """
+import os, socket, sys
+links = []
+for uid in range(2_000_000_000, 2_000_000_024):
+    os.seteuid(uid)
+    for _ in range(4):
+        link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        link.connect(sys.argv[1])
+        link.send(b"slow\\n")
+        links.append(link)
+    os.seteuid(0)
+print("here", flush=True)
+sys.stdin.read()
+"""
+"""The uids that one user has by subuid(5): no account has them."""
+
+
+@needs.ROOT
+def test_a_user_with_a_range_of_uids_has_the_places_of_one_user(open_path: Path) -> None:
+    answered, go_on = [], threading.Event()
+
+    def answer(peer: Peer, line: bytes) -> bytes:
+        answered.append(peer.uid)
+        return b"%d" % go_on.wait(SECONDS) if line == b"slow" else line
+
+    with (
+        serving(open_path, answer, Limits(answer=SECONDS), nobody) as path,
+        subprocess.Popen(
+            [sys.executable, "-Es", "-c", AS_A_RANGE, str(path)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        ) as crowd,
+    ):  # fmt: skip
+        assert crowd.stdout is not None
+        assert crowd.stdout.readline() == "here\n"
+        link = connect(path)
+        link.sendall(b"mine\n")
+        go_on.set()
+        assert rest_of(link) == b"mine"
+        assert len(answered) <= 6, "theirs is the turn of one user, too"
         crowd.kill()
 
 
