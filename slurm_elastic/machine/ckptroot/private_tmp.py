@@ -5,14 +5,17 @@ Root makes each of them in a directory that users cannot enter, and mounts it fo
 its children. It is locked as long as one of these lives, and removed at the end; each session also
 removes what killed ones have left.
 
-A place stays the node's if the job would miss something there: its directory, home or output, its
-user's ticket cache, or an existing file that its script, arguments or environment name.
+A place stays the node's if the job would miss something there: its directory, home or output, or,
+if it is its user's or root's, the user's ticket cache or a file that its script, arguments or
+environment name. Files of others do not count: anybody may put them there.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
+import random
 import re
 import secrets
 import stat
@@ -36,6 +39,7 @@ _BEFORE, _NAME = rb"(?<![\w./-])", rb"(/[\w.+@%=~/-]+)"
 _OPEN_ENDED = (b"$", b"*", b"?", b"{", b"[", b"`")
 _X11 = ".X11-unix"
 _TRIES = 3
+_MAX_ENTRIES, _MAX_LOOKED_AT = 200_000, 1000
 
 
 class PrivateTmp:
@@ -76,12 +80,18 @@ class PrivateTmp:
         return [
             place for place in local
             if not any(_is_in(str(path), place) for path in paths)
-            and not self._missed(text, place) & set(os.listdir(place))
+            and not any(self._is_there(f"{place}/{name}") for name in self._missed(text, place))
         ]  # fmt: skip
 
     def _missed(self, text: bytes, place: str) -> set[str]:
         """The names in a place that the job would miss, if they exist."""
         return {f"krb5cc_{self._caller.uid}", *_named(text, place, self._given(place))}
+
+    def _is_there(self, path: str) -> bool:
+        """Whether there is such a file, and it is not another user's."""
+        with contextlib.suppress(OSError):
+            return os.lstat(path).st_uid in (0, self._caller.uid)
+        return False
 
     def _given(self, place: str) -> str:
         """The TMPDIR in a place that a prolog has made for the job; empty if there is none. One
@@ -133,7 +143,7 @@ class PrivateTmp:
         """
         if given := self._given(place):
             yield given
-        if _X11 in os.listdir(place):
+        if self._is_there(f"{place}/{_X11}"):
             yield f"{place}/{_X11}"
 
 
@@ -141,14 +151,19 @@ def sweep(place: str) -> None:
     """Remove what killed sessions have left in a place, and nothing else."""
     with contextlib.suppress(OSError):
         mounted = mount_points(mounts())  # a file system that hangs would hold us up
-        for name in os.listdir(place):
-            if name.startswith(PREFIX) and f"{place}/{name}" not in mounted:
+        with os.scandir(place) as entries:
+            names = [one.name for one in itertools.islice(entries, _MAX_ENTRIES)]
+        names = [name for name in names if name.startswith(PREFIX)]
+        # Any user can put such names there, so we look at some of them, each time at others.
+        for name in random.sample(names, min(len(names), _MAX_LOOKED_AT)):
+            if f"{place}/{name}" not in mounted:
                 _sweep(Path(place, name))
 
 
 def _sweep(path: Path) -> None:
     with contextlib.suppress(OSError, Refused):
-        lock = locked(path)
+        # Nothing of a user's is opened, and to open and lock it takes far longer.
+        lock = locked(path) if path.lstat().st_uid == 0 else None
         if lock is not None:
             try:
                 if os.fstat(lock).st_uid == 0:  # in a sticky directory only root renames it

@@ -160,6 +160,7 @@ def has_tools_there(node: Node) -> None:
 
 def has_tickets_there(node: Node) -> None:
     (node.place / f"krb5cc_{USER}").write_text("")
+    os.chown(node.place / f"krb5cc_{USER}", USER, USER)
 
 
 def works_there(node: Node) -> None:
@@ -201,6 +202,16 @@ def test_a_job_that_would_miss_something_has_the_nodes(
     assert node.names() == before
 
 
+def test_what_another_user_puts_there_takes_its_own_from_no_job(node: Node) -> None:
+    for name in (f"krb5cc_{USER}", "input", "venv", ".X11-unix"):
+        (node.place / name).mkdir()
+        os.chown(node.place / name, USER + 1, USER + 1)
+    (node.top / "script").write_text(f"cp {node.place}/input/a .\n")
+    node.given(PATH=f"/usr/bin:{node.place}/venv/bin")
+    seen = node.has(lambda _, its: [its, os.listdir(node.place)])
+    assert seen == [[str(node.place)], []]
+
+
 def test_what_is_in_the_way_of_an_image_there_is_nobodys_but_its(node: Node) -> None:
     """A job that was stopped and goes on where it was, beside another one of its user."""
     image = node.top / "image"
@@ -237,6 +248,21 @@ def test_one_that_slurm_has_given_is_its_own_already(
     monkeypatch.setattr(private_tmp, "mounts", lambda: line)
     (node.place / "there").write_text("")
     assert node.has(lambda _, its: [its, os.listdir(node.place)]) == [[str(node.place)], ["there"]]
+
+
+def test_directories_of_users_with_such_names_are_not_opened_and_take_no_time(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at, lstat = [], Path.lstat
+    for number in range(1500):
+        (node.place / f"{PREFIX}{number}").mkdir()
+        os.chown(node.place / f"{PREFIX}{number}", USER, USER)
+    monkeypatch.setattr(private_tmp, "locked", lambda path: pytest.fail(f"{path} is opened"))
+    monkeypatch.setattr(Path, "lstat", lambda path: looked_at.append(path) or lstat(path))
+    sweep(str(node.place))
+    assert len(looked_at) == len(set(looked_at)) == 1000
+    sweep(str(node.place))
+    assert len(set(looked_at)) > 1000, "each time at others"
 
 
 def test_what_killed_sessions_left_goes_and_nothing_else(node: Node) -> None:
