@@ -22,7 +22,7 @@ from slurm_elastic.checkpointers.node_helper_client import _Request as Request
 from slurm_elastic.config.configfile import ensure_uuid
 from slurm_elastic.controller import enrolment
 from slurm_elastic.controller.enrolment import word_of
-from slurm_elastic.machine.ckptroot import inventory, manifest, outputs
+from slurm_elastic.machine.ckptroot import inventory, manifest, outputs, pinned_task, proc
 from slurm_elastic.machine.ckptroot import store as kept
 from slurm_elastic.machine.ckptroot.quota import Part, Quota
 from slurm_elastic.machine.programs import power
@@ -199,7 +199,8 @@ def test_images_are_synced_before_they_are_vouched_for(tmp_path: Path, synced: S
 def test_what_a_task_wrote_by_its_memory_is_synced(tmp_path: Path, synced: Synced) -> None:
     (tmp_path / "mapped").write_bytes(b"by memory")
     with (tmp_path / "mapped").open("rb") as file:
-        inventory._write_out(os.getpid(), file.fileno())
+        ours = pinned_task.Owner(os.geteuid(), proc.numbers_of(os.getpid()) or (0, 0))
+        inventory._write_out(os.getpid(), ours, file.fileno())
     assert synced.files == [b"by memory"]
 
 

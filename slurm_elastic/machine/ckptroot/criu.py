@@ -132,7 +132,7 @@ class Criu(Method):
         those that somebody had ``stopped`` before the save. If another process has one of the
         locks, end the tasks and raise Refused.
         """
-        if path := locks.take(self.inside.tasks(), held):
+        if path := locks.take(self.inside.tasks(), held, self.inside.owner):
             self._end()
             raise Refused(f"{path}: its lock could not be taken again")
         self._continue(stopped)
@@ -168,7 +168,7 @@ class Criu(Method):
         """The files that the job keeps locked, as they are now. Its copies of files of this node
         alone are left out: nobody else has those.
         """
-        found = inventory.locked_files(self.inside.tasks())
+        found = inventory.locked_files(self.inside.tasks(), self.inside.owner)
         return {path: state for path, state in found.items() if not self._tempfiles.holds(path)}
 
     def bound(self) -> cpu_binding.Bound:
@@ -228,7 +228,7 @@ class Criu(Method):
         dump.know_kernel(self._site.criu)
         log, tasks = self._scratch.path() / "dump.log", self.inside.tasks()
         keeps = not closes and sockets.are_its_own(tasks)
-        self._reused = sockets.reused(tasks) if keeps else None
+        self._reused = sockets.reused(tasks, self.inside.owner) if keeps else None
         one = dump.Dump(
             self._site.criu, self._caller, self.pid, inside,
             (*_BOTH, *(_CLOSES if closes else ()), *(_KEEPS if keeps else ())),
@@ -243,9 +243,9 @@ class Criu(Method):
     def go_on(self) -> None:
         """After a dump, let the processes run on, except those that somebody had stopped before."""
         try:
-            poll_again.go_back(self.inside.tasks())
+            poll_again.go_back(self.inside.tasks(), self.inside.owner)
             if self._reused is not None:
-                sockets.wake(self.inside.tasks(), self._reused)
+                sockets.wake(self.inside.tasks(), self._reused, self.inside.owner)
         finally:
             # Whatever fails before, no task stays stopped for us.
             self._continue(self._stopped)
@@ -255,7 +255,7 @@ class Criu(Method):
         others = stopped
         with contextlib.suppress(OSError):
             # Where that fails they notice their SIGCONT, and go on all the same.
-            others |= quiet_continue.quietly(self.inside.tasks(), stopped)
+            others |= quiet_continue.quietly(self.inside.tasks(), stopped, self.inside.owner)
         self.inside.tell("continue", but=sorted(others))
 
     def stop(self) -> None:
@@ -266,7 +266,7 @@ class Criu(Method):
 
     def _end(self) -> None:
         """End the tasks, which an image has; what they keep in files must stay as it is."""
-        robust_mutexes.keep(self.inside.tasks())
+        robust_mutexes.keep(self.inside.tasks(), self.inside.owner)
         self.inside.kill()
 
     def signal(self, number: int) -> None:

@@ -12,7 +12,7 @@ import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from . import tracing
-from .kernel import descriptor_of
+from .pinned_task import Owner, pinned
 from .proc import descriptors_of, status_of
 from .site import Refused
 
@@ -139,7 +139,7 @@ def _waits_for_children(signalfd: str) -> bool:
     return False
 
 
-def locked_files(tasks: Iterable[int]) -> dict[str, State]:
+def locked_files(tasks: Iterable[int], owner: Owner) -> dict[str, State]:
     """The files that the tasks keep locked (flock(2), fcntl(2)), as they are now."""
     locked = [
         (pid, number, path)
@@ -147,7 +147,7 @@ def locked_files(tasks: Iterable[int]) -> dict[str, State]:
         for number, path in descriptors_of(pid)
         if _has_lock(f"/proc/{pid}/fdinfo/{number}")
     ]
-    mapped = [(pid, number) for pid, number, path in locked if path in _mapped_paths(pid)]
+    mapped = [(pid, owner, number) for pid, number, path in locked if path in _mapped_paths(pid)]
     if mapped:
         tracing.by_child(_write_out, mapped)  # in a child, as the file's server may not answer
     found = {}
@@ -163,13 +163,13 @@ def _has_lock(fdinfo: str) -> bool:
     return False
 
 
-def _write_out(pid: int, number: int) -> None:
+def _write_out(pid: int, owner: Owner, number: int) -> None:
     """Write a mapped file of a stopped task to its disk. A write to memory changes the file's time
     only if its page has nothing yet to be written (mmap(2), MAP_SHARED); without this we would not
     see any that come later.
     """
-    with contextlib.suppress(OSError):
-        os.fsync(descriptor_of(os.pidfd_open(pid), number))
+    with contextlib.suppress(OSError), pinned(pid, owner) as task:
+        os.fsync(task.descriptor(number))
 
 
 def state_of(path: str) -> State:

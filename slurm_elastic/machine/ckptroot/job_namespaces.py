@@ -7,10 +7,12 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from . import job_init
 from .payload import Payload
+from .pinned_task import Owner, pinned
 from .proc import processes
 from .site import Refused
 
@@ -22,6 +24,7 @@ class JobNamespaces:
 
     def __init__(self, payload: Payload) -> None:
         self._ended: int | None = None
+        self._uid = payload.uid
         self._way, self._middle = job_init.start(payload)
         self.init = int(self._answer(30.0)["init"])
         # Of the middle process, our own child, which we have not reaped: once that has reaped
@@ -76,6 +79,12 @@ class JobNamespaces:
         self.ask("kill", 60.0)
         self._ended = None
 
+    @property
+    def owner(self) -> Owner:
+        """Whose its processes are."""
+        numbers = os.fstat(self.numbers)
+        return Owner(self._uid, (numbers.st_dev, numbers.st_ino))
+
     def tasks(self) -> list[int]:
         """The job's processes, by their numbers on the node, without process 1."""
         own, found = os.fstat(self.numbers), []
@@ -88,10 +97,14 @@ class JobNamespaces:
     @contextlib.contextmanager
     def made_anew(self, kind: str) -> Iterator[int]:
         """A descriptor of a namespace that a restore makes anew: of System V IPC, or of clocks."""
+        anybodys = replace(self.owner, uid=None)
         for pid in self.tasks():
-            with contextlib.suppress(OSError):
-                # If that process ends just now it may be another job's; CRIU then refuses.
-                found = os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC)
+            with (
+                contextlib.suppress(OSError),
+                pinned(pid, anybodys) as task,
+                task.opened(f"ns/{kind}") as opened,
+            ):
+                found = os.dup(opened)
                 break
         else:
             raise Refused("the job has no process any more")

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from . import tracing
+from .pinned_task import Owner, PinnedTask, pinned
 from .proc import number_inside, status_of
 from .tracing import await_stop, trace
 
@@ -55,7 +56,7 @@ def can_take() -> bool:
     return os.uname().machine == "x86_64"
 
 
-def take(tasks: Iterable[int], wanted: Locks) -> str:
+def take(tasks: Iterable[int], wanted: Locks, owner: Owner) -> str:
     """Have stopped tasks take those of their ``wanted`` locks that they lack. Returns the file of
     one that could not be taken, or nothing.
     """
@@ -67,7 +68,7 @@ def take(tasks: Iterable[int], wanted: Locks) -> str:
     for task in lost:
         while status_of(task).get("State", "T")[0] != "T" and time.monotonic() < until:
             time.sleep(0.001)
-    tracing.by_child(_have_taken, lost.items())
+    tracing.by_child(_have_taken, ((task, owner, lost[task]) for task in lost))
     still = (f"/proc/{task}/fd/{one.file}" for task in lost for one in _missing(task, lost[task]))
     return next((os.readlink(link) for link in still), "")
 
@@ -87,31 +88,31 @@ def _held(task: int, file: int) -> Iterator[Lock]:
                 yield Lock(file, _KINDS[words[4]], start, length)
 
 
-def _have_taken(task: int, locks: Iterable[Lock]) -> None:
+def _have_taken(pid: int, owner: Owner, locks: Iterable[Lock]) -> None:
     """Have the task's first thread take them, and give it its registers and memory back."""
-    if not trace(tracing.SEIZE, task):
-        return
-    await_stop(task)
-    before = tracing.Registers()
-    trace(tracing.GETREGS, task, None, ctypes.byref(before))
-    # The calls of a 32-bit task have other numbers.
-    if before[tracing.CS] == tracing.LONG_MODE:
-        with contextlib.suppress(OSError, ValueError):
-            _lend(task, before, locks)
-        trace(tracing.SETREGS, task, None, ctypes.byref(before))
-    trace(tracing.DETACH, task)
+    with contextlib.suppress(OSError), pinned(pid, owner) as task, tracing.seized(task, pid):
+        await_stop(pid)
+        before = tracing.Registers()
+        trace(tracing.GETREGS, pid, None, ctypes.byref(before))
+        # The calls of a 32-bit task have other numbers.
+        if before[tracing.CS] == tracing.LONG_MODE:
+            with contextlib.suppress(OSError, ValueError):
+                _lend(task, before, locks)
+            trace(tracing.SETREGS, pid, None, ctypes.byref(before))
 
 
-def _lend(task: int, before: ctypes.Array[ctypes.c_ulonglong], locks: Iterable[Lock]) -> None:
+def _lend(
+    task: PinnedTask, before: ctypes.Array[ctypes.c_ulonglong], locks: Iterable[Lock]
+) -> None:
     """Ask for each lock; the question stands in a piece of the task's memory meanwhile."""
-    with open(f"/proc/{task}/mem", "r+b", buffering=0) as file:
-        memory, (call, place) = file.fileno(), _places(task, file.fileno())
+    with task.opened("mem", os.O_RDWR) as memory:
+        call, place = _places(task, memory)
         kept = os.pread(memory, _ASKED.size, place)
         try:
             for lock in locks:
                 asked = _ASKED.pack(lock.kind, os.SEEK_SET, lock.start, lock.length, 0)
                 os.pwrite(memory, asked, place)
-                _call(task, before, call, (lock.file, _SETLK, place))
+                _call(task.pid, before, call, (lock.file, _SETLK, place))
         finally:
             os.pwrite(memory, kept, place)
 
@@ -119,19 +120,18 @@ def _lend(task: int, before: ctypes.Array[ctypes.c_ulonglong], locks: Iterable[L
 _ASKED = struct.Struct("=hh4xqqi4x")  # fcntl(2), struct flock
 
 
-def _places(task: int, memory: int) -> tuple[int, int]:
+def _places(task: PinnedTask, memory: int) -> tuple[int, int]:
     """Where the task has an instruction that calls the kernel, and memory of its own."""
     call = own = 0
-    with open(f"/proc/{task}/maps") as lines:
-        for line in lines:
-            span, rights, _, _, inode, *name = line.split(None, 5)
-            first, end = (int(part, 16) for part in span.split("-"))
-            if name == ["[vdso]\n"]:
-                call = first + os.pread(memory, end - first, first).index(_SYSCALL)
-            elif rights == "rw-p" and inode == "0":
-                own = own or first
+    for line in task.read("maps").splitlines():
+        span, rights, _, _, inode, *name = line.split(None, 5)
+        first, end = (int(part, 16) for part in span.split("-"))
+        if name == ["[vdso]"]:
+            call = first + os.pread(memory, end - first, first).index(_SYSCALL)
+        elif rights == "rw-p" and inode == "0":
+            own = own or first
     if not call or not own:
-        raise ValueError(f"task {task} has no such places")
+        raise ValueError(f"task {task.pid} has no such places")
     return call, own
 
 

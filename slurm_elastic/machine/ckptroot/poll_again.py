@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from . import files, protobuf, tracing
-from .proc import threads_of
+from .pinned_task import Owner, PinnedTask, pinned
 from .site import Refused
 from .tracing import await_stop, trace
 
@@ -90,28 +90,30 @@ def _padded(value: int, size: int) -> bytes:
     return bytes([digit | 0x80 for digit in digits[:-1]] + digits[-1:])
 
 
-def go_back(tasks: Iterable[int]) -> None:
+def go_back(tasks: Iterable[int], owner: Owner) -> None:
     """Have those threads of stopped tasks that a save has left with EINTR wait
     again once they run.
     """
-    if os.uname().machine != "x86_64":
-        return
-    threads = [(thread,) for task in tasks for thread in _in_poll(task)]
-    if threads:
-        tracing.by_child(_send_back, threads)
+    if os.uname().machine == "x86_64":
+        tracing.by_child(_send_all_back, ((task, owner) for task in tasks))
 
 
-def _in_poll(task: int) -> Iterator[int]:
+def _send_all_back(pid: int, owner: Owner) -> None:
+    with contextlib.suppress(OSError), pinned(pid, owner) as task:
+        for thread in _in_poll(task):
+            with contextlib.suppress(OSError), tracing.seized(task, thread):
+                _send_back(thread)
+
+
+def _in_poll(task: PinnedTask) -> Iterator[int]:
     """Its threads that were in poll when they were stopped (proc(5), syscall)."""
-    for thread in threads_of(task):
-        with contextlib.suppress(OSError), open(f"/proc/{task}/task/{thread}/syscall") as file:
-            if file.read().split()[0] == str(_POLL):
+    for thread in task.threads():
+        with contextlib.suppress(OSError):
+            if task.read(f"task/{thread}/syscall").split()[0] == str(_POLL):
                 yield thread
 
 
 def _send_back(thread: int) -> None:
-    if not trace(tracing.SEIZE, thread):
-        return
     if trace(tracing.INTERRUPT, thread):
         await_stop(thread)
         registers = tracing.Registers()
@@ -121,4 +123,3 @@ def _send_back(thread: int) -> None:
             registers[tracing.RAX] = _POLL
             registers[tracing.RIP] -= _SYSCALL
             trace(tracing.SETREGS, thread, None, ctypes.byref(registers))
-        trace(tracing.DETACH, thread)

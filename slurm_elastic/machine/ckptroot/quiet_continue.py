@@ -16,6 +16,7 @@ import signal
 from collections.abc import Collection, Iterable, Mapping
 
 from . import tracing
+from .pinned_task import Owner, PinnedTask, pinned
 from .proc import number_inside, status_of, threads_of
 from .tracing import await_stop, trace
 
@@ -26,7 +27,7 @@ _STOPS = 8
 """How often a thread may stop until it is given its signal: ptrace's own stops come before."""
 
 
-def quietly(tasks: Iterable[int], stopped: Collection[int]) -> frozenset[int]:
+def quietly(tasks: Iterable[int], stopped: Collection[int], owner: Owner) -> frozenset[int]:
     """Have those of the stopped ``tasks`` that would notice go on; returns their numbers in the
     job's namespace. Those in ``stopped``, by these numbers, stay stopped.
     """
@@ -38,10 +39,10 @@ def quietly(tasks: Iterable[int], stopped: Collection[int]) -> frozenset[int]:
         return frozenset()
 
     def all_of_them() -> None:
-        held = [thread for task in wanted for thread in _readied(task)]
+        held = [thread for task in wanted for thread in _readied(task, owner)]
         # Before any parent runs, which would find a stopped child.
         for task in set(to_go) - set(wanted):
-            _signal(task)
+            _signal(task, owner)
         for thread in held:
             trace(tracing.DETACH, thread)
 
@@ -56,46 +57,48 @@ def _would_notice(pid: int, status: Mapping[str, str]) -> bool:
     return bool(caught) or any(int(mask, 16) & _BIT for mask in blocked)
 
 
-def _signal(pid: int) -> None:
-    """Send SIGCONT by a descriptor, in case its pid is reused meanwhile."""
-    with contextlib.suppress(OSError):
-        task = os.pidfd_open(pid)
-        try:
-            if _is_stopped(pid):
-                signal.pidfd_send_signal(task, signal.SIGCONT)
-        finally:
-            os.close(task)
+def _signal(pid: int, owner: Owner) -> None:
+    with contextlib.suppress(OSError), pinned(pid, owner) as task:
+        if _is_stopped(pid):
+            task.signal(signal.SIGCONT)
 
 
 def _is_stopped(pid: int) -> bool:
     return status_of(pid).get("State", "")[:1] == "T"
 
 
-def _readied(task: int) -> list[int]:
+def _readied(pid: int, owner: Owner) -> list[int]:
     """Its threads, no longer stopped but held by us."""
-    held = [thread for thread in threads_of(task) if _seized(thread)]
-    if task not in held:
-        return []  # it goes on as the others do
+    with contextlib.suppress(OSError), pinned(pid, owner) as task:
+        held = [thread for thread in task.threads() if _seized(task, thread)]
+        return held if pid in held and _continued(task) else []  # it goes on as the others do
+    return []
+
+
+def _continued(task: PinnedTask) -> bool:
+    """Give SIGCONT to its first thread, which stops for it; whether it did."""
+    pid = task.pid
     before = ctypes.c_uint64()
     size = ctypes.c_void_p(_MASK)
-    trace(tracing.GETSIGMASK, task, size, ctypes.byref(before))
+    trace(tracing.GETSIGMASK, pid, size, ctypes.byref(before))
     # All other signals are blocked meanwhile: it is given this one, and nothing else.
-    trace(tracing.SETSIGMASK, task, size, ctypes.byref(_ALL_BUT))
-    os.kill(task, signal.SIGCONT)
+    trace(tracing.SETSIGMASK, pid, size, ctypes.byref(_ALL_BUT))
+    task.signal(signal.SIGCONT)
     for _ in range(_STOPS):
-        trace(tracing.CONT, task)
-        status = await_stop(task)
+        trace(tracing.CONT, pid)
+        status = await_stop(pid)
         if not os.WIFSTOPPED(status):
-            return []
+            return False
         if status >> 8 == signal.SIGCONT:
             break
-    trace(tracing.SETSIGMASK, task, size, ctypes.byref(before))
-    return held
-
-
-def _seized(thread: int) -> bool:
-    """Trace a stopped thread, which stops once more for its tracer; whether that worked."""
-    if not trace(tracing.SEIZE, thread):
-        return False
-    await_stop(thread)
+    trace(tracing.SETSIGMASK, pid, size, ctypes.byref(before))
     return True
+
+
+def _seized(task: PinnedTask, thread: int) -> bool:
+    """Trace a stopped thread, which stops once more for its tracer; whether that worked."""
+    with contextlib.suppress(OSError):
+        tracing.seize(task, thread)
+        await_stop(thread)
+        return True
+    return False

@@ -13,11 +13,11 @@ import contextlib
 import ctypes
 import os
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from . import tracing
 from .kernel import LIBC
-from .proc import threads_of
+from .pinned_task import Owner, PinnedTask, pinned
 
 _CALLS = {"x86_64": 274, "aarch64": 100, "riscv64": 100, "ppc64le": 299, "s390x": 305}
 """The number of get_robust_list(2), which the C library does not have."""
@@ -25,27 +25,31 @@ _PENDING = 16
 """Where a list's head (linux/futex.h, robust_list_head) notes the mutex that is being taken."""
 
 
-def keep(tasks: Iterable[int]) -> None:
+def keep(tasks: Iterable[int], owner: Owner) -> None:
     """Have the mutexes of stopped tasks stay as they are when these tasks are killed next."""
-    heads = [(task, head) for task in tasks for head in _heads(task)]
-    if heads:
-        tracing.by_child(_empty, heads)  # in a child: memory may be a file whose server hangs
+    # In a child: memory may be a file whose server hangs.
+    tracing.by_child(_empty_lists, ((task, owner) for task in tasks))
 
 
-def _heads(task: int) -> list[int]:
+def _empty_lists(pid: int, owner: Owner) -> None:
+    """Empty the lists of its threads: the first entry of an empty list is its head."""
+    with (
+        contextlib.suppress(OSError),
+        pinned(pid, owner) as task,
+        # Opened before anything is read: whatever becomes of the number, this is the memory that
+        # the heads are in.
+        task.opened("mem", os.O_RDWR) as memory,
+    ):
+        for head in _heads(task):
+            os.pwrite(memory, struct.pack("=Q", head), head)
+            os.pwrite(memory, struct.pack("=Q", 0), head + _PENDING)
+
+
+def _heads(task: PinnedTask) -> Iterator[int]:
     """Where the lists of its threads begin in its memory."""
     call = _CALLS.get(os.uname().machine)
-    found = []
-    for thread in threads_of(task) if call else []:
+    for thread in task.threads() if call else []:
         head, size = ctypes.c_size_t(), ctypes.c_size_t()
-        said = LIBC.syscall(call, thread, ctypes.byref(head), ctypes.byref(size))
-        if said == 0 and head.value:
-            found.append(head.value)
-    return found
-
-
-def _empty(task: int, head: int) -> None:
-    """Empty a list: its first entry is then its head."""
-    with contextlib.suppress(OSError), open(f"/proc/{task}/mem", "r+b", buffering=0) as memory:
-        os.pwrite(memory.fileno(), struct.pack("=Q", head), head)
-        os.pwrite(memory.fileno(), struct.pack("=Q", 0), head + _PENDING)
+        result = LIBC.syscall(call, thread, ctypes.byref(head), ctypes.byref(size))
+        if result == 0 and head.value and task.has_thread(thread):
+            yield head.value

@@ -84,5 +84,14 @@ class Relay:
         # It stops itself when it hears that we were stopped: if that is late, after SIGCONT, nobody
         # else continues it.
         if now - self._stood >= stands:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._sudo, signal.SIGCONT)
+            self._continue_sudo()
+
+    def _continue_sudo(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            process = os.pidfd_open(self._sudo)
+            try:
+                # If it is our parent still, the descriptor is of no later process with its number.
+                if os.getppid() == self._sudo:
+                    signal.pidfd_send_signal(process, signal.SIGCONT)
+            finally:
+                os.close(process)

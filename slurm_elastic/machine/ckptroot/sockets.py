@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import ipaddress
-import os
 import socket
 import struct
 from collections.abc import Collection, Iterable, Iterator
@@ -18,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .images import Stream
-from .kernel import descriptor_of
+from .pinned_task import Owner, PinnedTask, pinned
 from .proc import descriptors_of
 from .site import Refused
 
@@ -132,44 +131,38 @@ def _before(one: int, other: int) -> bool:
     return (one - other) & 0xFFFFFFFF >= 1 << 31
 
 
-def reused(tasks: Iterable[int]) -> frozenset[str]:
+def reused(tasks: Iterable[int], owner: Owner) -> frozenset[str]:
     """The TCP sockets, by inode, whose address may be reused soon (SO_REUSEADDR). Refused if we may
     not open them (pidfd_getfd(2)), as nobody could ``wake`` them then.
     """
     found = set()
-    for inode, one in _opened(tasks):
+    for inode, one in _opened(tasks, owner):
         if one.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR):
             found.add(inode)
     return frozenset(found)
 
 
-def wake(tasks: Iterable[int], reused: Collection[str]) -> None:
+def wake(tasks: Iterable[int], reused: Collection[str], owner: Owner) -> None:
     """After a save that left the tasks stopped, let their connections carry data again. CRIU leaves
     them in repair mode (TCP_REPAIR) and changes SO_REUSEADDR, which we set back to ``reused``.
     """
-    for inode, one in _opened(tasks):
+    for inode, one in _opened(tasks, owner):
         if one.getsockopt(socket.IPPROTO_TCP, TCP_REPAIR):
             one.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, 0)
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(inode in reused))
 
 
-def _opened(tasks: Iterable[int]) -> Iterator[tuple[str, socket.socket]]:
+def _opened(tasks: Iterable[int], owner: Owner) -> Iterator[tuple[str, socket.socket]]:
     """The tasks' TCP sockets with their inodes, each open here while the caller looks at it."""
     for pid in tasks:
-        try:
-            process = os.pidfd_open(pid)
-        except ProcessLookupError:
-            continue
-        try:
+        with contextlib.suppress(ProcessLookupError, FileNotFoundError), pinned(pid, owner) as task:
             for number, inode in _sockets_of(pid):
-                yield from _taken(process, number, inode)
-        finally:
-            os.close(process)
+                yield from _taken(task, number, inode)
 
 
-def _taken(process: int, number: int, inode: str) -> Iterator[tuple[str, socket.socket]]:
+def _taken(task: PinnedTask, number: int, inode: str) -> Iterator[tuple[str, socket.socket]]:
     try:
-        ours = descriptor_of(process, number)
+        ours = task.descriptor(number)
     except OSError as error:
         if error.errno in (errno.EBADF, errno.ESRCH):  # it is closed by now
             return

@@ -5,14 +5,16 @@ If the child dies before it is done, Linux lets go of what it traces.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from .child import Child
 from .kernel import LIBC
+from .pinned_task import PinnedTask
 
 CONT, STEP, GETREGS, SETREGS, DETACH = 7, 9, 12, 13, 17  # linux/ptrace.h
 SEIZE, INTERRUPT, GETSIGMASK, SETSIGMASK = 0x4206, 0x4207, 0x420A, 0x420B
@@ -46,6 +48,28 @@ def by_child(work: Callable[..., object], each: Iterable[tuple[Any, ...]]) -> No
 def trace(request: int, thread: int, address: object = None, data: object = None) -> bool:
     """Make one request of ptrace(2); whether it succeeded."""
     return bool(LIBC.ptrace(request, thread, address, data) == 0)
+
+
+def seize(task: PinnedTask, thread: int) -> None:
+    """Begin to trace a thread of the task. Raises OSError if the kernel refuses, or if the task has
+    no thread with that number.
+    """
+    if not trace(SEIZE, thread):
+        raise ProcessLookupError(f"thread {thread} cannot be traced")
+    # Only now is the answer certain: no other thread gets a number that we trace.
+    if not task.has_thread(thread):
+        trace(DETACH, thread)
+        raise ProcessLookupError(f"thread {thread} is not the job's")
+
+
+@contextlib.contextmanager
+def seized(task: PinnedTask, thread: int) -> Iterator[None]:
+    """The same for as long as the block lasts."""
+    seize(task, thread)
+    try:
+        yield
+    finally:
+        trace(DETACH, thread)
 
 
 def await_stop(thread: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import tempfile
 import time
 import traceback
@@ -15,6 +16,8 @@ from typing import Any
 import pytest
 
 from slurm_elastic.machine.ckptroot.caller import Caller
+from slurm_elastic.machine.ckptroot.pinned_task import Owner
+from slurm_elastic.machine.ckptroot.proc import numbers_of
 
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="the root part is root's")
 PATIENCE = 120.0
@@ -48,6 +51,31 @@ def aside(does: Callable[[], Any]) -> Any:
     os.waitpid(pid, 0)
     assert said, "the child failed"
     return json.loads(said)
+
+
+def owner(uid: int = 0) -> Owner:
+    """The owner of a user's tasks that have their numbers in our own namespace."""
+    numbers = numbers_of(os.getpid())
+    assert numbers is not None
+    return Owner(uid, numbers)
+
+
+def reuse_number(
+    process: subprocess.Popen[Any], start: Callable[[], subprocess.Popen[str]]
+) -> subprocess.Popen[str]:
+    """End a process and start others until one has its number. The kernel gives the numbers in
+    turn, so users get there by starting many; we set the last one (proc(5)).
+    """
+    process.kill()
+    process.wait()
+    for _ in range(1000):
+        Path("/proc/sys/kernel/ns_last_pid").write_text(str(process.pid - 1))
+        other = start()
+        if other.pid == process.pid:
+            return other
+        other.kill()
+        other.communicate()
+    raise AssertionError(f"another process always got {process.pid}")
 
 
 def user_of(uid: int, gid: int, *others: int) -> Caller:

@@ -18,6 +18,7 @@ from slurm_elastic.machine.ckptroot.caller import Caller
 from slurm_elastic.machine.ckptroot.images import OpenFile
 from slurm_elastic.machine.ckptroot.locks import Lock
 from slurm_elastic.machine.ckptroot.payload import Payload
+from slurm_elastic.machine.ckptroot.pinned_task import Owner
 from slurm_elastic.machine.ckptroot.site import Refused, Site
 
 from .helpers import ROOT
@@ -34,7 +35,7 @@ class Inside:
     or why it refuses.
     """
 
-    init, mounts, numbers = 12, 3, 4
+    init, mounts, numbers, owner = 12, 3, 4, Owner(2000, (0, 4))
 
     def __init__(self, done: list[object]) -> None:
         self.done = done
@@ -90,14 +91,18 @@ class Bed:
             monkeypatch.setattr(criu.images, name, lambda *_, said=said: said)
         monkeypatch.setattr(criu.images, "has_streams", lambda image: self.streams)
         monkeypatch.setattr(criu.image_access, "show", lambda image: None)
-        monkeypatch.setattr(criu.quiet_continue, "quietly", lambda tasks, stopped: frozenset())
         monkeypatch.setattr(
-            criu.robust_mutexes, "keep", lambda tasks: self.done.append(("kept", *tasks))
+            criu.quiet_continue, "quietly", lambda tasks, stopped, owner: frozenset()
+        )
+        monkeypatch.setattr(
+            criu.robust_mutexes, "keep", lambda tasks, owner: self.done.append(("kept", *tasks))
         )
         monkeypatch.setattr(criu.sockets, "stays_here", lambda tasks: "")
         monkeypatch.setattr(criu.sockets, "are_its_own", lambda tasks: self.streams)
-        monkeypatch.setattr(criu.sockets, "reused", lambda tasks: frozenset({"7"}))
-        monkeypatch.setattr(criu.sockets, "wake", lambda *how: self.done.append(("wake", *how)))
+        monkeypatch.setattr(criu.sockets, "reused", lambda tasks, owner: frozenset({"7"}))
+        monkeypatch.setattr(
+            criu.sockets, "wake", lambda *how: self.done.append(("wake", *how[:-1]))
+        )
         monkeypatch.setattr(criu.sockets, "check_streams", self.done.append)
         self.streams = False
         self.held: dict[int, criu.sysv.Held | None] = {5: None}
@@ -305,7 +310,7 @@ def test_what_comes_back_stands_still_until_it_has_its_locks(
     monkeypatch.setattr(criu.images, "stopped", lambda image: frozenset({1002}))
     bed.inside.running = [4711]
     monkeypatch.setattr(
-        criu.robust_mutexes, "keep", lambda tasks: bed.done.append(("kept", *tasks))
+        criu.robust_mutexes, "keep", lambda tasks, owner: bed.done.append(("kept", *tasks))
     )
     asked: list[object] = []
     take = lambda *how: asked.append(how) or ("" if taken else "/shared/file")  # noqa: E731
@@ -316,7 +321,7 @@ def test_what_comes_back_stands_still_until_it_has_its_locks(
     order, *after = bed.done
     assert isinstance(order, dict)
     assert "--leave-stopped" in order["command"]
-    assert asked == [([4711], wanted)]
+    assert asked == [([4711], wanted, Inside.owner)]
     go_on = [{"do": "continue", "but": [1002]}, "take back"]
     assert after == (go_on if taken else [("kept", 4711), {"do": "kill"}])
 
@@ -361,7 +366,7 @@ class Saved:
         monkeypatch.setattr(criu.inventory, "deleted", lambda tasks: 7 if tasks == [21, 22] else 0)
         monkeypatch.setattr(criu.task_rights, "check", lambda tasks, user: 243)
         monkeypatch.setattr(criu.images, "check", lambda image, user: done.append("check"))
-        monkeypatch.setattr(criu.poll_again, "go_back", lambda tasks: None)
+        monkeypatch.setattr(criu.poll_again, "go_back", lambda tasks, owner: None)
         monkeypatch.setattr(criu.poll_again, "wait_again", lambda image: done.append("wait again"))
         monkeypatch.setattr(criu.images, "writing", lambda image: (OpenFile("/a", 5),))
 
@@ -500,7 +505,7 @@ def test_what_was_stopped_before_stays_so_and_what_would_notice_goes_on_apart(
     monkeypatch.setattr(criu.quiet_continue, "quietly", quietly)
     bed.method.dump(tmp_path / "1.new", 60.0, MIB)
     bed.method.go_on()
-    assert asked == [([21, 22], {1002})]
+    assert asked == [([21, 22], {1002}, Inside.owner)]
     assert bed.done[-2:] == [{"do": "continue", "but": [1002, 1007]}, "take back"]
     monkeypatch.setattr(criu.quiet_continue, "quietly", lambda *_: os.open("/none", 0))
     bed.method.go_on()
@@ -609,7 +614,7 @@ def test_its_locks_are_told_but_those_of_what_travels(
     bed: Bed, saved: Saved, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     locked = {"/tmp/a": (1, 2, 3), "/shared/b": (4, 5, 6)}
-    monkeypatch.setattr(criu.inventory, "locked_files", lambda tasks: locked)
+    monkeypatch.setattr(criu.inventory, "locked_files", lambda tasks, owner: locked)
     assert bed.method.locked() == {"/shared/b": (4, 5, 6)}
     bed.method.gather(tmp_path, MIB)
     assert bed.done == [("pack", tmp_path, MIB, [21, 22])]

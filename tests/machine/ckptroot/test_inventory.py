@@ -17,7 +17,7 @@ import pytest
 from slurm_elastic.machine.ckptroot import inventory, sockets
 from slurm_elastic.machine.ckptroot.site import Refused
 
-from .helpers import ROOT
+from .helpers import ROOT, owner
 
 TASK = """
 import ctypes, os, pty, signal, struct, sys
@@ -129,7 +129,7 @@ def test_only_locked_files_are_told_with_inode_size_and_time(tmp_path: Path) -> 
         fcntl.flock(file, fcntl.LOCK_EX)
         file.write("123")
         file.flush()
-        found = inventory.locked_files([1 << 30, os.getpid()])
+        found = inventory.locked_files([1 << 30, os.getpid()], owner(os.geteuid()))
         seen = (tmp_path / "locked").stat()
         mine = {path: state for path, state in found.items() if path.startswith(str(tmp_path))}
         assert mine == {str(tmp_path / "locked"): (seen.st_ino, 3, seen.st_mtime_ns)}
@@ -160,7 +160,7 @@ def test_a_locked_file_that_is_written_in_memory_has_changed(tmp_path: Path) -> 
         found = []
         for _ in range(3):
             assert process.stdout.readline() == b"written\n"
-            found.append(inventory.locked_files([process.pid])[str(path)])
+            found.append(inventory.locked_files([process.pid], owner(os.geteuid()))[str(path)])
             time.sleep(0.05)  # a file's time may be told in ticks
             process.stdin.write(b"\n")
             process.stdin.flush()

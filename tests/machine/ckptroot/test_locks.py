@@ -18,7 +18,7 @@ from slurm_elastic.machine.ckptroot.locks import Lock
 from slurm_elastic.machine.ckptroot.proc import status_of
 
 from . import forged
-from .helpers import ROOT, eventually
+from .helpers import ROOT, eventually, owner
 
 X86 = pytest.mark.skipif(not locks.can_take(), reason="tasks take locks again on x86-64 alone")
 READ, WRITE = fcntl.F_RDLCK, fcntl.F_WRLCK
@@ -81,7 +81,7 @@ def test_it_has_them_again_and_goes_on_as_if_nothing_had_been(
 ) -> None:
     with stopped(tmp_path / "file", threads) as process:
         assert held(process) == set()
-        assert locks.take([process.pid], {process.pid: WANTED}) == ""
+        assert locks.take([process.pid], {process.pid: WANTED}, owner()) == ""
         assert held(process) == set(WANTED)
         assert status_of(process.pid)["State"][0] == "T"
         os.kill(process.pid, signal.SIGCONT)
@@ -94,14 +94,14 @@ def test_it_has_them_again_and_goes_on_as_if_nothing_had_been(
 def test_one_that_another_process_has_is_told(tmp_path: Path) -> None:
     with stopped(tmp_path / "file") as process, open(tmp_path / "file", "r+b") as other:
         fcntl.lockf(other, fcntl.LOCK_EX, 1, 105)
-        found = locks.take([process.pid], {process.pid: WANTED})
+        found = locks.take([process.pid], {process.pid: WANTED}, owner())
         assert found == str(tmp_path / "file")
         assert held(process) == {WANTED[1]}
 
 
 def test_nobody_who_has_all_of_his_is_touched(tmp_path: Path) -> None:
-    assert locks.take([os.getpid()], {}) == ""
-    assert locks.take([1 << 22], {7: WANTED}) == ""
+    assert locks.take([os.getpid()], {}, owner()) == ""
+    assert locks.take([1 << 22], {7: WANTED}, owner()) == ""
 
 
 def test_an_image_tells_the_locks_of_each_task(tmp_path: Path) -> None:

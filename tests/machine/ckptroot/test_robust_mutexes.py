@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import struct
 import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from slurm_elastic.machine.ckptroot import robust_mutexes
+from slurm_elastic.machine.ckptroot import robust_mutexes, tracing
 from slurm_elastic.machine.ckptroot.proc import status_of
 
-from .helpers import ROOT, eventually
+from .helpers import ROOT, eventually, owner, reuse_number
 
 pytestmark = ROOT
 
@@ -44,13 +45,24 @@ time.sleep(3600)
 """
 
 
+def _at_fixed_places() -> None:
+    """Addresses as in any other such process (personality(2), ADDR_NO_RANDOMIZE)."""
+    ctypes.CDLL(None).personality(0x0040000)
+
+
+def holding(path: Path, uid: int = 0) -> subprocess.Popen[str]:
+    path.write_bytes(bytes(4096))
+    path.chmod(0o666)
+    return subprocess.Popen(
+        ["/usr/bin/python3", "-Isc", HOLDS, str(path)], stdout=subprocess.PIPE, text=True,
+        user=uid, cwd="/", preexec_fn=_at_fixed_places,
+    )  # fmt: skip
+
+
 @contextmanager
 def held(path: Path) -> Iterator[subprocess.Popen[str]]:
     """A stopped process, two of whose threads hold a mutex each."""
-    path.write_bytes(bytes(4096))
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLDS, str(path)], stdout=subprocess.PIPE, text=True
-    ) as process:
+    with holding(path) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == "held\n"
@@ -71,14 +83,39 @@ def words(path: Path) -> list[int]:
 def test_only_kept_mutexes_have_their_owner_after_its_end(tmp_path: Path, kept: bool) -> None:
     with held(tmp_path / "lock") as process:
         owners = words(tmp_path / "lock")
-        assert [owner in (0, OWNER_DIED) for owner in owners] == [False, False]
+        assert [one in (0, OWNER_DIED) for one in owners] == [False, False]
         if kept:
-            robust_mutexes.keep([process.pid])
+            robust_mutexes.keep([process.pid], owner())
     assert words(tmp_path / "lock") == (owners if kept else [OWNER_DIED, OWNER_DIED])
 
 
 def test_a_task_that_is_gone_holds_up_nothing(tmp_path: Path) -> None:
     with held(tmp_path / "lock") as process:
-        robust_mutexes.keep([1 << 22, process.pid])
+        robust_mutexes.keep([1 << 22, process.pid], owner())
         owners = words(tmp_path / "lock")
     assert words(tmp_path / "lock") == owners
+
+
+def test_nothing_is_written_into_a_process_that_has_a_tasks_number_by_then(
+    open_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The user's other task has held us up meanwhile; the addresses are as the task's were."""
+    by_child, victims = tracing.by_child, list[subprocess.Popen[str]]()
+
+    def held_up(work: Callable[..., object], each: Iterable[tuple[Any, ...]]) -> None:
+        found = list(each)
+        victims.append(reuse_number(task, lambda: holding(open_path / "roots")))
+        assert victims[0].stdout is not None
+        assert victims[0].stdout.readline() == "held\n"
+        by_child(work, found)
+
+    monkeypatch.setattr(tracing, "by_child", held_up)
+    with holding(open_path / "users", 65534) as task:
+        assert task.stdout is not None
+        assert task.stdout.readline() == "held\n"
+        robust_mutexes.keep([task.pid], owner(65534))
+    with victims[0] as victim:
+        owners = words(open_path / "roots")
+        victim.kill()
+    assert 0 not in owners
+    assert words(open_path / "roots") == [OWNER_DIED, OWNER_DIED], "its lists are as they were"

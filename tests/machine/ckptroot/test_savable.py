@@ -19,6 +19,7 @@ from slurm_elastic.machine.ckptroot.caller import Caller
 from slurm_elastic.machine.ckptroot.site import Refused
 from slurm_elastic.machine.ckptroot.tempfiles import TempFiles
 
+from .helpers import owner
 from .test_isolation import ATTACK, START, home, moved, newest, program  # noqa: F401 - fixtures
 
 pytestmark = pytest.mark.timeout(600)
@@ -452,7 +453,7 @@ def task(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 def test_a_locked_file_that_changed_meanwhile_is_not_gone_on_with(
     task: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
-    found = inventory.locked_files([task.pid])
+    found = inventory.locked_files([task.pid], owner(os.geteuid()))
     path = str(tmp_path / "held")
     assert list(found) == [path]
     inventory.check_locked(found)

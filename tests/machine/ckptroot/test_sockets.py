@@ -15,7 +15,7 @@ from slurm_elastic.machine.ckptroot import kernel, sockets
 from slurm_elastic.machine.ckptroot.images import Stream
 from slurm_elastic.machine.ckptroot.site import Refused
 
-from .helpers import ROOT
+from .helpers import ROOT, owner
 
 HERE = [1 << 30, os.getpid()]
 LOOP, MAPPED = b"\x7f\0\0\x01", b"\0" * 10 + b"\xff\xff\x7f\0\0\x01"
@@ -100,10 +100,10 @@ def test_connections_carry_data_again_and_are_as_they_were(only: list[socket.soc
     first, second = only
     for one, kept in ((first, 0), (second, 1)):
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, kept)
-    before = sockets.reused([os.getpid()])
+    before = sockets.reused([os.getpid()], owner(os.geteuid()))
     for one in only:
         one.setsockopt(socket.IPPROTO_TCP, sockets.TCP_REPAIR, 1)
-    sockets.wake([os.getpid()], before)
+    sockets.wake([os.getpid()], before, owner(os.geteuid()))
     first.sendall(b"here")
     assert second.recv(9) == b"here"
     assert not any(one.getsockopt(socket.IPPROTO_TCP, sockets.TCP_REPAIR) for one in only)
@@ -117,9 +117,11 @@ def test_sockets_that_nobody_could_wake_are_not_put_to_rest(
     pair(only)
     monkeypatch.setattr(kernel, "PIDFD_GETFD", -1)
     with pytest.raises(Refused, match="cannot be opened: Function not implemented"):
-        sockets.reused([os.getpid()])
+        sockets.reused([os.getpid()], owner(os.geteuid()))
     monkeypatch.setattr(kernel.ctypes, "get_errno", lambda: errno.EBADF)
-    assert sockets.reused([1 << 30, os.getpid()]) == frozenset(), "they are closed by now"
+    assert sockets.reused([1 << 30, os.getpid()], owner(os.geteuid())) == frozenset(), (
+        "they are closed by now"
+    )
 
 
 def stream(here: int, there: int, received: int, kept: int, unsent: int = 0) -> Stream:
