@@ -94,7 +94,7 @@ def _is_there(name: str, names: Names) -> bool:
 
 
 FORBIDDEN = {
-    "backoff": "cool-down, or pause", "hibernated": "stopped", "leaked": "stray", "parked": "stopped",
+    "hibernated": "stopped", "leaked": "stray", "parked": "stopped",
     "rescue": "migration", "rescued": "moved", "rescues": "migrations", "rested": "cooled down",
     "rests": "cools down",
 }  # fmt: skip

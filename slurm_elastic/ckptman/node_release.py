@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.hostlist import compress
-from slurm_elastic.ckptman.nodes import ALL, CORRELATION, MARK, MOST_PAUSE, PAUSE
+from slurm_elastic.ckptman.nodes import ALL, CORRELATION, MARK, PAUSES
 from slurm_elastic.ckptman.see import told_of
 from slurm_elastic.ckptman.site import Site
 from slurm_elastic.model.slurm import SlurmNode
@@ -83,7 +83,7 @@ class NodeReleases:
     def _put_off(self, name: str, nodes: str, why: str) -> None:
         """Told once for each reason, though it is tried again and again."""
         last = self._refused.get(name, _Refused())
-        pause = min(max(2 * last.pause, PAUSE), MOST_PAUSE)
+        pause = PAUSES.longer(last.pause)
         until = self._site.monotonic() + pause
         self._refused[name] = _Refused(why=why, pause=pause, until=until)
         if last.why != why:

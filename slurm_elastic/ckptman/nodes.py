@@ -11,6 +11,7 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+from slurm_elastic.base.backoff import Backoff
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.ckptman.see import Snapshot
 from slurm_elastic.ckptman.site import Site
@@ -39,10 +40,8 @@ LOST = f"{OUR_MARK}lost: taken away"
 FORGET_UNKNOWN = 3600.0
 """Seconds that a notice about a machine of nobody's is kept: ours may be known a little later."""
 CORRELATION = "notices"
-PAUSE = 2.0
-"""Seconds after a first refusal; then twice as many each time."""
-MOST_PAUSE = 30.0
-"""Seconds at most: a node that could work again is not kept idle for longer."""
+PAUSES = Backoff(2.0, 30.0)
+"""Seconds after a refusal. At most 30: a node that could work again is not kept idle for longer."""
 ALL = ""
 """The key of a refusal that is not about one node: Slurm's nodes could not be read."""
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from msgspec.structs import replace
 
+from slurm_elastic.base.backoff import Backoff
 from slurm_elastic.base.faults import reach
 from slurm_elastic.base.units import brief
 from slurm_elastic.ckptman.nodes import cool_down, machine_of
@@ -55,10 +56,10 @@ class Poller:
             self._thread.join(timeout)
 
     def _run(self) -> None:
+        backoff = Backoff(2 * max(self._every, 1.0), MOST_PAUSE)
         pause = self._every
-        while not self._site.stop.wait(pause if pause else self._every):
-            ok = self.poll()
-            pause = self._every if ok else min(max(pause, 1.0) * 2, MOST_PAUSE)
+        while not self._site.stop.wait(pause):
+            pause = self._every if self.poll() else backoff.longer(pause)
 
     def poll(self) -> bool:
         """Read once; say whether that went well. News is kept before the source is told so."""

@@ -8,6 +8,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 
+from slurm_elastic.base.backoff import Backoff
 from slurm_elastic.ckptman.site import Site
 from slurm_elastic.model.cluster import Market
 from slurm_elastic.providers.base.prices.book import PriceBook
@@ -39,12 +40,13 @@ class Reader:
             self._thread.join(timeout)
 
     def _run(self) -> None:
+        backoff = Backoff(2 * self._every, MOST_PAUSE)
         pause = 0.0
         while not self._site.stop.wait(pause):
             began = self._site.monotonic()
             well = self.read()
             longest = max(self._every, PACE * (self._site.monotonic() - began))
-            pause = longest if well else min(max(pause, self._every) * 2, MOST_PAUSE)
+            pause = longest if well else backoff.longer(pause)
 
     def read(self) -> bool:
         """Once; whether that went well."""

@@ -6,6 +6,7 @@ import logging
 
 from msgspec.structs import replace
 
+from slurm_elastic.base.backoff import Backoff
 from slurm_elastic.base.errors import CheckpointError, SlurmError
 from slurm_elastic.base.faults import reach
 from slurm_elastic.base.units import brief
@@ -21,7 +22,7 @@ from slurm_elastic.state.ckptstate.facts import Held, Migration, Step
 
 LATER = 10.0
 """Seconds between two tries of a requeue that did not come for PATIENCE."""
-HELD, LONGEST_HELD = 30.0, 300.0
+RELEASES = Backoff(30.0, 300.0)
 """Seconds until a stopped run is let go on once more, first and at most: its node may have to read
 all of its images for that.
 """
@@ -163,7 +164,7 @@ def why_not_released(site: Site, move: Migration) -> str:
 def _hold(site: Site, move: Migration, why: str) -> Migration:
     """Told once for each reason; its requeue is tried again sooner than this."""
     last = move.held or Held()
-    pause = min(max(2 * last.pause, HELD), LONGEST_HELD)
+    pause = RELEASES.longer(last.pause)
     held = replace(move, held=Held(why=why, pause=pause, until=site.now() + pause))
     site.state.put(held)
     if last.why != why:

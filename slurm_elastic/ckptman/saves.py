@@ -11,6 +11,7 @@ from functools import partial
 from msgspec import Struct
 from msgspec.structs import replace
 
+from slurm_elastic.base.backoff import Backoff
 from slurm_elastic.base.errors import CheckpointError, SlurmError
 from slurm_elastic.ckptman import suspended, verdicts
 from slurm_elastic.ckptman.decide import SAVE, JobFacts, JobPlan, is_transparent, run_of
@@ -34,8 +35,8 @@ HOPELESS = 600.0
 DOUBT = 60.0
 """Seconds between two looks whether a job can be saved still."""
 LEAST = 60.0
-MOST_PAUSE = 3600.0
-"""Seconds at most until images that could not be removed are tried again."""
+REMOVALS = Backoff(30.0, 3600.0)
+"""Seconds until images that could not be removed are tried again."""
 GONE = 300.0
 """Seconds that a job must be missing from Slurm's lists before its images go."""
 NEVER = (float("inf"), 0.0)
@@ -270,7 +271,7 @@ class Saves:
     def _stay(self, image: Image, why: str) -> None:
         """Told once, though it is tried again, ever later: nobody can remove them at the moment."""
         last = self._staying.get(image.job, _Stay())
-        pause = min(max(2 * last.pause, PAUSE), MOST_PAUSE)
+        pause = REMOVALS.longer(last.pause)
         self._staying[image.job] = _Stay(why=why, pause=pause, until=self._site.now() + pause)
         if last.why != why:
             log.warning("images stay job=%s error=%s", image.label, why)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
 
+from slurm_elastic.base.background import submit
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.base.units import brief
 from slurm_elastic.controller.boots import record_boot_failures
@@ -167,7 +168,10 @@ class BootTimeouts:
                 late.cloud, [m.instance.id for m in some], why, site.now()
             )
             # By their cloud's worker, as this thread must not wait for a slow cloud.
-            self._clouds[late.cloud].submit(terminate, site, late.cloud, some, why, CORRELATION)
+            submit(
+                self._clouds[late.cloud], f"end of machines of {late.cloud}",
+                terminate, site, late.cloud, some, why, CORRELATION,
+            )  # fmt: skip
 
 
 def not_asked_again(site: Site, late: TimedOut, requests: Sequence[Request]) -> TimedOut:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
 
+from slurm_elastic.base.background import submit
 from slurm_elastic.base.units import brief
 from slurm_elastic.controller.autoscaler import Autoscaler
 from slurm_elastic.controller.boot_timeouts import BootTimeouts
@@ -182,7 +183,13 @@ class Daemon:
         for name, round_ in self.rounds.items():
             running = self._serving.get(name)
             if (running is None or running.done()) and self._requests.due(name):
-                work = self._workers[name].submit(self._requests.serve, name, round_.serve)
+                work = submit(
+                    self._workers[name],
+                    f"requests of {name}",
+                    self._requests.serve,
+                    name,
+                    round_.serve,
+                )
                 # At once: jobs of nodes that were refused have to be hurried.
                 work.add_done_callback(lambda _: self._wake.ring())
                 self._serving[name] = work
@@ -198,9 +205,10 @@ class Daemon:
             running = self._repairing.get(name)
             if running is None or running.done():
                 self._begun[name] = clock
-                self._repairing[name] = self._workers[name].submit(
-                    run_guarded, self._site, partial(round_.run, reading), "repair"
-                )
+                self._repairing[name] = submit(
+                    self._workers[name], f"repair of {name}",
+                    run_guarded, self._site, partial(round_.run, reading), "repair",
+                )  # fmt: skip
             elif (waited := clock - self._begun[name]) >= STUCK:
                 self._report_stuck(name, waited)
         state = self._site.ledger.state()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from slurm_elastic.base.errors import InstanceNotFound, ProviderError
+from slurm_elastic.base.errors import InstanceNotFound, ProviderError, of_stranger
 from slurm_elastic.base.faults import reach
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.context import Site
@@ -43,6 +43,11 @@ def terminate(
             "terminate fails, reconcile repeats it nodes=%s error=%s", compress(nodes), error
         )
         _tell(site, correlation, TERMINATE_FAILED, machines, str(error))
+        return
+    # A provider may raise its SDK's own errors. The machines are paid, so people must read of it.
+    except Exception as error:
+        log.exception("terminate fails, reconcile repeats it nodes=%s", compress(nodes))
+        _tell(site, correlation, TERMINATE_FAILED, machines, of_stranger(error))
         return
     reach("suspend.after-call")
     # Of those that were asked for before, or were stopped, an answer is no proof, as after a

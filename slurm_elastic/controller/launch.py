@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import random
+import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import TypeVar
 
 from msgspec import Struct
 
+from slurm_elastic.base.backoff import Backoff
 from slurm_elastic.base.errors import (
     AuthError,
     CapacityError,
@@ -44,7 +46,7 @@ RETRIED = 60.0
 """Seconds for which a call is repeated. No key: a throttle passes within them, a cloud that is down
 does not, and others' calls wait meanwhile.
 """
-FIRST_PAUSE = 0.5
+PAUSES = Backoff(0.5, 8.0)
 SLACK = 60.0
 """Seconds by which a clock may be put right without a word."""
 
@@ -182,7 +184,7 @@ def with_retries(site: Site, call: Callable[[], Answer]) -> Answer:
     """``call``, repeated while the cloud is only busy, for RETRIED seconds at most."""
     # Half of a boot is left to the machine in any case.
     deadline = site.monotonic() + min(RETRIED, site.shortest_boot / 2)
-    pause = FIRST_PAUSE
+    pause = PAUSES.longer(0.0)
     while True:
         try:
             return call()
@@ -196,21 +198,34 @@ def with_retries(site: Site, call: Callable[[], Answer]) -> Answer:
             # Full jitter: many clusters of one account must not come back at the same moment.
             if site.wait(random.uniform(pause / 2, pause)):  # noqa: S311
                 raise
-        pause = min(pause * 2, 8.0)
+        pause = PAUSES.longer(pause)
 
 
 def _refused(site: Site, spec: LaunchSpec, error: ProviderError, *, in_doubt: bool) -> Launched:
+    # An earlier call may have taken effect. This refusal does not tell.
+    stays_open = in_doubt and not isinstance(error, CapacityError | QuotaError)
+    # The cloud has answered. Close the intent first: if a later step failed with the intent open,
+    # no other offer would be tried, and every round would repeat this very launch.
+    if not stays_open:
+        site.ledger.launches.failed(spec.generation, str(error), site.now())
+    try:
+        _cool_down(site, spec, error)
+    except sqlite3.Error:  # the ledger can store nothing, so nothing may be bought either
+        raise
+    except Exception:
+        log.exception("offer does not cool down after a refusal offer=%s", spec.offer.key)
+    outcome = LaunchOutcome.IN_DOUBT if stays_open else LaunchOutcome.REFUSED
+    return Launched(outcome=outcome, why=str(error))
+
+
+def _cool_down(site: Site, spec: LaunchSpec, error: ProviderError) -> None:
+    """Ask the offers that refused later, and report what only a person can mend."""
     for offer, why in _refused_offers(site, spec, error):
         site.ledger.exclusions.add(cool_down_for(site, offer, why))
     if isinstance(error, DeniedError):
         log.error("cloud denies a launch, grant the right offer=%s error=%s", spec.offer.key, error)
     elif isinstance(error, AuthError):
         report_auth(site, error)
-    # That this call is refused says nothing about an earlier one that may have taken effect.
-    if in_doubt and not isinstance(error, CapacityError | QuotaError):
-        return Launched(outcome=LaunchOutcome.IN_DOUBT, why=str(error))
-    site.ledger.launches.failed(spec.generation, str(error), site.now())
-    return Launched(outcome=LaunchOutcome.REFUSED, why=str(error))
 
 
 def _refused_offers(

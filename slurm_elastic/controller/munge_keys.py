@@ -12,6 +12,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 
+from slurm_elastic.base.background import submit
 from slurm_elastic.base.errors import ConfigError, ProviderError
 from slurm_elastic.config import Config
 from slurm_elastic.config.joining import CONSOLE, Ssh
@@ -87,8 +88,9 @@ class MungeKeys:
             if machine.registered is not None:
                 self._note_joined(machine)
             elif self._is_due(machine, clock):
-                started = self._worker.submit(self._bring, machine)
-                self._running[machine.instance.id] = started
+                self._running[machine.instance.id] = submit(
+                    self._worker, f"{self._what} to {machine.instance.id}", self._bring, machine
+                )
 
     def close(self) -> None:
         """Wait for the tries that run."""
@@ -136,12 +138,7 @@ class MungeKeys:
             if not future.done():
                 continue
             del self._running[name]
-            error = future.exception()
-            if error is not None:
-                log.error(
-                    "%s: a try fails in an unknown way id=%s", self._what, name, exc_info=error
-                )
-            if error is None and future.result():
+            if future.exception() is None and future.result():
                 self._done.add(name)
             else:
                 self._again[name] = clock + self._pause

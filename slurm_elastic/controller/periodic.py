@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
 from math import inf
 
+from slurm_elastic.base.background import submit
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.controller.context import Site
 from slurm_elastic.state.ledger import Health, LedgerState
@@ -53,7 +54,7 @@ class PeriodicTask:
         if state is not None and self._idle is not None and self._idle(state):
             self._next = self._site.monotonic() + self._period
         else:
-            self._running = self._worker.submit(self._once)
+            self._running = submit(self._worker, self._what, self._once)
 
     def end(self) -> None:
         """Start no look any more: nothing is left to do."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
+from slurm_elastic.base.backoff import Backoff
 from slurm_elastic.base.errors import EndOnlyError, NotLearntError, SlurmElasticError, SlurmError
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.context import Site
@@ -26,7 +27,8 @@ MAX_ATTEMPTS = 3
 """Attempts at a request whose work fails in a way that will not pass by itself."""
 PASSING = (SlurmError, sqlite3.Error, NotLearntError, EndOnlyError)
 """Slurm, the ledger or the cloud's list cannot be reached: that passes, the request stays."""
-LONGEST_PAUSE = 30.0
+PAUSES = Backoff(1.0, 30.0)
+"""Seconds before a request whose work failed is tried again."""
 TURN = 5.0
 """Seconds after which nodes that wait for their turn to boot are looked at again."""
 
@@ -121,7 +123,7 @@ class Requests:
         log.error("request fails id=%s error=%s", key, error, exc_info=None if known else error)
         part.times += 1
         part.counted += not isinstance(error, PASSING)
-        part.again = self._site.monotonic() + min(2.0 ** (part.times - 1), LONGEST_PAUSE)
+        part.again = self._site.monotonic() + PAUSES.after(part.times)
         if part.counted >= MAX_ATTEMPTS:
             log.error("request given up id=%s; reconcile goes on with its nodes", key)
             self._finish(cloud, part)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence, Set
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from math import inf
 
+from slurm_elastic.base.background import submit
 from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.config.joining import Enrol, Network
 from slurm_elastic.config.tunnel import clouds_with_tunnel, enrols, node_addresses
@@ -246,7 +247,9 @@ class Tunnels:
         if clock < self._again.get(one.id, -inf):
             return
         self._again[one.id] = clock + self._pause
-        self._reading[one.id] = self._readers.submit(self._read_console, one)
+        self._reading[one.id] = submit(
+            self._readers, f"console of {one.id}", self._read_console, one
+        )
 
     def _forget(self, living: Sequence[Instance]) -> None:
         """Forget machines that are gone."""

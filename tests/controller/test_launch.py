@@ -18,6 +18,7 @@ from slurm_elastic.base.errors import (
     TransientError,
     UnsettledError,
 )
+from slurm_elastic.controller import launch as launch_module
 from slurm_elastic.controller.context import new_generation
 from slurm_elastic.controller.launch import (
     RETRIED,
@@ -48,6 +49,18 @@ def spec_for(world: World, *nodes: str) -> LaunchSpec:
 
 def launches(world: World) -> int:
     return sum(call.name == "launch" for call in world.clouds["pub"].calls)
+
+
+def test_a_refusal_is_written_down_before_anything_else_can_fail(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cloud has answered: the intent is closed, whatever becomes of the cool-down."""
+    spec = spec_for(world, "pub1")
+    world.clouds["pub"].fail_next(CapacityError, 1, "launch")
+    monkeypatch.setattr(launch_module, "cool_down_for", lambda *_: 1 / 0)
+    result = launch(world.site, spec, "r1")
+    assert result.outcome is LaunchOutcome.REFUSED, "so the next offer is tried"
+    assert world.ledger.launches.open() == ()
 
 
 def test_a_throttled_call_is_repeated_under_its_token(world: World) -> None:

@@ -608,7 +608,7 @@ def test_what_goes_wrong_in_an_unknown_way_is_told_and_tried_again(
         patched.setattr(munge_keys, "push", broken)
         bed.open(known=bed.sshd.host_key)
         bed.machine()
-        bed.until(lambda: "a try fails in an unknown way id=i-1" in caplog.text)
+        bed.until(lambda: "munge key to i-1 failed: RuntimeError" in caplog.text)
         assert "nobody thought of that" in caplog.text
     with bed.sshd.running():
         bed.until(lambda: "key-brought" in bed.kinds())

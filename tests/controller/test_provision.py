@@ -16,6 +16,7 @@ from slurm_elastic.config.telling import Event
 from slurm_elastic.controller import provision, shortfall
 from slurm_elastic.controller.telling import all_occasions
 from slurm_elastic.model.cluster import Instance, Limits, Location, Market
+from slurm_elastic.model.exclusion import COOL_DOWN, Exclusion
 from slurm_elastic.policies.launch.exclusions import DENIED
 from slurm_elastic.policies.nodes.node_state import Phase, phase
 from slurm_elastic.providers.fake.settings import FakeCloud
@@ -79,6 +80,22 @@ def test_a_job_that_cannot_be_had_whole_keeps_no_machine(many: World) -> None:
     assert [d.reason for d in ended] == ["its job could not be had whole"]
     many.advance(60)
     assert many.alive() == []
+
+
+@pytest.mark.parametrize("strikes", [1000, 1023, 1024, 5000])
+def test_spot_that_was_sold_out_for_weeks_leaves_on_demand(tmp_path: Path, strikes: int) -> None:
+    world = build(tmp_path, markets=(Market.SPOT, Market.ON_DEMAND))
+    world.tick()
+    world.ledger.exclusions.add(
+        Exclusion(kind=COOL_DOWN, scope=f"pub/{SPOT}", until=world.now - 60, code="NoCapacity",
+                  cause="sold out", count=strikes)
+    )  # fmt: skip
+    world.clouds["pub"].limit(SPOT, 0)
+    together(world, ["m1"])
+    world.tick()
+    assert [(i.node, i.market) for i in world.alive()] == [("m1", Market.ON_DEMAND)]
+    assert world.ledger.launches.open() == ()
+    world.close()
 
 
 def test_where_the_pool_says_so_the_machines_stay(tmp_path: Path) -> None:

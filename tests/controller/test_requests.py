@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from slurm_elastic.controller.requests import TURN, Requests
+from slurm_elastic.base.errors import SlurmError
+from slurm_elastic.controller.requests import PAUSES, TURN, Requests
 from slurm_elastic.model.slurm import Request
 from tests.controller.world import World
 
@@ -57,6 +58,23 @@ def test_one_that_fails_for_a_while_keeps_no_other_waiting(
 
     requests.serve("pub", act)
     assert (acted.count("resume"), acted.count("suspend")) == (8, 1)
+
+
+def test_hours_without_slurmctld_keep_the_pause_and_the_requests_behind(
+    world: World, requests: Requests
+) -> None:
+    acted: list[str] = []
+
+    def act(request: Request, again: bool) -> bool:
+        acted.append(request.id)
+        raise SlurmError(("scontrol",), None, "no answer")
+
+    for _ in range(1100):
+        acted.clear()
+        requests.serve("pub", act)
+        assert len(acted) == len(set(acted)) == 9, "each of them is tried"
+        assert not requests.due("pub"), "none is tried again at once"
+        world.now += PAUSES.longest_s
 
 
 @pytest.mark.usefixtures("guarded")

@@ -94,6 +94,25 @@ def test_a_failed_end_is_repeated_until_it_is_done(
     assert "terminate-failed" in world.kinds("pub1")
 
 
+def test_an_error_of_a_clouds_library_is_logged_told_and_tried_again(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not each of them is translated, and the machine is paid until it ends."""
+    up(world, "pub1")
+
+    def broken(ids: object) -> None:
+        raise RuntimeError("SDK: connection pool exhausted")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.site.providers["pub"], "terminate", broken)
+        idle(world, 305)
+    assert "connection pool exhausted" in caplog.text
+    (failed,) = [d for d in world.ledger.decisions.about("pub1") if d.kind == "terminate-failed"]
+    assert "RuntimeError: SDK: connection pool exhausted" in failed.reason
+    world.advance(120)
+    assert world.alive() == []
+
+
 def test_a_machine_that_is_gone_already_has_ended(world: World) -> None:
     up(world, "pub1")
     (machine,) = world.alive()

@@ -183,6 +183,12 @@ def test_refusals_in_a_row_double_the_cool_down_up_to_the_longest() -> None:
     ]
 
 
+@pytest.mark.parametrize("strikes", [1023, 1024, 10**6])
+def test_an_offer_that_refuses_for_weeks_cools_down_for_the_longest(strikes: int) -> None:
+    made = after_refusal("k", strikes, T0, 30.0, 100.0, "ICE", "none")
+    assert (made.until, made.count) == (T0 + 100, strikes + 1)
+
+
 def test_strikes_count_for_an_hour_after_the_cool_down() -> None:
     over = after_refusal("k", 2, T0, 30.0, 30.0, "ICE", "none")
     others = replace(over, scope="other", count=9), replace(over, kind=BREAKER, count=9)

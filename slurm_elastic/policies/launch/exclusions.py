@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from msgspec import Struct
 from msgspec.structs import replace
 
+from slurm_elastic.base.backoff import Backoff
 from slurm_elastic.base.errors import AuthError, DeniedError, ProviderError, QuotaError
 from slurm_elastic.model.cluster import Market, Offer, Pool
 from slurm_elastic.model.exclusion import BREAKER, COOL_DOWN, NO_SPOT, Exclusion
@@ -154,7 +155,7 @@ def after_refusal(
     """The cool-down of ``key`` after one refusal more: ``seconds``, doubled with each of the
     ``strikes`` before it in a row, up to ``longest``.
     """
-    until = now + min(seconds * 2**strikes, max(longest, seconds))
+    until = now + Backoff(seconds, max(longest, seconds)).after(strikes + 1)
     return Exclusion(
         kind=COOL_DOWN, scope=key, until=until, code=code, cause=reason, count=strikes + 1
     )

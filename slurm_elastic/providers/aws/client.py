@@ -21,6 +21,7 @@ from botocore.config import Config
 from botocore.utils import parse_timestamp
 
 from slurm_elastic.base import trust
+from slurm_elastic.base.backoff import Backoff
 from slurm_elastic.base.bounded import bound_boto
 from slurm_elastic.base.errors import AuthError, TransientError
 from slurm_elastic.providers.aws.convert import READ, READ_OF_PLACEMENT
@@ -37,7 +38,7 @@ PAGE = 1000
 MOST_PAGES = 1000
 """No account has a million machines in a region: an answer that goes on is none."""
 _REPEATS = 2
-_PAUSE = 0.3
+_PAUSES = Backoff(0.3, 0.6)
 _EARLY, _CONNECT = 0.05, 0.1
 """Parts of the time-out: in which a busy cloud is asked again, and for connecting."""
 _FILES = {
@@ -86,8 +87,8 @@ class Api:
                 if self.pace is not None:
                     self.pace.accepted(operation)
                 return answer
-            self._sleep(random.uniform(_PAUSE / 2, _PAUSE) * 2**repeat)  # noqa: S311
             repeat += 1
+            self._sleep(random.uniform(0.5, 1.0) * _PAUSES.after(repeat))  # noqa: S311
 
     def pages(self, operation: str, key: str, request: Mapping[str, object]) -> Iterator[Any]:
         """The items of all pages of an answer. One without the list, not even an empty one, is not

@@ -1,0 +1,29 @@
+"""Back-off: how long to wait before something that failed is tried again."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+_MOST_DOUBLINGS = 64
+"""More doublings change no pause that anybody waits for, and 2.0**1024 raises OverflowError."""
+
+
+class Backoff(Struct, frozen=True):
+    """Pauses that double with each failure in a row, from ``first_s`` up to ``longest_s`` seconds.
+
+    It keeps no state, so that the count of failures can be stored where it survives a restart.
+    """
+
+    first_s: float
+    longest_s: float
+
+    def after(self, failures: int) -> float:
+        """The pause (s) after so many failures in a row, for any number of them; none after 0."""
+        if failures <= 0:
+            return 0.0
+        doublings = min(failures - 1, _MOST_DOUBLINGS)
+        return min(self.first_s * 2.0**doublings, self.longest_s)
+
+    def longer(self, pause_s: float) -> float:
+        """The pause (s) after one of ``pause_s`` that did not help; 0 for the first pause."""
+        return min(max(2.0 * pause_s, self.first_s), self.longest_s)
