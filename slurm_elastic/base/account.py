@@ -6,7 +6,13 @@ import contextlib
 import grp
 import os
 import pwd
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from slurm_elastic.base import trust, writing
+from slurm_elastic.base.errors import SlurmElasticError
 
 
 def account(user: str) -> pwd.struct_passwd:
@@ -50,19 +56,123 @@ def acting_as(user: str) -> Iterator[None]:
     """Have the rights of that account meanwhile, in all threads, where we are root and can take
     them on: what it may not open is not opened.
     """
-    if os.geteuid() != 0:
+    try:
+        rights = _rights(account(user))
+    except KeyError:  # a container may lack the account
         yield
         return
-    groups, gid = os.getgroups(), os.getegid()
+    with _acting(rights, is_required=False):
+        yield
+
+
+@contextlib.contextmanager
+def acting_in(directories: Sequence[Path], user: str) -> Iterator[None]:
+    """Run the body with the rights of ``user``, whose files are in these directories.
+
+    The owner of a directory can put a link to a file of root's under any name in it, and root
+    would write through the link. Root keeps its own rights only if all directories are root's
+    alone. SlurmElasticError if root cannot give up its rights.
+    """
+    if os.geteuid() != 0 or all(map(is_roots, directories)):
+        yield
+        return
+    with _acting(_rights_in(directories[0], user), is_required=True):
+        yield
+
+
+class _Rights(NamedTuple):
+    uid: int
+    gid: int
+    groups: Sequence[int]
+
+
+def _rights(entry: pwd.struct_passwd) -> _Rights:
+    return _Rights(entry.pw_uid, entry.pw_gid, os.getgrouplist(entry.pw_name, entry.pw_gid))
+
+
+def is_roots(directory: Path) -> bool:
+    """Whether only root can put files and links into the directory."""
+    with contextlib.suppress(OSError):
+        return trust.flaw(directory, trust.roots()) is None
+    return False
+
+
+def _rights_in(directory: Path, user: str) -> _Rights:
+    """The rights of the account. If this host lacks the account, as a container may, the rights of
+    the directory's owner.
+    """
     try:
-        with contextlib.suppress(KeyError, OSError):  # a container may lack the account
-            them = account(user)
-            os.setgroups(os.getgrouplist(them.pw_name, them.pw_gid))
-            os.setegid(them.pw_gid)
-            os.seteuid(them.pw_uid)
+        return _rights(account(user))
+    except KeyError:
+        pass
+    try:
+        uid, gid = writing.owner_in(directory) or (os.geteuid(), os.getegid())
+    except OSError as error:
+        raise SlurmElasticError(f"slurm.user: this host has no user {user}") from error
+    return _Rights(uid, gid, [gid])
+
+
+class _Roots(NamedTuple):
+    """The rights that root had before, to be taken back."""
+
+    gid: int
+    groups: Sequence[int]
+
+
+_switching = threading.Lock()
+_count = 0
+_before = _Roots(0, ())
+
+
+@contextlib.contextmanager
+def _acting(rights: _Rights, *, is_required: bool) -> Iterator[None]:
+    if not _begin(rights, is_required=is_required):
+        yield
+        return
+    try:
         yield
     finally:
-        os.seteuid(0)
-        os.setegid(gid)
-        with contextlib.suppress(OSError):
-            os.setgroups(groups)
+        _end()
+
+
+def _begin(rights: _Rights, *, is_required: bool) -> bool:
+    """Take on the rights; return whether ``_end`` must follow.
+
+    seteuid(2) of glibc changes all threads of the process. So threads that are in the body at the
+    same time are counted, and the last thread to leave gives the rights back.
+    """
+    global _count, _before
+    with _switching:
+        if not _count:
+            if os.geteuid() != 0 or rights.uid == 0:
+                return False
+            _before = _Roots(os.getegid(), os.getgroups())
+            try:
+                # The user's number last: it takes the right to change the others.
+                os.setgroups(rights.groups)
+                os.setegid(rights.gid)
+                os.seteuid(rights.uid)
+            except OSError as error:
+                _take_back()
+                if is_required:
+                    raise SlurmElasticError(
+                        f"root cannot take on the rights of uid {rights.uid}, SlurmUser: {error}"
+                    ) from error
+                return False
+        _count += 1
+    return True
+
+
+def _end() -> None:
+    global _count
+    with _switching:
+        _count -= 1
+        if not _count:
+            _take_back()
+
+
+def _take_back() -> None:
+    os.seteuid(0)
+    os.setegid(_before.gid)
+    with contextlib.suppress(OSError):
+        os.setgroups(_before.groups)

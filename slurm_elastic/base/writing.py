@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import IO
 
 Owner = tuple[int, int]
 """A user's number and a group's."""
@@ -98,6 +99,19 @@ def draft(
         yield made
     finally:
         made.unlink(missing_ok=True)
+
+
+def open_draft(path: Path) -> IO[bytes]:
+    """Open a draft to write all of it. OSError if another user of its directory has put a link in
+    its place.
+    """
+    descriptor = os.open(path, _THROUGH_NO_LINK)
+    status = os.fstat(descriptor)
+    # O_NOFOLLOW does not notice a hard link, but the file of a hard link has a second name.
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+        os.close(descriptor)
+        raise OSError(errno.EEXIST, "is not the draft that was made", str(path))
+    return os.fdopen(descriptor, "wb", buffering=1 << 20)
 
 
 def owner_in(directory: Path) -> Owner | None:

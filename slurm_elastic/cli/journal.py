@@ -63,29 +63,33 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 def run(args: argparse.Namespace) -> int:
     """Run one action of ``slurm-elastic journal``."""
     config = load(args.config)
-    with config.sharing():
-        return _run(args, config)
-
-
-def _run(args: argparse.Namespace, config: Config) -> int:
-    state = config.state
-    memories = ((state / "ledger.db", LEDGER), (state / FILE, SCHEMA))
+    memories = ((config.state / "ledger.db", LEDGER), (config.state / FILE, SCHEMA))
     if args.action == "verify":
-        found = [backup.verify(one) for one in memories]
+        found = _verified(config, memories)
         for one in found:
             print(*told(one), sep="\n")
         return 0 if all(one.sound for one in found) else 1
     if args.action == "export":
-        return _export(memories, args.file)
-    if config.ha.directory is not None:
-        _share(state, Path(config.ha.directory))
-    held = [_held(state / lock, name) for lock, name in LOCKS.items()]
+        return _export(config, memories, args.file)
+    return _import(config, memories, args.file, older=args.older)
+
+
+def _verified(config: Config, memories: Sequence[Memory]) -> list[Health]:
+    with config.sharing():
+        return [backup.verify(one) for one in memories]
+
+
+def _import(config: Config, memories: Sequence[Memory], source: Path, *, older: bool) -> int:
+    with config.sharing():
+        if config.ha.directory is not None:
+            _share(config.state, Path(config.ha.directory))
+        held = [_held(config.state / lock, name) for lock, name in LOCKS.items()]
     try:
-        lines = backup.put_back(args.file, memories, older=args.older)
+        lines = backup.put_back(source, memories, older=older, rights=config.sharing)
     finally:
         for descriptor in held:
             os.close(descriptor)
-    print(f"{lines} lines of {args.file} are what the services will know; start them")
+    print(f"{lines} lines of {source} are what the services will know; start them")
     return 0
 
 
@@ -97,10 +101,10 @@ def _share(state: Path, directory: Path) -> None:
         epochs.take(os.uname().nodename)
 
 
-def _export(memories: Sequence[Memory], target: Path) -> int:
-    lines = backup.export(memories, target)
+def _export(config: Config, memories: Sequence[Memory], target: Path) -> int:
+    lines = backup.export(memories, target, config.sharing)
     print(f"{target}: {lines} lines")
-    unsound = [one for one in map(backup.verify, memories) if not one.sound]
+    unsound = [one for one in _verified(config, memories) if not one.sound]
     for one in unsound:
         print(*told(one), sep="\n")
     if unsound:

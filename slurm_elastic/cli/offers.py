@@ -135,7 +135,7 @@ def gather(
     """Ask and rank. SlurmElasticError without the job or a ledger, ConfigError without the pool."""
     path = config.state / "ledger.db"
     try:
-        with _ledger(path) as (ledger, note):
+        with config.sharing(), _ledger(path) as (ledger, note):
             site = Site.of(config, slurm, ledger, {}, lambda: now)
             about, pools, count = _asked(site, job, pool)
             scopes = [site.scope(p) for p in pools]

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from slurm_elastic.base.account import is_roots
 from slurm_elastic.base.errors import ConfigError, PassingError, SlurmElasticError, SlurmError
 from slurm_elastic.base.signals import on_end
 from slurm_elastic.cli.arguments import add_config
@@ -61,6 +62,7 @@ def run_parsed(
         if lock is None:
             serve(config)
             return 0
+        _require_owner(config, name)
         with statedir.private_umask():
             _close_to_others(config.state)
             with _locked(config.state, lock, name):
@@ -105,6 +107,18 @@ def _require(config: Config) -> None:
         raise ConfigError(
             "the cluster has no UUID yet, and without one no machine could be told to be ours:"
             " run `slurm-elastic conf install` first"
+        )
+
+
+def _require_owner(config: Config, name: str) -> None:
+    """ConfigError for root in another user's state directory: root would write through the user's
+    links.
+    """
+    state, user = config.state, config.slurm.user
+    if os.geteuid() == 0 and state.exists() and not is_roots(state):
+        raise ConfigError(
+            f"state_dir: {name} runs as root, and others than root may write in {state}: start "
+            f"{name} as {user}, as its unit does"
         )
 
 

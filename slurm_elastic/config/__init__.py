@@ -9,7 +9,7 @@ are seconds here (the file also takes ``90s 15m 2h 7d`` and Slurm's ``D-HH:MM:SS
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, ClassVar
@@ -17,7 +17,7 @@ from typing import Annotated, ClassVar
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
-from slurm_elastic.base.account import acting_as
+from slurm_elastic.base.account import acting_in
 from slurm_elastic.config.access import Users, Who, effective_who
 from slurm_elastic.config.books import BooksSettings
 from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint
@@ -311,10 +311,11 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return Path(self.state_dir)
 
     def sharing(self) -> AbstractContextManager[None]:
-        """Have SlurmUser's rights meanwhile, where two heads share a directory: there root may be
-        nobody (NFS, root_squash), or leave files that SlurmUser cannot change.
+        """Run the body with SlurmUser's rights. Root in SlurmUser's directories would write through
+        links and leave files that SlurmUser cannot change. NFS (root_squash) gives root no rights.
         """
-        return nullcontext() if self.ha.directory is None else acting_as(self.slurm.user)
+        shared = [] if self.ha.directory is None else [Path(self.ha.directory)]
+        return acting_in([self.state, *shared], self.slurm.user)
 
     @property
     def read_socket(self) -> Path:

@@ -183,6 +183,7 @@ OTHER_WAYS = {
     "slurm/conf/plan.py": "modes of files that it writes",
     "slurm/conf/transaction.py": "modes and owners of files that it changes",
     "state/statedir.py": "closes the state directory to others",
+    "base/ownfile.py": "files of a directory of ours, opened and then looked at",
     "base/writing.py": "the owner of a directory, for files in it",
     "controller/key_rotation.py": "the owner of a file, for its next one",
     "checkpointers/node_helper_client.py": "a regular file, whoever's",

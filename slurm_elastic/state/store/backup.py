@@ -16,7 +16,8 @@ import shutil
 import sqlite3
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import IO, BinaryIO
@@ -54,6 +55,8 @@ log = logging.getLogger(__name__)
 
 Memory = tuple[Path, Schema]
 """The path of a view, beside whose directory ``journal`` its facts are."""
+Rights = Callable[[], AbstractContextManager[None]]
+"""``Config.sharing``: SlurmUser's rights for as long as its files are used."""
 
 
 class Health(Struct, frozen=True, kw_only=True):
@@ -111,16 +114,19 @@ def _standing(
         yield from journal.read(segment, 0, damages)
 
 
-def export(memories: Sequence[Memory], target: Path) -> int:
+def export(memories: Sequence[Memory], target: Path, rights: Rights = nullcontext) -> int:
     """Write the newest segment of each, all as of one moment each; how many lines. Of one that is
     damaged it is what can be read of all, as a start would take it. OSError for a device or a pipe.
+
+    The memories are read with these rights, and the target is written with the caller's own.
     """
     writing.require_no_device(target)
     lines = 0
     with writing.draft(target) as draft:
-        with draft.open("wb") as file:
-            for memory in memories:
-                lines += _copy(memory, file)
+        with writing.open_draft(draft) as file:
+            with rights():
+                for memory in memories:
+                    lines += _copy(memory, file)
             if not lines:
                 raise SlurmElasticError(f"there is no journal yet beside {memories[0][0]}")
             file.flush()
@@ -130,7 +136,7 @@ def export(memories: Sequence[Memory], target: Path) -> int:
     return lines
 
 
-def _copy(memory: Memory, file: BinaryIO) -> int:
+def _copy(memory: Memory, file: IO[bytes]) -> int:
     """Writers are kept waiting for no longer than it takes to look: the target may be slow."""
     (path, schema), start = memory, file.tell()
     journal = journal_of(path)
@@ -155,7 +161,7 @@ def _copy(memory: Memory, file: BinaryIO) -> int:
     return lines
 
 
-def _copy_whole(source: BinaryIO, size: int, file: BinaryIO) -> int | None:
+def _copy_whole(source: BinaryIO, size: int, file: IO[bytes]) -> int | None:
     """The lines of so many bytes, but for half a one at the end; None where one is damaged."""
     lines = 0
     for raw in source:
@@ -182,11 +188,15 @@ class _Part(Struct, kw_only=True):
     lines: int = 0
 
 
-def put_back(source: Path, memories: Sequence[Memory], *, older: bool) -> int:
+def put_back(
+    source: Path, memories: Sequence[Memory], *, older: bool, rights: Rights = nullcontext
+) -> int:
     """Make the file's lines the journals of these; how many lines. SlurmElasticError where one has
     lines of its own that the file lacks, but for ``older``. Their views are made anew of them.
+
+    The source is opened with the caller's own rights, and the memories are written with ``rights``.
     """
-    with _rereadable(source) as file:
+    with _rereadable(source) as file, rights():
         found = _parts(source, file, memories)
         for part in found:
             _require_taken(source, file, part)

@@ -30,7 +30,7 @@ from typing import IO, Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from slurm_elastic.base import writing
+from slurm_elastic.base import ownfile, writing
 from slurm_elastic.state import statedir
 from slurm_elastic.state.store.trouble import LostFileError, locked_error
 
@@ -40,6 +40,8 @@ _CRC = b'{"crc":"'
 _HEAD = len(_CRC) + 8
 _POLL = 0.01
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+_APPLIED = 4096
+"""The most bytes that are read of ``NAME.applied``. It has 256, or a few more."""
 
 
 class Fact(Struct, frozen=True, omit_defaults=True):
@@ -144,6 +146,24 @@ def is_whole(raw: bytes) -> bool:
     return raw[-1:] == b"\n" and raw[: _HEAD + 1] == b'%s%08x"' % (_CRC, zlib.crc32(rest))
 
 
+def _make_directory(directory: Path) -> None:
+    owner = writing.owner_in(directory.parent)
+    directory.mkdir(mode=statedir.DIRECTORY, exist_ok=True)
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        _give(descriptor, statedir.DIRECTORY, owner)
+    finally:
+        os.close(descriptor)
+    writing.sync_directory(directory.parent)
+
+
+def _give(descriptor: int, mode: int, owner: writing.Owner | None) -> None:
+    """As it is to be, whatever the umask."""
+    os.fchmod(descriptor, mode)
+    if owner is not None and owner != (os.geteuid(), os.getegid()):
+        os.fchown(descriptor, *owner)
+
+
 class Journal:
     """For one thread at a time; OSError passes through. ``epoch``: of two heads, in which it
     writes.
@@ -205,22 +225,14 @@ class Journal:
             os.close(self._lock)
             self._lock = -1
         if not self.directory.is_dir():
-            owner = writing.owner_in(self.directory.parent)
-            self.directory.mkdir(mode=statedir.DIRECTORY, exist_ok=True)
-            self._give(self.directory, statedir.DIRECTORY, owner)
-            writing.sync_directory(self.directory.parent)
-        is_new = not self.turn.exists()
-        self._lock = os.open(self.turn, _FLAGS, statedir.FILE)
+            _make_directory(self.directory)
+        try:
+            self._lock = os.open(self.turn, _FLAGS | os.O_EXCL, statedir.FILE)
+        except FileExistsError:
+            self._lock = ownfile.opened(self.turn, os.O_RDWR | os.O_CREAT, statedir.FILE)
+        else:
+            _give(self._lock, statedir.FILE, writing.owner_in(self.directory))
         self._locked = identity(self._lock)
-        if is_new:
-            self._give(self.turn, statedir.FILE, writing.owner_in(self.directory))
-
-    @staticmethod
-    def _give(path: Path, mode: int, owner: writing.Owner | None) -> None:
-        """As it is to be, whatever the umask."""
-        path.chmod(mode)
-        if owner is not None and owner != (os.geteuid(), os.getegid()):
-            os.chown(path, *owner, follow_symlinks=False)
 
     @property
     def is_newest(self) -> bool:
@@ -230,10 +242,15 @@ class Journal:
     def applied(self) -> Applied:
         """What the view has; nothing where that cannot be read."""
         try:
-            raw = os.pread(self._lock, 4096, 0) if self._lock >= 0 else self.turn.read_bytes()
-            return _decode_applied(raw)
+            return _decode_applied(self._applied())
         except (OSError, msgspec.MsgspecError):
             return Applied()
+
+    def _applied(self) -> bytes:
+        if self._lock >= 0:
+            return os.pread(self._lock, _APPLIED, 0)
+        with ownfile.reader(self.turn) as file:
+            return file.read(_APPLIED)
 
     def note(self, one: Applied) -> None:
         """Say what the view has, under the lock. Not synced: another boot asks for another view."""
@@ -282,7 +299,7 @@ class Journal:
         if descriptor >= 0:
             os.close(descriptor)
         self._open = (0, -1)
-        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        descriptor = ownfile.opened(path, os.O_RDWR | os.O_APPEND)
         self._open, self._opened = (segment, descriptor), identity(descriptor)
         return descriptor
 
@@ -309,7 +326,7 @@ class Journal:
     ) -> Iterator[tuple[bytes, int, bool]]:
         """Its lines as they are, where each ends, and whether it is whole."""
         end = begin
-        with self.path(segment).open("rb", buffering=1 << 20) as file:
+        with ownfile.reader(self.path(segment)) as file:
             file.seek(begin)
             for number, raw in enumerate(file, 1):
                 start, end = end, end + len(raw)
@@ -333,7 +350,8 @@ class Journal:
             os.ftruncate(descriptor, size)
         except OSError:
             self.uncut = Position(segment, size), self._after(segment, size)
-            with self.path(segment).open("r+b", buffering=0) as file:  # ours would append
+            other = ownfile.opened(self.path(segment), os.O_WRONLY)  # ours would append
+            with os.fdopen(other, "wb", buffering=0) as file:
                 file.seek(size)
                 file.write(bytes(max(os.fstat(descriptor).st_size - size, 0)))
             self.uncut = None
@@ -351,7 +369,7 @@ class Journal:
         self.uncut = None
 
     def _after(self, segment: int, offset: int) -> bytes:
-        with contextlib.suppress(OSError), self.path(segment).open("rb") as file:
+        with contextlib.suppress(OSError), ownfile.reader(self.path(segment)) as file:
             file.seek(offset)
             return file.read()
         return b""
@@ -394,7 +412,7 @@ class Journal:
         # Of one name for all: one that a killed program has left goes with a later segment.
         drafts = self.directory / f"{self.name}.jsonl"
         with writing.draft(drafts, owner=writing.owner_in(self.directory)) as draft:
-            with draft.open("wb", buffering=1 << 20) as file:
+            with writing.open_draft(draft) as file:
                 number = written(file)
                 file.flush()
                 os.fsync(file.fileno())

@@ -1263,17 +1263,18 @@ def test_what_is_said_of_a_row_many_times_waits_once(path: Path) -> None:
 
 def cannot_write_any_more(patched: pytest.MonkeyPatch) -> None:
     """From after a write on, before it is synced."""
-    real = Path.open
+    real = os.open
 
     def broken(*_: object) -> Any:
         raise OSError(errno.EROFS, "Read-only file system")
 
-    def opened(file: Path, mode: str = "r", *rest: Any, **named: Any) -> Any:
-        return broken() if "+" in mode else real(file, mode, *rest, **named)
+    def opened(file: Any, flags: int, *rest: Any, **named: Any) -> Any:
+        is_segment = str(file).endswith(".jsonl")
+        return broken() if is_segment and flags & os.O_WRONLY else real(file, flags, *rest, **named)
 
     patched.setattr(os, "fsync", broken)
     patched.setattr(os, "ftruncate", broken)
-    patched.setattr(Path, "open", opened)
+    patched.setattr(os, "open", opened)
 
 
 @pytest.mark.parametrize("taken", [False, True], ids=["alone", "taken by another process"])
