@@ -18,7 +18,7 @@ from slurm_elastic.cli.key_machines import lay, living, module, told
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
 from slurm_elastic.config.joining import Ssh
-from slurm_elastic.slurm.client import siteconf
+from slurm_elastic.slurm.client.site import read_site
 from slurm_elastic.slurm.conf import keyset
 from slurm_elastic.slurm.conf.keyset import KeySet
 
@@ -162,7 +162,7 @@ def _file(config: Config) -> Path:
     ssh = config.join.ssh
     if ssh is not None and ssh.slurm_keys is not None:
         return Path(ssh.slurm_keys)
-    return siteconf.read(config.slurm.conf).directory / "slurm.jwks"
+    return read_site(config.slurm).directory / "slurm.jwks"
 
 
 def _read(path: Path) -> KeySet:

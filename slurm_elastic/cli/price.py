@@ -21,9 +21,10 @@ from slurm_elastic.cli.machine_readable import write_json
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
 from slurm_elastic.model.slurm import SlurmJob
-from slurm_elastic.slurm.client import sbatch_test_only, siteconf
+from slurm_elastic.slurm.client import sbatch_test_only
 from slurm_elastic.slurm.client.prompt import PromptCli
 from slurm_elastic.slurm.client.sbatch_test_only import Submission
+from slurm_elastic.slurm.client.site import read_site
 from slurm_elastic.slurm.hooks import submit_filter
 from slurm_elastic.watch.door.client import prices
 from slurm_elastic.watch.door.orders import name_of
@@ -182,7 +183,7 @@ def _require_partitions(config: Config, asked: Submission) -> None:
     if "invalid partition" not in asked.refused.lower():
         return
     named = asked.options.get("partition", "").split(",")
-    site = siteconf.read(config.slurm.conf)
+    site = read_site(config.slurm)
     known = list(dict.fromkeys(name for record in site.partitions for name in record.names))
     strange = [name for name in named if name not in known] or named
     raise ConfigError(

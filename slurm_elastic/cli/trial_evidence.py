@@ -23,7 +23,7 @@ from slurm_elastic.policies.launch.trial import (
     reason_set,
 )
 from slurm_elastic.providers import open_provider
-from slurm_elastic.slurm.client import siteconf
+from slurm_elastic.slurm.client.site import read_site
 
 PROBE = 3.0  # seconds for a connection
 CONSOLE_LINES = 12
@@ -145,7 +145,7 @@ def _probe(address: str, port: int) -> str:
 def _told_by_slurm(config: Config) -> tuple[Path | None, str]:
     """Where slurmctld logs to, if to a file, and its port."""
     with contextlib.suppress(ConfigError, OSError):
-        site = siteconf.read(config.slurm.conf)
+        site = read_site(config.slurm)
         log, port = site.option("SlurmctldLogFile"), site.option("SlurmctldPort")
         return Path(log.value) if log else None, port.value if port else str(SLURMCTLD_PORT)
     return None, str(SLURMCTLD_PORT)

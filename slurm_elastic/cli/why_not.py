@@ -22,7 +22,7 @@ from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.launch.grouping import shortened
 from slurm_elastic.policies.launch.verdict import Asker, PoolCase, Verdict, grouped, verdicts
-from slurm_elastic.slurm.client import siteconf
+from slurm_elastic.slurm.client.site import read_site
 from slurm_elastic.slurm.client.siteconf import SiteConf
 from slurm_elastic.slurm.hooks import submit_filter
 from slurm_elastic.watch.door.questions import Chain
@@ -78,7 +78,7 @@ def _cases(
 def site_of(config: Config) -> SiteConf | None:
     """The site's slurm.conf; None where it cannot be read."""
     with contextlib.suppress(ConfigError):
-        return siteconf.read(config.slurm.conf)
+        return read_site(config.slurm)
     return None
 
 

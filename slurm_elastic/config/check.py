@@ -32,7 +32,7 @@ _SOCKET_NAME = len("/prolog.sock")  # the longest one in the state directory
 _MOST_NODES = 64 * 1024  # slurmctld's MAX_SLURM_NODES
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
-_CLUSTER = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
+_CLUSTER = re.compile(r"[a-z0-9][a-z0-9._-]{0,39}")
 _WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@+/-]{0,127}")
 _GRES = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?::[A-Za-z0-9_][A-Za-z0-9_.-]*)?")
 _RESERVED = ("default", "all")  # slurm.conf(5): not names but keywords in any case
@@ -69,7 +69,7 @@ def _cluster(draft: Draft) -> None:
     name, identity = draft.value(("cluster", "name"), str), draft.value(("cluster", "uuid"), str)
     if name is not None and not _CLUSTER.fullmatch(name):
         hint = repr(name.lower()) if _CLUSTER.fullmatch(name.lower()) else None
-        expected = "slurm.conf's ClusterName: lower-case letters, digits, '_' and '-', at most 40"
+        expected = "slurm.conf's ClusterName: lower-case letters, digits, '_', '-', '.', at most 40"
         draft.problems.add(("cluster", "name"), shown(name), expected, hint)
     if identity is not None and not is_uuid(identity):
         hint = repr(identity.lower()) if is_uuid(identity.lower()) else None

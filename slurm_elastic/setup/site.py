@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from slurm_elastic.slurm.client import siteconf
+from slurm_elastic.slurm.client import confvalues, siteconf
 from slurm_elastic.slurm.client.siteconf import SiteConf
 from slurm_elastic.slurm.hooks.submit_filter import accounts_enforced
 
@@ -56,8 +56,8 @@ def facts(path: Path) -> Facts:
         cpus=cpus,
         memory=memory,
         nodes=len(site.node_names),
-        max_time=_seconds(default.get("maxtime")) if default else None,
-        default_time=_seconds(default.get("defaulttime")) if default else None,
+        max_time=confvalues.seconds(default.get("maxtime")) if default else None,
+        default_time=confvalues.seconds(default.get("defaulttime")) if default else None,
         auth=_text(site, "AuthType", "auth/munge").removeprefix("auth/"),
         accounting=_accounting(site),
         accounts_checked=_has_slurmdbd(site) and accounts_enforced(site),
@@ -103,17 +103,3 @@ def _accounting(site: SiteConf) -> str:
     if not _has_slurmdbd(site):
         return "no slurmdbd"
     return "slurmdbd, accounts checked" if accounts_enforced(site) else "slurmdbd, -A not checked"
-
-
-def _seconds(text: str) -> float | None:
-    """Slurm's ``D-HH:MM:SS``, ``HH:MM:SS``, ``MM:SS`` or minutes; None without a bound."""
-    days, dash, rest = text.rpartition("-")
-    parts = [_whole(part) for part in rest.split(":")]
-    if not text or not rest[:1].isdigit():
-        return None
-    if dash:
-        hours = [*parts, 0, 0][:3]
-        return float(_whole(days) * 86400 + hours[0] * 3600 + hours[1] * 60 + hours[2])
-    if len(parts) == 3:
-        return float(parts[0] * 3600 + parts[1] * 60 + parts[2])
-    return float(parts[0] * 60 + (parts[1] if len(parts) == 2 else 0))

@@ -176,7 +176,7 @@ def test_times_are_rounded_up_to_minutes(seconds: float, expected: str) -> None:
             "PartitionName=a PowerDownOnIdle=yes",
             (
                 "{}:3: PowerDownOnIdle of partition a is yes; with slurm-elastic's SuspendProgram it"
-                " would power down the site's own nodes, so it must be INFINITE or absent"
+                " would power down the site's own nodes, so it must be NO or absent"
             ),
         ),
         (

@@ -13,7 +13,7 @@ from needs import unless
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.slurm.client import controller
-from slurm_elastic.slurm.conf import plan
+from slurm_elastic.slurm.client.release import release_of
 from slurm_elastic.slurm.conf.check import VOLATILE
 from slurm_elastic.slurm.conf.install import InstallResult, install
 from slurm_elastic.slurm.conf.uninstall import uninstall
@@ -126,7 +126,7 @@ def test_without_a_restart_the_programs_stay_until_slurmctld_let_go(root: Path) 
     try:
         live.start()
         config = live.config()
-        at_once = plan.detect_version(config.slurm) >= controller.RECONFIGURES_NODES
+        at_once = release_of(config.slurm) >= controller.RECONFIGURES_NODES
         before = tree(live.conf.parent)
         done = install(config, live.config_path)
         _told(live, done, at_once)

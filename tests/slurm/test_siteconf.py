@@ -44,18 +44,22 @@ def test_lines_are_read_as_slurm_does(tmp_path: Path, text: str, expected: str) 
     assert value(read(tmp_path, text), "ClusterName") == expected
 
 
-def test_includes_are_relative_to_slurm_conf_and_know_the_cluster(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("release", "place"), [((22, 5), "sub"), ((24, 11), "."), ((25, 11), ".")])
+def test_includes_are_where_the_release_looks_and_know_the_cluster(
+    tmp_path: Path, release: tuple[int, int], place: str
+) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "more.conf").write_text("Include last.conf\n")
-    (tmp_path / "last.conf").write_text("NodeName=n1\n\nSlurmdPort=7\n")
+    (tmp_path / place / "last.conf").write_text("NodeName=n1\n\nSlurmdPort=7\n")
     (tmp_path / "phys.conf").write_text("SlurmUser=slurm\n")
     absolute = tmp_path / "absolute.conf"
     absolute.write_text("MinJobAge=5\n")
     text = f"ClusterName=Phys\ninclude %c.conf\nInclude sub/more.conf\nINCLUDE {absolute}\n"
-    site = read(tmp_path, text)
+    (tmp_path / "slurm.conf").write_text(text)
+    site = siteconf.read(tmp_path / "slurm.conf", release=lambda: release)
     port = site.option("slurmdport")
     assert port is not None
-    assert port.where == f"{tmp_path / 'last.conf'}:3"
+    assert port.where == f"{tmp_path / place / 'last.conf'}:3"
     assert value(site, "SlurmUser") == "slurm"
     assert value(site, "MinJobAge") == "5"
     assert list(site.node_names) == ["n1"]

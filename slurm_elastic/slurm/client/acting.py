@@ -17,6 +17,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.slurm.client import confvalues
 from slurm_elastic.slurm.client.siteconf import SiteConf, read
 
 TIMEOUT = 120.0
@@ -99,7 +100,8 @@ def controllers(conf: str) -> Controllers:
 def timeout_of(site: SiteConf) -> float:
     """SlurmctldTimeout (s), after which another controller takes over."""
     timeout = site.option("SlurmctldTimeout")
-    return float(timeout.value) if timeout and timeout.value.isdigit() else TIMEOUT
+    seconds = confvalues.number(timeout.value) if timeout else None
+    return TIMEOUT if seconds is None else float(seconds)
 
 
 def takeover(timeout: float) -> float:

@@ -1,21 +1,24 @@
 """A site's slurm.conf, read the way Slurm reads it (src/common/parse_config.c, slurm.conf(5)).
 
 Comments end a line wherever an unescaped ``#`` stands, a backslash at the end joins the next line,
-``Include`` is relative to slurm.conf's own directory and takes ``%c``, keys are case-insensitive,
-the last of a repeated key wins, and ``NodeName=DEFAULT`` / ``PartitionName=DEFAULT`` fill in what
-later lines leave out. Every value keeps the file and line it came from.
+``Include`` takes ``%c``, keys are case-insensitive, the last of a repeated key wins, and
+``NodeName=DEFAULT`` / ``PartitionName=DEFAULT`` fill in what later lines leave out. A relative
+``Include`` in an included file is beside that file up to 22.05 and beside slurm.conf in 24.11 and
+25.11 (measured; parse_config.c). Every value keeps the file and line it came from.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from msgspec import Struct, field
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.hostlist import HostlistError, expand
+from slurm_elastic.slurm.client import confvalues
+from slurm_elastic.slurm.client.release import installed_release
 
 RECORDS = frozenset(
     {"nodename", "partitionname", "downnodes", "nodeset", "frontendname", "poweraction"}
@@ -24,7 +27,9 @@ RECORDS = frozenset(
 
 _MAX_DEPTH = 8
 _PAIR = re.compile(r'\s*([A-Za-z0-9_.]+)\s*[-+*/]?=\s*(?:"([^"]*)"|(\S+))(?=\s|$)')
-_INCLUDE = re.compile(r"\s*include\s+(\S.*?)\s*$", re.IGNORECASE)
+_INCLUDE = re.compile(r"include\s+(\S+)$", re.IGNORECASE)
+_BESIDE_SLURM_CONF = (23, 2)
+"""From here on an Include in an included file is relative to slurm.conf. 24.11 was measured."""
 
 
 class Entry(Struct, frozen=True, kw_only=True):
@@ -95,11 +100,9 @@ class SiteConf(Struct, frozen=True, kw_only=True):
         )
 
     def items(self, name: str) -> tuple[str, ...]:
-        """The items of a comma-separated option; ``none`` and ``(null)`` are no items."""
+        """The items of a comma-separated option, without a plug-in's prefix."""
         entry = self.option(name)
-        words = entry.value.split(",") if entry else []
-        stripped = (word.strip() for word in words)
-        return tuple(word for word in stripped if word and word.lower() not in ("none", "(null)"))
+        return confvalues.items(name, entry.value) if entry else ()
 
     @property
     def directory(self) -> Path:
@@ -114,25 +117,44 @@ class SiteConf(Struct, frozen=True, kw_only=True):
     @property
     def default_partition(self) -> Record | None:
         """The partition of jobs that name none (the last with Default=YES)."""
-        chosen = [p for p in self.partitions if p.get("default").lower() in ("yes", "y", "true")]
+        chosen = [p for p in self.partitions if confvalues.is_true(p.get("default"))]
         return chosen[-1] if chosen else None
 
     @property
     def priority_tier(self) -> int:
         """PriorityTier of the default partition; 1 is Slurm's default (slurm.conf(5))."""
-        default = self.default_partition
-        text = default.get("prioritytier", default.get("priority", "1")) if default else "1"
-        return int(text) if text.isdigit() else 1
+        return _priority(self.default_partition, "prioritytier")
+
+    @property
+    def priority_job_factor(self) -> int:
+        """PriorityJobFactor of the default partition; 1 is Slurm's default."""
+        return _priority(self.default_partition, "priorityjobfactor")
 
 
-def read(path: str | Path, *, ignore: str | None = None) -> SiteConf:
-    """Read slurm.conf and its includes but ``ignore`` (our fragment). ConfigError has the line."""
-    return _assemble(str(path), tuple(_lines(Path(path), Path(path), ignore, 0, {})))
+def _priority(partition: Record | None, key: str) -> int:
+    # ``Priority`` sets both numbers and wins over them, also as a DEFAULT (measured).
+    text = partition.get("priority", partition.get(key)) if partition else ""
+    value = confvalues.number(text)
+    return 1 if value is None else value
+
+
+Release = tuple[int, int]
+
+
+def read(
+    path: str | Path, *, ignore: str | None = None, release: Callable[[], Release] | None = None
+) -> SiteConf:
+    """Read slurm.conf and its includes but ``ignore`` (our fragment). ConfigError has the line.
+
+    ``release`` gives Slurm's release, which an Include in an included file depends on.
+    """
+    reader = _Reader(Path(path), ignore, release or installed_release)
+    return _assemble(str(path), tuple(reader.lines(Path(path))))
 
 
 def read_lines(path: Path, *, ignore: str | None = None) -> tuple[Line, ...]:
     """The logical lines of another file in that form, but for includes named ``ignore``."""
-    return tuple(_lines(path, path, ignore, 0, {}))
+    return tuple(_Reader(path, ignore, installed_release).lines(path))
 
 
 def names(entry: Entry) -> tuple[str, ...]:
@@ -153,10 +175,10 @@ def logical_lines(text: str) -> Iterator[tuple[int, str]]:
         if goes_on:
             continue
         if joined.strip():
-            yield start, joined.strip()
+            yield start, joined.rstrip()
         joined, start = "", 0
     if joined.strip():
-        yield start, joined.strip()
+        yield start, joined.rstrip()
 
 
 def pairs(text: str, file: str, line: int) -> tuple[Entry, ...]:
@@ -200,25 +222,57 @@ def encoded(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def _lines(
-    path: Path, root: Path, ignore: str | None, depth: int, seen: dict[str, str], where: str = ""
-) -> Iterator[Line]:
-    for number, text in logical_lines(_text(path, where)):
-        include = _INCLUDE.match(text)
-        if include is None:
-            line = Line(text=text, entries=pairs(text, str(path), number))
-            seen.update({e.key: e.value for e in line.entries if e.key == "clustername"})
-            yield line
-            continue
+class _Reader:
+    """The lines of one slurm.conf and the files that it includes, in Slurm's order."""
+
+    def __init__(self, root: Path, ignore: str | None, release: Callable[[], Release]) -> None:
+        self._root, self._ignore, self._release = root, ignore, release
+        self._cluster = ""
+
+    def lines(self, path: Path, depth: int = 0, where: str = "") -> Iterator[Line]:
+        """The lines of ``path``; the lines of an included file replace its Include."""
+        for number, text in logical_lines(_text(path, where)):
+            here = f"{path}:{number}: "
+            include = self._included(text, here)
+            if include is None:
+                line = Line(text=text.strip(), entries=pairs(text, str(path), number))
+                self._remember_cluster(line)
+                yield line
+            elif include != self._ignore:
+                if depth >= _MAX_DEPTH:
+                    raise ConfigError(f"{here}Includes nest deeper than {_MAX_DEPTH}")
+                yield from self.lines(self._place(path, include), depth + 1, here)
+
+    def _included(self, text: str, here: str) -> str | None:
+        """The name in an Include line; None for another line."""
+        stripped = text.strip()
+        if not re.match(r"include(\s|$)", stripped, re.IGNORECASE):
+            return None
+        match = _INCLUDE.match(text.rstrip())
+        if match is None:
+            raise ConfigError(
+                f"{here}found {stripped!r}, expected Include at the start of the line and one file"
+                " name: Slurm refuses other forms"
+            )
+        if '"' in match[1]:
+            raise ConfigError(
+                f"{here}found {match[1]}, expected a file name without quotes: Slurm takes the"
+                " quotes for a part of the name"
+            )
         # Slurm writes cluster names in lower case everywhere.
-        name = include[1].strip('"').replace("%c", seen.get("clustername", "").lower())
-        if ignore is not None and name == ignore:
-            continue
-        if depth >= _MAX_DEPTH:
-            raise ConfigError(f"{path}:{number}: Includes nest deeper than {_MAX_DEPTH}")
-        yield from _lines(
-            root.parent / name, root, ignore, depth + 1, seen, where=f"{path}:{number}: "
-        )
+        return match[1].replace("%c", self._cluster)
+
+    def _remember_cluster(self, line: Line) -> None:
+        for entry in line.entries:
+            if entry.key == "clustername":
+                self._cluster = entry.value.lower()
+
+    def _place(self, including: Path, name: str) -> Path:
+        """Where Slurm looks for a file of this name."""
+        is_elsewhere = including.parent != self._root.parent and not Path(name).is_absolute()
+        if is_elsewhere and self._release() < _BESIDE_SLURM_CONF:
+            return including.parent / name
+        return self._root.parent / name
 
 
 class _Defaults:

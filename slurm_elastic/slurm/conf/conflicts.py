@@ -13,9 +13,8 @@ from slurm_elastic.base.account import same
 from slurm_elastic.config import Config
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.policies.launch.verdict import features
+from slurm_elastic.slurm.client import confvalues
 from slurm_elastic.slurm.client.siteconf import Entry, Record, SiteConf
-
-FOREVER = frozenset({"-1", "infinite", "unlimited"})
 
 NODE_RESETS = {
     "boards": "1",
@@ -32,7 +31,17 @@ NODE_RESETS = {
 """Slurm's own defaults of what a site's NodeName=DEFAULT may set and ours must not inherit."""
 
 _NODE_SET_BY_US = frozenset(
-    {"cpus", "realmemory", "state", "weight", "feature", "features", "corespersocket", "port"}
+    {
+        "corespersocket",
+        "cpus",
+        "feature",
+        "features",
+        "port",
+        "procs",  # Slurm's older word for CPUs, which ours set
+        "realmemory",
+        "state",
+        "weight",
+    }
 )
 
 
@@ -129,29 +138,31 @@ def _programs(config: Config, site: SiteConf) -> Iterator[str]:
 def _suspends_static(site: SiteConf) -> Iterator[str]:
     """A finite SuspendTime would hand the site's own idle nodes to our SuspendProgram."""
     entry = site.option("SuspendTime")
-    if entry is not None and entry.value.lower() not in FOREVER:
+    if entry is not None and not confvalues.never_suspends(entry.value):
         yield _suspend_sentence("SuspendTime", entry)
     for partition in site.partitions:
         yield from _suspends_partition(partition)
     for node in site.nodes:  # from 26.05 on
         entry = node.values.get("suspendtime")
-        if entry is not None and entry.value.lower() not in FOREVER:
+        if entry is not None and not confvalues.never_suspends(entry.value, of_partition=True):
             yield _suspend_sentence(f"SuspendTime of node {node.names[0]}", entry)
 
 
 def _suspends_partition(partition: Record) -> Iterator[str]:
     entry = partition.values.get("suspendtime")
-    if entry is not None and entry.value.lower() not in FOREVER:
+    if entry is not None and not confvalues.never_suspends(entry.value, of_partition=True):
         yield _suspend_sentence(f"SuspendTime of partition {partition.names[0]}", entry)
     entry = partition.values.get("powerdownonidle")
-    if entry is not None and entry.value.lower() in ("yes", "true"):
-        yield _suspend_sentence(f"PowerDownOnIdle of partition {partition.names[0]}", entry)
+    if entry is not None and confvalues.is_true(entry.value):
+        yield _suspend_sentence(
+            f"PowerDownOnIdle of partition {partition.names[0]}", entry, expected="NO"
+        )
 
 
-def _suspend_sentence(what: str, entry: Entry) -> str:
+def _suspend_sentence(what: str, entry: Entry, *, expected: str = "INFINITE") -> str:
     return (
         f"{entry.where}: {what} is {entry.value}; with slurm-elastic's SuspendProgram it would"
-        " power down the site's own nodes, so it must be INFINITE or absent"
+        f" power down the site's own nodes, so it must be {expected} or absent"
     )
 
 
@@ -167,10 +178,11 @@ def _node_defaults(site: SiteConf) -> Iterator[str]:
 
 def _node_count(pools: Sequence[Pool], site: SiteConf) -> Iterator[str]:
     entry = site.option("MaxNodeCount")
-    if entry is None or not entry.value.isdigit():
+    most = confvalues.number(entry.value) if entry else None
+    if entry is None or most is None:
         return
     ours, own = sum(len(pool.nodes) for pool in pools), len(site.node_names)
-    if ours + own > int(entry.value):
+    if ours + own > most:
         yield (
             f"{entry.where}: MaxNodeCount is {entry.value};"
             f" {own} own and {ours} cloud nodes need {own + ours}"

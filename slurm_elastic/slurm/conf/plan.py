@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import stat
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -14,11 +13,12 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.hostlist import expand
-from slurm_elastic.config import Config, SlurmSettings, blocked_clouds, domain_pools
+from slurm_elastic.config import Config, blocked_clouds, domain_pools
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.policies.launch.verdict import features
 from slurm_elastic.policies.nodes.pings import is_pinged
-from slurm_elastic.slurm.client import answers
+from slurm_elastic.slurm.client import confvalues
+from slurm_elastic.slurm.client.release import release_of
 from slurm_elastic.slurm.client.siteconf import SiteConf, encoded, read
 from slurm_elastic.slurm.conf import authentication, fragment, gresconf, pair
 from slurm_elastic.slurm.conf.our_lines import has_include, with_include, without_include
@@ -84,8 +84,8 @@ class ConfPlan(Struct, frozen=True, kw_only=True):
 
 def make(config: Config, *, version: tuple[int, int] | None = None) -> ConfPlan:
     """Read the site and plan. Raises ConfigError for whatever does not fit together."""
-    version = version or detect_version(config.slurm)
-    site = read(config.slurm.conf, ignore=fragment.FILE_NAME)
+    version = version or release_of(config.slurm)
+    site = read(config.slurm.conf, ignore=fragment.FILE_NAME, release=lambda: version)
     pools = pools_of(config)
     lua = has_plugin(config.slurm, site, "job_submit_lua")
     text = fragment.render(config, pools, site, version, lua=lua)
@@ -119,21 +119,6 @@ def pools_of(config: Config) -> tuple[Pool, ...]:
     return tuple(replace(pool, features=features(pool)) for pool in pools)
 
 
-def detect_version(settings: SlurmSettings) -> tuple[int, int]:
-    """Slurm's version from its own programs, as (22, 5)."""
-    tried = []
-    for command in (
-        (f"{settings.sbin_dir}/slurmctld", "-V"),
-        (f"{settings.bin_dir}/sinfo", "--version"),
-    ):
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
-            return answers.version(done.stdout)
-        except (OSError, ValueError, subprocess.SubprocessError) as error:
-            tried.append(f"{' '.join(command)}: {error}")
-    raise ConfigError(f"cannot find out Slurm's version: {'; '.join(tried)}")
-
-
 def settings_text(config: Config, site: SiteConf, version: tuple[int, int]) -> str:
     """The file ``settings`` beside the programs; values run to the end of their line."""
     # Up to 22.05 the last PrologSlurmctld replaces the site's own, so ours calls it; since 23.11
@@ -157,8 +142,8 @@ def _prolog_timeout(config: Config, site: SiteConf) -> float:
     (PrologEpilogTimeout), which would kill it.
     """
     longest = config.longest_resume_timeout
-    own = _value(site, "PrologEpilogTimeout")
-    return min(longest, max(int(own) - 5, 1)) if own.isdigit() else longest
+    own = confvalues.number(_value(site, "PrologEpilogTimeout"))
+    return longest if own is None else min(longest, max(own - 5, 1))
 
 
 def _value(site: SiteConf, name: str) -> str:
@@ -247,7 +232,8 @@ def _notices(config: Config, pools: Sequence[Pool], site: SiteConf) -> Iterator[
         )
     yield from pair.notices(config, site)
     timeout = site.option("SlurmdTimeout")
-    if timeout and timeout.value.isdigit() and not is_pinged(int(timeout.value)):
+    # Without an end it is 65535 s to slurmctld.
+    if timeout and not is_pinged(confvalues.number(timeout.value) or 0):
         yield (
             f"{timeout.where}: SlurmdTimeout is {timeout.value}: slurmctld finds out late or never"
             " that a node is silent, so the daemon goes by the clouds' lists alone"
@@ -262,7 +248,8 @@ def _notices(config: Config, pools: Sequence[Pool], site: SiteConf) -> Iterator[
 def _endless(config: Config, site: SiteConf) -> Iterator[str]:
     """Whether jobs that name no time are too long for clouds with a longest one."""
     default = site.default_partition
-    if default is None or any(default.get(k)[:1].isdigit() for k in ("maxtime", "defaulttime")):
+    limits = [default.get(key) for key in ("maxtime", "defaulttime")] if default else []
+    if default is None or any(confvalues.seconds(limit) is not None for limit in limits):
         return
     allowed = {cloud.name: config.who_of(cloud) for cloud in config.clouds}
     closed = [name for name, who in allowed.items() if who.max_time and not who.default_time]

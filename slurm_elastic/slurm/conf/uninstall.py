@@ -15,7 +15,8 @@ import msgspec
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.config import Config
 from slurm_elastic.slurm.client import controller
-from slurm_elastic.slurm.client.siteconf import read
+from slurm_elastic.slurm.client.release import release_of
+from slurm_elastic.slurm.client.site import read_site
 from slurm_elastic.slurm.conf import fragment, gresconf, leaving, our_lines, plan, removal
 from slurm_elastic.slurm.conf.install import (
     BACKUP_SUFFIX,
@@ -57,7 +58,7 @@ def uninstall(
     Raises ConfigError, with nothing changed, where jobs, machines, the site's own lua or its own
     slurm.conf still need us.
     """
-    version = version or plan.detect_version(config.slurm)
+    version = version or release_of(config.slurm)
     manifest = read_manifest(config_path)
     slurm_conf = Path(config.slurm.conf)
     text = plan.bytes_of(slurm_conf)
@@ -91,7 +92,7 @@ def uninstall(
 
 def _proven(config: Config, *, verify: bool, force: bool) -> tuple[str, ...]:
     """Sentences about what was proven; ConfigError where slurmctld would not start afterwards."""
-    site = read(config.slurm.conf, ignore=fragment.FILE_NAME)
+    site = read_site(config.slurm, ignore=fragment.FILE_NAME)
     departing = leaving.installed(site.directory)
     removal.refuse_mentions(config.slurm, site, departing, force=force)
     return tuple(removal.prove(config.slurm, site, force=force)) if verify else ()

@@ -22,7 +22,7 @@ from slurm_elastic.config.pool_rules import cheapest
 from slurm_elastic.model.cluster import Location, Market, Pool
 from slurm_elastic.policies.checkpoint.unsavable import BY_SBATCH, ON_ONE_NODE, ONE_NODE, STEPS
 from slurm_elastic.policies.launch.verdict import features, most_nodes
-from slurm_elastic.slurm.client import siteconf
+from slurm_elastic.slurm.client import confvalues, siteconf
 from slurm_elastic.slurm.client.siteconf import SiteConf
 from slurm_elastic.slurm.hooks.launcher import launchers
 
@@ -198,7 +198,8 @@ def _default_memory(site: SiteConf | None) -> dict[str, LuaValue]:
 def _integer(site: SiteConf | None, option: str, default: int) -> int:
     """A global option's number; the default also for UNLIMITED and what is no number."""
     entry = site.option(option) if site else None
-    return int(entry.value) if entry is not None and entry.value.isdigit() else default
+    value = confvalues.number(entry.value) if entry is not None else None
+    return default if value is None else value
 
 
 def _quoted(text: str) -> str:

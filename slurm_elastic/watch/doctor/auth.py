@@ -8,7 +8,7 @@ from slurm_elastic.base.errors import ConfigError, why
 from slurm_elastic.base.units import counted
 from slurm_elastic.config import Config
 from slurm_elastic.model.finding import Finding, Level
-from slurm_elastic.slurm.client import siteconf
+from slurm_elastic.slurm.client.site import read_site
 from slurm_elastic.slurm.conf import authentication, keyset
 from slurm_elastic.slurm.conf.keyset import Key, KeySet
 
@@ -19,7 +19,7 @@ FILE = "slurm.jwks"
 def examine(config: Config, now: float) -> Iterator[Finding]:
     """With another AuthType, only a wrong secret. Keys that only others may read are left out."""
     try:
-        site = siteconf.read(config.slurm.conf)
+        site = read_site(config.slurm)
     except (ConfigError, OSError):
         return
     if wrong := authentication.wrong_secret(config, site):

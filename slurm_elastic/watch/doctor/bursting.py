@@ -17,7 +17,8 @@ from slurm_elastic.model.finding import Finding, Level
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.launch.verdict import out_of_service
 from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
-from slurm_elastic.slurm.client import siteconf
+from slurm_elastic.slurm.client import confvalues, siteconf
+from slurm_elastic.slurm.client.site import read_site
 from slurm_elastic.slurm.conf import plan
 from slurm_elastic.slurm.conf.plugins import has_plugin
 from slurm_elastic.slurm.hooks import submit_filter
@@ -142,7 +143,7 @@ def _has_budget(config: Config, cloud: CloudSettings) -> bool:
 
 def _is_time(entry: siteconf.Entry | None) -> bool:
     """Not so UNLIMITED and INFINITE."""
-    return entry is not None and entry.value[:1].isdigit()
+    return entry is not None and confvalues.seconds(entry.value) is not None
 
 
 def in_service(config: Config, nodes: Mapping[str, SlurmNode]) -> Iterator[Finding]:
@@ -228,6 +229,6 @@ def _has_slurmdbd(config: Config) -> bool:
 
 def _site(config: Config) -> siteconf.SiteConf | None:
     try:
-        return siteconf.read(config.slurm.conf) if Path(config.slurm.conf).exists() else None
+        return read_site(config.slurm) if Path(config.slurm.conf).exists() else None
     except ConfigError:
         return None

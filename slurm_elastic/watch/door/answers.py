@@ -21,7 +21,7 @@ from slurm_elastic.config import Config
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.simulate.habits import Habits
-from slurm_elastic.slurm.client import siteconf
+from slurm_elastic.slurm.client.site import read_site
 from slurm_elastic.state.heartbeat import read_mark, told
 from slurm_elastic.watch.door.bounded_process import apart
 from slurm_elastic.watch.door.orders import carry_out, may_order, name_of, no_right
@@ -218,7 +218,7 @@ class DoorAnswers:
     def _read_hidden(self) -> frozenset[str]:
         """If slurm.conf cannot be read, everything that may be private is hidden."""
         try:
-            site = siteconf.read(self._config.slurm.conf)
+            site = read_site(self._config.slurm)
         except ConfigError as error:
             log.warning("PrivateData is not known, users see nothing of others: %s", error)
             return HIDING

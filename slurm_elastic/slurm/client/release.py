@@ -1,0 +1,35 @@
+"""The release of Slurm on this host, asked of its programs."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+from collections.abc import Sequence
+
+from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.config import SlurmSettings
+from slurm_elastic.slurm.client import answers
+
+
+def release_of(settings: SlurmSettings) -> tuple[int, int]:
+    """Slurm's release as (22, 5). ConfigError if both programs fail."""
+    return _release(
+        (f"{settings.sbin_dir}/slurmctld", "-V"), (f"{settings.bin_dir}/sinfo", "--version")
+    )
+
+
+@functools.cache
+def installed_release() -> tuple[int, int]:
+    """The release of the Slurm at the places of a distribution's package."""
+    return release_of(SlurmSettings())
+
+
+def _release(*commands: Sequence[str]) -> tuple[int, int]:
+    errors = []
+    for command in commands:
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+            return answers.version(done.stdout)
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            errors.append(f"{' '.join(command)}: {error}")
+    raise ConfigError(f"cannot find out Slurm's version: {'; '.join(errors)}")

@@ -1,0 +1,133 @@
+"""Real sites' ways to write slurm.conf, each in a small file: refused with its place, or read."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from needs import unless
+
+from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.slurm.conf import check
+from tests.slurm import small_sites
+from tests.slurm.site_cases import ISOLATED
+
+pytestmark = unless("slurmctld")
+OLD, NEW = (22, 5), (25, 11)
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="se-small-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@ISOLATED
+@pytest.mark.parametrize("name", ["cluster-name-with-dot", "node-default-procs", "default-1"])
+def test_what_slurmctld_takes_is_checked_in_full(root: Path, name: str) -> None:
+    assert check.check(small_sites.planned(name, root)).full
+
+
+def test_the_default_partition_may_be_marked_by_any_word_for_yes(root: Path) -> None:
+    text = small_sites.planned("default-1", root).fragment
+    assert "PartitionName=aws Nodes=burst[1-4] Default=NO PriorityTier=5 " in text
+
+
+def test_a_plugin_may_have_its_prefix(root: Path) -> None:
+    conf = small_sites.copy("default-1", root)
+    (conf.parent / "job_submit.lua").write_text("function slurm_job_submit() return 0 end\n")
+    conf.write_text(f"{conf.read_text()}JobSubmitPlugins=job_submit/lua\n")
+    text = small_sites.plan.make(small_sites.config(conf)).fragment
+    assert "JobSubmitPlugins" not in text
+
+
+@pytest.mark.parametrize("word", ["1", "UP", "true", "YES"])
+def test_power_down_on_idle_is_refused_in_every_spelling(root: Path, word: str) -> None:
+    conf = small_sites.copy("power-down-on-idle-1", root)
+    conf.write_text(conf.read_text().replace("PowerDownOnIdle=1", f"PowerDownOnIdle={word}"))
+    with pytest.raises(ConfigError) as refused:
+        small_sites.plan.make(small_sites.config(conf), version=NEW)
+    assert str(refused.value) == (
+        f"{conf}:9: PowerDownOnIdle of partition debug is {word}; with slurm-elastic's"
+        " SuspendProgram it would power down the site's own nodes, so it must be NO or absent"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "refused"),
+    [
+        ("SuspendTime=NONE", False),
+        ("SuspendTime=infinite", False),
+        ("SuspendTime=-1", False),
+        ("SuspendTime=UNLIMITED", True),
+        ("PartitionName=q Nodes=n1 SuspendTime=INFINITE", False),
+        ("PartitionName=q Nodes=n1 SuspendTime=NONE", True),
+        ("PartitionName=q Nodes=n1 SuspendTime=UNLIMITED", True),
+    ],
+)
+def test_a_suspend_time_is_as_endless_as_slurm_reads_it(
+    root: Path, line: str, refused: bool
+) -> None:
+    if not refused:
+        small_sites.planned("default-1", root, line)
+        return
+    with pytest.raises(ConfigError, match=r"slurm.conf:10: SuspendTime .*must be INFINITE"):
+        small_sites.planned("default-1", root, line)
+
+
+@ISOLATED
+def test_an_include_in_an_included_file_is_read_where_slurm_looks(root: Path) -> None:
+    one = small_sites.planned("nested-include", root, version=OLD)
+    assert set(one.site.node_names) == {"n1", "n2", "n3"}
+    assert check.check(one).full
+
+
+def test_newer_slurm_looks_for_every_include_beside_slurm_conf(root: Path) -> None:
+    conf = small_sites.copy("nested-include", root)
+    with pytest.raises(ConfigError, match=rf"hosts.conf:1: cannot read {conf.parent}/nodes.conf"):
+        small_sites.plan.make(small_sites.config(conf), version=NEW)
+    (conf.parent / "nodes.conf").write_text("NodeName=n[1-5] CPUs=8\n")
+    site = small_sites.plan.make(small_sites.config(conf), version=NEW).site
+    assert len(site.node_names) == 5
+    assert len(small_sites.plan.make(small_sites.config(conf), version=OLD).site.node_names) == 3
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('Include "nodes.conf"', "found \"nodes.conf\", expected a file name without quotes"),
+        ("  Include nodes.conf", "found 'Include nodes.conf', expected Include at the start"),
+        ("Include nodes.conf more.conf", "expected Include at the start of the line and one"),
+    ],
+)  # fmt: skip
+def test_an_include_that_slurm_does_not_take_is_refused(
+    root: Path, line: str, message: str
+) -> None:
+    conf = small_sites.copy("include-in-quotes", root)
+    conf.write_text(conf.read_text().replace('Include "nodes.conf"', line))
+    with pytest.raises(ConfigError) as refused:
+        small_sites.plan.make(small_sites.config(conf))
+    assert f"{conf}:8: " in str(refused.value)
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "tier", "factor"),
+    [
+        ("PriorityTier=5", 5, 1),
+        ("PriorityTier=0x10", 16, 1),
+        ("Priority=7", 7, 7),
+        ("PriorityTier=5 Priority=7", 7, 7),
+        ("PriorityTier=5 PriorityJobFactor=9", 5, 9),
+    ],
+)
+def test_the_default_partitions_order_is_read_as_slurm_does(
+    root: Path, line: str, tier: int, factor: int
+) -> None:
+    conf = small_sites.copy("default-1", root)
+    conf.write_text(conf.read_text().replace("PriorityTier=5", line))
+    site = small_sites.plan.make(small_sites.config(conf)).site
+    assert (site.priority_tier, site.priority_job_factor) == (tier, factor)
