@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import datetime
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import ConfigError
@@ -66,6 +67,10 @@ def add_leaving(parser: argparse.ArgumentParser) -> None:
         "--at", type=moment, metavar="TIME",
         help="begin then: 22:00, 2026-11-30T22:00 (local time) or now+2h (default: now)",
     )  # fmt: skip
+    parser.add_argument(
+        "--yes", action="store_true",
+        help="do not ask at a terminal before jobs lose work or a cloud is emptied",
+    )  # fmt: skip
 
 
 def add_subject(parser: argparse.ArgumentParser) -> None:
@@ -75,7 +80,7 @@ def add_subject(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--aggressive", action="store_true",
-        help="save their jobs and requeue them, and start those anew that cannot be saved",
+        help="save and requeue their jobs; jobs that cannot be saved start over",
     )  # fmt: skip
 
 
@@ -97,7 +102,8 @@ def order(args: argparse.Namespace, config: Config, facts: Facts, word: Departur
     starts = max(args.at or facts.now, facts.now)
     if word.to:
         require_open(config, facts, word.to, starts)
-    return direct(args, config, facts, word, preview(config, facts, word, starts))
+    confirm = "" if args.yes else question(config, facts, word, starts)
+    return direct(args, config, facts, word, preview(config, facts, word, starts), confirm)
 
 
 def departure(config: Config, verb: str, text: str) -> Departure:
@@ -145,7 +151,10 @@ def preview(config: Config, facts: Facts, word: Departure, starts: float) -> Ite
     jobs = jobs_on(facts.jobs, [m.instance.node for m in machines])
     if word.aggressive and jobs:
         yield from _silent_ckptman(config, facts)
-    yield from _moved(config, facts, jobs) if word.aggressive else _after(facts, jobs, machines)
+    if word.aggressive:
+        yield from _moved(facts, moved_jobs(config, facts, jobs))
+    else:
+        yield from _after(facts, jobs, machines)
     if word.to:
         yield from _there(config, facts, word, machines)
         yield from _room_there(config, facts, word.to, jobs, starts)
@@ -179,29 +188,60 @@ def _after(facts: Facts, jobs: Sequence[SlurmJob], machines: Sequence[Machine]) 
         yield "Some have no time limit: nobody can say when that is over."
 
 
-def _moved(config: Config, facts: Facts, jobs: Sequence[SlurmJob]) -> Iterator[str]:
+class MovedJobs(Struct, frozen=True):
+    """What becomes of the jobs on machines that leave before their jobs have ended."""
+
+    saved: Mapping[str, Sequence[SlurmJob]]
+    """By checkpoint method; they continue elsewhere."""
+    restarted: Sequence[SlurmJob]
+    """They have no method, so they lose their work."""
+    awaited: Sequence[SlurmJob]
+    """Interactive jobs and those that may not be requeued."""
+
+
+def moved_jobs(config: Config, facts: Facts, jobs: Sequence[SlurmJob]) -> MovedJobs:
+    """Sort the jobs by what an aggressive departure does to them."""
     saved: dict[str, list[SlurmJob]] = {}
-    anew: list[SlurmJob] = []
-    stays: list[SlurmJob] = []
+    restarted: list[SlurmJob] = []
+    awaited: list[SlurmJob] = []
     for job in jobs:
         choice = choice_of(config, job)
-        none = choice.refused or choice.method == "none" or facts.checkpoints is None
-        method = "" if none else choice.method
+        unsaved = choice.refused or choice.method == "none" or facts.checkpoints is None
+        method = "" if unsaved else choice.method
         if not job.batch or not (job.requeue or method):
-            stays.append(job)
+            awaited.append(job)
         elif method:
             saved.setdefault(method, []).append(job)
         else:
-            anew.append(job)
-    for method, some in saved.items():
-        yield f"{_are(some, 'saved')} by {method}, to go on elsewhere: {_named(some)}."
-    if anew:
-        lost = sum((facts.now - j.start) * max(len(j.nodes), 1) for j in anew if j.start)
+            restarted.append(job)
+    return MovedJobs(saved, restarted, awaited)
+
+
+def _moved(facts: Facts, jobs: MovedJobs) -> Iterator[str]:
+    for method, saved in jobs.saved.items():
+        yield f"{_are(saved, 'saved')} by {method}, to go on elsewhere: {_named(saved)}."
+    if restarted := jobs.restarted:
+        lost = sum((facts.now - j.start) * max(len(j.nodes), 1) for j in restarted if j.start)
         hours = f"{lost / 3600:.1f} node-hours of work are LOST"
-        start = does(len(anew), "start")
-        yield f"{counted(len(anew), 'job')} without a method {start} anew, {hours}: {_named(anew)}."
-    if stays:
-        yield f"{_are(stays, 'waited for')}, interactive or not to be requeued: {_named(stays)}."
+        start = does(len(restarted), "start")
+        count_ = counted(len(restarted), "job")
+        yield f"{count_} without a method {start} over, {hours}: {_named(restarted)}."
+    if awaited := jobs.awaited:
+        waits = _are(awaited, "waited for")
+        yield f"{waits}, interactive or not to be requeued: {_named(awaited)}."
+
+
+def question(config: Config, facts: Facts, word: Departure, starts: float) -> str:
+    """What a person confirms before jobs lose work or a cloud is emptied; empty if neither."""
+    live = [m for m in facts.machines if m.ended is None and m.suspending is None]
+    machines = concerned(live, word, starts)
+    jobs = jobs_on(facts.jobs, [m.instance.node for m in machines])
+    restarted = moved_jobs(config, facts, jobs).restarted if word.aggressive else ()
+    if restarted:
+        return f"{counted(len(restarted), 'job')} {does(len(restarted), 'lose')} all work. Do it?"
+    if machines and word.closes and word.scope.startswith("cloud:"):
+        return f"This empties {word.about}. Do it?"
+    return ""
 
 
 def _are(jobs: Sequence[SlurmJob], done: str) -> str:

@@ -112,20 +112,39 @@ def opened(
 
 
 def direct(
-    args: argparse.Namespace, config: Config, facts: Facts, word: Word, preview: Iterable[str]
+    args: argparse.Namespace,
+    config: Config,
+    facts: Facts,
+    word: Word,
+    preview: Iterable[str],
+    question: str = "",
 ) -> int:
-    """Give the order that the options make of this word."""
+    """Give the order that the options make of this word, after the question."""
+    for line in preview:
+        plain().print(line)
+    if question and not args.dry_run and not is_confirmed(question):
+        print("nothing was ordered", file=sys.stderr)
+        return 2
     ask = DirectAsk(word=word, starts=args.at, seconds=args.seconds, reason=args.reason)
-    return give(config, facts, ask, preview, dry=args.dry_run)
+    return give(config, facts, ask, dry=args.dry_run)
 
 
-def give(
-    config: Config, facts: Facts, ask: Order, preview: Iterable[str] = (), *, dry: bool = False
-) -> int:
+def is_confirmed(question: str) -> bool:
+    """Whether a person at a terminal answers yes. Without a terminal nobody is asked: scripts that
+    gave this order before there was a question continue to work.
+    """
+    if not sys.stdin.isatty():
+        return True
+    try:
+        return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+    except EOFError:
+        return False
+
+
+def give(config: Config, facts: Facts, ask: Order, *, dry: bool = False) -> int:
     """Do it, unless ``dry``, and say what that means: what failed must not read as done."""
-    meant = tuple(preview)
-    done = ("dry run: nothing was changed",) if dry else order(config, ask, facts.now)
-    for line in (*meant, *done):
+    lines = ("dry run: nothing was changed",) if dry else order(config, ask, facts.now)
+    for line in lines:
         plain().print(line)
     if not dry and not is_alive(config, facts):
         print(

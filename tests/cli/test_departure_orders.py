@@ -89,7 +89,7 @@ def test_an_aggressive_one_says_what_is_saved_lost_and_waited_for(site: Config) 
     )  # fmt: skip
     lines = said(site, found, "drain", "op[1-2],pub[1-2]", aggressive=True)
     assert "1 job is saved by signal, to go on elsewhere: 41." in lines
-    assert any("start anew, 4.0 node-hours of work are LOST: 42, 44." in line for line in lines)
+    assert any("start over, 4.0 node-hours of work are LOST: 42, 44." in line for line in lines)
     assert "1 job is waited for, interactive or not to be requeued: 43." in lines
     lines = said(site, facts(site, job(41, "pub1"), ckptman=False), "drain", "aws", aggressive=True)
     assert "slurm-elastic-ckptman has never run here: nothing can be saved." in lines
@@ -193,3 +193,21 @@ def test_without_slurm_nothing_is_done(
     assert error.endswith("; do: systemctl status slurmctld; its log says why it stopped or hangs")
     assert ledger.directives.all() == ()
     ledger.close()
+
+
+def test_a_question_comes_before_work_is_lost_or_a_cloud_is_emptied(site: Config) -> None:
+    def asked(found: Facts, verb: str, subject: str, **fields: object) -> str:
+        word = replace(departure_orders.departure(site, verb, subject), **fields)
+        return departure_orders.question(site, found, word, NOW)
+
+    unsaved = facts(site, job(42, "op1"))
+    saved = facts(site, job(41, "pub1"))
+    assert asked(unsaved, "drain", "rack", aggressive=True) == "1 job loses all work. Do it?"
+    assert asked(unsaved, "drain", "rack") == ""
+    assert asked(unsaved, "replace", "rack", aggressive=True) == "1 job loses all work. Do it?"
+    assert asked(saved, "drain", "pub[1-2]", aggressive=True) == ""
+    assert asked(saved, "drain", "cloud:aws") == "This empties cloud aws. Do it?"
+    assert asked(facts(site), "migrate", "cloud:onprem", aggressive=True, to="aws") == (
+        "This empties cloud onprem. Do it?"
+    )
+    assert asked(saved, "replace", "cloud:aws") == "", "others start in their place"

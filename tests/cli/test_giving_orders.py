@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +12,10 @@ from pathlib import Path
 import pytest
 from status_cases import busy_ledger, config_file
 
+from slurm_elastic.cli import departure_orders
 from slurm_elastic.cli.main import GROUPS, main
 from slurm_elastic.state.ledger import Ledger
+from slurm_elastic.watch.door.client import facts_of
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="root may")
 
@@ -173,3 +176,38 @@ def test_sudo_says_for_whom(file: str, ledger: Ledger, monkeypatch: pytest.Monke
     monkeypatch.setenv("SUDO_USER", "alice")
     main(["pause", "--config", file])
     assert [d.who for d in ledger.directives.all()] == ["root (alice)"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"), [("y", 0), ("YES", 0), ("", 2), ("n", 2), (None, 2), ("--yes", 0)]
+)
+def test_at_a_terminal_a_cloud_is_emptied_only_after_a_yes(
+    file: str, ledger: Ledger, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch, answer: str | None, code: int,
+) -> None:  # fmt: skip
+    def type_answer(question: str) -> str:
+        assert question == "This empties cloud onprem. Do it? [y/N] "
+        assert answer != "--yes", "who says --yes is not asked"
+        if answer is None:
+            raise EOFError
+        return answer
+
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr("builtins.input", type_answer)
+    monkeypatch.setattr(departure_orders, "gather", lambda config, _, now: facts_of(config, now))
+    words = ["drain", "onprem", *(["--yes"] if answer == "--yes" else [])]
+    assert main([*words, "--config", file]) == code
+    said = capsys.readouterr()
+    assert said.out.startswith("Drain cloud onprem: 2 machines"), "before the question"
+    assert ("nothing was ordered" in said.err) == (code == 2)
+    assert len(ledger.directives.all()) == (0 if code else 1)
+
+
+def test_without_a_terminal_nobody_is_asked(
+    file: str, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As scripts gave this order before there was a question."""
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: False, raising=False)
+    monkeypatch.setattr(departure_orders, "gather", lambda config, _, now: facts_of(config, now))
+    assert main(["drain", "onprem", "--config", file]) == 0
+    assert len(ledger.directives.all()) == 1
