@@ -221,6 +221,9 @@ def _of_pool(
     request = NodeRequest(id="offers", pool=pool, nodes=tuple(free[:count]))
     try:
         provider: Provider = open_provider(config.cloud(pool.cloud), config.cluster, config)
+        # Prices and types may all be typed in the configuration: without this call a cloud that
+        # refuses our credentials would seem to sell machines.
+        provider.check()
         offers = provider.offers(pool)
     except Exception as error:  # noqa: BLE001 - an SDK raises what it likes; the others go on
         known = isinstance(error, SlurmElasticError)
@@ -286,7 +289,9 @@ def render(found: Offers, console: Console) -> None:
 def _headline(pool: PoolOffers, can: str) -> Text:
     title = f"Pool {pool.pool} of cloud {pool.cloud}"
     if pool.error:
-        return words(f"{title}: cannot be asked: {pool.error}", "bold red")
+        return words(
+            f"{title} did not answer, so nothing is known of its offers: {pool.error}", "bold red"
+        )
     if not pool.free:
         return Text(f"{title}: each of its nodes has a machine", style="yellow")
     if not pool.ranked and not pool.rejected:

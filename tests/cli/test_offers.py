@@ -15,12 +15,13 @@ from ledger_cases import T0, instance
 from msgspec.structs import replace
 from rich.console import Console
 
-from slurm_elastic.base.errors import SlurmElasticError, SlurmError
+from slurm_elastic.base.errors import AuthError, SlurmElasticError, SlurmError
 from slurm_elastic.cli import offers
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.main import main
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.model.exclusion import BREAKER, COOL_DOWN, Exclusion
+from slurm_elastic.providers.fake.provider import FakeProvider
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.state.heartbeat import Mark, leave_mark
 from slurm_elastic.state.ledger import Ledger
@@ -150,6 +151,22 @@ def test_a_cloud_that_cannot_be_asked_is_told_and_the_others_go_on(
 
 
 @pytest.mark.usefixtures("ledger")
+def test_a_cloud_that_refuses_our_credentials_sells_nothing(
+    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its types and prices are typed in the configuration, so a ranking needs no answer."""
+
+    def refused(_: FakeProvider) -> NoReturn:
+        raise AuthError("far", "NoCredentials", "no credentials")
+
+    monkeypatch.setattr(FakeProvider, "check", refused)
+    assert main(["offers", "--pool", "wide", "--config", str(file)]) == 1
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Pool wide of cloud far did not answer, so nothing is known of its offers: " in said
+    assert "can be had" not in said
+
+
+@pytest.mark.usefixtures("ledger")
 @pytest.mark.parametrize("width", [80, 160])
 def test_the_tables_fit(config: Config, slurm: FakeSlurm, width: int) -> None:
     found = offers.gather(config, slurm, T0)
@@ -169,7 +186,7 @@ def test_the_command(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (pool,) = document["pools"]
     assert pool["ranked"][0]["offer"] == SPOT
     assert main(["offers", "--pool", "host", "--config", str(file)]) == 1
-    assert "cannot be asked" in capsys.readouterr().out
+    assert "did not answer" in capsys.readouterr().out
     assert main(["offers", "--pool", "x", "--config", str(file)]) == 2
     assert "there is no pool 'x'" in capsys.readouterr().err
     with pytest.raises(SystemExit) as end:
