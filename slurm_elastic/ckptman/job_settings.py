@@ -18,7 +18,13 @@ from slurm_elastic.config.checkpoint import (
     PoolCheckpoint,
 )
 from slurm_elastic.config.method_kinds import options_of, table
-from slurm_elastic.config.validate_checkpoint import SIGN_FORM, SIGNAL_FORM, is_sign, is_signal
+from slurm_elastic.config.validate_checkpoint import (
+    SHARED,
+    SIGN_FORM,
+    SIGNAL_FORM,
+    is_sign,
+    is_signal,
+)
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.checkpoint.checkpoint import (
     AnyPolicy,
@@ -94,11 +100,14 @@ def resolve(
 def plan_for(job: SlurmJob, pool: PoolCheckpoint, settings: CheckpointSettings) -> CheckpointPlan:
     """``resolve`` for this job, as far as its method can save a job of its kind."""
     plan = resolve(job.comment, job.features, pool, settings)
-    if plan.method not in LAUNCHED:
-        return plan
-    # One of several nodes that says nothing itself is found out by its first save, as its user is
-    # to read why.
-    why = unfit(plan.method, batch=job.batch, nodes=len(job.nodes) if plan.own else 1)
+    if plan.method in SHARED and settings.directory is None:
+        why = f"method {plan.method} keeps images in checkpoint.directory, which is not set here"
+    elif plan.method in LAUNCHED:
+        # One of several nodes that says nothing itself is found out by its first save, as its user
+        # is to read why.
+        why = unfit(plan.method, batch=job.batch, nodes=len(job.nodes) if plan.own else 1)
+    else:
+        why = ""
     return CheckpointPlan(method="none", policy=plan.policy, refused=why) if why else plan
 
 

@@ -235,7 +235,8 @@ def choice_of(config: Config, job: SlurmJob) -> CheckpointPlan:
 def how(choice: CheckpointPlan, be: str = "is") -> str:
     """What is said of a job that has this plan."""
     if choice.method == "none":
-        return f"cannot be saved: {why_none(choice)}"
+        negated = "would NOT be" if be == "would be" else "is NOT"
+        return f"{negated} saved: {why_none(choice)}"
     options = "".join(f", {key}={value}" for key, value in choice.options.items())
     when = "only to be moved, as it ends when it saves itself" if choice.move_only else "by policy"
     said = f"{be} saved: by {choice.method}{options}, {when}"

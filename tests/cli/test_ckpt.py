@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.checkpointers.fake import FakeCheckpointer
-from slurm_elastic.ckptman.job_settings import resolve
+from slurm_elastic.ckptman.job_settings import plan_for, resolve
 from slurm_elastic.ckptman.sources import DropDirectory
 from slurm_elastic.cli import ckpt
 from slurm_elastic.cli.main import main
@@ -155,15 +155,26 @@ def test_a_move_that_is_over_is_told_as_over_and_since_is_a_time(
             "is saved: by fake, by policy; at its time limit it goes on, 3 times at most",
         ),
         ("ckpt=fake", "is saved: by fake, by policy"),
-        ("ckpt=none", "cannot be saved: its own word is ckpt=none"),
-        ("", "cannot be saved: neither its comment nor the configuration names a method"),
-        ("ckpt=fake,limit=x", "cannot be saved: ckpt=fake,limit=x: limit is 'x'"),
+        ("ckpt=none", "is NOT saved: its own word is ckpt=none"),
+        ("", "is NOT saved: neither its comment nor the configuration names a method"),
+        ("ckpt=fake,limit=x", "is NOT saved: ckpt=fake,limit=x: limit is 'x'"),
     ],
 )
 def test_how_a_job_is_saved_names_its_time_limit(comment: str, said: str) -> None:
     found = resolve(comment, "", PoolCheckpoint(), CheckpointSettings())
     assert ckpt.how(found).startswith(said)
     assert ckpt.how(found).endswith("at most") is ("limit=3" in comment)
+
+
+@pytest.mark.parametrize("method", ["criu", "dmtcp", "blcr"])
+def test_a_method_without_the_sites_directory_saves_no_job(method: str) -> None:
+    job = SlurmJob(id=7, states=frozenset({"RUNNING"}), batch=True, comment=f"ckpt={method}")
+    said = ckpt.how(plan_for(job, PoolCheckpoint(), CheckpointSettings()))
+    assert said == (
+        f"is NOT saved: method {method} keeps images in checkpoint.directory, which is not set here"
+    )
+    there = CheckpointSettings(directory="/shared/images")
+    assert plan_for(job, PoolCheckpoint(), there).method == method
 
 
 def test_list_says_which_jobs_cannot_be_saved_and_what_would_help(
@@ -267,6 +278,6 @@ def test_explain_says_how_a_job_is_saved_and_what_was_decided(
     assert "as ranked" not in said
     assert run(config, "explain", "9") == 0
     said = capsys.readouterr().out
-    assert "Job 9 cannot be saved: " in said
+    assert "Job 9 would NOT be saved: " in said
     assert "saved=soon" in said
     assert "No decision about this job's saves is in the ledger." in said
