@@ -163,7 +163,7 @@ def test_a_word_that_cannot_be_followed_is_refused_with_a_reason() -> None:
 def test_a_job_of_a_kind_that_its_own_method_does_not_save_is_refused(
     word: dict[str, str], kind: dict[str, Any], why: str
 ) -> None:
-    site, pool = CheckpointSettings(), PoolCheckpoint()
+    site, pool = CheckpointSettings(directory="/shared"), PoolCheckpoint()
     job = SlurmJob(id=7, states=frozenset({"RUNNING"}), nodes=("n1",))
     own = replace(job, **word)
     method = "dmtcp" if "features" in word else "criu"
@@ -177,7 +177,7 @@ def test_a_job_of_a_kind_that_its_own_method_does_not_save_is_refused(
 def test_several_nodes_by_the_pools_word_are_found_out_by_a_save_so_that_their_user_is_told() -> (
     None
 ):
-    pool, site = PoolCheckpoint(method="criu"), CheckpointSettings()
+    pool, site = PoolCheckpoint(method="criu"), CheckpointSettings(directory="/shared")
     job = SlurmJob(id=7, states=frozenset({"RUNNING"}), nodes=("n1", "n2"))
     assert plan_for(job, pool, site).method == "criu"
     assert plan_for(replace(job, batch=False), pool, site).method == "none"

@@ -24,7 +24,9 @@ from slurm_elastic.state.ckptstate.orders import NoticeOrder, SaveOrder, Withdra
 from slurm_elastic.state.ledger import Ledger
 from tests.controller.world import PUB, Killed, World
 
-SETTINGS = CheckpointSettings(method="fake", policy="on_notice", expected=10.0, probe=1e9)
+SETTINGS = CheckpointSettings(
+    method="fake", policy="on_notice", expected=10.0, probe=1e9, directory="/shared/images"
+)
 
 
 class CkptWorld(World):
