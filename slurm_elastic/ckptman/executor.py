@@ -13,6 +13,8 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import NamedTuple
 
+from slurm_elastic.base.lasting import LastingThread
+
 log = logging.getLogger(__name__)
 
 Order = tuple[float, float]
@@ -117,7 +119,7 @@ class _Lane:
         self._wake = threading.Condition(lock)
         self._waiting: list[tuple[Order, int, int, _Work]] = []
         self._numbers = itertools.count()
-        self._threads: list[threading.Thread] = []
+        self._threads: list[LastingThread] = []
         self._idle = 0
         self.closed = False
 
@@ -126,7 +128,7 @@ class _Lane:
         heapq.heappush(self._waiting, (order, next(self._numbers), job, work))
         if self._idle < len(self._waiting) and len(self._threads) < self._size:
             name = f"{self._name}-{len(self._threads) + 1}"
-            thread = threading.Thread(target=self._run, name=name, daemon=True)
+            thread = LastingThread(name, self._run)
             self._threads.append(thread)
             thread.start()
         self._wake.notify()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
-import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from msgspec.structs import replace
 
 from slurm_elastic.base.backoff import Backoff
 from slurm_elastic.base.faults import reach
+from slurm_elastic.base.lasting import LastingThread
 from slurm_elastic.base.units import brief
 from slurm_elastic.ckptman.nodes import cool_down, machine_of
 from slurm_elastic.ckptman.orders import Asked, Orders
@@ -44,7 +44,7 @@ class Poller:
     ) -> None:
         self._site, self._source, self._every = site, source, every
         self._machines, self._woken, self._orders = machines, woken, orders
-        self._thread = threading.Thread(target=self._run, name=source.name, daemon=True)
+        self._thread = LastingThread(source.name, self._run)
 
     def start(self) -> None:
         """Until the site stops."""
@@ -52,8 +52,7 @@ class Poller:
 
     def join(self, timeout: float) -> None:
         """Wait for the reading that is under way."""
-        if self._thread.is_alive():
-            self._thread.join(timeout)
+        self._thread.join(timeout)
 
     def _run(self) -> None:
         backoff = Backoff(2 * max(self._every, 1.0), MOST_PAUSE)

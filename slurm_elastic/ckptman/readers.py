@@ -5,10 +5,10 @@ answer delays nobody: prices, and the plans that Slurm has for nodes.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Mapping
 
 from slurm_elastic.base.backoff import Backoff
+from slurm_elastic.base.lasting import LastingThread
 from slurm_elastic.ckptman.site import Site
 from slurm_elastic.model.cluster import Market
 from slurm_elastic.providers.base.prices.book import PriceBook
@@ -28,7 +28,7 @@ class Reader:
 
     def __init__(self, site: Site, name: str, every: float, read: Callable[[], None]) -> None:
         self._site, self._name, self._every, self._read = site, name, every, read
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = LastingThread(name, self._run)
 
     def start(self) -> None:
         """Until the site stops."""
@@ -36,8 +36,7 @@ class Reader:
 
     def join(self, timeout: float) -> None:
         """Wait for the reading that is under way."""
-        if self._thread.is_alive():
-            self._thread.join(timeout)
+        self._thread.join(timeout)
 
     def _run(self) -> None:
         backoff = Backoff(2 * self._every, MOST_PAUSE)

@@ -5,12 +5,10 @@ Its programs for resume and suspend, and for jobs on our partitions, send a data
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Sequence
 
-log = logging.getLogger(__name__)
-
+from slurm_elastic.base.lasting import LastingThread
 
 SOCKET = "ckptman.sock"
 """In the state directory; programs/power.py and programs/slurm-elastic-wait name it, too."""
@@ -30,7 +28,7 @@ class Events:
         happened: Callable[[], None],
     ) -> None:
         self._stop, self._wait, self._happened = stop, wait, happened
-        self._thread = threading.Thread(target=self._run, name="slurm's events", daemon=True)
+        self._thread = LastingThread("slurm's events", self._run)
 
     def start(self) -> None:
         """Until the service stops."""
@@ -38,13 +36,9 @@ class Events:
 
     def join(self, timeout: float) -> None:
         """Wait for the thread."""
-        if self._thread.is_alive():
-            self._thread.join(timeout)
+        self._thread.join(timeout)
 
     def _run(self) -> None:
-        try:
-            while not self._stop.is_set():
-                if self._wait(TICK):
-                    self._happened()
-        except OSError as error:
-            log.warning("slurmctld's events are not heard any more, polling goes on: %s", error)
+        while not self._stop.is_set():
+            if self._wait(TICK):
+                self._happened()

@@ -95,10 +95,12 @@ def _serve_as(plain: Config, config: Config, ended: threading.Event, head: Head 
             keeper.start()
             closing.callback(keeper.stop)
         tell_used(config, ledger.decisions, time.time())
-        _answer_users(config, closing)
+        door = _answer_users(config, closing, stop)
         Daemon(site, spool, wake, features=(*FEATURES, waiter.join)).run(stop)
         if waiter.failed:
             raise SlurmElasticError("waiting prologs could not be served any more: see above")
+        if door.failed:
+            raise SlurmElasticError("users could not be answered any more: see above")
 
 
 def _start(waiter: PrologServer) -> None:
@@ -111,10 +113,10 @@ def _start(waiter: PrologServer) -> None:
         log.error("waiting prologs are not served until a restart: %s", error)  # noqa: TRY400
 
 
-def _answer_users(config: Config, closing: contextlib.ExitStack) -> None:
+def _answer_users(config: Config, closing: contextlib.ExitStack, stop: threading.Event) -> Door:
     """Open the read door; without it machines still come and go, so a failure is only logged."""
     answers = DoorAnswers(config, PromptCli(config.slurm), time.time)
-    door = Door(config.read_socket, answers, answers.trusts)
+    door = Door(config.read_socket, answers, answers.trusts, died=stop.set)
     try:
         door.start()
     except OSError as error:
@@ -125,6 +127,7 @@ def _answer_users(config: Config, closing: contextlib.ExitStack) -> None:
         )  # fmt: skip
     else:
         closing.callback(door.close)
+    return door
 
 
 def _open(state: Path, closing: contextlib.ExitStack) -> tuple[Spool, WakeSocket]:

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.base import asking
 from slurm_elastic.base.errors import ConfigError, PassingError
+from slurm_elastic.base.lasting import LastingThread
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.machine.ckptroot import mounts
 from slurm_elastic.model.protocols import Provider, Slurm
@@ -112,8 +113,7 @@ class Head:
             place = self._slurm.acting(time.time())
             last = self._epochs.newest()
             if place != self._slurm.place:
-                known = place is not None and place < len(self._slurm.hosts)
-                acts = f"{self._slurm.hosts[place or 0]} acts" if known else "no slurmctld acts"
+                acts = "no slurmctld acts" if place is None else self._acts(place)
                 return acts if last is None else f"{acts} (epoch {last.number} of {last.host})"
             epoch = self._epochs.take(host)
         except OSError as error:
@@ -127,6 +127,17 @@ class Head:
         log.info("acting host=%s epoch=%d", host, epoch.number)
         self._said = ""
         return ""
+
+    def _acts(self, place: int) -> str:
+        """The controller at that place in Slurm's heartbeat. The place may be any number, as
+        slurm.conf may have changed since this service read it.
+        """
+        if place < len(self._slurm.hosts):
+            return f"{self._slurm.hosts[place]} acts"
+        return (
+            f"SlurmctldHost line {place + 1} acts, and slurm.conf had {len(self._slurm.hosts)} "
+            "when this service started"
+        )
 
     def _stand_by(self, why: str) -> None:
         self._settles = None
@@ -150,7 +161,8 @@ class Head:
     def watched(self, lost: Callable[[], object]) -> Iterator[None]:
         """Call ``lost`` once when this head acts no more."""
         over = threading.Event()
-        watch = threading.Thread(target=self._watch, args=(over, lost), name="head", daemon=True)
+        # A service whose watch died would never notice that the other head acts.
+        watch = LastingThread("head", partial(self._watch, over, lost), died=lost)
         watch.start()
         try:
             yield
@@ -163,19 +175,20 @@ class Head:
             if time.monotonic() >= self._beaten + _BEAT:
                 self._beaten = time.monotonic()
                 self._tells()
-            try:
-                self.require()
-                place = self._slurm.acting(time.time())
-            except OSError as error:
-                why = str(error)
-            else:
-                # Nobody: slurmctld starts again, or hangs, and asks for nothing meanwhile.
-                if place in (None, self._slurm.place):
-                    continue
-                why = f"{self._slurm.hosts[place]} acts"
-            log.warning("this head acts no more: %s", why)
-            lost()
-            return
+            if cause := self._cause_of_loss():
+                log.warning("this head no longer acts: %s", cause)
+                lost()
+                return
+
+    def _cause_of_loss(self) -> str:
+        """Why this head no longer acts; "" if it still does."""
+        try:
+            self.require()
+            place = self._slurm.acting(time.time())
+        except OSError as error:
+            return str(error)
+        # None: slurmctld starts again, or hangs, and asks for nothing until then.
+        return "" if place in (None, self._slurm.place) else self._acts(place)
 
     def require(self) -> None:
         """SupersededError, or another OSError, where this head may not act."""

@@ -13,7 +13,6 @@ import queue
 import re
 import sqlite3
 import subprocess
-import threading
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
@@ -22,6 +21,7 @@ import msgspec
 
 from slurm_elastic.base import trust
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
+from slurm_elastic.base.lasting import LastingThread
 from slurm_elastic.config import Config
 from slurm_elastic.config.telling import Notify
 from slurm_elastic.controller.budget import limits_now, spending, spending_of_payers
@@ -72,7 +72,7 @@ class Teller:
         self._site, self._notify = site, site.config.notify
         self.looks = PeriodicTask(site, worker, self.look, "notify", period=PERIOD)
         self._queue: queue.Queue[Occasion | None] = queue.Queue(WAITING)
-        self._thread = threading.Thread(target=self._deliver, name="notify", daemon=True)
+        self._thread = LastingThread("notify", self._deliver)
         self._thread.start()
 
     def close(self) -> None:

@@ -17,6 +17,7 @@ import msgspec
 
 from slurm_elastic.base import writing
 from slurm_elastic.base.errors import ProviderError
+from slurm_elastic.base.lasting import LastingThread
 from slurm_elastic.base.units import money
 from slurm_elastic.config import Config
 from slurm_elastic.config.catalogue import (
@@ -78,7 +79,7 @@ def refresh(config: Config, now: float) -> Sequence[str]:
     return silent
 
 
-class Keeper(threading.Thread):
+class Keeper:
     """Keeps the catalogues of ``plain`` (a configuration as it was read) fresh, and calls
     ``changed`` once they make another configuration than ``used``.
     """
@@ -90,12 +91,19 @@ class Keeper(threading.Thread):
         changed: Callable[[], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        super().__init__(name="catalogues", daemon=True)
         self._plain, self._used, self._changed, self._clock = plain, used, changed, clock
         self._ended = threading.Event()
+        self._thread = LastingThread("catalogues", self._run)
 
-    def run(self) -> None:
-        """Until ``stop``."""
+    def start(self) -> None:
+        """Start asking, until ``stop``."""
+        self._thread.start()
+
+    def join(self, timeout: float) -> None:
+        """Wait for the end."""
+        self._thread.join(timeout)
+
+    def _run(self) -> None:
         wait = 0.0
         while not self._ended.wait(wait):
             try:

@@ -157,6 +157,35 @@ def test_it_is_told_once_that_slurm_has_taken_over_elsewhere(
     assert lost == [1]
 
 
+@pytest.mark.parametrize("place", [2, 7, 2**64 - 1])
+def test_a_place_that_slurm_conf_did_not_have_takes_the_head_away(
+    config: Config, tmp_path: Path, place: int
+) -> None:
+    head, lost = acting(config, tmp_path), []
+    with head.watched(lambda: lost.append(1)):
+        says(place, tmp_path)
+        eventually(lambda: lost)
+    assert lost == [1]
+    cause = f"SlurmctldHost line {place + 1} acts, and slurm.conf had 2 when this service started"
+    assert head._why_not() == f"{cause} (epoch 1 of b)"
+    says(1, tmp_path)
+    assert head._why_not() == "", "the next heartbeat that is sound gives it back"
+
+
+def test_a_watch_that_dies_ends_what_it_watches(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head, lost = acting(config, tmp_path), []
+
+    def broken() -> None:
+        raise IndexError("tuple index out of range")
+
+    monkeypatch.setattr(head, "require", broken)
+    with head.watched(lambda: lost.append(1)):
+        eventually(lambda: lost)
+    assert lost == [1]
+
+
 def test_a_slurmctld_that_starts_again_takes_nothing_away(config: Config, tmp_path: Path) -> None:
     head, lost = acting(config, tmp_path), []
     (tmp_path / "heartbeat").unlink()

@@ -20,6 +20,10 @@ from slurm_elastic.state.heads import Epochs
 from slurm_elastic.state.heartbeat import CKPTMAN, DAEMON
 from slurm_elastic.state.presence import Presence, tell
 from slurm_elastic.watch.doctor import two_heads
+from slurm_elastic.watch.door.acting_head import read_head
+from slurm_elastic.watch.view import Facts, status_view
+from slurm_elastic.watch.view.attention import attention
+from slurm_elastic.watch.view.rows import Level as Loudness
 
 
 @pytest.fixture
@@ -62,6 +66,26 @@ def test_two_that_are_alike(config: Config) -> None:
     tells(config, "b")
     assert wrong(config) == []
     assert look(config)[0].found == "a acts, epoch 1"
+
+
+def test_services_that_do_not_follow_slurm(config: Config) -> None:
+    tells(config, "a.site")
+    tells(config, "b")
+    directory = Path(str(config.ha.directory))
+    Epochs(directory).take("b")
+    (finding,) = [one for one in look(config) if one.level is Level.WRONG]
+    assert finding.found == "Slurm acts on a, and epoch 2 is of b"
+    restart = "on a: systemctl restart slurm-elasticd slurm-elastic-ckptman"
+    assert finding.advice == restart
+    head = read_head(config, directory, time.time())
+    assert head.told == (
+        "Head: Slurm acts on a, and no service has taken over there: epoch 2 is of b"
+    )
+    facts = Facts(now=time.time(), head=head)
+    (told,) = [one for one in attention(status_view(config, facts)) if "Slurm acts" in one.text]
+    assert (told.level, told.do) == (Loudness.LOUD, f"if this lasts for a minute, {restart}")
+    Epochs(directory).take("a.site")
+    assert read_head(config, directory, time.time()).told == "Head: a acts, this one, epoch 3"
 
 
 def test_services_that_run_on_one_alone(config: Config) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from slurm_elastic.base.lasting import LastingThread
 from slurm_elastic.machine.local import local_processes
 from slurm_elastic.machine.local.records import Register
 from slurm_elastic.machine.local.wire import Record
@@ -64,7 +65,7 @@ class Driver:
         with register.changing:
             for record in register.live():
                 self._recover(record)
-        self._thread = threading.Thread(target=self._run, name="driver", daemon=True)
+        self._thread = LastingThread("driver", self._run)
         self._thread.start()
 
     def wake(self) -> None:

@@ -6,9 +6,8 @@ A connection whose host is silent ends by libvirt's keepalive, and what waits on
 from __future__ import annotations
 
 import re
-import threading
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from types import ModuleType
 from typing import Any
 
@@ -19,6 +18,7 @@ from slurm_elastic.base.errors import (
     QuotaError,
     TransientError,
 )
+from slurm_elastic.base.lasting import LastingThread
 from slurm_elastic.providers.base.aside import AsideHosts, Meaning
 from slurm_elastic.providers.base.distribution import from_distribution
 from slurm_elastic.providers.libvirt.settings import LibvirtCloud
@@ -53,7 +53,7 @@ def bindings() -> ModuleType:
     module = from_distribution("libvirt", advice)
     module.registerErrorHandler(lambda *_: None, None)  # else it prints them
     module.virEventRegisterDefaultImpl()  # keepalive goes by it
-    threading.Thread(target=_serve_events, args=(module,), daemon=True).start()
+    LastingThread("libvirt's events", partial(_serve_events, module)).start()
     return module
 
 

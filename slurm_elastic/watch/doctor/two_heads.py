@@ -18,6 +18,7 @@ from slurm_elastic.slurm.client.siteconf import read
 from slurm_elastic.state.heads import Epochs
 from slurm_elastic.state.heartbeat import CKPTMAN, DAEMON
 from slurm_elastic.state.presence import STALE, Seen, told
+from slurm_elastic.watch.door.acting_head import RESTART
 
 SLOW = 0.05
 """Seconds that a write may take until it is on the disk: each launch waits for some."""
@@ -48,7 +49,15 @@ def examine(config: Config, now: float) -> Iterator[Finding]:
         return
     yield from _addresses(config.slurm.conf)
     acts = f"{acting or 'no slurmctld'} acts"
-    yield Finding.ok("two heads", f"{acts}, epoch {last.number if last else 'none yet'}")
+    if acting and last is not None and pair.place_of(last.host) != pair.place_of(acting):
+        yield Finding.wrong(
+            "two heads",
+            f"Slurm acts on {acting}, and epoch {last.number} is of {last.host}",
+            expected=f"services on {acting} that have taken over within a minute",
+            advice=f"on {acting}: {RESTART}",
+        )
+    else:
+        yield Finding.ok("two heads", f"{acts}, epoch {last.number if last else 'none yet'}")
     if took > SLOW:
         yield Finding.note(
             f"ha.directory {directory}",
@@ -137,7 +146,7 @@ def _not_there(service: str, host: str, found: str) -> Finding:
         f"{service} on {host}",
         found,
         expected="it runs on both heads: nobody would go on when the other one dies",
-        advice=f"on {host}: systemctl start {service}; {_PAGE}",
+        advice=f"on {host}: systemctl restart {service}; {_PAGE}",
     )
 
 

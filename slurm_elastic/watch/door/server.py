@@ -39,7 +39,9 @@ class Limits(Bounds, frozen=True, kw_only=True):
 
 
 class Door(Server):
-    """Serves ``answer`` at ``path``; ``trusts``: who has places of their own. It must not wait."""
+    """Serves ``answer`` at ``path``; ``trusts``: who has places of their own. It must not wait.
+    ``died`` is called if the door fails and answers nobody from then on.
+    """
 
     busy = _BUSY
 
@@ -49,7 +51,9 @@ class Door(Server):
         answer: Callable[[Peer, bytes], bytes],
         trusts: Callable[[Peer], bool],
         limits: Limits | None = None,
+        died: Callable[[], object] = lambda: None,
     ) -> None:
+        self._died = died
         self._limits = limits or Limits()
         # Who may ask is decided by what the kernel says (SO_PEERCRED), not by the mode.
         super().__init__("door", path, self._limits, mode=0o666)
@@ -59,6 +63,10 @@ class Door(Server):
 
     def trusts(self, peer: Peer) -> bool:
         return self._trusts(peer)
+
+    def fail(self) -> None:
+        super().fail()
+        self._died()
 
     async def attend(self, client: Client) -> None:
         """Answer one question and no more: whoever goes on talking does not wait for an answer."""

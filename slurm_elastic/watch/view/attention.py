@@ -21,6 +21,7 @@ from slurm_elastic.watch.view.rows import (
     CoolDownView,
     DaemonView,
     DirectiveView,
+    HeadView,
     HoldView,
     InstanceView,
     Level,
@@ -43,6 +44,7 @@ def attention(view: StatusView) -> tuple[Told, ...]:
     """Everything that somebody should know before the rest, the worst first."""
     found = [
         *(of_directive(one) for one in view.directives if one.holds),
+        *without_services(view.head),
         *end_only(view.daemon),
         *unread(view),
         *silent_daemon(view.daemon, view.ledger_error),
@@ -72,6 +74,13 @@ def of_directive(one: DirectiveView) -> Told:
     """An operator's order that holds now, or will: it is meant so, and nothing is broken."""
     level = Level.WARN if one.holds else Level.NOTE
     return Told(level=level, text=sentence(one.told), cause=of_order(one.number))
+
+
+def without_services(head: HeadView | None) -> Iterable[Told]:
+    """Reports that Slurm acts on a head whose services did not follow."""
+    if head is not None and head.do:
+        text = sentence(head.told.removeprefix("Head: "))
+        yield Told(level=Level.LOUD, text=text, do=head.do)
 
 
 def end_only(daemon: DaemonView) -> Iterable[Told]:

@@ -25,6 +25,7 @@ WAITING_TOLD = 200  # jobs; a page has room for no more
 class HeadView(Struct, frozen=True, kw_only=True):
     """Of two heads: which of ``hosts`` acts by Slurm's word ("" where none does, or that cannot be
     told), the number of the newest ``epoch``, which of them is ``here``; ``told``: that in a line.
+    ``do``: the remedy if the services of the host where Slurm acts have not taken over.
     """
 
     told: str
@@ -32,6 +33,7 @@ class HeadView(Struct, frozen=True, kw_only=True):
     acting: str = ""
     here: str = ""
     epoch: int = 0
+    do: str = ""
 
 
 class Facts(Struct, frozen=True, kw_only=True):
