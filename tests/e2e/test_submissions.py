@@ -97,6 +97,7 @@ def _left_alone() -> Iterator[Case]:
     ):
         yield Case(name=name, args=tuple(args))
     yield Case(name="reservation", args=("--reservation=later",), reserved=True)
+    yield Case(name="unknown licence", args=("-L", "matlab"))
     yield Case(name="unknown reservation", args=("--reservation=nope",))
     yield Case(name="GPU, not in the allow list", args=("--gres=gpu:1",))
     yield Case(name="memory, not in the allow list", args=("--mem=4000",))
@@ -126,7 +127,6 @@ def _listed_and_started_as_before() -> Iterator[Case]:
         yield Case(name=name, args=tuple(args), user=MEMBER, lists=EVERYWHERE)
     yield Case(name="must not be requeued", args=("--no-requeue",), user=MEMBER, lists=ON_PREMISES)
     yield Case(name="plain, not in the allow list", lists=ON_PREMISES)
-    yield Case(name="unknown licence", args=("-L", "matlab"), lists=ON_PREMISES)
     yield Case(name="plain, by root", user="root", lists=EVERYWHERE)
     yield Case(
         name="time limit over the public cloud's",
@@ -417,8 +417,10 @@ def interactive(site: SubmissionSite, case: Case) -> Outcome:
 
 
 def message(ran: Ran) -> str:
-    """The error that the user reads, without job numbers and salloc's line on when it gave up."""
-    lines = [line for line in ran.err.splitlines() if "has been revoked" not in line]
+    """The error of Slurm that the user reads, without job numbers and salloc's line on when it gave
+    up; what the filter adds is tested elsewhere."""
+    ours = ("has been revoked", ": slurm-elastic: ")
+    lines = [line for line in ran.err.splitlines() if not any(word in line for word in ours)]
     return f"exit {ran.code}: " + re.sub(r"\d+", "N", "\n".join(lines))
 
 

@@ -225,7 +225,7 @@ def test_a_job_submit_lua_that_does_not_call_the_filter_is_wrong(
     monkeypatch.setattr(bursting, "has_plugin", lambda *_: True)
     one = found(config, slurm)["submit filter"]
     assert one.level is Level.WRONG
-    assert one.found == "the site's job_submit.lua does not call slurm_elastic_submit"
+    assert one.found == "the site's job_submit.lua does not call slurm_elastic_wrap"
     monkeypatch.setattr(bursting, "has_plugin", lambda *_: False)
     assert found(config, slurm)["submit filter"].level is Level.NOTE, "this Slurm has no lua"
 

@@ -1,6 +1,7 @@
 -- Made by `slurm-elastic conf install`: changes are lost at the next install.
 --
--- slurm_elastic_submit(job_desc, part_list, submit_uid), for job_submit/lua: a job that names no
+-- slurm_elastic_wrap(slurm_job_submit), for the end of a site's job_submit.lua: the site's function,
+-- then slurm_elastic_submit(job_desc, part_list, submit_uid), for job_submit/lua: a job that names no
 -- partition, node, exclusion or reservation gets the list "<site's default>,<ours that hold it>".
 -- Slurm tries the partitions of a job in this order (equal PriorityTier), so the site's own nodes
 -- are used first. A batch job that is to be checkpointed gets its script put behind a launcher. All
@@ -41,6 +42,21 @@ end
 local function in_list(text, wanted)
   return string.find("," .. string.lower(text) .. ",", "," .. string.lower(wanted) .. ",", 1, true)
     ~= nil
+end
+
+-- The site's default partition, by name and record.
+local function default_of(part_list)
+  for name, part in pairs(part_list) do
+    if part.flag_default == 1 then
+      return name, part
+    end
+  end
+  return nil
+end
+
+-- A count as people write it: Lua 5.3 and later would add ".0" to Slurm's numbers.
+local function whole(count)
+  return string.format("%.0f", count)
 end
 
 -- "gres:gpu:a100:2,gres/shard=4" -> { ["gpu:a100"] = 2, shard = 4 }; nil where not understood.
@@ -278,17 +294,7 @@ local function enough(found, need, most)
   return nodes >= (need.nodes or 1) and cpus >= need.cpus and tasks >= (need.tasks or 1)
 end
 
--- A job without a limit gets DefaultTime of the FIRST partition of its list (22.05, job_mgr.c); if
--- that has none, each partition's DefaultTime or else MaxTime. It is not listed where it would be cut
--- shorter than at the site's default, unless our DefaultTime says what such jobs get here.
-local function time_fits(need, part, default)
-  local most = minutes(part.max_time) or math.huge
-  local wanted = need.time or minutes(default.default_time)
-  if not wanted and minutes(part.default_time) == nil then
-    wanted = minutes(default.max_time) or math.huge
-  end
-  return wanted == nil or wanted <= most
-end
+-- Here comes job_time.lua.
 
 local function permits(allow, deny, value)
   if not blank(allow) and string.upper(allow) ~= "ALL" then
@@ -317,6 +323,19 @@ local function permitted(part, job)
     and admits_host(part, job)
     and permits(part.allow_accounts, part.deny_accounts, account)
     and permits(part.allow_qos, part.deny_qos, qos)
+end
+
+-- Whether each licence of the job is one that the site lists for the cloud. Slurm counts licences for
+-- the whole cluster, though most name a file system or a server that only the site's hosts reach.
+local function licensed(data, job)
+  for item in string.gmatch(job.licenses or "", "[^,|]+") do
+    local name = string.gsub(string.lower(item), "[:=]%d+$", "")
+    local allowed = data.licenses or {}
+    if not allowed[name] and not allowed[string.gsub(name, "@.*$", "")] then
+      return false
+    end
+  end
+  return true
 end
 
 -- Whether Slurm may start the job anew: as it says itself, else as the site's JobRequeue does.
@@ -356,13 +375,24 @@ local function hopeless(default, need)
     or time > (minutes(default.max_time) or math.huge)
 end
 
-local function default_of(part_list)
-  for name, part in pairs(part_list) do
-    if part.flag_default == 1 then
-      return name, part
-    end
+-- The job as its user asked for it. Scripts of sites write the default partition, or one switch, into
+-- every job: nobody chose those.
+local function as_asked(job, part_list, asked)
+  if not asked then
+    return job
   end
-  return nil
+  local unasked = {}
+  if blank(asked.partition) and job.partition == default_of(part_list) then
+    unasked.partition = ""
+  end
+  if (number(asked.req_switch, NO_VAL) or 0) == 0 then
+    unasked.req_switch = NO_VAL
+  end
+  return setmetatable(unasked, {
+    __index = function(_, field)
+      return job[field]
+    end,
+  })
 end
 
 -- Whether a list may begin with this partition without changing what becomes of the job there.
@@ -376,7 +406,35 @@ local function sound(default, job)
   return admits_host(default, job) and (least <= 1 or (asked ~= nil and asked >= least))
 end
 
--- The partition list for the job, or nil: leave it alone.
+-- The clouds that may be listed for the job, best first.
+local function fitting_clouds(job, part_list, need, first)
+  local names = {}
+  for _, data in ipairs(SITE.partitions or {}) do
+    local part = part_list[data.name]
+    if part and data.name ~= first and not (data.public and borrows(job))
+      and licensed(data, job) and permitted(part, job) and holds(data, part, need, part_list[first]) then
+      names[#names + 1] = data.name
+    end
+  end
+  return names
+end
+
+-- The first partitions that fit into the list: Slurm refuses a job with a longer one
+-- ("Pathname of a file, directory or other parameter too long"; job_mgr.c, _test_job_desc_fields).
+local LONGEST_LIST = 1024
+
+local function joined(names)
+  local list = names[1] or ""
+  for i = 2, #names do
+    if #list + 1 + #names[i] > LONGEST_LIST then
+      return list
+    end
+    list = list .. "," .. names[i]
+  end
+  return list
+end
+
+-- The partition list for the job, or nil: leave it alone. Then what its user reads about its limit.
 local function partition_list(job, part_list)
   if chosen(job) then
     return nil
@@ -386,54 +444,21 @@ local function partition_list(job, part_list)
   if not need then
     return nil
   end
-  local names = {}
-  for _, data in ipairs(SITE.partitions or {}) do
-    local part = part_list[data.name]
-    if part and data.name ~= first and not (data.public and borrows(job))
-      and permitted(part, job) and holds(data, part, need, default) then
-      names[#names + 1] = data.name
-    end
-  end
+  local names = fitting_clouds(job, part_list, need, first)
   if #names == 0 then
     return nil
   end
   if not hopeless(default, need) then
     table.insert(names, 1, first)
   end
-  return table.concat(names, ",")
+  local kept, message = of_one_limit(job, need, names, part_list)
+  if kept[1] == first and #kept == 1 then
+    return nil, message
+  end
+  return joined(kept), message
 end
 
--- Why the job can never start in the partitions that it names, all of them ours; nil where it may,
--- or where we do not judge it.
-local function impossible(job, part_list)
-  local need, most = needs(job), nil
-  if blank(job.partition) or not need then
-    return nil
-  end
-  for name in items(job.partition) do
-    local part, ours = part_list[name], nil
-    for _, data in ipairs(SITE.partitions or {}) do
-      ours = data.name == name and data or ours
-    end
-    if not part or not ours then
-      return nil
-    end
-    local found = fitting(ours.pools, need, part)
-    if enough(found, need, ours.most or math.huge) then
-      return nil
-    end
-    local count = 0
-    for _, one in ipairs(found) do
-      count = count + one.pool.count
-    end
-    most = math.max(most or 0, math.min(count, ours.most or math.huge))
-  end
-  local asked = need.nodes or 1
-  if most < asked then
-    return asked .. (asked == 1 and " node is" or " nodes are") .. " asked for, and " .. most .. " such can be had at most"
-  end
-  return "its nodes, as many as may be up at a time, do not have what it asks for"
-end
+-- Here comes job_never.lua.
 
 -- The partition of a public cloud that the job names with an account that is not its user's own.
 local function borrowed(job)
@@ -459,49 +484,53 @@ local function try(change)
   end
 end
 
-function slurm_elastic_submit(job_desc, part_list, submit_uid)
+-- Show a sentence to the job's user, as sbatch, srun and salloc print it.
+local function tell(message)
+  if message and slurm.log_user then
+    slurm.log_user("%s", "slurm-elastic: " .. message)
+  end
+end
+
+-- Why the job is refused; nil for nearly all.
+local function refusal(job)
+  local wrong = wrong_words(job)
+  if wrong then
+    return wrong
+  end
+  local partition = borrowed(job)
+  return partition and "partition " .. partition .. " is for your default account, "
+    .. job.default_account .. ": Slurm does not check who may use "
+    .. job.account .. " (AccountingStorageEnforce)"
+end
+
+local calls = 0
+
+-- `asked`: what the job asked for before the site's own script saw it (slurm_elastic_wrap).
+function slurm_elastic_submit(job_desc, part_list, submit_uid, asked)
+  calls = calls + 1
   local user = "slurm-elastic: uid=" .. tostring(submit_uid)
   local refused
   try(function()
-    local why = slurm.log_user and wrong_words(job_desc)
-    if why then
-      slurm.log_user("%s", "slurm-elastic: " .. why)
-      refused = why
-    end
+    local why = slurm.log_user and refusal(job_desc)
+    tell(why)
+    refused = why
   end)
   if refused then
     return slurm and slurm.ERROR or -1
   end
   try(function()
-    refused = borrowed(job_desc)
-    if refused and slurm.log_user then
-      slurm.log_user("%s", "slurm-elastic: partition " .. refused .. " is for your default account, "
-        .. job_desc.default_account .. ": Slurm does not check who may use "
-        .. job_desc.account .. " (AccountingStorageEnforce)")
-    end
-  end)
-  if refused then
-    return slurm and slurm.ERROR or -1
-  end
-  try(function()
-    local list = partition_list(job_desc, part_list)
+    local list, message = partition_list(as_asked(job_desc, part_list, asked), part_list)
     if list then
       job_desc.partition = list
       slurm.log_debug("%s", user .. " partition=" .. list)
     end
+    tell(message or not list and named_text(job_desc, part_list) or nil)
   end)
   try(function()
-    local why = slurm.log_user and impossible(job_desc, part_list)
-    if why then
-      slurm.log_user("%s", "slurm-elastic: this job can never start in partition "
-        .. job_desc.partition .. ": " .. why)
-    end
+    tell(slurm.log_user and never(job_desc, part_list))
   end)
   try(function()
-    local why = slurm.log_user and not_saved(job_desc, part_list)
-    if why then
-      slurm.log_user("%s", "slurm-elastic: " .. why)
-    end
+    tell(slurm.log_user and not_saved(job_desc, part_list))
   end)
   try(function()
     local script = launched(job_desc, part_list)
@@ -511,4 +540,19 @@ function slurm_elastic_submit(job_desc, part_list, submit_uid)
     end
   end)
   return slurm and slurm.SUCCESS or 0
+end
+
+-- The site's slurm_job_submit, and the filter after it. A refusal of the site stands. If the script
+-- calls slurm_elastic_submit by itself, the filter has seen the job already.
+function slurm_elastic_wrap(site_submit)
+  return function(job_desc, part_list, submit_uid)
+    local before = calls
+    local asked = { partition = job_desc.partition, req_switch = job_desc.req_switch }
+    local code = site_submit(job_desc, part_list, submit_uid)
+    -- job_submit/lua takes an answer that is no number for SUCCESS, too.
+    if (tonumber(code) or slurm.SUCCESS) ~= slurm.SUCCESS or calls ~= before then
+      return code
+    end
+    return slurm_elastic_submit(job_desc, part_list, submit_uid, asked)
+  end
 end

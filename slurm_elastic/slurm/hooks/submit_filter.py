@@ -1,5 +1,5 @@
-"""The job submit filter: ``slurm_elastic.lua``, of which ``job_saving.lua`` is a part, and, where a
-site has none, ``job_submit.lua``.
+"""The job submit filter: ``slurm_elastic.lua`` with its parts (``job_*.lua``), and for a site that
+has none ``job_submit.lua``.
 
 The code is Lua, for Slurm's job_submit/lua plugin, and lies beside this module; here it gets its
 data: our partitions in rank order with what their nodes have. Who may use a partition, its state
@@ -29,9 +29,8 @@ from slurm_elastic.slurm.hooks.launcher import launchers
 FILTER = "slurm_elastic.lua"
 PLUGIN_SCRIPT = "job_submit.lua"
 _DATA_LINE = "local SITE = {}\n"
-_SAVING = "job_saving.lua"
-_SAVING_LINE = f"-- Here comes {_SAVING}.\n"
-_CALL = re.compile(r"(?<!function )\bslurm_elastic_submit\s*\(")
+_PARTS = ("job_time.lua", "job_never.lua", "job_saving.lua")
+_CALL = re.compile(r"(?<!function )\bslurm_elastic_(submit|wrap)\s*\(")
 _COMMENT = re.compile(r"--\[\[.*?\]\]|--[^\n]*", re.DOTALL)
 
 LuaValue = str | int | float | bool | Mapping[str, "LuaValue"] | Sequence["LuaValue"]
@@ -54,14 +53,24 @@ def render(config: Config, pools: Sequence[Pool], site: SiteConf | None = None) 
     data |= _default_memory(site)
     if config.checkpoint.directory is not None:
         data["launchers"] = launchers(config.checkpoint.directory)
-    code = _source(FILTER)
-    if code.count(_DATA_LINE) != 1 or code.count(_SAVING_LINE) != 1:
-        raise AssertionError(f"{FILTER} lacks its data line, or that of {_SAVING}")
-    code = code.replace(_SAVING_LINE, _source(_SAVING))
     return {
-        FILTER: code.replace(_DATA_LINE, f"local SITE = {to_lua(data)}\n"),
+        FILTER: _put(_whole_source(), _DATA_LINE, f"local SITE = {to_lua(data)}\n"),
         PLUGIN_SCRIPT: _source(PLUGIN_SCRIPT),
     }
+
+
+def _whole_source() -> str:
+    """The filter with its parts."""
+    code = _source(FILTER)
+    for part in _PARTS:
+        code = _put(code, f"-- Here comes {part}.\n", _source(part))
+    return code
+
+
+def _put(code: str, line: str, text: str) -> str:
+    if code.count(line) != 1:
+        raise AssertionError(f"{FILTER} lacks the line {line!r}")
+    return code.replace(line, text)
 
 
 def trouble(conf: str | Path) -> str:
@@ -77,9 +86,14 @@ def trouble(conf: str | Path) -> str:
         return ""  # nobody knows
     if "lua" not in plugins:
         return "slurm.conf's JobSubmitPlugins has no lua, so the submit filter is not called"
-    if not _CALL.search(_COMMENT.sub("", script)):
-        return f"the site's {PLUGIN_SCRIPT} does not call slurm_elastic_submit"
+    if not calls_filter(script):
+        return f"the site's {PLUGIN_SCRIPT} does not call slurm_elastic_wrap"
     return ""
+
+
+def calls_filter(script: str) -> bool:
+    """Whether a job_submit.lua calls the filter, as far as its text shows."""
+    return _CALL.search(_COMMENT.sub("", script)) is not None
 
 
 ENFORCING = frozenset({"all", "associations", "limits", "qos", "safe", "wckeys"})

@@ -1,0 +1,93 @@
+-- What a job reads that can never start. A part of slurm_elastic.lua. Nothing is said unless it is
+-- proven: a user cancels a job that is told so.
+
+-- A plain list of features. `|`, brackets and counts may be met by nodes that we do not see through.
+local function is_plain(features)
+  return string.match(features or "", "^[%w_.&-]*$") ~= nil
+end
+
+local function count_text(asked, most)
+  return whole(asked) .. (asked == 1 and " node is" or " nodes are") .. " asked for, and " .. whole(most)
+    .. " such can be had at most"
+end
+
+-- A limit of the partition that the job breaks; nil where it breaks none. With a QOS, which may lift
+-- limits (PartitionTimeLimit, PartitionMaxNodes), there is no proof.
+local function over_limit(part, need, job)
+  if not (blank(job.qos) and blank(job.default_qos)) then
+    return nil
+  end
+  local time, most_time = need.time_min or need.time, minutes(part.max_time) or math.huge
+  local most_nodes, most_memory = number(part.max_nodes, NO_VAL) or math.huge, limit(part.max_mem_per_node)
+  if time and time > most_time then
+    return "it asks for a time of " .. time_text(time) .. ", and MaxTime is " .. time_text(most_time)
+  elseif (need.nodes or 1) > most_nodes then
+    return whole(need.nodes) .. " nodes are asked for, and MaxNodes is " .. whole(most_nodes)
+  elseif (need.mem_node or 0) > most_memory then
+    return "it asks for " .. whole(need.mem_node) .. " MB of memory on a node, and MaxMemPerNode is "
+      .. whole(most_memory)
+  end
+  return nil
+end
+
+-- Why the site's own partition never starts the job, as far as Slurm tells the filter.
+local function never_at_site(part, need, job)
+  local nodes, cpus = number(part.total_nodes, NO_VAL), number(part.total_cpus, NO_VAL)
+  if nodes and (need.nodes or 1) > nodes then
+    return count_text(need.nodes, nodes)
+  elseif cpus and need.cpus > cpus then
+    return whole(need.cpus) .. " CPUs are asked for, and its nodes have " .. whole(cpus)
+  end
+  return over_limit(part, need, job)
+end
+
+-- Whether Slurm may find room where `fitting` finds none: it gives a job more CPUs that asks for more
+-- memory a CPU than MaxMemPerCPU, and puts several tasks on a CPU with --overcommit.
+local function bends(part, need)
+  local per_cpu = need.mem_cpu or 0
+  return per_cpu > limit(part.max_mem_per_cpu) or (need.exclusive and per_cpu > 0)
+    or (need.tasks or 1) > need.cpus
+end
+
+-- Why none of our partition's nodes ever starts the job.
+local function never_in_cloud(data, part, need, job)
+  local found = fitting(data.pools, need, part)
+  if enough(found, need, data.most or math.huge) then
+    return over_limit(part, need, job)
+  elseif bends(part, need) then
+    return nil
+  end
+  local count, asked = 0, need.nodes or 1
+  for _, one in ipairs(found) do
+    count = count + one.pool.count
+  end
+  count = math.min(count, data.most or math.huge)
+  if count < asked then
+    return count_text(asked, count)
+  end
+  return "its nodes, as many as may be up at a time, do not have what it asks for"
+end
+
+-- The sentence about a job that no partition of its list can ever start; nil where one may.
+local function never(job, part_list)
+  local need, list, why = needs(job), job.partition, nil
+  if blank(list) then
+    list = default_of(part_list)
+  end
+  if blank(list) or not blank(job.clusters) or not need or not is_plain(need.features) then
+    return nil
+  end
+  for name in items(list) do
+    local part, ours = part_list[name], nil
+    for _, data in ipairs(SITE.partitions or {}) do
+      ours = data.name == name and data or ours
+    end
+    local here = part and (ours and never_in_cloud(ours, part, need, job)
+      or not ours and never_at_site(part, need, job))
+    if not here then
+      return nil
+    end
+    why = why or here
+  end
+  return "this job can never start in partition " .. list .. ": " .. why
+end

@@ -1,0 +1,98 @@
+"""The submit filter says that a job can never start only if that is proven."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from slurm.test_submit_filter import ALL, LUAS, PARTITION, PARTITIONS, STATIC, config
+from slurm.test_submit_times import Partitions, submitted
+
+LIMITED: Partitions = dict(PARTITIONS) | {
+    "onprem": PARTITION | {"max_time": 60, "max_nodes": 3, "max_mem_per_node": 2000}
+}
+SMALL: Partitions = {
+    "static": STATIC | {"total_nodes": 2, "total_cpus": 4, "max_time": 600},
+    "onprem": PARTITION | {"max_time": 60, "max_nodes": 3},
+}
+
+
+@pytest.fixture(params=LUAS)
+def lua(request: pytest.FixtureRequest) -> Callable[[str], str]:
+    return LUAS[request.param]
+
+
+@pytest.mark.parametrize(
+    ("job", "partitions", "why"),
+    [
+        ({"partition": "onprem", "min_nodes": 5}, PARTITIONS,
+         "onprem: 5 nodes are asked for, and 4 such can be had at most"),
+        ({"partition": "onprem", "min_nodes": 4}, LIMITED,
+         "onprem: 4 nodes are asked for, and MaxNodes is 3"),
+        ({"partition": "onprem", "time_limit": 300}, LIMITED,
+         "onprem: it asks for a time of 05:00:00, and MaxTime is 01:00:00"),
+        ({"partition": "onprem", "min_mem_per_node": 2001}, LIMITED,
+         "onprem: 1 node is asked for, and 0 such can be had at most"),
+        ({"min_nodes": 12}, SMALL, "static: 12 nodes are asked for, and 2 such can be had at most"),
+        ({"min_cpus": 99, "num_tasks": 99}, SMALL,
+         "static: 99 CPUs are asked for, and its nodes have 4"),
+        ({"time_limit": 6000}, SMALL,
+         "static: it asks for a time of 4-04:00:00, and MaxTime is 10:00:00"),
+        ({"min_mem_per_node": 9000}, {"static": STATIC | {"max_mem_per_node": 8000}},
+         "static: it asks for 9000 MB of memory on a node, and MaxMemPerNode is 8000"),
+        ({"partition": "static,onprem", "min_nodes": 12}, SMALL,
+         "static,onprem: 12 nodes are asked for, and 2 such can be had at most"),
+    ],
+)  # fmt: skip
+def test_a_job_over_a_limit_reads_it(
+    lua: Callable[[str], str], job: Mapping[str, Any], partitions: Partitions, why: str
+) -> None:
+    found, message = submitted(lua, {"time_limit": 5, **job}, partitions, config())
+    assert message == f"slurm-elastic: this job can never start in partition {why}"
+    assert found == job.get("partition", "nil")
+
+
+@pytest.mark.parametrize(
+    "features",
+    [
+        "pub|big", "[pub|big]", "[pub*1&gpu*1]", "pub*2", "(pub|gpu)&big", "big,gpu", "[op*1]",
+        "none*1", "a|b", "[nowhere]",
+    ],
+)  # fmt: skip
+def test_nothing_is_said_of_an_expression_of_features(
+    lua: Callable[[str], str], features: str
+) -> None:
+    for partition in ("public", "onprem", "onprem,public"):
+        job = {"partition": partition, "features": features, "time_limit": 5}
+        assert submitted(lua, job, PARTITIONS, config()) == (partition, "")
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        # Slurm gives such a job more CPUs instead of more memory for each.
+        {"partition": "onprem", "min_mem_per_cpu": 3000},
+        # --overcommit: several tasks on a CPU.
+        {"partition": "onprem", "num_tasks": 99, "min_cpus": 1},
+        # A QOS may lift the partition's limits.
+        {"partition": "onprem", "time_limit": 300, "qos": "long"},
+        {"partition": "onprem", "time_limit": 300, "default_qos": "normal"},
+        # Another cluster's partitions are not in sight, and one of several may take it.
+        {"partition": "onprem", "min_nodes": 99, "clusters": "other"},
+        {"partition": "static,onprem", "min_nodes": 9},
+        {"partition": "nowhere", "min_nodes": 99},
+        {"partition": "onprem", "min_nodes": 99, "contiguous": 1},
+        # Slurm may shorten it.
+        {"partition": "onprem", "time_limit": 300, "time_min": 30},
+    ],
+)
+def test_nothing_is_said_where_it_is_not_proven(
+    lua: Callable[[str], str], job: Mapping[str, Any]
+) -> None:
+    partitions = dict(LIMITED) | {"onprem": LIMITED["onprem"] | {"max_mem_per_cpu": 1000}}
+    assert submitted(lua, {"time_limit": 5, **job}, partitions, config())[1] == ""
+
+
+def test_a_job_that_some_partition_holds_reads_nothing(lua: Callable[[str], str]) -> None:
+    assert submitted(lua, {"time_limit": 5}, PARTITIONS, config()) == (ALL, "")
