@@ -131,3 +131,49 @@ def test_the_default_partitions_order_is_read_as_slurm_does(
     conf.write_text(conf.read_text().replace("PriorityTier=5", line))
     site = small_sites.plan.make(small_sites.config(conf)).site
     assert (site.priority_tier, site.priority_job_factor) == (tier, factor)
+
+
+@ISOLATED
+@pytest.mark.parametrize(
+    "extra",
+    [
+        "",
+        "PriorityWeightTRES=CPU=1000,Mem=2000,GRES/gpu=3000\nPriorityType=priority/multifactor",
+        "SlurmSchedLogLevel=1\nSlurmSchedLogFile=/var/log/slurmsched.log",
+    ],
+)
+def test_options_that_need_slurmdbd_or_a_log_are_no_hindrance(root: Path, extra: str) -> None:
+    assert check.check(small_sites.planned("tres-billing-gpu", root, extra)).full
+
+
+@ISOLATED
+def test_a_gres_line_that_fits_no_cloud_node_is_refused_with_the_remedy(root: Path) -> None:
+    conf = small_sites.copy("tres-billing-gpu", root)
+    text = conf.read_text().replace("CPUs=2", "CPUs=16")
+    conf.write_text(text)
+    path = conf.parent / "gres.conf"
+    path.write_text("Name=gpu File=/dev/null Cores=0-15\nName=gpu File=/dev/zero Cores=0-15\n")
+    with pytest.raises(ConfigError) as refused:
+        check.check(small_sites.plan.make(small_sites.config(conf)))
+    failure, *remedies = refused.value.problems
+    assert "Invalid GRES data" in failure
+    assert remedies[0] == (
+        f"{path}:1: Name=gpu without NodeName holds for cloud nodes, too; expected NodeName= with"
+        " the site's own nodes before it"
+    )
+
+
+@ISOLATED
+def test_a_fatal_error_without_a_cause_comes_with_the_errors_before_it(root: Path) -> None:
+    conf = small_sites.copy("default-1", root)
+    text = conf.read_text()
+    conf.write_text(text.replace("Nodes=n[1-3] ", "").replace("NodeName=n", "#NodeName=n"))
+    report = check.check(small_sites.plan.make(small_sites.config(conf)))
+    assert not report.full
+    assert "no nodes configured" in report.lines[-1].lower()
+    assert "slurm-elastic-check" not in report.lines[-1]
+
+
+def test_cloud_dns_is_mentioned(root: Path) -> None:
+    one = small_sites.planned("default-1", root, "SlurmctldParameters=cloud_dns")
+    assert any("cloud_dns: slurmctld gives nobody" in notice for notice in one.notices)

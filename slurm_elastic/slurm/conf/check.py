@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from slurm_elastic.base.errors import ConfigError, SlurmError
 from slurm_elastic.slurm.client.siteconf import SiteConf, encoded, read_lines
-from slurm_elastic.slurm.conf import dryrun, fragment
+from slurm_elastic.slurm.conf import dryrun, fragment, gresconf
 from slurm_elastic.slurm.conf.dryrun import DryRun
 from slurm_elastic.slurm.conf.plan import ConfPlan
 from slurm_elastic.slurm.conf.topology import FILE_NAME, is_tree, missing, switches
@@ -142,22 +142,18 @@ def _parse(plan: ConfPlan) -> str:
 
 
 def _relocated(message: str, conf: Path, site: SiteConf) -> str:
-    """A place in Slurm's message about our copy as the site's: lines stand one for one."""
+    """Slurm's message about the copy with the site's file and line."""
     unknown = re.search(r"unrecognized key: (\w+)", message)
     if unknown and (found := site.option(unknown[1])):
         return f"{found.where}: Slurm does not know {found.name}"
-    own = site.directory / fragment.FILE_NAME
-    message = message.replace(str(conf.parent / fragment.FILE_NAME), str(own))
-    at = re.search(rf"{re.escape(str(conf))} line (\d+)", message)
-    if at and 0 < int(at[1]) <= len(site.lines):
-        place = site.lines[int(at[1]) - 1].entries[0]
-        return message.replace(at[0], f"{place.file} line {place.line}")
-    return message.replace(str(conf), site.path)
+    return dryrun.relocated(message, conf, site)
 
 
 def _differences(plan: ConfPlan, before: DryRun, after: DryRun) -> Iterator[str]:
     if after.failure:
         yield f"slurmctld does not start with the fragment: {after.failure}"
+        if "Invalid GRES data" in after.failure:
+            yield from gresconf.lines_for_all(gresconf.site_lines(plan.site))
         return
     own_partitions = [name for record in plan.site.partitions for name in record.names]
     yield from _compare("node", plan.site.node_names, before.nodes, after.nodes)

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from slurm_elastic.base.account import account
 from slurm_elastic.base.units import brief
@@ -41,13 +42,22 @@ _REPLACED = re.compile(
     r"|jobcredential.*|jobsubmitplugins|mailprog|nodefeaturesplugins|power(parameters|plugin)"
     r"|prep(plugins|parameters)|prolog(slurmctld)?|rebootprogram|resume(fail)?program"
     r"|slurmctld(addr|host|logfile|pidfile|plugstack|port|primary.*|syslogdebug)"
-    r"|slurmschedlogfile|slurmuser|srun(epilog|prolog)|statesavelocation|suspendprogram"
+    r"|slurmschedlog(file|level)|slurmuser|srun(epilog|prolog)|statesavelocation|suspendprogram"
     r"|task(epilog|prolog)|tls.*|unkillablestepprogram"
 )
 """Options (lower case) that the copy does without: places, keys, accounting, programs."""
 
+_WEIGHTS = frozenset({"tresbillingweights", "priorityweighttres"})
+"""Options whose items may need slurmdbd: without it slurmctld knows no GPU and no licence here."""
+
 _BESIDE = ("cgroup.conf", "topology.conf", "topology.yaml")
 """The files that slurmctld reads beside slurm.conf and gres.conf."""
+
+
+_VAGUE = re.compile(r"Unable to process configuration file|read_slurm_conf reading")
+"""Fatal errors whose cause is in the error lines before them."""
+_USUAL = re.compile(r"state file|state save file|MailProg|mpi/|MPI:|http_parser|url_parser")
+"""Errors that every throw-away slurmctld logs: it has no state and no mail program."""
 
 
 class DryRun(Struct, frozen=True, kw_only=True):
@@ -99,7 +109,8 @@ def run(
             return _failed(f"no answer within {brief(_SECONDS)}")
         if done.returncode != 0:
             stderr = done.stderr.decode(errors="replace").strip()
-            return _failed(stderr.rpartition("\n")[2] or _reason(directory))
+            reason = stderr.rpartition("\n")[2] or _reason(directory)
+            return _failed(relocated(reason, directory / "slurm.conf", site))
         texts = {q: (directory / q).read_text(errors="replace") for q in QUESTIONS}
     return DryRun(
         nodes=records(texts["nodes"], "NodeName"),
@@ -132,19 +143,34 @@ def records(text: str, key: str) -> dict[str, dict[str, str]]:
 
 
 def copy_text(lines: Sequence[Line]) -> str:
-    """The lines without what ``_REPLACED`` names; what is kept is kept as it was written."""
-    return "".join(f"{text}\n" for line in lines if (text := _kept(line)))
+    """The lines without the options of ``_REPLACED``, otherwise as they were written.
+
+    A line that is left out stays as an empty one, so that slurmctld's line numbers are those of
+    ``lines``.
+    """
+    return "".join(f"{_kept(line)}\n" for line in lines)
 
 
 def _kept(line: Line) -> str:
     if line.entries[0].key == "poweraction":  # a program of the site (26.05)
         return ""
-    if line.is_record:
-        return _escaped(line.text)
-    kept = [entry for entry in line.entries if not _REPLACED.fullmatch(entry.key)]
-    if len(kept) == len(line.entries):
+    is_option = not line.is_record
+    kept = tuple(
+        _without_slurmdbd(entry)
+        for entry in line.entries
+        if not (is_option and _REPLACED.fullmatch(entry.key))
+    )
+    if kept == line.entries:
         return _escaped(line.text)
     return _escaped(" ".join(_written(entry) for entry in kept))
+
+
+def _without_slurmdbd(entry: Entry) -> Entry:
+    """The entry without the weights of resources that only slurmdbd knows (``GRES/gpu=2.0``)."""
+    if entry.key not in _WEIGHTS or "/" not in entry.value:
+        return entry
+    weights = [item for item in entry.value.split(",") if "/" not in item]
+    return replace(entry, value=",".join(weights))
 
 
 def _written(entry: Entry) -> str:
@@ -233,16 +259,27 @@ def _hosts(lines: Sequence[Line]) -> Iterator[str]:
         yield f"{ADDRESS} {name}"
 
 
+def relocated(message: str, conf: Path, site: SiteConf) -> str:
+    """A place in Slurm's message about a copy as the site's: their lines stand one for one."""
+    at = re.search(rf"{re.escape(str(conf))} line (\d+)", message)
+    if at and 0 < int(at[1]) <= len(site.lines):
+        place = site.lines[int(at[1]) - 1].entries[0]
+        message = message.replace(at[0], f"{place.file} line {place.line}")
+    return message.replace(str(conf), site.path).replace(str(conf.parent), str(site.directory))
+
+
 def _reason(directory: Path) -> str:
-    """The errors of the log, the fatal ones last and enough."""
+    """The fatal errors of the log; with the errors before them if they name no cause."""
     log = directory / "state" / "log"
     texts = [
         p.read_text(errors="replace") for p in (directory / "slurmctld.out", log) if p.exists()
     ]
     lines = [re.sub(r"^\[\S+\] |^slurmctld: ", "", line) for t in texts for line in t.splitlines()]
     fatal = [line for line in lines if "fatal:" in line]
-    errors = [line for line in lines if "error:" in line]
-    return "; ".join(dict.fromkeys(fatal or errors[-3:]))
+    errors = [line for line in lines if "error:" in line and not _USUAL.search(line)]
+    if not fatal or any(_VAGUE.search(line) for line in fatal):
+        fatal = [*errors[-3:], *fatal]
+    return "; ".join(dict.fromkeys(fatal))
 
 
 def _failed(failure: str) -> DryRun:

@@ -67,6 +67,16 @@ def _detects(lines: Sequence[Line]) -> bool:
     return any(e.key == "autodetect" and e.value.lower() != "off" for e in entries)
 
 
+def lines_for_all(lines: Sequence[Line]) -> Iterator[str]:
+    """A remedy for each line without nodes: such a line holds for cloud nodes, too."""
+    for entry in (line.entries[0] for line in lines if not line.is_record):
+        if entry.key == "name":
+            yield (
+                f"{entry.where}: Name={entry.value} without NodeName holds for cloud nodes, too;"
+                " expected NodeName= with the site's own nodes before it"
+            )
+
+
 def _for_all(pool: PoolSettings, lines: Sequence[Line]) -> Iterator[str]:
     """Lines without nodes hold for cloud nodes, too, and would double their devices."""
     kinds = {name.partition(":")[0] for name in pool.gres}

@@ -238,6 +238,12 @@ def _notices(config: Config, pools: Sequence[Pool], site: SiteConf) -> Iterator[
             f"{timeout.where}: SlurmdTimeout is {timeout.value}: slurmctld finds out late or never"
             " that a node is silent, so the daemon goes by the clouds' lists alone"
         )
+    if "cloud_dns" in site.items("SlurmctldParameters"):
+        yield (
+            "SlurmctldParameters has cloud_dns: slurmctld gives nobody the addresses of cloud"
+            " nodes. srun finds these nodes only if your DNS has their names; else take cloud_dns"
+            " out"
+        )
     if "idle_on_node_suspend" in site.items("SlurmctldParameters"):
         yield (
             "SlurmctldParameters has idle_on_node_suspend: Slurm then ends a drain when it suspends"
