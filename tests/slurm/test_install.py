@@ -69,6 +69,8 @@ class Host:
 @pytest.fixture
 def root() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="se-install-") as name:
+        # SlurmUser, as whom root works in the state directory, has to get through.
+        Path(name).chmod(0o755)
         yield Path(name)
 
 

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from needs import unless
 
 from slurm_elastic.base.errors import ConfigError
-from slurm_elastic.slurm.conf import check
+from slurm_elastic.slurm.client import siteconf
+from slurm_elastic.slurm.conf import check, dryrun
 from tests.slurm import small_sites
 from tests.slurm.site_cases import ISOLATED
 
@@ -176,4 +178,113 @@ def test_a_fatal_error_without_a_cause_comes_with_the_errors_before_it(root: Pat
 
 def test_cloud_dns_is_mentioned(root: Path) -> None:
     one = small_sites.planned("default-1", root, "SlurmctldParameters=cloud_dns")
-    assert any("cloud_dns: slurmctld gives nobody" in notice for notice in one.notices)
+    assert any("cloud_dns: slurmctld gives commands" in notice for notice in one.notices)
+
+
+@ISOLATED
+@pytest.mark.parametrize(
+    ("partitions", "order"),
+    [
+        (
+            (
+                "PartitionName=DEFAULT PriorityJobFactor=50\n"
+                "PartitionName=batch Nodes=n[1-4] Default=YES PriorityJobFactor=10"
+            ),
+            ("1", "10"),
+        ),
+        (
+            (
+                "PartitionName=DEFAULT Priority=4\n"
+                "PartitionName=batch Nodes=n[1-4] Default=YES Priority=7"
+            ),
+            ("7", "7"),
+        ),
+        ("PartitionName=batch Nodes=n[1-4] Default=YES PriorityTier=3", ("3", "1")),
+    ],
+)
+def test_cloud_partitions_have_the_default_partitions_order(
+    root: Path, partitions: str, order: tuple[str, str]
+) -> None:
+    conf = small_sites.copy("priority-job-factor", root)
+    kept = [line for line in conf.read_text().splitlines() if "PartitionName" not in line]
+    conf.write_text("\n".join((*kept, partitions, "")))
+    one = small_sites.plan.make(small_sites.config(conf))
+    assert check.check(one).full
+    wrapper = dryrun.isolation() or ()
+    shown = dryrun.run(one.config.slurm, one.site, one.fragment, wrapper).partitions["aws"]
+    assert (shown["PriorityTier"], shown["PriorityJobFactor"]) == order
+
+
+def test_a_priority_that_cannot_be_followed_is_refused(root: Path) -> None:
+    conf = small_sites.copy("priority-job-factor", root)
+    conf.write_text(f"{conf.read_text()}PartitionName=DEFAULT Priority=4\n")
+    with pytest.raises(ConfigError, match=r"slurm.conf:12: PartitionName=DEFAULT sets Priority=4"):
+        small_sites.plan.make(small_sites.config(conf))
+
+
+def test_a_qos_of_the_default_partition_is_named_and_not_copied(root: Path) -> None:
+    conf = small_sites.copy("priority-job-factor", root)
+    conf.write_text(conf.read_text().replace("Default=YES", "Default=YES QOS=gold"))
+    quiet = small_sites.plan.make(small_sites.config(conf))
+    assert not any("QOS" in notice for notice in quiet.notices)
+    conf.write_text(conf.read_text() + "PriorityWeightQOS=100\n")
+    one = small_sites.plan.make(small_sites.config(conf))
+    (notice,) = (notice for notice in one.notices if "QOS" in notice)
+    assert notice.startswith(
+        f"{conf}:11: partition batch has QOS gold, cloud partitions have none: "
+    )
+    assert "`sacctmgr modify qos gold set priority=0`" in notice
+    assert "QOS=gold" not in one.fragment
+
+
+def test_associations_with_the_default_partition_are_named(root: Path) -> None:
+    conf = small_sites.copy("priority-job-factor", root)
+    more = "PriorityWeightFairshare=10\nAccountingStorageType=accounting_storage/slurmdbd\n"
+    conf.write_text(conf.read_text() + more)
+    sacctmgr = root / "bin" / "sacctmgr"
+    sacctmgr.parent.mkdir()
+    sacctmgr.write_text("#!/bin/sh\nprintf '\\nbatch\\n\\nbatch\\nother\\n'\n")
+    sacctmgr.chmod(0o755)
+    config = small_sites.config(conf)
+    config = replace(config, slurm=replace(config.slurm, bin_dir=str(sacctmgr.parent)))
+    one = small_sites.plan.make(config, version=OLD)
+    assert any("2 associations name partition batch: " in notice for notice in one.notices)
+
+
+@pytest.mark.parametrize(
+    ("line", "beginning"),
+    [
+        ("SuspendExcNodes=n1,burst1", "SuspendExcNodes has burst1: Slurm does not power down"),
+        ("SuspendExcParts=aws", "SuspendExcParts has aws: Slurm does not power down these"),
+        ("SuspendExcStates=CLOUD,DRAIN", "SuspendExcStates is CLOUD,DRAIN: Slurm does not power"),
+        (
+            "PartitionName=sim Nodes=n1,burst[1-2]",
+            "partition sim has cloud nodes (burst[1-2]): its jobs get them whatever `who`",
+        ),
+    ],
+)
+def test_lines_that_name_our_nodes_are_told_with_their_place(
+    root: Path, line: str, beginning: str
+) -> None:
+    one = small_sites.planned("default-1", root, line)
+    place = f"{one.site.path}:10: "
+    assert any(notice.startswith(place + beginning) for notice in one.notices)
+
+
+@ISOLATED
+def test_a_partition_with_our_nodes_is_checked_in_full(root: Path) -> None:
+    line = "PartitionName=sim Nodes=n1,burst[1-2]"
+    assert check.check(small_sites.planned("default-1", root, line)).full
+
+
+@ISOLATED
+def test_a_value_that_slurmctld_reads_otherwise_is_refused_with_its_place(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(siteconf, "priority", lambda *_: 4)
+    with pytest.raises(ConfigError) as refused:
+        check.check(small_sites.planned("default-1", root))
+    assert refused.value.problems[0].endswith(
+        "/slurm.conf:9: slurm-elastic reads PriorityTier of partition debug as 4, slurmctld as 5;"
+        " write it so that it cannot be misread (slurm.conf(5))"
+    )

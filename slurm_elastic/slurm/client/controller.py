@@ -41,7 +41,7 @@ def reconfigure(settings: SlurmSettings) -> None:
 def restart(settings: SlurmSettings, command: str) -> None:
     """Run the site's restart command (no shell) and wait until slurmctld answers."""
     log.info("slurmctld restart command=%s", command)
-    _run(words(command), settings)
+    run(words(command), settings)
     wait_up(settings)
 
 
@@ -66,10 +66,11 @@ def wait_up(settings: SlurmSettings) -> None:
 
 
 def _scontrol(settings: SlurmSettings, *arguments: str) -> str:
-    return _run((f"{settings.bin_dir}/scontrol", *arguments), settings)
+    return run((f"{settings.bin_dir}/scontrol", *arguments), settings)
 
 
-def _run(command: tuple[str, ...], settings: SlurmSettings) -> str:
+def run(command: tuple[str, ...], settings: SlurmSettings) -> str:
+    """The output of a command of this Slurm. SlurmError if it fails or does not end in time."""
     environment = {"SLURM_CONF": settings.conf, "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
     try:
         done = subprocess.run(

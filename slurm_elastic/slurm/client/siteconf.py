@@ -123,15 +123,16 @@ class SiteConf(Struct, frozen=True, kw_only=True):
     @property
     def priority_tier(self) -> int:
         """PriorityTier of the default partition; 1 is Slurm's default (slurm.conf(5))."""
-        return _priority(self.default_partition, "prioritytier")
+        return priority(self.default_partition, "prioritytier")
 
     @property
     def priority_job_factor(self) -> int:
         """PriorityJobFactor of the default partition; 1 is Slurm's default."""
-        return _priority(self.default_partition, "priorityjobfactor")
+        return priority(self.default_partition, "priorityjobfactor")
 
 
-def _priority(partition: Record | None, key: str) -> int:
+def priority(partition: Record | None, key: str) -> int:
+    """PriorityTier or PriorityJobFactor (``key`` in lower case) of a partition."""
     # ``Priority`` sets both numbers and wins over them, also as a DEFAULT (measured).
     text = partition.get("priority", partition.get(key)) if partition else ""
     value = confvalues.number(text)

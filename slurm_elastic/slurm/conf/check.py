@@ -12,15 +12,18 @@ import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from slurm_elastic.base.errors import ConfigError, SlurmError
+from slurm_elastic.base.hostlist import compress
 from slurm_elastic.slurm.client.siteconf import SiteConf, encoded, read_lines
-from slurm_elastic.slurm.conf import dryrun, fragment, gresconf
+from slurm_elastic.slurm.conf import dryrun, fragment, gresconf, mentions, readings
 from slurm_elastic.slurm.conf.dryrun import DryRun
+from slurm_elastic.slurm.conf.leaving import Things
 from slurm_elastic.slurm.conf.plan import ConfPlan
 from slurm_elastic.slurm.conf.topology import FILE_NAME, is_tree, missing, switches
 
@@ -79,11 +82,16 @@ def check(plan: ConfPlan, *, wrapper: Sequence[str] | None = None) -> Report:
     if isolation is None:
         return _lesser(lines, "unshare may not make a network namespace here")
     settings, site = plan.config.slurm, plan.site
-    before = dryrun.run(settings, site, None, isolation)
+    # slurmctld starts on a site's own partition with our nodes only if it knows these nodes.
+    shared = list(mentions.partitions(site, Things(nodes=_nodes_of(plan))))
+    before = dryrun.run(settings, site, _bare_nodes(plan) if shared else None, isolation)
     if before.failure:
         return _lesser(lines, f"it does not start on slurm.conf as it is: {before.failure}")
+    problems = list(_readings(plan, before))
+    if problems:
+        raise ConfigError(*problems)
     after = dryrun.run(settings, site, plan.fragment, isolation, gres=plan.gres)
-    problems = list(_differences(plan, before, after))
+    problems = list(_differences(plan, before, after, joined={place.holder for place in shared}))
     if problems:
         raise ConfigError(*problems)
     own = len(site.node_names)
@@ -92,6 +100,29 @@ def check(plan: ConfPlan, *, wrapper: Sequence[str] | None = None) -> Report:
         f"({len(site.partitions)}) the same with and without the fragment"
     )
     return Report(full=True, lines=tuple(lines))
+
+
+def _nodes_of(plan: ConfPlan) -> frozenset[str]:
+    return frozenset(node for pool in plan.pools for node in pool.nodes)
+
+
+def _bare_nodes(plan: ConfPlan) -> str:
+    """Our nodes without devices, which would need options of the fragment."""
+    lines = (
+        f"NodeName={compress(pool.nodes)} CPUs={pool.cpus} RealMemory={pool.real_memory}"
+        " State=CLOUD\n"
+        for pool in plan.pools
+    )
+    return "".join(lines)
+
+
+def _readings(plan: ConfPlan, before: DryRun) -> Iterator[str]:
+    """The values that slurmctld reads otherwise than we do."""
+    site_nodes = {n: fields for n, fields in before.nodes.items() if n not in _nodes_of(plan)}
+    has_yaml = (plan.site.directory / "topology.yaml").exists()
+    yield from readings.differences(
+        plan.site, replace(before, nodes=site_nodes), has_topology_yaml=has_yaml
+    )
 
 
 def topology_problems(plan: ConfPlan) -> list[str]:
@@ -149,7 +180,10 @@ def _relocated(message: str, conf: Path, site: SiteConf) -> str:
     return dryrun.relocated(message, conf, site)
 
 
-def _differences(plan: ConfPlan, before: DryRun, after: DryRun) -> Iterator[str]:
+def _differences(
+    plan: ConfPlan, before: DryRun, after: DryRun, *, joined: Set[str]
+) -> Iterator[str]:
+    """What would change. ``joined``: the site's own partitions with our nodes."""
     if after.failure:
         yield f"slurmctld does not start with the fragment: {after.failure}"
         if "Invalid GRES data" in after.failure:
@@ -157,7 +191,12 @@ def _differences(plan: ConfPlan, before: DryRun, after: DryRun) -> Iterator[str]
         return
     own_partitions = [name for record in plan.site.partitions for name in record.names]
     yield from _compare("node", plan.site.node_names, before.nodes, after.nodes)
-    yield from _compare("partition", own_partitions, before.partitions, after.partitions)
+    yield from _compare(
+        "partition",
+        own_partitions,
+        _without_devices(before.partitions, joined),
+        _without_devices(after.partitions, joined),
+    )
     for name in sorted(before.config.keys() | after.config.keys()):
         old, new = before.config.get(name), after.config.get(name)
         if old != new and name not in _MAY_CHANGE:
@@ -169,6 +208,35 @@ def _differences(plan: ConfPlan, before: DryRun, after: DryRun) -> Iterator[str]
     for cloud in plan.config.clouds:
         if cloud.partition_name not in after.partitions:
             yield f"cloud {cloud.name}: slurmctld does not show partition {cloud.partition_name}"
+    yield from _unequal_order(plan, before, after)
+
+
+def _unequal_order(plan: ConfPlan, before: DryRun, after: DryRun) -> Iterator[str]:
+    """Slurm follows a job's list of partitions only among partitions of equal tier and factor."""
+    default = plan.site.default_partition
+    expected = before.partitions.get(default.names[0], {}) if default else {}
+    for cloud in plan.config.clouds:
+        shown = after.partitions.get(cloud.partition_name, {})
+        for field in ("PriorityTier", "PriorityJobFactor"):
+            if shown and expected and shown.get(field) != expected.get(field):
+                yield (
+                    f"cloud {cloud.name}: {field} of its partition would be {shown.get(field)},"
+                    f" expected {expected.get(field)} as in the default partition"
+                )
+
+
+def _without_devices(
+    partitions: Mapping[str, Mapping[str, str]], joined: Set[str]
+) -> dict[str, dict[str, str]]:
+    """The same without TRES of ``joined`` partitions: the first run knows no devices of ours."""
+    return {
+        name: {
+            key: value
+            for key, value in fields.items()
+            if key != "TRES" or f"partition {name}" not in joined
+        }
+        for name, fields in partitions.items()
+    }
 
 
 def _compare(

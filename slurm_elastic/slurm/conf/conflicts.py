@@ -55,6 +55,7 @@ def conflicts_of(config: Config, pools: Sequence[Pool], site: SiteConf) -> list[
         *_programs(config, site),
         *_suspends_static(site),
         *_node_defaults(site),
+        *_unequal_priority(site),
         *_node_count(pools, site),
     ]
 
@@ -174,6 +175,18 @@ def _node_defaults(site: SiteConf) -> Iterator[str]:
                 f"{entry.where}: NodeName=DEFAULT sets {entry.name}={entry.value}, which cloud"
                 " nodes would inherit; set it on the site's own NodeName lines instead"
             )
+
+
+def _unequal_priority(site: SiteConf) -> Iterator[str]:
+    """Priority in PartitionName=DEFAULT wins over the two numbers that our lines set."""
+    entry = site.partition_defaults.get("priority")
+    tier, factor = site.priority_tier, site.priority_job_factor
+    if entry is not None and tier != factor:
+        yield (
+            f"{entry.where}: PartitionName=DEFAULT sets Priority={entry.value}, which cloud"
+            f" partitions would inherit; the default partition has PriorityTier={tier} and"
+            f" PriorityJobFactor={factor}; write these two instead of Priority"
+        )
 
 
 def _node_count(pools: Sequence[Pool], site: SiteConf) -> Iterator[str]:

@@ -145,8 +145,7 @@ def records(text: str, key: str) -> dict[str, dict[str, str]]:
 def copy_text(lines: Sequence[Line]) -> str:
     """The lines without the options of ``_REPLACED``, otherwise as they were written.
 
-    A line that is left out stays as an empty one, so that slurmctld's line numbers are those of
-    ``lines``.
+    An empty line replaces a line that is left out, so that slurmctld counts lines as we do.
     """
     return "".join(f"{_kept(line)}\n" for line in lines)
 
@@ -261,10 +260,10 @@ def _hosts(lines: Sequence[Line]) -> Iterator[str]:
 
 def relocated(message: str, conf: Path, site: SiteConf) -> str:
     """A place in Slurm's message about a copy as the site's: their lines stand one for one."""
-    at = re.search(rf"{re.escape(str(conf))} line (\d+)", message)
-    if at and 0 < int(at[1]) <= len(site.lines):
-        place = site.lines[int(at[1]) - 1].entries[0]
-        message = message.replace(at[0], f"{place.file} line {place.line}")
+    match = re.search(rf"{re.escape(str(conf))} line (\d+)", message)
+    if match and 0 < int(match[1]) <= len(site.lines):
+        place = site.lines[int(match[1]) - 1].entries[0]
+        message = message.replace(match[0], f"{place.file} line {place.line}")
     return message.replace(str(conf), site.path).replace(str(conf.parent), str(site.directory))
 
 

@@ -42,6 +42,7 @@ _PARTITION_SET_BY_US = frozenset(
         "default",
         "nodes",
         "priority",
+        "priorityjobfactor",
         "prioritytier",
         "resumetimeout",
         "state",
@@ -227,15 +228,26 @@ def _partition(config: Config, cloud: CloudSettings, nodes: Sequence[str], site:
             f"PartitionName={cloud.partition_name}",
             f"Nodes={compress(nodes)}",
             "Default=NO",
-            # That of the site's own: with equal tiers the order of a job's partitions decides
-            # (measured).
-            f"PriorityTier={site.priority_tier}",
+            *_order(site),
             *_who(config, cloud),
             *_times(config, cloud),
             *_billing(config, cloud),
             *resets,
         )
     )
+
+
+def _order(site: SiteConf) -> Iterator[str]:
+    """The numbers by which Slurm orders jobs of several partitions, as in the default partition.
+
+    The order of a job's own list decides only if both numbers are equal (measured).
+    """
+    if "priority" in site.partition_defaults:
+        # It would win over the other two, and it sets both (conflicts refuses unequal ones).
+        yield f"Priority={site.priority_tier}"
+    else:
+        yield f"PriorityTier={site.priority_tier}"
+        yield f"PriorityJobFactor={site.priority_job_factor}"
 
 
 def _who(config: Config, cloud: CloudSettings) -> Iterator[str]:

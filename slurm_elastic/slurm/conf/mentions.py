@@ -72,6 +72,16 @@ def suspend_exceptions(site: SiteConf, things: Things) -> Iterator[Mention]:
             yield Mention(where=entry.where, holder=name, names=names)
 
 
+def kept_states(site: SiteConf) -> Iterator[str]:
+    """A sentence about SuspendExcStates (23.11 and later), which also holds for our nodes."""
+    entry = site.option("SuspendExcStates")
+    if entry is not None and site.items("SuspendExcStates"):
+        yield (
+            f"{entry.where}: SuspendExcStates is {entry.value}: Slurm does not power down cloud"
+            " nodes in these states, and their machines stay paid as long"
+        )
+
+
 def _down_nodes(site: SiteConf, things: Things) -> Iterator[Mention]:
     heads = (line.entries[0] for line in site.lines if line.is_record)
     for head in heads:

@@ -20,7 +20,8 @@ from slurm_elastic.policies.nodes.pings import is_pinged
 from slurm_elastic.slurm.client import confvalues
 from slurm_elastic.slurm.client.release import release_of
 from slurm_elastic.slurm.client.siteconf import SiteConf, encoded, read
-from slurm_elastic.slurm.conf import authentication, fragment, gresconf, pair
+from slurm_elastic.slurm.conf import authentication, fragment, gresconf, job_order, mentions, pair
+from slurm_elastic.slurm.conf.leaving import Things
 from slurm_elastic.slurm.conf.our_lines import has_include, with_include, without_include
 from slurm_elastic.slurm.conf.plugins import has_plugin
 from slurm_elastic.slurm.hooks import submit_filter
@@ -231,6 +232,8 @@ def _notices(config: Config, pools: Sequence[Pool], site: SiteConf) -> Iterator[
             f" {fragment.FILE_NAME} there first, then slurm.conf; without it Slurm's commands fail"
         )
     yield from pair.notices(config, site)
+    yield from job_order.notices(config.slurm, site)
+    yield from _shared_nodes(config, pools, site)
     timeout = site.option("SlurmdTimeout")
     # Without an end it is 65535 s to slurmctld.
     if timeout and not is_pinged(confvalues.number(timeout.value) or 0):
@@ -240,7 +243,7 @@ def _notices(config: Config, pools: Sequence[Pool], site: SiteConf) -> Iterator[
         )
     if "cloud_dns" in site.items("SlurmctldParameters"):
         yield (
-            "SlurmctldParameters has cloud_dns: slurmctld gives nobody the addresses of cloud"
+            "SlurmctldParameters has cloud_dns: slurmctld gives commands no addresses of cloud"
             " nodes. srun finds these nodes only if your DNS has their names; else take cloud_dns"
             " out"
         )
@@ -249,6 +252,26 @@ def _notices(config: Config, pools: Sequence[Pool], site: SiteConf) -> Iterator[
             "SlurmctldParameters has idle_on_node_suspend: Slurm then ends a drain when it suspends"
             " a node, also one that you set"
         )
+
+
+def _shared_nodes(config: Config, pools: Sequence[Pool], site: SiteConf) -> Iterator[str]:
+    """The lines of the site's that name our nodes or partitions."""
+    things = Things(
+        nodes=frozenset(node for pool in pools for node in pool.nodes),
+        partitions=frozenset(cloud.partition_name for cloud in config.clouds),
+    )
+    for place in mentions.partitions(site, things):
+        yield (
+            f"{place.where}: {place.holder} has cloud nodes ({place.listed}): its jobs get them"
+            " whatever `who` and `max_time` of their cloud say, and `conf uninstall` is refused"
+            " while it has them"
+        )
+    for place in mentions.suspend_exceptions(site, things):
+        yield (
+            f"{place.where}: {place.holder} has {place.listed}: Slurm does not power down these"
+            " nodes, so their machines stay paid until a person ends them; take them out"
+        )
+    yield from mentions.kept_states(site)
 
 
 def _endless(config: Config, site: SiteConf) -> Iterator[str]:

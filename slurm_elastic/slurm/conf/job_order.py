@@ -1,0 +1,75 @@
+"""Properties of a site that order a plain job's partitions and that the fragment cannot set.
+
+A QOS of a partition and associations with a partition give a job another priority there. Both
+also carry limits, so the fragment copies neither. The sentences say which line to change.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from slurm_elastic.base.errors import SlurmError
+from slurm_elastic.config import SlurmSettings
+from slurm_elastic.slurm.client import confvalues, controller
+from slurm_elastic.slurm.client.siteconf import SiteConf
+
+
+def notices(settings: SlurmSettings, site: SiteConf) -> Iterator[str]:
+    """A sentence for each; nothing if Slurm orders jobs by their time alone."""
+    kind = site.option("PriorityType")
+    default = site.default_partition
+    if default is None or (kind is not None and kind.value == "priority/basic"):
+        return
+    yield from _qos(site)
+    if _weighs(site, "PriorityWeightAssoc") or _weighs(site, "PriorityWeightFairshare"):
+        yield from _associations(settings, site, default.names[0])
+
+
+def _qos(site: SiteConf) -> Iterator[str]:
+    default = site.default_partition
+    of_default = default.values.get("qos") if default else None
+    inherited = site.partition_defaults.get("qos")
+    names = [entry.value if entry else "" for entry in (of_default, inherited)]
+    if default is None or names[0] == names[1] or not _weighs(site, "PriorityWeightQOS"):
+        return
+    entry = of_default or inherited
+    where = entry.where if entry else default.where
+    has, have = (name or "none" for name in names)
+    change = " and ".join(f"`sacctmgr modify qos {name} set priority=0`" for name in names if name)
+    yield (
+        f"{where}: partition {default.names[0]} has QOS {has}, cloud partitions have {have}: with"
+        " PriorityWeightQOS the priority of a QOS may start plain jobs in a cloud first, or last;"
+        f" to prevent it: {change}, or the same priority for both"
+    )
+
+
+def _associations(settings: SlurmSettings, site: SiteConf, partition: str) -> Iterator[str]:
+    kind = site.option("AccountingStorageType")
+    if kind is None or kind.value.rpartition("/")[2] != "slurmdbd":
+        return
+    counts = Counter(_partitions_of_associations(settings))
+    if counts[partition]:
+        yield (
+            f"{counts[partition]} associations name partition {partition}: jobs of these users have"
+            " another priority there than in a cloud partition; to prevent it, give them the same"
+            " association without a partition (`sacctmgr show associations"
+            f" partition={partition}`)"
+        )
+
+
+def _partitions_of_associations(settings: SlurmSettings) -> list[str]:
+    """The partition of each association; nothing if slurmdbd does not answer."""
+    command = (
+        f"{settings.bin_dir}/sacctmgr",
+        *("--noheader", "--parsable2", "show", "associations", "format=partition"),
+    )
+    try:
+        return controller.run(command, settings).split()
+    except SlurmError:
+        return []
+
+
+def _weighs(site: SiteConf, option: str) -> bool:
+    entry = site.option(option)
+    return entry is not None and bool(confvalues.number(entry.value))
