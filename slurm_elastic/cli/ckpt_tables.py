@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -11,6 +11,7 @@ from rich.text import Text
 from slurm_elastic.base.units import brief
 from slurm_elastic.cli.columns import Rows
 from slurm_elastic.cli.shortened import words
+from slurm_elastic.state.ckptstate.facts import Step
 from slurm_elastic.watch.view.attention import silent_ckptman
 from slurm_elastic.watch.view.checkpoints import CheckpointsView, MoveView
 
@@ -59,22 +60,30 @@ def life(view: CheckpointsView) -> Text:
     return Text.assemble("Checkpoints: ", ("alive", _GOOD), f", heartbeat {age} ago")
 
 
-def _moves(title: str, moves: Iterable[MoveView], *times: str) -> Rows:
-    names = ("Job", "Cause", "Off nodes", "Step", *times, "Note")
+def _moves(title: str, moves: Sequence[MoveView], *times: str) -> Rows:
+    lost = ("Work lost",) if any(m.work_lost is not None for m in moves) else ()
+    names = ("Job", "Cause", "Off nodes", "Step", *times, *lost, "Note")
     table = Rows(title, *names, words={"Off nodes": 20, "Step": 20, "Note": 20}, gives=("Cause",))
     for m in moves:
         image = "" if m.image is None else f"from save {m.image}"
-        step = f"{m.step} for {m.waits_for}" if m.waits_for else m.step
         table.add(
             words(m.label),
             words(m.cause),
             words(", ".join(m.nodes) or "-"),
-            Text(step, style=_GOOD if m.step == "back" else ""),
+            _step(m),
             time.strftime("%H:%M:%S", time.localtime(m.began)),
             brief(m.took) if m.over else _left(m.left),
+            *(["-" if m.work_lost is None else brief(m.work_lost)] if lost else []),
             words("; ".join(part for part in (image, m.note) if part)),
         )
     return table
+
+
+def _step(move: MoveView) -> Text:
+    if move.started_over:
+        return Text("started over", style=_WARN)
+    step = f"{move.step} for {move.waits_for}" if move.waits_for else move.step
+    return Text(step, style=_GOOD if move.step == Step.BACK else "")
 
 
 def saved(view: CheckpointsView) -> Rows:

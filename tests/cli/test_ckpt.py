@@ -120,6 +120,31 @@ def test_list_shows_notices_moves_and_images(
     assert view["moves"][0]["step"] == "saved"
 
 
+def test_list_says_which_jobs_started_over_and_how_much_work_each_lost(
+    config: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    service(config)
+    now = time.time()
+    run_ = replace(RUN, job=6, label="6", started=now - 700)
+    image = FakeCheckpointer(lambda: now - 160).checkpoint(run_, deadline=now, stop=False)
+    over = Migration(
+        run=run_, method="fake", threatened=("op1",), reason="fan broken", step=Step.BACK,
+        began=now - 110, changed=now, reached={str(Step.REQUEUED): now - 100},
+    )  # fmt: skip
+    with contextlib.closing(CheckpointState(config.parent / "state" / "checkpoints.db")) as memory:
+        memory.put(over)
+        saved = replace(run_, job=5, label="5")
+        memory.put(replace(over, run=saved, image=image))
+    assert run(config, "list") == 0
+    moved = capsys.readouterr().out.split("Moved in the last 24 hours")[1]
+    rows = {line.split()[0]: line for line in moved.splitlines() if line[:1] in "56"}
+    assert "started over" in rows["6"]
+    assert "10m" in rows["6"], "since its start"
+    assert " back " in rows["5"]
+    assert "60s" in rows["5"] or "1m" in rows["5"], "since its save"
+
+
 def test_list_says_so_where_there_is_nothing(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

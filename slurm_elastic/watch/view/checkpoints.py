@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
+from slurm_elastic.ckptman.journal import lost_seconds
 from slurm_elastic.model.checkpoint import Image
 from slurm_elastic.model.memory import Machine
 from slurm_elastic.state.ckptstate.facts import Migration, RecordedNotice, Step, UnsavableRun
@@ -64,7 +65,8 @@ class MoveView(Struct, frozen=True, kw_only=True):
     """A job that leaves its nodes, or returns to them with a new time limit (``cause``), or did so
     within the last day. It ``began`` (Unix time) and ``took`` so many seconds so far, or in all;
     ``waits_for``: what comes next, where its ``step`` is to wait. ``hopeless``: nothing of the run
-    can be saved.
+    can be saved. ``started_over``: it runs again, from its start. ``work_lost``: seconds that its
+    last run had worked since the image that it continues from (None: it does not run again yet).
     """
 
     job: int
@@ -80,6 +82,8 @@ class MoveView(Struct, frozen=True, kw_only=True):
     over: bool
     waits_for: str = ""
     hopeless: bool = False
+    started_over: bool = False
+    work_lost: float | None = None
 
 
 class CheckpointsView(Struct, frozen=True, kw_only=True):
@@ -166,6 +170,8 @@ def _move(move: Migration, now: float) -> MoveView:
         over=move.over,
         waits_for=_waits_for(move),
         hopeless=move.hopeless,
+        started_over=move.step is Step.BACK and move.image is None,
+        work_lost=lost_seconds(move) if move.step is Step.BACK else None,
     )
 
 

@@ -27,14 +27,20 @@ function parts(found) {
     found.saved.length ? table("Saved jobs", [["Job", ""], ["Method", ""], ["Save", "number"], ["Node", ""], ["Age", "number"],
       ["Size", "number"], ["Took", "number"]], found.saved.map((one) => [why(one.label), one.method, one.number, why(one.node),
       brief(one.age), bytes(one.size), `${one.seconds.toFixed(1)} s`])) : "",
-    over.length ? moves("Moved in the last 24 hours", over, ["Began", (one) => clock(one.began)], ["Took", (one) => brief(one.took)]) : "",
+    over.length ? moves("Moved in the last 24 hours", over, ["Began", (one) => clock(one.began)], ["Took", (one) => brief(one.took)],
+      ["Work lost", (one) => one.work_lost === null ? "-" : brief(one.work_lost)]) : "",
   ];
 }
 
 function moves(title, rows, ...times) {
   return table(title, [["Job", ""], ["Step", ""], ...times.map(([name]) => [name, "number"]), ["Off nodes", "list"], ["Cause", "next"], ["Note", "next"]],
-    rows.map((one) => [why(one.label), h("b", { class: one.step === "back" ? "good" : "" }, [one.step, one.waits_for].filter(Boolean).join(" for ")), ...times.map(([, told]) => told(one)),
+    rows.map((one) => [why(one.label), step(one), ...times.map(([, told]) => told(one)),
       one.nodes.join(", ") || "-", one.cause, [one.image === null ? "" : `from save ${one.image}`, one.note].filter(Boolean).join("; ")]));
+}
+
+function step(one) {
+  if (one.started_over) return h("b", { class: "alarm" }, "started over");
+  return h("b", { class: one.step === "back" ? "good" : "" }, [one.step, one.waits_for].filter(Boolean).join(" for "));
 }
 
 const left = (seconds) => seconds === null ? "-" : seconds > 0 ? brief(seconds) : "over";
