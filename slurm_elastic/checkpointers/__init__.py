@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from slurm_elastic.base.errors import ConfigError, of_stranger
+from slurm_elastic.base.extras import missing_module
 from slurm_elastic.base.in_time import InTime
 from slurm_elastic.config import Config
 from slurm_elastic.config.method_kinds import Look, table
@@ -21,10 +22,8 @@ def open_checkpointer(method: str, config: Config, slurm: Slurm, look: Look) -> 
     try:
         return _open(method, config, slurm, look)
     except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"checkpoint method {method!r}: Python module {error.name!r} is missing;"
-            " install slurm-elastic[ssh]"
-        ) from error
+        why = missing_module(error, "ssh")
+        raise ConfigError(f"checkpoint method {method!r}: {why}") from error
 
 
 def _open(method: str, config: Config, slurm: Slurm, look: Look) -> Checkpointer:

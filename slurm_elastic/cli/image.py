@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
+from slurm_elastic.base.extras import missing_module
 from slurm_elastic.base.signals import ended_like_ctrl_c
 from slurm_elastic.cli import image_clouds
 from slurm_elastic.cli.arguments import count
@@ -129,9 +130,7 @@ def run_check(args: argparse.Namespace) -> int:
     try:
         from slurm_elastic.image.check import check
     except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"Python module {error.name!r} is missing; install slurm-elastic[ssh]"
-        ) from error
+        raise ConfigError(missing_module(error, "ssh")) from error
     with ended_like_ctrl_c():
         good = check(
             args.file, _say, cloud=args.cloud, heartbeat=args.heartbeat, timeout=args.timeout,

@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
+from slurm_elastic.base.extras import missing_module
 from slurm_elastic.base.units import counted
 from slurm_elastic.cli.streams import visible
 from slurm_elastic.config import Config
@@ -24,9 +25,7 @@ def module() -> ModuleType:
     try:
         from slurm_elastic.controller import key_rotation
     except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"join.ssh: Python module {error.name!r} is missing; install slurm-elastic[ssh]"
-        ) from error
+        raise ConfigError(f"join.ssh: {missing_module(error, 'ssh')}") from error
     return key_rotation
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from slurm_elastic.base import writing
 from slurm_elastic.base.errors import SlurmElasticError, SlurmError
+from slurm_elastic.base.extras import missing_module
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.config.configfile import load
 from slurm_elastic.slurm.client.prompt import PromptCli
@@ -43,9 +44,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         from slurm_elastic.watch.door.metrics import node_states, text
     except ModuleNotFoundError as error:
-        raise SlurmElasticError(
-            f"Python module {error.name!r} is missing; install slurm-elastic[metrics]"
-        ) from error
+        raise SlurmElasticError(missing_module(error, "metrics")) from error
     now, states = time.time(), None
     if not args.no_slurm:
         try:

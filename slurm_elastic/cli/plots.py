@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.base.extras import missing_module
 from slurm_elastic.cli import report_text
 from slurm_elastic.cli.simulate_tables import SCHEDULER, WORDS
 from slurm_elastic.model.cluster import Offer
@@ -51,9 +52,7 @@ def figure(title: str, x: str, y: str) -> tuple[Figure, Any]:
         from cycler import cycler
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ConfigError(
-            f"plots need matplotlib (pip install 'slurm-elastic[plots]'): {error}"
-        ) from None
+        raise ConfigError(f"plots need matplotlib: {missing_module(error, 'plots')}") from None
     mpl.rcParams.update(LOOK)
     colours = cycler(color=[GREEN, BROWN, BLUE, VIOLET, RED])
     picture = Figure(figsize=SIZE, layout="constrained")

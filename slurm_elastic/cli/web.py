@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.base.extras import missing_module
 from slurm_elastic.base.units import brief
 from slurm_elastic.cli import cost, explain
 from slurm_elastic.cli.arguments import CONFIG_VARIABLE, DEFAULT_CONFIG
@@ -80,9 +81,7 @@ def run(args: argparse.Namespace) -> int:
         from slurm_elastic.watch.web.listening import listening, own_place
         from slurm_elastic.watch.web.server import OWN_NAMES, application, serve
     except ModuleNotFoundError as error:
-        raise SlurmElasticError(
-            f"Python module {error.name!r} is missing; install slurm-elastic[dashboard]"
-        ) from error
+        raise SlurmElasticError(missing_module(error, "dashboard")) from error
     where: ListenAddress | None = args.listen
     if args.group and (where is None or where.path is None):
         raise SlurmElasticError("--group is for a unix socket: give --listen a path")

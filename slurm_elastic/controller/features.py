@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.base.extras import missing_module
 from slurm_elastic.controller import addresses, admission, owners, starting, telling, tunnels
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.steps import Steps
@@ -19,9 +20,7 @@ def munge_keys(site: Site) -> Steps | None:
     try:
         from slurm_elastic.controller.munge_keys import MungeKeys
     except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"join.ssh: Python module {error.name!r} is missing; install slurm-elastic[ssh]"
-        ) from error
+        raise ConfigError(f"join.ssh: {missing_module(error, 'ssh')}") from error
     # Its threads tell each failed connection with a traceback; we tell it in a line.
     logging.getLogger("paramiko").setLevel(logging.CRITICAL)
     return Steps(parts=[("keys", lambda worker: MungeKeys(site, ssh, own=worker))])

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.base.extras import missing_module
 from slurm_elastic.config import NO_UUID, Cluster, Config
 from slurm_elastic.config.cloud_kinds import table
 from slurm_elastic.config.clouds import CloudSettings
@@ -72,10 +73,9 @@ def _told(settings: CloudSettings) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"cloud {settings.name!r}: Python module {error.name!r} is missing; install "
-            + (f"slurm-elastic[{settings.provider}]" if ours else "it beside slurm-elastic")
-        ) from error
+        others = f"Python module {error.name!r} is missing; install it beside slurm-elastic"
+        why = missing_module(error, settings.provider) if ours else others
+        raise ConfigError(f"cloud {settings.name!r}: {why}") from error
     except Exception as error:
         if ours or isinstance(error, ConfigError):
             raise

@@ -55,7 +55,7 @@ def require_host(spec: SandboxSpec, layout: Layout) -> None:
     if cloud_of(spec, "aws") and not all(map(find_spec, _EMULATOR)):
         raise SandboxError(
             "the sandbox's emulated EC2 is a package of its own: install slurm-elastic-sandbox"
-            " (with pip: slurm-elastic[sandbox])"
+            " (with pip, in a clone: pip install '.[sandbox]')"
         )
     if os.getuid() != 0:
         raise SandboxError("the sandbox starts slurmd's and munged, which needs root")

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from slurm_elastic.base import trust
 from slurm_elastic.base.account import account, acting_as, is_group, trusted
 from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.base.extras import missing_module
 from slurm_elastic.config.cloud_kinds import CloudTable
 from slurm_elastic.config.found import Found, SearchPlace, unusable
 from slurm_elastic.model.cluster import Location
@@ -43,7 +44,7 @@ def _of_kind(kinds: CloudTable, name: str, place: SearchPlace) -> Iterator[Found
         finder = kinds.kind(name).found
         yield from finder(place) if finder is not None else ()
     except ModuleNotFoundError as error:
-        yield _none(name, f"pip install 'slurm-elastic[{name}]' (Python module {error.name})")
+        yield _none(name, missing_module(error, name))
     except ConfigError as error:
         yield _none(name, str(error))
     except Exception as error:  # noqa: BLE001 - another cloud's look must go on

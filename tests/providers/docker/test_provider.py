@@ -699,7 +699,7 @@ except ConfigError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert "install slurm-elastic[docker]" in done.stdout, done.stderr
+    assert "pip install '.[docker]'" in done.stdout, done.stderr
 
 
 def test_doctor_hears_of_each_host(proxy: EngineProxy, tmp_path: Path) -> None:

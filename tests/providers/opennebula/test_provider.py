@@ -766,4 +766,4 @@ except ConfigError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert "install slurm-elastic[opennebula]" in done.stdout, done.stderr
+    assert "pip install '.[opennebula]'" in done.stdout, done.stderr
