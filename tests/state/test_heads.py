@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import sqlite3
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -194,3 +198,82 @@ def test_a_memory_of_ones_own_is_not_put_away(shared: Path, tmp_path: Path) -> N
 def test_links_of_a_second_head_need_their_setting(pair: tuple[Head, Head]) -> None:
     with pytest.raises(ConfigError, match=r"ha\.directory: not set"):
         heads.require_unshared(pair[0].state)
+
+
+# a disk of both heads that is full
+
+
+def full_below(shared: Path, patched: pytest.MonkeyPatch) -> None:
+    """No byte more goes into any file of that directory, and all others take what comes."""
+
+    def guard(name: str) -> None:
+        real = getattr(os, name)
+
+        def refused(descriptor: int, *rest: Any) -> Any:
+            if str(shared) in os.readlink(f"/proc/self/fd/{descriptor}"):
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return real(descriptor, *rest)
+
+        patched.setattr(os, name, refused)
+
+    for name in ("write", "posix_fallocate"):
+        guard(name)
+
+
+def test_a_full_directory_of_both_heads_is_noticed_by_a_look(
+    pair: tuple[Head, Head], shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, _ = pair
+    a.act()
+    with contextlib.closing(a.ledger()) as ledger:
+        assert not ledger.check().end_only
+        ledger.store._home._journal_look = float("-inf")  # as after its time
+        with monkeypatch.context() as patched:
+            full_below(shared, patched)
+            told = ledger.check()
+        assert told.end_only
+        assert f"the disk of {shared}/journal is full" in told.end_only
+        assert f"make room on it (df {shared}/journal)" in told.remedy
+        ledger.store._home._again = float("-inf")
+        assert not ledger.check().end_only, "there is room again"
+
+
+def test_a_write_that_fails_in_any_thread_begins_end_only(
+    pair: tuple[Head, Head], shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, _ = pair
+    a.act()
+    with contextlib.closing(a.ledger()) as ledger:
+        assert not ledger.check().end_only
+        failed: list[Exception] = []
+
+        def work() -> None:
+            try:
+                ledger.launches.intend(spec(), "r1", 5.0)
+            except sqlite3.Error as error:
+                failed.append(error)
+
+        with monkeypatch.context() as patched:
+            full_below(shared, patched)
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join()
+            assert failed
+            told = ledger.check()
+        assert told.end_only
+        assert f"the disk of {shared}/journal is full" in told.end_only
+
+
+def test_a_write_that_fails_as_the_other_head_acts_is_no_trouble_of_the_disk(
+    pair: tuple[Head, Head],
+) -> None:
+    a, b = pair
+    a.act()
+    with contextlib.closing(a.ledger()) as ledger:
+        b.act()
+        a.be()
+        with pytest.raises(sqlite3.Error, match="acts"):
+            ledger.launches.intend(spec(), "r1", 5.0)
+        assert not ledger.end_only
+        ledger.store._home.check()
+        assert not ledger.end_only

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from slurm_elastic.state.heads import SupersededError
 from slurm_elastic.state.store import view
 from slurm_elastic.state.store.disk import Disk
 from slurm_elastic.state.store.journal import NOWHERE, Fact, Identity, Position, identity
@@ -24,6 +25,7 @@ from slurm_elastic.state.store.shared_journal import journal_of
 from slurm_elastic.state.store.trouble import (
     ENOUGH,
     LEAST,
+    JournalError,
     Kind,
     Trouble,
     kind_of,
@@ -118,7 +120,7 @@ class Refuge:
         self.damage: BaseException | None = None
         self._uncut: tuple[Position, bytes] | None = None
         now = endurance.monotonic()
-        self._again = float("-inf")
+        self._again = self._journal_look = float("-inf")
         self._look, self._read = now, now + READ  # an older copy may lie beside a -wal
         self._found: Disk | Memory
         try:
@@ -143,14 +145,14 @@ class Refuge:
             self._try_to_return(self._found)
             return
         try:
-            if isinstance(self.damage, sqlite3.Error) and kind_of(self.damage) in _MENDED:
+            if isinstance(self.damage, sqlite3.Error) and _is_grave(self.damage):
                 raise self.damage
             self._look_at(self._found)
         except TROUBLES as error:
             self.give_up(error)
 
     def _look_at(self, disk: Disk) -> None:
-        require_room(self._path.parent, LEAST)
+        self._require_room(LEAST)
         disk.require_current()
         disk.journal.behind(disk.position)
         clock = self._how.monotonic()
@@ -166,6 +168,17 @@ class Refuge:
                     "%s is damaged from byte %d on, and begun anew", damage.path, damage.begin
                 )
                 disk.begin_anew(self._how.now())
+
+    def _require_room(self, size: int) -> None:
+        """OSError if the view or the journal, which two heads have elsewhere, has no room."""
+        require_room(self._path.parent, size)
+        clock = self._how.monotonic()
+        directory = self._path.parent / "journal"
+        if clock < self._journal_look or not directory.is_symlink():
+            return
+        # NFS below 4.2 writes all of the file for that, so not with each look.
+        require_room(directory.resolve(), size)
+        self._journal_look = clock + AGAIN
 
     def give_up(self, error: BaseException) -> bool:
         """The files have failed with ``error``: mend them, or go on in memory. Whether something
@@ -282,7 +295,7 @@ class Refuge:
         trouble = trouble_of(error, self._path)
         if trouble.kind is Kind.UNUSABLE:
             try:
-                require_room(self._path.parent, LEAST)
+                self._require_room(LEAST)
             except OSError as closer:
                 return trouble_of(closer, self._path)
         return trouble
@@ -292,7 +305,8 @@ class Refuge:
             return
         self._again = self._how.monotonic() + AGAIN
         try:
-            require_room(self._path.parent, ENOUGH)
+            self._journal_look = float("-inf")
+            self._require_room(ENOUGH)
             self._return(memory)
         except TROUBLES as error:
             trouble = self._trouble_of(error)
@@ -337,6 +351,18 @@ class Refuge:
         log.error(
             "%s: %s; %s; do: %s", self._how.mode, trouble.what, self._how.means, trouble.remedy
         )
+
+
+def _is_grave(error: sqlite3.Error) -> bool:
+    """Whether the files are to be mended or given up, whichever thread has met the error: most
+    writes are those of workers, whose next try would fail as well.
+    """
+    if kind_of(error) in _MENDED:
+        return True
+    is_lost_head = isinstance(error.__cause__, SupersededError)
+    return (
+        isinstance(error, JournalError) and kind_of(error) is not Kind.LOCKED and not is_lost_head
+    )
 
 
 def _wait_for(db: sqlite3.Connection, patience: float) -> None:

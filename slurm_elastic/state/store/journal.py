@@ -285,7 +285,8 @@ class Journal:
             while left:
                 left = left[os.write(descriptor, left) :]
             os.fsync(descriptor)
-        except OSError:
+        except OSError as error:
+            error.filename = error.filename or os.path.realpath(self.path(at.segment))
             with contextlib.suppress(OSError):
                 self.cut(at.segment, at.offset)
             raise

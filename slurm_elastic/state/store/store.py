@@ -307,6 +307,7 @@ class Store:
             self._append([ticket.facts for ticket in tickets])
         except BaseException as error:  # noqa: BLE001 - each of those who wait raises it
             self._memory.clear()
+            self._home.damage = error
             for ticket in tickets:
                 ticket.error = error
         else:

@@ -71,6 +71,8 @@ _BY_NUMBER = {
     errno.EROFS: Kind.READ_ONLY,
     errno.EWOULDBLOCK: Kind.LOCKED,
 }
+_NAMED = (Kind.FULL, Kind.LOCKED, Kind.LOST, Kind.READ_ONLY)
+"""Troubles of the file or directory that the system's error names, which may be another one."""
 PASSING = frozenset(
     {*_BY_NUMBER, errno.EIO, errno.ENFILE, errno.EMFILE, errno.ENOMEM, errno.EAGAIN, errno.ESTALE}
 )
@@ -110,12 +112,13 @@ def trouble_of(error: BaseException, path: Path) -> Trouble:
     """The trouble that ``error``, met with the file at ``path`` or its directory, means."""
     kind = kind_of(error)
     cause = error.__cause__ if isinstance(error, JournalError) else error
-    if kind in (Kind.LOCKED, Kind.LOST) and isinstance(cause, OSError) and cause.filename:
+    if kind in _NAMED and isinstance(cause, OSError) and cause.filename:
         path = Path(cause.filename)
+    place = path if path.is_dir() else path.parent
     what, remedy = {
         Kind.FULL: (
-            f"the disk of {path.parent} {FULL}",
-            f"make room on it (df {path.parent})",
+            f"the disk of {place} {FULL}",
+            f"make room on it (df {place})",
         ),
         Kind.LOCKED: (
             f"another process has locked {path}",
@@ -144,7 +147,11 @@ def trouble_of(error: BaseException, path: Path) -> Trouble:
 def require_room(directory: Path, size: int) -> None:
     """OSError where ``directory`` does not take a file of so many bytes (nor more than a quota)."""
     with tempfile.TemporaryFile(dir=directory) as file:
-        os.posix_fallocate(file.fileno(), 0, size)
+        try:
+            os.posix_fallocate(file.fileno(), 0, size)
+        except OSError as error:
+            error.filename = str(directory)
+            raise
 
 
 def set_aside(path: Path, now: float) -> Path:
