@@ -23,8 +23,9 @@ from slurm_elastic.config.pool_rules import inert
 from slurm_elastic.controller import budget_enforcement, holds
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.covered_jobs import CoveredJobs, counted_id
-from slurm_elastic.controller.observe import Observation, PoolGroup, observe, pool_groups
+from slurm_elastic.controller.observe import PoolGroup, observe, pool_groups
 from slurm_elastic.controller.periodic import PeriodicTask
+from slurm_elastic.controller.pool_nodes import Observation
 from slurm_elastic.model.exclusion import POLICY
 from slurm_elastic.policies.growth.capacity import OwnGrowth
 from slurm_elastic.policies.growth.dealing import split_demand
@@ -148,9 +149,10 @@ class Autoscaler:
             # Each job hears again why it waits, as that is another cause.
             self._told[group.name] = set()
         taken: list[str] = []
+        placed = {node for _, plan in dealt for start in plan.starts for node in start.nodes}
         for now, plan in dealt:
             reason = "; ".join(reasons(now, plan))
-            nodes = _chosen(group, plan, taken)
+            nodes = _chosen(group, plan, {*taken, *placed})
             taken += nodes
             self.charge(now, nodes, payer_of)
             if plan.starts or plan.leaves or (news and plan.unserved):
@@ -246,10 +248,15 @@ class Autoscaler:
             node_updates.set_weights(self._site.slurm, changed)
 
 
-def _chosen(group: PoolGroup, plan: ScalingPlan, taken: Sequence[str]) -> list[str]:
-    """The nodes to start, the first ones of each pool that are not ``taken``."""
+def _chosen(group: PoolGroup, plan: ScalingPlan, taken: Set[str]) -> list[str]:
+    """The nodes to start: those that the plan names, or the first ones of each pool that are not
+    ``taken``.
+    """
     nodes: list[str] = []
     for start in plan.starts:
+        if start.nodes:
+            nodes += start.nodes
+            continue
         gone = {*taken, *nodes}
         free = [node for node in group.startable[start.pool] if node not in gone]
         nodes += free[: start.machines]

@@ -304,6 +304,20 @@ class Slurm(Protocol):
         """All reservations of nodes, those that are over or yet to come, too. One command."""
         ...
 
+    def excluded_by_job(self) -> Mapping[int, tuple[str, ...]]:
+        """The nodes that pending jobs avoid (``--exclude``), by job, if the list of jobs lacks
+        them. One command at most.
+        """
+        ...
+
+    def max_times(self) -> Mapping[str, float | None]:
+        """MaxTime (s, None: no limit) of each partition. One command."""
+        ...
+
+    def free_licenses(self) -> Mapping[str, int]:
+        """The licences that no job uses and no reservation keeps, by name. One command."""
+        ...
+
     def tell(self, job: int, line: str) -> None:
         """Have a line written to the output of a RUNNING batch job."""
         ...

@@ -51,7 +51,8 @@ class SlurmNode(Struct, frozen=True, kw_only=True, gc=False):
 
 class Reservation(Struct, frozen=True, kw_only=True):
     """Nodes that Slurm keeps for something from ``start`` to ``end`` (Unix time). ``flags`` in
-    upper case, MAINT among them for a maintenance.
+    upper case, MAINT among them for a maintenance. If ``is_partial``, Slurm keeps only some cores
+    of the nodes, and other jobs may use the others.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Reservation(Struct, frozen=True, kw_only=True):
     end: float
     nodes: tuple[str, ...] = ()
     flags: frozenset[str] = frozenset()
+    is_partial: bool = False
 
 
 class SlurmJob(Struct, frozen=True, kw_only=True, gc=False):
@@ -72,7 +74,8 @@ class SlurmJob(Struct, frozen=True, kw_only=True, gc=False):
     what one of them asked for, ``limit`` its time limit (s; None: none is set), ``gres`` (of each
     node, or a part of one), ``job_gres`` (of all nodes together, as by --gpus) and ``features``
     what it wants in Slurm's spelling; ``node_cpus`` and ``node_memory`` (MiB) what
-    each of its nodes must have, or ``cpu_memory`` for each CPU. ``excluded`` are nodes to avoid.
+    each of its nodes must have, or ``cpu_memory`` for each CPU. ``excluded`` are nodes to avoid
+    (22.05's list of jobs lacks them), ``licenses`` are in Slurm's spelling (``matlab:2,ansys``).
     ``end`` is when it ended; ``preempted`` when Slurm will end a run that is to make room for a job
     of higher priority (0: it is not); ``suspended`` since when it is suspended (0: it is not, or by
     22.05, which does not tell); ``allocated`` what it has, or had, of all its nodes, as Slurm
@@ -114,6 +117,7 @@ class SlurmJob(Struct, frozen=True, kw_only=True, gc=False):
     description: str = ""
     qos: str = ""
     reservation: str = ""
+    licenses: str = ""
     excluded: tuple[str, ...] = ()
     node_cpus: int = 1
     node_memory: int = 0

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from slurm_elastic.config.access import Who
 from slurm_elastic.config.policies import SitePolicies
 from slurm_elastic.controller.covered_jobs import CoveredJobs, counted_id
-from slurm_elastic.controller.observe import Observation, PoolGroup, PoolNodes, observe, pool_groups
+from slurm_elastic.controller.observe import PoolGroup, observe, pool_groups
+from slurm_elastic.controller.pool_nodes import Observation, PoolNodes
 from slurm_elastic.model.cluster import Limits
 from slurm_elastic.model.exclusion import CAPACITY, OPERATOR, POLICY, Exclusion
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
@@ -306,7 +307,7 @@ def test_a_job_is_about_to_start_for_half_a_minute(
 ) -> None:
     nodes, machines = idle(2, since)
     waits = job(1, submit=NOW - waited, node_count=count)
-    found = group(make(), view(*nodes, machines=machines, jobs=(waits,))).now
+    found = group(make(), view(*nodes, OFF[2], machines=machines, jobs=(waits,))).now
     assert len(found.queue) == left
     pool = found.pools[0]
     assert (pool.promised, len(pool.idle)) == (promised, 2 - promised)

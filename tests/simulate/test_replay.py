@@ -50,6 +50,8 @@ def moments(draw: st.DrawFn) -> GroupSnapshot:
         st.integers(T - 500, T),
         st.sampled_from((("rack",), ("burst",), ("rack", "burst"))),
         st.integers(1, 3),
+        st.sampled_from(("", "", "rack-off0", "burst-off[0-1],rack0")),
+        st.sampled_from(("", "", "burst-off2")),
     )
     queue = tuple(draw(st.lists(jobs, max_size=6, unique_by=lambda job: job.id)))
     return GroupSnapshot(
@@ -67,8 +69,10 @@ def _pool(draw: st.DrawFn, name: str, growth: AnyGrowth, flagged: bool) -> PoolS
         IdleInstance(f"{name}{i}", start, draw(st.integers(start, T)))
         for i, start in enumerate(draw(st.lists(started, max_size=4)))
     ]
+    room = draw(st.integers(0, 5))
     return PoolSnapshot(
         name=name,
+        off=",".join(f"{name}-off{i}" for i in range(room)),
         rules=PoolRules(
             growth=growth,
             release=Flagged() if flagged else draw(st.sampled_from(RELEASE)),
@@ -76,7 +80,7 @@ def _pool(draw: st.DrawFn, name: str, growth: AnyGrowth, flagged: bool) -> PoolS
             min_idle=0 if flagged else draw(st.integers(0, 2)),
             public=name == "burst",
         ),
-        room=draw(st.integers(0, 5)),
+        room=room,
         stop=draw(st.none() | st.just("the budget is spent")),
         idle=tuple(idle),
         taken=tuple(f"{name}-{i}" for i in range(draw(st.integers(0, 3)))),

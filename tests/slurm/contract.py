@@ -181,6 +181,12 @@ class Contract:
         assert "MAINT" in found.flags
         assert abs(found.start - begin) < 2
         assert found.end > found.start
+        assert not found.is_partial
+
+    def test_limits_of_partitions_and_free_licences_are_read(self, bed: Bed) -> None:
+        limits = bed.slurm.max_times()
+        assert (limits["batch"], limits["onprem"]) == (None, 3600.0)
+        assert bed.slurm.free_licenses() == {}
 
     def test_a_pending_job_avoids_the_nodes_that_it_is_told_to(self, bed: Bed) -> None:
         job = bed.run()
@@ -190,6 +196,9 @@ class Contract:
             self.job(bed, job, lambda j: "PENDING" in j.states and not j.nodes)
             bed.slurm.exclude_nodes(job, ["op1", "op2"])
             assert bed.slurm.excluded_nodes(job) == ("op1", "op2")
+            (waiting,) = (one for one in bed.slurm.jobs() if one.id == job)
+            avoided = {job: waiting.excluded} | dict(bed.slurm.excluded_by_job())
+            assert avoided[job] == ("op1", "op2")
             bed.slurm.exclude_nodes(job, [])
             assert bed.slurm.excluded_nodes(job) == ()
         finally:

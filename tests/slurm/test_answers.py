@@ -239,3 +239,31 @@ def test_states_of_releases_to_come_are_kept_and_mean_nothing_yet() -> None:
     node = node_of(raw | {"state": states, "reason": "saves power", "suspend_time": num(300)})
     assert phase(node) is Phase.POWERED_DOWN
     assert not is_drained(node), "the reason of a power command is no drain"
+
+
+def test_the_nodes_that_jobs_exclude_are_read() -> None:
+    text = "7|pub[1-2],st1\n8|\n9|(null)\n\n10|st1\n"
+    assert answers.excluded_nodes(text) == {7: ("pub1", "pub2", "st1"), 10: ("st1",)}
+
+
+def test_the_limits_of_partitions_are_read() -> None:
+    text = (
+        "PartitionName=a AllowGroups=ALL MaxNodes=UNLIMITED MaxTime=1-02:03:04 MinNodes=0\n"
+        "PartitionName=b MaxTime=UNLIMITED\nPartitionName=c MaxTime=00:30:00\n"
+    )
+    assert answers.max_times(text) == {"a": 93784.0, "b": None, "c": 1800.0}
+
+
+def test_free_licences_are_read() -> None:
+    text = (
+        "LicenseName=matlab Total=5 Used=2 Free=3 Reserved=0 Remote=no\n"
+        "LicenseName=ansys@flex Total=1 Used=1 Free=0 Reserved=0 Remote=yes\n"
+    )
+    assert answers.free_licenses(text) == {"matlab": 3, "ansys@flex": 0}
+    assert answers.free_licenses("No licenses configured in Slurm.\n") == {}
+
+
+def test_a_reservation_of_some_cores_is_partial() -> None:
+    line = "ReservationName=r StartTime=2026-11-28T04:30:09 EndTime=2026-11-28T04:50:09 Nodes=pub1"
+    whole, part = answers.reservations(f"{line} CoreCnt=2\n{line} NodeName=pub1 CoreIDs=0\n")
+    assert (whole.is_partial, part.is_partial) == (False, True)

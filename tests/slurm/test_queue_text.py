@@ -28,6 +28,7 @@ PLAIN = {
     "TimeLimit": "UNLIMITED", "PriorityLong": "100", "Feature": "(null)", "tres-per-node": "N/A",
     "QOS": "(null)", "Reservation": "(null)", "MinCpus": "1", "MinMemory": "0",
     "tres-per-job": "N/A", "tres-per-socket": "N/A", "tres-per-task": "N/A",
+    "Licenses": "(null)",
     "EndTime": "N/A", "PreemptTime": "N/A", "tres-alloc": "N/A",
 }  # fmt: skip
 
@@ -111,7 +112,8 @@ def test_what_it_wants() -> None:
     job = one(tres_per_node="gres:gpu:1", tres_per_task="gres:fpga:2", Feature="a&b")
     assert (job.gres, job.features) == ("gres:gpu:1 gres:fpga:2", "a&b")
     wants = {"tres-per-job": "gres:gpu:8", "QOS": "long", "Reservation": "maint"}
-    job = one(**wants, MinCpus="4", MinMemory="2000M")
+    job = one(**wants, MinCpus="4", MinMemory="2000M", Licenses="matlab:2,ansys")
+    assert (job.licenses, one().licenses) == ("matlab:2,ansys", "")
     assert (job.job_gres, job.qos, job.reservation) == ("gres:gpu:8", "long", "maint")
     assert (job.node_cpus, job.node_memory) == (4, 2000)
 

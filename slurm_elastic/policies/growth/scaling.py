@@ -35,7 +35,8 @@ T = TypeVar("T")
 
 class PendingJob(NamedTuple):
     """A waiting job of ``id``, as ``Waiting``, or ``times`` such (an array); ``pools``: those that
-    could hold it.
+    could hold it. Of their nodes it ``avoids`` some, and ``named`` ones must be among its own
+    (hostlists).
     """
 
     id: int
@@ -44,6 +45,8 @@ class PendingJob(NamedTuple):
     submit: int
     pools: tuple[str, ...] = ()
     times: int = 1
+    avoids: str = ""
+    named: str = ""
 
 
 class IdleInstance(NamedTuple):
@@ -74,8 +77,9 @@ class PoolRules(Struct, frozen=True, kw_only=True):
 class PoolSnapshot(Struct, frozen=True, kw_only=True):
     """One pool as measured. ``room``: machines that could be started, were it not for ``stop``,
     which says why none may; ``total_room``: likewise, but over several looks, as the pool's
-    ``max_booting`` bounds how many boot at a time (None: as many as ``room``); ``taken``: nodes
-    with jobs that are up and may be flagged; ``promised``: other machines with jobs, and those that
+    ``max_booting`` bounds how many boot at a time (None: as many as ``room``); ``off``: the nodes
+    for these (a hostlist; only if a waiting job can use a part of the nodes); ``taken``: nodes with
+    jobs that are up and may be flagged; ``promised``: other machines with jobs, and those that
     waiting jobs will get. Among all these none is on its way down. ``running`` counts jobs;
     ``free`` has, where the growth policy asks, when each machine may be free.
     """
@@ -85,6 +89,7 @@ class PoolSnapshot(Struct, frozen=True, kw_only=True):
     room: int = 0
     total_room: int | None = None
     stop: str | None = None
+    off: str = ""
     idle: tuple[IdleInstance, ...] = ()
     taken: tuple[str, ...] = ()
     booting: int = 0
@@ -108,11 +113,12 @@ class GroupSnapshot(Struct, frozen=True, kw_only=True):
 
 
 class ScaleUp(NamedTuple):
-    """So many machines more in a pool, and why."""
+    """So many machines more in a pool, and why; on these ``nodes`` (empty: on any)."""
 
     pool: str
     machines: int
     reason: str
+    nodes: tuple[str, ...] = ()
 
 
 class ScaleDown(NamedTuple):

@@ -88,12 +88,14 @@ class RawJob(Struct, gc=False):
     tres_alloc_str: Any = None
     qos: Any = None
     resv_name: Any = None
+    licenses: Any = None
     excluded_nodes: Any = None
     minimum_cpus_per_node: Any = None
     memory_per_node: Any = None
     memory_per_cpu: Any = None
 
 
+_NO_LIMIT = frozenset({"UNLIMITED", "INFINITE"})
 SLURMD_TIMEOUT = 300.0  # Slurm's default (s): slurm.conf(5)
 _TASKS = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
 
@@ -211,6 +213,7 @@ def job(raw: RawJob) -> SlurmJob:
         description=intern(raw.state_description or ""),
         qos=intern(raw.qos or ""),
         reservation=intern(raw.resv_name or ""),
+        licenses=intern(raw.licenses or ""),
         excluded=tuple(expand(excluded)) if excluded else (),
         node_cpus=max(_whole(raw.minimum_cpus_per_node, 1), 1),
         node_memory=_whole(raw.memory_per_node, 0),
@@ -294,9 +297,43 @@ def reservations(text: str) -> tuple[Reservation, ...]:
                 end=_local(values.get("EndTime", "")),
                 nodes=() if nodes in ("", "(null)") else tuple(expand(nodes)),
                 flags=frozenset(values.get("Flags", "").upper().split(",")) - {""},
+                # Slurm names cores only if it keeps some of a node and not all.
+                is_partial="CoreIDs=" in line,
             )
         )
     return tuple(found)
+
+
+def excluded_nodes(text: str) -> dict[int, tuple[str, ...]]:
+    """By job, of ``squeue --format=%A|%x``; ValueError for another form."""
+    rows = (line.strip().partition("|") for line in text.splitlines() if line.strip())
+    return {int(job): tuple(expand(nodes)) for job, _, nodes in rows if nodes not in ("", "(null)")}
+
+
+def max_times(text: str) -> dict[str, float | None]:
+    """MaxTime (s, None: no limit) by partition, of ``scontrol --oneliner show partition``;
+    ValueError for another form.
+    """
+    found: dict[str, float | None] = {}
+    for line in text.splitlines():
+        values = dict(_PAIR.findall(line))
+        if "PartitionName" in values:
+            limit = values.get("MaxTime", "UNLIMITED")
+            found[values["PartitionName"]] = None if limit in _NO_LIMIT else _seconds(limit)
+    return found
+
+
+def free_licenses(text: str) -> dict[str, int]:
+    """By name, of ``scontrol --oneliner show licenses``; ValueError for another form."""
+    rows = (dict(_PAIR.findall(line)) for line in text.splitlines())
+    return {row["LicenseName"]: int(row["Free"]) for row in rows if "LicenseName" in row}
+
+
+def _seconds(text: str) -> float:
+    """Of ``[DAYS-]HOURS:MINUTES:SECONDS``."""
+    days, _, clock = text.rpartition("-")
+    hours, minutes, seconds = (int(part) for part in clock.split(":"))
+    return float(((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 
 def _local(text: str) -> float:

@@ -261,9 +261,28 @@ class SlurmCli:
     def reservations(self) -> Sequence[Reservation]:
         """``scontrol show reservations``, as text: 22.05 has no JSON of it."""
         command = ("scontrol", "--oneliner", "show", "reservations")
+        return self._table(answers.reservations, *command)
+
+    def excluded_by_job(self) -> Mapping[int, tuple[str, ...]]:
+        """``squeue --format=%x``: 22.05's ``squeue --Format`` has no word for it."""
+        if self._form():
+            return {}  # the list of jobs has them
+        command = ("squeue", "--all", "--noheader", "--states=PENDING", "--format=%A|%x")
+        return self._table(answers.excluded_nodes, *command)
+
+    def max_times(self) -> Mapping[str, float | None]:
+        return self._table(
+            answers.max_times, "scontrol", "--all", "--oneliner", "show", "partition"
+        )
+
+    def free_licenses(self) -> Mapping[str, int]:
+        return self._table(answers.free_licenses, "scontrol", "--oneliner", "show", "licenses")
+
+    def _table(self, read: Callable[[str], T], *command: str) -> T:
+        """What ``read`` makes of the answer; text of an unknown form is a SlurmError."""
         try:
-            return answers.reservations(self._run(*command))
-        except ValueError as error:
+            return read(self._run(*command))
+        except (KeyError, ValueError) as error:
             raise SlurmError(command, 0, f"answered text of an unknown form: {error}") from error
 
     def tell(self, job: int, line: str) -> None:

@@ -41,6 +41,8 @@ class FakeSlurm:
         self.broken: Exception | None = None
         self.latency = 0.0
         self.reserved: list[Reservation] = []
+        self.partition_max_times: dict[str, float | None] = {}
+        self.licenses: dict[str, int] = {}
         self.accounted: dict[int, str] = {}
         self.timeout = 300.0
         self.clock: Callable[[], float] = time.time
@@ -251,6 +253,22 @@ class FakeSlurm:
         with self._lock:
             self._command("reservations")
             return tuple(self.reserved)
+
+    def excluded_by_job(self) -> Mapping[int, tuple[str, ...]]:
+        """The list of jobs has them."""
+        return {}
+
+    def max_times(self) -> Mapping[str, float | None]:
+        """The ones that a test has put into ``partition_max_times``."""
+        with self._lock:
+            self._command("max_times")
+            return dict(self.partition_max_times)
+
+    def free_licenses(self) -> Mapping[str, int]:
+        """The ones that a test has put into ``licenses``."""
+        with self._lock:
+            self._command("free_licenses")
+            return dict(self.licenses)
 
     def tell(self, job: int, line: str) -> None:
         """Kept among the updates."""

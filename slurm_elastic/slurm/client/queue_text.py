@@ -21,7 +21,7 @@ FIELDS = (
     "Requeue", "RestartCnt", "Name", "BatchFlag", "Comment", "ReqNodes", "WorkDir", "STDOUT",
     "exit_code", "NumNodes", "NumCPUs", "TimeLimit", "PriorityLong", "Feature", "QOS",
     "Reservation", "MinCpus", "MinMemory", "EndTime", "PreemptTime", "tres-alloc", "tres-per-job",
-    "tres-per-node", "tres-per-socket", "tres-per-task",
+    "tres-per-node", "tres-per-socket", "tres-per-task", "Licenses",
 )  # fmt: skip
 ENVIRONMENT = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
 """Times as Unix time, lists of array tasks whole."""
@@ -68,9 +68,10 @@ def _job(
     required: str, directory: str, output: str, exit_code: str, node_count: str, cpus: str,
     limit: str, priority: str, features: str, qos: str, reservation: str,
     node_cpus: str, memory: str, end: str, preempt: str, allocated: str, job_wants: str,
-    *wants: str,
+    *others: str,
 ) -> SlurmJob:  # fmt: skip
     code, found = _whole(exit_code, 0), job_states(state)
+    *wants, licenses = others
     return SlurmJob(
         id=int(number),
         states=found,
@@ -100,13 +101,14 @@ def _job(
         cpus=max(_whole(cpus, 1), 1),
         limit=_limit(limit),
         priority=_whole(priority, 0),
-        gres=_given(wants),
+        gres=_given(tuple(wants)),
         job_gres=_given((job_wants,)),
         features=intern(_text(features)),
         eligible=_time(eligible),
         description=intern(_description(reason, reason_list)),
         qos=intern(_text(qos)),
         reservation=intern(_text(reservation)),
+        licenses=intern(_text(licenses)),
         node_cpus=max(_whole(node_cpus, 1), 1),
         node_memory=_memory(memory),
         end=_time(end) if found & ENDED else 0.0,

@@ -1,0 +1,96 @@
+"""Which nodes and licences a waiting job may get, as Slurm counts them. Pure.
+
+A growth policy buys for a job only what that job can use. Slurm says why a job waits only after it
+has looked at it, and gives one reason of several, so these facts are compared here.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from slurm_elastic.model.slurm import Reservation, SlurmJob
+
+_LICENSE = re.compile(r"(?P<name>[^:=]+)(?:[:=](?P<count>\d+))?")
+
+
+def avoided_nodes(
+    job: SlurmJob,
+    excluded: Iterable[str],
+    reservations: Sequence[Reservation],
+    begin: float,
+    end: float,
+) -> frozenset[str]:
+    """The nodes on which Slurm does not start the job, if it would run from ``begin`` to ``end``:
+    ``excluded`` ones, and those that a reservation keeps for others within that time.
+    """
+    own = {name for name in job.reservation.split(",") if name}
+    kept = (
+        row.nodes
+        for row in reservations
+        if row.name not in own and not row.is_partial and row.start < end and row.end > begin
+    )
+    return frozenset(excluded).union(*kept)
+
+
+def reserved_nodes(job: SlurmJob, reservations: Sequence[Reservation]) -> frozenset[str] | None:
+    """The only nodes that a job in a reservation may have; None if it is in none of nodes."""
+    own = {name for name in job.reservation.split(",") if name}
+    nodes = [row.nodes for row in reservations if row.name in own and row.nodes]
+    return frozenset().union(*nodes) if nodes else None
+
+
+def exceeds_max_time(
+    job: SlurmJob,
+    partition: str,
+    max_times: Mapping[str, float | None],
+    *,
+    is_fixed: bool,
+) -> bool:
+    """Whether the job's time limit is over MaxTime of the partition, so that Slurm does not start
+    it there.
+
+    Slurm shows MaxTime of the partition that it tried last for a job without a limit of its own
+    (22.05, measured), and such a job gets the default of the partition that it starts in. So a
+    limit that equals MaxTime of another listed partition proves nothing, unless ``is_fixed``: the
+    first task of an array that starts fixes the limit of all others.
+    """
+    own = max_times.get(partition)
+    if own is None or (job.limit is not None and job.limit <= own):
+        return False
+    shown = {max_times.get(name) for name in job.partitions if name != partition}
+    return is_fixed or job.limit not in shown
+
+
+def fixed_arrays(jobs: Iterable[SlurmJob]) -> frozenset[int]:
+    """The arrays of which a task has started: Slurm has then fixed the time limit of the others."""
+    return frozenset(
+        job.array for job in jobs if job.array and job.task is not None and job.start and job.nodes
+    )
+
+
+def is_limit_fixed(job: SlurmJob, arrays: Collection[int]) -> bool:
+    """Whether the job is the rest of one of these arrays: Slurm numbers that record anew."""
+    return bool(job.array) and job.id != job.array and job.array in arrays
+
+
+def licensed_tasks(text: str, tasks: int, free: Mapping[str, int]) -> tuple[int, Mapping[str, int]]:
+    """How many of the tasks of a job can have their licences, and what is free afterwards. A
+    licence that ``free`` does not name is Slurm's to judge.
+    """
+    best = tasks, free
+    for number, choice in enumerate(text.split("|")):
+        wanted = _licenses(choice)
+        count = min([tasks, *(free[n] // k for n, k in wanted if k and n in free)])
+        if number == 0 or count > best[0]:
+            taken = {n: free[n] - k * count for n, k in wanted if n in free}
+            best = max(count, 0), {**free, **taken}
+    return best
+
+
+@functools.lru_cache(maxsize=1024)
+def _licenses(text: str) -> tuple[tuple[str, int], ...]:
+    """Each licence of ``matlab:2,ansys``, and how many of it."""
+    found = (_LICENSE.fullmatch(item.strip()) for item in re.split("[,;&]", text))
+    return tuple((one["name"], int(one["count"] or 1)) for one in found if one)
