@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from concurrent.futures import Executor
 
 import msgspec
+from msgspec.structs import replace
 
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.base.in_time import InTime
@@ -26,6 +27,7 @@ from slurm_elastic.controller.covered_jobs import CoveredJobs, counted_id
 from slurm_elastic.controller.observe import PoolGroup, observe, pool_groups
 from slurm_elastic.controller.periodic import PeriodicTask
 from slurm_elastic.controller.pool_nodes import Observation
+from slurm_elastic.controller.purchase_guard import PurchaseGuard
 from slurm_elastic.model.exclusion import POLICY
 from slurm_elastic.policies.growth.capacity import OwnGrowth
 from slurm_elastic.policies.growth.dealing import split_demand
@@ -68,6 +70,7 @@ class Autoscaler:
         look, period = self._clear if inert(site.config) else self.look, site.config.policies.look
         self.looks = PeriodicTask(site, worker, look, "policies", period=period, pace=PACE)
         self._asked = InTime()
+        self._guard = PurchaseGuard(site)
         self._counted: dict[str, CoveredJobs] = {}
         self._cause: dict[str, object] = {}
         self._told: dict[str, set[int]] = {}
@@ -92,6 +95,7 @@ class Autoscaler:
         if not self._counted:
             self._counted = {name: recalled(site, name) for name in site.pools}
         view = observe(site)
+        view = replace(view, unhelped=self._guard.look(view))
         budget_enforcement.enforce(site, view.jobs, view.over, view.at)
         groups = pool_groups(site, view, self._counted)
         self._tell([why for group in groups if (why := self._serve(group, view))])
@@ -110,7 +114,7 @@ class Autoscaler:
         plans = [plan for _, plan in dealt]
         payers = {counted_id(job): payer(job.account, job.user) for job in view.jobs}
         # Before anything of it is done: a new daemon goes by the journal (`recalled`).
-        nodes = self._journal(group, dealt, payers)
+        nodes = self._journal(group, dealt, payers, view)
         covered = {job for plan in plans for job in plan.covered}
         self._counted[group.name].add(covered, nodes, view.jobs)
         self._let_go(group)
@@ -137,6 +141,7 @@ class Autoscaler:
         group: PoolGroup,
         dealt: Sequence[tuple[GroupSnapshot, ScalingPlan]],
         payer_of: Mapping[int, str],
+        view: Observation,
     ) -> list[str]:
         """Carry the decision out; tell what is not done when that is news. Returns the nodes to
         start.
@@ -155,6 +160,7 @@ class Autoscaler:
             nodes = _chosen(group, plan, {*taken, *placed})
             taken += nodes
             self.charge(now, nodes, payer_of)
+            self._guard.bought(nodes, now.queue, view)
             if plan.starts or plan.leaves or (news and plan.unserved):
                 nodes += [leave.node for leave in plan.leaves]
                 names = (group.name, *(pool.name for pool in now.pools))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from msgspec import Struct, field
 
 from slurm_elastic.model.cluster import Instance, Lease, Offer
@@ -211,3 +213,30 @@ def generation_time(generation: str) -> float:
     digits = generation[1:14]
     good = generation.startswith("g") and digits.isascii() and digits.isdigit()
     return int(digits) / 1000 if good else 0.0
+
+
+class Purchase(Struct, frozen=True, kw_only=True):
+    """Machines that a growth policy started ``at`` then, ``first_node`` and others, for ``jobs``:
+    by number what each asked for. ``open`` nodes are not judged yet, ``came_up`` are those of them
+    that were seen idle, and ``unused`` ones were given back or stood idle for long.
+    """
+
+    first_node: str
+    at: float
+    open: frozenset[str]
+    came_up: frozenset[str] = frozenset()
+    unused: frozenset[str] = frozenset()
+    jobs: Mapping[int, str] = {}
+
+
+class UnhelpedJob(Struct, frozen=True, kw_only=True):
+    """A job that growth policies no longer count, since ``since``: for what it ``asks``, ``nodes``
+    were started in vain. ``reason`` is Slurm's at that time; ``strikes`` in a row.
+    """
+
+    job: int
+    asks: str
+    since: float
+    nodes: tuple[str, ...] = ()
+    reason: str = ""
+    strikes: int = 1

@@ -18,6 +18,9 @@ with these tables; points in time are Unix seconds, prices dollars an hour, list
     wanted_by          node (key), accounts, at: for whom its next machine is started (``books``)
     set_aside          job (key), account, partitions, begin, until: kept from public clouds
                        (``deferred``)
+    growth_purchases   first_node and at (key), open, came_up, unused, jobs: machines that a growth
+                       policy started, until each was used or not (``growth_guard``)
+    unhelped_jobs      job (key), asks, since, nodes, reason, strikes: growth counts these no longer
     runs               job and begin (key), end, label, user, uid, account, partition, shares
                        ([nodes, millionths of one] each): who used the machines; 400 days
     drains             node and begin (key), end: when nodes of machines took no jobs; 400 days
@@ -53,6 +56,7 @@ from slurm_elastic.policies.launch.exclusions import STRIKES_KEPT
 from slurm_elastic.state.ledger import (
     directives,
     exclusions,
+    growth_guard,
     health,
     launches,
     machines,
@@ -67,6 +71,7 @@ from slurm_elastic.state.ledger.decisions import Decisions
 from slurm_elastic.state.ledger.deferred import DeferredJobs
 from slurm_elastic.state.ledger.directives import Directives
 from slurm_elastic.state.ledger.exclusions import Exclusions
+from slurm_elastic.state.ledger.growth_guard import GrowthGuard
 from slurm_elastic.state.ledger.health import ServiceHealth
 from slurm_elastic.state.ledger.launches import Launches
 from slurm_elastic.state.ledger.machines import Machines
@@ -85,11 +90,10 @@ END_ONLY = "end-only"
 _MEANS = "nothing is bought, what Slurm has powered down is ended"
 COMPACTED = 10_000
 """Launches that one call of ``Ledger.compact`` shortens."""
-_TABLES = {
-    name: table
-    for part in (launches, machines, exclusions, directives, requeues, usage, tunnels, health)
-    for name, table in part.TABLES.items()
-}
+_CONCERNS = (
+    launches, machines, exclusions, directives, growth_guard, requeues, usage, tunnels, health,
+)  # fmt: skip
+_TABLES = {name: table for part in _CONCERNS for name, table in part.TABLES.items()}
 
 
 class LedgerState(Struct, frozen=True, kw_only=True):
@@ -125,7 +129,7 @@ SOUND = Condition()
 class Ledger:
     """What it remembers is asked and written by concern: ``launches``, ``machines`` and ``stops``
     (those that are stopped and started), ``exclusions``, ``directives``, ``decisions``, ``books``,
-    ``deferred``, ``usage``, ``requeues``, ``tunnels``, ``health``.
+    ``deferred``, ``growth_guard``, ``usage``, ``requeues``, ``tunnels``, ``health``.
 
     All methods are one transaction each. sqlite3.Error passes through: who cannot remember must
     not spend. Safe for several threads and processes (busy time-out 10 s).
@@ -144,6 +148,7 @@ class Ledger:
         self.usage = Usage(store)
         self.books = Books(store)
         self.deferred = DeferredJobs(store)
+        self.growth_guard = GrowthGuard(store)
         self.decisions = Decisions(store)
         self.exclusions = Exclusions(store, self.usage)
         self.directives = Directives(store)

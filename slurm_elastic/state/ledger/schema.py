@@ -87,6 +87,23 @@ _STATEMENTS = (
         begin real not null,
         until real not null
     )""",
+    """create table growth_purchases (
+        first_node text not null,
+        at real not null,
+        open text not null,
+        came_up text not null,
+        unused text not null,
+        jobs text not null,
+        primary key (first_node, at)
+    ) without rowid""",
+    """create table unhelped_jobs (
+        job integer primary key,
+        asks text not null,
+        since real not null,
+        nodes text not null,
+        reason text not null,
+        strikes integer not null
+    )""",
     """create table lifted_requeues (
         job integer primary key,
         restarts integer not null,
@@ -167,7 +184,7 @@ _NONE = "where 0 = :since"
 LEDGER = Schema(
     name="ledger",
     maker="the daemon",
-    version=17,
+    version=18,
     before=range(12, 17),
     statements=_STATEMENTS,
     passing=frozenset({"heartbeats", "health", "decision_subjects"}),
@@ -195,5 +212,5 @@ LEDGER = Schema(
         "runs": ("end",),
         "drains": ("end",),
     },
-    cleared=frozenset({"exclusions"}),
+    cleared=frozenset({"exclusions", "unhelped_jobs"}),
 )  # fmt: skip

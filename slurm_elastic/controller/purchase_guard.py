@@ -1,0 +1,148 @@
+"""Watches the machines that growth policies started, and the jobs that they did not help."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from slurm_elastic.base.hostlist import compress, expand
+from slurm_elastic.controller.context import Site
+from slurm_elastic.controller.covered_jobs import counted_id
+from slurm_elastic.controller.pool_nodes import Observation, PoolNodes
+from slurm_elastic.controller.waiting_jobs import pending
+from slurm_elastic.model.memory import Purchase, UnhelpedJob
+from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.policies.growth.scaling import PendingJob
+from slurm_elastic.policies.growth.unused_purchases import (
+    IDLE_PROOF_S,
+    MOST_JOBS,
+    NodeUse,
+    still_unhelped,
+    unhelped,
+    watched,
+    wishes,
+)
+from slurm_elastic.policies.nodes.node_state import Phase, is_busy, is_down, phase
+
+log = logging.getLogger(__name__)
+
+CORRELATION = "policy"
+
+
+class PurchaseGuard:
+    """``look`` before the policies are asked, ``bought`` after they have started machines."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+
+    def look(self, view: Observation) -> frozenset[int]:
+        """The jobs that growth policies do not count."""
+        memory = self._site.ledger.growth_guard
+        purchases, rows = memory.purchases(), memory.jobs()
+        if not (purchases or rows):
+            return frozenset()
+        waiting = {counted_id(job): job for job in view.jobs if "PENDING" in job.states}
+        for purchase in purchases:
+            self._watch(purchase, view, waiting, {row.job: row for row in rows})
+        self._forget(view, waiting)
+        return frozenset(row.job for row in memory.jobs())
+
+    def bought(self, nodes: Sequence[str], queue: Sequence[PendingJob], view: Observation) -> None:
+        """Watch these nodes, which were started for the jobs of ``queue``."""
+        first = {job.id for job in queue[:MOST_JOBS]}
+        facts = view.facts
+        jobs = {
+            counted_id(job): wishes(self._whole(job, view), facts.max_times)
+            for job in view.jobs
+            if "PENDING" in job.states and counted_id(job) in first
+        }
+        if nodes and jobs:
+            now, started = self._site.now(), frozenset(nodes)
+            row = Purchase(first_node=nodes[0], at=now, open=started, jobs=jobs)
+            self._site.ledger.growth_guard.watch([row])
+
+    def _watch(
+        self,
+        purchase: Purchase,
+        view: Observation,
+        waiting: Mapping[int, SlurmJob],
+        before: Mapping[int, UnhelpedJob],
+    ) -> None:
+        use = {node: _use(node, purchase, view) for node in purchase.open}
+        after = watched(purchase, use, view.at)
+        memory = self._site.ledger.growth_guard
+        if after.open:
+            if after != purchase:
+                memory.watch([after])
+            return
+        whole = {n: self._whole(waiting[n], view) for n in after.jobs if n in waiting}
+        enough = self._enough(after, view) if after.unused and whole else frozenset()
+        rows = unhelped(after, whole, enough, view.facts.max_times, before, self._site.now())
+        memory.judge(after, rows)
+        if rows:
+            self._report(after, rows)
+
+    def _report(self, purchase: Purchase, rows: Sequence[UnhelpedJob]) -> None:
+        nodes = compress(purchase.unused)
+        text = f"{nodes} came up and no job used it; growth counts these jobs no longer"
+        jobs = tuple(f"job:{row.job}" for row in rows)
+        self._site.record(CORRELATION, "unhelped", (*jobs, *sorted(purchase.unused)), text)
+        log.warning("jobs=%s nodes=%s reason=%s", ",".join(jobs), nodes, text)
+
+    def _enough(self, purchase: Purchase, view: Observation) -> frozenset[int]:
+        """The jobs that could have started on the unused machines, and on others that are idle."""
+        site = self._site
+        found = [PoolNodes(site, view, pool) for pool in site.pools.values()]
+        idle = {
+            row.node for one in found for row in one.idle if view.at - row.since >= IDLE_PROOF_S
+        }
+        unused = purchase.unused | idle
+        rows: dict[int, bool] = {}
+        for row in pending(site, view, found, frozenset()):
+            rows[row.id] = rows.get(row.id, True) and _suffice(row, unused, found)
+        return frozenset(job for job, suffices in rows.items() if suffices)
+
+    def _forget(self, view: Observation, waiting: Mapping[int, SlurmJob]) -> None:
+        """The rows of jobs that are gone, or that ask for something else."""
+        memory, limits = self._site.ledger.growth_guard, view.facts.max_times
+        over = [
+            row.job
+            for row in memory.jobs()
+            if row.job not in waiting
+            or not still_unhelped(row, self._whole(waiting[row.job], view), limits)
+        ]
+        if over:
+            memory.count_again(over)
+
+    def _whole(self, job: SlurmJob, view: Observation) -> SlurmJob:
+        """The job with the nodes that it excludes, which 22.05's list of jobs lacks."""
+        excluded = view.facts.excluded.get(job.id)
+        return replace(job, excluded=excluded) if excluded else job
+
+
+def _use(name: str, purchase: Purchase, view: Observation) -> NodeUse:
+    node = view.nodes.get(name)
+    if node is None or is_down(node):
+        return NodeUse.OFF
+    where = phase(node)
+    if where is Phase.POWERING_UP:
+        return NodeUse.BOOTING
+    if where is not Phase.UP:
+        return NodeUse.OFF
+    if is_busy(node):
+        return NodeUse.BUSY
+    since = max(node.last_busy, node.boot_time, purchase.at)
+    return NodeUse.LONG_IDLE if view.at - since >= IDLE_PROOF_S else NodeUse.IDLE
+
+
+def _suffice(row: PendingJob, unused: Iterable[str], pools: Sequence[PoolNodes]) -> bool:
+    """Whether one cloud had enough of these nodes for the job."""
+    usable = set(unused) - set(expand(row.avoids) if row.avoids else ())
+    count: dict[str, int] = {}
+    for one in pools:
+        if one.pool.name in row.pools:
+            own = len(usable.intersection(one.pool.nodes))
+            count[one.pool.cloud] = count.get(one.pool.cloud, 0) + own
+    return any(number >= row.nodes for number in count.values())

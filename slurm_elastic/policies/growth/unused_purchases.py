@@ -1,0 +1,116 @@
+"""The guard against purchases in vain: jobs that waited on though machines came up for them. Pure.
+
+Slurm may keep a job for a reason that nobody foresaw. Then a growth policy would buy for it for
+ever. So each purchase is watched until all its machines were used, given back or idle for long. If
+a job still waits that could have started on the unused ones, growth policies no longer count it.
+It counts again once what it asks for changes, or after ``slurm-elastic clear``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from enum import StrEnum
+
+from msgspec.structs import replace
+
+from slurm_elastic.model.memory import Purchase, UnhelpedJob
+from slurm_elastic.model.slurm import SlurmJob
+
+IDLE_PROOF_S = 60
+"""Seconds for which an idle machine is proof: slurmctld has looked at its whole queue by then
+(sched_interval is 60 s, bf_interval 30 s by default).
+"""
+LOST_BOOT_S = 120
+"""Seconds after which a node that Slurm did not even start to power up is no longer waited for."""
+MOST_JOBS = 1000
+"""At most so many jobs of a purchase are watched, the first ones."""
+
+
+class NodeUse(StrEnum):
+    """What a machine of a purchase does."""
+
+    BOOTING = "booting"
+    IDLE = "idle"
+    LONG_IDLE = "long idle"
+    BUSY = "busy"
+    OFF = "off"
+
+
+def watched(purchase: Purchase, use: Mapping[str, NodeUse], now: float) -> Purchase:
+    """The purchase after one more look at its nodes."""
+    still_open, came_up, unused = set(purchase.open), set(purchase.came_up), set(purchase.unused)
+    for node in purchase.open:
+        state = use.get(node, NodeUse.OFF)
+        if state is NodeUse.IDLE:
+            came_up.add(node)
+        elif state is NodeUse.BUSY or (state is NodeUse.OFF and _is_lost(purchase, node, now)):
+            still_open.discard(node)
+        elif state is NodeUse.LONG_IDLE or (state is NodeUse.OFF and node in came_up):
+            still_open.discard(node)
+            unused.add(node)
+    return replace(
+        purchase,
+        open=frozenset(still_open),
+        came_up=frozenset(came_up & still_open),
+        unused=frozenset(unused),
+    )
+
+
+def _is_lost(purchase: Purchase, node: str, now: float) -> bool:
+    """Whether the machine never came up. Failed boots have their own breaker."""
+    return node not in purchase.came_up and now - purchase.at >= LOST_BOOT_S
+
+
+def unhelped(
+    purchase: Purchase,
+    waiting: Mapping[int, SlurmJob],
+    enough: Collection[int],
+    shown_limits: Mapping[str, float | None],
+    before: Mapping[int, UnhelpedJob],
+    now: float,
+) -> tuple[UnhelpedJob, ...]:
+    """The jobs of a purchase without open nodes that its machines did not help: they wait with the
+    same wishes, and the unused machines were ``enough`` for each of them.
+    """
+    if purchase.open or not purchase.unused:
+        return ()
+    nodes = tuple(sorted(purchase.unused))
+    rows = []
+    for number, asked in purchase.jobs.items():
+        job = waiting.get(number)
+        if job is None or number not in enough or wishes(job, shown_limits) != asked:
+            continue
+        strikes = before[number].strikes + 1 if number in before else 1
+        rows.append(
+            UnhelpedJob(
+                job=number, asks=asked, since=now, nodes=nodes, reason=job.reason, strikes=strikes
+            )
+        )
+    return tuple(rows)
+
+
+def still_unhelped(
+    row: UnhelpedJob, job: SlurmJob, shown_limits: Mapping[str, float | None]
+) -> bool:
+    """Whether the job still counts no more.
+
+    A job behind others (reason Priority) may be blamed for what keeps the first one, so it gets a
+    second chance when it comes first. A hold or a dependency that ends is a change of its wishes.
+    """
+    if row.asks != wishes(job, shown_limits) or job.is_held or job.reason.startswith("Dependency"):
+        return False
+    has_come_first = row.reason == "Priority" and job.reason == "Resources"
+    return not (has_come_first and row.strikes == 1)
+
+
+def wishes(job: SlurmJob, shown_limits: Mapping[str, float | None]) -> str:
+    """All that the job asks for, as far as it decides where it may start."""
+    # Slurm shows MaxTime of the partition that it tried last for a job without a limit.
+    is_shown = any(shown_limits.get(name, -1) == job.limit for name in job.partitions)
+    parts: Iterable[object] = (
+        job.node_count, job.cpus, job.node_cpus, job.node_memory, job.cpu_memory, job.gres,
+        job.job_gres, job.features, ",".join(sorted(job.partitions)), job.reservation,
+        job.licenses, "" if is_shown else job.limit, ",".join(job.required),
+        ",".join(job.excluded), job.qos, job.account, job.restarts,
+    )  # fmt: skip
+    return "|".join(str(part) for part in parts)

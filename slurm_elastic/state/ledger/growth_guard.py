@@ -1,0 +1,82 @@
+"""The ledger's memory of the guard against purchases in vain (``policies.growth``)."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from slurm_elastic.model.memory import Purchase, UnhelpedJob
+from slurm_elastic.state.store.store import Store, Table
+from slurm_elastic.state.store.view import OF_LIST, to_json
+
+_PURCHASE_COLUMNS = "first_node, at, open, came_up, unused, jobs"
+_JOB_COLUMNS = "job, asks, since, nodes, reason, strikes"
+
+
+def _purchase_from(row: sqlite3.Row) -> Purchase:
+    nodes = {
+        name: frozenset(msgspec.json.decode(row[name], type=tuple[str, ...]))
+        for name in ("open", "came_up", "unused")
+    }
+    jobs = msgspec.json.decode(row["jobs"], type=dict[int, str])
+    return Purchase(first_node=row["first_node"], at=row["at"], jobs=jobs, **nodes)
+
+
+def _job_from(row: sqlite3.Row) -> UnhelpedJob:
+    return UnhelpedJob(**{**dict(row), "nodes": tuple(msgspec.json.decode(row["nodes"]))})
+
+
+TABLES: Mapping[str, Table] = {
+    "growth_purchases": (
+        f"select {_PURCHASE_COLUMNS} from growth_purchases order by at, first_node",
+        _purchase_from,
+    ),
+    "unhelped_jobs": (f"select {_JOB_COLUMNS} from unhelped_jobs order by job", _job_from),
+}
+
+
+class GrowthGuard:
+    """Each method is one transaction."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def purchases(self) -> tuple[Purchase, ...]:
+        """Those that are not judged yet, the oldest first."""
+        return self._store.tables("growth_purchases")[0]
+
+    def jobs(self) -> tuple[UnhelpedJob, ...]:
+        """The jobs that growth policies no longer count, by number."""
+        return self._store.tables("unhelped_jobs")[0]
+
+    def watch(self, purchases: Sequence[Purchase]) -> None:
+        """Remember these, each in the place of what was known of it."""
+        rows = [
+            (
+                row.first_node, row.at, to_json(sorted(row.open)), to_json(sorted(row.came_up)),
+                to_json(sorted(row.unused)), to_json({str(k): v for k, v in row.jobs.items()}),
+            )
+            for row in purchases
+        ]  # fmt: skip
+        with self._store.transaction("growth_purchases"):
+            how = "insert or replace into growth_purchases"
+            self._store.insert(how, _PURCHASE_COLUMNS, rows)
+
+    def judge(self, purchase: Purchase, jobs: Sequence[UnhelpedJob]) -> None:
+        """The purchase is over; these jobs were not helped by it."""
+        rows = [
+            (row.job, row.asks, row.since, to_json(row.nodes), row.reason, row.strikes)
+            for row in jobs
+        ]
+        with self._store.transaction("growth_purchases", "unhelped_jobs"):
+            sql = "delete from growth_purchases where first_node = ? and at = ?"
+            self._store.change(sql, purchase.first_node, purchase.at)
+            self._store.insert("insert or replace into unhelped_jobs", _JOB_COLUMNS, rows)
+
+    def count_again(self, jobs: Sequence[int]) -> int:
+        """Growth policies count these jobs again; how many of them they did not count."""
+        with self._store.transaction("unhelped_jobs"):
+            sql = f"delete from unhelped_jobs where job in {OF_LIST}"
+            return len(self._store.change(sql, to_json(jobs)))
