@@ -107,7 +107,7 @@ def site_conf(spec: SandboxSpec, ports: Ports, host: str) -> str:
         size = f"CPUs={spec.cpus} RealMemory={spec.memory} State=UNKNOWN"
         lines += [
             f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} {size}",
-            f"PartitionName={PARTITION} Nodes={name} Default=YES State=UP",
+            f"PartitionName={PARTITION} Nodes={name} Default=YES DefaultTime=10 State=UP",
         ]
     lines += [line for line in spec.slurm_conf if _record(line)]
     return "\n".join(lines) + "\n"
