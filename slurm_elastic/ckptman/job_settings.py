@@ -13,6 +13,7 @@ from slurm_elastic.config.checkpoint import (
     CLOSE,
     LAUNCHED,
     LIMIT,
+    REHEARSED,
     TCP,
     CheckpointSettings,
     PoolCheckpoint,
@@ -147,7 +148,8 @@ def parse_comment(comment: str) -> tuple[str, dict[str, str]] | None:
         raise ValueError(f"a comment of {len(comment)} characters: expected at most {MOST}")
     method, *rest = found[1].split(",")
     if method not in table().names():
-        raise ValueError(f"ckpt={method}: expected one of {', '.join(table().names())}")
+        offered = ", ".join(name for name in table().names() if name != REHEARSED)
+        raise ValueError(f"ckpt={method}: expected one of {offered}")
     options: dict[str, str] = {}
     for word in rest:
         key, equals, value = word.partition("=")

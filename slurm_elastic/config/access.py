@@ -23,6 +23,11 @@ class Who(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     default_time: SlurmTime | None = None
     """Change it when users forget `--time`, and their jobs count as very long."""
 
+    licenses: tuple[str, ...] = ()
+    """Change it when a licence is of use on cloud nodes, too: jobs that ask for another one get no
+    cloud unless they name its partition.
+    """
+
     @property
     def anybody(self) -> bool:
         """Whether some allow list is set."""
@@ -43,7 +48,9 @@ class Users(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def effective_who(own: Who | None, everywhere: Who) -> Who:
-    """A cloud's own allow list if it has one, else the cluster's; and so for each time limit."""
+    """A cloud's own allow list if it has one, else the cluster's; and so for each time limit and
+    the licences.
+    """
     own = own or Who()
     # A cloud that sets nothing but its own ``max_time`` thus lets nobody else in.
     allowed = own if own.anybody else everywhere
@@ -53,4 +60,5 @@ def effective_who(own: Who | None, everywhere: Who) -> Who:
         qos=allowed.qos,
         max_time=everywhere.max_time if own.max_time is None else own.max_time,
         default_time=everywhere.default_time if own.default_time is None else own.default_time,
+        licenses=own.licenses or everywhere.licenses,
     )

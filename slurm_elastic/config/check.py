@@ -119,7 +119,7 @@ def _all_words(draft: Draft) -> Iterable[tuple[KeyPath, tuple[str, ...]]]:
         yield ("pools", i, "features"), words
     places: list[KeyPath] = [("who",), *(("clouds", i, "who") for i in draft.indices("clouds"))]
     for place in places:
-        for key in ("accounts", "groups", "qos"):
+        for key in ("accounts", "groups", "qos", "licenses"):
             yield (*place, key), draft.value((*place, key), tuple) or ()
 
 

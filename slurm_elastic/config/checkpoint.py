@@ -12,7 +12,9 @@ from slurm_elastic.config.numbers import Count, Dollars, Port, Seconds
 from slurm_elastic.policies.checkpoint.unsavable import Unsavable
 
 METHODS = ("none", "signal", "criu", "dmtcp", "blcr", "fake")
-"""The ways to save a job's progress; ``fake`` is for rehearsals."""
+"""The ways to save a job's progress."""
+REHEARSED = "fake"
+"""The method for rehearsals, which no message offers to users."""
 LAUNCHED = ("criu", "dmtcp", "blcr")
 """Methods whose jobs start under a launcher and run on one node."""
 SCOPES = ("batch", "full")

@@ -18,7 +18,7 @@ from slurm_elastic.providers.fake.settings import FakeCloud
 
 pytestmark = pytest.mark.e2e
 WRONG = {
-    "ckpt=krui": "ckpt=krui: expected one of none, signal, criu, dmtcp, blcr, fake",
+    "ckpt=krui": "ckpt=krui: expected one of none, signal, criu, dmtcp, blcr",
     "ckpt=criu,tcp=colse": "ckpt=criu,tcp=colse: tcp=colse: expected one of keep, close",
     "ckpt=criu,tpc=close": "ckpt=criu,tpc=close: tpc: expected one of tcp, limit",
     "chkpt=criu": "chkpt=criu: expected ckpt=criu",

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 from slurm.test_launcher import LAUNCHERS, site
-from slurm.test_submit_filter import LUAS, PARTITIONS, UNSET
+from slurm.test_submit_filter import LUAS, PARTITIONS, UNSET, config
 
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.ckptman.job_settings import parse_comment
 from slurm_elastic.config import domain_pools
 from slurm_elastic.config.checkpoint import METHODS, OPTIONS
+from slurm_elastic.slurm.client import siteconf
 from slurm_elastic.slurm.hooks.submit_filter import FILTER, render, to_lua
 
 HARNESS = """
@@ -25,7 +27,7 @@ slurm = {
   log_user = function(format, ...) told[#told + 1] = string.format(format, ...) end,
 }
 """
-EXPECTED = "expected one of none, signal, criu, dmtcp, blcr, fake"
+EXPECTED = "expected one of none, signal, criu, dmtcp, blcr"
 SCRIPT = "#!/bin/bash\n"
 
 
@@ -234,3 +236,38 @@ def test_the_launchers_are_before_scripts_with_steps_all_the_same(
     job = to_lua(UNSET | {"comment": "ckpt=criu", "script": SCRIPT + "srun prog\n"})
     code = f"{HARNESS}{text}\nlocal job = {job}\nslurm_elastic_submit(job, {to_lua(PARTITIONS)}, 1)"
     assert lua(code + "\nprint(job.script)") == LAUNCHERS["criu"] + SCRIPT + "srun prog\n\n"
+
+
+@pytest.mark.parametrize(
+    ("comment", "code"),
+    [
+        ("resume from ckpt=/scratch/run7/ckpt_400.pt", 0),
+        ("ckpt=krui", 0),
+        ("ckpt", 0),
+        ("ckpt=criu", 0),
+        ("ckpt=criu,tcp=colse", -1),
+        ("chkpt=criu", -1),
+    ],
+)
+def test_where_no_job_is_saved_a_word_that_is_not_ours_passes(
+    lua: Callable[[str], str], comment: str, code: int
+) -> None:
+    plain = config()
+    text = render(plain, domain_pools(plain, expand))[FILTER]
+    assert answers(lua, {"comment": comment}, text=text)[0][0] == code
+
+
+def test_a_script_that_fits_only_without_the_launcher_stays_as_it_is(
+    lua: Callable[[str], str], tmp_path: Path
+) -> None:
+    """Slurm refuses a script over max_script_size."""
+    conf = tmp_path / "slurm.conf"
+    conf.write_text("ClusterName=x\nSchedulerParameters=bf_interval=1,max_script_size=5000\n")
+    text = render(site(), domain_pools(site(), expand), siteconf.read(conf))[FILTER]
+    tail = "\nlocal submit = slurm_elastic_submit\nfunction slurm_elastic_submit(job, ...)\n"
+    tail += "submit(job, ...)\nreturn #job.script end\n"
+    short, long = SCRIPT + "x" * 10, SCRIPT + "x" * 4900
+    jobs = [{"comment": "ckpt=criu", "script": script} for script in (short, long)]
+    lengths = [length for length, _ in answers(lua, *jobs, text=text, tail=tail)]
+    assert lengths[0] > len(short)
+    assert lengths[1] == len(long)

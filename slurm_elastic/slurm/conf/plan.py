@@ -20,7 +20,15 @@ from slurm_elastic.policies.nodes.pings import is_pinged
 from slurm_elastic.slurm.client import confvalues
 from slurm_elastic.slurm.client.release import release_of
 from slurm_elastic.slurm.client.siteconf import SiteConf, encoded, read
-from slurm_elastic.slurm.conf import authentication, fragment, gresconf, job_order, mentions, pair
+from slurm_elastic.slurm.conf import (
+    authentication,
+    fragment,
+    gresconf,
+    job_order,
+    mentions,
+    pair,
+    submissions,
+)
 from slurm_elastic.slurm.conf.leaving import Things
 from slurm_elastic.slurm.conf.our_lines import has_include, with_include, without_include
 from slurm_elastic.slurm.conf.plugins import has_plugin
@@ -225,7 +233,7 @@ def _notices(config: Config, pools: Sequence[Pool], site: SiteConf) -> Iterator[
     for reason in blocked_clouds(config).values():
         yield f"{reason}; its partition is INACTIVE until then"
     yield from _gres_notices(config, pools, site)
-    yield from _endless(config, site)
+    yield from submissions.notices(config, site)
     if "enable_configless" not in site.items("SlurmctldParameters"):
         yield (
             f"hosts that have a slurm.conf of their own (not shared, not configless): copy"
@@ -274,22 +282,6 @@ def _shared_nodes(config: Config, pools: Sequence[Pool], site: SiteConf) -> Iter
     yield from mentions.kept_states(site)
 
 
-def _endless(config: Config, site: SiteConf) -> Iterator[str]:
-    """Whether jobs that name no time are too long for clouds with a longest one."""
-    default = site.default_partition
-    limits = [default.get(key) for key in ("maxtime", "defaulttime")] if default else []
-    if default is None or any(confvalues.seconds(limit) is not None for limit in limits):
-        return
-    allowed = {cloud.name: config.who_of(cloud) for cloud in config.clouds}
-    closed = [name for name, who in allowed.items() if who.max_time and not who.default_time]
-    if closed:
-        yield (
-            f"partition {default.names[0]} has neither MaxTime nor DefaultTime: jobs that name no"
-            f" time start in no cloud with a max_time ({', '.join(closed)}) until who.default_time"
-            " is set"
-        )
-
-
 def _gres_notices(config: Config, pools: Sequence[Pool], site: SiteConf) -> Iterator[str]:
     """The pools whose devices are the site's to name, or that nobody tells Slurm of."""
     taken = gresconf.named_nodes(gresconf.site_lines(site))
@@ -310,22 +302,8 @@ def _gres_notices(config: Config, pools: Sequence[Pool], site: SiteConf) -> Iter
 def _manual_lua(site: SiteConf) -> Iterator[str]:
     """The two lines for a site's own job_submit.lua."""
     text = foreign_lua(site.directory)
-    if text is None:
-        return
-    path = site.directory / submit_filter.PLUGIN_SCRIPT
-    if "lua" not in site.items("JobSubmitPlugins"):
-        raise ConfigError(
-            f"{path} exists, but JobSubmitPlugins has no lua: installing would switch it on;"
-            " move it away, or put lua into JobSubmitPlugins first"
-        )
-    if "slurm_elastic_submit" not in text:
-        yield f"{path} is the site's own and stays as it is; put these two lines in:"
-        # pcall: a dofile of a missing file would be fatal for slurmctld.
-        yield f'    pcall(dofile, "{site.directory / submit_filter.FILTER}")    -- at the top'
-        yield (
-            "    if slurm_elastic_submit then slurm_elastic_submit(job_desc, part_list, submit_uid)"
-            " end    -- in slurm_job_submit, before its return slurm.SUCCESS"
-        )
+    if text is not None:
+        yield from submissions.manual_lua(site, text)
 
 
 def _manual_profile(config: Config, site: SiteConf) -> Iterator[str]:

@@ -90,7 +90,7 @@ end
 local function wrong_wish(wanted)
   local method = string.match(wanted, "^[^,]*")
   if not METHODS[method] then
-    return one_of(SAVING.methods)
+    return one_of(SAVING.offered)
   end
   for word in string.gmatch(wanted, ",([^,]*)") do
     local wrong = wrong_option(method, word)
@@ -115,13 +115,17 @@ end
 -- there is nothing to say. Without its data the filter knows no words.
 local function wrong_words(job)
   local wanted = #SAVING.methods > 0 and wish(job)
-  if wanted then
+  -- On a site that saves no jobs "ckpt=" is a word of the user's own, such as a file's name.
+  local is_ours = wanted and (SAVING.configured or METHODS[string.match(wanted, "^[^,]*")])
+  if wanted and not is_ours then
+    return nil
+  elseif wanted then
     local wrong = wrong_wish(wanted)
     return wrong and "--comment=ckpt=" .. string.sub(wanted, 1, 200) .. ": " .. wrong
   end
   local comment = job.comment or ""
-  if string.match(comment, "^%s*[Cc][Kk][Pp][Tt]%s*$") and #SAVING.methods > 0 then
-    return "--comment=ckpt: expected ckpt=METHOD, METHOD one of " .. table.concat(SAVING.methods, ", ")
+  if string.match(comment, "^%s*[Cc][Kk][Pp][Tt]%s*$") and SAVING.configured then
+    return "--comment=ckpt: expected ckpt=METHOD, METHOD one of " .. table.concat(SAVING.offered, ", ")
   end
   for word in string.gmatch(comment, "[^%s;]+") do
     local key, method = string.match(word, "^([%w_-]+)[=:]([^,]*)")
@@ -135,7 +139,7 @@ end
 -- The script behind its method's launcher, or nil: left alone. Only batch jobs have one; the
 -- methods with a launcher save what runs on one node.
 local MARK = "#__SLURM_ELASTIC_SCRIPT__"
-local LONGEST = 4194304 - 8192 -- slurm.conf(5), max_script_size
+local LONGEST = SITE.longest_script or 4194304 -- slurm.conf(5), max_script_size
 
 local function is_on_one_node(job)
   return (number(job.min_nodes, NO_VAL) or 1) <= 1 and number(job.het_job_offset, NO_VAL) == nil
@@ -147,7 +151,7 @@ local function launched(job, part_list)
   end
   local alone = is_on_one_node(job) and job.cron_job ~= true
   local launcher = (SITE.launchers or {})[checkpoint_method(job, part_list) or "none"]
-  if not launcher or not alone or #job.script > LONGEST then
+  if not launcher or not alone or #launcher + #job.script > LONGEST then
     return nil
   end
   return not string.find(job.script, MARK, 1, true) and launcher .. job.script or nil

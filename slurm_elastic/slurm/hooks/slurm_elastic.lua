@@ -421,7 +421,7 @@ end
 
 -- The first partitions that fit into the list: Slurm refuses a job with a longer one
 -- ("Pathname of a file, directory or other parameter too long"; job_mgr.c, _test_job_desc_fields).
-local LONGEST_LIST = 1024
+local LONGEST_LIST = SITE.longest_list or 1024
 
 local function joined(names)
   local list = names[1] or ""
@@ -503,11 +503,12 @@ local function refusal(job)
     .. job.account .. " (AccountingStorageEnforce)"
 end
 
-local calls = 0
+-- The calls so far, and whether the last one refused its job.
+local calls, refused_last = 0, false
 
 -- `asked`: what the job asked for before the site's own script saw it (slurm_elastic_wrap).
 function slurm_elastic_submit(job_desc, part_list, submit_uid, asked)
-  calls = calls + 1
+  calls, refused_last = calls + 1, false
   local user = "slurm-elastic: uid=" .. tostring(submit_uid)
   local refused
   try(function()
@@ -516,6 +517,7 @@ function slurm_elastic_submit(job_desc, part_list, submit_uid, asked)
     refused = why
   end)
   if refused then
+    refused_last = true
     return slurm and slurm.ERROR or -1
   end
   try(function()
@@ -543,15 +545,18 @@ function slurm_elastic_submit(job_desc, part_list, submit_uid, asked)
 end
 
 -- The site's slurm_job_submit, and the filter after it. A refusal of the site stands. If the script
--- calls slurm_elastic_submit by itself, the filter has seen the job already.
+-- calls slurm_elastic_submit by itself, the filter has seen the job already, and its refusal stands
+-- even if the script does not return it.
 function slurm_elastic_wrap(site_submit)
   return function(job_desc, part_list, submit_uid)
     local before = calls
     local asked = { partition = job_desc.partition, req_switch = job_desc.req_switch }
     local code = site_submit(job_desc, part_list, submit_uid)
     -- job_submit/lua takes an answer that is no number for SUCCESS, too.
-    if (tonumber(code) or slurm.SUCCESS) ~= slurm.SUCCESS or calls ~= before then
+    if (tonumber(code) or slurm.SUCCESS) ~= slurm.SUCCESS then
       return code
+    elseif calls ~= before then
+      return refused_last and slurm.ERROR or code
     end
     return slurm_elastic_submit(job_desc, part_list, submit_uid, asked)
   end

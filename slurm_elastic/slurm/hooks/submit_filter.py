@@ -15,7 +15,7 @@ from pathlib import Path
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import Config, blocked_clouds
-from slurm_elastic.config.checkpoint import LIMIT
+from slurm_elastic.config.checkpoint import LIMIT, REHEARSED
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.method_kinds import options_of, table
 from slurm_elastic.config.pool_rules import cheapest
@@ -30,7 +30,11 @@ FILTER = "slurm_elastic.lua"
 PLUGIN_SCRIPT = "job_submit.lua"
 _DATA_LINE = "local SITE = {}\n"
 _PARTS = ("job_time.lua", "job_never.lua", "job_saving.lua")
+LONGEST_LIST = 1024
+"""Characters of a job's list of partitions: Slurm refuses a job with a longer one."""
+_LONGEST_SCRIPT = 4 * 1024 * 1024
 _CALL = re.compile(r"(?<!function )\bslurm_elastic_(submit|wrap)\s*\(")
+_LOST = re.compile(r"(?<!return )(?<!function )\bslurm_elastic_submit\s*\(")
 _COMMENT = re.compile(r"--\[\[.*?\]\]|--[^\n]*", re.DOTALL)
 
 LuaValue = str | int | float | bool | Mapping[str, "LuaValue"] | Sequence["LuaValue"]
@@ -49,7 +53,9 @@ def render(config: Config, pools: Sequence[Pool], site: SiteConf | None = None) 
     data: dict[str, LuaValue] = {"partitions": _partitions(config, pools, client_patience(site))}
     data["open_accounts"] = site is not None and not accounts_enforced(site)
     data["requeue"] = _integer(site, "JobRequeue", 1) != 0
-    data["saving"] = _saving()
+    data["saving"] = _saving(config)
+    data["longest_list"] = LONGEST_LIST
+    data["longest_script"] = _longest_script(site)
     data |= _default_memory(site)
     if config.checkpoint.directory is not None:
         data["launchers"] = launchers(config.checkpoint.directory)
@@ -57,6 +63,30 @@ def render(config: Config, pools: Sequence[Pool], site: SiteConf | None = None) 
         FILTER: _put(_whole_source(), _DATA_LINE, f"local SITE = {to_lua(data)}\n"),
         PLUGIN_SCRIPT: _source(PLUGIN_SCRIPT),
     }
+
+
+def loses_refusals(script: str) -> bool:
+    """Whether a job_submit.lua calls the filter and does not return its answer."""
+    code = _COMMENT.sub("", script)
+    return "slurm_elastic_wrap" not in code and _LOST.search(code) is not None
+
+
+def final_return(script: str) -> int | None:
+    """The line of the ``return`` that ends the script itself. Lua takes no line after it."""
+    code = _COMMENT.sub(lambda found: "\n" * found[0].count("\n"), script)
+    lines = [(n, line.strip()) for n, line in enumerate(code.splitlines(), 1) if line.strip()]
+    # The `return` of a function has an `end` after it.
+    return lines[-1][0] if lines and re.match(r"return\b", lines[-1][1]) else None
+
+
+def ranked_partitions(config: Config) -> list[str]:
+    """The partitions that may be listed, on-premises before public, as the filter ranks them."""
+    blocked = blocked_clouds(config)
+    return [cloud.partition_name for cloud in _ranked(config) if cloud.name not in blocked]
+
+
+def _ranked(config: Config) -> list[CloudSettings]:
+    return sorted(config.clouds, key=lambda cloud: cloud.location is not Location.ON_PREMISES)
 
 
 def _whole_source() -> str:
@@ -133,14 +163,30 @@ def to_lua(value: LuaValue, indent: int = 0) -> str:
     return "{\n" + "".join(f"{pad}{entry},\n" for entry in entries) + "  " * indent + "}"
 
 
-def _saving() -> dict[str, LuaValue]:
+def _longest_script(site: SiteConf | None) -> int:
+    """Characters of a job's script that Slurm takes (max_script_size)."""
+    for item in site.items("SchedulerParameters") if site else ():
+        name, _, value = item.partition("=")
+        if name == "max_script_size" and value.isdigit():
+            return int(value)
+    return _LONGEST_SCRIPT
+
+
+def _saves(config: Config) -> bool:
+    """Whether the site lets jobs be saved at all, by any of its settings."""
+    methods = {config.checkpoint.method, *(pool.checkpoint.method for pool in config.pools)}
+    return config.checkpoint.directory is not None or bool(methods - {"none", None})
+
+
+def _saving(config: Config) -> dict[str, LuaValue]:
     """The words in which a job says how it is saved, and ours where it is not."""
     options: dict[str, LuaValue] = {
         method: [{"key": key, "values": values} for key, values in options_of(method).items()]
         for method in table().names()
     }
     return {
-        "methods": table().names(), "options": options, "bare": LIMIT, "one_node": ONE_NODE,
+        "methods": table().names(), "offered": [m for m in table().names() if m != REHEARSED],
+        "configured": _saves(config), "options": options, "bare": LIMIT, "one_node": ONE_NODE,
         "by_sbatch": BY_SBATCH, "on_one_node": ON_ONE_NODE, "without_steps": STEPS,
     }  # fmt: skip
 
@@ -148,9 +194,8 @@ def _saving() -> dict[str, LuaValue]:
 def _partitions(config: Config, pools: Sequence[Pool], patience: int) -> list[LuaValue]:
     """On-premises before public, then in the order of the configuration."""
     blocked = blocked_clouds(config)
-    clouds = sorted(config.clouds, key=lambda cloud: cloud.location is not Location.ON_PREMISES)
     partitions: list[LuaValue] = []
-    for cloud in clouds:
+    for cloud in _ranked(config):
         # A job that is listed there could only wait.
         if cloud.name in blocked:
             continue
@@ -164,6 +209,8 @@ def _partitions(config: Config, pools: Sequence[Pool], patience: int) -> list[Lu
                 "spot": any(Market.SPOT in pool.markets for pool in own),
                 "pools": data,
             }
+            if licenses := config.who_of(cloud).licenses:
+                partition["licenses"] = {name.lower(): True for name in licenses}
             if (most := most_of_cloud(config, cloud)) is not None:
                 partition["most"] = most
             if method := _method(config, cloud.name):
