@@ -341,20 +341,24 @@ class Agent:
             time.sleep(LOOK)
 
     def start(self) -> bool:
-        """Run ``start_command`` once a boot, when all files of ``key_mark`` exist: the munge key
-        has come, the tunnel is up. Whether that is done.
+        """Run ``start_command`` until it succeeds once in a boot, as soon as all files of
+        ``key_mark`` exist: the munge key has come, the tunnel is up. Whether that is done.
         """
         command, marks = self.settings.get("start_command"), self.settings.get("key_mark") or ""
         done = self.path + ".started"
         there = all(os.path.exists(mark) for mark in marks.split())
         if not command or os.path.exists(done):
             return True
-        if there:
-            say("starting slurmd")
-            self.run(shlex.split(command))
-            with open(done, "w"):
-                pass
-        return there
+        if not there:
+            return False
+        say("starting slurmd")
+        if not self.run(shlex.split(command)):
+            # Not at once: systemd stops trying a unit that is started too often.
+            time.sleep(self.period)
+            return False
+        with open(done, "w"):
+            pass
+        return True
 
     def relay(self) -> None:
         """Tell Slurm of each warning once; try again until slurmctld has accepted it."""
@@ -365,15 +369,18 @@ class Agent:
             say("told Slurm of " + said)
             self.told = said
 
-    def run(self, command: List[str]) -> None:  # noqa: UP006
-        """Run a command of the settings. If it fails we say so; the next look tries again."""
+    def run(self, command: List[str]) -> bool:  # noqa: UP006
+        """Run a command of the settings. If it fails we say so and return False; the next look
+        tries again.
+        """
         try:
             code = subprocess.call(command, stdin=subprocess.DEVNULL)
         except OSError as error:
             say("%s: %s" % (command, error))  # noqa: UP031
-            return
+            return False
         if code:
             say("%s: exit %d" % (command, code))  # noqa: UP031
+        return code == 0
 
     def first(self, name: str, value: str) -> str:
         """The value that was kept under that name since the boot; if there is none,

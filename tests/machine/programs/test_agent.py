@@ -336,6 +336,25 @@ def test_it_starts_slurmd_once_the_key_has_come(
     assert started.read_text() == "\n", "a restart of the agent leaves slurmd alone"
 
 
+def test_it_starts_slurmd_again_until_it_has_started(
+    tmp_path: Path, scontrol: Scontrol, running: Callable[..., Running]
+) -> None:
+    """A machine without slurmd is paid and of no use until its time to boot is over."""
+    tries, good = tmp_path / "tries", tmp_path / "good"
+    start = tmp_path / "start"
+    start.write_text(f"#!/bin/sh\necho >>{tries}\ntest -e {good}\n")
+    start.chmod(0o755)
+    machine = running(start_command=str(start))
+    eventually(lambda: tries.exists() and len(tries.read_text()) >= 3)
+    good.touch()
+    eventually(machine.file.with_name(machine.file.name + ".started").exists)
+    count = len(tries.read_text())
+    seen = len(scontrol.ran())
+    eventually(lambda: len(scontrol.ran()) >= seen + 3)
+    assert len(tries.read_text()) == count, "not once more after it has started"
+    assert "exit 1" in machine.end()
+
+
 def test_slurmd_does_not_wait_for_an_scontrol_that_hangs_without_the_key(
     tmp_path: Path, scontrol: Scontrol, running: Callable[..., Running]
 ) -> None:
