@@ -233,10 +233,12 @@ class Autoscaler:
         if not nodes:
             return
         stops = {pool.name: pool.stop for pool in group.now.pools}
-        for node in nodes:
-            why = stops[self._site.pool_of[node].name]
-            if why is not None or holds_back(group.now.growth):
-                holds.hold_back(self._site, [node], why or holds.BY_POLICY)
+        kept = holds.BY_POLICY if holds_back(group.now.growth) else None
+        causes = {node: stops[self._site.pool_of[node].name] or kept for node in nodes}
+        # All nodes of a reason in one transaction, as each transaction syncs the disk.
+        for why in dict.fromkeys(causes.values()):
+            if why is not None:
+                holds.hold_back(self._site, [n for n in nodes if causes[n] == why], why)
         node_updates.power_down_when_idle(self._site.slurm, nodes)
 
     def _weigh(self, group: PoolGroup, view: Observation) -> None:

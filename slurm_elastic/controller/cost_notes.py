@@ -39,7 +39,9 @@ def note_costs(site: Site, runs: Iterable[Run], jobs: Iterable[SlurmJob]) -> Non
 def costs_of(site: Site, jobs: Collection[int]) -> dict[int, tuple[int, set[str]]]:
     """By job, micro-dollars of all its runs and the markets of their machines."""
     now = site.now()
-    begin = min((r.begin for r in site.ledger.usage.runs(0.0, now) if r.job in jobs), default=now)
+    # By job, as the ledger may keep millions of runs and nobody else may use it while it is read.
+    begins = (run.begin for job in jobs for run in site.ledger.usage.runs_of(job))
+    begin = min(begins, default=now)
     books = of_jobs(read_books(site.config, site.ledger, begin, None, now), jobs)
     micro: defaultdict[int, int] = defaultdict(int)
     markets: defaultdict[int, set[str]] = defaultdict(set)

@@ -66,8 +66,10 @@ class Directives:
             holds.release(site, over, "no operator keeps it any more", OPERATOR)
         new = [n for n, why in closed.items() if n not in rows or rows[n].cause != why]
         if new:
-            for node in new:
-                holds.hold_back(site, [node], closed[node], OPERATOR)
+            # All nodes of a reason in one transaction: each costs a sync of the disk, and reads
+            # all holds once more.
+            for why in dict.fromkeys(closed[node] for node in new):
+                holds.hold_back(site, [n for n in new if closed[n] == why], why, OPERATOR)
             holds.settle(site)
 
 

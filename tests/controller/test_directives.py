@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config.policies import Budget, SitePolicies
+from slurm_elastic.controller import holds
+from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.directives import closed_nodes, subjects_of
 from slurm_elastic.model.cluster import Limits
 from slurm_elastic.model.directive import Departure, Directive, LimitChange, Pause, Word
-from slurm_elastic.model.exclusion import OPERATOR
+from slurm_elastic.model.exclusion import OPERATOR, POLICY
 from slurm_elastic.policies.nodes.node_state import Phase, is_drained, phase
 from slurm_elastic.watch.door.orders import carry_out
 from slurm_elastic.watch.door.questions import DirectAsk, EndAsk
@@ -254,3 +256,21 @@ def test_single_nodes_are_closed_with_the_pools_and_only_those_of_ours(world: Wo
             Directive(word=word, who="alice", since=world.now, starts=world.now)
         )
     assert closed_nodes(world.site).keys() == {"op1", *PUB}
+
+
+def test_the_nodes_of_a_pool_are_held_in_one_transaction(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each costs a sync of the disk, and reads all holds once more: a pool may be large."""
+    held: list[Sequence[str]] = []
+    hold_back = holds.hold_back
+
+    def counted(site: Site, nodes: Sequence[str], why: str, kind: str = POLICY) -> None:
+        held.append(nodes)
+        hold_back(site, nodes, why, kind)
+
+    monkeypatch.setattr(holds, "hold_back", counted)
+    say(world, Pause(scope="pool:burst"), reason="new image")
+    world.advance(15)
+    assert [set(nodes) for nodes in held] == [set(PUB)]
+    assert drained(world) == [*PUB]
