@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -190,18 +190,21 @@ class _Apply:
             refused = machines
         else:
             refused = stopping.stop_again(site, cloud, machines, CORRELATION)
-        terminate(site, cloud, refused, some[0].reason, CORRELATION)
+        self._end(refused, some, CORRELATION)
 
     def _machines(self, some: Sequence[actions.OnMachine]) -> list[Machine]:
         ids = {a.machine for a in some}
         return [m for m in machines_of(self._site, self._cloud) if m.instance.id in ids]
 
     def _relaunch(self, some: Sequence[actions.Relaunch]) -> None:
+        reason_of = {a.machine: a.reason for a in some}
         past: dict[str, list[str]] = {}
         for machine in self._machines(some):
             past.setdefault(machine.instance.node, []).append(machine.instance.id)
-        why = some[0].reason
-        self._launch([actions.Launch(node=n, past=tuple(of), reason=why) for n, of in past.items()])
+        self._launch(
+            [actions.Launch(node=n, past=tuple(of), reason=reason_of[of[0]])
+             for n, of in past.items()]
+        )  # fmt: skip
 
     def _launch(self, some: Sequence[actions.Launch]) -> None:
         """End the machines of the past, and give the nodes others, unless something serves them."""
@@ -267,7 +270,16 @@ class _Apply:
         for spare in site.steps.spared:
             spared = spare(cloud, doomed, self._snapshot.nodes, self._correlation)
             doomed = [m for m in doomed if m not in spared]
-        terminate(site, cloud, doomed, some[0].reason, self._correlation)
+        self._end(doomed, some, self._correlation)
+
+    def _end(
+        self, doomed: Sequence[Machine], some: Sequence[actions.OnMachine], correlation: str
+    ) -> None:
+        """Terminate these machines, each for its own reason."""
+        reason_of = {a.machine: a.reason for a in some}
+        for why in dict.fromkeys(reason_of[m.instance.id] for m in doomed):
+            ending = [m for m in doomed if reason_of[m.instance.id] == why]
+            terminate(self._site, self._cloud, ending, why, correlation)
 
     def _fail_boots(self, some: Sequence[actions.FailBoot]) -> None:
         failed = self._machines(some)
@@ -289,16 +301,16 @@ class _Apply:
 
     def _give_back(self, some: Sequence[actions.GiveBack]) -> None:
         reasons = {row.scope: row.cause for row in capacity_holds(self._site)}
-        nodes = [a.node for a in some]
-        why = reasons.get(nodes[0], some[0].reason)
-        power_down_and_requeue(self._site, nodes, self._site.slurm.nodes(nodes), why, CORRELATION)
+        causes = {a.node: reasons.get(a.node, a.reason) for a in some}
+        view = self._site.slurm.nodes(list(causes))
+        power_down_and_requeue(self._site, list(causes), view, causes, CORRELATION)
 
     def _change(
         self, some: Sequence[actions.OnNode], change: Callable[[Slurm, Sequence[str]], None]
     ) -> None:
-        nodes = [a.node for a in some]
-        change(self._site.slurm, nodes)
-        self._site.record(CORRELATION, some[0].kind, nodes, some[0].reason)
+        change(self._site.slurm, [a.node for a in some])
+        for why, nodes in _by_reason(some).items():
+            self._site.record(CORRELATION, some[0].kind, nodes, why)
 
     def _nodes_of(self, some: Sequence[actions.OnMachine]) -> dict[str, str]:
         there = (*self._site.ledger.stops.machines(), *machines_of(self._site, self._cloud))
@@ -384,18 +396,19 @@ def _fail_nodes(site: Site, some: Sequence[actions.OnNode], *, told: bool = Fals
             # that has the address by now; one that may run still has to hear it.
             nowhere = told or is_anothers_address(node, machines, view.values())
             lost.setdefault((why, NOWHERE if nowhere else None), []).append(name)
-    nodes = [name for names in lost.values() for name in names]
+    nodes = {name for names in lost.values() for name in names}
     if not nodes:
         return
     # Before they are set DOWN: a job that is requeued has no nodes any more.
-    jobs = [j for j in site.slurm.jobs() if not set(nodes).isdisjoint(j.nodes)]
+    jobs = [j for j in site.slurm.jobs() if not nodes.isdisjoint(j.nodes)]
     for (why, address), names in lost.items():
         node_updates.set_down(site.slurm, names, why, address=address)
     log.warning("machines lost nodes=%s jobs=%s", compress(nodes), [j.id for j in jobs])
     for job in jobs:
-        site.requeues.expect(job, site.monotonic(), set(nodes))
-    subjects = [*nodes, *(f"job:{j.id}" for j in jobs)]
-    site.record(CORRELATION, "node-lost", subjects, some[0].reason)
+        site.requeues.expect(job, site.monotonic(), nodes)
+    for why, names in _by_reason([a for a in some if a.node in nodes]).items():
+        hit = [f"job:{j.id}" for j in jobs if not set(names).isdisjoint(j.nodes)]
+        site.record(CORRELATION, "node-lost", [*names, *hit], why)
 
 
 def _disclaim(site: Site, some: Sequence[actions.OnNode]) -> None:
@@ -403,10 +416,20 @@ def _disclaim(site: Site, some: Sequence[actions.OnNode]) -> None:
     its ResumeRate allows. From DOWN the node goes back to the powered-down ones.
     """
     held = {node for job in site.slurm.jobs() if not job.has_ended for node in job.nodes}
-    nodes = [a.node for a in some if a.node not in held]
-    if nodes:
+    unused = [a for a in some if a.node not in held]
+    if unused:
+        nodes = [a.node for a in unused]
         node_updates.set_down(site.slurm, nodes, f"{OUR_MARK}allocated, and no job has it")
-        site.record(CORRELATION, some[0].kind, nodes, some[0].reason)
+    for why, names in _by_reason(unused).items():
+        site.record(CORRELATION, some[0].kind, names, why)
+
+
+def _by_reason(some: Iterable[actions.OnNode]) -> dict[str, list[str]]:
+    """The nodes of these actions by reason: people read of each node why it was done to it."""
+    nodes: dict[str, list[str]] = {}
+    for action in some:
+        nodes.setdefault(action.reason, []).append(action.node)
+    return nodes
 
 
 def _return_to_service(slurm: Slurm, nodes: Sequence[str]) -> None:

@@ -72,13 +72,13 @@ def power_down_and_requeue(
     site: Site,
     nodes: Sequence[str],
     view: Mapping[str, SlurmNode],
-    why: str,
+    why: str | Mapping[str, str],
     correlation: str,
     *,
     hurry: bool = True,
 ) -> set[str]:
-    """Power nodes down by force; the jobs that wait for them are requeued and start elsewhere, at
-    once where ``hurry``.
+    """Power nodes down by force, with the reason of all or of each; the jobs that wait for them are
+    requeued and start elsewhere, at once where ``hurry``.
 
     Not a node that an admin has drained, as power_down would undo that: it runs into its
     ResumeTimeout. Nor one that is not powering up by now. Returns those that were.
@@ -86,25 +86,41 @@ def power_down_and_requeue(
     ours = [n for n in nodes if n in view and may_force(view[n])]
     if not ours:
         return set()
-    waiting = [j for j in site.slurm.jobs() if not set(ours).isdisjoint(j.nodes)]
+    waiting = _expect_requeues(site, ours, hurry=hurry)
     for job in waiting:
-        # Before anything is changed: it also puts the job's own requeue setting back in the end.
-        site.requeues.expect(job, site.monotonic(), set(ours), hurry=hurry)
         # A SlurmError passes: without that leave the power-down would kill the job.
         _allow_requeue(site, job)
     # slurmctld may have taken its time over that, and some may have come up meanwhile.
     found = site.slurm.nodes(ours)
     ours = [n for n in ours if n in found and may_force(found[n])]
-    given = set(ours)
+    causes = {n: why if isinstance(why, str) else why[n] for n in ours}
     reach("refuse.before-force")
-    if ours:
-        node_updates.power_down_by_force(site.slurm, ours, hold_reason(why))
+    for cause in dict.fromkeys(causes.values()):
+        nodes = [n for n in ours if causes[n] == cause]
+        node_updates.power_down_by_force(site.slurm, nodes, hold_reason(cause))
     reach("refuse.after-force")
     for job in waiting:
-        if not given.isdisjoint(job.nodes):
-            told = f"its nodes cannot be had: {why}"
+        if lost := [n for n in job.nodes if n in causes]:
+            told = f"its nodes cannot be had: {causes[lost[0]]}"
             site.record(correlation, "requeued", (f"job:{job.id}",), told)
-    return given
+    return set(causes)
+
+
+def _expect_requeues(site: Site, nodes: Sequence[str], *, hurry: bool) -> list[SlurmJob]:
+    """The jobs that wait for these nodes, each with the requeue setting that it has now. They are
+    expected before anything is changed: that also puts a setting back in the end.
+    """
+    lifted = {number for number, _ in site.ledger.requeues.lifted()}
+
+    def expect() -> list[SlurmJob]:
+        jobs = [j for j in site.slurm.jobs() if not set(nodes).isdisjoint(j.nodes)]
+        for job in jobs:
+            site.requeues.expect(job, site.monotonic(), set(nodes), hurry=hurry)
+        return jobs
+
+    jobs = expect()
+    # A setting may have been put back after Slurm had listed the job and before it was expected.
+    return expect() if any(job.id in lifted for job in jobs) else jobs
 
 
 def may_force(node: SlurmNode) -> bool:

@@ -37,13 +37,17 @@ def hold(site: Site, pool: Pool, nodes: Sequence[str], why: str) -> None:
     """Remember that these nodes are to be held; ``settle`` carries it out."""
     now = site.now()
     until = ends_at(site, pool)
-    words = hold_reason(why).removeprefix(HOLD_MARK)  # each node's row repeats it
+    # Whole, not as Slurm has it: a cut sentence would be another cause than that of its cool-down.
+    cause = " ".join(why.split())
+    held = {row.scope: row.since for row in site.ledger.exclusions.holds() if row.kind == CAPACITY}
     site.ledger.exclusions.add(
         *(
-            Exclusion(kind=CAPACITY, scope=n, pool=pool.name, cause=words, since=now, until=until)
+            # A node that is held already is held for longer, but not only since now.
+            Exclusion(kind=CAPACITY, scope=n, pool=pool.name, cause=cause,
+                      since=held.get(n, now), until=until)
             for n in nodes
         )
-    )
+    )  # fmt: skip
 
 
 def hold_back(site: Site, nodes: Sequence[str], why: str, kind: str = POLICY) -> None:

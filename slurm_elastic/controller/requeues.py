@@ -43,6 +43,9 @@ class Requeues:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        # Held while a setting is put back: a job must not be expected again between the look
+        # whether it is expected and the command, which would fail it with its nodes.
+        self._putting_back = threading.Lock()
         self._expected: dict[int, _Expected] = {}
 
     def expect(
@@ -51,9 +54,10 @@ class Requeues:
         """``job`` (as it was before) is being requeued, as these nodes of its are ``gone``; without
         ``hurry`` its hold stays.
         """
-        with self._lock:
-            if job.id in self._expected:  # its own requeue setting is the one it had at first
-                job = replace(job, requeue=self._expected[job.id].before.requeue)
+        with self._putting_back, self._lock:
+            earlier = self._expected.get(job.id)
+            if earlier is not None:  # we may have lifted its user's --no-requeue since
+                job = replace(job, requeue=job.requeue and earlier.before.requeue)
             self._expected[job.id] = _Expected(job, frozenset(gone), clock + PATIENCE, hurry)
 
     def recall(self, ledger: Ledger, clock: float) -> None:
@@ -92,9 +96,7 @@ class Requeues:
                 one = self._note_left(one, clock)
             try:
                 if job is None or _over(one, job, clock) or _hurried(slurm, one, job, now, clock):
-                    self._forget(one)
-                    if not one.before.requeue:  # it was lifted for this one requeue
-                        requeue_setting.put_back(slurm, ledger, one.before.id, job)
+                    self._settle(slurm, ledger, one, job)
             except SlurmError:
                 self._postpone(one)
                 raise
@@ -113,11 +115,21 @@ class Requeues:
                 self._expected[one.before.id] = noted
         return noted
 
-    def _forget(self, one: _Expected) -> None:
-        """Unless it is expected anew since."""
+    def _settle(self, slurm: Slurm, ledger: Ledger, one: _Expected, job: SlurmJob | None) -> None:
+        """Forget it, and give it its user's ``--no-requeue`` back, which was lifted for this one
+        requeue; neither if the job is expected again since: its node is about to be powered down.
+        """
+        with self._putting_back:
+            if self._forget(one) and not one.before.requeue:
+                requeue_setting.put_back(slurm, ledger, one.before.id, job)
+
+    def _forget(self, one: _Expected) -> bool:
+        """Whether it was expected still as it is here."""
         with self._lock:
-            if self._expected.get(one.before.id) == one:
+            is_current = self._expected.get(one.before.id) == one
+            if is_current:
                 del self._expected[one.before.id]
+        return is_current
 
     def _postpone(self, one: _Expected) -> None:
         with self._lock:

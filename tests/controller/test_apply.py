@@ -13,6 +13,7 @@ from slurm_elastic.base.errors import AuthError, CapacityError, ProviderError, S
 from slurm_elastic.controller import adoption, recycling
 from slurm_elastic.controller.apply import apply
 from slurm_elastic.controller.context import Site, new_generation
+from slurm_elastic.controller.giving_back import power_down_and_requeue
 from slurm_elastic.controller.snapshot import all_nodes, see, terms_of
 from slurm_elastic.model.cluster import Instance, LaunchSpec
 from slurm_elastic.model.exclusion import CAPACITY, OPERATOR, Exclusion
@@ -456,3 +457,33 @@ def test_a_failure_is_told_of_each_machine_of_a_node(
     recycling.recycle(world.site, "pub", [actions.Recycle(node="pub1", reason=WHY)], "r1")
     after = told(world, "pub1", recycling.NODE_FAILED)
     assert [why.partition(":")[0] for why in after[len(before) :]] == [one.id] * (not known)
+
+
+def test_each_node_is_told_its_own_reason(world: World) -> None:
+    """One command of Slurm's for all of them; what ``explain`` says of a node is about it."""
+    world.slurm.set_node("pub1", "DOWN", "CLOUD", reason="slurm-elastic:lost: the machine is gone")
+    world.slurm.set_node("pub2", "DOWN", "CLOUD", reason="ResumeTimeout reached")
+    world.advance(120)
+    told = {n: world.ledger.decisions.about(n)[-1].reason for n in ("pub1", "pub2")}
+    assert "the machine is gone" in told["pub1"]
+    assert "ResumeTimeout reached" in told["pub2"]
+    assert "ResumeTimeout" not in told["pub1"]
+
+
+@pytest.mark.parametrize("kind", [actions.Suspend, actions.StopAgain])
+def test_each_machine_ends_for_its_own_reason(world: World, kind: type[actions.OnMachine]) -> None:
+    machines = up(world, "pub1", "pub2")
+    do(world, *(kind(machine=m.id, reason=f"the reason of {m.node}") for m in machines))
+    told = {m.node: world.ledger.decisions.about(m.node)[-1].reason for m in machines}
+    assert told == {node: f"the reason of {node}" for node in ("pub1", "pub2")}
+
+
+def test_nodes_that_are_given_back_tell_their_jobs_the_reason_of_their_own(world: World) -> None:
+    for number, node in enumerate(("pub1", "pub2"), 1):
+        world.slurm.submit(number, (node,))
+    causes = {"pub1": "sold out", "pub2": "too dear"}
+    view = world.slurm.nodes()
+    assert power_down_and_requeue(world.site, [*causes], view, causes, "r1") == {*causes}
+    for number, cause in enumerate(causes.values(), 1):
+        (made,) = world.ledger.decisions.about(f"job:{number}")
+        assert made.reason == f"its nodes cannot be had: {cause}"

@@ -325,3 +325,16 @@ def test_with_the_refused_nodes_those_are_held_that_cannot_be_had_either(
     rows = [row.scope for row in world.ledger.exclusions.holds() if row.kind == CAPACITY]
     assert (set(rows), len(rows)) == (held, len(held))
     assert is_drained(world.slurm.node("pub2")) is not bool(spare)
+
+
+def test_a_hold_that_goes_on_tells_since_when_and_each_node_its_own_cause(world: World) -> None:
+    began = world.now
+    hold(world, ("pub1",), why="sold out")
+    hold(world, ("pub2",), why="too dear")
+    world.clouds["pub"].limit("*", 0)
+    world.advance(1800)
+    rows = {row.scope: row for row in world.ledger.exclusions.holds()}
+    assert {n: (row.cause, row.since) for n, row in rows.items()} == {
+        "pub1": ("sold out", began), "pub2": ("too dear", began)
+    }  # fmt: skip
+    assert all(row.until > world.now - 60 for row in rows.values()), "they were renewed"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.controller.requeues import PATIENCE, Requeues
 from slurm_elastic.policies.repair.requeue import SETTLING
+from slurm_elastic.slurm.client import requeue_setting
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.state.ledger import Ledger
 
@@ -219,3 +221,66 @@ def test_a_failing_command_is_tried_again(ledger: Ledger) -> None:
         case.tick()
     case.tick()
     assert not case.restarts
+
+
+class Taken(FakeSlurm):
+    """While Slurm lets a job start at once, somebody else does ``meanwhile``."""
+
+    meanwhile: Callable[[], None]
+
+    def start_now(self, job: int) -> None:
+        super().start_now(job)
+        self.meanwhile()
+
+
+@pytest.fixture
+def lifted(ledger: Ledger) -> Case:
+    """A ``--no-requeue`` job, which we allowed to be requeued once, has started again by now; one
+    before it in the list has not.
+    """
+    case = Case(ledger)
+    case.slurm = Taken()
+    case.slurm.set_job(8, "CONFIGURING", nodes=("pub3",))
+    case.slurm.set_job(7, "CONFIGURING", requeue=False, nodes=GONE)
+    case.restarts = Requeues()
+    for job in sorted(case.slurm.jobs(), key=lambda job: -job.id):
+        case.restarts.expect(job, 0.0, job.nodes)
+        if not job.requeue:
+            requeue_setting.lift_until_it_runs(case.slurm, ledger, job, NOW)
+    case.slurm.set_job(7, "CONFIGURING", requeue=True, restarts=1, nodes=("pub2",))
+    return case
+
+
+def test_a_job_that_is_expected_again_during_a_pass_may_still_be_requeued(lifted: Case) -> None:
+    """Its second node is about to be powered down by force, which would fail the job."""
+    slurm = lifted.slurm
+    (again,) = [job for job in slurm.jobs() if job.id == 7]
+    assert isinstance(slurm, Taken)
+    slurm.meanwhile = lambda: lifted.restarts.expect(again, 1.0, ("pub2",))
+    slurm.set_job(8, "PENDING", restarts=1, start=NOW + 121, reason="BeginTime", nodes=())
+    lifted.tick()
+    assert slurm.calls["start_now"] == 1
+    assert _may_requeue(lifted)
+    assert lifted.ledger.requeues.lifted(), "it is put back later"
+    slurm.set_job(7, "RUNNING", requeue=True, restarts=2, nodes=("pub3",))
+    lifted.tick(2.0)
+    assert not _may_requeue(lifted), "after that requeue"
+    assert not lifted.ledger.requeues.lifted()
+
+
+def _may_requeue(case: Case) -> bool:
+    return next(job.requeue for job in case.slurm.jobs() if job.id == 7)
+
+
+def test_a_setting_that_was_put_back_meanwhile_is_the_users_own(lifted: Case) -> None:
+    """The job was listed while the setting was lifted, and is read once more."""
+    (listed,) = [job for job in lifted.slurm.jobs() if job.id == 7]
+    lifted.tick()
+    (fresh,) = [job for job in lifted.slurm.jobs() if job.id == 7]
+    assert (listed.requeue, fresh.requeue) == (True, False)
+    for job in (listed, fresh):
+        lifted.restarts.expect(job, 1.0, ("pub2",))
+    requeue_setting.lift_until_it_runs(lifted.slurm, lifted.ledger, fresh, NOW)
+    lifted.slurm.set_job(7, "RUNNING", requeue=True, restarts=2, nodes=("pub3",))
+    lifted.tick(2.0)
+    assert not _may_requeue(lifted)

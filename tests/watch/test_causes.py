@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from tempfile import mkdtemp
+
 import pytest
 
+from slurm_elastic.controller import holds
 from slurm_elastic.model.directive import Directive, Pause
 from slurm_elastic.model.exclusion import CAPACITY, COOL_DOWN, Exclusion
 from slurm_elastic.model.finding import Finding
-from slurm_elastic.policies.launch.exclusions import DENIED
+from slurm_elastic.policies.launch.exclusions import DENIED, until_told
 from slurm_elastic.watch import causes
+from tests.controller.world import World
 
 ORDERS = causes.orders(
     [Directive(word=Pause(scope=""), who="ann", since=1.0, starts=1.0, number=3)]
@@ -58,3 +63,19 @@ def test_a_cool_down_has_the_cause_of_what_it_covers(
 ) -> None:
     one = Exclusion(kind=COOL_DOWN, scope=scope, code=code, cause=words)
     assert causes.of_cool_down(one) == cause
+
+
+@pytest.mark.parametrize("words", ["no /scratch", 'the "GPU" has pending retirements; ' * 10])
+def test_a_long_sentence_is_the_same_cause_in_a_hold_and_in_its_cool_down(words: str) -> None:
+    """Slurm has the reason of a node cut, the hold's row has it whole."""
+    world = World(Path(mkdtemp()))
+    cause = f"the machine of pub1 did not register; its check failed: {' '.join(words.split())}"
+    cool = Exclusion(
+        kind=COOL_DOWN, scope="pub/*/*/*/burst", until=world.now + 60, code="BootFailed",
+        cause=cause,
+    )  # fmt: skip
+    why = f"pool burst cools down {until_told(cool.until, world.now)}: {cool.cause}"
+    holds.hold(world.site, world.site.pools["burst"], ["pub2"], why)
+    (row,) = world.ledger.exclusions.holds()
+    assert causes.of_hold(row, "pub", {}) == causes.of_cool_down(cool) == cause
+    world.close()

@@ -68,7 +68,7 @@ def _pool_holds(
         yield Release(node=node, hold=CAPACITY, reason=why)
     kept = [one for one in some if one.scope not in free]
     for one in kept:
-        yield Hold(node=one.scope, pool=pool.name, reason=kept[0].cause)
+        yield Hold(node=one.scope, pool=pool.name, reason=one.cause)
 
 
 def _may_start(node: SlurmNode | None, machines: set[str]) -> bool:
