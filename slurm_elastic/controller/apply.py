@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -23,6 +23,7 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.ending import terminate
 from slurm_elastic.controller.giving_back import power_down_and_requeue
 from slurm_elastic.controller.launch import LaunchOutcome, assign_addresses, launch, spec_of
+from slurm_elastic.controller.lost_nodes import by_reason, disclaim, fail_nodes
 from slurm_elastic.controller.provision import provision
 from slurm_elastic.controller.recycling import recycle
 from slurm_elastic.controller.snapshot import CORRELATION, all_nodes, capacity_holds, machines_of
@@ -31,15 +32,11 @@ from slurm_elastic.controller.steps import Jobs
 from slurm_elastic.model.cluster import Instance
 from slurm_elastic.model.memory import generation_order
 from slurm_elastic.model.protocols import Slurm
-from slurm_elastic.model.slurm import NOWHERE, SlurmNode
+from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies import actions
 from slurm_elastic.policies.actions import Action, NoteEnd, NoteMissing
-from slurm_elastic.policies.nodes.node_reasons import OUR_MARK
 from slurm_elastic.policies.nodes.node_state import (
     Phase,
-    is_anothers_address,
-    is_busy,
-    is_drained,
     phase,
 )
 from slurm_elastic.policies.repair.cluster import decide
@@ -115,8 +112,8 @@ class _Apply:
             actions.StartAgain: lambda some: starting.start_again(site, cloud, some),
             actions.RunsAgain: lambda some: starting.runs_again(site, some, seen),
             actions.EndStopped: lambda some: starting.end_stopped(site, cloud, some, CORRELATION),
-            actions.FailNode: lambda some: _fail_nodes(site, some),
-            actions.FailLost: lambda some: _fail_nodes(site, some, told=True),
+            actions.FailNode: lambda some: fail_nodes(site, some),
+            actions.FailLost: lambda some: fail_nodes(site, some, told=True),
             actions.GiveBack: self._give_back,
             actions.Recycle: lambda some: recycle(site, cloud, some, CORRELATION),
             actions.PowerDown: lambda some: self._change(some, node_updates.power_down),
@@ -134,7 +131,7 @@ class _Apply:
             ),
             actions.Release: self._release,
             actions.Hold: self._hold,
-            actions.Disclaim: lambda some: _disclaim(site, some),
+            actions.Disclaim: lambda some: disclaim(site, some),
             actions.Restore: lambda some: self._change(some, _return_to_service),
         }
 
@@ -309,7 +306,7 @@ class _Apply:
         self, some: Sequence[actions.OnNode], change: Callable[[Slurm, Sequence[str]], None]
     ) -> None:
         change(self._site.slurm, [a.node for a in some])
-        for why, nodes in _by_reason(some).items():
+        for why, nodes in by_reason(some).items():
             self._site.record(CORRELATION, some[0].kind, nodes, why)
 
     def _nodes_of(self, some: Sequence[actions.OnMachine]) -> dict[str, str]:
@@ -374,62 +371,6 @@ def _is_suspended(site: Site, row: Launch) -> bool:
         decided <= request.received and not set(row.nodes).isdisjoint(request.nodes)
         for request in list(site.suspends.values())
     )
-
-
-def _fail_nodes(site: Site, some: Sequence[actions.OnNode], *, told: bool = False) -> None:
-    """The machine is gone: DOWN has Slurm requeue the jobs now, not at SlurmdTimeout. ``told``: by
-    the cloud's word that it has ended.
-    """
-    view = site.slurm.nodes()
-    machines = [machine.instance for machine in site.ledger.machines.live()]
-    lost: dict[tuple[str, str | None], list[str]] = {}
-    for name in (a.node for a in some):
-        node = view.get(name)
-        if node is None:
-            continue
-        admins = is_drained(node) and not node.reason.startswith(OUR_MARK)
-        # One that an admin has drained stays drained: with no job on it there is nothing to do,
-        # and else it goes down for the admin's reason, which we never clear.
-        if phase(node) is Phase.UP and (is_busy(node) or not admins):
-            why = node.reason if admins else f"{OUR_MARK}lost: the machine is gone"
-            # The order to kill its jobs, which a node gets that goes DOWN, must reach no machine
-            # that has the address by now; one that may run still has to hear it.
-            nowhere = told or is_anothers_address(node, machines, view.values())
-            lost.setdefault((why, NOWHERE if nowhere else None), []).append(name)
-    nodes = {name for names in lost.values() for name in names}
-    if not nodes:
-        return
-    # Before they are set DOWN: a job that is requeued has no nodes any more.
-    jobs = [j for j in site.slurm.jobs() if not nodes.isdisjoint(j.nodes)]
-    for (why, address), names in lost.items():
-        node_updates.set_down(site.slurm, names, why, address=address)
-    log.warning("machines lost nodes=%s jobs=%s", compress(nodes), [j.id for j in jobs])
-    for job in jobs:
-        site.requeues.expect(job, site.monotonic(), nodes)
-    for why, names in _by_reason([a for a in some if a.node in nodes]).items():
-        hit = [f"job:{j.id}" for j in jobs if not set(names).isdisjoint(j.nodes)]
-        site.record(CORRELATION, "node-lost", [*names, *hit], why)
-
-
-def _disclaim(site: Site, some: Sequence[actions.OnNode]) -> None:
-    """By a list of jobs of this moment: one may wait for its node, which slurmctld powers up when
-    its ResumeRate allows. From DOWN the node goes back to the powered-down ones.
-    """
-    held = {node for job in site.slurm.jobs() if not job.has_ended for node in job.nodes}
-    unused = [a for a in some if a.node not in held]
-    if unused:
-        nodes = [a.node for a in unused]
-        node_updates.set_down(site.slurm, nodes, f"{OUR_MARK}allocated, and no job has it")
-    for why, names in _by_reason(unused).items():
-        site.record(CORRELATION, some[0].kind, names, why)
-
-
-def _by_reason(some: Iterable[actions.OnNode]) -> dict[str, list[str]]:
-    """The nodes of these actions by reason: people read of each node why it was done to it."""
-    nodes: dict[str, list[str]] = {}
-    for action in some:
-        nodes.setdefault(action.reason, []).append(action.node)
-    return nodes
 
 
 def _return_to_service(slurm: Slurm, nodes: Sequence[str]) -> None:
