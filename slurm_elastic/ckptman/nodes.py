@@ -17,7 +17,7 @@ from slurm_elastic.ckptman.see import Snapshot
 from slurm_elastic.ckptman.site import Site
 from slurm_elastic.model.cluster import Instance
 from slurm_elastic.model.slurm import NOWHERE, SlurmNode
-from slurm_elastic.policies.checkpoint.threat import Cause, Threat, is_false
+from slurm_elastic.policies.checkpoint.threat import LEAVING, Cause, Threat, is_false
 from slurm_elastic.policies.launch.exclusions import after_interruption
 from slurm_elastic.policies.nodes.node_reasons import NOTICE_MARK, OUR_MARK
 from slurm_elastic.policies.nodes.node_state import (
@@ -81,7 +81,7 @@ def _ours(threats: Sequence[Threat], node: SlurmNode, moving: Collection[str]) -
     and jobs are moved off for that. Plans of Slurm's and of administrators are theirs.
     """
     planned = node.name in moving or node.reason.startswith(MARK)
-    causes = {Cause.RECLAIM, Cause.PLANNED_END} if planned else {Cause.RECLAIM}
+    causes = LEAVING | {Cause.PLANNED_END} if planned else LEAVING
     return next((t for t in threats if t.cause in causes), None)
 
 

@@ -120,8 +120,8 @@ class DropDirectory:
     changes.
     """
 
-    def __init__(self, path: Path, *, create: bool = False) -> None:
-        self.name = f"notices in {path}"
+    def __init__(self, path: Path, name: str = "", *, create: bool = False) -> None:
+        self.name = name or f"notices in {path}"
         self._path = path
         self._staying: dict[str, tuple[int, int]] = {}
         if create:
@@ -188,7 +188,11 @@ def _file(path: Path, now: float) -> Told | None:
 
 
 def _notice(order: NoticeOrder, seen: float) -> Notice:
-    kind = NoticeKind.REBALANCE if order.rebalance else NoticeKind.INTERRUPTION
+    kind = NoticeKind.INTERRUPTION
+    if order.departure:
+        kind = NoticeKind.DEPARTURE
+    elif order.rebalance:
+        kind = NoticeKind.REBALANCE
     return Notice(
         instance="", node=order.node, kind=kind, seen=seen, deadline=order.deadline,
         reason=order.reason,

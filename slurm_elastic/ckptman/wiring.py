@@ -94,7 +94,10 @@ def open_pollers(site: Site, service: Service) -> list[Poller]:
     """One for each source of notices."""
     settings = site.config.checkpoint.notices
     sources: list[tuple[Source, float]] = [
-        (DropDirectory(site.config.state / DROPS, create=True), site.config.checkpoint.period)
+        (
+            DropDirectory(site.config.state / DROPS, "operators", create=True),
+            site.config.checkpoint.period,
+        )
     ]
     sources += [(CloudNotices(provider), settings.every) for provider in site.providers.values()]
     if settings.directory is not None:

@@ -101,7 +101,7 @@ class Departures:
         for node in step.press:
             if (one.number, node) not in self._noticed:
                 with contextlib.suppress(FileNotFoundError):  # nobody was ever there to save jobs
-                    drop(place, NoticeOrder(node=node, reason=told(one, now)), now)
+                    drop(place, NoticeOrder(node=node, reason=told(one, now), departure=True), now)
                 self._noticed[one.number, node] = now
         moves = self._moves()
         for job in jobs_on(site.slurm.jobs(), step.press):

@@ -257,10 +257,13 @@ class Lease(Struct, frozen=True, kw_only=True):
 
 
 class NoticeKind(StrEnum):
-    """The kinds of warnings that a cloud gives."""
+    """What a warning announces: the first two a cloud gives (or a person in its place), the third
+    comes of an operator's drain, replacement or migration.
+    """
 
     INTERRUPTION = "interruption"
     REBALANCE = "rebalance"
+    DEPARTURE = "departure"
 
 
 class Notice(Struct, frozen=True, kw_only=True):

@@ -24,7 +24,7 @@ from slurm_elastic.state.ckptstate.orders import (
         (SaveOrder(job=7), '{"kind":"save","job":7}'),
         (WithdrawOrder(node="n1"), '{"kind":"withdraw","node":"n1"}'),
         (NoticeOrder(node="n1", deadline=5.0, rebalance=True),
-         '{"kind":"notice","node":"n1","reason":"","deadline":5.0,"rebalance":true}'),
+         '{"kind":"notice","node":"n1","reason":"","deadline":5.0,"rebalance":true,"departure":false}'),
     ],
 )  # fmt: skip
 def test_an_order_is_one_file_that_is_there_whole(

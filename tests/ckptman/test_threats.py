@@ -382,6 +382,19 @@ def test_a_maintenance_that_is_put_off_has_a_job_saved_after_all(
     assert world.now >= world.slurm.reserved[0].start - DUMP - SLACK - LEAD, "not before its time"
 
 
+def test_a_drain_by_an_operator_moves_jobs_as_a_reclaim_does_and_bears_its_own_name(
+    world: CkptWorld,
+) -> None:
+    begins(world, 7)
+    (node,) = world.job(7).nodes
+    world.order("notice", node=node, reason="pool pub is drained by root", departure=True)
+    world.until(lambda: world.back(7, 1))
+    (move,) = world.migrations()
+    assert (move.cause, move.threatened) == (Cause.DEPARTURE, (node,))
+    assert move.image is not None
+    assert node not in world.job(7).nodes
+
+
 def test_a_failing_node_is_left_at_once(world: CkptWorld) -> None:
     begins(world, 7)
     (node,) = world.job(7).nodes

@@ -52,6 +52,7 @@ class Cause(StrEnum):
     PLANNED_END = "planned end"
     MAINTENANCE = "maintenance"
     DRAIN = "drain"
+    DEPARTURE = "departure"
     LIMIT = "limit"
     PREEMPTION = "preemption"
     UNSAVABLE = "unsavable"
@@ -64,7 +65,9 @@ OF_JOBS = frozenset({Cause.LIMIT, Cause.PREEMPTION})
 """They end the job and concern none of its nodes."""
 OF_SLURM = frozenset({Cause.MAINTENANCE, Cause.DRAIN, Cause.HEALTH})
 """The causes that Slurm's own nodes and reservations tell."""
-OF_MACHINES = frozenset({Cause.RECLAIM, Cause.REBALANCE, Cause.PLANNED_END})
+LEAVING = frozenset({Cause.RECLAIM, Cause.DEPARTURE})
+"""The machine goes, whatever its jobs are saved to by then."""
+OF_MACHINES = LEAVING | {Cause.REBALANCE, Cause.PLANNED_END}
 """The causes for which nodes may be drained and powered down: other drains are others'."""
 
 
@@ -124,13 +127,20 @@ def end_of(job: SlurmJob) -> float | None:
 # the sources
 
 
+_CAUSES = {
+    NoticeKind.INTERRUPTION: Cause.RECLAIM,
+    NoticeKind.REBALANCE: Cause.REBALANCE,
+    NoticeKind.DEPARTURE: Cause.DEPARTURE,
+}
+
+
 def of_notice(node: str, notice: Notice) -> Threat:
     """The threat of a cloud's notice, or of a person's."""
-    taken = notice.kind is NoticeKind.INTERRUPTION
+    cause = _CAUSES[notice.kind]
     return Threat(
         what=node,
-        cause=Cause.RECLAIM if taken else Cause.REBALANCE,
-        answer=Response.MOVE if taken else Response.SAVE,
+        cause=cause,
+        answer=Response.MOVE if cause in LEAVING else Response.SAVE,
         why=notice.reason or f"{notice.kind} notice",
         since=notice.seen,
         until=notice.deadline,

@@ -22,12 +22,15 @@ class Order(Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_
 
 
 class NoticeOrder(Order, frozen=True, kw_only=True, tag="notice"):
-    """A node is taken away at ``deadline`` (Unix time; None: not known)."""
+    """A node is taken away at ``deadline`` (Unix time; None: not known), or, with ``departure``,
+    leaves because an operator drains, replaces or migrates it.
+    """
 
     node: str
     reason: str = ""
     deadline: float | None = None
     rebalance: bool = False
+    departure: bool = False
 
 
 class WithdrawOrder(Order, frozen=True, kw_only=True, tag="withdraw"):

@@ -34,6 +34,8 @@ def taken(threat: ThreatView) -> str:
     """What becomes of its machine, and when."""
     if threat.kind == NoticeKind.REBALANCE:
         return f"may be taken away ({threat.kind})"
+    if threat.kind == NoticeKind.DEPARTURE:
+        return "leaves by an operator's order"
     when = "" if threat.left is None else f" in {brief(threat.left)}" if threat.left > 0 else " now"
     return f"is taken away{when} ({threat.kind})"
 
