@@ -215,7 +215,7 @@ class _Apply:
             # It passes, so the request stays in the spool (`PASSING`).
             raise NotLearntError(f"{unread}: not read yet, its machines may be in no count")
         if trouble:
-            trouble = f"not read since the start, what it has is not known: {trouble}"
+            trouble = f"its machines could not be listed, so it sells none: {trouble}"
         served = self._end_past(some)
         # A machine of ours may be left of a pool that is another cloud's by now: that one buys.
         mine = [a.node for a in some if self._snapshot.home(a.node) == cloud]

@@ -97,6 +97,10 @@ MISTAKES = {
         "Quota exceeded for instances: Requested 1, but already used 10 of 10 instances",
         "limit of 0 reached for VMS quota",
     ),
+    "no credentials": (
+        "aws: NoCredentialsError: Unable to locate credentials",
+        "its machines could not be listed, so it sells none: aws: Unable to locate credentials",
+    ),
     "expired credentials": (
         "AuthFailure: AWS was not able to validate the provided access credentials",
         "ExpiredToken: The security token included in the request is expired",
@@ -132,7 +136,7 @@ def test_a_slurmctld_that_does_not_answer_is_no_missing_route() -> None:
 
 
 def test_all_have_a_cause() -> None:
-    assert len(MISTAKES) == 13
+    assert len(MISTAKES) == 14
     assert set(MISTAKES) <= {cause.name for cause in CAUSES}
 
 

@@ -136,6 +136,13 @@ CAUSES: tuple[FirstMistake, ...] = (
         "set the clocks of head and machine by NTP (`chronyc tracking`, `slurm-elastic doctor`)",
     ),
     FirstMistake(
+        "no credentials",
+        r"NoCredentials|Unable to locate credentials|Auth plugin requires parameters"
+        r"|no credentials (?:were )?found|MissingRequiredOptions",
+        "give SlurmUser the cloud's credentials (docs/install.md says where each cloud looks); "
+        "`slurm-elastic doctor`",
+    ),
+    FirstMistake(
         "expired credentials",
         r"AuthFailure|ExpiredToken|UnrecognizedClient|InvalidClientTokenId|UnauthorizedOperation"
         r"|credentials|[Uu]nauthori[sz]ed|\b401\b|authentication required"

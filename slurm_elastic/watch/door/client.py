@@ -106,13 +106,14 @@ def _ask(config: Config, ask: Ask, part: Callable[[DoorAnswer], T | None]) -> T:
             document = _conversation(link, path, msgspec.json.encode(ask) + b"\n", config)
     except BlockingIOError as error:
         raise SlurmElasticError(
-            f"slurm-elasticd does not answer at {path} in {brief(PATIENCE)}; ask again in a while"
+            f"no news now: slurm-elasticd has not answered for {brief(PATIENCE)} ({path}). "
+            "Running jobs continue. Ask again in a minute"
         ) from error
     except OSError as error:
         raise SlurmElasticError(
-            f"slurm-elasticd does not answer at {path} ({error.strerror or error}): it is not "
-            f"running, or cannot serve users; {config.state} itself is for root and "
-            f"{config.slurm.user}"
+            f"no news now: slurm-elasticd does not run or cannot serve users "
+            f"({path}: {error.strerror or error}). Running jobs continue. "
+            "Tell the administrators: systemctl status slurm-elasticd"
         ) from error
     try:
         answer = msgspec.json.decode(document, type=DoorAnswer)
