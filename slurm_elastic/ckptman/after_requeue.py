@@ -17,6 +17,7 @@ from slurm_elastic.ckptman.site import Site
 from slurm_elastic.ckptman.steps import over, say, to
 from slurm_elastic.ckptman.verdicts import spot_nodes
 from slurm_elastic.model.slurm import ENDED, SlurmJob
+from slurm_elastic.model.slurm_words.rows import Actor, Fate
 from slurm_elastic.policies.checkpoint.threat import OF_MACHINES, Cause
 from slurm_elastic.policies.repair.requeue import may_hurry
 from slurm_elastic.state.ckptstate.facts import Migration, Step
@@ -27,15 +28,6 @@ UNKNOWN = 60.0
 """Seconds that a job may be missing from Slurm's list before that is believed."""
 MOST_HELP = 5
 """Times that a hold is taken off one requeued job: what comes back that often has another cause."""
-_WAITS = frozenset({"", "None", "Priority", "Resources", "BeginTime", "Dependency", "Cleaning",
-                    "QOSMaxCpuPerUserLimit", "JobArrayTaskLimit"})  # fmt: skip
-"""Reasons of a pending job that pass by themselves, or that its user has a hand in."""
-_USERS = frozenset({"JobHeldUser", "Dependency"})
-_HINTS = {
-    "JobHeldAdmin": "an administrator holds it, `scontrol release` lets it go on",
-    "JobHoldMaxRequeue": "Slurm holds it after too many failed starts, `scontrol release` lets it"
-    " go on",
-}
 
 
 def watch(site: Site, move: Migration, job: SlurmJob | None) -> Migration:
@@ -176,9 +168,9 @@ def _report(site: Site, move: Migration, job: SlurmJob) -> Migration:
     """A reason that may not pass by itself is told once."""
     reason, own = job.reason, _is_slurms_hold(job)
     late = job.begin > site.now()
-    if move.note == reason or (reason in _WAITS | _USERS and not late and not own):
+    if move.note == reason or (_is_ordinary(job) and not late and not own):
         return move
-    hint = _HINTS.get(reason, "its hold comes back" if own else "")
+    hint = "its hold comes back" if own else _hint(job)
     if late and not hint:
         hint = f"it may not begin for {brief(job.begin - site.now())}"
     text = f"it waits: {reason}{': ' if hint else ''}{hint}"
@@ -186,3 +178,19 @@ def _report(site: Site, move: Migration, job: SlurmJob) -> Migration:
     noted = replace(move, note=reason)
     site.state.put(noted)
     return noted
+
+
+def _is_ordinary(job: SlurmJob) -> bool:
+    """Whether the reason passes by itself, or the job's user has a hand in it."""
+    row = job.wait_reason.row
+    if job.is_held:
+        return row.actor is Actor.USER
+    return row.fate is Fate.STARTS and row.actor is not Actor.OPERATOR
+
+
+def _hint(job: SlurmJob) -> str:
+    """What somebody must do, if the job does not start by itself."""
+    reason = job.wait_reason
+    if reason.row.fate is Fate.STARTS:
+        return ""
+    return f"{reason.row.meaning}; do: {reason.advice(job.label)}"

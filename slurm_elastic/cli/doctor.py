@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
@@ -32,7 +33,16 @@ from slurm_elastic.providers.catalogues import completed
 from slurm_elastic.slurm.client.doctor_commands import ProbingCli
 from slurm_elastic.slurm.conf import plan
 from slurm_elastic.watch.causes import told_once
-from slurm_elastic.watch.doctor import auth, bursting, clouds, head, network, threats, two_heads
+from slurm_elastic.watch.doctor import (
+    auth,
+    bursting,
+    clouds,
+    head,
+    kept,
+    network,
+    threats,
+    two_heads,
+)
 
 _STYLES = {Level.OK: "green", Level.NOTE: "yellow", Level.WRONG: "bold red"}
 
@@ -45,12 +55,15 @@ class FindingsPart(Struct, frozen=True, kw_only=True):
 
 
 class Diagnosis(Struct, frozen=True, kw_only=True):
-    """The document of ``doctor --json``; ``wrong`` counts what has to be put right."""
+    """The document of ``doctor --json``; ``wrong`` counts what has to be put right, ``stuck`` the
+    jobs that do not start by themselves, though nobody holds them on purpose.
+    """
 
     at: float
     wrong: int
     parts: tuple[FindingsPart, ...]
     version: int = 1
+    stuck: int = 0
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -110,10 +123,12 @@ def diagnose(
 ) -> Diagnosis:
     """Look at everything; the clouds at the same time, as each may take its time-out."""
     parts = look_at_clouds(config)
+    keeps, stuck = kept.examine(config, slurm, now)
     findings = [
         *([environment] if environment else []),
         *head.state_directory(config),
         *head.slurm(config, slurm),  # before what the ledger remembers of it
+        *keeps,
         *head.budgets(config),
         *bursting.budgets_passed(config),
         *head.allowed_groups(config),
@@ -128,7 +143,7 @@ def diagnose(
     if isinstance(slurm, bursting.Probing) and _answers(findings):
         probes = tuple(bursting.probes(config, slurm))
         parts.append(FindingsPart(name="a job of one node", findings=probes))
-    return _diagnosis(parts, now)
+    return replace(_diagnosis(parts, now), stuck=stuck)
 
 
 def _both_heads(config: Config, now: float) -> Sequence[Finding]:
@@ -239,6 +254,9 @@ def _conclusion(diagnosis: Diagnosis) -> Text:
     if diagnosis.wrong:
         return Text(f"{counted(diagnosis.wrong, 'thing')} to put right.", style="bold red")
     notes = sum(f.level is Level.NOTE for part in diagnosis.parts for f in part.findings)
+    if diagnosis.stuck:
+        jobs = f"{counted(diagnosis.stuck, 'job')} cannot start without help"
+        return Text(f"{jobs}; {counted(notes, 'note')} to read.", style="yellow")
     if notes:
         return Text(f"Nothing is broken; {counted(notes, 'note')} to read.", style="yellow")
     return Text("All is well.", style="green")

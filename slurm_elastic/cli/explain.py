@@ -20,7 +20,7 @@ from slurm_elastic.cli.explain_text import LINES, Explanation, render, render_sh
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.machine_readable import write_json
 from slurm_elastic.cli.shortened import words
-from slurm_elastic.cli.status import gather
+from slurm_elastic.cli.status import gather, kept_of
 from slurm_elastic.cli.subjects import MOST, subjects
 from slurm_elastic.config import Config, PoolSettings, domain_pools
 from slurm_elastic.config.configfile import load
@@ -28,6 +28,7 @@ from slurm_elastic.config.document import shown
 from slurm_elastic.config.pool_rules import rules_of
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
+from slurm_elastic.model.slurm_words.rows import Fate
 from slurm_elastic.policies.policy_text import text_of
 from slurm_elastic.slurm.client.prompt import PromptCli
 from slurm_elastic.state.heartbeat import Mark, alive, process_exists, read_mark, told
@@ -35,6 +36,7 @@ from slurm_elastic.watch.door.client import chain_of
 from slurm_elastic.watch.door.questions import Chain, ChainAsk
 from slurm_elastic.watch.view import StatusView, status_view
 from slurm_elastic.watch.view.attention import START, machines, sentence
+from slurm_elastic.watch.view.kept import Waits, kept_views
 
 _JOB_NUMBER = re.compile(r"[0-9]{1,10}")
 
@@ -53,7 +55,8 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "subject",
         metavar="NODE|JOB|POOL|CLOUD",
         help=f"a node or a hostlist (at most {MOST} nodes); a job as Slurm's commands write it: "
-        "18, 18_3 (a task of an array), 18.batch (a step); a pool; a cloud, for all of its pools",
+        "18, 18_3 (a task of an array), 18+1 (a part of a heterogeneous job), 18.batch (a step); a "
+        "pool; a cloud, for all of its pools",
     )
     parser.add_argument(
         "--all", action="store_true", help="print every decision whole, however many there are"
@@ -158,7 +161,30 @@ def _explain_job(config: Config, slurm: Slurm, number: int) -> Explanation:
     found = _explanation(str(number), "job", told, chain)
     if job is None or not waits:
         return found
-    return structs.replace(found, verdicts=why_not.judge(config, slurm, job, chain, now))
+    keeps = kept_of(slurm, now)
+    return structs.replace(
+        found,
+        attention=_of_waiting(config, job, now),
+        verdicts=why_not.judge(config, job, chain, keeps),
+    )
+
+
+def _of_waiting(config: Config, job: SlurmJob, now: float) -> tuple[str, ...]:
+    """That a pending job does not start by itself, and what helps."""
+    wait = Waits(config, now).of(job)
+    if wait.fate is Fate.STARTS:
+        return ()
+    does = "can never start" if wait.fate is Fate.NEVER else "is held"
+    text = f"Job {job.label} {does}: {wait.text}"
+    return (f"{text}; do: {wait.command}" if wait.command else text,)
+
+
+def _of_node(config: Config, slurm: Slurm, name: str, now: float) -> tuple[str, ...]:
+    """Who keeps a node of ours from jobs or its machine up, and what ends that."""
+    views = kept_views(config, kept_of(slurm, now, names=[name]))
+    return tuple(
+        f"{one.text}; do: {one.do}" if one.do else one.text for one in views if one.kind != "job"
+    )
 
 
 def _explain_pool(config: Config, slurm: Slurm, name: str) -> Explanation:
@@ -203,9 +229,10 @@ def _explain_node(config: Config, slurm: Slurm, name: str, *, known: bool) -> Ex
     if not known and not chain.decisions:
         raise SlurmElasticError(
             f"nothing is known about {shown(name)}: it is neither a node of a configured pool nor "
-            "a pool, a cloud or the number of a job (18, 18_3, 18.batch)"
+            "a pool, a cloud or the number of a job (18, 18_3, 18+1, 18.batch)"
         )
-    return _explanation(name, "node", _node_now(slurm, name), chain)
+    found = _explanation(name, "node", _node_now(slurm, name), chain)
+    return structs.replace(found, attention=_of_node(config, slurm, name, time.time()))
 
 
 def _explanation(subject: str, about: str, now: str, chain: Chain) -> Explanation:
@@ -240,9 +267,9 @@ def _job_now(number: int, job: SlurmJob | None, ours: Collection[str]) -> str:
     where = f" on {compress(job.nodes)}" if job.nodes else ""
     if job.nodes and not job.has_ended and set(job.nodes).isdisjoint(ours):
         where += ", nodes of the site itself"
-    why = f" ({job.reason})" if job.reason not in ("", "None") else ""
+    why = "" if job.wait_reason.is_unseen else f" ({job.reason})"
     of = f" of {job.user}" if job.user else ""
-    return f"job {number}{of} is {' '.join(sorted(job.states))}{where}{why}"
+    return f"job {job.label}{of} is {' '.join(sorted(job.states))}{where}{why}"
 
 
 def _node_now(slurm: Slurm, name: str) -> str:

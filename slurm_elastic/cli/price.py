@@ -18,6 +18,7 @@ from slurm_elastic.cli import why_not
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.machine_readable import write_json
+from slurm_elastic.cli.status import kept_of
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
 from slurm_elastic.model.slurm import SlurmJob
@@ -193,7 +194,7 @@ def _require_partitions(config: Config, asked: Submission) -> None:
 
 def _barred(config: Config, slurm: PromptCli, job: SlurmJob, now: float) -> dict[str, str]:
     """By pool, what keeps such a job from it, as ``explain`` says it of one that waits."""
-    verdicts = why_not.judge(config, slurm, job, Chain(), now)
+    verdicts = why_not.judge(config, job, Chain(), kept_of(slurm, now))
     return {one.pool: one.reason for one in verdicts if one.predicate in BARS}
 
 

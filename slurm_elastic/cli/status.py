@@ -7,7 +7,7 @@ import contextlib
 import gc
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -170,7 +170,24 @@ def gather(config: Config, slurm: Slurm, now: float) -> Facts:
         return replace(facts, slurm_error=str(error))
     if not nodes and "nodes" not in facts.private:  # no cluster has none
         return replace(facts, slurm_error=NO_NODE)
-    return replace(facts, nodes=nodes, jobs=jobs)
+    return _with_kept(replace(facts, nodes=nodes, jobs=jobs), slurm)
+
+
+def kept_of(slurm: Slurm, now: float, names: Sequence[str] | None = None) -> Facts:
+    """What Slurm keeps from jobs, of nodes of these ``names``; empty if it does not answer."""
+    facts = Facts(now=now)
+    with contextlib.suppress(SlurmError):
+        facts = replace(facts, nodes=slurm.nodes(names))
+    return _with_kept(facts, slurm)
+
+
+def _with_kept(facts: Facts, slurm: Slurm) -> Facts:
+    with contextlib.suppress(SlurmError):
+        return replace(
+            facts, reservations=slurm.reservations(), partition_states=slurm.partition_states(),
+            suspend_exclusions=slurm.suspend_exclusions(),
+        )  # fmt: skip
+    return facts
 
 
 def _page(view: StatusView, console: Console, screen: Screen) -> None:

@@ -106,7 +106,7 @@ def _chosen(
 
 
 def _jobs(jobs: Sequence[JobView]) -> Text:
-    shown = [f"{job.id} {job.user}".rstrip() for job in jobs[:_JOBS_SHOWN]]
+    shown = [f"{job.label or job.id} {job.user}".rstrip() for job in jobs[:_JOBS_SHOWN]]
     if len(jobs) > _JOBS_SHOWN:
         shown.append(f"and {len(jobs) - _JOBS_SHOWN} more")
     return words(", ".join(shown))

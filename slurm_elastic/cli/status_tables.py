@@ -25,6 +25,7 @@ from slurm_elastic.policies.launch.grouping import braces
 from slurm_elastic.watch.view.attention import (
     clouds,
     end_only,
+    kept,
     of_directive,
     paused,
     payer,
@@ -102,7 +103,7 @@ def _blocks(view: StatusView, width: int, screen: Screen) -> Iterable[Renderable
     if view.site and not view.ledger_error:
         services = Group(services, _summary(view.site, view))
     yield services
-    yield from _alarms(view)
+    yield from _alarms(view, top)
     if view.checkpoints:
         ckpt = view.checkpoints
         yield from threatened(replace(ckpt, moves=ckpt.moves[:top], unsavable=ckpt.unsavable[:top]))
@@ -150,12 +151,14 @@ def _saves(view: CheckpointsView, top: int | None) -> Iterable[RenderableType]:
         yield Text("more of them: slurm-elastic ckpt list", style=_DIM)
 
 
-def _alarms(view: StatusView) -> Iterable[Text]:
+def _alarms(view: StatusView, top: int | None) -> Iterable[RenderableType]:
     """Above the tables: somebody has to do something, or sees a part only."""
     if view.private:
         yield Text(private_note(view.private), style=_WARN)
     told = (*unread(view), *clouds(view), *map(paused, view.breakers), *stopped(view.budgets))
     yield from map(_told, told)
+    if rows := tuple(kept(view)):
+        yield with_rest(Group(*map(_told, rows[:top])), more(rows, top))
 
 
 def _told(one: Told) -> Text:

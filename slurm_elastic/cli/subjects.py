@@ -13,12 +13,14 @@ from slurm_elastic.model.protocols import Slurm
 MOST = 16  # nodes that are explained at once
 _STEP = re.compile(r"(?P<job>[0-9]{1,10}(_[0-9]{1,10})?)\.(batch|extern|interactive|[0-9]{1,10})")
 _TASK = re.compile(r"(?P<array>[0-9]{1,10})_(?P<task>[0-9]{1,10})")
+_PART = re.compile(r"(?P<job>[0-9]{1,10})\+(?P<offset>[0-9]{1,4})")
 _LIST = re.compile(r"[A-Za-z0-9_.,\[\]-]*[,\[][A-Za-z0-9_.,\[\]-]*")
 
 
 def subjects(config: Config, slurm: Slurm, text: str) -> tuple[str, ...]:
     """The nodes, jobs and pools that ``text`` means: one as it is, a hostlist's nodes, a cloud's
-    pools, the job of a step (``18.batch``), the number of an array's task (``18_3``).
+    pools, the job of a step (``18.batch``), the number of an array's task (``18_3``) or of a part
+    of a heterogeneous job (``18+1``).
     """
     ours = {node for pool in domain_pools(config, expand) for node in pool.nodes}
     if text in ours or any(text == pool.name for pool in config.pools):
@@ -29,6 +31,9 @@ def subjects(config: Config, slurm: Slurm, text: str) -> tuple[str, ...]:
         text = step["job"]
     if task := _TASK.fullmatch(text):
         return (_task(slurm, int(task["array"]), int(task["task"])),)
+    if part := _PART.fullmatch(text):
+        # Slurm gives the parts of a heterogeneous job numbers in a row.
+        return (str(int(part["job"]) + int(part["offset"])),)
     return _nodes(text) if _LIST.fullmatch(text) else (text,)
 
 

@@ -6,51 +6,52 @@ import contextlib
 import grp
 import os
 import pwd
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from slurm_elastic.base.errors import ConfigError, SlurmError
+from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.cli.shortened import words
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.model.cluster import Location
-from slurm_elastic.model.protocols import Slurm
-from slurm_elastic.model.slurm import SlurmJob, SlurmNode
+from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.launch.grouping import shortened
 from slurm_elastic.policies.launch.verdict import Asker, PoolCase, Verdict, grouped, verdicts
 from slurm_elastic.slurm.client.site import read_site
 from slurm_elastic.slurm.client.siteconf import SiteConf
 from slurm_elastic.slurm.hooks import submit_filter
 from slurm_elastic.watch.door.questions import Chain
+from slurm_elastic.watch.view.kept import kept_partitions, reserved_nodes
+from slurm_elastic.watch.view.rows import Facts
 
 ROWS = 8  # reasons that are shown where not all lines are asked for
 LONGEST = 170  # characters of a reason then
 _NARROW = 20
 
 
-def judge(
-    config: Config, slurm: Slurm, job: SlurmJob, chain: Chain, now: float
-) -> tuple[Verdict, ...]:
-    """By what Slurm, slurm.conf and the ledger tell; what cannot be read speaks against nothing."""
+def judge(config: Config, job: SlurmJob, chain: Chain, facts: Facts) -> tuple[Verdict, ...]:
+    """By what Slurm (``facts``), slurm.conf and the ledger tell; what cannot be read speaks against
+    nothing.
+    """
     site = site_of(config)
     asker = Asker(
         job=job,
-        now=now,
+        now=facts.now,
         groups=_groups(job),
         default=default_partition(site),
         ours=frozenset(cloud.partition_name for cloud in config.clouds),
         drain_terms=config.slurm.drain_terms,
     )
-    return verdicts(asker, list(_cases(config, site, _nodes(slurm), chain)))
+    return verdicts(asker, list(_cases(config, site, facts, chain)))
 
 
-def _cases(
-    config: Config, site: SiteConf | None, nodes: Mapping[str, SlurmNode], chain: Chain
-) -> Iterator[PoolCase]:
+def _cases(config: Config, site: SiteConf | None, facts: Facts, chain: Chain) -> Iterator[PoolCase]:
+    nodes = facts.nodes or {}
+    shut = {one.names: f"{one.text}; do: {one.do}" for one in kept_partitions(config, facts)}
     bars = {bar.pool: bar.reason for bar in chain.bars}
     patience = submit_filter.client_patience(site)
     unlisted = submit_filter.trouble(Path(config.slurm.conf))
@@ -72,6 +73,8 @@ def _cases(
             nodes=own or None,
             bar=chain.end_only or account or bars.get(pool.name, ""),
             unlisted=unlisted,
+            shut=shut.get(cloud.partition_name, ""),
+            reserved=reserved_nodes(facts.reservations, pool.nodes, facts.now),
         )
 
 
@@ -98,12 +101,6 @@ def _groups(job: SlurmJob) -> frozenset[str] | None:
         )
     except (KeyError, OSError):
         return None
-
-
-def _nodes(slurm: Slurm) -> Mapping[str, SlurmNode]:
-    with contextlib.suppress(SlurmError):
-        return slurm.nodes()
-    return {}
 
 
 def show(found: tuple[Verdict, ...], console: Console, rows: int | None = None) -> None:

@@ -127,6 +127,6 @@ def _move(site: Site, job: SlurmJob, partition: str) -> str:
 def _hold(site: Site, job: SlurmJob) -> str:
     """Hold it and say so."""
     # Slurm would make an administrator's hold one that its user may end.
-    if not job.reason.startswith("JobHeld"):
+    if not job.is_held:
         site.slurm.hold(job.id)
     return f"it is held; once that is changed: scontrol release {job.label}"

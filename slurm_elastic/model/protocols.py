@@ -10,7 +10,7 @@ from slurm_elastic.model.boot_image import CloudImage, ImageFile
 from slurm_elastic.model.checkpoint import Image, JobRun, Origin
 from slurm_elastic.model.cluster import Instance, LaunchSpec, NodeRequest, Notice, Offer, Pool
 from slurm_elastic.model.finding import Finding
-from slurm_elastic.model.slurm import Reservation, SlurmJob, SlurmNode
+from slurm_elastic.model.slurm import Reservation, SlurmJob, SlurmNode, SuspendExclusions
 
 RankingKey = Callable[[NodeRequest, Offer], float]
 """Smaller ranks first; a ranking is a list of names of such keys, compared as a tuple."""
@@ -316,6 +316,14 @@ class Slurm(Protocol):
 
     def free_licenses(self) -> Mapping[str, int]:
         """The licences that no job uses and no reservation keeps, by name. One command."""
+        ...
+
+    def partition_states(self) -> Mapping[str, str]:
+        """UP, DOWN, DRAIN or INACTIVE by partition. One command."""
+        ...
+
+    def suspend_exclusions(self) -> SuspendExclusions:
+        """What slurm.conf keeps from being powered down (SuspendExc*). One command."""
         ...
 
     def tell(self, job: int, line: str) -> None:

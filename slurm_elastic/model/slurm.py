@@ -31,7 +31,8 @@ class SlurmNode(Struct, frozen=True, kw_only=True, gc=False):
 
     Flags are spelled as in ``sinfo --json`` (``CLOUD POWERED_DOWN POWERING_DOWN POWERING_UP
     POWER_DOWN POWER_UP DRAIN NOT_RESPONDING ...``; src/common/slurm_protocol_defs.c). ``port`` is
-    its slurmd's, 0 where that is not known: one host may be several nodes.
+    its slurmd's, 0 where that is not known: one host may be several nodes. ``reason_at`` is when
+    ``reason_user`` gave the reason (Unix time).
     """
 
     name: str
@@ -47,12 +48,14 @@ class SlurmNode(Struct, frozen=True, kw_only=True, gc=False):
     boot_time: float = 0.0
     weight: int = 0
     comment: str = ""
+    reason_at: float = 0.0
 
 
 class Reservation(Struct, frozen=True, kw_only=True):
     """Nodes that Slurm keeps for something from ``start`` to ``end`` (Unix time). ``flags`` in
     upper case, MAINT among them for a maintenance. If ``is_partial``, Slurm keeps only some cores
-    of the nodes, and other jobs may use the others.
+    of the nodes, and other jobs may use the others. ``owners`` are the users and accounts that may
+    use it.
     """
 
     name: str
@@ -61,6 +64,17 @@ class Reservation(Struct, frozen=True, kw_only=True):
     nodes: tuple[str, ...] = ()
     flags: frozenset[str] = frozenset()
     is_partial: bool = False
+    owners: tuple[str, ...] = ()
+
+
+class SuspendExclusions(Struct, frozen=True, kw_only=True):
+    """What slurm.conf keeps from being powered down: SuspendExcNodes, of some of which only a
+    number stays up, SuspendExcParts, and SuspendExcStates in upper case.
+    """
+
+    nodes: tuple[str, ...] = ()
+    partitions: tuple[str, ...] = ()
+    states: tuple[str, ...] = ()
 
 
 class SlurmJob(Struct, frozen=True, kw_only=True, gc=False):

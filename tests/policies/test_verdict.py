@@ -12,6 +12,7 @@ from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.launch.verdict import (
     Asker,
     PoolCase,
+    ReservedNodes,
     Verdict,
     could_run,
     grouped,
@@ -369,6 +370,49 @@ def test_a_job_of_two_pools_could_do_with_all_nodes_of_each() -> None:
     busy = replace(CASE, nodes=nodes(BUSY, OFF, OFF, OFF))
     asker = replace(ASKER, job=changed(node_count=6))
     assert [v.predicate for v in verdicts(asker, [busy, mate])] == ["in use", "slurm"]
+
+
+# reservations and partitions
+
+FUT = ReservedNodes(
+    name="fut", nodes=frozenset({"g1", "g2", "g3"}), start=1240.0, end=2440.0,
+    text="reservation fut (root, maintenance) will have g[1-3]",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("job", "words"),
+    [
+        (changed(limit=480, node_count=2), FUT.text + "; the job has a limit of 8m, sbatch -t 4"
+         " fits before; do: scontrol update jobid=7 timelimit=4"),
+        (changed(limit=480, node_count=1), None),  # g4 is free
+        (changed(limit=240, node_count=2), None),  # it ends before
+        (changed(limit=480, node_count=2, reservation="fut"), None),
+        (changed(limit=None, node_count=2), FUT.text + "; the job has no limit, sbatch -t 4"
+         " fits before; do: scontrol update jobid=7 timelimit=4"),
+    ],
+)  # fmt: skip
+def test_a_reservation_in_the_way_is_told_with_what_fits_before(
+    job: SlurmJob, words: str | None
+) -> None:
+    asker = replace(ASKER, job=job, now=1000.0)
+    (found,) = verdicts(asker, [replace(CASE, max_time=None, reserved=(FUT,))])
+    if words is None:
+        assert found.predicate != "reserved"
+    else:
+        assert (found.predicate, found.reason) == ("reserved", words)
+
+
+def test_a_reservation_that_has_begun_leaves_no_time() -> None:
+    asker = replace(ASKER, job=changed(limit=480, node_count=2), now=1300.0)
+    (found,) = verdicts(asker, [replace(CASE, reserved=(FUT,))])
+    assert (found.predicate, found.reason) == ("reserved", FUT.text)
+
+
+def test_a_partition_that_starts_nothing_is_told() -> None:
+    shut = "partition burst is INACTIVE; do: scontrol update partitionname=burst state=up"
+    (found,) = verdicts(ASKER, [replace(CASE, shut=shut)])
+    assert (found.predicate, found.reason) == ("partition state", shut)
 
 
 # what Slurm says

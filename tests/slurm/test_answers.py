@@ -267,3 +267,44 @@ def test_a_reservation_of_some_cores_is_partial() -> None:
     line = "ReservationName=r StartTime=2026-11-28T04:30:09 EndTime=2026-11-28T04:50:09 Nodes=pub1"
     whole, part = answers.reservations(f"{line} CoreCnt=2\n{line} NodeName=pub1 CoreIDs=0\n")
     assert (whole.is_partial, part.is_partial) == (False, True)
+
+
+PARTITIONS = """\
+PartitionName=batch AllowGroups=ALL Default=YES Nodes=st1 State=UP TotalCPUs=2 TotalNodes=1
+PartitionName=aws AllowGroups=nogroup,root Nodes=pub[1-6] State=INACTIVE TotalCPUs=12
+"""
+CONFIG = """\
+SuspendExcNodes         = pub[1-2]:1,st1
+SuspendExcParts         = batch
+SuspendExcStates        = (null)
+SuspendProgram          = /bin/true
+"""
+RESERVATION = (
+    "ReservationName=fut StartTime=2026-11-28T04:39:36 EndTime=2026-11-28T04:59:36 Nodes=pub[1-4]"
+    " Flags=MAINT,SPEC_NODES Users=root,ann Groups=(null) Accounts=physics State=INACTIVE\n"
+)
+
+
+def test_states_of_partitions() -> None:
+    assert answers.partition_states(PARTITIONS) == {"batch": "UP", "aws": "INACTIVE"}
+
+
+def test_what_slurm_conf_keeps_from_power_saving() -> None:
+    found = answers.suspend_exclusions(CONFIG)
+    assert (found.nodes, found.partitions, found.states) == (
+        ("pub1", "pub2", "st1"),
+        ("batch",),
+        (),
+    )
+    nothing = answers.suspend_exclusions("SuspendExcNodes = (null)\nSuspendExcParts = (null)\n")
+    assert (nothing.nodes, nothing.partitions, nothing.states) == ((), (), ())
+
+
+def test_who_may_use_a_reservation() -> None:
+    (found,) = answers.reservations(RESERVATION)
+    assert (found.name, found.owners) == ("fut", ("root", "ann", "physics"))
+
+
+def test_when_a_reason_was_given() -> None:
+    assert node_of(OLD_NODE | {"reason_changed_at": 1795840535}).reason_at == 1795840535
+    assert node_of(NEW_NODE | {"reason_changed_at": num(1795840535)}).reason_at == 1795840535

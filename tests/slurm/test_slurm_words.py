@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from pathlib import Path
 
 import pytest
 
+import slurm_elastic
 from slurm_elastic.model.slurm import SlurmJob
-from slurm_elastic.model.slurm_words import job_states
+from slurm_elastic.model.slurm_words import job_states, node_states, partition_states
 from slurm_elastic.model.slurm_words.pending_reasons import REASONS, UNKNOWN, reason_of, row_of
-from slurm_elastic.model.slurm_words.rows import Outlook
+from slurm_elastic.model.slurm_words.rows import Fate
 from slurm_elastic.policies.launch.waiting import is_counted, sentence
 
+PACKAGE = Path(slurm_elastic.__file__).parent
 WORDS: dict[str, dict[str, list[str]]] = json.loads(
     (Path(__file__).parents[1] / "data" / "slurm-words.json").read_text()
 )
@@ -48,6 +51,36 @@ def test_every_state_and_flag_of_a_job_has_one_row(release: str) -> None:
     assert len(rows) == len(set(rows))
 
 
+@RELEASES
+def test_every_state_and_flag_of_a_node_has_one_row(release: str) -> None:
+    words = {*WORDS[release]["node_base_states"], *WORDS[release]["node_flags"]}
+    rows = [row.name for row in node_states.NODE_STATES]
+    assert words <= set(rows)
+    assert len(rows) == len(set(rows))
+    assert {word for word in words if node_states.row_of(word) is None} == set()
+
+
+@RELEASES
+def test_every_state_of_a_partition_has_a_row(release: str) -> None:
+    rows = {row.name for row in partition_states.PARTITION_STATES}
+    assert rows == set(WORDS[release]["partition_states"])
+
+
+def test_only_the_tables_name_reasons_and_texts_of_slurm() -> None:
+    """In the syntax trees: another list of reasons would not know the words of all releases."""
+    words = {w for r in WORDS.values() for w in (*r["job_reasons"], *r["state_desc_texts"])}
+    # Words that mean something else elsewhere, too.
+    words -= {"None", "Priority", "Resources", "Reservation", "Dependency", "Prolog", "Licenses",
+              "TimeLimit"}  # fmt: skip
+    found = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if "slurm_words" not in path.parts and not path.name.startswith("fake"):
+            tree = ast.parse(path.read_text())
+            literals = (n.value for n in ast.walk(tree) if isinstance(n, ast.Constant))
+            found += [f"{path.name}: {word}" for word in literals if word in words]
+    assert found == []
+
+
 def test_a_word_of_a_later_release_is_counted_and_shown() -> None:
     assert row_of("MoonPhase") is UNKNOWN
     assert sentence(pending("MoonPhase")) == "MoonPhase: see squeue(1), JOB REASON CODES"
@@ -78,24 +111,24 @@ def test_no_held_job_is_counted_whatever_slurm_calls_its_hold(
 
 
 @pytest.mark.parametrize(
-    ("reason", "outlook", "counted"),
+    ("reason", "fate", "counted"),
     [
-        ("Priority", Outlook.STARTS, True), ("Resources", Outlook.STARTS, True),
-        ("ReqNodeNotAvail, UnavailableNodes:pub[1-5]", Outlook.STARTS, True),
-        ("ReqNodeNotAvail, Reserved for maintenance", Outlook.STARTS, True),
-        (DRAINED, Outlook.STARTS, True),
-        ("Licenses", Outlook.STARTS, False), ("QOSMaxCpuPerUserLimit", Outlook.STARTS, False),
-        ("AssocGrpCpuLimit", Outlook.STARTS, False), ("QOSGrpNodeLimit", Outlook.STARTS, False),
-        ("Job is at or exceeds QOS x's group wall limit of 1 with 2", Outlook.STARTS, False),
-        ("AssocMaxCpuPerJobLimit", Outlook.NEVER, False), ("QOSMinGRES", Outlook.NEVER, False),
-        ("PartitionTimeLimit", Outlook.NEVER, False), ("BadConstraints", Outlook.NEVER, False),
-        ("PartitionInactive", Outlook.STARTS, False), ("NonZeroExitCode", Outlook.STARTS, False),
-        ("MaxPoweredUpNodes", Outlook.STARTS, False),
+        ("Priority", Fate.STARTS, True), ("Resources", Fate.STARTS, True),
+        ("ReqNodeNotAvail, UnavailableNodes:pub[1-5]", Fate.STARTS, True),
+        ("ReqNodeNotAvail, Reserved for maintenance", Fate.STARTS, True),
+        (DRAINED, Fate.STARTS, True),
+        ("Licenses", Fate.STARTS, False), ("QOSMaxCpuPerUserLimit", Fate.STARTS, False),
+        ("AssocGrpCpuLimit", Fate.STARTS, False), ("QOSGrpNodeLimit", Fate.STARTS, False),
+        ("Job is at or exceeds QOS x's group wall limit of 1 with 2", Fate.STARTS, False),
+        ("AssocMaxCpuPerJobLimit", Fate.NEVER, False), ("QOSMinGRES", Fate.NEVER, False),
+        ("PartitionTimeLimit", Fate.NEVER, False), ("BadConstraints", Fate.NEVER, False),
+        ("PartitionInactive", Fate.STARTS, False), ("NonZeroExitCode", Fate.STARTS, False),
+        ("MaxPoweredUpNodes", Fate.STARTS, False),
     ],
 )  # fmt: skip
-def test_what_becomes_of_a_job(reason: str, outlook: Outlook, counted: bool) -> None:
+def test_what_becomes_of_a_job(reason: str, fate: Fate, counted: bool) -> None:
     job = pending(reason)
-    assert job.wait_reason.row.outlook is outlook
+    assert job.wait_reason.row.fate is fate
     assert is_counted(job, 0.0) is counted
 
 
@@ -104,5 +137,5 @@ def test_an_administrators_hold_keeps_the_words_of_the_failed_launch() -> None:
 
 
 def test_a_job_that_can_never_start_has_an_advice() -> None:
-    lacking = [r.pattern for r in REASONS if r.outlook is not Outlook.STARTS and not r.advice]
+    lacking = [r.pattern for r in REASONS if r.fate is not Fate.STARTS and not r.advice]
     assert lacking == []

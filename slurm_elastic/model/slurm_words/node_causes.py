@@ -28,6 +28,8 @@ class NodeTrouble(Struct, frozen=True):
     remedy: Callable[[re.Match[str]], str]
 
 
+GIVEN_UP = ("ResumeTimeout reached", "Not responding")
+"""How slurmctld's reasons begin for a node that it sets DOWN because no machine answers there."""
 ROUND = 100
 """MiB to which a value of ``real_memory`` is rounded down, as one machine reports a little less
 than the next.

@@ -12,7 +12,7 @@ import re
 
 from msgspec import Struct
 
-from slurm_elastic.model.slurm_words.rows import Actor, Outlook, ReasonRow
+from slurm_elastic.model.slurm_words.rows import Actor, Fate, ReasonRow
 
 _RELEASE = "scontrol release {job}"
 _WHAT = r"(?:BB|Billing|C[Pp][Uu]|Energy|GRES|License|Mem|Memory|Node|Unknown)"
@@ -25,32 +25,44 @@ def _passes(
 ) -> ReasonRow:  # fmt: skip
     """A reason that ends by itself; ``actor`` may end it earlier."""
     return ReasonRow(
-        pattern=pattern, outlook=Outlook.STARTS, actor=actor, meaning=meaning, advice=advice,
+        pattern=pattern, fate=Fate.STARTS, actor=actor, meaning=meaning, advice=advice,
         is_counted=counted, is_refusal=refusal,
     )  # fmt: skip
 
 
 def _held(
-    pattern: str, actor: Actor, meaning: str, advice: str = _RELEASE, *, may_free: bool = False
+    pattern: str,
+    actor: Actor,
+    meaning: str,
+    advice: str = _RELEASE,
+    *,
+    may_free: bool = False,
+    persons: bool = False,
 ) -> ReasonRow:
     return ReasonRow(
-        pattern=pattern, outlook=Outlook.HELD, actor=actor, meaning=meaning, advice=advice,
-        may_free=may_free,
+        pattern=pattern, fate=Fate.HELD, actor=actor, meaning=meaning, advice=advice,
+        may_free=may_free, is_persons=persons,
     )  # fmt: skip
 
 
 def _never(
-    pattern: str, meaning: str, advice: str, *, may_free: bool = False, refusal: bool = False
+    pattern: str,
+    meaning: str,
+    advice: str,
+    *,
+    may_free: bool = False,
+    refusal: bool = False,
+    partition: bool = False,
 ) -> ReasonRow:
     return ReasonRow(
-        pattern=pattern, outlook=Outlook.NEVER, actor=Actor.USER, meaning=meaning, advice=advice,
-        may_free=may_free, is_refusal=refusal,
+        pattern=pattern, fate=Fate.NEVER, actor=Actor.USER, meaning=meaning, advice=advice,
+        may_free=may_free, is_refusal=refusal, is_of_partition=partition,
     )  # fmt: skip
 
 
 def _leftover(pattern: str, meaning: str) -> ReasonRow:
     return ReasonRow(
-        pattern=pattern, outlook=Outlook.STARTS, actor=Actor.SLURM, meaning=meaning,
+        pattern=pattern, fate=Fate.STARTS, actor=Actor.SLURM, meaning=meaning,
         is_leftover=True,
     )  # fmt: skip
 
@@ -66,7 +78,8 @@ _QUEUE = (
     _passes(r"ReqNodeNotAvail,? ?", "a node that it needs is not available", counted=True),
     _passes(
         r"(?:ReqNodeNotAvail, ?)?(?:UnavailableNodes|Reserved nodes):(?P<nodes>.*)",
-        "a node that it needs is not available", counted=True,
+        "a node that it needs is not available", counted=True, actor=Actor.OPERATOR,
+        advice="sinfo -R",
     ),
     _passes(
         r"ReqNodeNotAvail, Reserved for maintenance",
@@ -78,10 +91,9 @@ _QUEUE = (
         "nodes that it needs may be reserved for another job", counted=True,
     ),
     _passes(
-        r"Nodes required for job are DOWN, DRAINED.* or reserved for jobs in higher priority"
-        r" partitions",
+        r"Nodes required for job are DOWN.*",
         "its nodes are down, drained, or kept for jobs of partitions with a higher priority",
-        counted=True,
+        counted=True, actor=Actor.OPERATOR, advice="sinfo -R",
     ),
     _passes(
         "NodeDown", "a node that it needs is down", actor=Actor.OPERATOR, advice="sinfo -R",
@@ -117,19 +129,20 @@ _PARTITIONS = (
     ),
     _never(
         "PartitionConfig", "its partition has not what it asks for",
-        "scontrol update jobid={job} partition=PARTITION",
+        "scontrol update jobid={job} partition=PARTITION", partition=True,
     ),
     _never(
         "PartitionNodeLimit", "it asks for more nodes than the partition allows",
-        "scontrol update jobid={job} numnodes=N",
+        "scontrol update jobid={job} numnodes=N", partition=True,
     ),
     _never(
         "PartitionTimeLimit", "its time limit is over the partition's",
-        "scontrol update jobid={job} timelimit=MINUTES",
+        "scontrol update jobid={job} timelimit=MINUTES", partition=True,
     ),
     _never(
         "AccountNotAllowed", "its account may not use the partition",
         "scontrol update jobid={job} partition=PARTITION", refusal=True,
+        partition=True,
     ),
 )  # fmt: skip
 _REQUESTS = (
@@ -168,17 +181,17 @@ _REQUESTS = (
         "its burst buffer request failed", "scancel {job}, and correct its #BB or #DW lines",
     ),
 )  # fmt: skip
-_BY_ADMIN = _held("JobHeldAdmin", Actor.OPERATOR, "an admin holds it")
+_BY_ADMIN = _held("JobHeldAdmin", Actor.OPERATOR, "an admin holds it", persons=True)
 _HOLDS = (
     _BY_ADMIN,
-    _held("JobHeldUser", Actor.USER, "it is held by its user (scontrol release)"),
+    _held("JobHeldUser", Actor.USER, "it is held by its user (scontrol release)", persons=True),
     _held(
         "JobHoldMaxRequeue", Actor.OPERATOR,
         "it was requeued too often, and is held (scontrol release)",
     ),
     _held(
         "job requeued in held state", Actor.USER,
-        "it was put back into the queue and is held (scontrol requeuehold)",
+        "it was put back into the queue and is held (scontrol requeuehold)", persons=True,
     ),
     _held(
         "job requeued in special exit state", Actor.USER,
@@ -264,7 +277,7 @@ _LIMITS = (
     ),
     _never(
         "QOSNotAllowed", "its QOS may not use the partition",
-        "scontrol update jobid={job} qos=QOS", refusal=True,
+        "scontrol update jobid={job} qos=QOS", refusal=True, partition=True,
     ),
     _passes(
         "QOSUsageThreshold", "its account has used too much for its QOS", actor=Actor.SITE,
@@ -288,7 +301,7 @@ class Reason(Struct, frozen=True, kw_only=True):
 
     @property
     def is_held(self) -> bool:
-        return self.row.outlook is Outlook.HELD
+        return self.row.fate is Fate.HELD
 
     @property
     def is_by_admin(self) -> bool:

@@ -17,7 +17,7 @@ class Actor(Enum):
     SLURM_ELASTIC = "slurm-elastic"
 
 
-class Outlook(Enum):
+class Fate(Enum):
     """What becomes of a pending job if nobody does anything."""
 
     STARTS = "starts by itself"
@@ -32,12 +32,13 @@ class ReasonRow(Struct, frozen=True, kw_only=True):
     command that helps; both may name the pattern's groups, and ``advice`` the ``{job}``.
     ``is_counted``: a new machine may start the job, so growth policies and forecasts count it.
     ``is_leftover``: the reason is that of the job's last run until Slurm's next look at the queue.
-    ``is_refusal``: Slurm does not let the job's account or QOS in.
+    ``is_refusal``: Slurm does not let the job's account or QOS in. ``is_of_partition``: the reason
+    is that of one of the job's partitions. ``is_persons``: a person holds the job on purpose.
     ``may_free``: other nodes may start the job, so ckptman releases it after it has moved the job.
     """
 
     pattern: str
-    outlook: Outlook
+    fate: Fate
     actor: Actor
     meaning: str
     advice: str = ""
@@ -45,6 +46,8 @@ class ReasonRow(Struct, frozen=True, kw_only=True):
     is_leftover: bool = False
     may_free: bool = False
     is_refusal: bool = False
+    is_of_partition: bool = False
+    is_persons: bool = False
 
 
 class JobStateRow(Struct, frozen=True, kw_only=True):
@@ -60,3 +63,29 @@ class JobStateRow(Struct, frozen=True, kw_only=True):
     has_nodes: bool = False
     has_ended: bool = False
     is_hold: bool = False
+
+
+class NodeStateRow(Struct, frozen=True, kw_only=True):
+    """One base state or flag of a node; ``shown`` are other words for it in Slurm's answers.
+
+    ``keeps_jobs``: no job starts there. ``passes``: it ends by itself. ``actor`` ends it, or does
+    what it waits for.
+    """
+
+    name: str
+    meaning: str
+    shown: tuple[str, ...] = ()
+    keeps_jobs: bool = False
+    passes: bool = True
+    actor: Actor = Actor.SLURM
+
+
+class PartitionStateRow(Struct, frozen=True, kw_only=True):
+    """One state of a partition. ``keeps_jobs``: no job of its queue starts. ``refuses``: sbatch is
+    refused there. An operator ends any state but UP.
+    """
+
+    name: str
+    meaning: str
+    keeps_jobs: bool = False
+    refuses: bool = False

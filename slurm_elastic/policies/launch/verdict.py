@@ -28,13 +28,25 @@ _NO_GRES = frozenset({"cpu", "mem", "node", "billing", "energy", "license"})
 _EXPRESSION = frozenset("|[]()*!")
 
 
+class ReservedNodes(Struct, frozen=True, kw_only=True):
+    """A reservation of Slurm's over ``nodes`` from ``start`` to ``end`` (Unix time), and ``text``,
+    the sentence for people.
+    """
+
+    name: str
+    nodes: frozenset[str]
+    start: float
+    end: float
+    text: str
+
+
 class PoolCase(Struct, frozen=True, kw_only=True):
     """The facts that bear on any job in one pool. ``partition`` is its cloud's, which lets
     ``accounts``, ``groups`` and ``qos`` in (empty: all) for ``max_time`` s at most;
     ``interactive``: srun and salloc wait long enough for its machines. ``most`` nodes of it may
     ever be up together, ``cloud_most`` of its cloud. ``nodes`` are its own by Slurm (None: not
     known). ``bar`` is why none of its machines starts now, ``unlisted`` why no job is given
-    partitions of ours.
+    partitions of ours. ``shut`` is why its partition starts no job, ``reserved`` are reservations.
     """
 
     pool: Pool
@@ -49,6 +61,8 @@ class PoolCase(Struct, frozen=True, kw_only=True):
     nodes: Mapping[str, SlurmNode] | None = None
     bar: str = ""
     unlisted: str = ""
+    shut: str = ""
+    reserved: tuple[ReservedNodes, ...] = ()
 
 
 class Asker(Struct, frozen=True, kw_only=True):
@@ -286,7 +300,41 @@ def _unlisted(question: _Question) -> str:
 
 def _kept(question: _Question) -> str:
     job, now = question.job, question.asker.now
-    return "" if is_counted(job, now) or job.is_requeue_hold(now) else sentence(job)
+    if is_counted(job, now) or job.is_requeue_hold(now):
+        return ""
+    command = job.wait_reason.advice(job.label)
+    return f"{sentence(job)}; do: {command}" if command else sentence(job)
+
+
+def _shut(question: _Question) -> str:
+    return question.case.shut
+
+
+def _reserved(question: _Question) -> str:
+    """Reservations that leave the job too few nodes within its time limit."""
+    pool, job, now = question.case.pool, question.job, question.asker.now
+    end = now + (job.limit if job.limit is not None else math.inf)
+    own = job.reservation.split(",")
+    others = [
+        row
+        for row in question.case.reserved
+        if row.name not in own and row.start < end and row.end > now
+    ]
+    free = set(pool.nodes).difference(*(row.nodes for row in others))
+    if not others or len(free) >= _own_part(question):
+        return ""
+    first = min(others, key=lambda row: row.start)
+    return f"{first.text}{fits_before(job, first.start, now)}"
+
+
+def fits_before(job: SlurmJob, start: float, now: float) -> str:
+    """The time limit with which the job ends before a reservation starts."""
+    minutes = int((start - now) // 60)
+    if minutes < 1:
+        return ""
+    limit = "no limit" if job.limit is None else f"a limit of {brief(job.limit)}"
+    command = f"scontrol update jobid={job.label} timelimit={minutes}"
+    return f"; the job has {limit}, sbatch -t {minutes} fits before; do: {command}"
 
 
 def _requeued(question: _Question) -> str:
@@ -354,6 +402,8 @@ PREDICATES: tuple[tuple[str, _Predicate], ...] = (
     ("memory", lambda q: lacks_memory(q.job, q.case.pool)),
     ("size", _size),
     ("filter", _unlisted),
+    ("partition state", _shut),
+    ("reserved", _reserved),
     ("kept", _kept),
     ("bound", _bar),
     ("health", _health),

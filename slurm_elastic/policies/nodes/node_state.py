@@ -10,6 +10,8 @@ from slurm_elastic.model.cluster import Instance
 from slurm_elastic.model.slurm import SlurmNode
 
 _ALLOCATED = frozenset({"ALLOCATED", "MIXED"})
+_DRAINED = frozenset({"DRAIN", "FAIL", "FAILING"})
+_REBOOTS = frozenset({"REBOOT_ISSUED", "REBOOT_REQUESTED"})
 _BUSY = _ALLOCATED | {"COMPLETING"}
 
 
@@ -58,8 +60,13 @@ def may_take_jobs(node: SlurmNode) -> bool:
 
 
 def is_drained(node: SlurmNode) -> bool:
-    """The DRAIN flag: no new jobs."""
-    return "DRAIN" in node.states
+    """The flags DRAIN or FAIL: no new jobs."""
+    return not node.states.isdisjoint(_DRAINED)
+
+
+def is_rebooting(node: SlurmNode) -> bool:
+    """A person has ordered a reboot, and slurmd is not back: slurmctld has it DOWN meanwhile."""
+    return not node.states.isdisjoint(_REBOOTS)
 
 
 def is_allocated(node: SlurmNode) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from slurm_elastic.model.cluster import STANDING, InstanceState
 from slurm_elastic.model.slurm import SlurmNode
+from slurm_elastic.model.slurm_words.node_causes import GIVEN_UP
 from slurm_elastic.policies.actions import (
     Action,
     Clear,
@@ -31,7 +32,7 @@ from slurm_elastic.policies.nodes.out_of_service import Ill
 from slurm_elastic.policies.repair.cloud_view import CloudView
 from slurm_elastic.policies.repair.inventory import is_heard, served
 
-_GIVEN_UP = (OUR_MARK, "ResumeTimeout reached", "Not responding")
+_GIVEN_UP = (OUR_MARK, *GIVEN_UP)
 """Reasons of a DOWN cloud node that we may clear: ours, and those slurmctld itself sets."""
 
 

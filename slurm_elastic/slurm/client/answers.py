@@ -19,7 +19,7 @@ from typing import Any
 from msgspec import Struct
 
 from slurm_elastic.base.hostlist import expand
-from slurm_elastic.model.slurm import ENDED, Reservation, SlurmJob, SlurmNode
+from slurm_elastic.model.slurm import ENDED, Reservation, SlurmJob, SlurmNode, SuspendExclusions
 from slurm_elastic.model.slurm_words.job_states import HOLDS
 
 _PAIR = re.compile(r"(\w+)=(\S*)")
@@ -33,6 +33,7 @@ class RawNode(Struct, gc=False):
     state_flags: Any = None
     reason: Any = None
     reason_set_by_user: Any = None
+    reason_changed_at: Any = None
     partitions: Any = None
     address: Any = None
     port: Any = None
@@ -165,6 +166,7 @@ def node(raw: RawNode) -> SlurmNode:
         boot_time=number(raw.boot_time) or 0.0,
         weight=_whole(raw.weight, 0),
         comment=raw.comment or "",
+        reason_at=number(raw.reason_changed_at) or 0.0,
     )
 
 
@@ -299,6 +301,7 @@ def reservations(text: str) -> tuple[Reservation, ...]:
                 flags=frozenset(values.get("Flags", "").upper().split(",")) - {""},
                 # Slurm names cores only if it keeps some of a node and not all.
                 is_partial="CoreIDs=" in line,
+                owners=(*_listed(values.get("Users")), *_listed(values.get("Accounts"))),
             )
         )
     return tuple(found)
@@ -334,6 +337,29 @@ def _seconds(text: str) -> float:
     days, _, clock = text.rpartition("-")
     hours, minutes, seconds = (int(part) for part in clock.split(":"))
     return float(((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds)
+
+
+def partition_states(text: str) -> dict[str, str]:
+    """The state by partition, of ``scontrol --oneliner show partition``."""
+    rows = (dict(_PAIR.findall(line)) for line in text.splitlines())
+    return {row["PartitionName"]: row["State"] for row in rows if "PartitionName" in row}
+
+
+def suspend_exclusions(text: str) -> SuspendExclusions:
+    """SuspendExc* in ``scontrol show config``; ValueError for another form."""
+    found = dict(re.findall(r"^(SuspendExc\w+)\s*=\s*(.*?)\s*$", text, re.MULTILINE))
+    # Of ``pub[1-4]:2`` two nodes stay up, whichever they are.
+    nodes = re.sub(r":\d+(?=,|$)", "", ",".join(_listed(found.get("SuspendExcNodes"))))
+    return SuspendExclusions(
+        nodes=tuple(expand(nodes)) if nodes else (),
+        partitions=_listed(found.get("SuspendExcParts")),
+        states=tuple(word.upper() for word in _listed(found.get("SuspendExcStates"))),
+    )
+
+
+def _listed(text: str | None) -> tuple[str, ...]:
+    """The words between commas; none of Slurm's word for nothing."""
+    return tuple(word for word in (text or "").split(",") if word not in ("", "(null)"))
 
 
 def _local(text: str) -> float:

@@ -23,7 +23,7 @@ from msgspec import Struct
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.hostlist import chunks, compress, expand
 from slurm_elastic.config import SlurmSettings
-from slurm_elastic.model.slurm import Reservation, SlurmJob, SlurmNode
+from slurm_elastic.model.slurm import Reservation, SlurmJob, SlurmNode, SuspendExclusions
 from slurm_elastic.slurm.client import answers, queue_text
 from slurm_elastic.slurm.client.command import Patience, run
 from slurm_elastic.slurm.client.json_form import known
@@ -283,6 +283,22 @@ class SlurmCli:
         try:
             return read(self._run(*command))
         except (KeyError, ValueError) as error:
+            raise SlurmError(command, 0, f"answered text of an unknown form: {error}") from error
+
+    def partition_states(self) -> Mapping[str, str]:
+        """``scontrol show partition``, those that are hidden from who asks, too."""
+        command = ("scontrol", "--all", "--oneliner", "show", "partition")
+        try:
+            return answers.partition_states(self._run(*command))
+        except KeyError as error:
+            raise SlurmError(command, 0, f"answered no {error} of a partition") from error
+
+    def suspend_exclusions(self) -> SuspendExclusions:
+        """``scontrol show config``."""
+        command = ("scontrol", "show", "config")
+        try:
+            return answers.suspend_exclusions(self._run(*command))
+        except ValueError as error:
             raise SlurmError(command, 0, f"answered text of an unknown form: {error}") from error
 
     def tell(self, job: int, line: str) -> None:

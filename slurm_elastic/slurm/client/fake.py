@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from slurm_elastic.base.errors import SlurmError
-from slurm_elastic.model.slurm import Reservation, SlurmJob, SlurmNode
+from slurm_elastic.model.slurm import Reservation, SlurmJob, SlurmNode, SuspendExclusions
 
 
 class FakeSlurm:
@@ -43,6 +43,8 @@ class FakeSlurm:
         self.reserved: list[Reservation] = []
         self.partition_max_times: dict[str, float | None] = {}
         self.licenses: dict[str, int] = {}
+        self.partitions: dict[str, str] = {}
+        self.never_suspended = SuspendExclusions()
         self.accounted: dict[int, str] = {}
         self.timeout = 300.0
         self.clock: Callable[[], float] = time.time
@@ -269,6 +271,18 @@ class FakeSlurm:
         with self._lock:
             self._command("free_licenses")
             return dict(self.licenses)
+
+    def partition_states(self) -> Mapping[str, str]:
+        """The ones that a test has put into ``partitions``."""
+        with self._lock:
+            self._command("partition_states")
+            return dict(self.partitions)
+
+    def suspend_exclusions(self) -> SuspendExclusions:
+        """The ones that a test has put into ``never_suspended``."""
+        with self._lock:
+            self._command("suspend_exclusions")
+            return self.never_suspended
 
     def tell(self, job: int, line: str) -> None:
         """Kept among the updates."""

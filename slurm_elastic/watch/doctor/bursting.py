@@ -12,11 +12,14 @@ from slurm_elastic.base.errors import ConfigError, SlurmError
 from slurm_elastic.config import Config, blocked_clouds
 from slurm_elastic.config.access import Who
 from slurm_elastic.config.clouds import CloudSettings
+from slurm_elastic.config.pool_rules import rules_of
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.model.finding import Finding, Level
 from slurm_elastic.model.slurm import SlurmNode
+from slurm_elastic.policies.growth.scaling import holds_back
 from slurm_elastic.policies.launch.verdict import out_of_service
 from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
+from slurm_elastic.policies.nodes.node_state import is_rebooting
 from slurm_elastic.slurm.client import confvalues, siteconf
 from slurm_elastic.slurm.client.site import read_site
 from slurm_elastic.slurm.conf import plan
@@ -27,6 +30,10 @@ from slurm_elastic.slurm.hooks import submit_filter
 @runtime_checkable
 class Probing(Protocol):
     """A client of Slurm that also asks slurmdbd and sbatch (``slurm.client.doctor_commands``)."""
+
+    def nodes(self) -> Mapping[str, SlurmNode]:
+        """All nodes."""
+        ...
 
     def accounts(self) -> frozenset[str]:
         """All accounts of slurmdbd."""
@@ -150,7 +157,9 @@ def in_service(config: Config, nodes: Mapping[str, SlurmNode]) -> Iterator[Findi
     """Pools of which most nodes take no jobs. Our own holds come and go, and status shows them."""
     for pool in plan.pools_of(config):
         own = [nodes[name] for name in pool.nodes if name in nodes]
-        others = [node for node in own if not node.reason.startswith(HOLD_MARK)]
+        others = [
+            node for node in own if not node.reason.startswith(HOLD_MARK) and not is_rebooting(node)
+        ]
         out, why = out_of_service(others, config.slurm.drain_terms)
         if 2 * out > len(own):
             found, _, remedy = why.partition("; do: ")
@@ -165,14 +174,32 @@ def in_service(config: Config, nodes: Mapping[str, SlurmNode]) -> Iterator[Findi
 def probes(config: Config, client: Probing) -> Iterator[Finding]:
     """For each cloud, what sbatch says to a job of one node of somebody who is allowed to."""
     blocked = blocked_clouds(config)
+    nodes = client.nodes()
     for cloud in config.clouds:
-        if cloud.name not in blocked:
+        if cloud.name not in blocked and _waits_for_growth(config, cloud, nodes):
+            # sbatch would call the job impossible, because a held node is a drained one for Slurm.
+            yield Finding.ok(
+                f"a job in partition {cloud.partition_name}",
+                "not tried: its growth policies start a node once a job waits",
+            )
+        elif cloud.name not in blocked:
             who = config.who_of(cloud)
             account, user = _somebody(who, client, accounts=_has_slurmdbd(config))
             strange = who.anybody and os.geteuid() != 0
             yield _probe(
                 client, cloud.partition_name, account, user, (*who.qos, "")[0], strange=strange
             )
+
+
+def _waits_for_growth(config: Config, cloud: CloudSettings, nodes: Mapping[str, SlurmNode]) -> bool:
+    """Whether growth policies keep all nodes of the cloud from Slurm until a job waits."""
+    pools = [pool for pool in plan.pools_of(config) if pool.cloud == cloud.name]
+    rules = {own.name: rules_of(config, own) for own in config.pools}
+    return all(
+        holds_back(rules[pool.name].growth)
+        and all(nodes[n].reason.startswith(HOLD_MARK) for n in pool.nodes if n in nodes)
+        for pool in pools
+    )
 
 
 def _probe(

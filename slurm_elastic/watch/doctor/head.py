@@ -19,7 +19,6 @@ from slurm_elastic.model.cluster import Location
 from slurm_elastic.model.finding import SLURMCTLD, Finding, Level
 from slurm_elastic.model.protocols import NO_NODE, Slurm
 from slurm_elastic.model.slurm import SlurmNode
-from slurm_elastic.policies.nodes.node_state import is_down
 from slurm_elastic.policies.nodes.out_of_service import ill
 from slurm_elastic.slurm.conf import check, plan
 from slurm_elastic.state import statedir
@@ -248,21 +247,6 @@ def _failed(config: Config, nodes: Mapping[str, SlurmNode]) -> Iterator[Finding]
         )
 
 
-def _down(config: Config, nodes: Mapping[str, SlurmNode]) -> Iterator[Finding]:
-    """Our nodes that are down for any other reason, with Slurm's words."""
-    by_reason: dict[str, list[str]] = {}
-    for name in (n for pool in plan.pools_of(config) for n in pool.nodes):
-        node = nodes.get(name)
-        if node is not None and is_down(node) and ill(node, config.slurm.drain_terms) is None:
-            by_reason.setdefault(node.reason or "no reason is given", []).append(name)
-    for reason, names in by_reason.items():
-        yield Finding.note(
-            "nodes that are down",
-            f"{len(names)}, {names[0]} among them: {reason}",
-            advice=f"slurm-elastic explain {names[0]} says what is done about it",
-        )
-
-
 def before_install(config: Config, client: Slurm) -> Iterator[Finding]:
     """The findings on a head whose slurm.conf has nothing of ours yet, so no service runs."""
     yield Finding.note(
@@ -280,7 +264,6 @@ def slurm(config: Config, client: Slurm) -> Iterator[Finding]:
     if not nodes:
         return
     yield from _failed(config, nodes)
-    yield from _down(config, nodes)
     yield from bursting.in_service(config, nodes)
     yield from bursting.filter_called(config)
     yield from bursting.accounts_held(config)

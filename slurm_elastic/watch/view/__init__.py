@@ -17,7 +17,9 @@ from slurm_elastic.model.cluster import Pool, Usage
 from slurm_elastic.model.directive import Directive, limit_changes, told
 from slurm_elastic.model.memory import Launch, Machine
 from slurm_elastic.model.slurm import ON_NODES, SlurmJob, SlurmNode
+from slurm_elastic.model.slurm_words.rows import Fate
 from slurm_elastic.policies.clock_guard import set_back
+from slurm_elastic.policies.launch.waiting import is_counted
 from slurm_elastic.policies.money.account_budgets import overdrawn
 from slurm_elastic.policies.money.accounting import usage
 from slurm_elastic.policies.money.bounds import Spent, stopped
@@ -27,6 +29,7 @@ from slurm_elastic.watch.view import not_now
 from slurm_elastic.watch.view.attention import attention
 from slurm_elastic.watch.view.checkpoints import checkpoints_view
 from slurm_elastic.watch.view.departing import sent_away, taken_away
+from slurm_elastic.watch.view.kept import Waits, kept_views, suspend_keys
 from slurm_elastic.watch.view.next_action import (
     BOOTING,
     CALM,
@@ -60,7 +63,6 @@ from slurm_elastic.watch.view.rows import (
 
 __all__ = ["Facts", "StatusView", "status_view"]
 
-_FOR_ELSE = ("Dependency", "JobHeld")  # reasons to wait that no machine would end
 DAY = 86400.0  # for how many seconds ended machines still count
 
 
@@ -78,6 +80,7 @@ class _Join:
         hidden = not facts.nodes and "nodes" in facts.private  # then Slurm tells of none at all
         self.nodes = None if hidden else facts.nodes
         self._outlooks: dict[str, Outlook] = {}
+        self._never_suspended = suspend_keys(config, facts)
         self.live = [m for m in facts.machines if m.ended is None]
         self.usage: Usage = usage((*self.live, *facts.stopped), facts.open_launches)
         self.hold_of = not_now.foremost(facts.holds)
@@ -119,7 +122,9 @@ class _Join:
     def outlook(self, cloud: str) -> Outlook:
         """Made once for each cloud."""
         if cloud not in self._outlooks:
-            self._outlooks[cloud] = Outlook(self.config, self.clouds.get(cloud), self.facts.now)
+            self._outlooks[cloud] = Outlook(
+                self.config, self.clouds.get(cloud), self.facts.now, self._never_suspended
+            )
         return self._outlooks[cloud]
 
     def node(self, name: str) -> SlurmNode | None:
@@ -140,7 +145,7 @@ class _Join:
         ours = self._shut_by_partition.keys() & set(job.partitions)
         reasons = [why for name in sorted(ours) for why in self._shut_by_partition[name]]
         whole = len(ours) == len(job.partitions) and all(reasons)
-        if not whole or job.reason.startswith(_FOR_ELSE):
+        if not whole or not is_counted(job, self.facts.now):
             return ""
         return "; ".join(dict.fromkeys(reasons))
 
@@ -183,6 +188,7 @@ def status_view(config: Config, facts: Facts) -> StatusView:
         ),
         queue=_queue(join),
         head=facts.head,
+        kept=kept_views(config, facts) if facts.slurm_error is None else (),
     )
     return replace(view, attention=attention(view))
 
@@ -196,22 +202,24 @@ def _queue(join: _Join) -> QueueView | None:
     for job in waiting:
         reasons[job.reason or "None"] += job.tasks
     since = min((job.submit for job in waiting if job.submit), default=None)
+    waits = Waits(join.config, facts.now)
     longest = sorted(waiting, key=lambda job: (job.submit or facts.now, job.id))
     return QueueView(
         running=sum(not job.states.isdisjoint(ON_NODES) for job in facts.jobs),
         waiting=sum(job.tasks for job in waiting),
         oldest=None if since is None else max(facts.now - since, 0.0),
         reasons=dict(reasons.most_common()),
-        jobs=tuple(_waiting(join, job) for job in longest[:WAITING_TOLD]),
+        jobs=tuple(_waiting(join, waits, job) for job in longest[:WAITING_TOLD]),
     )
 
 
-def _waiting(join: _Join, job: SlurmJob) -> WaitingView:
-    now = join.facts.now
+def _waiting(join: _Join, waits: Waits, job: SlurmJob) -> WaitingView:
+    now, wait = join.facts.now, waits.of(job)
     return WaitingView(
         id=job.id, name=job.name, user=job.user, account=job.account, partitions=job.partitions,
         tasks=job.tasks, nodes=job.node_count, cpus=job.cpus, reason=job.reason,
         age=max(now - job.submit, 0.0) if job.submit else None, why=join.shut_for(job),
+        label=job.label, wait=wait.text, stuck=wait.fate is not Fate.STARTS,
     )  # fmt: skip
 
 
@@ -366,10 +374,15 @@ def _instance(join: _Join, machine: Machine) -> InstanceView:
         launched=i.launched,
         age=max(0.0, now - i.launched),
         cost=machine.lease.cost(now),
-        jobs=tuple(JobView(id=j.id, user=j.user, state=",".join(sorted(j.states))) for j in jobs),
+        jobs=tuple(_job(j) for j in jobs),
         next=follows,
         calm=follows.startswith(CALM),
     )
+
+
+def _job(job: SlurmJob) -> JobView:
+    states = ",".join(sorted(job.states))
+    return JobView(id=job.id, user=job.user, state=states, label=job.label)
 
 
 def _next(join: _Join, machine: Machine, jobs: Sequence[SlurmJob]) -> str:

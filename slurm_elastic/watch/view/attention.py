@@ -15,6 +15,7 @@ from slurm_elastic.policies.launch.grouping import DO
 from slurm_elastic.watch.causes import LEDGER, of_order, told_once
 from slurm_elastic.watch.view.checkpoints import CheckpointsView
 from slurm_elastic.watch.view.departing import TAKEN, taken
+from slurm_elastic.watch.view.kept import REPLACED
 from slurm_elastic.watch.view.rows import (
     BreakerView,
     BudgetView,
@@ -54,6 +55,7 @@ def attention(view: StatusView) -> tuple[Told, ...]:
         *(paused(breaker) for breaker in view.breakers),
         *stopped(view.budgets),
         *_out_of_machines(view),
+        *kept(view),
         *machines(view.instances),
         *_jobs_in_danger(view),
     ]
@@ -187,6 +189,15 @@ def _out_of_machines(view: StatusView) -> Iterable[Told]:
             waits = "1 job waits" if count == 1 else f"{count} jobs wait"
             text = f"Pool {pool.name} gets no machine, and {waits} for it: {pool.shut}"
             yield Told(level=Level.WARN, text=text, cause=hold.cause)
+
+
+def kept(view: StatusView) -> Iterable[Told]:
+    """Jobs, partitions and nodes that Slurm or a person keeps from starting or from jobs."""
+    for one in view.kept:
+        if one.kind == REPLACED:
+            continue  # their machines' rows report them
+        level = Level.WARN if one.stuck else Level.NOTE
+        yield Told(level=level, text=sentence(one.text), do=one.do)
 
 
 def payer(budget: BudgetView) -> str:

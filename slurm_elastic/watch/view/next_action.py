@@ -21,12 +21,14 @@ from slurm_elastic.policies.nodes.node_state import (
     is_busy,
     is_down,
     is_drained,
+    is_rebooting,
     phase,
 )
 from slurm_elastic.policies.nodes.out_of_service import ill
 from slurm_elastic.policies.repair.cloud_view import Thresholds
 
 HELD, DOWN, DRAINED, BOOTING = "held", "down", "drained", "booting"
+REBOOTING = "rebooting"
 POWERING_DOWN, POWERED_DOWN, IN_USE, IDLE = "powering down", "powered down", "in use", "idle"
 NO_MACHINE, UNKNOWN = "no machine", "unknown to Slurm"
 
@@ -45,6 +47,8 @@ def node_state(node: SlurmNode | None, hold: Exclusion | None, *, has_machine: b
     held = is_drained(node) and (hold is not None or node.reason.startswith(HOLD_MARK))
     if held:
         return HELD
+    if is_rebooting(node):
+        return REBOOTING
     if is_down(node):
         return DOWN
     if where is Phase.POWERED_DOWN:
@@ -94,14 +98,14 @@ def node_note(state: str, node: SlurmNode | None, hold: Exclusion | None, now: f
         return "Slurm has it up, the ledger has no machine for it"
     if state == UNKNOWN:
         return "configured, but Slurm does not list it: is the fragment installed?"
-    if node is not None and state in (HELD, DOWN, DRAINED):
+    if node is not None and state in (HELD, DOWN, DRAINED, REBOOTING):
         return node.reason
     return ""
 
 
 CALM = (
-    "in use", "suspends", "idle", "goes", "leaves", "booting: times", "powering down",
-    "terminating", "unknown: Slurm ",
+    "in use", "suspends", "idle", "reboots", "kept by", "goes", "leaves", "booting: times",
+    "powering down",    "terminating", "unknown: Slurm ",
 )  # fmt: skip
 """How phrases begin that ask nobody to do anything about that machine."""
 
@@ -109,7 +113,15 @@ CALM = (
 class Outlook:
     """What happens next to the machines of one cloud."""
 
-    def __init__(self, config: Config, cloud: CloudSettings | None, now: float) -> None:
+    def __init__(
+        self,
+        config: Config,
+        cloud: CloudSettings | None,
+        now: float,
+        never_suspended: Mapping[str, str] | None = None,
+    ) -> None:
+        """``never_suspended``: the option of slurm.conf by which a node stays up, by node."""
+        self._never_suspended = never_suspended or {}
         self._timings = config.timings
         self._terms = config.slurm.drain_terms
         self._now = now
@@ -135,8 +147,8 @@ class Outlook:
         where = phase(node)
         if where is Phase.UP and (ails := ill(node, self._terms)) is not None:
             return f"Slurm took it out of service ({ails.words}): another machine replaces it"
-        if is_down(node):
-            return f"down: {node.reason}" if node.reason else "down"
+        if is_rebooting(node) or is_down(node):
+            return _given_up(node)
         if where is Phase.POWERED_DOWN:
             return "orphan: will be deleted"
         if where is Phase.POWERING_DOWN:
@@ -174,6 +186,8 @@ class Outlook:
             return f"in use; drained: {node.reason}" if is_drained(node) else "in use"
         if too_old:
             return "powers down: over the maximum age"
+        if key := self._never_suspended.get(node.name):
+            return f"kept by {key} in slurm.conf"
         # A new node was never busy; Slurm counts from its registration.
         idle_since = max(node.last_busy, node.boot_time, machine.instance.launched)
         rules = self._rules.get(machine.pool)
@@ -185,6 +199,12 @@ class Outlook:
         if left <= 0:
             return "suspends now unless used"
         return f"suspends in {brief(left)} unless used"
+
+
+def _given_up(node: SlurmNode) -> str:
+    if is_rebooting(node):
+        return f"reboots, ordered by {node.reason_user or 'root'}"
+    return f"down: {node.reason}" if node.reason else "down"
 
 
 def _unlisted(misses: int, node: SlurmNode | None) -> str:

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from slurm_elastic.model.directive import Directive
 from slurm_elastic.model.exclusion import Exclusion
 from slurm_elastic.model.memory import Health, Launch, Machine
-from slurm_elastic.model.slurm import SlurmJob, SlurmNode
+from slurm_elastic.model.slurm import Reservation, SlurmJob, SlurmNode, SuspendExclusions
 from slurm_elastic.policies.money.bounds import Spent
 from slurm_elastic.state.heartbeat import Mark
 from slurm_elastic.watch.view.checkpoints import CheckpointFacts, CheckpointsView
@@ -46,7 +46,8 @@ class Facts(Struct, frozen=True, kw_only=True):
     ``payers``: by account and user with a budget (``account:physics``). ``checkpoints`` is None if
     there are none, or if they could not be read (``checkpoints_error``). ``private``: the words of
     Slurm's PrivateData that hide a part from who asks. ``directives``: operators' orders that hold
-    now or will. ``head`` is None with one head.
+    now or will. ``head`` is None with one head. ``reservations``, ``partition_states`` and
+    ``suspend_exclusions`` are Slurm's, empty if it did not tell.
     """
 
     now: float
@@ -73,6 +74,9 @@ class Facts(Struct, frozen=True, kw_only=True):
     payers: Mapping[str, Spent] = field(default_factory=dict)
     directives: Sequence[Directive] = ()
     head: HeadView | None = None
+    reservations: Sequence[Reservation] = ()
+    partition_states: Mapping[str, str] = field(default_factory=dict)
+    suspend_exclusions: SuspendExclusions = field(default_factory=SuspendExclusions)
 
 
 class Level(StrEnum):
@@ -191,11 +195,12 @@ class NodesView(Struct, frozen=True, kw_only=True):
 
 
 class JobView(Struct, frozen=True, kw_only=True):
-    """A job on a machine."""
+    """A job on a machine; ``label`` is its name in Slurm's commands."""
 
     id: int
     user: str
     state: str
+    label: str = ""
 
 
 class InstanceView(Struct, frozen=True, kw_only=True):
@@ -298,7 +303,8 @@ class BudgetView(Struct, frozen=True, kw_only=True):
 class WaitingView(Struct, frozen=True, kw_only=True):
     """A job that waits, or so many ``tasks`` of an array. ``age``: seconds since its submission
     (None: unknown); ``nodes``: how many each task wants; ``why``: what keeps all nodes that it may
-    get ("": nothing of ours).
+    get ("": nothing of ours). ``label`` is its name in Slurm's commands, ``wait`` what it waits for
+    in a sentence, and ``stuck`` that it does not start by itself.
     """
 
     id: int
@@ -312,6 +318,24 @@ class WaitingView(Struct, frozen=True, kw_only=True):
     reason: str
     age: float | None
     why: str = ""
+    label: str = ""
+    wait: str = ""
+    stuck: bool = False
+
+
+class KeptView(Struct, frozen=True, kw_only=True):
+    """What Slurm or a person keeps from jobs, or from starting: ``kind`` is node, replaced (also
+    a node), partition, reservation, job or suspend; ``names`` are ``count`` of them. ``text`` says
+    who keeps it, since when and why, ``do`` what ends that. ``stuck``: it does not end by itself,
+    and nobody meant it.
+    """
+
+    kind: str
+    names: str
+    count: int
+    text: str
+    do: str = ""
+    stuck: bool = False
 
 
 class QueueView(Struct, frozen=True, kw_only=True):
@@ -331,7 +355,7 @@ class StatusView(Struct, frozen=True, kw_only=True):
     """Everything that ``status`` shows. ``part``: the cloud or pool that it is narrowed to, where
     ``site`` is of the whole cluster still. ``clock``: this host's is behind the records;
     ``attention``: the worst first; ``queue``: None if Slurm did not answer; ``head``: None with
-    one head.
+    one head; ``kept``: what Slurm or a person keeps from jobs.
     """
 
     at: float
@@ -358,4 +382,5 @@ class StatusView(Struct, frozen=True, kw_only=True):
     part: str = ""
     attention: tuple[Told, ...] = ()
     head: HeadView | None = None
+    kept: tuple[KeptView, ...] = ()
     version: int = field(default=1)

@@ -144,7 +144,7 @@ function chosen(name, of, node) {
 }
 
 const jobs = (machine) => machine.jobs.length
-  ? `${machine.jobs.slice(0, 3).map((job) => `job ${job.id}${job.user ? ` of ${job.user}` : ""}`).join(", ")}`
+  ? `${machine.jobs.slice(0, 3).map((job) => `job ${job.label || job.id}${job.user ? ` of ${job.user}` : ""}`).join(", ")}`
     + `${machine.jobs.length > 3 ? ` and ${machine.jobs.length - 3} more` : ""}; ` : "";
 
 function noMachine(pools) {
@@ -197,7 +197,7 @@ function row(one) {
     h("span", { class: one.calm ? "" : "alarm" }, one.next),
     h("span", { class: `market ${one.market}` }, one.market),
     one.price.toFixed(4), brief(one.age), `$${one.cost.toFixed(4)}`,
-    one.jobs.slice(0, 3).map((job, i) => [i ? ", " : "", why(String(job.id)), job.user ? ` ${job.user}` : ""]).concat(
+    one.jobs.slice(0, 3).map((job, i) => [i ? ", " : "", why(String(job.label || job.id)), job.user ? ` ${job.user}` : ""]).concat(
       one.jobs.length > 3 ? [` and ${one.jobs.length - 3} more`] : []),
     `${one.instance_type}, ${one.zone}`, h("code", {}, one.id),
   ];

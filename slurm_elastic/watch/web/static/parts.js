@@ -47,8 +47,8 @@ export function waiting(queue, again) {
   return [
     table(`${plural(queue.waiting, "job waits", "jobs wait")}${found < queue.waiting ? `, of which ${count(found)} are listed` : ""}${jobs.length > 1 ? ", the longest first" : ""}`,
       [["Job", ""], ["Why it waits", "list"], ["Waits", "number"], ["User", "list"], ["Wants", ""], ["Partition", ""]],
-      shown.map((one) => [[why(String(one.id)), one.tasks > 1 ? ` (${count(one.tasks)} tasks)` : "", one.name ? ` ${one.name}` : ""],
-        one.why || (one.reason === "None" ? "Slurm gives no reason" : one.reason), one.age === null ? "" : brief(one.age), [one.user, one.account].filter(Boolean).join(", "),
+      shown.map((one) => [[why(String(one.label || one.id)), one.tasks > 1 ? ` (${count(one.tasks)} tasks)` : "", one.name ? ` ${one.name}` : ""],
+        one.stuck ? one.wait : one.why || one.wait || one.reason, one.age === null ? "" : brief(one.age), [one.user, one.account].filter(Boolean).join(", "),
         `${plural(one.nodes, "node")}, ${plural(one.cpus, "CPU")}`, one.partitions.join(", ")]), "waiting"),
     shown.length < jobs.length ? h("p", {}, h("button", { type: "button", on: { click: () => {
       all.add("waiting");

@@ -1,0 +1,80 @@
+"""Which pending jobs do not start by themselves, and what would help. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.model.slurm_words.rows import Actor, Fate
+from slurm_elastic.policies.launch.verdict import Asker, PoolCase, Verdict, verdicts
+from slurm_elastic.policies.launch.waiting import sentence
+
+_MISFITS = {
+    "time": "scontrol update jobid={job} timelimit={minutes}",
+    "size": "scontrol update jobid={job} numnodes={nodes}",
+    "features": "scontrol update jobid={job} features=FEATURE",
+    "gres": "scancel {job}, and submit it with other --gres",
+    "cpus": "scontrol update jobid={job} with fewer CPUs a node",
+    "memory": "scontrol update jobid={job} minmemorynode=MIB",
+}
+"""Verdicts that hold until the job or the pool changes, and the change of the job."""
+
+
+class Wait(Struct, frozen=True, kw_only=True):
+    """What becomes of a pending job by itself, why, who must act, and the command that helps.
+    ``is_meant``: a person holds the job on purpose.
+    """
+
+    fate: Fate
+    text: str
+    actor: Actor
+    command: str = ""
+    is_meant: bool = False
+
+
+def wait_of(job: SlurmJob, label: str, cases: Sequence[PoolCase], now: float) -> Wait:
+    """``cases`` are the pools of all clouds; ``label`` is the job's in the command."""
+    row, text = job.wait_reason.row, sentence(job)
+    command = row.advice.replace("{job}", label)
+    if job.is_held:
+        return Wait(
+            fate=Fate.HELD, text=text, actor=row.actor, is_meant=row.is_persons,
+            command=command or f"scontrol release {label}",
+        )  # fmt: skip
+    if row.fate is Fate.NEVER and (len(job.partitions) == 1 or not row.is_of_partition):
+        # Slurm's reason is that of one partition; another one may start the job.
+        precise = _misfit(job, label, cases, now) or (text, command)
+        return Wait(fate=Fate.NEVER, text=precise[0], command=precise[1], actor=row.actor)
+    if misfit := _misfit(job, label, cases, now):
+        return Wait(fate=Fate.NEVER, text=misfit[0], command=misfit[1], actor=Actor.USER)
+    return Wait(fate=Fate.STARTS, text=text, command=command, actor=row.actor)
+
+
+def _misfit(
+    job: SlurmJob, label: str, cases: Sequence[PoolCase], now: float
+) -> tuple[str, str] | None:
+    """Why no pool of the job's partitions can ever serve it, and the command that helps; None if a
+    pool can, or if a partition is the site's own.
+    """
+    listed = [case for case in cases if case.partition in job.partitions]
+    if {case.partition for case in listed} != set(job.partitions):
+        return None
+    found = verdicts(Asker(job=job, now=now), listed)
+    if not found or any(one.predicate not in _MISFITS for one in found):
+        return None
+    first = max(found, key=lambda one: _capacity(one, listed))
+    case = next(one for one in listed if one.pool.name == first.pool)
+    command = _MISFITS[first.predicate].format(
+        job=label, minutes=int((case.max_time or 0) // 60), nodes=_capacity(first, listed)
+    )
+    return first.reason, command
+
+
+def _capacity(verdict: Verdict, cases: Sequence[PoolCase]) -> int:
+    """How many nodes of the verdict's cloud may be up together."""
+    mine = [case for case in cases if case.pool.cloud == verdict.cloud]
+    most = sum(case.most for case in mine)
+    limits = [case.cloud_most for case in mine if case.cloud_most is not None]
+    return min([most, *limits])

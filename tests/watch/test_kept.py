@@ -1,0 +1,220 @@
+"""What Slurm or a person keeps from jobs: shown with who, since when and what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from status_cases import NOW, config
+
+from slurm_elastic.config import Config
+from slurm_elastic.model.slurm import Reservation, SlurmJob, SlurmNode, SuspendExclusions
+from slurm_elastic.slurm.client.fake import FakeSlurm
+from slurm_elastic.watch.doctor import kept as doctor
+from slurm_elastic.watch.view import status_view
+from slurm_elastic.watch.view.attention import kept as told
+from slurm_elastic.watch.view.kept import KeptView, Waits, kept_views, when
+from slurm_elastic.watch.view.rows import Facts, Level
+
+OFF = ("IDLE", "CLOUD", "POWERED_DOWN")
+UP = ("IDLE", "CLOUD")
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Config:
+    return config(tmp_path)
+
+
+def node(name: str, *states: str, reason: str = "", user: str = "", at: float = 0.0) -> SlurmNode:
+    return SlurmNode(
+        name=name, states=frozenset(states), reason=reason, reason_user=user, reason_at=at
+    )
+
+
+def waiting(number: int = 7, **fields: object) -> SlurmJob:
+    base = SlurmJob(
+        id=number, states=frozenset({"PENDING"}), user="ann", reason="Resources",
+        partitions=("burst",), limit=480,
+    )  # fmt: skip
+    return replace(base, **fields)
+
+
+def views(site: Config, *nodes: SlurmNode, **facts: object) -> tuple[KeptView, ...]:
+    return kept_views(site, Facts(now=NOW, nodes={n.name: n for n in nodes}, **facts))  # type: ignore[arg-type]
+
+
+def only(found: tuple[KeptView, ...]) -> KeptView:
+    (one,) = found
+    return one
+
+
+@pytest.mark.parametrize(
+    ("states", "reason", "user", "words", "do"),
+    [
+        ((*OFF, "DRAIN"), "NHC: no /scratch", "root", "drained by root", "state=idle"),
+        ((*UP, "DRAIN"), "NHC: no /scratch", "root", "drained by root", "state=resume"),
+        ((*OFF, "FAIL"), "bad fan", "eve", "marked as failing by eve", "state=idle"),
+        (("DOWN", "CLOUD"), "gone", "root", "down by root", "state=resume"),
+        (("DOWN", "CLOUD", "POWERED_DOWN"), "", "slurm", "down by Slurm", "state=idle"),
+        (("DOWN", "CLOUD", "REBOOT_ISSUED"), "new kernel : reboot issued", "root",
+         "reboots by root", "nothing"),
+        ((*UP, "REBOOT_REQUESTED"), "new kernel", "root", "reboots by root", "nothing"),
+        (("DOWN", "CLOUD"), "Not responding", "slurm", "taken out of service", "nothing"),
+        ((*UP, "DRAIN"), "Kill task failed", "slurm", "taken out of service", "nothing"),
+        (("FUTURE",), "", "", "takes no jobs", "scontrol update nodename=pub3 state=resume"),
+    ],
+)  # fmt: skip
+def test_a_node_is_shown_with_who_keeps_it_since_when_and_what_returns_it(
+    site: Config, states: tuple[str, ...], reason: str, user: str, words: str, do: str
+) -> None:
+    found = only(views(site, node("pub3", *states, reason=reason, user=user, at=NOW - 600)))
+    assert found.text.startswith("node pub3 ")
+    assert words in found.text
+    assert f"since {when(NOW - 600, NOW)}" in found.text
+    assert reason in found.text
+    assert do in found.do
+    assert ("no machine runs there" in found.text) is ("state=idle" in do)
+
+
+def test_nodes_in_service_and_our_own_holds_are_no_news(site: Config) -> None:
+    assert (
+        views(site, node("pub1", *UP), node("pub2", *OFF), node("pub3", "MIXED", "PLANNED")) == ()
+    )
+    assert views(site, node("pub1", *OFF, "DRAIN", reason="slurm-elastic:hold:no room")) == ()
+
+
+def test_nodes_of_one_order_are_one_line(site: Config) -> None:
+    nodes = [node(f"pub{n}", *OFF, "DRAIN", reason="rack move", user="root") for n in (1, 2, 3)]
+    found = only(views(site, *nodes))
+    assert found.text.startswith("nodes pub[1-3] are drained by root: rack move")
+    assert found.do.endswith("scontrol update nodename=pub[1-3] state=idle")
+
+
+@pytest.mark.parametrize(
+    ("state", "stuck"), [("INACTIVE", True), ("DOWN", True), ("DRAIN", False), ("UP", None)]
+)
+def test_a_partition_that_starts_no_jobs_is_shown(
+    site: Config, state: str, stuck: bool | None
+) -> None:
+    site = replace(site, clouds=site.clouds)
+    found = views(site, partition_states={"burst": state, "batch": "DOWN"})
+    if stuck is None:
+        assert found == ()
+        return
+    assert only(found).do == "scontrol update partitionname=burst state=up"
+    assert only(found).stuck is stuck
+
+
+def test_a_reservation_is_shown_with_its_nodes_and_times(site: Config) -> None:
+    row = Reservation(
+        name="fut", start=NOW + 240, end=NOW + 1440, nodes=("st1", "pub1", "pub2"),
+        flags=frozenset({"MAINT"}), owners=("root",),
+    )  # fmt: skip
+    over = replace(row, name="old", start=NOW - 100, end=NOW - 1)
+    nodes = [node("pub1", *OFF), node("pub2", *OFF), node("pub3", *OFF)]
+    found = only(views(site, *nodes, reservations=[row, over]))
+    begin, end = when(NOW + 240, NOW), when(NOW + 1440, NOW)
+    assert found.text == (
+        f"reservation fut (root, maintenance) will have pub[1-2] from {begin} to {end}"
+    )
+
+
+def test_nodes_that_slurm_conf_keeps_up_are_shown_and_not_suspended(site: Config) -> None:
+    nodes = [node("pub1", *UP), node("pub2", *OFF), node("op1", *OFF)]
+    kept = SuspendExclusions(nodes=("st1", "pub1", "pub2"), partitions=("onprem",))
+    by_parts, by_nodes = views(site, *nodes, suspend_exclusions=kept)
+    assert by_nodes.text.startswith("SuspendExcNodes in slurm.conf keeps the machines of pub[1-2]")
+    assert by_nodes.text.endswith("pub1 stay paid")
+    assert "SuspendExcParts" in by_parts.text
+    assert only(views(site, *nodes, suspend_exclusions=SuspendExclusions(states=("POWERED_DOWN",))))
+
+
+@pytest.mark.parametrize(
+    ("job", "words", "do", "stuck"),
+    [
+        (waiting(node_count=9), "7 can never start: the job asks for 9 nodes, and 8",
+         "scontrol update jobid=7 numnodes=8", True),
+        (waiting(features="vax"), "7 can never start: its nodes lack the feature vax",
+         "scontrol update jobid=7 features=", True),
+        (waiting(reason="PartitionTimeLimit"), "can never start: PartitionTimeLimit",
+         "scontrol update jobid=7 timelimit=", True),
+        (waiting(reason="DependencyNeverSatisfied"), "can never start", "scancel 7", True),
+        (waiting(reason="launch failed requeued held"), "is held: launch failed",
+         "scontrol release 7", True),
+        (waiting(reason="JobHeldUser"), "is held: JobHeldUser", "scontrol release 7", False),
+        (waiting(reason="JobHeldAdmin"), "is held: JobHeldAdmin", "scontrol release 7", False),
+        (waiting(reason="JobHeldUser", array=7, tasks=40), "40 tasks of job 7 are held",
+         "scontrol release 7", False),
+    ],
+)  # fmt: skip
+def test_a_job_that_does_not_start_by_itself_is_shown(
+    site: Config, job: SlurmJob, words: str, do: str, stuck: bool
+) -> None:
+    found = only(views(site, jobs=[job]))
+    assert words in found.text
+    assert found.do.startswith(do)
+    assert found.stuck is stuck
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        waiting(), waiting(reason="Priority"), waiting(reason="Licenses"),
+        waiting(reason="PartitionTimeLimit", partitions=("batch", "burst")),
+        waiting(node_count=9, partitions=("batch", "burst")),
+        waiting(reason="QOSMaxCpuPerUserLimit"), waiting(reason="MoonPhase"),
+        waiting(states=frozenset({"RUNNING"}), reason="JobHeldUser"),
+    ],
+)  # fmt: skip
+def test_never_is_said_only_of_jobs_of_which_it_is_proven(site: Config, job: SlurmJob) -> None:
+    """Slurm gives the reason of one partition of several, and the site's own are Slurm's."""
+    assert views(site, jobs=[job]) == ()
+
+
+def test_jobs_of_one_cause_are_one_line_with_one_command(site: Config) -> None:
+    jobs = [waiting(n, reason="JobHoldMaxRequeue") for n in range(1, 4)]
+    found = only(views(site, jobs=jobs))
+    assert found.text.startswith("jobs 1, 2, 3 are held: ")
+    assert found.do == "scontrol release 1,2,3"
+    many = only(views(site, jobs=[waiting(n, reason="JobHoldMaxRequeue") for n in range(20)]))
+    assert (many.count, many.do) == (20, "scontrol release JOBID")
+
+
+def test_jobs_that_ask_for_the_same_are_judged_once(site: Config) -> None:
+    waits = Waits(site, NOW)
+    assert waits.of(waiting(1)) == waits.of(waiting(2))
+    first, second = (waits.of(waiting(n, reason="JobHeldUser")) for n in (1, 2))
+    assert (first.command, second.command) == ("scontrol release 1", "scontrol release 2")
+
+
+def test_status_says_it_first_and_is_calm_only_without_a_stuck_job(site: Config) -> None:
+    facts = Facts(now=NOW, nodes={"pub1": node("pub1", *OFF)}, jobs=[waiting(node_count=9)])
+    view = status_view(site, facts)
+    (line,) = told(view)
+    assert (line.level, line.text.startswith("Job 7 can never start")) == (Level.WARN, True)
+    assert view.queue is not None
+    assert view.queue.jobs[0].stuck
+    held = status_view(site, replace(facts, jobs=[waiting(reason="JobHeldUser")]))
+    assert [one.level for one in told(held)] == [Level.NOTE], "its user meant it"
+
+
+def test_a_reboot_by_a_person_is_no_alarm(site: Config) -> None:
+    row = node("pub1", "DOWN", "CLOUD", "REBOOT_ISSUED", reason="kernel : reboot issued")
+    view = status_view(site, Facts(now=NOW, nodes={"pub1": row}))
+    states = {state for one in view.clouds for state in one.states}
+    assert "rebooting" in states
+    assert "down" not in states
+    assert [one.level for one in told(view)] == [Level.NOTE]
+
+
+def test_doctor_says_the_same_and_counts_the_jobs_that_are_stuck(site: Config) -> None:
+    slurm = FakeSlurm()
+    slurm.set_node("pub1", *OFF, "DRAIN", reason="NHC: disk")
+    slurm.set_job(7, "PENDING", reason="Resources", partitions=("burst",), node_count=9)
+    slurm.set_job(8, "PENDING", reason="JobHeldUser", partitions=("burst",))
+    slurm.partitions = {"burst": "INACTIVE"}
+    findings, stuck = doctor.examine(site, slurm, NOW)
+    assert stuck == 1
+    assert sorted({one.what for one in findings}) == ["nodes", "partitions", "waiting jobs"]
+    assert all(one.advice for one in findings)
