@@ -189,7 +189,7 @@ def _is_ordinary(job: SlurmJob) -> bool:
 
 
 def _hint(job: SlurmJob) -> str:
-    """What somebody must do, if the job does not start by itself."""
+    """The command that helps a job that does not start by itself; "" for any other job."""
     reason = job.wait_reason
     if reason.row.fate is Fate.STARTS:
         return ""

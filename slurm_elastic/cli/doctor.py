@@ -55,8 +55,8 @@ class FindingsPart(Struct, frozen=True, kw_only=True):
 
 
 class Diagnosis(Struct, frozen=True, kw_only=True):
-    """The document of ``doctor --json``; ``wrong`` counts what has to be put right, ``stuck`` the
-    jobs that do not start by themselves, though nobody holds them on purpose.
+    """The document of ``doctor --json``; ``wrong`` counts the errors, ``stuck`` the jobs that do
+    not start by themselves and that no person holds on purpose.
     """
 
     at: float

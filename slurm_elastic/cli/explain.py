@@ -170,7 +170,7 @@ def _explain_job(config: Config, slurm: Slurm, number: int) -> Explanation:
 
 
 def _of_waiting(config: Config, job: SlurmJob, now: float) -> tuple[str, ...]:
-    """That a pending job does not start by itself, and what helps."""
+    """The sentence for a pending job that does not start by itself, with the command that helps."""
     wait = Waits(config, now).of(job)
     if wait.fate is Fate.STARTS:
         return ()
@@ -180,7 +180,7 @@ def _of_waiting(config: Config, job: SlurmJob, now: float) -> tuple[str, ...]:
 
 
 def _of_node(config: Config, slurm: Slurm, name: str, now: float) -> tuple[str, ...]:
-    """Who keeps a node of ours from jobs or its machine up, and what ends that."""
+    """The sentences for a node that takes no jobs or never ends, with the command that helps."""
     views = kept_views(config, kept_of(slurm, now, names=[name]))
     return tuple(
         f"{one.text}; do: {one.do}" if one.do else one.text for one in views if one.kind != "job"

@@ -174,7 +174,7 @@ def gather(config: Config, slurm: Slurm, now: float) -> Facts:
 
 
 def kept_of(slurm: Slurm, now: float, names: Sequence[str] | None = None) -> Facts:
-    """What Slurm keeps from jobs, of nodes of these ``names``; empty if it does not answer."""
+    """Slurm's nodes of these ``names``, reservations and partitions; none if it does not answer."""
     facts = Facts(now=now)
     with contextlib.suppress(SlurmError):
         facts = replace(facts, nodes=slurm.nodes(names))

@@ -34,8 +34,8 @@ _NARROW = 20
 
 
 def judge(config: Config, job: SlurmJob, chain: Chain, facts: Facts) -> tuple[Verdict, ...]:
-    """By what Slurm (``facts``), slurm.conf and the ledger tell; what cannot be read speaks against
-    nothing.
+    """The verdict on each pool, from Slurm (``facts``), slurm.conf and the ledger. A source that
+    cannot be read bars no pool.
     """
     site = site_of(config)
     asker = Asker(

@@ -323,7 +323,7 @@ class Slurm(Protocol):
         ...
 
     def suspend_exclusions(self) -> SuspendExclusions:
-        """What slurm.conf keeps from being powered down (SuspendExc*). One command."""
+        """The SuspendExc* options of slurm.conf. One command."""
         ...
 
     def tell(self, job: int, line: str) -> None:

@@ -68,8 +68,8 @@ class Reservation(Struct, frozen=True, kw_only=True):
 
 
 class SuspendExclusions(Struct, frozen=True, kw_only=True):
-    """What slurm.conf keeps from being powered down: SuspendExcNodes, of some of which only a
-    number stays up, SuspendExcParts, and SuspendExcStates in upper case.
+    """The options by which slurm.conf keeps nodes from being powered down: SuspendExcNodes,
+    SuspendExcParts, and SuspendExcStates in upper case.
     """
 
     nodes: tuple[str, ...] = ()

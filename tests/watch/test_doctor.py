@@ -613,7 +613,7 @@ def test_a_clock_that_was_set_back_is_told(
 def test_nodes_that_are_down_are_told(config: Config, slurm: FakeSlurm, ledger: Ledger) -> None:
     for name in ("op1", "op2"):
         slurm.set_node(name, "DOWN", "NOT_RESPONDING", "CLOUD", reason="Not responding")
-    found = (Level.NOTE, "nodes that are down", "2, op1 among them: Not responding")
+    found = (Level.NOTE, "nodes", "nodes op[1-2] were given up by Slurm: Not responding")
     assert found in notes(config, slurm)
 
 

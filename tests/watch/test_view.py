@@ -143,6 +143,7 @@ def test_the_document_is_stable(view: StatusView) -> None:
             "part",
             "attention",
             "head",
+            "kept",
             "version",
         ),
     ]

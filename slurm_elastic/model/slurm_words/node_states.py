@@ -79,7 +79,7 @@ NODE_STATES = (*_BASE, *_FLAGS)
 
 
 def row_of(word: str) -> NodeStateRow | None:
-    """The row of a word of Slurm's; None for one of a later release."""
+    """The row of a word of Slurm's; None for a word of a later release."""
     return _BY_WORD.get(word)
 
 

@@ -20,5 +20,5 @@ PARTITION_STATES = (
 
 
 def row_of(state: str) -> PartitionStateRow | None:
-    """The row of a state; None for one of a later release."""
+    """The row of a state; None for a word of a later release."""
     return next((row for row in PARTITION_STATES if row.name == state.upper()), None)

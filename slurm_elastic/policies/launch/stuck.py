@@ -1,4 +1,4 @@
-"""Which pending jobs do not start by themselves, and what would help. Pure."""
+"""Pending jobs that do not start by themselves, and the change that would help. Pure."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _MISFITS = {
 
 
 class Wait(Struct, frozen=True, kw_only=True):
-    """What becomes of a pending job by itself, why, who must act, and the command that helps.
-    ``is_meant``: a person holds the job on purpose.
+    """The fate of a pending job if no person acts, the reason, the party that must act, and the
+    command that helps. ``is_meant``: a person holds the job on purpose.
     """
 
     fate: Fate
@@ -40,11 +40,12 @@ def wait_of(job: SlurmJob, label: str, cases: Sequence[PoolCase], now: float) ->
     command = row.advice.replace("{job}", label)
     if job.is_held:
         return Wait(
-            fate=Fate.HELD, text=text, actor=row.actor, is_meant=row.is_persons,
+            fate=Fate.HELD, text=text, actor=row.actor,
+            is_meant=row.is_persons and not job.is_held_by_slurm,
             command=command or f"scontrol release {label}",
         )  # fmt: skip
     if row.fate is Fate.NEVER and (len(job.partitions) == 1 or not row.is_of_partition):
-        # Slurm's reason is that of one partition; another one may start the job.
+        # Slurm gives the reason of a single partition, and another partition may start the job.
         precise = _misfit(job, label, cases, now) or (text, command)
         return Wait(fate=Fate.NEVER, text=precise[0], command=precise[1], actor=row.actor)
     if misfit := _misfit(job, label, cases, now):
@@ -61,20 +62,20 @@ def _misfit(
     listed = [case for case in cases if case.partition in job.partitions]
     if {case.partition for case in listed} != set(job.partitions):
         return None
-    found = verdicts(Asker(job=job, now=now), listed)
-    if not found or any(one.predicate not in _MISFITS for one in found):
+    judged = verdicts(Asker(job=job, now=now), listed)
+    if not judged or any(verdict.predicate not in _MISFITS for verdict in judged):
         return None
-    first = max(found, key=lambda one: _capacity(one, listed))
-    case = next(one for one in listed if one.pool.name == first.pool)
-    command = _MISFITS[first.predicate].format(
-        job=label, minutes=int((case.max_time or 0) // 60), nodes=_capacity(first, listed)
+    largest = max(judged, key=lambda verdict: _capacity(verdict, listed))
+    case = next(case for case in listed if case.pool.name == largest.pool)
+    command = _MISFITS[largest.predicate].format(
+        job=label, minutes=int((case.max_time or 0) // 60), nodes=_capacity(largest, listed)
     )
-    return first.reason, command
+    return largest.reason, command
 
 
 def _capacity(verdict: Verdict, cases: Sequence[PoolCase]) -> int:
     """How many nodes of the verdict's cloud may be up together."""
-    mine = [case for case in cases if case.pool.cloud == verdict.cloud]
-    most = sum(case.most for case in mine)
-    limits = [case.cloud_most for case in mine if case.cloud_most is not None]
+    of_cloud = [case for case in cases if case.pool.cloud == verdict.cloud]
+    most = sum(case.most for case in of_cloud)
+    limits = [case.cloud_most for case in of_cloud if case.cloud_most is not None]
     return min([most, *limits])

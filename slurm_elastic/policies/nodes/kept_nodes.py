@@ -27,6 +27,7 @@ class Keep(Enum):
 
     REBOOT = "reboots"
     REPLACED = "was taken out of service"
+    GIVEN_UP = "was given up"
     DOWN = "is down"
     FAILED = "is marked as failing"
     DRAINED = "is drained"
@@ -47,7 +48,7 @@ class KeptNode(Struct, frozen=True, kw_only=True):
     is_off: bool
 
     def command(self, nodes: str) -> str:
-        """The command by which a person returns such ``nodes``; "" if nobody needs to."""
+        """The command by which a person returns such ``nodes``; "" if no person must act."""
         if self.actor in (Actor.SLURM, Actor.SLURM_ELASTIC):
             return ""
         # RESUME is refused for a powered-down node, or has Slurm wait for a machine there (22.05).
@@ -78,14 +79,14 @@ def _how(node: SlurmNode) -> Keep | None:
     if is_rebooting(node):
         return Keep.REBOOT
     if is_down(node):
-        return Keep.REPLACED if node.reason.startswith(GIVEN_UP) else Keep.DOWN
+        return Keep.GIVEN_UP if node.reason.startswith(GIVEN_UP) else Keep.DOWN
     if is_drained(node):
         return Keep.DRAINED if "DRAIN" in node.states else Keep.FAILED
     return Keep.OTHER if _others(node) else None
 
 
 def _others(node: SlurmNode) -> list[str]:
-    """What else keeps jobs from the node until a person acts."""
+    """The meanings of other states that keep jobs from the node until a person acts."""
     rows = map(node_states.row_of, sorted(node.states))
     return [row.meaning for row in rows if row and row.keeps_jobs and not row.passes]
 
@@ -93,16 +94,18 @@ def _others(node: SlurmNode) -> list[str]:
 def _actor(how: Keep) -> Actor:
     if how is Keep.REBOOT:
         return Actor.SLURM
-    if how is Keep.REPLACED:
+    if how in (Keep.REPLACED, Keep.GIVEN_UP):
         return Actor.SLURM_ELASTIC
     return Actor.SITE if how is Keep.OTHER else Actor.OPERATOR
 
 
 def sentence(kept: KeptNode, nodes: str, count: int, since: str) -> str:
     """``nodes`` are kept so; ``since`` is the time of that in words ("" if Slurm does not say)."""
-    one, many = kept.how.value, _PLURAL[kept.how]
-    text = f"node {nodes} {one}" if count == 1 else f"nodes {nodes} {many}"
-    text += f" by {kept.who}"
+    singular, plural = kept.how.value, _PLURAL[kept.how]
+    text = f"node {nodes} {singular}" if count == 1 else f"nodes {nodes} {plural}"
+    # slurmctld puts itself in the place of the person once it has issued the reboot (22.05).
+    if kept.how is not Keep.REBOOT:
+        text += f" by {kept.who}"
     if since:
         text += f" since {since}"
     text += f": {kept.reason}" if kept.reason else ""
@@ -110,13 +113,14 @@ def sentence(kept: KeptNode, nodes: str, count: int, since: str) -> str:
 
 
 _PLURAL = {
-    Keep.REBOOT: "reboot", Keep.REPLACED: "were taken out of service", Keep.DOWN: "are down",
+    Keep.REBOOT: "reboot", Keep.REPLACED: "were taken out of service",
+    Keep.GIVEN_UP: "were given up", Keep.DOWN: "are down",
     Keep.FAILED: "are marked as failing", Keep.DRAINED: "are drained", Keep.OTHER: "take no jobs",
 }  # fmt: skip
 
 
 def remedy(kept: KeptNode, nodes: str) -> str:
-    """What a person must do, or what happens without one."""
+    """The command for a person, or the repair that needs none."""
     if command := kept.command(nodes):
         return f"once it is mended: {command}"
     if kept.how is Keep.REBOOT:

@@ -65,7 +65,7 @@ def is_drained(node: SlurmNode) -> bool:
 
 
 def is_rebooting(node: SlurmNode) -> bool:
-    """A person has ordered a reboot, and slurmd is not back: slurmctld has it DOWN meanwhile."""
+    """A person has ordered a reboot, and slurmd is not back: slurmctld has it DOWN until then."""
     return not node.states.isdisjoint(_REBOOTS)
 
 

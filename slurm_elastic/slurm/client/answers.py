@@ -348,7 +348,7 @@ def partition_states(text: str) -> dict[str, str]:
 def suspend_exclusions(text: str) -> SuspendExclusions:
     """SuspendExc* in ``scontrol show config``; ValueError for another form."""
     found = dict(re.findall(r"^(SuspendExc\w+)\s*=\s*(.*?)\s*$", text, re.MULTILINE))
-    # Of ``pub[1-4]:2`` two nodes stay up, whichever they are.
+    # ``pub[1-4]:2`` keeps any two of these nodes up.
     nodes = re.sub(r":\d+(?=,|$)", "", ",".join(_listed(found.get("SuspendExcNodes"))))
     return SuspendExclusions(
         nodes=tuple(expand(nodes)) if nodes else (),
@@ -358,7 +358,7 @@ def suspend_exclusions(text: str) -> SuspendExclusions:
 
 
 def _listed(text: str | None) -> tuple[str, ...]:
-    """The words between commas; none of Slurm's word for nothing."""
+    """The words between commas; without Slurm's word for an empty list."""
     return tuple(word for word in (text or "").split(",") if word not in ("", "(null)"))
 
 

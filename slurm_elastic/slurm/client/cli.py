@@ -44,6 +44,7 @@ _JSON_SINCE = (23, 2)  # from this release on there is data_parser, before it on
 _MISSHAPEN = (AttributeError, KeyError, TypeError, ValueError)
 """The errors that an answer of an unknown shape raises in ``answers``."""
 _WORDS = 1 << 16  # bytes of what a failed command printed that its error has
+_PARTITIONS = ("scontrol", "--all", "--oneliner", "show", "partition")
 OPTIONS_KEPT = 600.0  # seconds for which an option of slurm.conf holds once it was asked for
 AGAIN_SECONDS = 5.0
 _AGAIN_PAUSE = 0.2
@@ -260,8 +261,7 @@ class SlurmCli:
 
     def reservations(self) -> Sequence[Reservation]:
         """``scontrol show reservations``, as text: 22.05 has no JSON of it."""
-        command = ("scontrol", "--oneliner", "show", "reservations")
-        return self._table(answers.reservations, *command)
+        return self._table(answers.reservations, "scontrol", "--oneliner", "show", "reservations")
 
     def excluded_by_job(self) -> Mapping[int, tuple[str, ...]]:
         """``squeue --format=%x``: 22.05's ``squeue --Format`` has no word for it."""
@@ -271,9 +271,7 @@ class SlurmCli:
         return self._table(answers.excluded_nodes, *command)
 
     def max_times(self) -> Mapping[str, float | None]:
-        return self._table(
-            answers.max_times, "scontrol", "--all", "--oneliner", "show", "partition"
-        )
+        return self._table(answers.max_times, *_PARTITIONS)
 
     def free_licenses(self) -> Mapping[str, int]:
         return self._table(answers.free_licenses, "scontrol", "--oneliner", "show", "licenses")
@@ -286,20 +284,10 @@ class SlurmCli:
             raise SlurmError(command, 0, f"answered text of an unknown form: {error}") from error
 
     def partition_states(self) -> Mapping[str, str]:
-        """``scontrol show partition``, those that are hidden from who asks, too."""
-        command = ("scontrol", "--all", "--oneliner", "show", "partition")
-        try:
-            return answers.partition_states(self._run(*command))
-        except KeyError as error:
-            raise SlurmError(command, 0, f"answered no {error} of a partition") from error
+        return self._table(answers.partition_states, *_PARTITIONS)
 
     def suspend_exclusions(self) -> SuspendExclusions:
-        """``scontrol show config``."""
-        command = ("scontrol", "show", "config")
-        try:
-            return answers.suspend_exclusions(self._run(*command))
-        except ValueError as error:
-            raise SlurmError(command, 0, f"answered text of an unknown form: {error}") from error
+        return self._table(answers.suspend_exclusions, "scontrol", "show", "config")
 
     def tell(self, job: int, line: str) -> None:
         self._ask_again("scontrol", "notify", str(job), line)

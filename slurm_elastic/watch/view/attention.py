@@ -15,7 +15,7 @@ from slurm_elastic.policies.launch.grouping import DO
 from slurm_elastic.watch.causes import LEDGER, of_order, told_once
 from slurm_elastic.watch.view.checkpoints import CheckpointsView
 from slurm_elastic.watch.view.departing import TAKEN, taken
-from slurm_elastic.watch.view.kept import REPLACED
+from slurm_elastic.watch.view.kept import GIVEN_UP, REPLACED
 from slurm_elastic.watch.view.rows import (
     BreakerView,
     BudgetView,
@@ -194,7 +194,7 @@ def _out_of_machines(view: StatusView) -> Iterable[Told]:
 def kept(view: StatusView) -> Iterable[Told]:
     """Jobs, partitions and nodes that Slurm or a person keeps from starting or from jobs."""
     for one in view.kept:
-        if one.kind == REPLACED:
+        if one.kind in (REPLACED, GIVEN_UP):
             continue  # their machines' rows report them
         level = Level.WARN if one.stuck else Level.NOTE
         yield Told(level=level, text=sentence(one.text), do=one.do)

@@ -1,5 +1,5 @@
-"""What Slurm or a person keeps from jobs, and jobs that do not start by themselves: the sentences
-of ``status``, ``doctor`` and ``explain``. Pure, but for the head's time zone.
+"""Sentences of ``status``, ``doctor`` and ``explain`` about nodes and partitions that take no jobs,
+and about jobs that do not start by themselves. Pure, but for the head's time zone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ from slurm_elastic.slurm.hooks import submit_filter
 from slurm_elastic.watch.view.rows import Facts, KeptView
 
 REPLACED = "replaced"
-"""The kind of nodes that get other machines without anybody's help."""
+"""The kind of nodes that get other machines without a person's help."""
+GIVEN_UP = "given-up"
+"""The kind of nodes whose machines do not answer: slurm-elasticd returns them, too."""
+_KINDS = {Keep.REPLACED: REPLACED, Keep.GIVEN_UP: GIVEN_UP}
 _NAMED = 5
 """Jobs that are named for one cause."""
 _DAY = 86400.0
@@ -32,17 +35,17 @@ _JOB = "JOBID"
 
 
 def kept_views(config: Config, facts: Facts) -> tuple[KeptView, ...]:
-    """Everything of ours that is kept, what nobody meant first."""
+    """Everything of ours that is kept. Rows that no person meant come first."""
     nodes = facts.nodes or {}
     ours = [name for pool in domain_pools(config, expand) for name in pool.nodes if name in nodes]
-    found = [
+    rows = [
         *stuck_jobs(config, facts.jobs, facts.now),
         *kept_partitions(config, facts),
         *kept_nodes(config, [nodes[name] for name in ours], facts.now),
         *kept_by_reservations(facts.reservations, ours, facts.now),
         *never_suspended(config, facts),
     ]
-    return tuple(sorted(found, key=lambda one: not one.stuck))
+    return tuple(sorted(rows, key=lambda row: not row.stuck))
 
 
 def stuck_jobs(config: Config, jobs: Iterable[SlurmJob], now: float) -> Iterator[KeptView]:
@@ -132,7 +135,7 @@ def kept_nodes(config: Config, nodes: Iterable[SlurmNode], now: float) -> Iterat
         listed = compress(names)
         text = sentence(kept, listed, len(names), when(kept.since, now))
         do = remedy(kept, listed)
-        kind = REPLACED if kept.how is Keep.REPLACED else "node"
+        kind = _KINDS.get(kept.how, "node")
         yield KeptView(kind=kind, names=listed, count=len(names), text=text, do=do)
 
 
@@ -196,18 +199,18 @@ def never_suspended(config: Config, facts: Facts) -> Iterator[KeptView]:
 def suspend_keys(config: Config, facts: Facts) -> dict[str, str]:
     """By node of ours that slurm.conf keeps from being powered down, the option that does so."""
     excluded = facts.suspend_exclusions
-    found: dict[str, str] = {}
+    keys: dict[str, str] = {}
     for pool in domain_pools(config, expand):
         partition = config.cloud(pool.cloud).partition_name
         for name in pool.nodes:
             node = (facts.nodes or {}).get(name)
             if name in excluded.nodes:
-                found[name] = "SuspendExcNodes"
+                keys[name] = "SuspendExcNodes"
             elif partition in excluded.partitions:
-                found[name] = "SuspendExcParts"
+                keys[name] = "SuspendExcParts"
             elif node is not None and node.states & set(excluded.states):
-                found[name] = "SuspendExcStates"
-    return found
+                keys[name] = "SuspendExcStates"
+    return keys
 
 
 def _is_up(node: SlurmNode) -> bool:

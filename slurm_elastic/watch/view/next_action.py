@@ -203,7 +203,7 @@ class Outlook:
 
 def _given_up(node: SlurmNode) -> str:
     if is_rebooting(node):
-        return f"reboots, ordered by {node.reason_user or 'root'}"
+        return f"reboots: {node.reason}"
     return f"down: {node.reason}" if node.reason else "down"
 
 

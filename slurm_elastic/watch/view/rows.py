@@ -324,10 +324,10 @@ class WaitingView(Struct, frozen=True, kw_only=True):
 
 
 class KeptView(Struct, frozen=True, kw_only=True):
-    """What Slurm or a person keeps from jobs, or from starting: ``kind`` is node, replaced (also
-    a node), partition, reservation, job or suspend; ``names`` are ``count`` of them. ``text`` says
-    who keeps it, since when and why, ``do`` what ends that. ``stuck``: it does not end by itself,
-    and nobody meant it.
+    """What Slurm or a person keeps from jobs, or from starting: ``kind`` is node, replaced or
+    given-up (also nodes), partition, reservation, job or suspend; ``names`` are ``count`` of them.
+    ``text`` says who keeps it, since when and why, ``do`` what ends that. ``stuck``: it does not
+    end by itself, and nobody meant it.
     """
 
     kind: str
