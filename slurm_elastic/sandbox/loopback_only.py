@@ -5,23 +5,35 @@ credentials.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
 import yaml
 
 from slurm_elastic.base.errors import SandboxError
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.docker.settings import DockerCloud
+from slurm_elastic.providers.fake.settings import FakeCloud
+from slurm_elastic.providers.libvirt.settings import LibvirtCloud
+from slurm_elastic.providers.local.settings import LocalCloud
 from slurm_elastic.providers.opennebula.settings import OpenNebulaCloud
 from slurm_elastic.providers.openstack.settings import OpenStackCloud
+from slurm_elastic.providers.redfish.settings import RedfishCloud
 
 EMULATOR_KEY = "sandbox-emulator-key"
 EMULATOR_SECRET = "sandbox-emulator-secret"  # noqa: S105 - opens nothing but the emulator
 
-_FOREIGN = ("AWS_", "AMAZON_", "OS_", "ONE_", "ONEAUTH", "DOCKER_", "BOTO_")
+_FOREIGN = (
+    "AWS_", "AMAZON_", "OS_", "ONE_", "ONEAUTH", "DOCKER_", "BOTO_", "LIBVIRT_",
+    "GOOGLE_", "CLOUDSDK_", "GCLOUD_", "GCE_", "AZURE_", "ARM_", "MSI_", "IDENTITY_",
+)  # fmt: skip
+"""Clouds of outside packages are known by their vendors' names: an SDK reads them by itself."""
+_PLACES = ("endpoint", "url", "uri", "host", "address", "server")
+"""Words in the keys of settings that say where a cloud is."""
 
 _EMULATOR = {
     "AWS_ACCESS_KEY_ID": EMULATOR_KEY,
@@ -60,19 +72,69 @@ def require_loopback(url: str) -> str:
 def require_emulated(clouds: Iterable[CloudSettings]) -> None:
     """SandboxError unless each cloud that has an API is an emulated one, reached by loopback."""
     for cloud in clouds:
-        if isinstance(cloud, OpenNebulaCloud):
-            require_loopback(cloud.endpoint)
-        if isinstance(cloud, DockerCloud):
-            raise SandboxError(f"cloud {cloud.name!r} is of real engines; the sandbox has none")
-        if isinstance(cloud, OpenStackCloud):
-            require_loopback(_auth_url(cloud))
-        if not isinstance(cloud, AwsCloud):
-            continue
-        if cloud.endpoint is None:
-            raise SandboxError(f"cloud {cloud.name!r} names no endpoint; that is Amazon's own")
-        if cloud.profile is not None:
-            raise SandboxError(f"cloud {cloud.name!r} names a profile; the sandbox reads none")
-        require_loopback(cloud.endpoint)
+        require = next((do for kind, do in _GUARDS if isinstance(cloud, kind)), _require_places)
+        require(cloud)
+
+
+def _require_own_ec2(cloud: AwsCloud) -> None:
+    if cloud.endpoint is None:
+        raise SandboxError(f"cloud {cloud.name!r} names no endpoint; that is Amazon's own")
+    if cloud.profile is not None:
+        raise SandboxError(f"cloud {cloud.name!r} names a profile; the sandbox reads none")
+    require_loopback(cloud.endpoint)
+
+
+def _require_no_engines(cloud: DockerCloud) -> None:
+    raise SandboxError(f"cloud {cloud.name!r} is of real engines; the sandbox has none")
+
+
+def _require_this_host(cloud: LibvirtCloud) -> None:
+    """A URI of libvirt's without a host is this very host's."""
+    for uri in (host.uri for host in cloud.hosts.values()):
+        host = urlsplit(uri).hostname
+        if host and not _is_loopback(host):
+            raise SandboxError(
+                f"endpoint {uri!r} is not on this host's loopback; the sandbox refuses every other"
+            )
+
+
+def _require_own_bmcs(cloud: RedfishCloud) -> None:
+    if cloud.command:
+        raise SandboxError(
+            f"cloud {cloud.name!r} switches its hosts by a command; the sandbox cannot see which"
+            " hosts that reaches"
+        )
+    for url in cloud.hosts.values():
+        require_loopback(url)
+
+
+def _require_places(cloud: CloudSettings) -> None:
+    """A cloud of an outside package: we know no key of its, so each one that may say where it is
+    must say loopback, and there must be one. Without any its SDK would go to the vendor's own.
+    """
+    places = [text for text in _places("", msgspec.to_builtins(cloud)) if text]
+    if not places:
+        raise SandboxError(
+            f"cloud {cloud.name!r} names no endpoint; the sandbox takes clouds of outside packages"
+            " only at an endpoint on this host's loopback"
+        )
+    for text in places:
+        require_loopback(text)
+
+
+def _places(key: str, value: object) -> Iterator[str]:
+    """The texts in settings that are URLs, or whose key says that they name a place."""
+    match value:
+        case dict():
+            for name, part in value.items():
+                yield from _places(str(name), part)
+        case list() | tuple():
+            for part in value:
+                yield from _places(key, part)
+        case str() if "://" in value or any(word in key.lower() for word in _PLACES):
+            # Where a machine's own address comes from is no place of the cloud.
+            if key != "node_address":
+                yield value
 
 
 def _auth_url(cloud: OpenStackCloud) -> str:
@@ -86,6 +148,19 @@ def _auth_url(cloud: OpenStackCloud) -> str:
         raise SandboxError(
             f"{cloud.clouds_file} tells no auth_url of its cloud {cloud.cloud!r}"
         ) from None
+
+
+_GUARDS: tuple[tuple[type[CloudSettings], Callable[[Any], object]], ...] = (
+    (FakeCloud, lambda _: None),  # these two have no API
+    (LocalCloud, lambda _: None),
+    (AwsCloud, _require_own_ec2),
+    (OpenNebulaCloud, lambda cloud: require_loopback(cloud.endpoint)),
+    (OpenStackCloud, lambda cloud: require_loopback(_auth_url(cloud))),
+    (DockerCloud, _require_no_engines),
+    (LibvirtCloud, _require_this_host),
+    (RedfishCloud, _require_own_bmcs),
+)
+"""How each kind that we have is looked at; one that is missing here is an outside package's."""
 
 
 def isolated_env(env: Mapping[str, str]) -> dict[str, str]:

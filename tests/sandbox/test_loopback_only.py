@@ -8,21 +8,26 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 from emulated import running_ec2
+from msgspec import field
 from msgspec.structs import replace
 from patience import patience
 
 from slurm_elastic.base.errors import SandboxError
-from slurm_elastic.config.clouds import InstanceType
+from slurm_elastic.config.clouds import CloudSettings, InstanceType
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.fake.settings import FakeCloud
+from slurm_elastic.providers.libvirt.settings import LibvirtCloud, LibvirtHost, LibvirtType
 from slurm_elastic.providers.opennebula.settings import OneTemplate, OpenNebulaCloud
 from slurm_elastic.providers.openstack.settings import Flavor, OpenStackCloud
+from slurm_elastic.providers.redfish.settings import RedfishCloud
 from slurm_elastic.sandbox.ec2_control import Ec2Control
 from slurm_elastic.sandbox.loopback_only import (
     EMULATOR_KEY,
@@ -47,6 +52,13 @@ REAL = {
     "ONE_AUTH": "/root/.one/one_auth",
     "ONE_XMLRPC": "https://one.example.org/RPC2",
     "DOCKER_HOST": "tcp://docker.example.org:2375",
+    "GOOGLE_APPLICATION_CREDENTIALS": "/root/.config/gcloud/key.json",
+    "CLOUDSDK_CONFIG": "/root/.config/gcloud-site",
+    "GCE_METADATA_HOST": "metadata.example.org",
+    "AZURE_CLIENT_SECRET": "azure-secret",
+    "ARM_CLIENT_SECRET": "arm-secret",
+    "IDENTITY_ENDPOINT": "http://identity.example.org/token",
+    "LIBVIRT_DEFAULT_URI": "qemu+ssh://kvm.example.org/system",
     "HTTPS_PROXY": "http://proxy.example.org:3128",
     "http_proxy": "http://proxy.example.org:3128",
 }
@@ -160,6 +172,71 @@ def test_an_openstack_elsewhere_is_refused(tmp_path: Path, guarded: list[object]
         require_emulated([cloud])
     with pytest.raises(SandboxError, match="names no clouds_file"):
         require_emulated([replace(cloud, clouds_file=None)])
+    assert guarded == []
+
+
+class MistCloud(CloudSettings, frozen=True, kw_only=True, tag="mist"):
+    """The settings of a cloud of an outside package."""
+
+    endpoint: str | None = None
+    regions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+@pytest.mark.parametrize("endpoint", ["http://127.0.0.1:5000", "http://localhost:1/v2"])
+def test_a_cloud_of_an_outside_package_may_be_on_loopback(endpoint: str) -> None:
+    mist = MistCloud(name="m", location=Location.PUBLIC, endpoint=endpoint)
+    require_emulated([mist, replace(mist, regions={"a": {"token_url": endpoint}})])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"endpoint": "https://compute.googleapis.com"},
+        {"endpoint": "compute.googleapis.com"},
+        {"endpoint": None},
+        {"endpoint": "http://127.0.0.1:1", "regions": {"a": {"x": "https://mist.example.org"}}},
+        {"endpoint": "http://127.0.0.1:1", "regions": {"a": {"auth_host": "mist.example.org"}}},
+    ],
+)
+def test_a_cloud_of_an_outside_package_elsewhere_is_refused(
+    settings: dict[str, Any], guarded: list[object]
+) -> None:
+    with pytest.raises(SandboxError, match="endpoint"):
+        require_emulated([MistCloud(name="m", location=Location.PUBLIC, **settings)])
+    assert guarded == []
+
+
+@pytest.mark.parametrize(
+    ("uri", "here"),
+    [
+        ("qemu:///system", True),
+        ("qemu+ssh://localhost/system", True),
+        ("qemu+ssh://root@kvm1.example.org/system", False),
+        ("qemu+tls://10.0.0.1/system", False),
+    ],
+)
+def test_a_hypervisor_elsewhere_is_refused(uri: str, here: bool, guarded: list[object]) -> None:
+    kinds = {"t": LibvirtType(cpus=1, memory=1)}
+    cloud = LibvirtCloud(
+        name="l", location=Location.ON_PREMISES, hosts={"h": LibvirtHost(uri=uri)}, types=kinds,
+        image="i", storage="s",
+    )  # fmt: skip
+    with nullcontext() if here else pytest.raises(SandboxError, match="not on this host's"):
+        require_emulated([cloud])
+    assert guarded == []
+
+
+def test_hosts_whose_power_is_switched_elsewhere_are_refused(guarded: list[object]) -> None:
+    def rack(url: str, **more: Any) -> RedfishCloud:
+        kinds = {"t": InstanceType(cpus=1, memory=1, price=0.0)}
+        place = Location.ON_PREMISES
+        return RedfishCloud(name="r", location=place, hosts={"h": url}, types=kinds, **more)
+
+    require_emulated([rack("http://127.0.0.1:8000/redfish/v1/Systems/1")])
+    with pytest.raises(SandboxError, match="not on this host's loopback"):
+        require_emulated([rack("https://bmc1.example.org/redfish/v1/Systems/1")])
+    with pytest.raises(SandboxError, match="'r' switches its hosts by a command"):
+        require_emulated([rack("pdu-7", command=("/usr/local/bin/pdu",))])
     assert guarded == []
 
 
