@@ -6,6 +6,7 @@ A cloud's tests inherit the classes that its bed can bring about and define the 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 import pytest
@@ -18,7 +19,7 @@ from slurm_elastic.base.errors import (
     TransientError,
 )
 from slurm_elastic.config import Cluster
-from slurm_elastic.model.cluster import InstanceState, LaunchSpec, Offer, Pool
+from slurm_elastic.model.cluster import STANDING, InstanceState, LaunchSpec, Offer, Pool
 from slurm_elastic.model.protocols import Provider
 from slurm_elastic.testing.patience import awake, stretched
 
@@ -82,6 +83,14 @@ class DelayedBed(Bed, Protocol):
         ...
 
     def wait(self, seconds: float) -> None: ...
+
+
+class FailingBed(Bed, Protocol):
+    def fail_late(self, node: str) -> Callable[[], None]:
+        """Have the cloud accept the machine of this node, and report it as failed later. Called
+        before the launch. The answer is called after it, and returns once the machine has failed.
+        """
+        ...
 
 
 def spec_for(bed: Bed, provider: Provider, count: int, *, generation: str = "g1") -> LaunchSpec:
@@ -368,6 +377,44 @@ class DelayedContract:
         assert list(provider.instances()) == []
         provider.terminate([m.id for m in machines])
         assert bed.alive() == set()
+
+
+class LateFailureContract:
+    """A machine that the cloud accepted, and reports as failed after the launch has its answer: no
+    job can use it, and its disk and address cost as long as it is there.
+    """
+
+    def test_a_machine_that_fails_after_its_launch_is_ended(self, bed: FailingBed) -> None:
+        provider = bed.open()
+        spec = spec_for(bed, provider, 2)
+        fail = bed.fail_late(spec.nodes[0])
+        alive = {m.node: m.id for m in provider.launch(spec)}
+        fail()
+        listed = [(m.id, m.state) for _ in range(2) for m in provider.instances()]
+        assert bed.alive() == {alive[spec.nodes[1]]}
+        failed = [state for id_, state in listed if id_ == alive[spec.nodes[0]]]
+        assert all(state not in STANDING for state in failed), "it serves no node"
+        assert failed.count(InstanceState.TERMINATED) <= 1, "its end is news once"
+        assert {m.node for m in provider.instances() if m.state in STANDING} == {spec.nodes[1]}
+
+    def test_a_restarted_daemon_ends_it_too(self, bed: FailingBed) -> None:
+        provider = bed.open()
+        spec = spec_for(bed, provider, 2)
+        fail = bed.fail_late(spec.nodes[0])
+        alive = {m.node: m.id for m in provider.launch(spec)}
+        fail()
+        bed.open().instances()
+        assert bed.alive() == {alive[spec.nodes[1]]}
+
+    def test_a_repeated_launch_is_not_answered_with_it(self, bed: FailingBed) -> None:
+        provider = bed.open()
+        spec = spec_for(bed, provider, 2)
+        fail = bed.fail_late(spec.nodes[0])
+        launched = {m.node: m.id for m in provider.launch(spec)}
+        fail()
+        provider.instances()
+        again = {m.node: m.id for m in provider.launch(spec)}
+        assert again == {spec.nodes[1]: launched[spec.nodes[1]]}, "nor with another one"
 
 
 class BulkContract:

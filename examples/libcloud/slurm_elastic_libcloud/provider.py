@@ -63,7 +63,9 @@ class LibcloudProvider:
             return self._machine(made)
 
     def instances(self):
-        return self._calls.shown(self._listed())
+        listed = self._listed()
+        failed = {m.id for m in listed if self._nodes[m.id].state == "error"}
+        return self._calls.shown(listed, failed, self._end)
 
     def _listed(self):
         found = self._call("list_nodes")
@@ -81,7 +83,10 @@ class LibcloudProvider:
         if not self._nodes.keys() >= set(ids):
             self._listed()  # those of an earlier process; what it lacks is gone, or not ours
         ours = [one for one in ids if one in self._nodes]
-        self._calls.terminate(ours, lambda one: self._call("destroy_node", self._nodes[one]))
+        self._calls.terminate(ours, self._end)
+
+    def _end(self, one):
+        self._call("destroy_node", self._nodes[one])
 
     def notices(self):
         return ()

@@ -165,6 +165,14 @@ class DummyBed:
     def limit(self, count: int) -> None:
         self.cloud.most = count
 
+    def fail_late(self, node: str) -> Callable[[], None]:
+        def fail() -> None:
+            for one in self.cloud.nodes.values():
+                if one.name == node:
+                    one.state = "error"
+
+        return fail
+
     def fail(self, error: type[ProviderError]) -> None:
         calls = CALLS.values() if error in (AuthError, TransientError) else ["create_node"]
         self.cloud.trouble = {call: [BY_ERROR[error], EVERY] for call in calls}

@@ -54,6 +54,9 @@ class TestFaults(contract.FaultContract):
 class TestDelays(contract.DelayedContract): ...
 
 
+class TestLateFailures(contract.LateFailureContract): ...
+
+
 class TestBulk(contract.BulkContract): ...
 
 

@@ -8,9 +8,10 @@ not make again. A process that has just started knows of no earlier launch but w
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -20,6 +21,8 @@ from slurm_elastic.providers.base.launched import launched
 from slurm_elastic.providers.base.parallel import each
 from slurm_elastic.providers.base.statuses import THROTTLED
 from slurm_elastic.providers.base.unconfirmed import UnconfirmedOrders
+
+log = logging.getLogger(__name__)
 
 KEPT = 6 * 3600.0
 """Seconds after which no daemon asks again for what a launch has had."""
@@ -106,8 +109,46 @@ class OneByOne:
                 raise error
             yield (None, error) if error else (future.result(), None)
 
-    def shown(self, listed: Sequence[Instance]) -> Sequence[Instance]:
-        """The answer of ``instances``: what we ended is on its way out, whatever the list says."""
+    def shown(
+        self,
+        listed: Sequence[Instance],
+        failed: Collection[str] = (),
+        end: Callable[[str], None] | None = None,
+    ) -> Sequence[Instance]:
+        """The answer of ``instances``: what we ended is on its way out, whatever the list says.
+
+        ``failed``: ids of machines that the cloud had accepted and could not start. No job can use
+        them, and they cost as long as they are there, so ``end`` ends them: they are told once as
+        TERMINATED. One whose end is refused is told as STOPPING, and ended with the next list.
+        """
+        over = self._end_failed(listed, failed, end) if failed and end else frozenset()
+
+        def state(machine: Instance) -> InstanceState:
+            if machine.id in over:
+                return InstanceState.TERMINATED
+            return InstanceState.STOPPING if machine.id in failed else machine.state
+
+        return tuple(replace(m, state=state(m)) for m in self._shown(listed))
+
+    def _end_failed(
+        self, listed: Sequence[Instance], failed: Collection[str], end: Callable[[str], None]
+    ) -> frozenset[str]:
+        """The ids of those that were ended now, and not before."""
+        with self._lock:
+            due = [m for m in listed if m.id in failed and m.id not in self._ended]
+        over = set()
+        for machine in due:
+            log.warning("machine failed after its launch, it is ended cloud=%s id=%s node=%s",
+                        self._cloud, machine.id, machine.node)  # fmt: skip
+            try:
+                self.terminate([machine.id], end)
+            except ProviderError as error:
+                log.warning("not ended, tried again later cloud=%s error=%s", self._cloud, error)
+            else:
+                over.add(machine.id)
+        return frozenset(over)
+
+    def _shown(self, listed: Sequence[Instance]) -> Sequence[Instance]:
         with self._lock:
             ended = frozenset(self._ended)
             self._ended &= {m.id for m in listed} | {m.id for m, _ in self._made.values()}
@@ -138,7 +179,7 @@ class OneByOne:
 
     def _standing(self, spec: LaunchSpec, listed: Sequence[Instance]) -> dict[str, Instance]:
         """The machines of this launch by node, those included that lists may lack yet."""
-        mine = [m for m in self.shown(listed) if m.generation == spec.generation]
+        mine = [m for m in self._shown(listed) if m.generation == spec.generation]
         for machine in mine:
             self._note(machine)
         found = {m.node: m for m in mine if m.state in STANDING}

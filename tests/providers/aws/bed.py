@@ -84,6 +84,15 @@ class AwsBed:
     def limit(self, count: int) -> None:
         self.control.stock("*/*/*", count)
 
+    def fail_late(self, node: str) -> Callable[[], None]:
+        """EC2 itself ends a machine that it cannot start after all."""
+
+        def fail() -> None:
+            found = [m.id for m in self.open().instances() if m.node == node]
+            self.client.terminate_instances(InstanceIds=found)
+
+        return fail
+
     def fail(self, error: type[ProviderError]) -> None:
         self.control.fail(Fault(kind=KINDS[error]))
 

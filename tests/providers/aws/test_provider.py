@@ -41,6 +41,7 @@ from slurm_elastic.testing.contract import (
     BulkContract,
     DelayedContract,
     FaultContract,
+    LateFailureContract,
     LaunchContract,
     ProtectedContract,
     ScarceContract,
@@ -72,6 +73,9 @@ class TestAwsDelays(DelayedContract): ...
 
 
 @pytest.mark.release
+class TestAwsLateFailures(LateFailureContract): ...
+
+
 class TestAwsProtection(ProtectedContract): ...
 
 

@@ -289,3 +289,22 @@ def test_one_that_is_gone_has_been_ended() -> None:
     cloud.calls.terminate(["n1-g1"], refusing({"n1-g1": InstanceNotFound("c", "Gone", "")}, []))
     (one,) = cloud.calls.shown([machine("n1")])
     assert one.state is InstanceState.STOPPING
+
+
+def test_a_failed_machine_whose_end_is_refused_is_listed_and_ended_later() -> None:
+    """As long as it is there it costs, and the limits count it."""
+    cloud, ended = Cloud(), []
+    failed = {"n1-g1"}
+    cloud.lists = [machine("n1"), machine("n2")]
+
+    def refuse(_: str) -> None:
+        raise TransientError("c", "Busy", "try again")
+
+    def states(end: Callable[[str], None]) -> dict[str, InstanceState]:
+        return {m.node: m.state for m in cloud.calls.shown(cloud.lists, failed, end)}
+
+    pending, stopping = InstanceState.PENDING, InstanceState.STOPPING
+    assert states(refuse) == {"n1": stopping, "n2": pending}
+    assert states(ended.append) == {"n1": InstanceState.TERMINATED, "n2": pending}
+    assert states(ended.append) == {"n1": stopping, "n2": pending}, "the list shows it still"
+    assert ended == ["n1-g1"]

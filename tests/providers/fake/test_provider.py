@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -19,6 +20,7 @@ from slurm_elastic.testing.contract import (
     BulkContract,
     DelayedContract,
     FaultContract,
+    LateFailureContract,
     LaunchContract,
     ProtectedContract,
     ScarceContract,
@@ -99,6 +101,14 @@ class FakeBed:
         for provider in self.opened:
             provider.latency = 1000.0
 
+    def fail_late(self, node: str) -> Callable[[], None]:
+        def fail() -> None:
+            for machine in self.opened[0].instances():
+                if machine.node == node:
+                    self.opened[0].take(machine.id)
+
+        return fail
+
     def protect(self, machine: str) -> None:
         self.account.protected.add(machine)
 
@@ -130,6 +140,9 @@ class TestFakeStops(StopContract): ...
 
 
 class TestFakeStopFaults(StopFaultContract): ...
+
+
+class TestFakeLateFailures(LateFailureContract): ...
 
 
 class TestFakeDelays(DelayedContract): ...

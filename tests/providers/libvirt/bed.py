@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,15 @@ class LibvirtBed:
 
     def limit(self, count: int) -> None:
         self.slots = count
+
+    def fail_late(self, node: str) -> Callable[[], None]:
+        """Its emulator crashes."""
+
+        def fail() -> None:
+            (found,) = [m.id for m in self.open().instances() if m.node == node]
+            self.domains()[found].destroy()
+
+        return fail
 
     def fail(self, error: type[ProviderError]) -> None:
         self.proxy.fail(Fault(error=KINDS[error]))

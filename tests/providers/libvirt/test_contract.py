@@ -8,6 +8,7 @@ from slurm_elastic.base.errors import AuthError, ProviderError, TransientError
 from slurm_elastic.testing.contract import (
     BulkContract,
     FaultContract,
+    LateFailureContract,
     LaunchContract,
     ProtectedContract,
     ScarceContract,
@@ -45,6 +46,9 @@ class TestLibvirtStops(StopContract): ...
 
 
 class TestLibvirtStopFaults(StopFaultContract): ...
+
+
+class TestLibvirtLateFailures(LateFailureContract): ...
 
 
 class TestLibvirtProtection(ProtectedContract): ...

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 import xmlrpc.client
+from collections.abc import Callable
 from pathlib import Path
 
-from patience import patience
+from patience import eventually, patience
 
 from slurm_elastic.base.errors import (
     AuthError,
@@ -103,6 +104,13 @@ class OneBed:
 
     def limit(self, count: int) -> None:
         self.control.hosts([Host(id=0, name="small", cpu=200 * count, memory=10**10)])
+
+    def fail_late(self, node: str) -> Callable[[], None]:
+        self.control.pace(Pace(schedule=0.1, boot=0.2, shutdown=0.1, broken=f"{node}-*"))
+        return lambda: eventually(self._has_broken)
+
+    def _has_broken(self) -> bool:
+        return any((m.state, m.lcm) == (3, 36) for m in self.control.state().machines)
 
     def fail(self, error: type[ProviderError]) -> None:
         self.control.fail(KINDS[error])

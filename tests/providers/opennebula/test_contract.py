@@ -12,6 +12,7 @@ from slurm_elastic.testing.contract import (
     BulkContract,
     DelayedContract,
     FaultContract,
+    LateFailureContract,
     LaunchContract,
     ScarceContract,
 )
@@ -39,6 +40,9 @@ class TestOneStops(StopContract): ...
 
 
 class TestOneStopFaults(StopFaultContract): ...
+
+
+class TestOneLateFailures(LateFailureContract): ...
 
 
 class TestOneDelays(DelayedContract): ...

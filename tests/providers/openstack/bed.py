@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import yaml
@@ -86,6 +87,17 @@ class StackBed:
 
     def limit(self, count: int) -> None:
         self.world.capacity = count
+
+    def fail_late(self, node: str) -> Callable[[], None]:
+        def fail() -> None:
+            named = {m.node: m.id for m in self.open().instances()}
+            with self.stand_in.lock:
+                fault = {"code": 500, "message": "Build of instance aborted", "created": "?"}
+                self.world.servers[named[node]] |= {
+                    "status": "ERROR", "fault": fault, "OS-SRV-USG:launched_at": None
+                }  # fmt: skip
+
+        return fail
 
     def fail(self, error: type[ProviderError]) -> None:
         if error is CapacityError:

@@ -10,6 +10,7 @@ from slurm_elastic.testing.contract import (
     BulkContract,
     DelayedContract,
     FaultContract,
+    LateFailureContract,
     LaunchContract,
     ScarceContract,
 )
@@ -32,6 +33,9 @@ class TestStackStops(StopContract): ...
 
 
 class TestStackStopFaults(StopFaultContract): ...
+
+
+class TestStackLateFailures(LateFailureContract): ...
 
 
 class TestStackDelays(DelayedContract):

@@ -193,6 +193,15 @@ class RedfishBed:
         for host in self.busy:
             self.bmcs.press(host, "On")
 
+    def fail_late(self, node: str) -> Callable[[], None]:
+        """Its power supply fails once it has been seen on."""
+
+        def fail() -> None:
+            assert node in {m.node for m in self.open().instances()}
+            self.bmcs.press(node, "Off")
+
+        return fail
+
     def fail(self, error: type[ProviderError]) -> None:
         words = {QuotaError: "quota", AuthError: "auth", TransientError: "internal"}
         if error is CapacityError:

@@ -28,6 +28,7 @@ from slurm_elastic.providers.redfish.command import Command
 from slurm_elastic.testing.contract import (
     CLUSTER,
     FaultContract,
+    LateFailureContract,
     LaunchContract,
     ScarceContract,
     spec_for,
@@ -59,6 +60,10 @@ class TestRedfishLaunches(LaunchContract): ...
 
 @pytest.mark.usefixtures("guarded")
 class TestRedfishScarcity(ScarceContract): ...
+
+
+@pytest.mark.usefixtures("guarded")
+class TestRedfishLateFailures(LateFailureContract): ...
 
 
 @pytest.mark.usefixtures("guarded")
