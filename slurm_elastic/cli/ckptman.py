@@ -73,7 +73,9 @@ def _serve_as(config: Config, ended: threading.Event, head: Head | None = None) 
             wake = closing.enter_context(WakeSocket(config.state / SOCKET))
             threads.append(Events(stop, wake.wait, service.happened))
         except OSError as error:
-            wrong = PassingError if error.errno in PASSING else ConfigError
+            # Of two heads the shared directory may just be away.
+            passes = head is not None or error.errno in PASSING
+            wrong = PassingError if passes else ConfigError
             raise wrong(f"state_dir: {config.state} cannot be used: {error}") from error
 
         def end() -> None:

@@ -11,7 +11,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from slurm_elastic.base.errors import ConfigError, SlurmElasticError
+from slurm_elastic.base.errors import ConfigError, PassingError, SlurmElasticError
 from slurm_elastic.cli.service import on_stop, run_service
 from slurm_elastic.cli.standby import Head, head_of
 from slurm_elastic.config import Config, configfile
@@ -80,7 +80,7 @@ def _serve_as(plain: Config, config: Config, ended: threading.Event, head: Head 
         closing.callback(opened.close)
         ledger = Ledger.enduring(config.state / "ledger.db")
         closing.callback(ledger.close)
-        spool, wake = _open(config.state, closing)
+        spool, wake = _open(config.state, closing, shares=head is not None)
         site = replace(Site.of(config, slurm, ledger, providers, time.time), wait=stop.wait)
         if head is not None:
             site = replace(site, settled=time.monotonic() + head.unsettled, epoch=head.epoch)
@@ -130,9 +130,10 @@ def _answer_users(config: Config, closing: contextlib.ExitStack, stop: threading
     return door
 
 
-def _open(state: Path, closing: contextlib.ExitStack) -> tuple[Spool, WakeSocket]:
-    """Where requests come in; ConfigError where the state directory is not one for us. A state that
-    a full disk or one that may only be read is in the way of is done without.
+def _open(state: Path, closing: contextlib.ExitStack, *, shares: bool) -> tuple[Spool, WakeSocket]:
+    """Where requests come in. ConfigError if the state directory is not one for us; PassingError
+    if it ``shares`` with another head, as the shared directory may just be away. A full or
+    read-only disk is no obstacle: requests are then only looked for now and then.
     """
     spool = Spool(state)
     try:
@@ -140,7 +141,8 @@ def _open(state: Path, closing: contextlib.ExitStack) -> tuple[Spool, WakeSocket
         wake = WakeSocket(state / "wake.sock")
     except OSError as error:
         if error.errno not in PASSING:
-            raise ConfigError(f"state_dir: {state} cannot be used: {error}") from error
+            wrong = PassingError if shares else ConfigError
+            raise wrong(f"state_dir: {state} cannot be used: {error}") from error
         log.error("requests are only looked for now and then, until a restart: %s", error)  # noqa: TRY400
         wake = WakeSocket(None)
     closing.callback(wake.close)

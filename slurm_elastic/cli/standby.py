@@ -17,7 +17,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from slurm_elastic.base import asking
+from slurm_elastic.base import asking, trust
 from slurm_elastic.base.errors import ConfigError, PassingError
 from slurm_elastic.base.lasting import LastingThread
 from slurm_elastic.config import Config, configfile
@@ -27,7 +27,7 @@ from slurm_elastic.providers.base.fenced import fenced
 from slurm_elastic.slurm.client import fenced as fenced_client
 from slurm_elastic.slurm.client.acting import Controllers, controllers
 from slurm_elastic.state import heads, presence
-from slurm_elastic.state.heads import Epochs, Fence
+from slurm_elastic.state.heads import Epoch, Epochs, Fence
 from slurm_elastic.state.heartbeat import STANDS_BY_MEANS, Mark, leave_mark
 from slurm_elastic.state.presence import Presence
 
@@ -36,6 +36,9 @@ log = logging.getLogger("slurm_elastic.standby")
 EVERY = 1.0
 """Seconds between two looks at who acts."""
 _BEAT = 5.0
+_WAIT = "nothing: Slurm decides which head acts"
+CANNOT_ACT_MEANS = "this head cannot act"
+"""Of a head that stands by and could not take over: a person has to do something."""
 
 
 def head_of(config: Config, service: str, mark: str) -> Head | None:
@@ -49,8 +52,12 @@ def head_of(config: Config, service: str, mark: str) -> Head | None:
     directory = Path(config.ha.directory)
     try:
         heads.link(config.state, directory)
+        flaw = trust.flaw(directory, trust.roots())
     except OSError as error:
         raise PassingError(f"ha.directory: {directory} cannot be used: {error}") from error
+    if flaw:
+        # Its writer has launches made, orders followed and files written, all as SlurmUser.
+        raise ConfigError(f"ha.directory: {flaw}")
     if "nocto" in mounts.nfs_options(str(directory.resolve()), mounts.mounts()):
         raise ConfigError(
             f"ha.directory: {directory} is mounted with nocto, by which a head may not see for a "
@@ -90,6 +97,8 @@ class Head:
         self._state, self._slurm, self._mark, self._tells = state, slurm, mark, tells
         self._epochs = Epochs(directory)
         self._fence: Fence | None = None
+        self._directory = directory
+        self._remedy, self._means = _WAIT, STANDS_BY_MEANS
         self._said = ""
         self._since = time.time()
         self._beaten = float("-inf")
@@ -109,15 +118,21 @@ class Head:
     def _why_not(self) -> str:
         """Why this head does not act; "" from when it does, in an epoch of its own."""
         host = os.uname().nodename
+        self._remedy, self._means = _WAIT, STANDS_BY_MEANS
         try:
             place = self._slurm.acting(time.time())
             last = self._epochs.newest()
+            if why := self._older(last):
+                return why
             if place != self._slurm.place:
                 acts = "no slurmctld acts" if place is None else self._acts(place)
-                return acts if last is None else f"{acts} (epoch {last.number} of {last.host})"
+                return acts if last is None else f"{acts} (epoch {last.number} of {last.holder})"
             epoch = self._epochs.take(host)
         except OSError as error:
+            self._remedy = f"see why it cannot be read and written by SlurmUser: {self._directory}"
+            self._means = CANNOT_ACT_MEANS
             return f"who acts cannot be told, or taken down: {error}"
+        heads.note_seen(self._state, epoch.number)
         if self._settles is None:
             # Also in an epoch of its own: Slurm may have been at the other head, whose services did
             # not run, and have forgotten something on either way.
@@ -127,6 +142,26 @@ class Head:
         log.info("acting host=%s epoch=%d", host, epoch.number)
         self._said = ""
         return ""
+
+    def _older(self, last: Epoch | None) -> str:
+        """Why the directory is not the one that both heads shared; "" if it may be. In an empty
+        directory or an older copy a head would begin an epoch and forget machines and charges.
+        """
+        number, seen = 0 if last is None else last.number, heads.last_seen(self._state)
+        if number >= seen:
+            heads.note_seen(self._state, number)
+            return ""
+        path = self._state / heads.LAST_EPOCH
+        self._means = CANNOT_ACT_MEANS
+        self._remedy = (
+            "mount the right directory; if this one shall count though it knows less, remove "
+            f"{path} on both heads"
+        )
+        found = f"ends with epoch {number}" if number else "has no epoch"
+        return (
+            f"ha.directory: {self._directory} {found}, and this head has seen epoch {seen}: it is "
+            "another directory, or an older copy"
+        )
 
     def _acts(self, place: int) -> str:
         """The controller at that place in Slurm's heartbeat. The place may be any number, as
@@ -148,12 +183,11 @@ class Head:
         if clock >= self._beaten + _BEAT:
             self._beaten = clock
             self._tells()
-            remedy = "nothing: Slurm decides which head acts"
             with contextlib.suppress(OSError):
                 now, pid = time.time(), os.getpid()
                 leave_mark(
                     self._state,
-                    Mark(now, pid, why, remedy, self._since, STANDS_BY_MEANS),
+                    Mark(now, pid, why, self._remedy, self._since, self._means),
                     self._mark,
                 )
 

@@ -9,7 +9,7 @@ links to it, by which all programs find it; sqlite's files stay on each head.
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import os
 import re
 import time
@@ -26,7 +26,9 @@ from slurm_elastic.state import statedir
 SHARED = ("journal", "requests", "notices", "catalogue", "signal-saves", "blcr-images")
 """Directories of the state directory that are the same on both heads."""
 SHARED_FILES = ("known_hosts",)
-_NAME = re.compile(r"epoch-(\d{6,})")
+LAST_EPOCH = "last-epoch"
+"""In state_dir: the highest number of an epoch that this head has seen in the shared directory."""
+_NAME = re.compile(r"epoch-(\d{6,12})")
 
 
 class SupersededError(OSError):
@@ -34,11 +36,18 @@ class SupersededError(OSError):
 
 
 class Epoch(Struct, frozen=True, kw_only=True):
-    """The span in which ``host`` acts, since ``at`` (Unix time)."""
+    """The span in which ``host`` acts, since ``at`` (Unix time). The host is "" if the file cannot
+    be read, as an NFS server with ``async`` or a full disk leaves one.
+    """
 
     number: int
     host: str
     at: float
+
+    @property
+    def holder(self) -> str:
+        """The host, for people."""
+        return self.host or f"a host that the file epoch-{self.number:06d} does not name"
 
 
 class Epochs:
@@ -61,10 +70,10 @@ class Epochs:
         if not number:
             return None
         raw = self._path(number).read_bytes()
-        try:
-            return msgspec.json.decode(raw, type=Epoch)
-        except msgspec.MsgspecError as error:
-            raise OSError(errno.EIO, f"is no epoch: {error}", str(self._path(number))) from error
+        with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return msgspec.structs.replace(msgspec.json.decode(raw, type=Epoch), number=number)
+        # The number is in the name, so the next head that acts takes the next one.
+        return Epoch(number=number, host="", at=0.0)
 
     def take(self, host: str) -> Epoch:
         """The epoch in which ``host`` acts from now on: its last one where nobody else has had one
@@ -117,7 +126,7 @@ class Fence(Struct, frozen=True, kw_only=True):
         if self.epoch and self.epochs.number() == self.epoch:
             return
         last = self.epochs.newest()
-        who = "no head" if last is None else f"{last.host} (epoch {last.number})"
+        who = "no head" if last is None else f"{last.holder} (epoch {last.number})"
         raise SupersededError(f"{who} acts, not {self.host}: that is to be done there")
 
     @property
@@ -127,6 +136,20 @@ class Fence(Struct, frozen=True, kw_only=True):
             return self.epochs.number()
         except OSError:
             return 0
+
+
+def last_seen(state: Path) -> int:
+    """The highest number of an epoch that this head has seen; 0 if it has seen none."""
+    with contextlib.suppress(OSError, ValueError):
+        return int((state / LAST_EPOCH).read_bytes()[:20])
+    return 0
+
+
+def note_seen(state: Path, number: int) -> None:
+    """Keep the number of an epoch that this head sees, if it is higher than those before."""
+    if number > last_seen(state):
+        with contextlib.suppress(OSError):  # a full disk, which end-only reports
+            writing.replace(state / LAST_EPOCH, f"{number}\n".encode())
 
 
 def fence_at(journal: Path) -> Fence:
@@ -142,9 +165,12 @@ def link(state: Path, directory: Path) -> None:
         raise ConfigError(
             f"ha.directory: {directory} is in state_dir, which each head has for itself"
         )
+    if not directory.is_dir():
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=statedir.DIRECTORY, exist_ok=True)
     for name in SHARED:
         there = directory / name
-        there.mkdir(mode=statedir.DIRECTORY, parents=True, exist_ok=True)
+        there.mkdir(mode=statedir.DIRECTORY, exist_ok=True)
         _link(state / name, there)
     for name in SHARED_FILES:
         _link(state / name, directory / name)

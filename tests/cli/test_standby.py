@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import struct
 import threading
 import time
@@ -15,7 +17,7 @@ from patience import eventually
 
 from slurm_elastic.base import asking
 from slurm_elastic.base.errors import ConfigError, PassingError
-from slurm_elastic.cli import standby
+from slurm_elastic.cli import daemon, standby
 from slurm_elastic.cli.standby import head_of
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import parse
@@ -193,6 +195,85 @@ def test_a_slurmctld_that_starts_again_takes_nothing_away(config: Config, tmp_pa
         time.sleep(0.2)
         head.require()
     assert lost == []
+
+
+def test_an_empty_directory_in_the_place_of_the_shared_one_is_refused(
+    config: Config, tmp_path: Path
+) -> None:
+    head, lost, shared = acting(config, tmp_path), [], tmp_path / "shared"
+    with head.watched(lambda: lost.append(1)):
+        shared.rename(tmp_path / "away")
+        shared.mkdir()
+        eventually(lambda: lost)
+    why = head._why_not()
+    assert why.startswith(f"ha.directory: {shared} has no epoch, and this head has seen epoch 1")
+    head._beaten = float("-inf")
+    head._stand_by(why)
+    mark: Any = read_mark(config.state)
+    assert not mark.stands_by, "status and doctor show it"
+    assert f"remove {config.state}/last-epoch on both heads" in mark.told
+    assert list(shared.glob("epoch-*")) == [], "it began none there"
+    shutil.rmtree(shared)
+    (tmp_path / "away").rename(shared)
+    assert head._why_not() == "", "it is back"
+    assert head.epoch == 1
+
+
+def test_an_older_copy_of_the_directory_is_refused_until_a_person_says_that_it_counts(
+    config: Config, tmp_path: Path
+) -> None:
+    acting(config, tmp_path)
+    shared, copy = tmp_path / "shared", tmp_path / "copy"
+    shutil.copytree(shared, copy)
+    Epochs(shared).take("a")
+    assert acting(config, tmp_path).epoch == 3
+    shutil.rmtree(shared)
+    copy.rename(shared)
+    head: Any = head_of(config, DAEMON, MARK)
+    assert "ends with epoch 1, and this head has seen epoch 3" in head._why_not()
+    (config.state / "last-epoch").unlink()
+    assert head._why_not() == ""
+    assert head.epoch == 1
+
+
+def test_a_head_that_only_stands_by_knows_how_far_the_other_one_came(
+    config: Config, tmp_path: Path
+) -> None:
+    says(0, tmp_path)
+    head: Any = head_of(config, DAEMON, MARK)
+    for host in ("a", "b", "a"):
+        Epochs(tmp_path / "shared").take(host)
+    assert head._why_not() == "a acts (epoch 3 of a)"
+    (tmp_path / "shared" / "epoch-000003").rename(tmp_path / "shared" / "epoch-000002")
+    says(1, tmp_path)
+    assert "ends with epoch 2, and this head has seen epoch 3" in head._why_not()
+
+
+def test_an_epoch_that_nobody_can_read_keeps_no_head_from_acting(
+    config: Config, tmp_path: Path
+) -> None:
+    head = acting(config, tmp_path)
+    (tmp_path / "shared" / "epoch-000001").write_bytes(b"")
+    head.require()
+    assert acting(config, tmp_path).epoch == 2
+
+
+def test_no_service_starts_on_a_directory_that_others_may_write(
+    config: Config, tmp_path: Path
+) -> None:
+    assert head_of(config, DAEMON, MARK) is not None
+    shared = tmp_path / "shared"
+    assert shared.stat().st_mode & 0o777 == 0o700
+    shared.chmod(0o777)
+    with pytest.raises(ConfigError, match=r"ha\.directory: .*shared may be written by others"):
+        head_of(config, DAEMON, MARK)
+
+
+def test_a_directory_that_went_as_a_service_starts_passes(config: Config, tmp_path: Path) -> None:
+    assert head_of(config, DAEMON, MARK) is not None
+    (tmp_path / "shared").rename(tmp_path / "away")
+    with contextlib.ExitStack() as closing, pytest.raises(PassingError, match="cannot be used"):
+        daemon._open(config.state, closing, shares=True)
 
 
 def test_one_that_stood_still_may_nothing(config: Config, tmp_path: Path) -> None:

@@ -69,6 +69,25 @@ def test_an_epoch_is_one_heads_until_another_takes_the_next(shared: Path) -> Non
     assert [path.name for path in shared.iterdir()] == ["epoch-000003"]
 
 
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[" * 20_000])
+def test_an_epoch_that_cannot_be_read_is_nobodys_and_the_next_one_is_taken(
+    shared: Path, content: bytes
+) -> None:
+    epochs = Epochs(shared)
+    epochs.take("a")
+    (shared / "epoch-999999").write_bytes(content)
+    last = epochs.newest()
+    assert last is not None
+    assert (last.number, last.host) == (999999, "")
+    fence = Fence.of(shared)
+    assert fence.epoch == 0
+    with pytest.raises(SupersededError, match="the file epoch-999999 does not name"):
+        fence.require()
+    taken = epochs.take("a")
+    assert (taken.number, taken.host) == (1_000_000, "a")
+    assert epochs.newest() == taken
+
+
 def test_two_that_take_it_at_once_are_not_in_one_epoch(
     shared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

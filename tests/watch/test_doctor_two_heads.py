@@ -88,6 +88,17 @@ def test_services_that_do_not_follow_slurm(config: Config) -> None:
     assert read_head(config, directory, time.time()).told == "Head: a acts, this one, epoch 3"
 
 
+def test_a_directory_that_others_may_write_is_reported(config: Config) -> None:
+    tells(config, "a.site")
+    tells(config, "b")
+    directory = Path(str(config.ha.directory))
+    directory.chmod(0o777)
+    (finding,) = [one for one in look(config) if one.level is Level.WRONG]
+    assert finding.what == f"ha.directory {directory}"
+    assert finding.found == f"{directory} may be written by others (mode 0777)"
+    assert finding.advice == f"chmod go-w {directory}"
+
+
 def test_services_that_run_on_one_alone(config: Config) -> None:
     tells(config, "a.site")
     never = "on b: it has never run there"

@@ -7,7 +7,8 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from slurm_elastic.base import writing
+from slurm_elastic.base import trust, writing
+from slurm_elastic.base.account import trusted
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.units import brief
 from slurm_elastic.config import Config
@@ -41,18 +42,23 @@ def examine(config: Config, now: float) -> Iterator[Finding]:
     try:
         pair = controllers(config.slurm.conf)
         last = Epochs(directory).newest()
+        flaw = trust.flaw(directory, {*trust.roots(), *trusted(config.slurm.user)})
         acting, took = pair.acting_host(now), _sync(directory)
     except (OSError, ConfigError) as error:
         what = f"ha.directory {directory}"
         expected = f"a directory of {config.slurm.user}'s that both heads see"
         yield Finding.wrong(what, str(error), expected=expected, advice=_PAGE)
         return
+    if flaw:
+        found, _, advice = flaw.partition("; ")
+        expected = "a directory that only SlurmUser and root can change"
+        yield Finding.wrong(f"ha.directory {directory}", found, expected=expected, advice=advice)
     yield from _addresses(config.slurm.conf)
     acts = f"{acting or 'no slurmctld'} acts"
     if acting and last is not None and pair.place_of(last.host) != pair.place_of(acting):
         yield Finding.wrong(
             "two heads",
-            f"Slurm acts on {acting}, and epoch {last.number} is of {last.host}",
+            f"Slurm acts on {acting}, and epoch {last.number} is of {last.holder}",
             expected=f"services on {acting} that have taken over within a minute",
             advice=f"on {acting}: {RESTART}",
         )

@@ -23,11 +23,11 @@ def read_head(config: Config, directory: Path, now: float) -> HeadView:
     do = ""
     here, number = pair.hosts[pair.place], last.number if last else 0
     if not acting:
-        told = f"Head: no slurmctld acts, epoch {number} of {last.host if last else 'nobody'}"
+        told = f"Head: no slurmctld acts, epoch {number} of {last.holder if last else 'nobody'}"
     elif last is not None and pair.place_of(last.host) != pair.place_of(acting):
         told = (
             f"Head: Slurm acts on {acting}, and no service has taken over there: epoch {number} is "
-            f"of {last.host}"
+            f"of {last.holder}"
         )
         do = f"if this lasts for a minute, on {acting}: {RESTART}"
     elif acting == here:
