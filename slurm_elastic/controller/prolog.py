@@ -173,7 +173,7 @@ class PrologServer(Server):
         try:
             hello = msgspec.json.decode(line, type=_Hello)
             nodes = tuple(expand(hello.nodes))
-        except (msgspec.DecodeError, HostlistError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, HostlistError, UnicodeDecodeError, RecursionError) as error:
             log.warning("prolog turned away reason=%s line=%r", error, line[:200])
             return
         number, now = next(self._count), time.monotonic()

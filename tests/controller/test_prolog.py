@@ -432,6 +432,10 @@ def test_what_is_let_go_or_turned_away_or_not_readable_is_in_the_log(
     bad = connect()
     bad.link.sendall(b'{"job": "' + b"x" * 300 + b'"}\n')
     assert bad.answer() == ""
+    deep = connect()
+    deep.link.sendall(b'{"x": ' + b"[" * 20_000 + b"\n")
+    assert deep.answer() == ""
+    assert "a client could not be served" not in caplog.text
     assert connect(7, "pub1").answer() == "go job is gone\n"
     assert "prolog turned away reason=Expected `int`" in caplog.text
     assert f'line=b\'{{"job": "{"x" * 191}\'' in caplog.text, "200 bytes of it are enough"

@@ -62,7 +62,7 @@ class Hub:
         try:
             with self._lock:
                 answer = self._answer(msgspec.json.decode(line, type=Message))
-        except (msgspec.DecodeError, ValueError, HubError, OSError) as error:
+        except (msgspec.DecodeError, ValueError, RecursionError, HubError, OSError) as error:
             log.warning("refused or failed: %s", error)
             answer = HubAnswer(ok=False, message=str(error))
         return msgspec.json.encode(answer)

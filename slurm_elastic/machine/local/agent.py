@@ -66,7 +66,7 @@ class Agent:
         """The answer to one request line; nothing that a client sends makes it raise."""
         try:
             message = msgspec.json.decode(line, type=Message)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             said = AgentAnswer(ok=False, code="InvalidRequest", message=str(error))
         else:
             said = self._answer(message)

@@ -136,7 +136,7 @@ def read_line(raw: bytes) -> Line | None:
         return None
     try:
         return _decode(raw)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):  # thousands of brackets in one another
         return None
 
 
@@ -243,7 +243,7 @@ class Journal:
         """What the view has; nothing where that cannot be read."""
         try:
             return _decode_applied(self._applied())
-        except (OSError, msgspec.MsgspecError):
+        except (OSError, msgspec.MsgspecError, RecursionError):
             return Applied()
 
     def _applied(self) -> bytes:

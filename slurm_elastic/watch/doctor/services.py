@@ -22,6 +22,7 @@ from slurm_elastic.state.heartbeat import (
     CKPTMAN,
     CKPTMAN_MARK,
     DAEMON,
+    Mark,
     alive,
     latest,
     process_exists,
@@ -43,7 +44,8 @@ _STRAYS = (
 def daemon(config: Config, now: float) -> Iterator[Finding]:
     """Its heartbeat, the last errors it got, and what it has paused."""
     path, mark = config.state / "ledger.db", read_mark(config.state)
-    if why := told(config.state, mark, now, config.timings.heartbeat_stale):
+    why = told(config.state, mark, now, config.timings.heartbeat_stale)
+    if why and not _stands_by(config, mark):
         yield _cannot_write("daemon", why, "a ledger", DAEMON, LEDGER)
     try:
         with config.sharing(), contextlib.closing(Ledger(path, read_only=True)) as ledger:
@@ -95,8 +97,14 @@ def checkpoints(config: Config, now: float) -> Iterator[Finding]:
     """Whether slurm-elastic-ckptman can write down what it does, and nodes here are ready."""
     yield from _guard(config)
     mark = read_mark(config.state, CKPTMAN_MARK)
-    if why := told(config.state, mark, now, config.timings.heartbeat_stale):
+    why = told(config.state, mark, now, config.timings.heartbeat_stale)
+    if why and not _stands_by(config, mark):
         yield _cannot_write("checkpoints", why, "a state directory", CKPTMAN, CKPTMAN)
+
+
+def _stands_by(config: Config, mark: Mark | None) -> bool:
+    """Whether all is well with a service that waits for the other head (``two_heads`` reports)."""
+    return config.ha.directory is not None and mark is not None and mark.stands_by
 
 
 def _guard(config: Config) -> Iterator[Finding]:

@@ -136,10 +136,12 @@ def _checkpoints(config: Config, now: float) -> CheckpointFacts | None:
     with contextlib.suppress(SlurmElasticError), opened(config) as ledger:  # else its facts say so
         beat = latest(beat, ledger.health.heartbeat(CKPTMAN))
     found = None if beat is None else process_exists(beat[1])
+    stands_by = config.ha.directory is not None and mark is not None and mark.stands_by
+    trouble = told(config.state, mark, now, config.timings.heartbeat_stale)
     return CheckpointFacts(
         heartbeat=beat,
         process_found=found,
-        trouble=told(config.state, mark, now, config.timings.heartbeat_stale),
+        trouble="" if stands_by else trouble,  # the line of the heads reports it
         images=images,
         warned=warned,
         migrations=migrations,

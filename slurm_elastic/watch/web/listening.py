@@ -13,6 +13,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from slurm_elastic.base import trust
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.base.unixsocket import bind_socket, remove_socket
 
@@ -48,11 +49,18 @@ def place(text: str) -> ListenAddress:
 def own_place() -> Iterator[ListenAddress]:
     """A unix socket in a directory that only this user can enter."""
     own = os.environ.get("XDG_RUNTIME_DIR", "")
-    if os.path.isabs(own) and os.path.isdir(own):
+    # After su(1) or `sudo -E` it is another user's, who could put a socket in the place of ours.
+    if os.path.isabs(own) and os.path.isdir(own) and _is_own(own):
         yield ListenAddress(path=Path(own) / NAME)
         return
     with tempfile.TemporaryDirectory(prefix="slurm-elastic-web-") as made:
         yield ListenAddress(path=Path(made) / NAME)
+
+
+def _is_own(directory: str) -> bool:
+    with contextlib.suppress(OSError):
+        return trust.flaw(directory, {os.geteuid()}) is None
+    return False
 
 
 def _is_loopback(host: str) -> bool:

@@ -126,3 +126,10 @@ def test_a_link_that_somebody_laid_is_not_followed(network: Network, tmp_path: P
     assert asked(Hub(network, "/nonexistent"), Apply(peers=(LIVE,))).ok
     assert theirs.read_text() == "theirs"
     assert (tmp_path / PEERS).stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.usefixtures("rules")
+def test_a_request_of_thousands_of_brackets_is_refused(network: Network) -> None:
+    hub = Hub(network, "/nonexistent")
+    answer = msgspec.json.decode(hub.answer(b'{"x":' + b"[" * 20_000), type=HubAnswer)
+    assert not answer.ok

@@ -196,8 +196,10 @@ def test_what_is_refused_starts_nothing(run, settings, change, code, said):
 
 
 @pytest.mark.parametrize(
-    "line", [b"", b"{}", b"nonsense", b'{"op":"exec","argv":["/bin/sh"]}', b"\xff\xfe", b"[1]"]
-)
+    "line", [b"", b"{}", b"nonsense", b'{"op":"exec","argv":["/bin/sh"]}', b"\xff\xfe", b"[1]",
+             b'{"x":' + b"[" * 20_000],
+    ids=["empty", "no fields", "nonsense", "exec", "no text", "list", "deep"],
+)  # fmt: skip
 def test_a_line_that_is_no_request_is_answered_as_such(run, line):
     assert json.loads(run().answer(line))["code"] == "InvalidRequest"
 

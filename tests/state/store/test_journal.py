@@ -10,6 +10,7 @@ import sqlite3
 import stat
 import tempfile
 import time
+import zlib
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from slurm_elastic.state.store.journal import (
     Journal,
     Line,
     Position,
+    is_whole,
     line_of,
     read_line,
 )
@@ -749,3 +751,10 @@ def test_rows_that_are_known_by_their_line_have_the_same_ids_in_a_view_that_is_m
     assert [mark for _, mark in before] == ["a", "b", "c"]
     path.unlink()
     assert marks() == before
+
+
+def test_a_line_with_thousands_of_brackets_is_no_line() -> None:
+    rest = b',"n":1,"facts":' + b"[" * 20_000 + b"]" * 20_000 + b"}"
+    raw = b'{"crc":"%08x"%s\n' % (zlib.crc32(rest), rest)
+    assert is_whole(raw)
+    assert read_line(raw) is None

@@ -16,8 +16,12 @@ from status_cases import NOW, busy_ledger, busy_slurm, config
 from slurm_elastic.cli import status
 from slurm_elastic.cli.status_tables import render
 from slurm_elastic.config import Config, HaSettings
+from slurm_elastic.model.finding import Level as Worse
+from slurm_elastic.state.ckptstate import CheckpointState
+from slurm_elastic.state.ckptstate.schema import FILE
 from slurm_elastic.state.heads import Epochs
-from slurm_elastic.state.heartbeat import STANDS_BY_MEANS, Mark, leave_mark
+from slurm_elastic.state.heartbeat import CKPTMAN_MARK, MARK, STANDS_BY_MEANS, Mark, leave_mark
+from slurm_elastic.watch.doctor.services import checkpoints
 from slurm_elastic.watch.door.metrics import text
 from slurm_elastic.watch.view import StatusView, status_view
 
@@ -105,6 +109,26 @@ def test_a_head_that_stands_by_is_in_no_trouble(
     assert "slurm_elastic_ledger_usable 1.0" in found
     beat = 'slurm_elastic_service_heartbeat_timestamp_seconds{service="slurm-elasticd"}'
     assert [float(line.split()[-1]) for line in found if line.startswith(beat)] == [NOW - 2]
+
+
+def test_ckptman_that_stands_by_is_in_no_trouble(
+    site: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on("headb", monkeypatch)
+    CheckpointState(site.state / FILE).close()
+    why, pid = "heada acts (epoch 2 of heada)", os.getpid()
+    do = "nothing: Slurm decides which head acts"
+    for name in (MARK, CKPTMAN_MARK):
+        mark = Mark(NOW, pid, why, do, NOW - 3600, STANDS_BY_MEANS)
+        leave_mark(site.state, mark, name)
+    view = seen(site)
+    assert [told.text for told in view.attention if "stands by" in told.text] == []
+    assert view.checkpoints is not None
+    assert view.checkpoints.alive
+    assert [one for one in checkpoints(site, NOW) if one.level is Worse.WRONG] == []
+    leave_mark(site.state, Mark(NOW, pid, "the disk is full", "make room", NOW), CKPTMAN_MARK)
+    assert [told.text for told in seen(site).attention if "the disk is full" in told.text]
+    assert [one.found for one in checkpoints(site, NOW) if one.level is Worse.WRONG] != []
 
 
 def test_nobody_acts(site: Config, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.cli.main import main
 from slurm_elastic.watch.web import connection
 from slurm_elastic.watch.web.documents import KEPT, Documents, Source
-from slurm_elastic.watch.web.listening import ListenAddress, listening, place
+from slurm_elastic.watch.web.listening import ListenAddress, listening, own_place, place
 from slurm_elastic.watch.web.server import PageServer, application
 from tests.watch.web.stage import served
 
@@ -473,3 +473,22 @@ def test_a_port_that_is_taken_and_a_group_without_a_socket(
     assert "--listen 127.0.0.1:0 takes a free port" in capsys.readouterr().err
     assert main(["--config", file, "web", "--group", "users"]) == 1
     assert "--group is for a unix socket" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_a_runtime_directory_of_another_user_is_not_used(
+    open_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after su or `sudo -E`: that user could put a socket in the place of ours."""
+    directory = open_path / "run"
+    directory.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(directory))
+    with own_place() as where:
+        assert where.path is not None
+        assert where.path.parent == directory
+    for uid, mode in ((65534, 0o700), (0, 0o777)):
+        directory.chmod(mode)
+        os.chown(directory, uid, -1)
+        with own_place() as where:
+            assert where.path is not None
+            assert where.path.parent != directory
