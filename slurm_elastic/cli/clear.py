@@ -1,4 +1,6 @@
-"""``slurm-elastic clear``: end cool-downs and pauses; forget machines of clouds that are gone."""
+"""``slurm-elastic clear``: end cool-downs and pauses; count jobs again for growth; forget machines
+of clouds that are gone.
+"""
 
 from __future__ import annotations
 
@@ -27,26 +29,32 @@ from slurm_elastic.state.audit_trail import list_subject, pool_subject
 from slurm_elastic.state.ledger import Decision, Ledger
 from slurm_elastic.state.store.shared_journal import is_there
 
+_JOB = "job:"
+
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "clear",
         description="End cool-downs of offers and clouds, and pauses of pools, so that they are "
         "asked again at once. The daemon's next round releases the nodes that were held for them. "
-        "Naming a cloud also ends a doubt about its list of machines. With --gone, count machines "
-        "of clouds that have left the configuration as gone. Only root and SlurmUser may do this.",
+        "Naming a cloud also ends a doubt about its list of machines. Naming a job (job:17) lets "
+        "the growth policy count it again, for which machines came up in vain. With --gone, count "
+        "machines of clouds that have left the configuration as gone. Only root and SlurmUser may "
+        "do this.",
         epilog=examples(
             "slurm-elastic clear burst",
             "slurm-elastic clear aws/c5.xlarge/eu-central-1a/spot",
+            "slurm-elastic clear job:17",
             "slurm-elastic clear --gone i-0123456789abcdef0",
         ),
     )
     parser.add_argument(
         "subjects",
-        metavar="OFFER|POOL|CLOUD|MACHINE",
+        metavar="OFFER|POOL|CLOUD|JOB|MACHINE",
         nargs="*",
-        help="an offer as `status` shows it (cloud/type/zone/market), a pool or a cloud; with "
-        "--gone a stray machine or launch as `status` shows it, or a cloud for all of its machines",
+        help="an offer as `status` shows it (cloud/type/zone/market), a pool, a cloud or "
+        "job:NUMBER; with --gone a stray machine or launch as `status` shows it, or a cloud for "
+        "all of its machines",
     )
     parser.add_argument(
         "--gone",
@@ -99,6 +107,9 @@ def clear(
     """Clear these subjects (None: all) and say what that was, a line each. Safe beside the daemon:
     each step is one transaction, and it decides anew in its next round.
     """
+    jobs = _jobs(ledger, subjects)
+    if subjects is not None:
+        subjects = [one for one in subjects if not one.startswith(_JOB)]
     pools = domain_pools(config, expand)
     clouds = [c.name for c in config.clouds if subjects is None or c.name in subjects]
     doubted = [name for name in clouds if ledger.exclusions.readmit(DOUBT, name)]
@@ -120,6 +131,8 @@ def clear(
         if pool.name in chosen or any(touches(key, pool) for key in keys if key in chosen):
             held = ledger.exclusions.review_holds(pool.name, now)
             lines += [f"{counted(held, 'hold')} of nodes of pool {pool.name}"] if held else []
+    if ledger.growth_guard.count_again(jobs):
+        lines += [f"growth counts job {job} again" for job in jobs]
     if lines:
         why = f"by the operator (uid {os.getuid()}): {'; '.join(lines)}"
         names = {*paused, *(pool.name for pool in pools)}
@@ -128,12 +141,28 @@ def clear(
         about = (
             *mine,
             *lists,
+            *(f"{_JOB}{job}" for job in jobs),
             *(row.scope for row in ledger.exclusions.holds() if row.pool in chosen),
         )
         ledger.decisions.record(
             Decision(at=now, correlation="clear", kind="cleared", subjects=about, reason=why)
         )
     return tuple(lines)
+
+
+def _jobs(ledger: Ledger, subjects: Sequence[str] | None) -> list[int]:
+    """The jobs meant that growth does not count; of one that it counts ConfigError."""
+    known = [row.job for row in ledger.growth_guard.jobs()]
+    if subjects is None:
+        return known
+    named = [one for one in subjects if one.startswith(_JOB)]
+    for one in named:
+        if one.removeprefix(_JOB) not in map(str, known):
+            there = ", ".join(f"{_JOB}{job}" for job in known) or "none"
+            raise ConfigError(
+                f"{one!r} is no job that the growth policy has stopped counting; there are {there}"
+            )
+    return [int(one.removeprefix(_JOB)) for one in named]
 
 
 def _meant(

@@ -34,6 +34,7 @@ from slurm_elastic.watch.view.attention import (
     reason,
     silent_daemon,
     stopped,
+    unhelped_jobs,
     unread,
 )
 from slurm_elastic.watch.view.checkpoints import CheckpointsView
@@ -155,7 +156,10 @@ def _alarms(view: StatusView, top: int | None) -> Iterable[RenderableType]:
     """Above the tables: somebody has to do something, or sees a part only."""
     if view.private:
         yield Text(private_note(view.private), style=_WARN)
-    told = (*unread(view), *clouds(view), *map(paused, view.breakers), *stopped(view.budgets))
+    told = (
+        *unread(view), *clouds(view), *map(paused, view.breakers), *stopped(view.budgets),
+        *unhelped_jobs(view.unhelped),
+    )  # fmt: skip
     yield from map(_told, told)
     if rows := tuple(kept(view)):
         yield with_rest(Group(*map(_told, rows[:top])), more(rows, top))

@@ -17,6 +17,7 @@ from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.cli.shortened import words
 from slurm_elastic.config import Config, domain_pools
+from slurm_elastic.controller.covered_jobs import counted_id
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.launch.grouping import shortened
@@ -45,6 +46,7 @@ def judge(config: Config, job: SlurmJob, chain: Chain, facts: Facts) -> tuple[Ve
         default=default_partition(site),
         ours=frozenset(cloud.partition_name for cloud in config.clouds),
         drain_terms=config.slurm.drain_terms,
+        unhelped=next((row for row in chain.unhelped if row.job == counted_id(job)), None),
     )
     return verdicts(asker, list(_cases(config, site, facts, chain)))
 

@@ -16,6 +16,7 @@ from slurm_elastic.model.exclusion import Exclusion
 from slurm_elastic.policies.launch.exclusions import DENIED
 
 SLURM, LEDGER, DISK = "slurm", "ledger", "disk"
+UNHELPED = "unhelped jobs"
 _UNREGISTERED = "did not register; "
 _PARTS = 4
 """Parts of the scope of a cool-down, but for one of a single pool."""

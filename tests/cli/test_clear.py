@@ -10,11 +10,12 @@ import pytest
 from ledger_cases import instance, offer
 from status_cases import NOW, busy_ledger, config, config_file
 
-from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.cli import clear
 from slurm_elastic.cli.giving_orders import require_trusted
 from slurm_elastic.cli.main import main
 from slurm_elastic.model.exclusion import BREAKER, COOL_DOWN, Exclusion
+from slurm_elastic.model.memory import Purchase, UnhelpedJob
 from slurm_elastic.policies.launch.exclusions import strikes_of
 from slurm_elastic.state.ledger import Ledger
 
@@ -155,3 +156,16 @@ def test_only_root_and_slurms_user_may(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
     with pytest.raises(SlurmElasticError, match="this is for root and slurm"):
         require_trusted(config(tmp_path))
+
+
+def test_a_job_that_growth_does_not_count(tmp_path: Path, ledger: Ledger) -> None:
+    bought = Purchase(first_node="pub7", at=NOW, open=frozenset())
+    rows = [UnhelpedJob(job=n, asks="1", since=NOW, nodes=("pub7",)) for n in (17, 18, 19)]
+    ledger.growth_guard.judge(bought, rows)
+    lines = clear.clear(config(tmp_path), ledger, ["job:17"], NOW)
+    assert lines == ("growth counts job 17 again",)
+    assert [d.kind for d in ledger.decisions.about("job:17")] == ["cleared"]
+    with pytest.raises(ConfigError, match=r"'job:17' is no job .*; there are job:18, job:19"):
+        clear.clear(config(tmp_path), ledger, ["job:17"], NOW)
+    assert "growth counts job 19 again" in clear.clear(config(tmp_path), ledger, None, NOW)
+    assert ledger.growth_guard.jobs() == ()

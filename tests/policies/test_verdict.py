@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.model.cluster import Market, Pool
+from slurm_elastic.model.memory import UnhelpedJob
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.launch.verdict import (
     Asker,
@@ -108,6 +109,10 @@ def changed(job: SlurmJob = JOB, **fields: Any) -> SlurmJob:
         (changed(UNLISTED, node_cpus=16, cpus=16), "cpus", "have 8 CPUs, the job asks for 16"),
         (changed(UNLISTED, node_memory=64000), "memory", "have 32000 MiB, the job asks for 64000"),
         (changed(UNLISTED, cpu_memory=9000, node_cpus=4), "memory", "asks for 36000 on one"),
+        (
+            changed(id=9, array=7, tasks=4, limit=None), "time",
+            "first task started without a time limit, which the other tasks keep",
+        ),
         (changed(node_count=5), "size", "asks for 5 nodes, and 4 such can be up together at most"),
         (changed(cpus=33), "size", "asks for 5 nodes"),
         (UNLISTED, "filter", "scontrol update jobid=7 partition=static,burst"),
@@ -135,6 +140,19 @@ def test_the_first_predicate_that_fails_is_told(job: SlurmJob, predicate: str, w
     found = verdict(job)
     assert (found.cloud, found.pool, found.predicate) == ("aws", "gpu", predicate)
     assert words in found.reason
+
+
+def test_a_job_that_no_machine_helped_is_told_what_came_up_for_it() -> None:
+    row = UnhelpedJob(job=7, asks="", since=400.0, nodes=("pub1", "pub2"), reason="Resources")
+    found = verdict(JOB, unhelped=row)
+    assert found.predicate == "unhelped"
+    assert found.reason == (
+        "pub[1-2] came up for it and no job used them (10m ago, Slurm's reason: Resources); the"
+        " growth policy starts nothing more for it until what it asks for changes; do: slurm-elastic"
+        " clear job:7"
+    )
+    untouched = changed(id=7, array=7, tasks=4, limit=None)
+    assert verdict(untouched).predicate == "slurm", "no task of this array has started"
 
 
 def test_a_user_of_no_allowed_group_is_told_the_groups() -> None:

@@ -29,6 +29,7 @@ from slurm_elastic.model.cluster import InstanceState, Limits
 from slurm_elastic.model.directive import Directive, LimitChange, Pause
 from slurm_elastic.model.exclusion import BREAKER, CAPACITY, COOL_DOWN, OPERATOR, Exclusion
 from slurm_elastic.model.finding import Finding, Level
+from slurm_elastic.model.memory import Purchase, UnhelpedJob
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.launch.exclusions import DENIED, TAKEN_OUT
 from slurm_elastic.providers.fake.provider import FakeProvider
@@ -151,6 +152,21 @@ def test_what_the_daemon_has_met_is_told(config: Config, slurm: FakeSlurm, ledge
     assert found["head node: daemon"].found == "last heartbeat 8m 20s ago"
     assert "slurm-elastic clear rack" in found["head node: pool rack"].advice
     assert found["head node: last errors"].found == f"{error} (10m ago)", "its name once"
+
+
+def test_jobs_that_no_machine_helped_are_told(
+    config: Config, slurm: FakeSlurm, ledger: Ledger
+) -> None:
+    bought = Purchase(first_node="pub1", at=T0, open=frozenset())
+    rows = [UnhelpedJob(job=n, asks="", since=T0, nodes=("pub1",)) for n in range(11, 18)]
+    ledger.growth_guard.judge(bought, rows)
+    parts = doctor.diagnose(config, slurm, T0, quick=True).parts
+    (note,) = (one for part in parts for one in part.findings if one.what == "waiting jobs")
+    assert (note.level, note.cause) == (Level.NOTE, "unhelped jobs")
+    assert note.found.startswith(
+        "Jobs 11, 12, 13, 14, 15 and 2 others: machines came up and no job"
+    )
+    assert "slurm-elastic clear job:11" in note.advice
 
 
 def test_machines_that_serve_nobody_are_told_with_what_to_do(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import msgspec
@@ -8,17 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ledger_cases import T0, instance, offer
 from msgspec.structs import replace
+from rich.console import Console
 from status_cases import NOW, busy_ledger, busy_slurm, config, job, node
 
+from slurm_elastic.cli.status_tables import render
 from slurm_elastic.config.policies import Budget, CloudPolicies, SitePolicies
 from slurm_elastic.model.cluster import InstanceState, Market
 from slurm_elastic.model.directive import Directive, Pause, stop_reason
 from slurm_elastic.model.exclusion import CAPACITY, OPERATOR, POLICY, Exclusion
+from slurm_elastic.model.memory import UnhelpedJob
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.money.bounds import Spent
 from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
 from slurm_elastic.state.ledger import Health, Machine
-from slurm_elastic.watch.causes import LEDGER
+from slurm_elastic.watch.causes import LEDGER, UNHELPED
 from slurm_elastic.watch.view import DAY, Facts, StatusView, status_view
 from slurm_elastic.watch.view.attention import attention, reason
 from slurm_elastic.watch.view.checkpoints import CheckpointFacts
@@ -144,6 +148,7 @@ def test_the_document_is_stable(view: StatusView) -> None:
             "attention",
             "head",
             "kept",
+            "unhelped",
             "version",
         ),
     ]
@@ -556,3 +561,14 @@ def test_a_pool_that_is_out_of_machines_is_told_with_whom_it_keeps_waiting(tmp_p
     some = status_view(made, replace(facts, nodes=free, holds=facts.holds[1:]))
     assert some.queue is not None
     assert {job.why for job in some.queue.jobs} == {""}, "one may start"
+
+
+def test_jobs_that_no_machine_helped_are_in_status(tmp_path: Path) -> None:
+    rows = (UnhelpedJob(job=17, asks="", since=NOW - 60, nodes=("pub1",)),)
+    view = status_view(config(tmp_path), Facts(now=NOW, unhelped=rows))
+    (told,) = (one for one in view.attention if one.cause == UNHELPED)
+    assert told.text.startswith("Job 17: machines came up and no job used them")
+    assert told.do == "slurm-elastic explain 17; then slurm-elastic clear job:17"
+    console = Console(width=200, record=True, file=io.StringIO())
+    render(view, console)
+    assert "clear job:17" in console.export_text()

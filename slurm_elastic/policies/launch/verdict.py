@@ -16,7 +16,9 @@ from msgspec import Struct, field
 
 from slurm_elastic.base.units import brief
 from slurm_elastic.model.cluster import Market, Pool
+from slurm_elastic.model.memory import UnhelpedJob
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
+from slurm_elastic.policies.growth.unhelped_words import unhelped_reason
 from slurm_elastic.policies.launch.waiting import is_counted, sentence
 from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
 from slurm_elastic.policies.nodes.node_state import is_busy, is_down, is_drained
@@ -75,6 +77,7 @@ class Asker(Struct, frozen=True, kw_only=True):
     groups: frozenset[str] | None = None
     default: str = ""
     ours: frozenset[str] = frozenset()
+    unhelped: UnhelpedJob | None = None
     drain_terms: DrainTerms = field(default_factory=DrainTerms)
 
 
@@ -271,10 +274,21 @@ def _requeue(question: _Question) -> str:
     return "it has spot machines, and the job may not be requeued (sbatch --requeue)"
 
 
+_REST_WITHOUT_LIMIT = (
+    "its first task started without a time limit, which the other tasks keep (scontrol update"
+    " timelimit=); the partition's is"
+)
+
+
 def _time(question: _Question) -> str:
-    limit, most = question.job.limit, question.case.max_time
-    if limit is None or most is None or limit <= most:
+    job, most = question.job, question.case.max_time
+    limit = job.limit
+    if most is None or (limit is not None and limit <= most):
         return ""
+    if limit is None:
+        # Slurm numbers the rest of an array anew when a task starts, and fixes its limit then.
+        is_rest = bool(job.array) and job.task is None and job.id != job.array
+        return f"{_REST_WITHOUT_LIMIT} {brief(most)}" if is_rest and question.listed else ""
     return f"the job's time limit is {brief(limit)}, the partition's {brief(most)} (sbatch -t)"
 
 
@@ -345,6 +359,11 @@ def _requeued(question: _Question) -> str:
     return f"it was requeued: Slurm starts it in {brief(job.begin - now)} at the earliest"
 
 
+def _unhelped(question: _Question) -> str:
+    row = question.asker.unhelped
+    return unhelped_reason(row, question.asker.now) if row and question.listed else ""
+
+
 def _bar(question: _Question) -> str:
     return question.case.bar
 
@@ -405,6 +424,7 @@ PREDICATES: tuple[tuple[str, _Predicate], ...] = (
     ("partition state", _shut),
     ("reserved", _reserved),
     ("kept", _kept),
+    ("unhelped", _unhelped),
     ("bound", _bar),
     ("health", _health),
     ("in use", _in_use),

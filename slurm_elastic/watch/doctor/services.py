@@ -15,6 +15,7 @@ from slurm_elastic.model.directive import Directive, clock, scope_of_pool, stop_
 from slurm_elastic.model.exclusion import POLICY, Exclusion
 from slurm_elastic.model.finding import CONSOLE, Finding, Level
 from slurm_elastic.policies.clock_guard import set_back
+from slurm_elastic.policies.growth.unhelped_words import unhelped_sentence
 from slurm_elastic.policies.launch.exclusions import DENIED, sickly, until_told
 from slurm_elastic.policies.repair.strays import CODE
 from slurm_elastic.slurm.conf import plan
@@ -90,7 +91,15 @@ def _by_ledger(
     given = [d for d in ledger.directives.all() if d.holds(now)]
     yield from map(_order, given)
     yield from _held(config, ledger, causes.orders(given))
+    yield from _unhelped(ledger)
     yield from _cooling(ledger.exclusions.cool_downs(now), now)
+
+
+def _unhelped(ledger: Ledger) -> Iterator[Finding]:
+    """Jobs for which machines came up in vain."""
+    if rows := ledger.growth_guard.jobs():
+        found, advice = unhelped_sentence(rows)
+        yield Finding.note("waiting jobs", found, advice=advice, cause=causes.UNHELPED)
 
 
 def checkpoints(config: Config, now: float) -> Iterator[Finding]:

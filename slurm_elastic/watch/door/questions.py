@@ -29,6 +29,7 @@ from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.config import Config
 from slurm_elastic.controller.books import By, Costs
 from slurm_elastic.model.directive import Word
+from slurm_elastic.model.memory import UnhelpedJob
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.state.ledger import Decision, Machine
 from slurm_elastic.watch.view import Facts
@@ -175,8 +176,8 @@ class Bar(Struct, frozen=True, kw_only=True):
 
 class Chain(Struct, frozen=True, kw_only=True):
     """Decisions, ordered by time, and the machines that they are about. ``barred``: why the account
-    gets no machine of a public cloud; ``bars``: why pools start none. ``private`` and ``end_only``
-    are as in ``Facts``.
+    gets no machine of a public cloud; ``bars``: why pools start none. ``private``, ``end_only`` and
+    ``unhelped`` are as in ``Facts``.
     """
 
     decisions: tuple[Decision, ...] = ()
@@ -185,6 +186,7 @@ class Chain(Struct, frozen=True, kw_only=True):
     bars: tuple[Bar, ...] = ()
     private: tuple[str, ...] = ()
     end_only: str = ""
+    unhelped: tuple[UnhelpedJob, ...] = ()
 
 
 class DoorAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from slurm_elastic.model.directive import LIMITS
-from slurm_elastic.model.memory import Launch, Run
+from slurm_elastic.model.memory import Launch, Run, UnhelpedJob
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.state.audit_trail import job_subject, jobs_of, nodes_of
 from slurm_elastic.state.ledger import Decision, Machine
@@ -71,6 +71,7 @@ def seen_facts(facts: Facts, viewer: Viewer) -> Facts:
         facts = replace(facts, holds=(), directives=told)
     return replace(
         facts,
+        unhelped=_seen_unhelped(facts.unhelped, viewer),
         machines=_seen_machines(facts.machines, viewer),
         open_launches=_seen_launches(facts.open_launches, viewer),
         checkpoints=None if checkpoints is None else _seen_checkpoints(checkpoints, viewer),
@@ -161,7 +162,13 @@ def seen_chain(chain: Chain, viewer: Viewer) -> Chain:
         barred="" if viewer.hides(*MONEY) else chain.barred,
         bars=tuple(_seen_bar(bar, viewer) for bar in chain.bars),
         private=viewer.told,
+        unhelped=_seen_unhelped(chain.unhelped, viewer),
     )
+
+
+def _seen_unhelped(rows: Iterable[UnhelpedJob], viewer: Viewer) -> tuple[UnhelpedJob, ...]:
+    own = (row for row in rows if not viewer.hides(JOBS) or row.job in viewer.jobs)
+    return tuple(replace(row, nodes=()) if viewer.hides(NODES) else row for row in own)
 
 
 def _seen_bar(bar: Bar, viewer: Viewer) -> Bar:

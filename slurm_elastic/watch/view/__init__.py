@@ -189,6 +189,7 @@ def status_view(config: Config, facts: Facts) -> StatusView:
         queue=_queue(join),
         head=facts.head,
         kept=kept_views(config, facts) if facts.slurm_error is None else (),
+        unhelped=tuple(facts.unhelped),
     )
     return replace(view, attention=attention(view))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from msgspec.structs import replace
 
@@ -10,9 +10,11 @@ from slurm_elastic.base.units import brief, counted
 from slurm_elastic.model.directive import scope_in_words, scope_of_cloud, scope_of_pool
 from slurm_elastic.model.exclusion import CAPACITY
 from slurm_elastic.model.finding import CONSOLE, SLURMCTLD
+from slurm_elastic.model.memory import UnhelpedJob
 from slurm_elastic.model.protocols import NO_NODE
+from slurm_elastic.policies.growth.unhelped_words import unhelped_sentence
 from slurm_elastic.policies.launch.grouping import DO
-from slurm_elastic.watch.causes import LEDGER, of_order, told_once
+from slurm_elastic.watch.causes import LEDGER, UNHELPED, of_order, told_once
 from slurm_elastic.watch.view.checkpoints import CheckpointsView
 from slurm_elastic.watch.view.departing import TAKEN, taken
 from slurm_elastic.watch.view.kept import GIVEN_UP, REPLACED
@@ -56,6 +58,7 @@ def attention(view: StatusView) -> tuple[Told, ...]:
         *stopped(view.budgets),
         *_out_of_machines(view),
         *kept(view),
+        *unhelped_jobs(view.unhelped),
         *machines(view.instances),
         *_jobs_in_danger(view),
     ]
@@ -70,6 +73,13 @@ def reason(row: HoldView | CoolDownView, sentences: Iterable[Told]) -> str:
     if named and any(one.cause == row.cause for one in sentences):
         return f"{scope_in_words(row.cause)}, told above"
     return row.reason
+
+
+def unhelped_jobs(rows: Sequence[UnhelpedJob]) -> Iterable[Told]:
+    """Jobs that wait although machines came up for them."""
+    if rows:
+        text, do = unhelped_sentence(rows)
+        yield Told(level=Level.WARN, text=text, do=do, cause=UNHELPED)
 
 
 def of_directive(one: DirectiveView) -> Told:

@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 from slurm_elastic.model.directive import Directive
 from slurm_elastic.model.exclusion import Exclusion
-from slurm_elastic.model.memory import Health, Launch, Machine
+from slurm_elastic.model.memory import Health, Launch, Machine, UnhelpedJob
 from slurm_elastic.model.slurm import Reservation, SlurmJob, SlurmNode, SuspendExclusions
 from slurm_elastic.policies.money.bounds import Spent
 from slurm_elastic.state.heartbeat import Mark
@@ -46,8 +46,9 @@ class Facts(Struct, frozen=True, kw_only=True):
     ``payers``: by account and user with a budget (``account:physics``). ``checkpoints`` is None if
     there are none, or if they could not be read (``checkpoints_error``). ``private``: the words of
     Slurm's PrivateData that hide a part from who asks. ``directives``: operators' orders that hold
-    now or will. ``head`` is None with one head. ``reservations``, ``partition_states`` and
-    ``suspend_exclusions`` are Slurm's, empty if it did not tell.
+    now or will. ``head`` is None with one head. ``unhelped``: jobs that growth policies do not
+    count. ``reservations``, ``partition_states`` and ``suspend_exclusions`` are Slurm's, empty if
+    it did not tell.
     """
 
     now: float
@@ -77,6 +78,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     reservations: Sequence[Reservation] = ()
     partition_states: Mapping[str, str] = field(default_factory=dict)
     suspend_exclusions: SuspendExclusions = field(default_factory=SuspendExclusions)
+    unhelped: Sequence[UnhelpedJob] = ()
 
 
 class Level(StrEnum):
@@ -383,4 +385,5 @@ class StatusView(Struct, frozen=True, kw_only=True):
     attention: tuple[Told, ...] = ()
     head: HeadView | None = None
     kept: tuple[KeptView, ...] = ()
+    unhelped: tuple[UnhelpedJob, ...] = ()
     version: int = field(default=1)

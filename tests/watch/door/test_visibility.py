@@ -10,7 +10,7 @@ from ckpt_cases import migration_of
 from ledger_cases import T0
 from status_cases import NOW, busy_ledger, config
 
-from slurm_elastic.model.memory import Run
+from slurm_elastic.model.memory import Run, UnhelpedJob
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.money.bounds import Spent
 from slurm_elastic.state.ledger import Decision
@@ -32,6 +32,7 @@ JOBS = (
 
 BY_RIGHTS = {
     "spent", "payers", "directives", "holds", "machines", "open_launches", "checkpoints", "private",
+    "unhelped",
 }  # fmt: skip
 FOR_ALL = {
     "now", "nodes", "jobs", "slurm_error", "ledger_error", "stopped", "cool_downs", "breakers",
@@ -124,6 +125,15 @@ def test_a_decision_on_several_jobs_keeps_the_users_own_alone() -> None:
     (told,) = seen_chain(Chain(decisions=(both,)), viewer(BOB, "jobs")).decisions
     assert told.subjects == ("pub1", "job:42")
     assert told.detail == {"ranked": [["offer", "cheapest"]]}
+
+
+def test_jobs_that_growth_does_not_count_are_shown_by_rights(facts: Facts) -> None:
+    rows = tuple(UnhelpedJob(job=n, asks="", since=T0, nodes=("pub1",)) for n in (41, 42))
+    found = msgspec.structs.replace(facts, unhelped=rows)
+    assert seen_facts(found, viewer(BOB)).unhelped == rows
+    assert seen_facts(found, viewer(BOB, "jobs")).unhelped == rows[1:]
+    (own,) = seen_chain(Chain(unhelped=rows), viewer(BOB, "jobs", "nodes")).unhelped
+    assert (own.job, own.nodes) == (42, ())
 
 
 def test_private_nodes_are_refused_but_for_those_of_own_jobs() -> None:

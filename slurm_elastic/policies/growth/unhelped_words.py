@@ -1,0 +1,39 @@
+"""The sentences about jobs that growth policies no longer count. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from slurm_elastic.base.hostlist import compress
+from slurm_elastic.base.units import brief, counted
+from slurm_elastic.model.memory import UnhelpedJob
+
+MOST_NAMED = 5
+
+
+def unhelped_sentence(rows: Sequence[UnhelpedJob]) -> tuple[str, str]:
+    """What happened to all of them, and the command."""
+    names = [str(row.job) for row in rows[:MOST_NAMED]]
+    others = len(rows) - len(names)
+    listed = ", ".join(names) + (f" and {counted(others, 'other')}" if others else "")
+    jobs = "Job" if len(rows) == 1 else "Jobs"
+    text = (
+        f"{jobs} {listed}: machines came up and no job used them, so the growth policy buys nothing"
+        " more for them"
+    )
+    first = rows[0].job
+    return text, f"slurm-elastic explain {first}; then slurm-elastic clear job:{first}"
+
+
+def unhelped_reason(row: UnhelpedJob, now: float) -> str:
+    """Why this one waits."""
+    return (
+        f"{compress(row.nodes) or 'machines'} came up for it and no job used {_them(row)}"
+        f" ({brief(max(now - row.since, 1.0))} ago, Slurm's reason: {row.reason or 'None'});"
+        " the growth policy starts nothing more for it until what it asks for changes;"
+        f" do: slurm-elastic clear job:{row.job}"
+    )
+
+
+def _them(row: UnhelpedJob) -> str:
+    return "it" if len(row.nodes) == 1 else "them"
