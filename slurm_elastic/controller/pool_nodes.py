@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence, Set
 
 from msgspec import Struct
@@ -108,7 +109,7 @@ class PoolNodes:
         """Machines that are promised to no job."""
         return tuple(self._idle)
 
-    @property
+    @functools.cached_property
     def reachable(self) -> frozenset[str]:
         """The nodes that a job could have sooner or later."""
         return frozenset((*self.off, *self.booting, *self.up))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence, Set
 
 from slurm_elastic.base.hostlist import compress, expand
 from slurm_elastic.controller.context import Site
@@ -93,6 +93,8 @@ def pending(
 ) -> list[PendingJob]:
     """Jobs that wait for nodes, the one that comes first first, without the ``unhelped`` ones."""
     rows: list[PendingJob] = []
+    # Thousands of waiting jobs ask for few different things.
+    known: dict[tuple[object, ...], Sequence[PendingJob]] = {}
     for job in in_order(view.jobs):
         if _waits(job, view.at) and counted_id(job) not in unhelped:
             bar = barring(view.over, job.account, job.user)
@@ -102,7 +104,7 @@ def pending(
                 if (bar is None or not site.is_public(one.pool))
                 and _could(site, view, job, one.pool)
             ]
-            rows += _Wish(site, view, job, able).rows() if able else ()
+            rows += _Wish(site, view, job, able).rows(known) if able else ()
     return rows
 
 
@@ -147,27 +149,47 @@ class _Wish:
         self._row = _asked(site, job, pool, tuple(one.pool.name for one in able))
         times = view.facts.tasks.get(job.id, self._row.times)
         self._row = self._row._replace(times=min(times, self._row.times))
-        self._avoids = self._avoided(site.rules[pool.name].boot)
-
-    def _avoided(self, boot: int) -> frozenset[str]:
-        facts, at = self._view.facts, self._view.at
-        excluded = facts.excluded.get(self._job.id, ())
-        if not (excluded or facts.reservations):
-            return frozenset()
+        self._excluded = view.facts.excluded.get(job.id, ())
         # The job starts when the machine is up, and Slurm then compares its end with reservations.
-        end = at + boot + self._row.limit
-        avoided = usable.avoided_nodes(self._job, excluded, facts.reservations, at, end)
-        own = usable.reserved_nodes(self._job, facts.reservations)
+        end = view.at + site.rules[pool.name].boot + self._row.limit
+        self._reservations = tuple(
+            one for one in view.facts.reservations if usable.is_within(one, view.at, end)
+        )
+
+    @functools.cached_property
+    def _avoids(self) -> frozenset[str]:
+        """The nodes of its pools that it may not have."""
+        if not (self._excluded or self._reservations or self._job.reservation):
+            return frozenset()
+        avoided = usable.avoided_nodes(self._job, self._excluded, self._reservations)
+        own = usable.reserved_nodes(self._job, self._view.facts.reservations)
         nodes = frozenset(node for one in self._able for node in one.pool.nodes)
         return nodes & avoided if own is None else nodes & avoided | nodes - own
 
-    def rows(self) -> Sequence[PendingJob]:
+    def rows(
+        self, known: MutableMapping[tuple[object, ...], Sequence[PendingJob]]
+    ) -> Sequence[PendingJob]:
         """What counts for the growth: one row, or one for each kind of nodes; none, if no machine
-        helps the job.
+        helps the job. ``known`` has the rows of the jobs before it.
         """
+        if not self._row.times:
+            return ()
+        own, job = self._row, self._job
+        key = (
+            own.pools, own.nodes, job.features, job.required, job.reservation, self._excluded,
+            tuple(one.name for one in self._reservations),
+        )  # fmt: skip
+        if key not in known:
+            known[key] = self._new_rows()
+        return [
+            own._replace(nodes=row.nodes, pools=row.pools, avoids=row.avoids, named=row.named)
+            for row in known[key]
+        ]
+
+    def _new_rows(self) -> Sequence[PendingJob]:
         # A job never spans clouds. Machines of a cloud that cannot hold all of it help nobody.
         clouds: dict[str, list[PoolNodes]] = {}
-        for one in self._able if self._row.times else ():
+        for one in self._able:
             clouds.setdefault(one.pool.cloud, []).append(one)
         ways = alternatives(self._job.features, self._row.nodes)
         if not (ways or self._avoids or self._job.required):

@@ -14,6 +14,7 @@ from slurm_elastic.policies.growth.usable import (
     exceeds_max_time,
     fixed_arrays,
     is_limit_fixed,
+    is_within,
     licensed_tasks,
     reserved_nodes,
 )
@@ -46,7 +47,8 @@ def reservation(**fields: Any) -> Reservation:
 def test_a_reservation_keeps_its_nodes_from_jobs_that_would_run_into_it(
     begin: int, end: int, fields: dict[str, Any], own: str, avoided: set[str]
 ) -> None:
-    found = avoided_nodes(job(reservation=own), ("x9",), [reservation(**fields)], begin, end)
+    rows = [row for row in [reservation(**fields)] if is_within(row, begin, end)]
+    found = avoided_nodes(job(reservation=own), ("x9",), rows)
     assert found == {"x9"} | avoided
 
 

@@ -15,22 +15,19 @@ from slurm_elastic.model.slurm import Reservation, SlurmJob
 _LICENSE = re.compile(r"(?P<name>[^:=]+)(?:[:=](?P<count>\d+))?")
 
 
+def is_within(row: Reservation, begin: float, end: float) -> bool:
+    """Whether the reservation keeps whole nodes at any moment of that time."""
+    return not row.is_partial and row.start < end and row.end > begin
+
+
 def avoided_nodes(
-    job: SlurmJob,
-    excluded: Iterable[str],
-    reservations: Sequence[Reservation],
-    begin: float,
-    end: float,
+    job: SlurmJob, excluded: Iterable[str], reservations: Iterable[Reservation]
 ) -> frozenset[str]:
-    """The nodes on which Slurm does not start the job, if it would run from ``begin`` to ``end``:
-    ``excluded`` ones, and those that a reservation keeps for others within that time.
+    """The nodes on which Slurm does not start the job: ``excluded`` ones, and those that one of the
+    ``reservations`` within its time keeps for others.
     """
     own = {name for name in job.reservation.split(",") if name}
-    kept = (
-        row.nodes
-        for row in reservations
-        if row.name not in own and not row.is_partial and row.start < end and row.end > begin
-    )
+    kept = (row.nodes for row in reservations if row.name not in own)
     return frozenset(excluded).union(*kept)
 
 
