@@ -141,7 +141,10 @@ def diagnose(
     ]
     parts.append(FindingsPart(name="head node", findings=tuple(findings)))
     if isinstance(slurm, bursting.Probing) and _answers(findings):
-        probes = tuple(bursting.probes(config, slurm))
+        probes = (
+            *bursting.probes(config, slurm),
+            *(() if quick else bursting.plain_job(config, slurm)),
+        )
         parts.append(FindingsPart(name="a job of one node", findings=probes))
     return replace(_diagnosis(parts, now), stuck=stuck)
 

@@ -69,6 +69,14 @@ class DryRun(Struct, frozen=True, kw_only=True):
     failure: str | None = None
 
 
+class Submission(Struct, frozen=True, kw_only=True):
+    """The partitions of a plain job, or what sbatch said against it, or why nothing was tried."""
+
+    partitions: tuple[str, ...] = ()
+    refusal: str = ""
+    failure: str = ""
+
+
 def isolation() -> tuple[str, ...] | None:
     """The command that puts another one into namespaces of its own; None: not allowed here."""
     # Not as a mapped root: slurmctld would want to drop groups, which such a root may not.
@@ -96,21 +104,9 @@ def run(
         directory = Path(name)
         _prepare(settings, site, fragment, directory)
         _prepare_gres(site, gres, directory)
-        command = _command(settings, site, directory, wrapper, linger)
-        try:
-            done = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=_SECONDS,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            return _failed(f"no answer within {brief(_SECONDS)}")
-        if done.returncode != 0:
-            stderr = done.stderr.decode(errors="replace").strip()
-            reason = stderr.rpartition("\n")[2] or _reason(directory)
-            return _failed(relocated(reason, directory / "slurm.conf", site))
+        command = [*_command(settings, site, directory, wrapper), f"--linger={linger}"]
+        if failure := _failure_of(command, directory, site):
+            return _failed(failure)
         texts = {q: (directory / q).read_text(errors="replace") for q in QUESTIONS}
     return DryRun(
         nodes=records(texts["nodes"], "NodeName"),
@@ -119,15 +115,74 @@ def run(
     )
 
 
+def submit(
+    settings: SlurmSettings,
+    site: SiteConf,
+    fragment: str,
+    wrapper: Sequence[str],
+    scripts: Mapping[str, str],
+    *,
+    gres: str = "",
+    options: Sequence[str] = (),
+    user: str | None = None,
+) -> Submission:
+    """Submit a plain job to one throw-away slurmctld, which calls the job_submit.lua in ``scripts``
+    (name -> text); without any, none. ``options`` are sbatch's.
+    """
+    with tempfile.TemporaryDirectory(prefix="slurm-elastic-check-") as name:
+        directory = Path(name)
+        _prepare(settings, site, fragment, directory)
+        _prepare_gres(site, gres, directory)
+        for script, text in scripts.items():
+            _write_script(directory / script, text, settings.user)
+        if scripts:
+            with (directory / "slurm.conf").open("a") as conf:
+                conf.write("JobSubmitPlugins=lua\n")
+        command = _command(settings, site, directory, wrapper)
+        command += ["--submit", *options, *([f"--user={user}"] if user else [])]
+        if failure := _failure_of(command, directory, site):
+            return Submission(failure=failure)
+        answers = (directory / "partitions", directory / "refusal")
+        partitions, refusal = (a.read_text() if a.exists() else "" for a in answers)
+    return Submission(partitions=tuple(partitions.strip().split(",")), refusal=refusal.strip())
+
+
+def _write_script(path: Path, text: str, user: str) -> None:
+    """A copy for slurmctld alone: the site may keep secrets in its own."""
+    path.touch(mode=0o600)
+    path.write_text(text)
+    if os.geteuid() == 0:
+        owner = account(user)
+        os.chown(path, owner.pw_uid, owner.pw_gid)
+
+
+def _failure_of(command: Sequence[str], directory: Path, site: SiteConf) -> str:
+    """Run the throw-away slurmctld to its end; why it gave no answer, empty if it did."""
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"no answer within {brief(_SECONDS)}"
+    if done.returncode == 0:
+        return ""
+    stderr = done.stderr.decode(errors="replace").strip()
+    reason = stderr.rpartition("\n")[2] or _reason(directory)
+    return relocated(reason, directory / "slurm.conf", site) or "it said nothing"
+
+
 def _command(
-    settings: SlurmSettings, site: SiteConf, directory: Path, wrapper: Sequence[str], linger: float
+    settings: SlurmSettings, site: SiteConf, directory: Path, wrapper: Sequence[str]
 ) -> list[str]:
     return [
         *wrapper,
         *(sys.executable, "-I", str(_PROGRAM), str(directory)),
         *(f"{settings.sbin_dir}/slurmctld", f"{settings.bin_dir}/scontrol"),
         f"--outside={namespaces()}" if wrapper else "--shared",
-        f"--linger={linger}",
         *(() if _needs_no_munge(settings, site) else ("--munged",)),
     ]
 

@@ -12,6 +12,7 @@ import argparse
 import ctypes
 import fcntl
 import os
+import pwd
 import socket
 import struct
 import subprocess
@@ -45,6 +46,8 @@ def main() -> int:
     try:
         if not answered(daemon, args.scontrol, environment, directory):
             return 3
+        if args.submit is not None:
+            submit(Path(args.scontrol).parent, args.submit, args.user, environment, directory)
         time.sleep(args.linger)
         return 0
     finally:
@@ -59,6 +62,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("directory")
     parser.add_argument("slurmctld")
     parser.add_argument("scontrol")
+    parser.add_argument("--submit", nargs="*", metavar="OPTION", help="sbatch's, for a held job")
+    parser.add_argument("--user", help="who submits it")
     parser.add_argument("--outside", default="", help="namespaces() of the caller")
     parser.add_argument("--munged", action="store_true", help="with a munged of its own")
     parser.add_argument("--shared", action="store_true", help="change nothing, isolate nothing")
@@ -161,6 +166,36 @@ def ask(
         time.sleep(0.02)
     asking.kill()
     return asking.wait() == 0 and daemon.poll() is None
+
+
+def submit(
+    programs: Path,
+    options: list[str],
+    user: str | None,
+    environment: dict[str, str],
+    directory: Path,
+) -> None:
+    """Submit a held job of one node. Write its partitions to `partitions`, or what sbatch says
+    against it to `refusal`.
+    """
+    account = pwd.getpwnam(user) if user else None
+    groups = os.getgrouplist(account.pw_name, account.pw_gid) if account else None
+
+    def run(*command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(programs / command[0]), *command[1:]],
+            env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+            errors="replace", cwd="/", user=account and account.pw_uid,
+            group=account and account.pw_gid, extra_groups=groups,
+        )  # fmt: skip
+
+    plain = ("--hold", "--parsable", "--nodes=1", "--time=1", "--output=/dev/null")
+    sbatch = run("sbatch", *plain, *options, "--wrap=true")
+    if sbatch.returncode != 0:
+        (directory / "refusal").write_text(sbatch.stderr)
+        return
+    job = sbatch.stdout.strip().partition(";")[0]
+    (directory / "partitions").write_text(run("squeue", "-h", "-j", job, "-o", "%P").stdout)
 
 
 def stop(daemon: subprocess.Popen[bytes]) -> None:

@@ -25,6 +25,7 @@ from slurm_elastic.slurm.client.site import read_site
 from slurm_elastic.slurm.conf import plan
 from slurm_elastic.slurm.conf.plugins import has_plugin
 from slurm_elastic.slurm.hooks import submit_filter
+from slurm_elastic.watch.doctor import plain_job as plain_jobs
 
 
 @runtime_checkable
@@ -200,6 +201,17 @@ def _waits_for_growth(config: Config, cloud: CloudSettings, nodes: Mapping[str, 
         and all(nodes[n].reason.startswith(HOLD_MARK) for n in pool.nodes if n in nodes)
         for pool in pools
     )
+
+
+def plain_job(config: Config, client: Probing) -> Iterator[Finding]:
+    """What a job that names no partition gets, of somebody who may use the first cloud."""
+    blocked = blocked_clouds(config)
+    cloud = next((cloud for cloud in config.clouds if cloud.name not in blocked), None)
+    planned = plain_jobs.planned_of(config)
+    if cloud is not None and planned is not None:
+        who = config.who_of(cloud)
+        account, user = _somebody(who, client, accounts=_has_slurmdbd(config))
+        yield from plain_jobs.examine(config, planned, account, user)
 
 
 def _probe(

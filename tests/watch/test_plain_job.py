@@ -1,0 +1,123 @@
+"""``doctor`` submits a plain job to a throw-away slurmctld with the site's own job_submit.lua."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from needs import unless
+
+from slurm_elastic.base.hostlist import expand
+from slurm_elastic.config import Cluster, Config, PoolSettings, SlurmSettings, domain_pools
+from slurm_elastic.model.cluster import Location
+from slurm_elastic.model.finding import Finding, Level
+from slurm_elastic.providers.fake.settings import FakeCloud
+from slurm_elastic.slurm.client import siteconf
+from slurm_elastic.slurm.conf import plan
+from slurm_elastic.slurm.conf.submissions import filter_lines, unlisted_partitions
+from slurm_elastic.slurm.hooks.submit_filter import render
+from slurm_elastic.watch.doctor import plain_job
+from tests.slurm import site_cases
+
+pytestmark = [unless("slurmctld"), site_cases.ISOLATED]
+
+CONF = """\
+ClusterName=test
+SlurmctldHost=head
+SlurmUser=slurm
+StateSaveLocation=/var/spool/slurmctld
+ProctrackType=proctrack/linuxproc
+JobSubmitPlugins=lua
+NodeName=n[1-2] CPUs=2 RealMemory=1000
+PartitionName=site Nodes=n[1-2] Default=YES State=UP
+"""
+SCRIPT = """\
+function slurm_job_submit(job_desc, part_list, submit_uid)
+  {}
+end
+function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)
+  return slurm.SUCCESS
+end
+"""
+KEEPS_AT_HOME = SCRIPT.format(
+    "if job_desc.partition == nil then job_desc.partition = 'site' end return slurm.SUCCESS"
+)
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="se-plain-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+def config(root: Path, clouds: int = 1) -> Config:
+    names = [f"cloud-with-a-long-name-{i:02}" for i in range(clouds)]
+    return Config(
+        cluster=Cluster(name="test"),
+        state_dir=str(root / "state"),
+        clouds=tuple(FakeCloud(name=name, location=Location.ON_PREMISES) for name in names),
+        pools=tuple(
+            PoolSettings(name=f"pool{i}", cloud=name, nodes=f"c{i}-[1-2]", cpus=2, memory=2000)
+            for i, name in enumerate(names)
+        ),
+        slurm=SlurmSettings(conf=str(root / "slurm.conf")),
+    )
+
+
+def installed(root: Path, script: str | None, clouds: int = 1) -> Config:
+    """A site with the filter beside its slurm.conf; without ``script``, with our job_submit.lua."""
+    (root / "slurm.conf").write_text(CONF)
+    site = config(root, clouds)
+    texts = render(site, domain_pools(site, expand), siteconf.read(root / "slurm.conf"))
+    for name, text in texts.items():
+        (root / name).write_text(text)
+    if script is not None:
+        (root / "job_submit.lua").write_text(script)
+    return site
+
+
+def tried(config: Config) -> Finding:
+    (finding,) = plain_job.examine(config, plan.make(config), "", "")
+    return finding
+
+
+def test_a_plain_job_that_gets_the_list_is_in_order(root: Path) -> None:
+    finding = tried(installed(root, None))
+    assert (finding.level, finding.found) == (
+        Level.OK, "it gets site,cloud-with-a-long-name-00",
+    )  # fmt: skip
+
+
+def test_a_script_that_keeps_plain_jobs_at_home_is_wrong(root: Path) -> None:
+    finding = tried(installed(root, KEEPS_AT_HOME))
+    assert finding.level is Level.WRONG
+    assert finding.found.startswith("it gets site only: the site's job_submit.lua leaves no plain")
+    assert "site,cloud-with-a-long-name-00" in finding.expected
+
+
+def test_with_the_printed_lines_the_same_script_is_in_order(root: Path) -> None:
+    lines = "\n".join(filter_lines(root))
+    assert tried(installed(root, f"{KEEPS_AT_HOME}{lines}\n")).level is Level.OK
+
+
+def test_a_script_that_refuses_plain_jobs_is_wrong(root: Path) -> None:
+    body = "slurm.log_user('name an account') return slurm.ERROR"
+    finding = tried(installed(root, SCRIPT.format(body)))
+    assert finding.level is Level.WRONG
+    assert finding.found.startswith("sbatch refuses it: ")
+
+
+@pytest.mark.parametrize("clouds", [40, pytest.param(100, marks=pytest.mark.release)])
+def test_plain_jobs_of_a_site_with_many_clouds_are_taken(root: Path, clouds: int) -> None:
+    site = installed(root, None, clouds)
+    finding = tried(site)
+    assert finding.level is Level.OK
+    listed = finding.found.removeprefix("it gets ").split(",")
+    unlisted = unlisted_partitions(site, siteconf.read(root / "slurm.conf"))
+    assert ["site", *(cloud.name for cloud in site.clouds)] == [*listed, *unlisted]
+    assert unlisted
+    notices = "\n".join(plan.make(site).notices)
+    assert f"{', '.join(unlisted)} do not fit in" in notices
