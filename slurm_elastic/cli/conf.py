@@ -179,12 +179,16 @@ def diff(args: argparse.Namespace) -> int:
 
 
 def run_install(args: argparse.Namespace) -> int:
-    """Install; exit 0 also where slurmctld is still to be restarted by hand."""
+    """Install; exit 0 also where slurmctld is still to be restarted by hand after a change.
+
+    Exit 2 if nothing was to be changed and slurmctld still does not serve it: a person who repeats
+    the command must not take that for done.
+    """
     path, config = Path(args.config), _load(args)
     peer = pair.steps(config, path, args.peer, args.restart) if args.peer else ()
-    _end(install.install(config, path, restart=args.restart, force=args.force))
-    _say(peer)
-    return 0
+    outcome = install.install(config, path, restart=args.restart, force=args.force)
+    _say((*outcome.lines, *peer))
+    return 2 if outcome.restart_needed and not outcome.changed else 0
 
 
 def run_uninstall(args: argparse.Namespace) -> int:

@@ -16,6 +16,7 @@ from needs import unless
 from slurm_elastic.cli.main import main
 from slurm_elastic.config import configfile
 from slurm_elastic.config.resolve import effective
+from slurm_elastic.slurm.client import controller
 from tests.ports import free_ports
 from tests.slurm import site_cases
 
@@ -207,6 +208,21 @@ def test_a_restart_that_fails_says_that_all_is_as_before(
         " all files are as before, and slurmctld does not answer\n"
     )
     assert admin.conf.read_bytes() == before
+
+
+def test_a_repeated_install_that_slurmctld_does_not_serve_ends_with_2(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert admin("install") == 0
+    monkeypatch.setattr(controller, "is_up", lambda _: True)
+    monkeypatch.setattr(controller, "serves", lambda *_: False)
+    capsys.readouterr()
+    assert admin("install") == 2
+    *_, before, last = capsys.readouterr().out.splitlines()
+    assert before == "slurmctld does not serve yet what is installed"
+    assert last.startswith("stop and start slurmctld now (systemctl restart slurmctld")
+    monkeypatch.setattr(controller, "serves", lambda *_: True)
+    assert admin("install") == 0
 
 
 def test_values_of_the_site_that_are_no_utf8_are_repeated_byte_for_byte(

@@ -355,6 +355,42 @@ def test_slurmctld_is_told_as_its_version_can(
     assert done.restart_needed is (up and not called)
 
 
+SERVING = """\
+case "$*" in
+  ping) echo "Slurmctld(primary) at head is UP";;
+  "show config") echo "BOOT_TIME = {boot}";;
+  *nodes) for i in {nodes}; do echo "NodeName=$i CPUTot=2"; done;;
+  *partitions) for i in batch {partitions}; do echo "PartitionName=$i Default=NO"; done;;
+esac"""
+PUB = "pub1 pub2 pub3 pub4 pub5 pub6 pub7 pub8"
+NODES = f"n1 {PUB} pubgpu1 pubgpu2 op1 op2"
+
+
+@pytest.mark.parametrize(
+    ("boot", "nodes", "partitions", "served"),
+    [
+        ("2040-01-01T00:00:00", NODES, "aws onprem", True),
+        ("2020-01-01T00:00:00", NODES, "aws onprem", False),
+        ("2040-01-01T00:00:00", PUB, "aws onprem", False),
+        ("2040-01-01T00:00:00", NODES, "onprem", False),
+    ],
+)
+@pytest.mark.parametrize("restarts", [True, False])
+def test_a_second_install_has_slurmctld_serve_what_is_installed(
+    host: Host, boot: str, nodes: str, partitions: str, served: bool, restarts: bool
+) -> None:
+    host.install()
+    host.command("scontrol", SERVING.format(boot=boot, nodes=nodes, partitions=partitions))
+    host.command("restart", f"touch {host.root}/restarted")
+    done = host.install(restart=f"{host.root}/bin/restart" if restarts else None)
+    assert done.changed == ()
+    assert "already installed as configured: no change" in done.lines
+    assert (host.root / "restarted").exists() is (restarts and not served)
+    assert done.restart_needed is (not restarts and not served)
+    told = "slurmctld does not serve yet what is installed" in done.lines
+    assert told is done.restart_needed
+
+
 UP = (
     'case "$1" in ping) echo "Slurmctld(primary) at head is UP";;'
     ' --version) echo "slurm-wlm 22.05.8";; esac'

@@ -63,6 +63,7 @@ def test_a_job_runs_on_through_install_and_uninstall(name: str, root: Path) -> N
         assert "pub1" in live.run("scontrol", "-a", "show", "node", "pub1")
         _same(live, job, started, view)
 
+        # slurmctld serves it, so there is nothing to restart for.
         again = install(config, live.config_path, restart="/bin/false")
         assert again.changed == ()
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import re
 import shlex
 import subprocess
 import time
+from collections.abc import Set
+from datetime import datetime
 
 from slurm_elastic.base.errors import ConfigError, SlurmError
 from slurm_elastic.config import SlurmSettings
@@ -17,6 +20,7 @@ RECONFIGURES_NODES = (24, 11)
 ("MaxNodeCount has changed ... slurmctld must be restarted"). Versions between were not measured."""
 
 _UP_SECONDS = 120.0
+_BOOT_TIME = re.compile(r"^BOOT_TIME\s*=\s*(\d{4}-\S+)", re.MULTILINE)
 
 
 def is_up(settings: SlurmSettings) -> bool:
@@ -30,6 +34,22 @@ def is_up(settings: SlurmSettings) -> bool:
 def uses(settings: SlurmSettings, directory: str) -> bool:
     """Whether the running slurmctld's configuration names a program in ``directory``."""
     return f"{directory.rstrip('/')}/" in _scontrol(settings, "show", "config")
+
+
+def serves(
+    settings: SlurmSettings, nodes: Set[str], partitions: Set[str], written_at: float
+) -> bool:
+    """Whether slurmctld knows these nodes and partitions, and has read files of ``written_at``."""
+    shown = _BOOT_TIME.search(_scontrol(settings, "show", "config"))
+    # Slurm shows whole seconds.
+    if shown is None or datetime.fromisoformat(shown[1]).timestamp() < int(written_at):
+        return False
+    return nodes <= _names(settings, "nodes") and partitions <= _names(settings, "partitions")
+
+
+def _names(settings: SlurmSettings, kind: str) -> Set[str]:
+    shown = _scontrol(settings, "--all", "--oneliner", "show", kind)
+    return {line.split(maxsplit=1)[0].partition("=")[2] for line in shown.splitlines() if line}
 
 
 def reconfigure(settings: SlurmSettings) -> None:

@@ -12,7 +12,7 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -88,13 +88,35 @@ def install(
     if not changes:
         with all_or_nothing() as files:
             _ensure_rest(config, config_path, planned, files)
-        return InstallResult(
-            changed=(), lines=(*lines, "already installed as configured: no change")
-        )
+        lines.append("already installed as configured: no change")
+        return _have_it_served(planned, restart, lines)
     told, needed = _carry_out(planned, config_path, changes, restart, gone)
     paths = tuple(file.path for file in changes)
     lines += [f"wrote {path}" for path in paths]
     return InstallResult(changed=paths, lines=(*lines, told), restart_needed=needed)
+
+
+def _have_it_served(planned: ConfPlan, restart: str | None, lines: Sequence[str]) -> InstallResult:
+    """Let slurmctld read what is installed, unless it has: an earlier install may have had no
+    ``restart``.
+    """
+    settings = planned.config.slurm
+    if not controller.is_up(settings) or _is_served(planned):
+        return InstallResult(changed=(), lines=tuple(lines))
+    told, needed = tell_slurmctld(planned.config, planned.version, restart)
+    not_yet = "slurmctld does not serve yet what is installed"
+    added = (not_yet, told) if needed else (told,)
+    return InstallResult(changed=(), lines=(*lines, *added), restart_needed=needed)
+
+
+def _is_served(planned: ConfPlan) -> bool:
+    directory = planned.site.directory
+    things = leaving.installed(directory)
+    # Only what slurmctld reads: the submit filter needs no restart.
+    read = (fragment.FILE_NAME, gresconf.FILE_NAME)
+    paths = [directory / name for name in read if (directory / name).exists()]
+    written_at = max(path.stat().st_mtime for path in paths)
+    return controller.serves(planned.config.slurm, things.nodes, things.partitions, written_at)
 
 
 def _carry_out(
