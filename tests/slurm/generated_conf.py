@@ -33,7 +33,7 @@ OPTIONS: dict[str, Sequence[str]] = {
     "PriorityWeightPartition": ("1000", "0x10", "0"),
     "SlurmctldParameters": ("cloud_dns", "idle_on_node_suspend,node_reg_mem_percent=90"),
     "JobSubmitPlugins": ("lua", "job_submit/lua", "job_submit/lua,all_partitions", "none"),
-    "GresTypes": ("gpu", "gpu,mps"),
+    "GresTypes": ("gpu", "gpu,fpga", "gres/gpu"),
     "PrivateData": ("jobs,users", "cloud,jobs"),
     "TopologyPlugin": ("topology/none",),
     "SuspendExcNodes": ("n1", "n[1-2]"),

@@ -1,7 +1,4 @@
-"""The Slurm of other releases, for the throw-away slurmctld of ``conf check`` alone.
-
-Its namespaces have mounts of their own, so a wrapper may put another Slurm in its place there.
-"""
+"""The Slurm of other releases, for ``conf check`` alone: its slurmctld and its scontrol are wrapped."""
 
 from __future__ import annotations
 
@@ -14,17 +11,19 @@ import pytest
 from benchmarks.traces import VARIABLE, data
 from slurm_elastic.config import SlurmSettings
 
-IN_DEBIAN = """\
+# conf check runs scontrol outside of its namespaces, too: the mounts have to stay in one of their own.
+OWN_MOUNTS = """\
 #!/bin/sh
-root={root}
-mountpoint -q $root/tmp || mount --bind /tmp $root/tmp
-mountpoint -q $root/etc/hosts || mount --bind /etc/hosts $root/etc/hosts
-mountpoint -q $root/proc || mount -t proc proc $root/proc
-exec chroot $root /usr/{directory}/{program} "$@"
+[ -n "$OWN_MOUNTS" ] || OWN_MOUNTS=1 exec unshare --mount --propagation private "$0" "$@"
+"""
+IN_DEBIAN = """\
+mount --bind /tmp {root}/tmp
+mount --bind /etc/hosts {root}/etc/hosts
+mount -t proc proc {root}/proc
+exec chroot {root} /usr/{directory}/{program} "$@"
 """
 IN_OPT = """\
-#!/bin/sh
-[ -e /opt/slurm-25.11 ] || mount -t overlay overlay -o lowerdir={root}:/opt /opt
+mount -t overlay overlay -o lowerdir={root}:/opt /opt
 exec /opt/slurm-25.11/{directory}/{program} "$@"
 """
 
@@ -41,7 +40,7 @@ def settings(release: str, directory: Path) -> SlurmSettings:
 def _wrapped(script: str, root: Path, directory: Path) -> SlurmSettings:
     for program, place in (("slurmctld", "sbin"), ("scontrol", "bin")):
         path = directory / program
-        path.write_text(script.format(root=root, directory=place, program=program))
+        path.write_text(OWN_MOUNTS + script.format(root=root, directory=place, program=program))
         path.chmod(0o755)
     return SlurmSettings(bin_dir=str(directory), sbin_dir=str(directory))
 

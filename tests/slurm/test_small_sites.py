@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from needs import unless
+from needs import ROOT_PART, unless
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.slurm.client import siteconf
-from slurm_elastic.slurm.conf import check, dryrun
-from tests.slurm import small_sites
+from slurm_elastic.slurm.conf import check, dryrun, leaving, removal, topology
+from tests.slurm import releases, small_sites
 from tests.slurm.site_cases import ISOLATED
 
 pytestmark = unless("slurmctld")
@@ -288,3 +288,93 @@ def test_a_value_that_slurmctld_reads_otherwise_is_refused_with_its_place(
         "/slurm.conf:9: slurm-elastic reads PriorityTier of partition debug as 4, slurmctld as 5;"
         " write it so that it cannot be misread (slurm.conf(5))"
     )
+
+
+def test_topology_yaml_lacks_our_nodes(root: Path) -> None:
+    one = small_sites.planned("topology-yaml", root, version=NEW)
+    path = Path(one.site.path).parent / "topology.yaml"
+    with pytest.raises(ConfigError) as refused:
+        check.check(one)
+    assert str(refused.value) == (
+        f"{path}: topology/tree must know the cloud nodes, or their jobs are refused; add:\n"
+        "    - switch: elastic-aws\n"
+        "      nodes: burst[1-4]\n"
+        "    - switch: elastic-root\n"
+        "      children: s1,elastic-aws"
+    )
+
+
+YAML_WITH_ROOT = """\
+- topology: default
+  cluster_default: true
+  tree:
+    switches:
+      - {switch: s1, nodes: "n[1-3]"}
+      - switch: core
+        children: s1
+- topology: flat
+  flat: true
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "extra", "lines"),
+    [
+        (YAML_WITH_ROOT, "", ["- switch: core    # instead of {}:6", "  children: s1,elastic-aws"]),
+        (YAML_WITH_ROOT, "PartitionName=DEFAULT Topology=flat", []),
+        (YAML_WITH_ROOT.replace("n[1-3]", "n[1-3],burst[1-4]"), "", []),
+        ("- topology: b\n  cluster_default: true\n  block: {block_sizes: [4]}\n", "", []),
+    ],
+)
+def test_only_a_tree_that_our_partitions_use_must_know_our_nodes(
+    root: Path, text: str, extra: str, lines: list[str]
+) -> None:
+    conf = small_sites.copy("topology-yaml", root)
+    conf.write_text(f"{conf.read_text()}TopologyPlugin=topology/tree\n{extra}\n")
+    path = conf.parent / "topology.yaml"
+    path.write_text(text)
+    one = small_sites.plan.make(small_sites.config(conf), version=NEW)
+    problems = topology.problems(one.config, one.pools, one.site, one.version)
+    shown = [line.removeprefix("    ") for text in problems for line in text.splitlines()[3:]]
+    assert shown == [line.replace("{}", str(path)) for line in lines]
+
+
+def test_an_older_slurm_does_not_read_topology_yaml(root: Path) -> None:
+    one = small_sites.planned("topology-yaml", root, version=OLD)
+    assert topology.problems(one.config, one.pools, one.site, one.version) == []
+
+
+def test_a_topology_yaml_that_is_none_is_named_with_its_line(root: Path) -> None:
+    conf = small_sites.copy("topology-yaml", root)
+    (conf.parent / "topology.yaml").write_text("- topology: default\n  tree: [\n")
+    one = small_sites.plan.make(small_sites.config(conf), version=NEW)
+    with pytest.raises(ConfigError, match=r"topology.yaml:3: is no YAML: "):
+        topology.problems(one.config, one.pools, one.site, one.version)
+
+
+def test_uninstall_names_our_switches_in_topology_yaml(root: Path) -> None:
+    conf = small_sites.copy("topology-yaml", root)
+    (conf.parent / "topology.yaml").write_text(YAML_WITH_ROOT.replace("n[1-3]", "n[1-3],burst2"))
+    (conf.parent / "slurm-elastic.conf").write_text("NodeName=burst[1-4] State=CLOUD\n")
+    config = small_sites.config(conf)
+    site = siteconf.read(conf)
+    departing = leaving.installed(conf.parent)
+    with pytest.raises(ConfigError, match=r"topology.yaml:5: switch s1 has burst2: slurmctld"):
+        removal.refuse_mentions(config.slurm, site, NEW, departing, force=False)
+    removal.refuse_mentions(config.slurm, site, OLD, departing, force=False)
+
+
+@ISOLATED
+@pytest.mark.release
+@ROOT_PART
+def test_a_topology_yaml_with_the_printed_lines_is_checked_by_the_release(root: Path) -> None:
+    conf = small_sites.copy("topology-yaml", root)
+    config = small_sites.config(conf)
+    places = releases.settings("25.11", root)
+    config = replace(config, slurm=replace(places, conf=str(conf)))
+    one = small_sites.plan.make(config, version=NEW)
+    (problem,) = topology.problems(one.config, one.pools, one.site, one.version)
+    path = conf.parent / "topology.yaml"
+    lines = [f"  {line}\n" for line in problem.splitlines()[1:]]
+    path.write_text(path.read_text() + "".join(lines))
+    assert check.check(one).full

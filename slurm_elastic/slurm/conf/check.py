@@ -20,12 +20,11 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import ConfigError, SlurmError
 from slurm_elastic.base.hostlist import compress
-from slurm_elastic.slurm.client.siteconf import SiteConf, encoded, read_lines
-from slurm_elastic.slurm.conf import dryrun, fragment, gresconf, mentions, readings
+from slurm_elastic.slurm.client.siteconf import SiteConf, encoded
+from slurm_elastic.slurm.conf import dryrun, fragment, gresconf, mentions, readings, topology
 from slurm_elastic.slurm.conf.dryrun import DryRun
 from slurm_elastic.slurm.conf.leaving import Things
 from slurm_elastic.slurm.conf.plan import ConfPlan
-from slurm_elastic.slurm.conf.topology import FILE_NAME, is_tree, missing, switches
 
 VOLATILE = frozenset(
     {
@@ -74,7 +73,7 @@ class Report(Struct, frozen=True, kw_only=True):
 
 def check(plan: ConfPlan, *, wrapper: Sequence[str] | None = None) -> Report:
     """Check a plan; ConfigError where it must not be installed. ``wrapper`` isolates."""
-    problems = topology_problems(plan)
+    problems = topology.problems(plan.config, plan.pools, plan.site, plan.version)
     if problems:
         raise ConfigError(*problems)
     lines = [_parse(plan)]
@@ -119,24 +118,10 @@ def _bare_nodes(plan: ConfPlan) -> str:
 def _readings(plan: ConfPlan, before: DryRun) -> Iterator[str]:
     """The values that slurmctld reads otherwise than we do."""
     site_nodes = {n: fields for n, fields in before.nodes.items() if n not in _nodes_of(plan)}
-    has_yaml = (plan.site.directory / "topology.yaml").exists()
+    has_yaml = topology.has_yaml(plan.site, plan.version)
     yield from readings.differences(
         plan.site, replace(before, nodes=site_nodes), has_topology_yaml=has_yaml
     )
-
-
-def topology_problems(plan: ConfPlan) -> list[str]:
-    """The lines that topology.conf lacks, where the site uses topology/tree."""
-    if not is_tree(plan.site):
-        return []
-    path = plan.site.directory / FILE_NAME
-    if not path.exists():
-        return [f"{path}: TopologyPlugin is topology/tree, but there is no such file"]
-    lines = missing(plan.config, plan.pools, switches(read_lines(path)))
-    if not lines:
-        return []
-    head = f"{path}: topology/tree must know the cloud nodes, or their jobs are refused; add:"
-    return ["\n".join((head, *(f"    {line}" for line in lines)))]
 
 
 def _lesser(lines: Sequence[str], why: str) -> Report:

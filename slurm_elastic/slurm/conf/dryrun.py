@@ -27,7 +27,7 @@ from slurm_elastic.base.units import brief
 from slurm_elastic.config import SlurmSettings
 from slurm_elastic.slurm.client import siteconf
 from slurm_elastic.slurm.client.siteconf import Entry, Line, SiteConf
-from slurm_elastic.slurm.conf import gresconf
+from slurm_elastic.slurm.conf import gresconf, topology_yaml
 from slurm_elastic.slurm.conf.isolated import ADDRESS, QUESTIONS, namespaces
 from slurm_elastic.slurm.conf.plugins import has_plugin
 
@@ -50,7 +50,7 @@ _REPLACED = re.compile(
 _WEIGHTS = frozenset({"tresbillingweights", "priorityweighttres"})
 """Options whose items may need slurmdbd: without it slurmctld knows no GPU and no licence here."""
 
-_BESIDE = ("cgroup.conf", "topology.conf", "topology.yaml")
+_BESIDE = ("cgroup.conf", "topology.conf", topology_yaml.FILE_NAME)
 """The files that slurmctld reads beside slurm.conf and gres.conf."""
 
 

@@ -20,13 +20,18 @@ from slurm_elastic.slurm.conf.mentions import Mention, mentions
 
 
 def refuse_mentions(
-    settings: SlurmSettings, site: SiteConf, departing: Things, *, force: bool
+    settings: SlurmSettings,
+    site: SiteConf,
+    version: tuple[int, int],
+    departing: Things,
+    *,
+    force: bool,
 ) -> None:
     """Raise ConfigError for each place that names something of ``departing``.
 
     ``force`` passes over the places without which slurmctld still starts.
     """
-    switches = topology.switches_of(site)
+    switches = topology.switches_of(site, version)
     places = mentions(site, switches, _reservations(settings), departing)
     problems = [_sentence(place) for place in places if place.is_fatal or not force]
     if problems:

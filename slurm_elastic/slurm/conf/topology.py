@@ -1,4 +1,4 @@
-"""The lines that topology.conf of a site with topology/tree lacks for our nodes. Pure.
+"""The lines that topology.conf or topology.yaml of a site with topology/tree lacks for our nodes.
 
 A node on no switch can run no job there: submissions to its partition are refused, and a job with
 a list of partitions that has such a one stays pending with BadConstraints (measured on 22.05 and
@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from msgspec import Struct
+
 from slurm_elastic.base.hostlist import HostlistError, compress, expand
 from slurm_elastic.config import Config
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.slurm.client.siteconf import Line, Record, SiteConf, read_lines
+from slurm_elastic.slurm.conf import topology_yaml
 
 FILE_NAME = "topology.conf"
 
@@ -36,32 +39,86 @@ def switches(lines: Sequence[Line]) -> list[Record]:
     ]
 
 
-def switches_of(site: SiteConf) -> list[Record]:
-    """The switches of the site's topology.conf; none where it has no such file."""
+def switches_of(site: SiteConf, version: tuple[int, int]) -> list[Record]:
+    """The switches of the site's file that this release reads; none where it has no such file."""
+    by_yaml = site.directory / topology_yaml.FILE_NAME
+    if has_yaml(site, version):
+        return topology_yaml.all_switches(by_yaml)
     path = site.directory / FILE_NAME
     return switches(read_lines(path)) if path.is_file() else []
 
 
-def missing(config: Config, pools: Sequence[Pool], tree: Sequence[Record]) -> list[str]:
-    """Sentences with the exact lines for topology.conf; empty where no node of ours is missing.
+def has_yaml(site: SiteConf, version: tuple[int, int]) -> bool:
+    """Whether topology.yaml holds, and topology.conf and TopologyPlugin do not."""
+    path = site.directory / topology_yaml.FILE_NAME
+    return version >= topology_yaml.SINCE and path.is_file()
 
-    A switch for each cloud, as no job spans clouds. Under the site's root where it has one; beside
-    its islands where it has several, which stay apart as they were.
+
+def problems(
+    config: Config, pools: Sequence[Pool], site: SiteConf, version: tuple[int, int]
+) -> list[str]:
+    """The lines that the topology lacks for our nodes, if the site's partitions use a tree."""
+    if has_yaml(site, version):
+        path = site.directory / topology_yaml.FILE_NAME
+        named = site.partition_defaults.get("topology")
+        tree = topology_yaml.tree(path, named.value if named else "")
+        lines = _as_yaml(_missing(config, pools, tree)) if tree is not None else []
+    elif is_tree(site):
+        path = site.directory / FILE_NAME
+        if not path.exists():
+            return [f"{path}: TopologyPlugin is topology/tree, but there is no such file"]
+        lines = missing(config, pools, switches(read_lines(path)))
+    else:
+        return []
+    if not lines:
+        return []
+    head = f"{path}: topology/tree must know the cloud nodes, or their jobs are refused; add:"
+    return ["\n".join((head, *(f"    {line}" for line in lines)))]
+
+
+class Switch(Struct, frozen=True, kw_only=True):
+    """A switch to add, over ``nodes`` or over ``children``; ``replaces``: the place of another."""
+
+    name: str
+    nodes: str = ""
+    children: str = ""
+    replaces: str = ""
+
+
+def missing(config: Config, pools: Sequence[Pool], tree: Sequence[Record]) -> list[str]:
+    """The exact lines for topology.conf; empty where no node of ours is missing."""
+    lines = []
+    for switch in _missing(config, pools, tree):
+        below = f"Nodes={switch.nodes}" if switch.nodes else f"Switches={switch.children}"
+        note = f"    # instead of {switch.replaces}" if switch.replaces else ""
+        lines.append(f"SwitchName={switch.name} {below}{note}")
+    return lines
+
+
+def _as_yaml(added: Sequence[Switch]) -> list[str]:
+    """The same for the list of switches in topology.yaml."""
+    lines = []
+    for switch in added:
+        below = f"nodes: {switch.nodes}" if switch.nodes else f"children: {switch.children}"
+        note = f"    # instead of {switch.replaces}" if switch.replaces else ""
+        lines += [f"- switch: {switch.name}{note}", f"  {below}"]
+    return lines
+
+
+def _missing(config: Config, pools: Sequence[Pool], tree: Sequence[Record]) -> list[Switch]:
+    """A switch for each cloud, as no job spans clouds. Under the site's root where it has one;
+    beside its islands where it has several, which stay apart as they were.
     """
     known = {node for switch in tree for node in _expand(switch.get("nodes"))}
-    lines: list[str] = []
-    added: list[str] = []
+    added = []
     for cloud in config.clouds:
         nodes = [node for pool in pools if pool.cloud == cloud.name for node in pool.nodes]
-        if set(nodes) <= known:
-            continue
-        name = f"elastic-{cloud.name}"
-        lines.append(f"SwitchName={name} Nodes={compress(nodes)}")
-        added.append(name)
-    return lines + list(_root(tree, added)) if lines else []
+        if not set(nodes) <= known:
+            added.append(Switch(name=f"elastic-{cloud.name}", nodes=compress(nodes)))
+    return [*added, *_root(tree, [switch.name for switch in added])] if added else []
 
 
-def _root(tree: Sequence[Record], added: Sequence[str]) -> Iterator[str]:
+def _root(tree: Sequence[Record], added: Sequence[str]) -> Iterator[Switch]:
     children = {child for switch in tree for child in _expand(switch.get("switches"))}
     tops = [switch for switch in tree if switch.names[0] not in children]
     new = [name for name in added if name not in children]
@@ -70,9 +127,9 @@ def _root(tree: Sequence[Record], added: Sequence[str]) -> Iterator[str]:
     top = tops[0]
     if top.get("switches"):
         value = f"{top.get('switches')},{','.join(new)}"
-        yield f"SwitchName={top.names[0]} Switches={value}    # instead of {top.where}"
+        yield Switch(name=top.names[0], children=value, replaces=top.where)
     else:
-        yield f"SwitchName=elastic-root Switches={','.join((top.names[0], *new))}"
+        yield Switch(name="elastic-root", children=",".join((top.names[0], *new)))
 
 
 def _expand(text: str) -> list[str]:

@@ -68,7 +68,7 @@ def uninstall(
     still = leaving.paid(config, leaving.Things(), frozenset())
     proven: tuple[str, ...] = ()
     if our_lines.has_include(text):
-        proven = _proven(config, verify=verify, force=force)
+        proven = _proven(config, version, verify=verify, force=force)
         told, needed = _take_out(config, text, version, restart, still, force=force)
     elif still and not force:
         # Jobs may have got machines after the first step, until slurmctld was restarted.
@@ -90,11 +90,13 @@ def uninstall(
     return InstallResult(changed=(slurm_conf, *removed), lines=lines)
 
 
-def _proven(config: Config, *, verify: bool, force: bool) -> tuple[str, ...]:
+def _proven(
+    config: Config, version: tuple[int, int], *, verify: bool, force: bool
+) -> tuple[str, ...]:
     """Sentences about what was proven; ConfigError where slurmctld would not start afterwards."""
     site = read_site(config.slurm, ignore=fragment.FILE_NAME)
     departing = leaving.installed(site.directory)
-    removal.refuse_mentions(config.slurm, site, departing, force=force)
+    removal.refuse_mentions(config.slurm, site, version, departing, force=force)
     return tuple(removal.prove(config.slurm, site, force=force)) if verify else ()
 
 
