@@ -1,6 +1,5 @@
 """The head's side of the methods that the launcher serves, transparent saves of a job on one node:
-``criu`` (CRIU 4) and ``dmtcp`` (DMTCP, of which Debian has no package: exercised with programs that
-stand in for its commands).
+``criu`` (CRIU 4) and ``dmtcp`` (DMTCP 4.2.0, of which Debian has no package).
 
 The launcher's session on the node makes the job's directory on the shared file system, with a file
 ``request`` that is SlurmUser's. We write a request into that file, and the session answers in

@@ -35,7 +35,7 @@ from slurm_elastic.machine.ckptroot.site import Site
 import os, signal
 home, job = Path(sys.argv[1]), int(sys.argv[2])
 site = Site(cluster="t", directory=home / "shared", key=b"k" * 64, reader=(0, 0), poll=0.05,
-            hold=float(sys.argv[3]), dmtcp=str(home / "bin"), scontrol=str(home / "bin" / "scontrol"),
+            hold=float(sys.argv[3]), dmtcp=sys.argv[4], scontrol=str(home / "bin" / "scontrol"),
             scratch=home / "run", slurmstepd="/none")
 block()
 environment = {b"PROGRESS": os.fsencode(home / "user" / f"progress-{job}"), b"PATH": b"/usr/bin:/bin"}
@@ -66,20 +66,24 @@ raise SystemExit(7)
 
 
 class NodeBed:
-    """Jobs 7 and 8 of user nobody under the launcher, by DMTCP's stand-in."""
+    """Jobs 7 and 8 of user nobody under the launcher, by DMTCP's stand-in or the one in ``dmtcp``."""
 
-    def __init__(self, hold: float = 600.0, *, ignored_children: bool = False) -> None:
+    def __init__(
+        self, hold: float = 600.0, *, ignored_children: bool = False, script: str = SCRIPT,
+        dmtcp: Path | None = None,
+    ) -> None:  # fmt: skip
         self.before = (
             (lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN)) if ignored_children else None
         )
         self.home = node_home()
         self.hold = hold
+        self.dmtcp = dmtcp or self.home / "bin"
         self.jobs: dict[int, subprocess.Popen[bytes]] = {}
         self.attempts: dict[int, int] = {}
         (self.home / "bin" / "scontrol").write_text(f"#!/bin/sh\ncat {self.home}/slurm-$4\n")
         (self.home / "bin" / "scontrol").chmod(0o755)
         launcher = launchers("/nowhere")["dmtcp"]
-        (self.home / "slurm_script").write_text(launcher + SCRIPT)
+        (self.home / "slurm_script").write_text(launcher + script)
         (self.home / "slurm_script").chmod(0o755)
         self.checkpointer: Checkpointer = self.reopen()
 
@@ -133,7 +137,8 @@ class NodeBed:
 
     def launch(self, job: int) -> None:
         """``start``, without waiting for the launcher."""
-        command = [sys.executable, "-c", NODE, str(self.home), str(job), str(self.hold)]
+        command = [sys.executable, "-c", NODE, str(self.home), str(job)]
+        command += [str(self.hold), str(self.dmtcp)]
         self.output_path(job).unlink(missing_ok=True)
         with open(self.output_path(job), "ab") as output:
             os.chown(self.output_path(job), USER, USER)

@@ -9,7 +9,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -54,11 +53,7 @@ def test_the_next_run_goes_on_and_ends_with_the_scripts_own_code(bed: NodeBed) -
     bed.wait(lambda: len(bed.steps(7)) > done + 3, "steps after the move")
     assert bed.end(7) == 7
     steps = bed.steps(7)
-    # None is lost, and done twice is only what came between the image and the stop (see the docs).
-    turn = next((at for at, (a, b) in enumerate(pairwise(steps), 1) if b != a + 1), len(steps))
-    assert steps[:turn] == list(range(turn))
-    assert steps[turn:] == list(range(steps[turn] if turn < len(steps) else turn, steps[-1] + 1))
-    assert turn == len(steps) or steps[turn] < turn
+    assert steps == list(range(len(steps))), "each step is done once"
     assert not Path(image.path).parents[1].exists()  # and nothing left
 
 
@@ -281,6 +276,44 @@ def test_images_go_on_from_behind_a_closed_directory(bed: NodeBed) -> None:
     saved = next(Path(image.path).glob("*.dmtcp"))
     with as_user(user_of(1, 1)), pytest.raises(PermissionError):
         saved.read_bytes()
+
+
+def test_processes_that_do_not_all_come_back_are_ended_and_the_older_image_is_tried(
+    bed: NodeBed,
+) -> None:
+    """DMTCP's other processes would wait for them until the job's time limit."""
+    run = bed.run()
+    save(bed, run)
+    image = save(bed, run, stop=True)
+    (bed.home / "user" / "progress-7.half").touch()
+    again = bed.run(attempt=1)
+    origin = bed.checkpointer.origin(again)
+    assert origin is not None
+    assert origin.image == 0
+    assert origin.why.startswith(f"image {image.number} is not used: ")
+    assert "did not come back" in origin.why
+    assert bed.works(again)
+
+
+def test_what_dmtcp_keeps_beside_an_image_is_there_at_the_restart(bed: NodeBed) -> None:
+    (bed.home / "user" / "progress-7.beside").write_text("content")
+    image = save(bed, bed.run(), stop=True)
+    origin = bed.checkpointer.origin(bed.run(attempt=1))
+    assert origin == Origin(image=image.number)
+    assert (bed.home / "user" / "progress-7.came-back").read_text() == "content"
+    assert not list((bed.home / "user").glob(".slurm-elastic-*"))
+
+
+def test_a_job_that_was_ended_for_an_image_that_is_not_kept_runs_on(bed: NodeBed) -> None:
+    run = bed.run()
+    bed.wait(lambda: len(bed.steps(7)) > 3, "steps")
+    bed.sabotage(7, "(directory / 'z.dmtcp').symlink_to('/etc/shadow')")
+    with pytest.raises(CheckpointError):
+        save(bed, run, stop=True)
+    (bed.home / "user" / "progress-7.hostile").unlink()
+    assert bed.works(run)
+    steps = bed.steps(7)
+    assert steps == list(range(len(steps)))
 
 
 PIPE = "os.mkfifo(directory / 'a.dmtcp')"

@@ -8,7 +8,7 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from .payload import calm
 from .site import Refused
@@ -50,14 +50,16 @@ class Child:
 
 
 def run(
-    command: Sequence[str], timeout: float, user: tuple[int, int, Sequence[int]], most: int = 65536
-) -> tuple[int, str]:
+    command: Sequence[str], timeout: float, user: tuple[int, int, Sequence[int]],
+    most: int = 65536, more: Mapping[str, str] | None = None,
+) -> tuple[int, str]:  # fmt: skip
     """Run a program as the user; its exit code and the beginning of its output. It is killed, and
-    Refused raised, if it does not end in time.
+    Refused raised, if it does not end in time. ``more``: variables of its environment.
     """
     uid, gid, groups = user
+    environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", **(more or {})}
     with subprocess.Popen(
-        command, env={"PATH": "/usr/local/bin:/usr/bin:/bin"}, stdin=subprocess.DEVNULL,
+        command, env=environment, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=calm, user=uid, group=gid,
         extra_groups=groups, cwd="/",
     ) as asked:  # fmt: skip

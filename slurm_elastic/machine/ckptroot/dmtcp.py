@@ -1,10 +1,15 @@
-"""Method ``dmtcp``: runs DMTCP's own commands (dmtcp_launch(1), dmtcp_command(1),
-dmtcp_restart(1)).
+"""Method ``dmtcp``: runs DMTCP's own commands (dmtcp_launch, dmtcp_command and dmtcp_restart of
+DMTCP 4.2.0).
 
 They all run as the user, and so does what they restore; only the directories need root. Each run
 has a coordinator of its own, on a port that others cannot reach (port_guard). DMTCP saves into a
 directory that the user owns; root then copies a bounded number of plain files from there. So nobody
 but root ever has one of root's files open for writing.
+
+DMTCP lets the tasks run on once their images are written. So a save that stops the job has DMTCP
+end them with their images (--kcheckpoint): otherwise what they write until root has copied the
+images would be written twice. If they are to run on after all, they are brought back from the
+user's directory.
 """
 
 from __future__ import annotations
@@ -12,23 +17,32 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from . import clock, files, image_access, steps
+from . import clock, files, image_access, outputs, steps
 from .caller import Caller
 from .child import Child
 from .dmtcp_coordinator import UNGUARDED, Coordinator
+from .dmtcp_images import IMAGE, DmtcpImages
+from .dmtcp_open_files import check_files
 from .manifest import Manifest
 from .method import Method
 from .payload import HANDED, Payload, become
 from .port_guard import guarded
-from .rights import as_user
+from .proc import family
 from .site import Refused, Site
 
-_PROCESSES = 10_000
-"""Most files in a directory that DMTCP saved into: one a process, and a few more."""
+_LOOK = 0.02
+"""Seconds between two looks for the end of a save."""
+_END = 5.0
+"""Seconds between the end of the last process and the sign of a save that ended it."""
+_RESTORE = 60.0
+_RESTORE_RATE = 10 << 20
+"""Seconds that a restart may take, and bytes that it reads a second at least: it decompresses."""
 
 
 class Dmtcp(Method):
@@ -42,10 +56,15 @@ class Dmtcp(Method):
         self._caller = caller
         self._payload = payload
         self._coordinator = Coordinator(site, caller)
-        self._saved = Path(payload.directory) / f".slurm-elastic-{caller.job}.ckpt"
+        self._saved = DmtcpImages(
+            Path(payload.directory) / f".slurm-elastic-{caller.job}.ckpt", caller
+        )
+        self._outputs = outputs.of_step()
         self._own_clocks = clock.offsets()
         self._clocks: clock.Clocks | None = None
         self._child: Child | None = None
+        self._kills = False
+        self._is_open = False
 
     @property
     def pid(self) -> int:
@@ -54,25 +73,51 @@ class Dmtcp(Method):
 
     def start(self) -> None:
         """Start the payload under dmtcp_launch."""
-        self._run([self._program("dmtcp_launch"), *self._coordinator.words(), *self._payload.argv])
+        words = self._coordinator.words(self._saved.path)
+        self._run([self._program("dmtcp_launch"), *words, *self._payload.argv])
+
+    def lay_out(self, image: Path, /) -> None:
+        """Put the files beside the image where dmtcp_restart looks for them."""
+        self._saved.lay_out(image)
 
     def restore(self, image: Path, manifest: Manifest) -> None:
-        """Run dmtcp_restart on the image's files, which were verified."""
-        names = [name for name in sorted(manifest.files) if name.endswith(".dmtcp")]
+        """Run dmtcp_restart on the image's files, which were verified and laid out."""
+        names = [name for name in sorted(manifest.files) if name.endswith(IMAGE)]
         if not names:
             raise Refused("the image has no file of DMTCP")
         image_access.show(image)
         # It is handed over open, as users cannot reach it by its path.
         with files.directory(image) as directory:
-            saved = [f"/proc/self/fd/{HANDED}/{name}" for name in names]
-            command = [self._program("dmtcp_restart"), *self._coordinator.words(), *saved]
-            self._run(command, handed=directory, clocks=manifest.clocks)
+            paths = [f"/proc/self/fd/{HANDED}/{name}" for name in names]
+            self._restart(paths, manifest.size, handed=directory, clocks=manifest.clocks)
+
+    def _restart(
+        self, paths: Sequence[str], size: int, handed: int | None = None,
+        clocks: clock.Clocks | None = None,
+    ) -> None:  # fmt: skip
+        """Bring the processes back from the images at ``paths``; Refused unless all run."""
+        program = self._program("dmtcp_restart")
+        words = self._coordinator.words(self._saved.path)
+        # Strict checking wants images that are the user's own; these may be root's.
+        argv = [program, *words, "--no-strict-checking", *paths]
+        try:
+            self._run(argv, handed, clocks)
+            within = _RESTORE + size / _RESTORE_RATE
+            self._coordinator.wait_restored(program, len(paths), self._status, within)
+        except Refused:
+            self._end()
+            raise
+        finally:
+            self._saved.discard()
 
     def need(self) -> int:
         """Unknown until DMTCP has compressed it; ``gather`` then bounds it. Raises Refused while a
-        step runs, as its srun could not be brought back.
+        step runs, as its srun could not be brought back, or for a file that DMTCP cannot bring
+        back.
         """
         steps.check(self._site, self._caller.job, (), self.name)
+        if self._child:
+            check_files(family(self._child.pid))
         return 0
 
     def clocks(self) -> clock.Clocks | None:
@@ -81,59 +126,95 @@ class Dmtcp(Method):
         """
         return None if self._clocks is None else clock.now(self._own_clocks, self._clocks)
 
+    def expect_stop(self, stops: bool, /) -> None:
+        """The next dump ends the tasks with their images if they are to be stopped."""
+        self._kills = stops
+
     def dump(self, _image: Path, within: float, _most: int, _closes: bool, /) -> dict[str, int]:
-        """Save into the user's directory. If it raises Refused, the tasks go on."""
-        self._discard()
+        """Save into the user's directory; the sizes of the outputs at the image. If it raises
+        Refused, the tasks run on: at once, or once DMTCP has written images that came too late.
+        """
+        until = time.monotonic() + within
+        self._settle()
+        if self._is_open:
+            raise Refused("DMTCP still writes the images of the last save")
+        self._saved.make()
         try:
-            with as_user(self._caller):
-                os.mkdir(self._saved, 0o700)
-            self._coordinator.command(within, "--ckptdir", str(self._saved), "--bcheckpoint")
-        except OSError as error:
-            raise Refused(f"{self._saved}: {error.strerror}") from error
+            self._coordinator.save(within, kills=self._kills)
         except Refused:
-            self._discard()
+            self._is_open = not self._is_idle()
+            self._drop()
             raise
-        return {}
+        self._is_open = True
+        sizes = self._wait_saved(until)
+        self._is_open = False
+        return sizes
+
+    def _wait_saved(self, until: float) -> dict[str, int]:
+        """Wait for the end of the save; the sizes of the outputs while all tasks stood still."""
+        sizes: dict[str, int] = {}
+        while not self._saved.is_complete():
+            if self._saved.is_being_written():
+                seen = outputs.sizes(self._outputs, self._caller)
+                # Only if a task still writes its image now has none run on meanwhile.
+                sizes = seen if self._saved.is_being_written() else sizes
+            if self._status() is not None:
+                until = min(until, time.monotonic() + _END)
+            if time.monotonic() > until:
+                self._is_open = not self._is_idle()
+                self._drop()
+                raise Refused("DMTCP has not written the images in time")
+            time.sleep(_LOOK)
+        return {} if self._kills else sizes
+
+    def _is_idle(self) -> bool:
+        """Whether DMTCP writes no images now."""
+        if self._status() is not None:
+            return not self._saved.is_complete()
+        with contextlib.suppress(Refused):
+            return self._coordinator.status(1.0)[1]
+        return False
+
+    def _drop(self) -> None:
+        """Remove what was saved, unless DMTCP still writes there."""
+        if not self._is_open:
+            self._saved.discard()
+
+    def _settle(self) -> None:
+        """If a save came to its end after its time, remove its images. If it ended the tasks, bring
+        them back first.
+        """
+        if not self._is_open:
+            return
+        if self._saved.is_complete():
+            self._is_open = False
+            self.go_on()
+        elif self._is_idle():
+            self._is_open = False
+            self._drop()
 
     def gather(self, image: Path, most: int) -> None:
         """Copy what was saved into the image, as root's files."""
         try:
-            with as_user(self._caller):
-                directory = os.open(self._saved, os.O_RDONLY | os.O_DIRECTORY | files.SAFE)
-            try:
-                self._copy_all(directory, image, most)
-            finally:
-                os.close(directory)
-        finally:
-            self._discard()
-
-    def _copy_all(self, directory: int, image: Path, most: int) -> None:
-        names = [name for name in files.names(directory, _PROCESSES) if name.endswith(".dmtcp")]
-        if not names:
-            raise Refused("dmtcp_command: no image was written")
-        for name in names:
-            with as_user(self._caller):
-                source = files.opened(name, owners=(self._caller.uid,), most=most, at=directory)
-            try:
-                most -= files.copy_file(source, image / name, 0o640, most)
-            finally:
-                os.close(source)
-
-    def _discard(self) -> None:
-        """Remove, with the user's rights, what was saved into his directory."""
-        # If he keeps us from it, that is his affair.
-        with contextlib.suppress(OSError, Refused), as_user(self._caller):
-            files.remove(self._saved, _PROCESSES)
+            self._saved.gather(image, most)
+        except OSError as error:
+            raise Refused(f"{self._saved.path}: {error.strerror}") from error
 
     def go_on(self) -> None:
-        """After a dump they run already."""
-        self._discard()
+        """After a dump: the tasks run already, or are brought back from the user's directory."""
+        if not self._kills:
+            self._saved.discard()
+            return
+        self._kills = False
+        self._end()
+        self._restart(self._saved.images(), self._saved.size(), clocks=self.clocks())
 
     def stop(self) -> None:
-        """After a dump, end the processes and with them their coordinator."""
-        with contextlib.suppress(Refused):
-            self._coordinator.command(30.0, "--quit")
-        self._kill()
+        """After a dump, end what is left of the processes and with them their coordinator."""
+        self._kills = False
+        self._quit(30.0)
+        self._end()
+        self._saved.discard()
 
     def signal(self, number: int) -> None:
         """Send a signal to the payload's first process."""
@@ -141,7 +222,14 @@ class Dmtcp(Method):
             self._child.signal(number)
 
     def ended(self) -> int | None:
-        """The payload's wait status, once it has ended."""
+        """The payload's wait status, once it has ended. If a late save ended it, it is brought back
+        instead.
+        """
+        with contextlib.suppress(Refused):
+            self._settle()
+        return self._status()
+
+    def _status(self) -> int | None:
         return self._child.status() if self._child else None
 
     def versions(self) -> dict[str, str]:
@@ -155,27 +243,33 @@ class Dmtcp(Method):
     def close(self) -> None:
         """End what is left of the job; remove the scratch directory."""
         if self._child:
-            with contextlib.suppress(Refused):
-                self._coordinator.command(10.0, "--quit")
-            self._kill()
-        self._discard()
+            self._quit(10.0)
+            self._end()
+        self._saved.discard()
         self._coordinator.close()
+
+    def _quit(self, within: float) -> None:
+        """Have the coordinator end all processes, also those that have left the session."""
+        with contextlib.suppress(Refused):
+            self._coordinator.command(within, "--quit")
 
     def _run(
         self, argv: Sequence[str], handed: int | None = None, clocks: clock.Clocks | None = None
     ) -> None:
         """Start the payload as our child and the leader of a session, with the saved ``clocks``."""
         self._coordinator.forget()
-        payload = replace(self._payload, argv=tuple(argv))
+        more = self._coordinator.environment(self._saved.path)
+        environment = {**self._payload.environment, **more}
+        payload = replace(self._payload, argv=tuple(argv), environment=environment)
         with self._with_clocks(clocks):
             pid = os.fork()
             if pid == 0:
                 become(payload, bound=True, handed=handed)
         self._child = Child(pid)
         try:
-            self._coordinator.wait(argv[0], self.ended)
+            self._coordinator.wait(argv[0], self._status)
         except Refused:
-            self._kill()
+            self._end()
             raise
 
     @contextlib.contextmanager
@@ -192,14 +286,32 @@ class Dmtcp(Method):
                     raise Refused(f"its clocks cannot go on here: {error.strerror}") from error
             yield
 
-    def _kill(self) -> None:
-        """Kill the payload's session; the coordinator ends processes that have left it."""
+    def _end(self) -> None:
+        """Kill the payload with all that it has started; processes that DMTCP has half restored do
+        not listen to their coordinator.
+        """
         if self._child:
+            _kill_family(self._child.pid)
             self._child.end()
             self._child = None
 
     def _program(self, name: str) -> str:
         return f"{self._site.dmtcp}/{name}"
+
+
+def _kill_family(pid: int) -> None:
+    """Kill all that a process has started. A number may be another process's by the time of the
+    signal, so each is held open first, and has to be of the family still.
+    """
+    with contextlib.ExitStack() as stack:
+        held: dict[int, int] = {}
+        for one in set(family(pid)) - {pid}:
+            with contextlib.suppress(OSError):
+                held[one] = os.pidfd_open(one)
+                stack.callback(os.close, held[one])
+        for one in set(family(pid)) & held.keys():
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(held[one], signal.SIGKILL)
 
 
 def available(site: Site) -> None:

@@ -60,6 +60,10 @@ class Method(Protocol):
         """The far ends of connections for which a save is refused, unless it closes them."""
         return []
 
+    def expect_stop(self, stops: bool, /) -> None:  # noqa: ARG002
+        """Before a dump: whether the tasks are to be stopped after it."""
+        return
+
     def dump(self, image: Path, within: float, most: int, closes: bool, /) -> dict[str, int]:
         """Save into files of at most ``most`` bytes altogether; returns the sizes of files open for
         writing. If it raises Refused, the tasks are unharmed. ``closes``: close TCP connections in
@@ -70,7 +74,7 @@ class Method(Protocol):
         """After a dump: complete the image, with at most that many bytes, or raise Refused."""
 
     def go_on(self) -> None:
-        """After a dump: let the tasks run on."""
+        """After a dump: let the tasks run on. If it raises Refused, none runs and ``pid`` is 0."""
 
     def stop(self) -> None:
         """After a dump: end the tasks."""
@@ -79,7 +83,7 @@ class Method(Protocol):
         """Send it to the payload's first process."""
 
     def ended(self) -> int | None:
-        """The payload's wait status, once it has ended."""
+        """The payload's wait status, once it has ended; None if there is no payload."""
 
     def versions(self) -> dict[str, str]:
         """The versions of the programs that make the images."""

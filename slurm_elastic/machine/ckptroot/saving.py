@@ -62,6 +62,7 @@ class Saves:
             if run.method.stands_still and not request.stop:
                 directory = self._disk.directory(image, need, room)
                 made, most = stack.enter_context(directory)
+            run.method.expect_stop(request.stop)
             writing = run.method.dump(made, request.within, most, request.closes)
             self._still = True
             number = int(image.name.partition(".")[0])
@@ -79,7 +80,8 @@ class Saves:
         manifest lacks only the digests.
         """
         run, caller, method = self._run, self._run.caller, self._run.method
-        # CRIU gives no size of what can only be appended to, as slurmstepd opens outputs.
+        # CRIU gives no size of what can only be appended to, as slurmstepd opens outputs. DMTCP
+        # lets the tasks run on before we look, and gives the sizes of before.
         sizes = outputs.sizes(run.meta.outputs, caller) | writing
         method.gather(image, max(room - allocated(image), 0))
         room -= allocated(image)

@@ -60,7 +60,12 @@ class Session:
             self._origin = (number, self._origin[1])
             self._publish()
             return
-        if run.attempt:
+        self._start(again=run.attempt > 0)
+
+    def _start(self, *, again: bool) -> None:
+        """Start the job from its beginning; ``again``: it has written outputs before."""
+        run = self._run
+        if again:
             run.say("no image to go on from: the job starts anew")
             run.given_back = dict.fromkeys(run.meta.outputs, 0)
             for line in outputs.clear(run.copies, run.meta.outputs, run.caller):
@@ -84,6 +89,8 @@ class Session:
                     self._bring_back()
             elif (status := method.ended()) is not None:
                 return status
+            elif not method.pid:
+                self._recover()
             if time.monotonic() >= look:
                 look = time.monotonic() + site.poll
                 self.serve(self._run.store.request())
@@ -208,6 +215,17 @@ class Session:
             self.hold.begin()
         self._publish()
         return not self.is_held
+
+    def _recover(self) -> None:
+        """A save has ended the tasks and could not bring them back: take an older image, or start
+        the job from its beginning.
+        """
+        self._run.say("the save has ended the job's processes, and they could not be brought back")
+        if self._bring_back():
+            return
+        self.hold.end()
+        self._origin = (0, "a save has ended the job's processes")
+        self._start(again=True)
 
     def _is_over(self) -> bool:
         """Whether slurmctld knows that the job has ended."""

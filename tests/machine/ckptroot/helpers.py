@@ -93,4 +93,5 @@ def node_home() -> Path:
     for name in ("dmtcp_launch", "dmtcp_command", "dmtcp_restart"):
         shutil.copy(Path(__file__).with_name("dmtcp_stand_in.py"), home / "bin" / name)
         (home / "bin" / name).chmod(0o755)
+    shutil.copytree(Path(__file__).with_name("dmtcp42"), home / "bin" / "dmtcp42")
     return home

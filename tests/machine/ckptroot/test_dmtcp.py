@@ -32,8 +32,11 @@ class Beside:
     def __init__(self, said: Path) -> None:
         self.said = said
 
-    def words(self) -> list[str]:
+    def words(self, images: Path) -> list[str]:
         return ["--new-coordinator"]
+
+    def environment(self, images: Path) -> dict[bytes, bytes]:
+        return {b"DMTCP_CHECKPOINT_DIR": os.fsencode(images)}
 
     def forget(self) -> None:
         self.said.unlink(missing_ok=True)
@@ -42,6 +45,11 @@ class Beside:
         eventually(lambda: self.said.exists() or ended() is not None)
         if not self.said.exists():
             raise Refused(f"{program}: it started no coordinator")
+
+    def wait_restored(
+        self, program: str, images: int, ended: Callable[[], int | None], within: float
+    ) -> None:
+        """All of them run."""
 
     def command(self, within: float, *arguments: str) -> None:
         """It has gone with its payload."""
@@ -87,7 +95,9 @@ class Bed:
 
     def restore(self, *names: str) -> None:
         files = dict.fromkeys(names, (0, ""))
-        self.method.restore(self.image, cast("Any", SimpleNamespace(files=files, clocks=CLOCKS)))
+        self.method.restore(
+            self.image, cast("Any", SimpleNamespace(files=files, clocks=CLOCKS, size=0))
+        )
 
 
 CLOCKS = {"monotonic": 9, "boottime": 9}
@@ -120,7 +130,7 @@ def test_a_restore_is_of_the_images_files_behind_an_open_directory(bed: Bed) -> 
     bed.restore("b.dmtcp", "a.dmtcp", "notes")
     assert len(os.listdir("/proc/self/fd")) == before + 1, "that of its process"
     saved = ["/proc/self/fd/3/a.dmtcp", "/proc/self/fd/3/b.dmtcp"]
-    words = ["/opt/dmtcp_restart", "--new-coordinator", *saved]
+    words = ["/opt/dmtcp_restart", "--new-coordinator", "--no-strict-checking", *saved]
     assert bed.said.read_text() == f"{words} {{'bound': True}} True"
     assert (bed.image / "b.dmtcp").stat().st_mode & 0o777 == 0o644
     with pytest.raises(Refused, match="no file of DMTCP"):
@@ -156,6 +166,8 @@ class Commands:
 
     def __init__(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.home, self.user = home, home / "user"
+        self.status: int | None = None
+        self.saves = True
         self.asked: list[tuple[float, list[str]]] = []
         self.answer: tuple[int, str] | Refused = (0, "")
         self.user.mkdir()
@@ -182,6 +194,7 @@ class Commands:
     def start(self, monkeypatch: pytest.MonkeyPatch, **child: object) -> None:
         """A payload that is no process, and has its coordinator at once."""
         made = SimpleNamespace(end=lambda: self.closed.append("child"), **child)
+        made.__dict__.setdefault("pid", 1 << 30)
         monkeypatch.setattr(dmtcp, "Child", lambda pid: made)
         monkeypatch.setattr(dmtcp.os, "fork", lambda: 9)
         monkeypatch.setattr(dmtcp.clock, "begun", lambda *_: nullcontext())
@@ -192,11 +205,16 @@ class Commands:
         self.port.write_text(text)
         os.chown(self.port, USER, USER)
 
-    def run(self, command: Sequence[str], timeout: float, user: object) -> tuple[int, str]:
+    def run(
+        self, command: Sequence[str], timeout: float, user: object, more: object
+    ) -> tuple[int, str]:
         assert user == (USER, USER, (USER,))
+        assert more == {"DMTCP_TMPDIR": str(self.user)}
         self.asked.append((timeout, list(command)))
         if isinstance(self.answer, Refused):
             raise self.answer
+        if command[-1].endswith("checkpoint") and self.saves:
+            self.save("dmtcp_restart_script.sh")
         return self.answer
 
     def save(self, *names: str) -> Path:
@@ -226,8 +244,8 @@ class TestCommands:
     def test_a_save_goes_into_a_fresh_directory_of_the_users(self, commands: Commands) -> None:
         saved = commands.save("of-before.dmtcp")
         assert commands.method.dump(commands.home, 60.0, 1, False) == {}
-        assert commands.asked == [(60.0, [*TO_IT, "--ckptdir", str(saved), "--bcheckpoint"])]
-        assert list(saved.iterdir()) == []
+        assert commands.asked == [(60.0, [*TO_IT, "--checkpoint"])]
+        assert [path.name for path in saved.iterdir()] == ["dmtcp_restart_script.sh"]
         assert (saved.stat().st_uid, saved.stat().st_mode & 0o777) == (USER, 0o700)
 
     def test_a_short_deadline_leaves_a_command_a_second(self, commands: Commands) -> None:
@@ -235,10 +253,63 @@ class TestCommands:
         assert commands.asked[0][0] == 1.0
 
     def test_a_save_that_fails_says_so_and_leaves_nothing(self, commands: Commands) -> None:
-        commands.answer = (2, "  no " + "x" * 300)
-        with pytest.raises(Refused, match=r"^dmtcp_command: exit 2: no x{197}$"):
+        commands.answer, commands.saves = (2, "NUM_PEERS=1\n no " + "x" * 300), False
+        with pytest.raises(Refused, match=r"^dmtcp_command: exit 2: NUM_PEERS=1\n no x{184}$"):
             commands.method.dump(commands.home, 60.0, 1, False)
+        with pytest.raises(Refused, match="DMTCP still writes the images of the last save"):
+            commands.method.dump(commands.home, 60.0, 1, False)
+        commands.answer = (0, "NUM_PEERS=1\n  RUNNING=yes\n")
+        assert commands.method.ended() is None
         assert list(commands.user.iterdir()) == [commands.port]
+
+    def test_a_save_that_stops_the_job_ends_its_processes_with_their_images(
+        self, commands: Commands
+    ) -> None:
+        commands.method.expect_stop(True)
+        commands.answer = (2, "Computation was checkpointed and killed.\n")
+        assert commands.method.dump(commands.home, 60.0, 1, False) == {}
+        assert commands.asked == [(60.0, [*TO_IT, "--kcheckpoint"])]
+        commands.answer = (2, "Coordinator not found. Please check port and host.\n")
+        with pytest.raises(Refused, match="Coordinator not found"):
+            commands.method.dump(commands.home, 60.0, 1, False)
+
+    @pytest.mark.parametrize("kills", [False, True])
+    def test_images_that_come_after_their_time_are_removed_and_the_job_runs_on(
+        self, commands: Commands, monkeypatch: pytest.MonkeyPatch, kills: bool
+    ) -> None:
+        commands.start(monkeypatch, status=lambda: commands.status)
+        restarts: list[list[str]] = []
+        monkeypatch.setattr(Coordinator, "wait_restored", lambda *args: restarts.append(args[2:3]))
+        commands.method.expect_stop(kills)
+        commands.answer, commands.saves = (0, "NUM_PEERS=1\n  RUNNING=no\n"), False
+        with pytest.raises(Refused, match="DMTCP has not written the images in time"):
+            commands.method.dump(commands.home, 0.05, 1, False)
+        assert commands.method.ended() is None
+        saved = commands.save("a.dmtcp", "dmtcp_restart_script.sh")
+        commands.status = 0 if kills else None
+        commands.closed.clear()
+        assert commands.method.ended() == commands.status, "brought back: it is the new one's"
+        assert commands.closed == (["child"] if kills else [])
+        assert len(restarts) == kills
+        assert not saved.exists()
+
+    def test_outputs_are_measured_while_an_image_is_written(
+        self, commands: Commands, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        commands.saves = False
+        looks = iter([5, 9])
+        monkeypatch.setattr(dmtcp.outputs, "sizes", lambda *_: {"/out": next(looks)})
+
+        def advance(_: float) -> None:
+            saved = commands.save()
+            if (saved / "a.dmtcp.temp").exists():
+                (saved / "a.dmtcp.temp").rename(saved / "a.dmtcp")
+                commands.save("dmtcp_restart_script.sh")
+            else:
+                commands.save("a.dmtcp.temp")
+
+        monkeypatch.setattr(dmtcp.time, "sleep", advance)
+        assert commands.method.dump(commands.home, 60.0, 1, False) == {"/out": 5}
 
     def test_where_no_directory_can_be_made_is_refused(self, commands: Commands) -> None:
         commands.user.chmod(0o555)
@@ -246,7 +317,7 @@ class TestCommands:
             commands.method.dump(commands.home, 60.0, 1, False)
 
     def test_all_that_was_saved_becomes_roots_and_is_gone_there(self, commands: Commands) -> None:
-        saved = commands.save("a.dmtcp", "b.dmtcp", "notes")
+        commands.save("a.dmtcp", "b.dmtcp", "notes")
         image = commands.home / "image"
         image.mkdir()
         before = len(os.listdir("/proc/self/fd"))
@@ -256,24 +327,66 @@ class TestCommands:
         assert sorted(found) == ["a.dmtcp", "b.dmtcp"]
         assert {(one.st_uid, one.st_mode & 0o777) for one in found.values()} == {(0, 0o640)}
         assert (image / "b.dmtcp").read_bytes() == b"0123456789"
-        assert not saved.exists()
+
+    def test_files_beside_an_image_go_along_and_are_laid_out_again(
+        self, commands: Commands
+    ) -> None:
+        saved = commands.save("a.dmtcp")
+        for place in ("ckpt_a_files", "ckpt_b_files"):
+            (saved / place).mkdir()
+            (saved / place / "tmp_99047").write_text(place)
+            (saved / place / "tmp_99047").chmod(0o750)
+            for path in (saved / place, saved / place / "tmp_99047"):
+                os.chown(path, USER, USER)
+        image = commands.home / "image"
+        image.mkdir()
+        commands.method.gather(image, 1000)
+        assert {path.stat().st_uid for path in image.iterdir()} == {0}
+        commands.method.lay_out(image)
+        for place in ("ckpt_a_files", "ckpt_b_files"):
+            found = saved / place / "tmp_99047"
+            assert (found.read_text(), found.stat().st_uid) == (place, USER)
+            assert found.stat().st_mode & 0o777 == 0o750
+        assert sorted(path.name for path in saved.iterdir()) == ["ckpt_a_files", "ckpt_b_files"]
+
+    @pytest.mark.parametrize("kind", ["pipe", "link", "directory", "much"])
+    def test_a_file_beside_an_image_is_plain_and_bounded(
+        self, commands: Commands, kind: str
+    ) -> None:
+        place = commands.save("a.dmtcp") / "ckpt_a_files"
+        place.mkdir()
+        match kind:
+            case "pipe":
+                os.mkfifo(place / "x")
+            case "link":
+                (place / "x").symlink_to("/etc/shadow")
+            case "directory":
+                (place / "x").mkdir()
+            case _:
+                (place / "x").write_bytes(b"x" * 11)
+        for path in place.iterdir():
+            os.chown(path, USER, USER, follow_symlinks=False)
+        image = commands.home / "image"
+        image.mkdir()
+        with pytest.raises(Refused):
+            commands.method.gather(image, 20)
 
     @pytest.mark.parametrize(
         ("names", "most", "why"),
         [
             (("a.dmtcp", "b.dmtcp"), 19, "10 bytes long, more than 9"),
             (("notes",), 20, "no image was written"),
+            (("a.dmtcp", "b.dmtcp.temp"), 20, "an image is not whole"),
         ],
     )
     def test_what_is_no_image_or_too_much_is_refused(
         self, commands: Commands, names: tuple[str, ...], most: int, why: str
     ) -> None:
-        saved = commands.save(*names)
+        commands.save(*names)
         image = commands.home / "image"
         image.mkdir()
         with pytest.raises(Refused, match=why):
             commands.method.gather(image, most)
-        assert not saved.exists()
 
     def test_going_on_leaves_nothing_of_the_save(self, commands: Commands) -> None:
         saved = commands.save("a.dmtcp")
@@ -291,14 +404,14 @@ class TestCommands:
         within: float,
     ) -> None:
         commands.answer = answer
-        commands.start(monkeypatch, pid=9)
+        commands.start(monkeypatch)
         saved = commands.save("a.dmtcp")
-        assert commands.method.pid == 9
+        assert commands.method.pid == 1 << 30
         getattr(commands.method, how)()
         assert commands.asked == [(within, [*TO_IT, "--quit"])]
         assert commands.method.pid == 0
         assert commands.closed == (["child"] if how == "stop" else ["child", "guard", "scratch"])
-        assert saved.exists() is (how == "stop"), "root copies it yet, or has"
+        assert not saved.exists()
 
     def test_without_a_payload_there_is_nothing_to_end_or_signal(self, commands: Commands) -> None:
         commands.method.signal(15)
@@ -315,7 +428,7 @@ class TestCommands:
 
     @pytest.mark.parametrize(
         ("answer", "version"),
-        [((0, "dmtcp_launch (DMTCP) 3.0.0\n"), "3.0.0"), ((0, "?"), "unknown"), (Refused("x"), "unknown")],
+        [((0, "dmtcp_launch (DMTCP) 4.2.0\n"), "4.2.0"), ((0, "?"), "unknown"), (Refused("x"), "unknown")],
     )  # fmt: skip
     def test_its_version_is_told(self, commands: Commands, answer: Any, version: str) -> None:
         commands.answer = answer
@@ -347,14 +460,56 @@ class TestCommands:
     def test_its_coordinator_has_one_guarded_port_or_none(self, commands: Commands) -> None:
         guard, commands.guard = commands.guard, None
         with pytest.raises(Refused, match="nft cannot set rules here"):
-            commands.coordinator.words()
+            commands.coordinator.words(Path("/images"))
         commands.guard = guard
-        assert commands.coordinator.words() == [
-            "--new-coordinator", "--coord-port", "20001", "--port-file", str(commands.port),
-            "--interval", "0", "--ckptdir", str(commands.user),
+        assert commands.coordinator.words(Path("/images")) == [
+            "--new-coordinator", "--coord-host", "127.0.0.1", "--coord-port", "20001",
+            "--port-file", str(commands.port), "--interval", "0", "--ckptdir", "/images",
+            "--tmpdir", str(commands.user), "--quiet", "--quiet",
         ]  # fmt: skip
+        assert commands.coordinator.environment(Path("/images")) == {
+            b"DMTCP_CHECKPOINT_DIR": b"/images", b"DMTCP_TMPDIR": os.fsencode(commands.user),
+        }  # fmt: skip
         commands.guard = None
-        assert commands.coordinator.words()[2] == "20001", "the same one"
+        assert commands.coordinator.words(Path("/images"))[4] == "20001", "the same one"
+
+    @pytest.mark.parametrize(
+        ("answers", "status", "why"),
+        [
+            (["1 no", "2 no", "2 yes"], None, ""),
+            (["3 no", "3 no", "2 no"], None, "1 of 3 processes did not come back"),
+            (["1 no"], 99 << 8, r"it ended before the job ran \(exit code 99\)"),
+            (["1 no"], 3 << 8, r"it ended before the job ran \(exit code 3\)"),
+            (["1 no"], 9, r"it ended before the job ran \(signal 9\)"),
+            (["2 no"] * 100, None, "2 of 3 processes in 60 s"),
+        ],
+    )
+    def test_a_restart_is_over_once_all_its_processes_run(
+        self, commands: Commands, monkeypatch: pytest.MonkeyPatch, answers: list[str],
+        status: int | None, why: str,
+    ) -> None:  # fmt: skip
+        told = iter(answers)
+        clock = iter(range(0, 1000, 5))
+        monkeypatch.setattr(dmtcp_coordinator.time, "monotonic", lambda: next(clock))
+        monkeypatch.setattr(dmtcp_coordinator.time, "sleep", lambda _: None)
+
+        def status_text(*_: object, **__: object) -> tuple[int, str]:
+            peers, runs = next(told).split()
+            return 0, f"Status...\n  NUM_PEERS={peers}\n  RUNNING={runs}\n"
+
+        monkeypatch.setattr(dmtcp_coordinator.child, "run", status_text)
+        refused = pytest.raises(Refused, match=why) if why else nullcontext()
+        with refused:
+            commands.coordinator.wait_restored("dmtcp_restart", 3, lambda: status, 60.0)
+
+    @pytest.mark.parametrize("code", [0, 3])
+    def test_a_job_may_end_as_soon_as_it_has_come_back(
+        self, commands: Commands, monkeypatch: pytest.MonkeyPatch, code: int
+    ) -> None:
+        told = iter([(0, "NUM_PEERS=2\n RUNNING=no"), (2, "Coordinator not found."), (2, "")])
+        monkeypatch.setattr(dmtcp_coordinator.child, "run", lambda *_, **__: next(told))
+        ends = iter([None, None, code << 8])
+        commands.coordinator.wait_restored("dmtcp_restart", 2, lambda: next(ends), 60.0)
 
     def test_a_coordinator_is_waited_for_a_minute(
         self, commands: Commands, monkeypatch: pytest.MonkeyPatch

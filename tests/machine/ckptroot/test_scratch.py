@@ -49,7 +49,7 @@ def test_the_users_part_is_his_and_cannot_be_filled(site: Site) -> None:
         with as_user(user_of(USER, USER)):
             (path / "port").write_text("4711")
             with pytest.raises(OSError) as full:
-                (path / "much").write_bytes(b"x" * 100_000)
+                (path / "much").write_bytes(b"x" * (17 << 20))
             return [full.value.errno, (path / "port").read_text()]
 
     assert aside(fills) == [errno.ENOSPC, "4711"]

@@ -690,3 +690,28 @@ def test_it_ends_by_the_signal_that_ended_the_payload_and_leaves_no_core_of_its_
     default = [] if number == signal.SIGKILL else [(number, signal.SIG_DFL)]
     core = (resource.RLIMIT_CORE, (0, 0))
     assert done == [core, *default, signal.SIG_UNBLOCK, (os.getpid(), number)]
+
+
+@pytest.mark.parametrize("has_image", [True, False])
+def test_a_job_that_a_save_has_ended_and_not_brought_back_goes_on_from_an_older_image_or_anew(
+    run: Bed, monkeypatch: pytest.MonkeyPatch, has_image: bool
+) -> None:
+    """A save of DMTCP that stops the job ends its processes before root has their images."""
+    run.session.begin()
+    if has_image:
+        (run.store.path / "images" / "3").mkdir()
+    run.node.pid = 0
+    run.node.did.clear()
+
+    def come_back(*_: object) -> int:
+        run.node.pid, run.node.status = 1000, 0
+        return 3
+
+    monkeypatch.setattr(sessions.restoring, "restore", come_back)
+    monkeypatch.setattr(run.node, "start", come_back)
+    assert run.session.run() == 0
+    assert (
+        "the save has ended the job's processes, and they could not be brought back" in run.said()
+    )
+    assert run.status()["state"] == "running"
+    assert run.status()["origin"]["image"] == (3 if has_image else 0)

@@ -1,0 +1,160 @@
+"""The directory of the user's in which DMTCP leaves its images (DMTCP 4.2.0).
+
+DMTCP writes ``ckpt_NAME_ID.dmtcp`` for each process, and beside it a directory
+``ckpt_NAME_ID_files`` with the files that have no name any more and those that are mapped to be
+shared. The coordinator writes SCRIPT after the last of them: nothing else marks the end of a save.
+The user may put anything there, so root copies a bounded number of plain files and no more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from . import files
+from .caller import Caller
+from .rights import as_user
+from .site import Refused
+
+SCRIPT = "dmtcp_restart_script.sh"
+IMAGE = ".dmtcp"
+_UNFINISHED = ".dmtcp.temp"
+_BESIDE = "_files"
+_INDEX = "beside.json"
+"""In root's image: which file of which directory each ``beside-N`` is."""
+_INDEX_BYTES = 16 << 20
+_MAX_FILES = 10_000
+"""Most files in a directory that DMTCP saved into: one a process, and a few more."""
+
+
+class DmtcpImages:
+    """What DMTCP saves of one job, at ``path``, where the user may write."""
+
+    def __init__(self, path: Path, caller: Caller) -> None:
+        self.path = path
+        self._caller = caller
+
+    def make(self) -> None:
+        """Make the directory, empty. Refused if the user cannot make it."""
+        self.discard()
+        try:
+            with as_user(self._caller):
+                os.mkdir(self.path, 0o700)
+        except OSError as error:
+            raise Refused(f"{self.path}: {error.strerror}") from error
+
+    def discard(self) -> None:
+        """Remove the directory with the user's rights."""
+        # If the user keeps us from it, the leftover is in the user's own directory.
+        with contextlib.suppress(OSError, Refused), as_user(self._caller):
+            files.remove(self.path, _MAX_FILES)
+
+    def names(self) -> list[str]:
+        """The names in it; none if it is not there."""
+        try:
+            with self._opened() as directory:
+                return files.names(directory, _MAX_FILES)
+        except OSError:
+            return []
+
+    def is_complete(self) -> bool:
+        """Whether the coordinator has marked the end of the save."""
+        with contextlib.suppress(OSError), as_user(self._caller):
+            # The script's name is a link, which nobody follows.
+            self.path.joinpath(SCRIPT).lstat()
+            return True
+        return False
+
+    def is_being_written(self) -> bool:
+        """Whether a process writes its image now: all of the job's processes stand still then."""
+        return any(name.endswith(_UNFINISHED) for name in self.names())
+
+    def images(self) -> list[str]:
+        """The paths of the images."""
+        return [str(self.path / name) for name in self.names() if name.endswith(IMAGE)]
+
+    def size(self) -> int:
+        """Bytes of the images; of one that vanishes, none."""
+        total = 0
+        for path in self.images():
+            with contextlib.suppress(OSError), as_user(self._caller):
+                total += os.lstat(path).st_size
+        return total
+
+    def gather(self, image: Path, most: int) -> None:
+        """Copy all that belongs to the save into root's ``image``, at most so many bytes."""
+        with self._opened() as directory:
+            names = files.names(directory, _MAX_FILES)
+            if any(name.endswith(_UNFINISHED) for name in names):
+                raise Refused("dmtcp_command: an image is not whole")
+            images = [name for name in names if name.endswith(IMAGE)]
+            if not images:
+                raise Refused("dmtcp_command: no image was written")
+            for name in images:
+                most -= self._copy(directory, name, image / name, most)
+            self._gather_beside(directory, names, image, most)
+
+    def _gather_beside(self, directory: int, names: list[str], image: Path, most: int) -> None:
+        index: list[tuple[str, str, int]] = []
+        for place in (name for name in names if name.endswith(_BESIDE)):
+            with self._opened(place, directory) as beside:
+                for name in files.names(beside, _MAX_FILES - len(index)):
+                    mode = os.stat(name, dir_fd=beside, follow_symlinks=False).st_mode
+                    target = image / f"beside-{len(index)}"
+                    most -= self._copy(beside, name, target, most)
+                    index.append((place, name, stat.S_IMODE(mode) & 0o777))
+        if index:
+            with files.held(image / _INDEX, files.NEW, mode=0o640) as descriptor:
+                os.write(descriptor, json.dumps(index).encode())
+
+    def _copy(self, directory: int, name: str, target: Path, most: int) -> int:
+        with as_user(self._caller):
+            source = files.opened(name, owners=(self._caller.uid,), most=most, at=directory)
+        try:
+            return files.copy_file(source, target, 0o640, most)
+        finally:
+            os.close(source)
+
+    def lay_out(self, image: Path) -> None:
+        """Before a restart from root's ``image``, which was verified: put the files there that
+        dmtcp_restart looks for in the directory, as the user's own.
+        """
+        self.make()
+        try:
+            content = files.read(image / _INDEX, _INDEX_BYTES, owners=(0,))
+        except FileNotFoundError:
+            return
+        try:
+            with self._opened() as directory:
+                for number, (place, name, mode) in enumerate(files.json_of(content)):
+                    self._put(directory, place, name, mode, image / f"beside-{number}")
+        except OSError as error:
+            raise Refused(f"{self.path}: {error.strerror}") from error
+
+    def _put(self, directory: int, place: str, name: str, mode: int, source: Path) -> None:
+        with as_user(self._caller), contextlib.suppress(FileExistsError):
+            os.mkdir(place, 0o700, dir_fd=directory)
+        with self._opened(place, directory) as beside, files.held(source, owners=(0,)) as content:
+            with as_user(self._caller):
+                target = files.opened(name, files.NEW, at=beside, mode=0o600)
+            try:
+                with as_user(self._caller):
+                    files.copy(content, target, 0, os.fstat(content).st_size)
+                    os.fchmod(target, mode)
+            finally:
+                os.close(target)
+
+    @contextlib.contextmanager
+    def _opened(self, name: str = "", at: int | None = None) -> Iterator[int]:
+        """A descriptor of the directory, or of the one called ``name`` in the directory ``at``."""
+        flags = os.O_RDONLY | os.O_DIRECTORY | files.SAFE
+        with as_user(self._caller):
+            directory = os.open(name or self.path, flags, dir_fd=at)
+        try:
+            yield directory
+        finally:
+            os.close(directory)

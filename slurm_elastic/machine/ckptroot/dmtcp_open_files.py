@@ -1,0 +1,35 @@
+"""Looks at the files that a job under DMTCP has open, for what DMTCP 4.2.0 cannot bring back."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from .proc import descriptors_of
+from .site import Refused
+
+_NEVER_NAMED = os.O_TMPFILE & ~os.O_DIRECTORY
+
+
+def check_files(tasks: Iterable[int]) -> None:
+    """Refused if a task has a file open that was made without a name (O_TMPFILE, open(2))."""
+    for pid in tasks:
+        for number, path in descriptors_of(pid):
+            # DMTCP takes the file's directory for its path and ends the process at a restart.
+            if path.endswith(" (deleted)") and flags_of(pid, number) & _NEVER_NAMED:
+                place = os.path.dirname(path)
+                raise Refused(
+                    f"process {pid} has a file that never had a name open in {place} (as Python's "
+                    "tempfile.TemporaryFile makes it), which DMTCP cannot bring back"
+                )
+
+
+def flags_of(pid: int, number: int) -> int:
+    """The flags of an open file (open(2)); 0 if it is gone."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path(f"/proc/{pid}/fdinfo/{number}").read_text().splitlines():
+            if line.startswith("flags:"):
+                return int(line.partition(":")[2], 8)
+    return 0
