@@ -18,7 +18,7 @@ from slurm_elastic.base.units import brief
 from slurm_elastic.model.cluster import Market, Pool
 from slurm_elastic.model.memory import UnhelpedJob
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
-from slurm_elastic.policies.growth.unhelped_words import unhelped_reason
+from slurm_elastic.policies.launch.unhelped_words import unhelped_reason
 from slurm_elastic.policies.launch.waiting import is_counted, sentence
 from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
 from slurm_elastic.policies.nodes.node_state import is_busy, is_down, is_drained

@@ -15,8 +15,8 @@ from slurm_elastic.model.directive import Directive, clock, scope_of_pool, stop_
 from slurm_elastic.model.exclusion import POLICY, Exclusion
 from slurm_elastic.model.finding import CONSOLE, Finding, Level
 from slurm_elastic.policies.clock_guard import set_back
-from slurm_elastic.policies.growth.unhelped_words import unhelped_sentence
 from slurm_elastic.policies.launch.exclusions import DENIED, sickly, until_told
+from slurm_elastic.policies.launch.unhelped_words import unhelped_sentence
 from slurm_elastic.policies.repair.strays import CODE
 from slurm_elastic.slurm.conf import plan
 from slurm_elastic.state.heartbeat import (

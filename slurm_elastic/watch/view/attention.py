@@ -12,8 +12,8 @@ from slurm_elastic.model.exclusion import CAPACITY
 from slurm_elastic.model.finding import CONSOLE, SLURMCTLD
 from slurm_elastic.model.memory import UnhelpedJob
 from slurm_elastic.model.protocols import NO_NODE
-from slurm_elastic.policies.growth.unhelped_words import unhelped_sentence
 from slurm_elastic.policies.launch.grouping import DO
+from slurm_elastic.policies.launch.unhelped_words import unhelped_sentence
 from slurm_elastic.watch.causes import LEDGER, UNHELPED, of_order, told_once
 from slurm_elastic.watch.view.checkpoints import CheckpointsView
 from slurm_elastic.watch.view.departing import TAKEN, taken
