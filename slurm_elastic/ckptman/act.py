@@ -59,6 +59,7 @@ class Acts:
             nodes.close_over(self._site, seen)
         self._releases.look(seen.machines)
         if seen.answered:
+            self._forget(seen)
             self._stand_in.look(seen.jobs)
             self._unannounced.look(seen, self.crew)
             moving = frozenset(one.run.job for one in standing)
@@ -80,6 +81,13 @@ class Acts:
                 kind = "ckpt-refused" if choice.refused else "ckpt-limit"
                 label = seen.jobs[number].label
                 self._site.journal.note(f"ckpt-{label}", kind, (f"job:{number}",), said)
+
+    def _forget(self, seen: Snapshot) -> None:
+        """Jobs that Slurm no longer has."""
+        for memory in (self._refused, self._helped):
+            for number in memory.keys() - seen.jobs.keys():
+                memory.pop(number, None)
+        self.saves.forget(seen, self.crew)
 
     def _begin(self, plans: Sequence[JobPlan], seen: Snapshot) -> list[Migration]:
         """All moves are written down at once, then all nodes drained at once, then jobs saved."""

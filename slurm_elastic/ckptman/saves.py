@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from functools import partial
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -225,6 +226,21 @@ class Saves:
                 run, "ckpt-requeue-lifted", "--no-requeue is lifted: there is an image"
             )
 
+    def forget(self, seen: Snapshot, crew: KeyedExecutor) -> None:
+        """Forget jobs that Slurm no longer has. Most of them never had an image, so no end of an
+        image is waited for. Of a job with images we keep since when it is missing, and why its
+        images stay.
+        """
+        kept = seen.jobs.keys() | seen.images.keys() | seen.unsavable.keys()
+        memories: tuple[dict[int, Any], ...] = (
+            self._not_before, self._doubted, self._expected, self._failures, self._missing,
+            self._staying,
+        )  # fmt: skip
+        for memory in memories:
+            for number in memory.keys() - kept:
+                if not crew.busy(number):  # its save may still write here
+                    memory.pop(number, None)
+
     def clean(self, seen: Snapshot, moving: frozenset[int], crew: KeyedExecutor) -> None:
         """Have the images of jobs removed that have ended, or that Slurm has not known for a while.
         That may take long, as where a node is asked that is gone.
@@ -254,15 +270,6 @@ class Saves:
             self._stay(image, str(error))
             return
         site.state.forget_job(image.job)
-        for memory in (
-            self._missing,
-            self._not_before,
-            self._doubted,
-            self._expected,
-            self._staying,
-            self._failures,
-        ):
-            memory.pop(image.job, None)
         site.journal.note(
             f"ckpt-{image.label}", "ckpt-removed", (f"job:{image.job}",),
             "the job has ended, its images are removed",

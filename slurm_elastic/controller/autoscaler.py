@@ -153,6 +153,9 @@ class Autoscaler:
         if news:
             # Each job hears again why it waits, as that is another cause.
             self._told[group.name] = set()
+        # Jobs that no longer wait are forgotten.
+        waiting = {job.id for now, _ in dealt for job in now.queue}
+        self._told[group.name] = self._told.get(group.name, set()) & waiting
         taken: list[str] = []
         placed = {node for _, plan in dealt for start in plan.starts for node in start.nodes}
         for now, plan in dealt:

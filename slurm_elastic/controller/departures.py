@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from slurm_elastic.base.errors import SlurmElasticError, SlurmError
 from slurm_elastic.base.hostlist import compress
@@ -52,9 +52,16 @@ class Departures:
     def look(self) -> None:
         """The next step of each departure that is in force."""
         now = self._site.now()
-        for one in self._site.ledger.directives.all():
+        directives = self._site.ledger.directives.all()
+        self._forget({one.number for one in directives})
+        for one in directives:
             if isinstance(one.word, Departure) and one.holds(now):
                 self._go_on(one, one.word)
+
+    def _forget(self, kept: Set[int]) -> None:
+        """What was told of departures that the ledger no longer has."""
+        self._told = {told for told in self._told if told[0] in kept}
+        self._noticed = {key: at for key, at in self._noticed.items() if key[0] in kept}
 
     def _go_on(self, one: Directive, word: Departure) -> None:
         site = self._site

@@ -495,6 +495,19 @@ def test_a_hundred_jobs_hear_of_a_decision_and_each_once(make: Callable[..., Wor
     assert len(world.ledger.decisions.about("job:0")) == 2, "there is nothing to say"
 
 
+def test_jobs_that_wait_no_more_are_forgotten(make: Callable[..., World]) -> None:
+    world = make(growth="bursts(waste=120)")
+    made = Autoscaler(world.site, Inline())  # type: ignore[arg-type]
+    world.advance(20)
+    for number in range(1, 6):
+        submit(world, number)
+        made.look()
+        assert any(number in told for told in made._told.values())
+        world.slurm.finish(number)
+    made.look()
+    assert not any(made._told.values())
+
+
 @pytest.mark.parametrize(
     ("covered", "paid"),
     [((), {"bio": 1, "physics": 6}), ((1,), {"physics": 6}), ((1, 2), {"bio": 1, "physics": 6})],

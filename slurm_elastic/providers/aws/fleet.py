@@ -247,7 +247,7 @@ class Fleet:
         self, spec: LaunchSpec, nodes: Sequence[str], told: Mapping[str, Offer]
     ) -> Sequence[Instance]:
         seen = {i.id: i for i in self._visible(spec, nodes)}
-        self._machines.ours.ids.update(told)
+        self._machines.ours.remember(told)
         places, unknown = self._assign(nodes, seen, {**seen, **told})
         age = self._clock() - (decided(spec.generation) or self._clock())
         if unknown and age < _FORGOTTEN:

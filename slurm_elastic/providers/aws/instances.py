@@ -37,7 +37,7 @@ class Ec2Instances:
         mine = self.ours.among(records, convert.tags, lambda r: str(r["InstanceId"]))
         found = convert.instances(mine, self._settings)
         # One that might be ours is not listed; but whoever names it has it in the ledger.
-        self.ours.ids.update((i.id for i in found), self.ours.unclear)
+        self.ours.remember([*(i.id for i in found), *self.ours.unclear])
         return found
 
     def standing(self, found: Iterable[Instance]) -> Sequence[Instance]:

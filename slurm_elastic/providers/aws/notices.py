@@ -122,5 +122,7 @@ class Notices:
         known = self._machines.ours.ids
         if not (known | self._foreign).issuperset(ids):
             self._learn()
-            self._foreign.update(set(ids) - known)
+            known = self._machines.ours.ids
+            # Only those of the last answer: an account may have any number of other machines.
+            self._foreign = set(ids) - known
         return known.intersection(ids)

@@ -21,6 +21,7 @@ REFUSALS = 16
 """After so many refused calls the rest waits for the next time: an account that may end nothing is
 not asked for each machine. Enough to find one among a thousand (PAGE) by halves.
 """
+_MOST_REFUSED = 1000
 _OF_A_MACHINE = "UnauthorizedOperation"
 """The only AuthError that may be about a single machine."""
 
@@ -75,6 +76,8 @@ class Ending:
             refused = named(ids, error)
             self._forget(refused)
             self._refused.update(dict.fromkeys(refused))
+            for forgotten in list(self._refused)[:-_MOST_REFUSED]:
+                del self._refused[forgotten]
             self._apart(ids, refused, errors)
         else:
             self._forget(ids)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
@@ -13,6 +14,8 @@ from slurm_elastic.providers.base.tags import CLOUD
 log = logging.getLogger(__name__)
 
 Machine = TypeVar("Machine")
+KEPT_S = 3600.0
+"""Seconds for which an id is ours that nothing tells any more."""
 
 
 class Ours:
@@ -21,13 +24,39 @@ class Ours:
     Thread-safe.
     """
 
-    def __init__(self, cloud: str, ownership: Ownership, key: str = CLOUD) -> None:
-        self.ids: set[str] = set()
+    def __init__(
+        self,
+        cloud: str,
+        ownership: Ownership,
+        key: str = CLOUD,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._seen_at: dict[str, float] = {}
         self.unclear: frozenset[str] = frozenset()
         self._cloud = cloud
         self._ownership = ownership
         self._key = key
         self._lock = threading.Lock()
+        self._clock = clock
+        self._pruned_at = clock()
+
+    @property
+    def ids(self) -> set[str]:
+        """The ids that are ours."""
+        with self._lock:
+            return set(self._seen_at)
+
+    def remember(self, ids: Iterable[str]) -> None:
+        """A list or a launch has just told these. Those that none has told for long are forgotten;
+        whoever asks for one has all listed again.
+        """
+        now = self._clock()
+        with self._lock:
+            self._seen_at.update(dict.fromkeys(ids, now))
+            if now - self._pruned_at >= KEPT_S:
+                self._pruned_at = now
+                seen_at = self._seen_at.items()
+                self._seen_at = {one: at for one, at in seen_at if now - at < KEPT_S}
 
     def has(self, marks: Mapping[str, str]) -> bool:
         """Whether these tags say that what bears them is this cloud's."""
@@ -61,7 +90,8 @@ class Ours:
         wanted = list(dict.fromkeys(ids))
         if not self.ids.issuperset(wanted):
             learn()
+        ours = self.ids
         for one in wanted:
-            if one not in self.ids:
+            if one not in ours:
                 log.warning("not %s, gone or not ours cloud=%s id=%s", done, self._cloud, one)
-        return [one for one in wanted if one in self.ids]
+        return [one for one in wanted if one in ours]

@@ -52,7 +52,7 @@ class OneMachines:
         # Only the extended answer has the tags.
         pool = self._call("vmpool.infoextended", MINE, -1, -1, ANY_BUT_DONE)
         found = self._read(pool)
-        self.ours.ids.update(convert.instance_id(self.name, v.id) for v in found)
+        self.ours.remember(convert.instance_id(self.name, v.id) for v in found)
         return found
 
     def ended(self, generation: str, since: float) -> Iterator[Vm]:

@@ -285,7 +285,7 @@ class OpenNebulaProvider:
             except Exception:
                 self._images.forget()  # the image may have been replaced by another of its name
                 raise
-            self._machines.ours.ids.add(convert.instance_id(self.name, number))
+            self._machines.ours.remember([convert.instance_id(self.name, number)])
             return node, number
 
         numbers, refused = until_refused(nodes, start, self._settings.threads)

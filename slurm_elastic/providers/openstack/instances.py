@@ -61,7 +61,7 @@ class Servers:
         # As a whole: nova filters neither by metadata nor, while a server is being scheduled, by
         # tag.
         found = [s for s in self._read(self._records(mark)) if s.status not in GONE]
-        self.ours.ids.update(s.id for s in found)
+        self.ours.remember(s.id for s in found)
         # A boot under way may hide for a while that the machine is going to be deleted.
         now = time.monotonic()
         with self._lock:

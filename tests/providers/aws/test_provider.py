@@ -517,7 +517,7 @@ def test_an_id_that_ec2_does_not_know_does_not_keep_the_others(bed: AwsBed) -> N
     machines = provider.launch(spec_for(bed, provider, 3))
     assert isinstance(provider, aws.AwsProvider)
     # As after a restart of the cloud's own records: once ours, now unknown.
-    provider._machines.ours.ids.add("i-0123456789abcdef0")
+    provider._machines.ours.remember(["i-0123456789abcdef0"])
     provider.terminate([machines[0].id, "i-0123456789abcdef0", machines[1].id])
     assert bed.alive() == {machines[2].id}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slurm_elastic.providers.base.ours import Ours
+from slurm_elastic.providers.base.ours import KEPT_S, Ours
 from slurm_elastic.providers.base.ownership import Ownership
 from slurm_elastic.providers.base.tags import CLOUD, CLUSTER
 
@@ -34,12 +34,23 @@ def test_one_of_no_cloud_that_can_be_told_is_told_of_once(
 
 def test_of_named_ids_those_that_are_ours_are_taken(caplog: pytest.LogCaptureFixture) -> None:
     ours, asked = Ours("a", OWNERS), []
-    ours.ids.add("1")
+    ours.remember(["1"])
     assert ours.named(["1", "1"], lambda: asked.append("all")) == ["1"]
     assert asked == [], "it is known"
-    assert ours.named(["2", "1"], lambda: ours.ids.add("2")) == ["2", "1"]
+    assert ours.named(["2", "1"], lambda: ours.remember(["2"])) == ["2", "1"]
     assert ours.named(["3", "2"], lambda: asked.append("all"), "stopped") == ["2"]
     assert asked == ["all"]
     assert [r.getMessage() for r in caplog.records] == [
         "not stopped, gone or not ours cloud=a id=3"
     ]
+
+
+def test_an_id_that_nothing_tells_any_more_is_forgotten() -> None:
+    now = 0.0
+    ours = Ours("a", OWNERS, clock=lambda: now)
+    ours.remember(["lives", "gone"])
+    for _ in range(4):
+        now += KEPT_S / 2
+        ours.remember(["lives"])
+    assert ours.ids == {"lives"}
+    assert ours.named(["gone"], lambda: ours.remember(["gone"])) == ["gone"], "all are listed again"
