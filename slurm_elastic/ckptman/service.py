@@ -8,6 +8,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 
+from slurm_elastic.base import heap
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.ckptman.act import Acts
 from slurm_elastic.ckptman.decide import MOVE, JobPlan, decide
@@ -50,7 +51,7 @@ class Service:
         self.watch = Watch(site, prices, self.plans.threats)
         self.orders = Orders(self._wake.set)
         self.acts = Acts(site, crew, self.orders, self._wake.set)
-        self._next_beat = self._next_count = float("-inf")
+        self._next_beat = self._next_count = self._next_giving_back = float("-inf")
         self._trouble = self._markless = ""
         self._moving = False
         self._quiet = site.config.checkpoint.period
@@ -176,6 +177,9 @@ class Service:
             site.state.refresh()
             self.watch.count_anew(site.now() - HISTORY)
             site.state.prune(site.now() - HISTORY)
+        if clock >= self._next_giving_back:
+            self._next_giving_back = clock + heap.GIVE_BACK_EVERY_S
+            heap.give_back()
 
     def _leave_mark(self) -> None:
         why, remedy, since = self.site.state.told

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from slurm_elastic.base import heap
 from slurm_elastic.base.account import is_roots
 from slurm_elastic.base.errors import ConfigError, PassingError, SlurmElasticError, SlurmError
 from slurm_elastic.base.signals import on_end
@@ -53,6 +54,7 @@ def run_parsed(
 ) -> int:
     """As ``run_service``, for parsed options. Without ``lock`` the state is only read."""
     prepare()
+    heap.share_one()
     log_plainly(args.log_level.upper())
     logging.getLogger("botocore").setLevel(logging.WARNING)
     try:

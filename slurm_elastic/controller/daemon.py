@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
 
+from slurm_elastic.base import heap
 from slurm_elastic.base.background import submit
 from slurm_elastic.base.units import brief
 from slurm_elastic.controller.autoscaler import Autoscaler
@@ -108,7 +109,7 @@ class Daemon:
         )
         self._next_repair = float("-inf")
         self._next_beat = float("-inf")
-        self._next_pruning = float("-inf")
+        self._next_pruning = self._next_giving_back = float("-inf")
         self._trouble = ""
         self._markless = ""
         self._strays = Strays(site, self.rounds.values())
@@ -218,6 +219,9 @@ class Daemon:
             self._next_pruning = clock + PRUNING
             self._site.ledger.prune(self._site.now() - KEEP_HISTORY)
             self._site.ledger.compact(self._site.now())
+        if clock >= self._next_giving_back:
+            self._next_giving_back = clock + heap.GIVE_BACK_EVERY_S
+            heap.give_back()
 
     def _report_stuck(self, cloud: str, waited: float) -> None:
         error = (
