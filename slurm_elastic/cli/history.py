@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress
 
+from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.cli import billed
 from slurm_elastic.cli.arguments import count, seconds
 from slurm_elastic.config import Config
@@ -128,13 +129,24 @@ def read(args: argparse.Namespace) -> Setting:
 def asked(args: argparse.Namespace) -> tuple[History, Config, Options]:
     """What the options of ``add_arguments`` name, as it was read."""
     config = load_config(Path(args.config))
-    found = (
-        sacct.load(args.sacct, args.max_jobs)
-        if args.sacct
-        else swf.load(args.workload, args.max_jobs)
-    )
+    found = _history(args)
     options = Options(**{name: getattr(args, name) for name in Options.__struct_fields__})
     return found, config, options
+
+
+def _history(args: argparse.Namespace) -> History:
+    """The history, of the form that the option names. ConfigError if it is of the other form."""
+    path = args.sacct or args.workload
+    is_of_sacct = str(path) != "-" and sacct.is_of_sacct(path)
+    if args.workload and is_of_sacct:
+        raise ConfigError(f"--workload: {path} is the output of sacct: use --sacct {path}")
+    if args.workload:
+        return swf.load(path, args.max_jobs)
+    if str(path) != "-" and not is_of_sacct and swf.is_of_swf(path):
+        raise ConfigError(
+            f"--sacct: {path} is in the Standard Workload Format: use --workload {path}"
+        )
+    return sacct.load(path, args.max_jobs)
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from slurm_elastic.policies.planning.reserve import usage_of_steps
 from slurm_elastic.simulate.engine import simulate
 from slurm_elastic.simulate.outcome import RunResult
 from slurm_elastic.simulate.portfolio import PurchasePlan, plan_of
+from slurm_elastic.simulate.scenario import PoolModel
 
 WEEKS = 8  # less of a history says nothing of years to come
 
@@ -85,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     classes, on_demand = pricing(args.pricing)
     setting = history.read(args)
     scenario = setting.scenario(args.policy)
-    index = _pool(args.pool, [(pool.name, pool.public) for pool in scenario.pools])
+    index = _pool(args.pool, scenario.pools)
     with history.progress(len(setting.jobs)) as advance:
         outcome = simulate(setting.jobs, scenario, setting.history.start, advance)
     console = Output()
@@ -120,15 +121,21 @@ def pricing(path: Path) -> tuple[tuple[ReservedClass, ...], float]:
     return heaviest_first(classes), found.on_demand
 
 
-def _pool(name: str | None, pools: Sequence[tuple[str, bool]]) -> int:
-    names = [pool for pool, _ in pools]
+def _pool(name: str | None, pools: Sequence[PoolModel]) -> int:
+    names = [pool.name for pool in pools]
     if name is None:
-        public = [pool for pool, is_public in pools if is_public]
+        public = [pool.name for pool in pools if pool.public]
         if len(public) != 1:
             raise ConfigError(f"--pool is needed: found public pools {', '.join(public) or 'none'}")
         return names.index(public[0])
+    paid = [p.name for p in pools if p.standing < p.machines or not p.machines]
     if name not in names:
         raise ConfigError(f"--pool: found {name!r}, expected one of {', '.join(names)}")
+    if name not in paid:
+        raise ConfigError(
+            f"--pool: the machines of {name!r} are always there, and none is to be reserved;"
+            f" expected one of {', '.join(paid) or 'none'}"
+        )
     return names.index(name)
 
 

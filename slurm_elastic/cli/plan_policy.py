@@ -74,7 +74,7 @@ def add(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     history.add_arguments(parser)
     limit = parser.add_mutually_exclusive_group()
     limit.add_argument(
-        "--max-wait", type=arguments.count, metavar="S",
+        "--max-wait", type=arguments.seconds, metavar="S",
         help="choose the cheapest policy with a mean wait of S seconds at most",
     )  # fmt: skip
     limit.add_argument(

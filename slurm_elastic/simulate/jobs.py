@@ -1,4 +1,4 @@
-"""Jobs as columns of integers: 80 bytes a job, however long the history is."""
+"""Jobs as columns of integers: 88 bytes a job, however long the history is."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Job(NamedTuple):
     """One job. ``submit`` is a point in time; ``run``, how long it ran, and ``limit``, how long it
     might have, are in seconds. ``procs`` are processors. ``user``, ``partition`` and ``account``
     are the history's own numbers; ``memory`` (MiB, 0 if unknown) and ``gpus`` are of all its nodes
-    together.
+    together. It needs ``nodes`` machines at least, however few processors it has on each.
     """
 
     number: int
@@ -28,6 +28,7 @@ class Job(NamedTuple):
     account: int = -1
     memory: int = 0
     gpus: int = 0
+    nodes: int = 1
 
 
 def beyond(job: Job) -> str | None:
@@ -55,6 +56,7 @@ class Jobs:
         self.account = array("q")
         self.memory = array("q")
         self.gpus = array("q")
+        self.nodes = array("q")
         for job in jobs:
             self.append(job)
         self.sort()
@@ -73,6 +75,7 @@ class Jobs:
             self.account,
             self.memory,
             self.gpus,
+            self.nodes,
         )
 
     def __len__(self) -> int:

@@ -6,10 +6,14 @@ same jobs, and both may be packed by gzip. A line that cannot be used is left ou
 
 - ``sacct -X -P`` with the fields of ``FORMAT`` (any order, more fields do no harm); times are
   local, or Unix time with ``SLURM_TIME_FORMAT=%s``;
-- processors are those allocated, or else those asked for; memory and GPUs are those of ReqTRES, or
-  else of ReqMem (``4000M``; before 21.08 ``4Gn`` a node and ``2Gc`` a processor);
+- processors are those allocated, or else those asked for; nodes, memory and GPUs (of any type) are
+  those of ReqTRES, memory else that of ReqMem (``4000M``; before 21.08 ``4Gn`` a node and ``2Gc`` a
+  processor);
+- a job waits from Eligible on, if that is known: before, a dependency, a begin time or the limit of
+  its array kept it from starting;
 - steps (``12.batch``) are left out;
-- a job that was cancelled while it waited is only counted; one that has not ended is left out;
+- a job that was cancelled while it waited is only counted; so are one that has not ended, and the
+  run of a job that was requeued (``sacct -D``);
 - a limit of UNLIMITED or Partition_Limit counts as the run time.
 
 Sources: man sacct(1); the JSON of data_parser v0.0.39 on, and of 22.05 (openapi/dbv0.0.38).
@@ -17,6 +21,7 @@ Sources: man sacct(1); the JSON of data_parser v0.0.39 on, and of 22.05 (openapi
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import io
 import json
@@ -35,14 +40,18 @@ from slurm_elastic.simulate.swf import History, unbroken
 from slurm_elastic.slurm.client.answers import number, states
 
 FORMAT = (
-    "JobIDRaw,User,Account,Partition,Submit,ElapsedRaw,TimelimitRaw,ReqCPUS,AllocCPUS,ReqMem,"
+    "JobIDRaw,User,Account,Partition,Submit,Eligible,ElapsedRaw,TimelimitRaw,ReqCPUS,AllocCPUS,ReqMem,"
     "ReqTRES,State"
 )
 _UNITS = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)")
+_GPU = "gres/gpu"
 NEEDED = ("JobIDRaw", "Submit", "ElapsedRaw")
 _PACKED = b"\x1f\x8b"
 """The first bytes of a file packed by gzip; standard input has no name that could tell."""
+_FREE_TEXT = (
+    " (free text may have a '|': leave JobName, Comment, SubmitLine and WorkDir out of --format)"
+)
 _HEAD = 4096  # bytes of a file that tell its form
 NEVER = -1  # the run time of a job that was cancelled while it waited
 UNFINISHED = frozenset({"RUNNING", "PENDING", "SUSPENDED", "REQUEUED", "RESIZING", "COMPLETING"})
@@ -72,7 +81,7 @@ def is_of_sacct(path: Path) -> bool:
         with path.open("rb") as file:
             packed = file.read(len(_PACKED)) == _PACKED
         with gzip.open(path) if packed else path.open("rb") as file:
-            first = file.read(_HEAD).lstrip().partition(b"\n")[0]
+            first = file.read(_HEAD).removeprefix(codecs.BOM_UTF8).lstrip().partition(b"\n")[0]
     except (OSError, EOFError, zlib.error):
         return False
     return first.startswith(b"{") or (b"|" in first and not first.startswith(b";"))
@@ -115,6 +124,7 @@ class _Numbers:
     def __init__(self, history: History) -> None:
         self.users, self.partitions, self.accounts = _Names(), _Names(), _Names()
         history.accounts, history.users = self.accounts.known, self.users.known
+        self.history = history
 
 
 def _read(file: IO[bytes], history: History, most: int | None) -> None:
@@ -122,10 +132,10 @@ def _read(file: IO[bytes], history: History, most: int | None) -> None:
         file if isinstance(file, io.BufferedReader) else io.BufferedReader(io.BytesIO(file.read()))
     )
     if raw.peek(len(_PACKED))[: len(_PACKED)] == _PACKED:
-        with gzip.open(raw, "rt", encoding="utf-8", errors="replace") as unpacked:
+        with gzip.open(raw, "rt", encoding="utf-8-sig", errors="replace") as unpacked:
             _parse(unpacked, history, most)
         return
-    text = io.TextIOWrapper(raw, encoding="utf-8", errors="replace")
+    text = io.TextIOWrapper(raw, encoding="utf-8-sig", errors="replace")
     try:
         _parse(text, history, most)
     finally:
@@ -156,13 +166,23 @@ def _from_lines(head: str, lines: Iterable[str], history: History, most: int | N
             return
         words = line.rstrip("\n").split("|")
         if len(words) != len(names):
-            history.complaints.add(at, f"found {len(words)} fields, expected {len(names)}")
+            kind = f"found {len(words)} fields, expected {len(names)}"
+            history.complaints.add(at, f"{kind}{_FREE_TEXT if len(words) > len(names) else ''}")
             continue
         row = dict(zip(names, words, strict=True))
         try:
             _take(_job(row, numbers), history)
         except ValueError as error:
             history.complaints.add(at, "cannot be used", str(error))
+
+
+def _is_left_out(state: str, history: History) -> bool:
+    """Whether a record is counted only: the job has not ended, or this run of it was requeued."""
+    if state not in UNFINISHED:
+        return False
+    is_requeued = state == "REQUEUED"
+    history.left_out["are runs that were requeued" if is_requeued else "have not ended"] += 1
+    return True
 
 
 def _take(job: Job | None, history: History) -> None:
@@ -182,16 +202,17 @@ def _take(job: Job | None, history: History) -> None:
 def _job(row: Mapping[str, str], numbers: _Numbers) -> Job | None:
     """One line; None for a step or a job that has not ended. ValueError says what is wrong."""
     key, state = row["JobIDRaw"], row.get("State", "").split(" ")[0]
-    if "." in key or state in UNFINISHED:
+    if "." in key or _is_left_out(state, numbers.history):
         return None
     run = _whole(row["ElapsedRaw"], "ElapsedRaw")
     if run == 0 and state == "CANCELLED":
         run = NEVER
     procs, tres = _procs(row, run), _listed(row.get("ReqTRES", ""))
-    memory = _mebibytes(tres.get("mem", "")) or _asked(row.get("ReqMem", ""), procs)
+    nodes = _nodes(tres.get("node", ""), procs)
+    memory = _mebibytes(tres.get("mem", "")) or _asked(row.get("ReqMem", ""), procs, nodes)
     return Job(
         number=_whole(key.split("_")[0].split("+")[0], "JobIDRaw"),
-        submit=_time(row["Submit"]),
+        submit=_begin(_time(row["Submit"]), row.get("Eligible", "")),
         run=run,
         limit=_limit(row.get("TimelimitRaw", ""), run),
         procs=procs,
@@ -199,8 +220,28 @@ def _job(row: Mapping[str, str], numbers: _Numbers) -> Job | None:
         partition=numbers.partitions[row.get("Partition", "").split(",")[0]],
         account=numbers.accounts[row.get("Account", "")],
         memory=memory,
-        gpus=int(tres.get("gres/gpu", "0") or 0),
+        gpus=_gpus({name: int(value) for name, value in tres.items() if name.startswith(_GPU)}),
+        nodes=nodes,
     )
+
+
+def _nodes(text: str, procs: int) -> int:
+    """How many nodes were asked for: not more than the job had processors."""
+    return max(min(int(text), procs), 1) if text.isdecimal() else 1
+
+
+def _gpus(counts: Mapping[str, int]) -> int:
+    """GPUs of any type (``gres/gpu``), or else those of each type (``gres/gpu:a100``)."""
+    typed = sum(number for name, number in counts.items() if name.startswith(f"{_GPU}:"))
+    return counts.get(_GPU, 0) or typed
+
+
+def _begin(submitted: int, eligible: str) -> int:
+    """When the job could have started first; sacct writes Unknown where it never could."""
+    try:
+        return max(submitted, _time(eligible))
+    except ValueError:
+        return submitted
 
 
 def _listed(text: str) -> dict[str, str]:
@@ -215,11 +256,10 @@ def _mebibytes(text: str) -> int:
     return ceil(float(found[1]) * _UNITS[found[2] or "M"]) if found else 0
 
 
-def _asked(text: str, procs: int) -> int:
+def _asked(text: str, procs: int, nodes: int) -> int:
     """ReqMem for the whole job; before 21.08 it was for a node (``n``) or a processor (``c``)."""
-    return (
-        _mebibytes(text[:-1]) * procs if text.endswith("c") else _mebibytes(text.removesuffix("n"))
-    )
+    times = {"n": nodes, "c": procs}.get(text[-1:], 1)
+    return _mebibytes(text.rstrip("nc")) * times
 
 
 def _whole(text: str, name: str) -> int:
@@ -279,7 +319,7 @@ def _breaks(history: History) -> str:
 def _json_job(raw: Mapping[str, Any], numbers: _Numbers) -> Job | None:
     times = raw["time"]
     current = states(raw["state"]["current"])
-    if current & UNFINISHED:
+    if any(_is_left_out(state, numbers.history) for state in sorted(current & UNFINISHED)[:1]):
         return None
     run = int(number(times["elapsed"]) or 0)
     if run == 0 and "CANCELLED" in current:
@@ -294,7 +334,7 @@ def _json_job(raw: Mapping[str, Any], numbers: _Numbers) -> Job | None:
         raise ValueError(f"time.submission: found {submitted}, expected a time")
     return Job(
         number=int(raw["job_id"]),
-        submit=submitted,
+        submit=max(submitted, int(number(times.get("eligible")) or 0)),
         run=run,
         limit=run if limit is None else int(limit) * 60,
         procs=max(procs, 1),
@@ -302,14 +342,20 @@ def _json_job(raw: Mapping[str, Any], numbers: _Numbers) -> Job | None:
         partition=numbers.partitions[(raw.get("partition") or "").split(",")[0]],
         account=numbers.accounts[raw.get("account") or ""],
         memory=_requested(raw, "mem"),
-        gpus=_requested(raw, "gres", "gpu"),
+        gpus=_gpus(
+            {
+                f"gres/{t.get('name')}": int(number(t["count"]) or 0)
+                for t in _tres(raw, "requested")
+                if t["type"] == "gres"
+            }
+        ),
+        nodes=max(min(_requested(raw, "node"), procs), 1),
     )
 
 
-def _requested(raw: Mapping[str, Any], kind: str, name: str = "") -> int:
+def _requested(raw: Mapping[str, Any], kind: str) -> int:
     """How much of a resource was asked for; 0 if none."""
-    wanted = (t for t in _tres(raw, "requested") if t["type"] == kind)
-    counts = (number(t["count"]) for t in wanted if not name or t.get("name") == name)
+    counts = (number(t["count"]) for t in _tres(raw, "requested") if t["type"] == kind)
     return int(next(counts, None) or 0)
 
 

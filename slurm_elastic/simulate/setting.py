@@ -133,6 +133,10 @@ def setting_of(history: History, config: Config, options: Options) -> Setting:
         gpus=any(jobs.gpus),
     )
     pools, notes = pools_of(config, world)
+    notes += [
+        f"{number} records of the history {why}, and are left out"
+        for why, number in history.left_out.items()
+    ]
     base = Scenario(
         pools=pools,
         bounds=_bounds(config, notes),

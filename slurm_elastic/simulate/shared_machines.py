@@ -158,4 +158,6 @@ def machines_needed(jobs: Jobs, pool: PoolModel) -> list[int]:
     if any(jobs.gpus):
         by_gpus = [-(-n // pool.gpus) if pool.gpus else never * (n > 0) for n in jobs.gpus]
         found = [max(pair) for pair in zip(found, by_gpus, strict=True)]
+    if any(nodes > 1 for nodes in jobs.nodes):
+        found = [max(pair) for pair in zip(found, jobs.nodes, strict=True)]
     return found

@@ -11,6 +11,9 @@ guessed:
   jobs);
 - a job that never ran (run time below 0: cancelled while it waited) is left out;
 - the account is the group (field 13), named by its number;
+- the parts of a job that ran in parts (status 2, 3 and 4 in field 11) are not jobs: the line of the
+  whole job counts, or else the parts together, from the submission of the first;
+- fields may be separated by ``;``, too, and those after the 18th are not read;
 - times are rounded to seconds; jobs out of order are sorted by submission.
 
 Format: https://www.cs.huji.ac.il/labs/parallel/workload/swf.html
@@ -22,6 +25,7 @@ import gzip
 import io
 import sys
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO
@@ -30,8 +34,13 @@ from slurm_elastic.base.errors import ConfigError, why
 from slurm_elastic.simulate.jobs import LONGEST, Job, Jobs, beyond
 
 FIELDS = 18
+PARTIAL = (2, 3, 4)
+"""The status of a part of a job: it goes on later, was the last one and ended well, or failed."""
 NEEDED = 9  # up to the time asked for
 SHOWN = 20
+_STATUS = 10
+_HEAD = 4096
+_BYTE_ORDER_MARK = "\ufeff"
 
 
 class Complaints:
@@ -60,6 +69,7 @@ class Complaints:
 class History:
     """A history as it was read from ``source``: ``jobs``, ``header`` (``; Key: value``) and
     ``complaints``; how many jobs were ``cancelled`` before they ran, and how many ran ``overtime``.
+    ``left_out``: how many records are no jobs of the simulation for another reason, by that reason.
     ``accounts`` and ``users``: the names of its jobs' accounts and users, if those are not their
     numbers.
     """
@@ -71,6 +81,7 @@ class History:
         self.complaints = Complaints()
         self.cancelled = 0
         self.overtime = 0
+        self.left_out: Counter[str] = Counter()
         self.accounts: Mapping[str, int] | None = None
         self.users: Mapping[str, int] | None = None
 
@@ -112,19 +123,33 @@ def load(path: Path, most: int | None = None) -> History:
     return history
 
 
+def is_of_swf(path: Path) -> bool:
+    """Whether a file looks like it, by its first line; no if it cannot be read."""
+    try:
+        with _opened(path) as file:
+            first = file.readline(_HEAD).lstrip(_BYTE_ORDER_MARK)
+    except (OSError, EOFError, zlib.error):
+        return False
+    words = first.replace(";", " ").split()
+    return first.startswith(";") or (len(words) >= NEEDED and all(map(_is_number, words)))
+
+
 def read(lines: Iterable[str], history: History, most: int | None = None) -> History:
-    last = -(2**62)
+    last, parts = -(2**62), _Parts(history.left_out)
     jobs, complaints = history.jobs, history.complaints
     for number, line in enumerate(lines, start=1):
         if most is not None and len(jobs) >= most:
             break
-        words = line.split()
+        words = line.lstrip(_BYTE_ORDER_MARK).split()
         if not words:
             continue
         if words[0].startswith(";"):
             _header(line, number, history)
             continue
-        job = _job(words, number, history)
+        values = _values(words, number, history)
+        if values is None or parts.take(values):
+            continue
+        job = _usable(values, number, history)
         if job is None:
             continue
         if job.submit < last:
@@ -133,27 +158,62 @@ def read(lines: Iterable[str], history: History, most: int | None = None) -> His
             )
         last = max(last, job.submit)
         jobs.append(job)
+    for values, number in parts.wholes():
+        job = _usable(values, number, history)
+        if job is not None:
+            jobs.append(job)
     jobs.sort()
     return history
 
 
-def _job(words: list[str], number: int, history: History) -> Job | None:
+class _Parts:
+    """Collects the parts of jobs that ran in parts."""
+
+    def __init__(self, left_out: Counter[str]) -> None:
+        self._left_out = left_out
+        self._last = 0
+        self._open: dict[int, list[int]] = {}
+
+    def take(self, values: list[int]) -> bool:
+        """Whether the line is a part of a job."""
+        is_part = len(values) > _STATUS and values[_STATUS] in PARTIAL
+        if not is_part:
+            self._last = values[0]
+            return False
+        self._left_out["are parts of jobs"] += 1
+        if values[0] == self._last:  # its whole is the line before the parts
+            return True
+        whole = self._open.get(values[0])
+        if whole is None:
+            self._open[values[0]] = values
+        else:
+            whole[3] += max(values[3], 0)
+        return True
+
+    def wholes(self) -> Iterator[tuple[list[int], int]]:
+        """Jobs of which only parts are there."""
+        return ((values, 0) for values in self._open.values())
+
+
+def _values(words: list[str], number: int, history: History) -> list[int] | None:
     complain = history.complaints.add
+    if len(words) == 1 and words[0].count(";") >= NEEDED - 1:
+        words = words[0].split(";")
     if len(words) < NEEDED:
         complain(number, "too short, left out", f"{len(words)} fields, expected {FIELDS}")
         return None
+    if len(words) != FIELDS:
+        complain(number, "of unusual length, used", f"{len(words)} fields, expected {FIELDS}")
+        words = words[:FIELDS]
     try:
-        values = [int(word) for word in words]
+        return [int(word) for word in words]
     except ValueError:
         try:
-            values = [round(float(word)) for word in words]
+            return [round(float(word)) for word in words]
         except (ValueError, OverflowError):
             bad = next(word for word in words if not _is_number(word))
             complain(number, "not numbers, left out", repr(bad[:20]))
             return None
-    if len(values) != FIELDS:
-        complain(number, "of unusual length, used", f"{len(values)} fields, expected {FIELDS}")
-    return _usable(values, number, history)
 
 
 def _usable(values: list[int], number: int, history: History) -> Job | None:

@@ -104,6 +104,21 @@ def test_a_wrong_price_list_is_refused(
     assert message in capsys.readouterr().err
 
 
+def test_the_sites_own_nodes_are_not_reserved(
+    steady: Path, pricing: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--workload", str(steady), "--pricing", str(pricing), "--static", "4x16"]
+    assert plan("reserve", *arguments, "--pool", "static") == 2
+    told = capsys.readouterr().err
+    assert "--pool: the machines of 'static' are always there" in told
+
+
+def test_no_wait_at_all_is_a_limit(steady: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--workload", str(steady), "--static", "4x16", "--policies", "slurm"]
+    assert plan("policy", *arguments, "--max-wait", "0") == 0
+    assert "at most" in capsys.readouterr().out
+
+
 def test_an_unknown_pool_is_refused(
     steady: Path, pricing: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -612,3 +612,29 @@ def test_a_pool_with_a_small_max_booting_starves_no_job(history: str, tmp_path: 
     rows = [row["figures"] for row in json.loads(out.read_text())["rows"]]
     assert [row["unserved"] for row in rows] == [0] * len(growths)
     assert all(row["cost"] < 5 * rows[0]["cost"] for row in rows)
+
+
+HISTORIES = Path(__file__).parents[1] / "data" / "histories"
+
+
+@pytest.mark.parametrize("option", ["--workload", "--sacct"])
+def test_a_history_in_the_wrong_option_names_the_right_one(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = HISTORIES / "into-the-wrong-option.sacct"
+    told = f"--workload: {path} is the output of sacct: use --sacct {path}"
+    if option == "--sacct":
+        path = tmp_path / "history"
+        path.write_text("; Version: 2.2\n1 0 10 60 2 -1 -1 2 60 -1 1 1 1 -1 1 1 -1 -1\n")
+        told = f"--sacct: {path} is in the Standard Workload Format: use --workload {path}"
+    assert main(["--config", str(EXAMPLE), "simulate", option, str(path)]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_records_that_are_no_jobs_are_counted_in_a_note(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = HISTORIES / "per-node-memory-and-requeues.sacct"
+    assert main(["--config", str(EXAMPLE), "simulate", "--sacct", str(path)]) == 0
+    told = " ".join(capsys.readouterr().err.split())
+    assert "1 records of the history are runs that were requeued, and are left out" in told

@@ -48,6 +48,7 @@ def jobs(draw: st.DrawFn, most: int, like: PoolModel, crowded: bool) -> Jobs:
                 number, draw(st.integers(0, span)), run, limit, procs,
                 memory=draw(st.sampled_from((0, 300, 600))) if memory and alone else 0,
                 gpus=draw(st.integers(0, gpus)) if gpus and alone else 0,
+                nodes=draw(st.sampled_from((1, 1, 1, 2, 3))),
             )
         )  # fmt: skip
     return Jobs(found)

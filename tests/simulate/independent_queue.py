@@ -77,7 +77,7 @@ class Queue:
     def need(self, job: int, pool: int) -> int:
         """The machines that a job needs of a pool; more than there are where none would do."""
         one, model = self.jobs[job], self.scenario.pools[pool]
-        needs = [-(-one.procs // model.procs)]
+        needs = [-(-one.procs // model.procs), one.nodes]
         if model.memory:
             needs.append(-(-one.memory // model.memory))
         if one.gpus:

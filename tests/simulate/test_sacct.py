@@ -12,6 +12,9 @@ import pytest
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.simulate import sacct
 from slurm_elastic.simulate.jobs import Job
+from slurm_elastic.simulate.scenario import PoolModel
+from slurm_elastic.simulate.shared_machines import machines_needed
+from slurm_elastic.simulate.swf import History
 
 LINES = """\
 JobIDRaw|User|Partition|Submit|ElapsedRaw|TimelimitRaw|ReqCPUS|AllocCPUS|State
@@ -244,3 +247,74 @@ def test_memory_and_gpus_are_those_that_were_asked_for(
     row = f"1|1700000000|60|5|4|{asked}|{tres}|COMPLETED"
     (job,) = (sacct.load(written(tmp_path, f"{head}\n{row}\n")).jobs[0],)
     assert (job.memory, job.gpus) == (memory, gpus)
+
+
+HISTORIES = Path(__file__).parents[1] / "data" / "histories"
+TYPED = [
+    {"type": "gres", "name": "gpu:a100", "count": 2},
+    {"type": "gres", "name": "gpu:v100", "count": 1},
+]
+BOTH = [*TYPED, {"type": "gres", "name": "gpu", "count": 2}]
+
+
+def from_json(*jobs: dict[str, object]) -> History:
+    history = History("text")
+    sacct._from_json(json.dumps({"jobs": jobs}), history, None)
+    return sacct._rebased(history)
+
+
+def test_typed_gpus_are_gpus() -> None:
+    """Sites whose AccountingStorageTRES names types alone have no gres/gpu."""
+    history = sacct.load(HISTORIES / "typed-gpus.sacct")
+    assert list(history.jobs.gpus) == [2, 2]
+    jobs = [element(number, tres={"requested": t}) for number, t in ((1, TYPED), (2, BOTH))]
+    assert list(from_json(*jobs).jobs.gpus) == [3, 2]
+
+
+def test_memory_of_each_node_and_runs_that_were_requeued() -> None:
+    history = sacct.load(HISTORIES / "per-node-memory-and-requeues.sacct")
+    assert list(history.jobs.memory) == [8192, 4096]
+    assert list(history.jobs.nodes) == [2, 1]
+    assert history.left_out == {"are runs that were requeued": 1}
+
+
+def test_a_job_waits_from_when_it_could_have_started() -> None:
+    row = {"JobIDRaw": "1", "Submit": "1700000000", "ElapsedRaw": "60", "ReqCPUS": "1"}
+    rows = [row | {"Eligible": when} for when in ("1700000500", "Unknown", "", "1699999999")]
+    assert sorted(sacct.of_rows(rows).jobs.submit) == [0, 0, 0, 500]
+    assert sacct.FORMAT.count("Eligible") == 1
+    late = element(1, time={"submission": 1700000000, "eligible": 1700000500, "elapsed": 60})
+    assert list(from_json(late, element(2)).jobs.submit) == [0, 500]
+
+
+def test_nodes_are_machines_however_few_processors_they_need() -> None:
+    row = {"JobIDRaw": "1", "Submit": "1700000000", "ElapsedRaw": "60", "ReqCPUS": "4"}
+    rows = [row | {"ReqTRES": f"cpu=4,node={nodes}"} for nodes in (4, 9)]
+    jobs = sacct.of_rows(rows).jobs
+    assert list(jobs.nodes) == [4, 4], "no node is without a processor"
+    pool = PoolModel(name="p", machines=10, procs=16)
+    assert machines_needed(jobs, pool) == [4, 4]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path: Path, packed: bool) -> None:
+    raw = b"\xef\xbb\xbf" + LINES.encode()
+    path = tmp_path / "history"
+    path.write_bytes(gzip.compress(raw) if packed else raw)
+    assert sacct.is_of_sacct(path)
+    assert len(sacct.load(path).jobs) == 3
+
+
+def test_a_name_with_a_bar_in_it_says_what_would_help(tmp_path: Path) -> None:
+    history = sacct.load(written(tmp_path, LINES + "17|a|b|c|1|1|1|1|1|1|COMPLETED\n"))
+    (told,) = history.complaints.shown
+    assert told == (
+        "line 8: found 11 fields, expected 9 (free text may have a '|': leave JobName, Comment,"
+        " SubmitLine and WorkDir out of --format)"
+    )
+
+
+def test_jobs_that_have_not_ended_are_counted(tmp_path: Path) -> None:
+    assert sacct.load(written(tmp_path, LINES)).left_out == {"have not ended": 1}
+    running = element(1, state={"current": ["RUNNING"]})
+    assert from_json(running, element(2)).left_out == {"have not ended": 1}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -148,3 +149,36 @@ def test_jobs_keep_together_when_sorted_and_chosen() -> None:
     jobs = Jobs([Job(n, 100 - n, n, n, 1) for n in range(1, 50)])
     assert all(jobs[i].submit == 100 - jobs[i].run for i in range(len(jobs)))
     assert [job.number for job in map(jobs.only([0, 2]).__getitem__, range(2))] == [49, 47]
+
+
+PARTS = """\
+1 0 10 7200 1 -1 -1 1 7200 -1 1 1 1 -1 1 1 -1 -1
+1 0 10 3600 1 -1 -1 1 7200 -1 2 1 1 -1 1 1 -1 -1
+1 -1 300 1800 1 -1 -1 1 7200 -1 2 1 1 -1 1 1 -1 -1
+1 -1 300 1800 1 -1 -1 1 7200 -1 3 1 1 -1 1 1 -1 -1
+2 500 0 10800 1 -1 -1 1 10800 -1 1 1 1 -1 1 1 -1 -1
+"""
+WHOLE = [(1, 0, 7200), (2, 500, 10800)]
+
+
+def jobs_of(lines: Iterable[str]) -> tuple[list[tuple[int, int, int]], History]:
+    history = read(lines, History())
+    jobs = history.jobs
+    return list(zip(jobs.number, jobs.submit, jobs.run, strict=True)), history
+
+
+def test_the_parts_of_a_job_are_no_jobs() -> None:
+    jobs, history = jobs_of(PARTS.splitlines())
+    assert jobs == WHOLE
+    assert history.left_out == {"are parts of jobs": 3}
+    assert len(history.complaints) == 0
+
+
+def test_parts_without_a_line_of_their_whole_count_together() -> None:
+    assert jobs_of(PARTS.splitlines()[1:])[0] == WHOLE
+
+
+def test_other_separators_and_columns_after_the_last_are_read() -> None:
+    line = "1 0 10 60 2 -1 -1 2 60 -1 1 1 1 -1 1 1 -1 -1"
+    for text in (line.replace(" ", ";"), f"{line} some-text", f"\ufeff{line}"):
+        assert jobs_of([text])[0] == [(1, 0, 60)]
