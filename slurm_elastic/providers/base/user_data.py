@@ -20,8 +20,11 @@ from slurm_elastic.base.errors import ConfigError, why
 PROGRAM = "#!"
 KINDS = {
     "#cloud-config": "text/cloud-config",
+    "#cloud-config-archive": "text/cloud-config-archive",
+    "#cloud-config-jsonp": "text/cloud-config-jsonp",
     "#cloud-boothook": "text/cloud-boothook",
     "#include": "text/x-include-url",
+    "#include-once": "text/x-include-once-url",
     PROGRAM: "text/x-shellscript",
     "#part-handler": "text/part-handler",
     "## template: jinja": "text/jinja2",
@@ -47,7 +50,8 @@ def read_user_data(path: str | None, cloud: str) -> str:
     """
     if path is None:
         return ""
-    text = read_part(path, f"user_data of cloud {cloud!r}")
+    # cloud-init ignores blank lines at the beginning, but "#!" must be the first two bytes.
+    text = read_part(path, f"user_data of cloud {cloud!r}").lstrip()
     if text and not text.startswith(tuple(KINDS)):
         raise ConfigError(
             f"user_data of cloud {cloud!r}: {path} begins with none of cloud-init's "
@@ -72,7 +76,8 @@ def read_part(path: str, what: str) -> str:
 
 def kind_of(text: str) -> str:
     """The content type of a part, by its beginning."""
-    return next(kind for start, kind in KINDS.items() if text.startswith(start))
+    # cloud-init goes by the type alone, and an archive is a list where settings are expected.
+    return KINDS[max((start for start in KINDS if text.startswith(start)), key=len)]
 
 
 def multipart(parts: Iterable[str]) -> str:

@@ -23,6 +23,8 @@ from slurm_elastic.providers.base.user_data import (
     read_user_data,
 )
 
+BLANK_FIRST = Path(__file__).parents[2] / "data" / "config" / "blank-first-line.cloud-config"
+
 PARTS = ("#!/bin/sh\necho one\n\n", "#cloud-config\na: b\n", "## template: jinja\nx")
 
 
@@ -131,6 +133,28 @@ def test_a_file_that_is_not_cloud_inits_is_a_mistake_but_not_an_empty_one(tmp_pa
     part.write_bytes(b"\xff")
     with pytest.raises(ConfigError, match="user_data of cloud 'aws' cannot be read"):
         read_user_data(str(part), "aws")
+
+
+@pytest.mark.parametrize(
+    ("first", "kind"),
+    [
+        ("#cloud-config", "text/cloud-config"),
+        ("#cloud-config-archive", "text/cloud-config-archive"),
+        ("#cloud-config-jsonp", "text/cloud-config-jsonp"),
+        ("#include-once", "text/x-include-once-url"),
+        ("#include", "text/x-include-url"),
+    ],
+)
+def test_a_part_has_the_type_by_which_cloud_init_takes_it(first: str, kind: str) -> None:
+    assert f"Content-Type: {kind};" in multipart([f"{first}\n- a\n"])
+
+
+def test_blank_lines_before_the_first_one_are_none(tmp_path: Path) -> None:
+    part = tmp_path / "part"
+    part.write_bytes(BLANK_FIRST.read_bytes())
+    text = read_user_data(str(part), "aws")
+    assert text.startswith("#cloud-config\n")
+    assert kind_of(text) == "text/cloud-config"
 
 
 def test_facts_of_one_machine_are_a_program_that_a_shell_takes() -> None:
