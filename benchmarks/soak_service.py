@@ -7,14 +7,16 @@ minutes only, and writes its memory into a file every few seconds.
 from __future__ import annotations
 
 import ctypes
-import gc
 import importlib
 import json
 import sys
 import threading
 import time
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
+
+from slurm_elastic.base import heap
 
 EVERY_S = 5.0
 FRAMES = 12
@@ -37,7 +39,7 @@ def main() -> None:
     sys.exit(service.main())
 
 
-def keep_history(seconds: float) -> None:
+def keep_history(seconds: float, put: Callable[[object, str, float], None] = setattr) -> None:
     """Have both services forget what is older."""
     from slurm_elastic.ckptman import service
     from slurm_elastic.controller import daemon
@@ -45,12 +47,17 @@ def keep_history(seconds: float) -> None:
     from slurm_elastic.state.store import endurance
     from slurm_elastic.watch.door import records
 
-    daemon.KEEP_HISTORY = service.HISTORY = seconds
-    daemon.PRUNING = seconds / 10
-    retention.SHORTENED_AFTER = retention.LAUNCHES_KEPT = retention.MACHINES_KEPT = seconds
-    endurance.KEPT = seconds
-    # Its own copy of the name: it reads the machines that ended since.
-    vars(records)["DAY"] = seconds
+    for module, names in (
+        (daemon, ("KEEP_HISTORY",)),
+        (service, ("HISTORY",)),
+        (retention, ("SHORTENED_AFTER", "LAUNCHES_KEPT", "MACHINES_KEPT")),
+        (endurance, ("KEPT",)),
+        (records, ("DAY",)),
+    ):
+        for name in names:
+            put(module, name, seconds)
+    put(daemon, "PRUNING", seconds / 10)
+    put(heap, "GIVE_BACK_EVERY_S", seconds / 10)
 
 
 def memory_kb() -> dict[str, float]:
@@ -100,7 +107,6 @@ def c_heap_kb() -> dict[str, float]:
 def _note(path: Path) -> None:
     number = 0
     while True:
-        gc.collect()
         with path.open("a") as file:
             file.write(json.dumps({"at": time.time(), **memory_kb()}) + "\n")
         order = path.with_suffix(".dump")

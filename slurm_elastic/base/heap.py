@@ -25,7 +25,8 @@ def share_one() -> None:
 
 def give_back() -> None:
     """Give back to the system what is no longer in use."""
-    gc.collect()
+    if gc.isenabled():
+        gc.collect()
     _call("malloc_trim", 0)
 
 

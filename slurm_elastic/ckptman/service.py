@@ -51,7 +51,8 @@ class Service:
         self.watch = Watch(site, prices, self.plans.threats)
         self.orders = Orders(self._wake.set)
         self.acts = Acts(site, crew, self.orders, self._wake.set)
-        self._next_beat = self._next_count = self._next_giving_back = float("-inf")
+        self._next_beat = self._next_count = float("-inf")
+        self._next_giving_back = site.monotonic() + heap.GIVE_BACK_EVERY_S
         self._trouble = self._markless = ""
         self._moving = False
         self._quiet = site.config.checkpoint.period

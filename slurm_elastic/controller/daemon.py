@@ -109,7 +109,8 @@ class Daemon:
         )
         self._next_repair = float("-inf")
         self._next_beat = float("-inf")
-        self._next_pruning = self._next_giving_back = float("-inf")
+        self._next_pruning = float("-inf")
+        self._next_giving_back = site.monotonic() + heap.GIVE_BACK_EVERY_S
         self._trouble = ""
         self._markless = ""
         self._strays = Strays(site, self.rounds.values())
