@@ -15,9 +15,10 @@ from slurm_elastic.base.faults import reach
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.holds import can_drain, hold, hold_reason
+from slurm_elastic.controller.launch import assign_addresses
 from slurm_elastic.model.cluster import NodeRequest, Pool
 from slurm_elastic.model.exclusion import POLICY
-from slurm_elastic.model.slurm import SlurmJob, SlurmNode
+from slurm_elastic.model.slurm import NOWHERE, SlurmJob, SlurmNode
 from slurm_elastic.policies.nodes.node_reasons import OUR_MARK
 from slurm_elastic.policies.nodes.node_state import Phase, is_drained, phase
 from slurm_elastic.slurm.client import node_updates, requeue_setting
@@ -95,6 +96,8 @@ def power_down_and_requeue(
     ours = [n for n in ours if n in found and may_force(found[n])]
     causes = {n: why if isinstance(why, str) else why[n] for n in ours}
     reach("refuse.before-force")
+    if ours:
+        _address_mates(site, ours, waiting)
     for cause in dict.fromkeys(causes.values()):
         nodes = [n for n in ours if causes[n] == cause]
         node_updates.power_down_by_force(site.slurm, nodes, hold_reason(cause))
@@ -104,6 +107,24 @@ def power_down_and_requeue(
             told = f"its nodes cannot be had: {causes[lost[0]]}"
             site.record(correlation, "requeued", (f"job:{job.id}",), told)
     return set(causes)
+
+
+def _address_mates(site: Site, nodes: Sequence[str], jobs: Sequence[SlurmJob]) -> None:
+    """Give the other nodes of these jobs an address, if they boot and have none but their name.
+
+    slurmctld tells all nodes of a job that is requeued to end it. It looks up the name of a node
+    without an address for 10 s, with its configuration locked: no command is answered meanwhile.
+    """
+    mates = {n for job in jobs for n in job.nodes if n in site.pool_of} - {*nodes}
+    view = site.slurm.nodes(sorted(mates)) if mates else {}
+    nameless = [
+        n.name for n in view.values() if phase(n) is Phase.POWERING_UP and n.address == n.name
+    ]
+    if not nameless:
+        return
+    known = {m.instance.node: m.instance.address for m in site.ledger.machines.live()}
+    # Its own, where it is known: the node may register in this very moment.
+    assign_addresses(site, {n: known.get(n) or NOWHERE for n in nameless})
 
 
 def _expect_requeues(site: Site, nodes: Sequence[str], *, hurry: bool) -> list[SlurmJob]:

@@ -10,6 +10,7 @@ import socket
 import pytest
 
 from slurm_elastic.base.errors import SlurmError
+from slurm_elastic.controller.giving_back import power_down_and_requeue
 from slurm_elastic.model.slurm import NOWHERE
 from slurm_elastic.policies.nodes.node_state import is_drained
 from tests.controller.world import PUB, World
@@ -156,3 +157,17 @@ def test_where_a_limit_is_in_the_way_the_hold_ends_when_there_is_room(world: Wor
     world.advance(900)
     assert "RUNNING" in world.slurm.queue()[2].states
     assert held(world) == []
+
+
+def test_the_other_nodes_of_a_job_get_an_address_before_one_is_given_back(world: World) -> None:
+    """slurmctld has them end the job, and looks up the name of one without an address for 10 s."""
+    world.slurm.submit(1, ("pub1", "pub2", "op1"), 3)
+    boots = ("ALLOCATED", "CLOUD", "POWERING_UP", "NOT_RESPONDING")
+    for node, address in (("pub1", "pub1"), ("pub2", "10.0.0.2"), ("op1", "op1")):
+        world.slurm.set_node(node, *boots, address=address)
+    world.slurm.updates.clear()
+    power_down_and_requeue(world.site, ["pub1"], world.slurm.nodes(), "none left", "r1")
+    told = [name for name, _ in world.slurm.updates]
+    assert told.index("set_addresses") < told.index("update_nodes")
+    assert world.slurm.node("op1").address == NOWHERE
+    assert world.slurm.node("pub2").address == "10.0.0.2", "it has one"
