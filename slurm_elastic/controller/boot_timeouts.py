@@ -21,6 +21,7 @@ from slurm_elastic.controller.ending import terminate
 from slurm_elastic.controller.giving_back import may_force, power_down_and_requeue
 from slurm_elastic.controller.holds import hold
 from slurm_elastic.controller.periodic import PeriodicTask
+from slurm_elastic.controller.slurm_absence import AFTER_RESTART_S, SlurmAbsence
 from slurm_elastic.model.cluster import Instance
 from slurm_elastic.model.memory import generation_order, generation_time
 from slurm_elastic.model.slurm import Request, SlurmJob
@@ -67,6 +68,7 @@ class BootTimeouts:
             site, worker, self._look, "giving up nodes", period=PERIOD, idle=self._is_idle
         )
         self._counted: set[str] = set()
+        self._absence = SlurmAbsence(site.monotonic)
         self._began: dict[str, float] = {}
 
     def _is_idle(self, state: LedgerState) -> bool:
@@ -78,6 +80,11 @@ class BootTimeouts:
         seen: dict[str, float] = {}
         late = self._late(seen)
         self._began = seen
+        # Asked before a boot is due, too: slurmctld may be back by then.
+        if seen and max(self._site.monotonic() - began for began in seen.values()) >= self._watched:
+            self._absence.ask(self._site.slurm.nodes)
+        if not self._absence.is_over:
+            return
         self._counted &= {m.instance.id for some in late for m in some.machines}
         if not any(some.nodes for some in late):
             return
@@ -87,6 +94,14 @@ class BootTimeouts:
             still = not_asked_again(self._site, some, requests)
             if still.nodes:
                 self._give_up(still)
+
+    @property
+    def _watched(self) -> float:
+        """Seconds after which a boot is soon due, in the cloud where that is first."""
+        return min(
+            given_up_after(_resume_timeout(self._site, cloud)) - AFTER_RESTART_S
+            for cloud in self._clouds
+        )
 
     def _late(self, seen: dict[str, float]) -> list[TimedOut]:
         site, state = self._site, self._site.ledger.state()

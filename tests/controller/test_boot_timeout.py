@@ -256,3 +256,46 @@ def test_of_a_job_that_waits_for_a_late_node_the_others_that_power_up_are_its_pe
     job = SlurmJob(id=1, states=frozenset({"CONFIGURING"}), nodes=(*ONP, *PUB, "no-pools"))
     assert job_peers(world.site, [job], ["op1", "pub1"]) == ("op2", "pub2")
     assert job_peers(world.site, [job], job.nodes) == ()
+
+
+@pytest.mark.parametrize(("away", "back"), [(20, LATE + 1), (LATE - 25, LATE - 1)])
+def test_a_boot_is_not_blamed_for_the_time_without_slurmctld(
+    world: World, monkeypatch: pytest.MonkeyPatch, away: float, back: float
+) -> None:
+    """No machine can register while slurmctld is away; this one does four seconds after that."""
+    mute(world, "op1")
+    world.slurm.submit(1, ("op1",))
+    world.advance(away, step=1)
+
+    def silent(*_: object, **__: object) -> None:
+        raise SlurmError(("scontrol",), 1, "Unable to contact slurm controller (connect failure)")
+
+    with monkeypatch.context() as patched:
+        for name in ("nodes", "jobs", "update_nodes"):
+            patched.setattr(world.slurm, name, silent)
+        world.advance(back - away, step=1)
+    world.advance(4, step=1)
+    world.unheard = set()
+    world.advance(10, step=1)
+    assert "boot-failed" not in world.kinds("op1")
+    assert phase(world.slurm.node("op1")) is Phase.UP
+    assert "RUNNING" in world.slurm.queue()[1].states
+    assert world.ledger.exclusions.breakers() == ()
+
+
+def test_a_boot_that_fails_is_given_up_after_slurmctld_has_come_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mute(world, "op1")
+    world.slurm.submit(1, ("op1", "pub1"))
+    world.advance(LATE - 20, step=1)
+
+    def silent(*_: object, **__: object) -> None:
+        raise SlurmError(("scontrol",), None, "no answer in 60 s")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.slurm, "nodes", silent)
+        world.advance(3, step=1)
+    world.advance(LATE, step=1)
+    assert world.slurm.queue()[1].nodes == ("pub1",)
+    assert "boot-failed" in world.kinds("op1")
