@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from needs import unless
 
 from slurm_elastic.base.errors import ConfigError
@@ -59,8 +60,25 @@ def test_a_line_of_the_sites_that_names_our_nodes_is_refused_with_its_place(
         assert line in host.conf.read_text()
 
 
+def test_a_pool_whose_nodes_the_site_names_does_not_leave(host: Host) -> None:
+    host.install()
+    number = add(host, "PartitionName=sim Nodes=n1,op1")
+    config = host.config
+    smaller = replace(
+        config,
+        pools=tuple(pool for pool in config.pools if pool.cloud != "onprem"),
+        clouds=tuple(cloud for cloud in config.clouds if cloud.name != "onprem"),
+    )
+    before = host.etc()
+    with pytest.raises(ConfigError) as refused:
+        host.install(smaller, force=True)
+    assert str(refused.value).startswith(f"{host.conf}:{number}: partition sim has op1: slurmctld")
+    assert host.etc() == before
+
+
 def test_a_switch_with_our_nodes_is_refused_with_its_place() -> None:
     with tempfile.TemporaryDirectory(prefix="se-removal-") as name:
+        Path(name).chmod(0o755)
         host = Host("topology", Path(name))
         host.install()
         with pytest.raises(ConfigError) as refused:

@@ -22,7 +22,7 @@ from slurm_elastic.base.account import account
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError, why
 from slurm_elastic.config import Config, SlurmSettings, configfile
 from slurm_elastic.slurm.client import controller
-from slurm_elastic.slurm.conf import check, fragment, gresconf, leaving, our_lines, plan
+from slurm_elastic.slurm.conf import check, fragment, gresconf, leaving, our_lines, plan, removal
 from slurm_elastic.slurm.conf.plan import ConfPlan, PlannedFile
 from slurm_elastic.slurm.conf.transaction import Transaction
 from slurm_elastic.slurm.hooks import submit_filter
@@ -82,6 +82,9 @@ def install(
     changes = planned.changes()
     lines += planned.notices + planned.manual
     gone = _gone(planned)
+    if gone:
+        # The check's first slurmctld does not start either on a partition with such nodes.
+        removal.refuse_mentions(config.slurm, planned.site, planned.version, gone, force=force)
     still = leaving.paid(config, gone, {cloud.name for cloud in config.clouds})
     _leave(planned, gone, still, force=force)
     lines += [*still.lines(), REREAD]
