@@ -181,6 +181,14 @@ def test_lines_below_ours_are_overtaken_at_the_next_install(host: Host) -> None:
     assert "PrivateData=jobs,cloud" in (host.conf.parent / "slurm-elastic.conf").read_text()
 
 
+def test_a_partition_below_our_lines_is_no_reason_to_install_again(host: Host) -> None:
+    host.install()
+    text = f"{host.conf.read_text()}\n# ours\nPartitionName=sim Nodes=n1,pub[1-2] State=UP\n"
+    host.conf.write_text(text)
+    assert host.install().changed == ()
+    assert host.conf.read_text() == text
+
+
 def test_a_linked_slurm_conf_stays_a_link(host: Host) -> None:
     real = host.root / "shared.conf"
     host.conf.rename(real)

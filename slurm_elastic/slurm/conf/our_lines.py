@@ -14,6 +14,11 @@ from slurm_elastic.slurm.conf import fragment
 
 _MARKER = b"# slurm-elastic: this and the next line come and go with `slurm-elastic conf`"
 _NOTES = (b"", b" (a newline was added)", b" (two newlines were added)")
+_RECORD = re.compile(
+    rb"[ \t]*(#.*|(NodeName|NodeSet|PartitionName|DownNodes)[ \t]*=.*[^\\ \t])?[ \t]*",
+    re.IGNORECASE,
+)
+"""A whole line that sets no option: a record, a comment or nothing."""
 
 
 @functools.cache
@@ -31,9 +36,11 @@ def _block(name: str) -> re.Pattern[bytes]:
 
 
 def with_include(text: bytes, name: str = fragment.FILE_NAME) -> bytes:
-    """``text`` with our lines as its last; what has them at its end already is returned as is."""
+    """``text`` with our lines as its last options. Nodes, partitions and comments may follow them:
+    only of options the last line wins.
+    """
     match = _block(name).search(text)
-    if match and match.end() == len(text):
+    if match and all(map(_RECORD.fullmatch, text[match.end() :].splitlines())):
         return text
     text = without_include(text, name)
     newline = b"\r\n" if text.endswith(b"\r\n") or _mostly_crlf(text) else b"\n"

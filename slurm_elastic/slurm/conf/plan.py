@@ -241,7 +241,8 @@ def _notices(config: Config, pools: Sequence[Pool], site: SiteConf) -> Iterator[
         )
     yield from pair.notices(config, site)
     yield from job_order.notices(config.slurm, site)
-    yield from _shared_nodes(config, pools, site)
+    yield from shared_partitions(pools, site)
+    yield from _suspend_exceptions(config, pools, site)
     timeout = site.option("SlurmdTimeout")
     # Without an end it is 65535 s to slurmctld.
     if timeout and not is_pinged(confvalues.number(timeout.value) or 0):
@@ -262,18 +263,23 @@ def _notices(config: Config, pools: Sequence[Pool], site: SiteConf) -> Iterator[
         )
 
 
-def _shared_nodes(config: Config, pools: Sequence[Pool], site: SiteConf) -> Iterator[str]:
-    """The lines of the site's that name our nodes or partitions."""
-    things = Things(
-        nodes=frozenset(node for pool in pools for node in pool.nodes),
-        partitions=frozenset(cloud.partition_name for cloud in config.clouds),
-    )
-    for place in mentions.partitions(site, things):
+def shared_partitions(pools: Sequence[Pool], site: SiteConf) -> Iterator[str]:
+    """The site's own partitions and node sets with our nodes."""
+    nodes = frozenset(node for pool in pools for node in pool.nodes)
+    for place in mentions.partitions(site, Things(nodes=nodes)):
         yield (
             f"{place.where}: {place.holder} has cloud nodes ({place.listed}): its jobs get them"
             " whatever `who` and `max_time` of their cloud say, and `conf uninstall` is refused"
             " while it has them"
         )
+
+
+def _suspend_exceptions(config: Config, pools: Sequence[Pool], site: SiteConf) -> Iterator[str]:
+    """The lines by which Slurm keeps our nodes powered up."""
+    things = Things(
+        nodes=frozenset(node for pool in pools for node in pool.nodes),
+        partitions=frozenset(cloud.partition_name for cloud in config.clouds),
+    )
     for place in mentions.suspend_exceptions(site, things):
         yield (
             f"{place.where}: {place.holder} has {place.listed}: Slurm does not power down these"

@@ -54,7 +54,7 @@ def _switches(path: Path, topology: Mapping[str, yaml.Node]) -> Iterator[Record]
         switch = _mapping(item)
         where = f"{path}:{item.start_mark.line + 1}"
         values = {
-            ours: _entry(path, key, switch[key]) for key, ours in _KEYS.items() if key in switch
+            name: _entry(path, key, switch[key]) for key, name in _KEYS.items() if key in switch
         }
         yield Record(names=(_text(switch, "switch"),), where=where, values=values)
 

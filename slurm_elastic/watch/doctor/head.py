@@ -276,7 +276,7 @@ def slurm(config: Config, client: Slurm) -> Iterator[Finding]:
             "our nodes",
             f"Slurm does not list {len(lacks)} of {len(ours)}, {lacks[0]} among them",
             expected="all of them",
-            advice="slurm-elastic conf install (on 22.05 slurmctld has to be restarted)",
+            advice="slurm-elastic conf install --restart 'systemctl restart slurmctld'",
         )
     else:
         yield Finding.ok("our nodes", f"all {len(ours)} are there")
@@ -329,6 +329,8 @@ def slurm_conf(config: Config) -> Iterator[Finding]:
     except (SlurmElasticError, OSError) as error:
         yield Finding.wrong(what, str(error))
         return
+    for notice in plan.shared_partitions(planned.pools, planned.site):
+        yield Finding.note(what, notice)
     depth = "proven on a throw-away slurmctld" if report.full else "parsed only"
     if not plan.is_installed(config):
         yield Finding.ok(what, f"our part fits into it; {depth}")
