@@ -56,6 +56,8 @@ _IN_TEMPLATE = frozenset(
 _TERMINATE, _TERMINATE_HARD = 27, 28
 
 
+ANSWERS_BEFORE = 0.1
+"""Seconds for which a machine is RUNNING yet after oned has answered that it ends it."""
 DISK_SIZE = 1024.0
 """MiB of every image."""
 
@@ -156,7 +158,7 @@ class Cloud:
         own = {k: v for k, v in plain.items() if k not in _IN_TEMPLATE and k != "NAME"}
         kept: Template = {k: v for k, v in template.items() if k in _IN_TEMPLATE}
         _require_positive(user, scalars(kept))
-        leases = self._check_parts(user, kept)
+        leases = self._check_parts(user, kept, by_template=order.template_id is not None)
         images = [int(d["IMAGE_ID"]) for d in vectors(kept, "DISK") if "IMAGE_ID" in d]
         self._check_quota(user, scalars(kept), leases, images)
         number = self.next_id
@@ -181,7 +183,9 @@ class Cloud:
         self.vms[number] = vm
         return vm
 
-    def _check_parts(self, user: User, template: Template) -> list[tuple[Net, dict[str, str]]]:
+    def _check_parts(
+        self, user: User, template: Template, *, by_template: bool
+    ) -> list[tuple[Net, dict[str, str]]]:
         for n, wanted in enumerate(vectors(template, "DISK")):
             number = wanted.get("IMAGE_ID", "")
             image = self.image(number)
@@ -189,7 +193,8 @@ class Cloud:
                 raise _unallocated(f"DISK {n}: Image with ID: {number} does not exist")
             if image is not None:
                 wanted.setdefault("IMAGE", image.name)
-                if not (user.id in (0, image.uid) or image.everybody):
+                # oned 6.10.5 asks for USE of an image in one.vm.allocate alone.
+                if not (by_template or user.id in (0, image.uid) or image.everybody):
                     words = f"Not authorized to perform USE IMAGE [{image.id}]."
                     raise Refusal(0x0200, f"User [{user.id}] : {words}")
         return [(self._net(nic), nic) for nic in vectors(template, "NIC")]
@@ -272,6 +277,8 @@ class Cloud:
                 vm.user_template["ERROR"] = f"{dated(now)}: {driver}"
             case (3, 2):
                 vm.lcm, vm.due = RUNNING, float("inf")
+            case (3, 3) if vm.action:
+                vm.lcm, vm.due = SHUTDOWN, vm.due + pace.shutdown / 2
             case (3, 12):
                 vm.lcm, vm.due = EPILOG, vm.due + pace.shutdown / 2
             case (3, 11):
@@ -333,8 +340,10 @@ class Cloud:
             why = f"Could not terminate VM {vm.id}, wrong state {LCM_STATES[vm.lcm]}."
             raise Refusal(0x0800, f'Error performing action "{action}": {why}')
         vm.action = _TERMINATE_HARD if action.endswith("hard") else _TERMINATE
-        if vm.state == ACTIVE and vm.lcm in (RUNNING, SHUTDOWN):
-            vm.lcm, vm.due = SHUTDOWN, now + self.world.pace.shutdown / 2
+        if vm.state == ACTIVE and vm.lcm == RUNNING:
+            vm.due = min(vm.due, now + ANSWERS_BEFORE)
+        elif vm.state == ACTIVE and vm.lcm == SHUTDOWN:
+            vm.due = now + self.world.pace.shutdown / 2
         else:
             self.end(vm, now)
 

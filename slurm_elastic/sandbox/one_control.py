@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct, field
 
 from slurm_elastic.sandbox.ec2_faults import Fault, Faults
-from slurm_elastic.sandbox.one_cloud import Cloud
+from slurm_elastic.sandbox.one_cloud import DONE, Cloud
 from slurm_elastic.sandbox.one_place import Place, place
 from slurm_elastic.sandbox.one_world import EmulatedImage, Host, Net, Pace, World
 from slurm_elastic.sandbox.steering import Order, Steering
@@ -27,7 +27,7 @@ class Steered(Protocol):
 
 
 class VmView(Struct, frozen=True, kw_only=True):
-    """A machine as a rehearsal sees it; times are Unix."""
+    """A machine as a rehearsal sees it; times are Unix. ``ending``: its end was asked for."""
 
     id: int
     name: str
@@ -39,6 +39,7 @@ class VmView(Struct, frozen=True, kw_only=True):
     tags: dict[str, str]
     context: dict[str, str]
     addresses: tuple[str, ...] = ()
+    ending: bool = False
 
 
 class View(Struct, frozen=True, kw_only=True):
@@ -51,7 +52,8 @@ class View(Struct, frozen=True, kw_only=True):
 
 class Quota(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The quotas of a user or of a group, by id: VMS, CPU, MEMORY and the like; ``leases`` by
-    network and ``runs`` by image, of a user. ``hidden``: the group's members may not read it.
+    network and ``runs`` by image, of a user. ``stale``: counted and no longer used, as oned does
+    after it was killed. ``hidden``: the group's members may not read it.
     """
 
     user: int | None = None
@@ -59,6 +61,7 @@ class Quota(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     vm: dict[str, float] = field(default_factory=dict)
     leases: dict[int, int] = field(default_factory=dict)
     runs: dict[int, int] = field(default_factory=dict)
+    stale: dict[str, float] = field(default_factory=dict)
     hidden: bool = False
 
 
@@ -72,6 +75,7 @@ def view(front: Steered) -> View:
                 id=vm.id, name=vm.name, node=vm.user_template.get(NODE_TAG, ""), uid=vm.owner.id,
                 state=vm.state, lcm=vm.lcm, launched=vm.began, tags=dict(vm.user_template),
                 context=context, addresses=tuple(vm.addresses),
+                ending=vm.action > 0 and vm.state != DONE,
             )
         )  # fmt: skip
     return View(machines=tuple(machines), faults=front.faults.standing(), calls=dict(front.calls))
@@ -86,6 +90,7 @@ def _quota(front: Steered, _now: float, quota: Quota) -> None:
         if user.id == quota.user:
             user.quota, user.leases = dict(quota.vm), dict(quota.leases)
             user.runs = dict(quota.runs)
+            user.stale = dict(quota.stale)
 
 
 def _hosts(front: Steered, _now: float, hosts: list[Host]) -> None:

@@ -16,7 +16,8 @@ ELASTIC = "elastic"
 
 class User(Struct, kw_only=True):
     """An account. ``quota`` by name (VMS, CPU, MEMORY, RUNNING_VMS ...): -1 the default, -2 no
-    bound; ``leases`` by the id of a network, ``runs`` (RVMS) by that of an image.
+    bound; ``leases`` by the id of a network, ``runs`` (RVMS) by that of an image. ``stale``: what
+    a quota counts beyond the machines that there are.
     """
 
     id: int
@@ -27,6 +28,7 @@ class User(Struct, kw_only=True):
     quota: dict[str, float] = field(default_factory=dict)
     leases: dict[int, int] = field(default_factory=dict)
     runs: dict[int, int] = field(default_factory=dict)
+    stale: dict[str, float] = field(default_factory=dict)
 
 
 class Host(Struct, kw_only=True):

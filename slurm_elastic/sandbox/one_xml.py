@@ -163,7 +163,8 @@ def _quotas(one: User, cloud: Cloud) -> str:
     )
     return (
         f"<DATASTORE_QUOTA></DATASTORE_QUOTA><NETWORK_QUOTA>{nets}</NETWORK_QUOTA>"
-        f"<VM_QUOTA>{_vm_quota(one.quota, mine)}</VM_QUOTA><IMAGE_QUOTA>{images}</IMAGE_QUOTA>"
+        f"<VM_QUOTA>{_vm_quota(one.quota, mine, one.stale)}</VM_QUOTA>"
+        f"<IMAGE_QUOTA>{images}</IMAGE_QUOTA>"
     )
 
 
@@ -180,13 +181,15 @@ def group(number: int, name: str, cloud: Cloud) -> str:
     )
 
 
-def _vm_quota(quota: Mapping[str, float], theirs: Sequence[Vm]) -> str:
+def _vm_quota(
+    quota: Mapping[str, float], theirs: Sequence[Vm], stale: Mapping[str, float] | None = None
+) -> str:
     if not quota:
         return ""
     values: dict[str, str] = {}
     for key in _QUOTAS:
         values[key] = f"{quota.get(key, -1):g}"
-        values[f"{key}_USED"] = f"{used(theirs, key):g}"
+        values[f"{key}_USED"] = f"{used(theirs, key) + (stale or {}).get(key, 0):g}"
     return "<VM>" + "".join(leaf(k, v) for k, v in values.items()) + "</VM>"
 
 

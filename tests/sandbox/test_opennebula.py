@@ -94,6 +94,8 @@ def test_a_machine_goes_its_way(oned: Oned) -> None:
         seen[second] = oned.state(number)
     assert seen == {0: ("1", "0"), 9: ("1", "0"), 10: ("3", "1"), 12: ("3", "2"), 14: ("3", "3")}
     assert oned.call(ALICE, "one.vm.action", "terminate-hard", number) == [True, number, 0]
+    assert oned.state(number) == ("3", "3"), "oned answers before the state changes"
+    oned.now += 0.5
     assert oned.state(number) == ("3", "12")
     oned.now += 1
     assert oned.state(number) == ("3", "11")

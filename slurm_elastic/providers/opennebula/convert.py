@@ -22,7 +22,7 @@ PENDING, ACTIVE, DONE, POWEROFF, CLONING_FAILURE = 1, 3, 6, 8, 11
 _WAITING = frozenset({0, 1, 2, 10})  # INIT PENDING HOLD CLONING
 _STARTING = frozenset({0, 1, 2, 15, *range(19, 23), 31, 32, 35})
 # SAVE_*, EPILOG*, SHUTDOWN*, CANCEL, CLEANUP_DELETE, FAILURE: not coming back by itself.
-_SHUTDOWN = 12
+_BOOT, _SHUTDOWN = 2, 12
 _LEAVING = frozenset({5, 6, 10, 11, 12, 13, 14, 18, 23, 29, 30})
 _FAILED = frozenset({36, 37, 38, 39, 40, 41, 42, 44, 46, 47, 48, 49, 50, 61})
 _NEVER_UP = frozenset({36, 39})  # BOOT_FAILURE PROLOG_FAILURE
@@ -32,7 +32,7 @@ _ADDRESS_KEYS = ("IP", "EXTERNAL_IP", "IP6_GLOBAL", "IP6_ULA", "IP6")
 class Vm(Struct, frozen=True, kw_only=True):
     """The fields that we read of a virtual machine; ``started`` is oned's clock (Unix time),
     ``host`` the number of the host that it is on, or was on last; ``placed``: when it was first
-    seen there.
+    seen there. ``deployed``: when oned gave it that host, by oned's clock.
     """
 
     id: int
@@ -43,6 +43,7 @@ class Vm(Struct, frozen=True, kw_only=True):
     address: str | None
     host: int | None = None
     placed: float | None = None
+    deployed: float | None = None
 
     @property
     def node(self) -> str:
@@ -58,6 +59,11 @@ class Vm(Struct, frozen=True, kw_only=True):
     def shutting_down(self) -> bool:
         """Whether somebody has asked for its end, and the hypervisor has yet to carry it out."""
         return self.state == ACTIVE and self.lcm == _SHUTDOWN
+
+    @property
+    def boots(self) -> bool:
+        """Whether its hypervisor has yet to say that it runs; oned refuses to end it until then."""
+        return self.state == ACTIVE and self.lcm == _BOOT
 
     @property
     def waits(self) -> bool:
@@ -92,6 +98,7 @@ def vm(record: Any) -> Vm:  # noqa: ANN401 - a pyone object
         tags=SPELLING.read(told),
         address=_address(record.TEMPLATE),
         host=int(last.HID) if last else None,
+        deployed=float(last.STIME) if last and hasattr(last, "STIME") else None,
     )
 
 

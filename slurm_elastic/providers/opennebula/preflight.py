@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from slurm_elastic.base.units import brief
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.model.finding import Finding
 from slurm_elastic.policies.launch.images import wanted
@@ -24,6 +25,8 @@ TRIED = (6, 10)
 _UNITS = {"VMS": "machines", "CPU": "cpus", "MEMORY": "MiB", "RUNNING_VMS": "machines",
           "RUNNING_CPU": "cpus", "RUNNING_MEMORY": "MiB"}  # fmt: skip
 """The quotas that pools are held against; the others are told by each offer's room."""
+STUCK_S = 900.0
+"""Seconds for which a machine may boot before ``doctor`` names it; hypervisors take seconds."""
 LOOK = Look(
     "`slurm-elastic iam render opennebula` has the rights that it needs",
     "correct the number or name in the configuration",
@@ -36,6 +39,7 @@ def examine(
     chosen: images.Images,
     pools: Sequence[Pool],
     machines: Callable[[], Sequence[Vm]],
+    now: float,
 ) -> Iterator[Finding]:
     """All findings; a call that is refused is one. ``machines`` lists ours."""
     yield from LOOK.at("OpenNebula", "its version", lambda: _version(call))
@@ -54,6 +58,10 @@ def examine(
         "quotas", "the account's own record",
         lambda: _quotas(call, settings, pools, needs, machines),
     )  # fmt: skip
+    yield from LOOK.at(
+        "use of quotas", "what the account's machines take", lambda: _stale_quotas(call)
+    )
+    yield from LOOK.at("machines", "a list", lambda: _stuck(machines(), now))
     yield from LOOK.at("hosts", "a list, if an empty one", lambda: _hosts(call, needs))
 
 
@@ -151,6 +159,48 @@ def _quotas(
             asked(pools, parts, settings.limits.nodes),
             "have an administrator raise it (oneuser quota)",
         )
+
+
+def _stale_quotas(call: Call) -> Iterator[Finding]:
+    """Quotas that count more than the account's machines take: oned that was killed may leave
+    them so, and then refuses machines for which there is room.
+    """
+    before = capacity.quotas(call("user.info", -1))
+    user = call("user.info", -1) if before else None
+    if user is None:
+        return
+    records = [r for r in call("vmpool.info", capacity.ALL, -1, -1, -1).VM
+               if int(r.UID) == int(user.ID)]  # fmt: skip
+    needs = [capacity.need(r.TEMPLATE or {}) for r in records]
+    # Read again after the list: a machine that starts or ends in between counts in one of both.
+    after = {q.key: q.used for q in capacity.quotas(call("user.info", -1))}
+    for one in before:
+        if one.key not in ("VMS", "CPU", "MEMORY") or None in needs:
+            continue
+        there = sum(capacity.plain_parts(need)[one.key] for need in needs if need)
+        counted = min(one.used, after.get(one.key, 0.0))
+        if counted > there + 1e-6:
+            yield Finding.wrong(
+                f"use of quota {one.key}",
+                f"oned counts {counted:g} {_UNITS[one.key]}, the account's machines take {there:g}",
+                "the same: oned refuses machines for which there is room",
+                "have an administrator stop oned and run `onedb fsck`",
+            )
+
+
+def _stuck(machines: Sequence[Vm], now: float) -> Iterator[Finding]:
+    """Machines that stay in BOOT, as after a kill of oned in the midst of a deployment: oned
+    refuses to end them.
+    """
+    for one in machines:
+        since = one.started if one.deployed is None else one.deployed
+        if one.boots and now - since > STUCK_S:
+            yield Finding.wrong(
+                f"machine {one.id}",
+                f"in BOOT for {brief(now - since)}, and oned refuses to end it",
+                "RUNNING within minutes",
+                f"have an administrator run `onevm recover --failure {one.id}`; it is ended then",
+            )
 
 
 def _hosts(call: Call, needs: Mapping[str, capacity.Need]) -> Iterator[Finding]:

@@ -174,9 +174,11 @@ class OpenNebulaProvider:
         return client.token_end(self._call("user.info", -1), secret)
 
     def examine(self, pools: Sequence[Pool]) -> Sequence[Finding]:
-        """Version, templates, images, quotas, hosts."""
+        """Version, templates, images, quotas and their use, machines that stay in BOOT, hosts."""
         return tuple(
-            preflight.examine(self._call, self._settings, self._images, pools, self._machines.live)
+            preflight.examine(
+                self._call, self._settings, self._images, pools, self._machines.live, self._clock()
+            )
         )
 
     # room

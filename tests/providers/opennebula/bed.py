@@ -90,7 +90,7 @@ class OneBed:
         """Waits until machines on their way out are gone: they are as good as ended."""
         machines = self.control.state().machines
         deadline = time.monotonic() + patience(30)
-        while any((m.state, m.lcm) in ENDING for m in machines):
+        while any(m.ending or (m.state, m.lcm) in ENDING for m in machines):
             assert time.monotonic() < deadline
             time.sleep(0.02)
             machines = self.control.state().machines

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 from providers.opennebula.bed import INSTANTIATE, OneBed, world
 
-from slurm_elastic.base.errors import DeniedError, ProviderError
+from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.model.boot_image import ImageChoice
 from slurm_elastic.model.cluster import Instance
 from slurm_elastic.providers.opennebula.provider import OpenNebulaProvider
@@ -164,8 +164,9 @@ def test_a_refused_launch_looks_anew(bed: OneBed) -> None:
 
 def test_an_image_that_the_account_may_not_use(bed: OneBed) -> None:
     stocked(bed, EmulatedImage(id=7, name="node", everybody=False))
-    with pytest.raises(DeniedError, match=r"USE IMAGE \[7\]"):
-        launched(bed, ImageChoice(id="7"))
+    """oned 6.10.5 does not ask for the right at instantiate; ``doctor`` does, by one.image.info."""
+    machine = launched(bed, ImageChoice(id="7"))
+    assert disk(bed, machine)[0] == "7"
 
 
 class TestDisks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,16 +11,19 @@ import pytest
 from msgspec.structs import replace
 from providers.opennebula.bed import OneBed, world
 
+from slurm_elastic.config import Cluster
 from slurm_elastic.model.boot_image import ImageChoice
 from slurm_elastic.model.cluster import Limits
 from slurm_elastic.model.finding import Finding, Level
 from slurm_elastic.model.protocols import Examinable
 from slurm_elastic.providers.opennebula import capacity
+from slurm_elastic.providers.opennebula.provider import OpenNebulaProvider
 from slurm_elastic.providers.opennebula.settings import OneTemplate
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 from slurm_elastic.sandbox.one_control import OneControl, Quota
+from slurm_elastic.sandbox.one_place import Place
 from slurm_elastic.sandbox.one_world import EmulatedImage, Host, vm_template
-from slurm_elastic.testing.contract import spec_for
+from slurm_elastic.testing.contract import UUID, spec_for
 
 ELASTIC = 2
 
@@ -193,3 +197,35 @@ def test_several_disks_are_all_looked_at(bed: OneBed) -> None:
     made.templates[0] = template
     bed.control.reset(made)
     assert examined(bed)["image 5 of type small"].level is Level.WRONG
+
+
+def test_a_quota_that_counts_machines_that_are_gone_is_named(bed: OneBed) -> None:
+    """oned kept 18 machines in it after it was killed, and refused more."""
+    bed.control.quota(Quota(user=ELASTIC, vm={"VMS": 20, "MEMORY": 10**6}, stale={"VMS": 18}))
+    found = examined(bed)
+    assert "use of quota MEMORY" not in found
+    finding = found["use of quota VMS"]
+    assert finding.level is Level.WRONG
+    assert finding.found == "oned counts 18 machines, the account's machines take 0"
+    assert "onedb fsck" in finding.advice
+    bed.control.quota(Quota(user=ELASTIC, vm={"VMS": 20}))
+    provider = bed.open()
+    provider.launch(spec_for(bed, provider, 2))
+    assert "use of quota VMS" not in examined(bed)
+
+
+def test_a_machine_that_stays_in_boot_is_named(bed: OneBed) -> None:
+    """Its deployment was under way when oned was killed: oned refuses to end it."""
+    now = [time.time()]
+    settings = bed.settings()
+    provider = OpenNebulaProvider(settings, Cluster(name="site", uuid=UUID), lambda: now[0])
+    (machine,) = provider.launch(spec_for(bed, provider, 1))
+    number = int(machine.id.rpartition("-")[2])
+    tags = bed.control.state().machines[-1].tags
+    bed.control.place(Place(id=number, uid=ELASTIC, lcm=2, template=0, host=0, user_template=tags))
+    assert f"machine {number}" not in {f.what for f in provider.examine([bed.pool])}
+    now[0] += 1000
+    finding = {f.what: f for f in provider.examine([bed.pool])}[f"machine {number}"]
+    assert finding.level is Level.WRONG
+    assert finding.found.startswith("in BOOT for 16m")
+    assert f"onevm recover --failure {number}" in finding.advice
