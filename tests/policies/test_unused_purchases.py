@@ -120,9 +120,10 @@ def test_the_limit_that_slurm_only_shows_is_no_wish() -> None:
     assert wishes(job(limit=60, partitions=("batch", "aws")), limits) != shown[0]
 
 
-def test_a_job_behind_others_has_one_chance_more_when_it_comes_first() -> None:
-    row = UnhelpedJob(job=1, asks=wishes(job(), {}), since=T, reason="Priority")
-    assert still_unhelped(row, job(reason="Priority"), {})
+@pytest.mark.parametrize("behind", ["Priority", "None"])
+def test_a_job_behind_others_has_one_chance_more_when_it_comes_first(behind: str) -> None:
+    row = UnhelpedJob(job=1, asks=wishes(job(), {}), since=T, reason=behind)
+    assert still_unhelped(row, job(reason=behind), {})
     assert not still_unhelped(row, job(reason="Resources"), {})
     assert still_unhelped(replace(row, strikes=2), job(reason="Resources"), {})
 

@@ -26,6 +26,10 @@ MOST_JOBS = 1000
 """At most so many jobs of a purchase are watched, the first ones."""
 
 
+_BEHIND = frozenset({"Priority", "None", ""})
+"""Slurm's reasons of jobs that may only wait for their turn."""
+
+
 class NodeUse(StrEnum):
     """What a machine of a purchase does."""
 
@@ -94,12 +98,12 @@ def still_unhelped(
 ) -> bool:
     """Whether the job still counts no more.
 
-    A job behind others (reason Priority) may be blamed for what keeps the first one, so it gets a
-    second chance when it comes first. A hold or a dependency that ends is a change of its wishes.
+    A job behind others (reason Priority), or one at which slurmctld has not looked, may be blamed
+    for what keeps the first one. So it gets a second chance when it comes first. A hold or a dependency that ends is a change of its wishes.
     """
     if row.asks != wishes(job, shown_limits) or job.is_held or job.reason.startswith("Dependency"):
         return False
-    has_come_first = row.reason == "Priority" and job.reason == "Resources"
+    has_come_first = row.reason in _BEHIND and job.reason == "Resources"
     return not (has_come_first and row.strikes == 1)
 
 
