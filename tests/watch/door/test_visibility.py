@@ -37,9 +37,9 @@ BY_RIGHTS = {
 FOR_ALL = {
     "now", "nodes", "jobs", "slurm_error", "ledger_error", "stopped", "cool_downs", "breakers",
     "health", "heartbeat", "process_found", "pending", "mark", "end_only", "checkpoints_error",
-    "head",
+    "head", "reservations", "partition_states", "suspend_exclusions",
 }  # fmt: skip
-"""Nodes and jobs are those that slurmctld shows that user."""
+"""What is Slurm's (nodes, jobs, reservations ...) is as slurmctld shows it to that user."""
 
 
 def test_each_fact_is_shown_to_all_or_by_rights() -> None:
