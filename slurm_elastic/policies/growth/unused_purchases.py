@@ -99,7 +99,8 @@ def still_unhelped(
     """Whether the job still counts no more.
 
     A job behind others (reason Priority), or one at which slurmctld has not looked, may be blamed
-    for what keeps the first one. So it gets a second chance when it comes first. A hold or a dependency that ends is a change of its wishes.
+    for what keeps the first one. So it gets a second chance when it comes first. A hold or a
+    dependency that ends is a change of its wishes.
     """
     if row.asks != wishes(job, shown_limits) or job.is_held or job.reason.startswith("Dependency"):
         return False
