@@ -6,11 +6,13 @@ import os
 import shutil
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from needs import ROOT_PART
+from patience import eventually
 
 from slurm_elastic.base.errors import CheckpointError
 from slurm_elastic.testing.saving import save
@@ -306,6 +308,73 @@ def test_a_job_that_does_not_come_back_goes_on_from_an_older_image_or_starts_ove
     assert origin.why.startswith(f"image {second.number} is not used: ")
     assert bed.code() == 4
     assert (4, bed.written("out-7")) == alone(script, tmp_path)
+
+
+SHARED = """#!/usr/bin/python3
+import os, time
+shared = open("shared", "a")
+for n in range(140):
+    print("ours", n, file=shared, flush=True)
+    print("step", n, flush=True)
+    time.sleep(0.05)
+os.truncate("cut", 3)
+raise SystemExit(4)
+"""
+
+
+@pytest.mark.release
+def test_a_file_that_another_job_appends_to_loses_no_line(
+    begun: Callable[[str], RealBed], tmp_path: Path
+) -> None:
+    """DMTCP cuts it to its length at the image."""
+    bed = begun(SHARED)
+    for home in (bed.user, tmp_path):
+        (home / "cut").write_text("content")
+        (home / "cut").chmod(0o666)
+    run = bed.run()
+    bed.wait_for_lines(15)
+    with Appender(bed.user / "shared") as appender:
+        bed.move()
+        bed.wait_for_lines(50)
+        bed.move()
+        appender.wait(20)
+    assert bed.code() == 4
+    assert (4, bed.written("out-7")) == alone(SHARED, tmp_path)
+    lines = bed.written("shared").splitlines()
+    assert [line for line in lines if line.startswith("ours")] == [f"ours {n}" for n in range(140)]
+    theirs = [line for line in lines if line.startswith("theirs")]
+    assert theirs == [f"theirs {n}" for n in range(len(theirs))]
+    assert len(theirs) == appender.written
+    assert bed.written("cut") == "con", "the job's own calls work again"
+    assert not bed.checkpointer.hindered(run)
+
+
+class Appender:
+    """Another job that appends a line to ``path`` each few milliseconds."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.written = 0
+        self.ended = threading.Event()
+        self.thread = threading.Thread(target=self.write)
+
+    def write(self) -> None:
+        with self.path.open("a") as file:
+            while not self.ended.wait(0.005):
+                print("theirs", self.written, file=file, flush=True)
+                self.written += 1
+
+    def wait(self, more: int) -> None:
+        until = self.written + more
+        assert eventually(lambda: self.written >= until)
+
+    def __enter__(self) -> Appender:
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.ended.set()
+        self.thread.join()
 
 
 @pytest.mark.release

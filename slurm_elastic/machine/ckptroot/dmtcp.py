@@ -19,16 +19,16 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from . import clock, files, image_access, outputs, steps
+from . import clock, dmtcp_images, files, image_access, outputs, steps, uncut_files
 from .caller import Caller
 from .child import Child
 from .dmtcp_coordinator import UNGUARDED, Coordinator
 from .dmtcp_images import IMAGE, DmtcpImages
-from .dmtcp_open_files import check_files
+from .dmtcp_open_files import appended_files, check_files
 from .manifest import Manifest
 from .method import Method
 from .payload import HANDED, Payload, become
@@ -63,6 +63,8 @@ class Dmtcp(Method):
         self._own_clocks = clock.offsets()
         self._clocks: clock.Clocks | None = None
         self._child: Child | None = None
+        self._keeper: uncut_files.Keeper | None = None
+        self._appended: list[str] = []
         self._kills = False
         self._is_open = False
 
@@ -89,21 +91,26 @@ class Dmtcp(Method):
         # It is handed over open, as users cannot reach it by its path.
         with files.directory(image) as directory:
             paths = [f"/proc/self/fd/{HANDED}/{name}" for name in names]
+            self._appended = dmtcp_images.appended(image)
             self._restart(paths, manifest.size, handed=directory, clocks=manifest.clocks)
 
     def _restart(
         self, paths: Sequence[str], size: int, handed: int | None = None,
         clocks: clock.Clocks | None = None,
     ) -> None:  # fmt: skip
-        """Bring the processes back from the images at ``paths``; Refused unless all run."""
+        """Bring the processes back from the images at ``paths``; Refused unless all run. DMTCP
+        does not cut the files that they append to.
+        """
         program = self._program("dmtcp_restart")
         words = self._coordinator.words(self._saved.path)
         # Strict checking wants images that are the user's own; these may be root's.
         argv = [program, *words, "--no-strict-checking", *paths]
         try:
-            self._run(argv, handed, clocks)
+            self._run(argv, handed, clocks, self._appended)
             within = _RESTORE + size / _RESTORE_RATE
             self._coordinator.wait_restored(program, len(paths), self._status, within)
+            if self._keeper:
+                self._keeper.restored()
         except Refused:
             self._end()
             raise
@@ -116,9 +123,16 @@ class Dmtcp(Method):
         back.
         """
         steps.check(self._site, self._caller.job, (), self.name)
-        if self._child:
-            check_files(family(self._child.pid))
+        self._look_at_files()
         return 0
+
+    def _look_at_files(self) -> None:
+        """Note the files that the tasks append to; Refused for what cannot be brought back."""
+        if self._child:
+            tasks = list(family(self._child.pid))
+            check_files(tasks)
+            self._appended = appended_files(tasks, self._outputs)
+            uncut_files.check_possible(self._appended)
 
     def clocks(self) -> clock.Clocks | None:
         """The time now, which is later than in the image as the tasks run on: they
@@ -138,6 +152,7 @@ class Dmtcp(Method):
         self._settle()
         if self._is_open:
             raise Refused("DMTCP still writes the images of the last save")
+        self._look_at_files()
         self._saved.make()
         try:
             self._coordinator.save(within, kills=self._kills)
@@ -197,6 +212,7 @@ class Dmtcp(Method):
         """Copy what was saved into the image, as root's files."""
         try:
             self._saved.gather(image, most)
+            dmtcp_images.note_appended(image, self._appended)
         except OSError as error:
             raise Refused(f"{self._saved.path}: {error.strerror}") from error
 
@@ -254,19 +270,27 @@ class Dmtcp(Method):
             self._coordinator.command(within, "--quit")
 
     def _run(
-        self, argv: Sequence[str], handed: int | None = None, clocks: clock.Clocks | None = None
-    ) -> None:
-        """Start the payload as our child and the leader of a session, with the saved ``clocks``."""
+        self, argv: Sequence[str], handed: int | None = None, clocks: clock.Clocks | None = None,
+        uncut: Collection[str] = (),
+    ) -> None:  # fmt: skip
+        """Start the payload as our child and the leader of a session, with the saved ``clocks``.
+        Until all of it is restored its truncate() leaves the files ``uncut`` as they are.
+        """
         self._coordinator.forget()
         more = self._coordinator.environment(self._saved.path)
         environment = {**self._payload.environment, **more}
         payload = replace(self._payload, argv=tuple(argv), environment=environment)
+        handover = uncut_files.Handover.made() if uncut else None
         with self._with_clocks(clocks):
             pid = os.fork()
             if pid == 0:
+                if handover:
+                    handover.give()
                 become(payload, bound=True, handed=handed)
         self._child = Child(pid)
         try:
+            if handover:
+                self._keeper = uncut_files.keep(handover, uncut, self._caller)
             self._coordinator.wait(argv[0], self._status)
         except Refused:
             self._end()
@@ -294,6 +318,9 @@ class Dmtcp(Method):
             _kill_family(self._child.pid)
             self._child.end()
             self._child = None
+        if self._keeper:
+            self._keeper.close()
+            self._keeper = None
 
     def _program(self, name: str) -> str:
         return f"{self._site.dmtcp}/{name}"

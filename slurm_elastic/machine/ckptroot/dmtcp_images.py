@@ -26,6 +26,8 @@ _UNFINISHED = ".dmtcp.temp"
 _BESIDE = "_files"
 _INDEX = "beside.json"
 """In root's image: which file of which directory each ``beside-N`` is."""
+_APPENDED = "appended.json"
+"""In root's image: the files that the job only appends to."""
 _INDEX_BYTES = 16 << 20
 _MAX_FILES = 10_000
 """Most files in a directory that DMTCP saved into: one a process, and a few more."""
@@ -108,8 +110,7 @@ class DmtcpImages:
                     most -= self._copy(beside, name, target, most)
                     index.append((place, name, stat.S_IMODE(mode) & 0o777))
         if index:
-            with files.held(image / _INDEX, files.NEW, mode=0o640) as descriptor:
-                os.write(descriptor, json.dumps(index).encode())
+            _write(image / _INDEX, index)
 
     def _copy(self, directory: int, name: str, target: Path, most: int) -> int:
         with as_user(self._caller):
@@ -158,3 +159,22 @@ class DmtcpImages:
             yield directory
         finally:
             os.close(directory)
+
+
+def note_appended(image: Path, paths: list[str]) -> None:
+    """Note in root's image the files that the job only appends to."""
+    if paths:
+        _write(image / _APPENDED, paths)
+
+
+def appended(image: Path) -> list[str]:
+    """The files that were noted in a verified image."""
+    with contextlib.suppress(FileNotFoundError):
+        content = files.json_of(files.read(image / _APPENDED, _INDEX_BYTES, owners=(0,)))
+        return [str(path) for path in content]
+    return []
+
+
+def _write(path: Path, content: object) -> None:
+    with open(files.opened(path, files.NEW, mode=0o640), "wb") as file:
+        file.write(json.dumps(content).encode())

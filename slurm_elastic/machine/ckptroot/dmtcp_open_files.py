@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable
+import stat
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from .proc import descriptors_of
@@ -24,6 +25,25 @@ def check_files(tasks: Iterable[int]) -> None:
                     f"process {pid} has a file that never had a name open in {place} (as Python's "
                     "tempfile.TemporaryFile makes it), which DMTCP cannot bring back"
                 )
+
+
+def appended_files(tasks: Iterable[int], outputs: Collection[str]) -> list[str]:
+    """The regular files that a task has open only to append to them, without the job's outputs,
+    which DMTCP leaves to its caller.
+    """
+    found: set[str] = set()
+    for pid in tasks:
+        for number, path in descriptors_of(pid):
+            is_file = path.startswith("/") and not path.endswith(" (deleted)")
+            if is_file and path not in outputs and _appends(flags_of(pid, number)):
+                with contextlib.suppress(OSError):
+                    if stat.S_ISREG(os.stat(f"/proc/{pid}/fd/{number}").st_mode):
+                        found.add(path)
+    return sorted(found)
+
+
+def _appends(flags: int) -> bool:
+    return bool(flags & os.O_APPEND and flags & (os.O_WRONLY | os.O_RDWR))
 
 
 def flags_of(pid: int, number: int) -> int:
