@@ -59,10 +59,11 @@ COUNTER = """#!/bin/bash
 for n in $(seq 1 160); do
     echo "line $n"
     echo "$n" >>each
-    sleep 0.05
+    (( n % 5 )) || sleep 0.25
 done
 exit 3
 """
+"""Not a process for each line: DMTCP 4.2.0 may end one that starts another while a save begins."""
 
 
 def test_a_shell_script_that_moves_twice_writes_each_line_once(
@@ -175,7 +176,7 @@ def test_four_threads_that_wait_for_each_other_move_twice(
 
 
 PIPELINE = """#!/bin/bash
-( for n in $(seq 1 150); do echo $n; sleep 0.05; done ) | sed -u 's/^/row /' \\
+( for n in $(seq 1 150); do echo $n; (( n % 5 )) || sleep 0.25; done ) | sed -u 's/^/row /' \\
     | ( while read -r row value; do echo "$row $value"; done )
 echo "codes ${PIPESTATUS[*]}"
 exit 2
@@ -289,7 +290,8 @@ raise SystemExit(4)
 """
 
 
-@pytest.mark.parametrize("has_older", [False, pytest.param(True, marks=pytest.mark.release)])
+@pytest.mark.release
+@pytest.mark.parametrize("has_older", [False, True])
 def test_a_job_that_does_not_come_back_goes_on_from_an_older_image_or_starts_over(
     begun: Callable[[str], RealBed], tmp_path: Path, has_older: bool
 ) -> None:

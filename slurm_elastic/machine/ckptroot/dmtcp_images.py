@@ -1,7 +1,7 @@
 """The directory of the user's in which DMTCP leaves its images (DMTCP 4.2.0).
 
-DMTCP writes ``ckpt_NAME_ID.dmtcp`` for each process, and beside it a directory
-``ckpt_NAME_ID_files`` with the files that have no name any more and those that are mapped to be
+DMTCP writes a file ckpt_NAME_ID.dmtcp for each process, and beside it a directory
+ckpt_NAME_ID_files with the files that have no name any more and those that are mapped to be
 shared. The coordinator writes SCRIPT after the last of them: nothing else marks the end of a save.
 The user may put anything there, so root copies a bounded number of plain files and no more.
 """
