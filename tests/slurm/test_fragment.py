@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import ConfigError
-from slurm_elastic.config import Config
+from slurm_elastic.config import Cluster, Config, PoolSettings
+from slurm_elastic.config.access import Who
 from slurm_elastic.config.books import BooksSettings
 from slurm_elastic.config.joining import Join
+from slurm_elastic.model.cluster import Location
+from slurm_elastic.providers.fake.settings import FakeCloud
 from slurm_elastic.slurm.client import siteconf
 from slurm_elastic.slurm.conf import fragment, plan
 from slurm_elastic.slurm.conf import topology as slurm_topology
@@ -336,3 +340,30 @@ def test_partitions_have_billing_weights_in_money_where_the_site_wants_them(
         partition = line(text, f"PartitionName={cloud.partition_name} ")
         assert (expected in partition) == (dearest > 0)
     assert "TRESBillingWeights" in text
+
+
+@pytest.mark.parametrize(
+    ("partition", "who", "expected"),
+    [
+        ("MaxTime=2-0", Who(), "2-00:00:00"),
+        ("MaxTime=2-0", Who(max_time=2 * 86400.0), "2-00:00:00"),
+        ("MaxTime=2-0", Who(max_time=86400.0), None),
+        ("MaxTime=2-0", Who(default_time=3600.0), "0-01:00:00"),
+        ("MaxTime=2-0 DefaultTime=1:00:00", Who(), None),
+        ("MaxTime=UNLIMITED", Who(), None),
+        ("", Who(), None),
+    ],
+)
+def test_jobs_without_a_time_get_the_sites_limit_in_a_cloud_that_allows_it(
+    tmp_path: Path, partition: str, who: Who, expected: str | None
+) -> None:
+    """Slurm gives all tasks of an array the limit of the first one that starts."""
+    site = site_of(
+        tmp_path, f"NodeName=n1 CPUs=2\nPartitionName=site Nodes=n1 Default=YES {partition}\n"
+    )
+    cloud = FakeCloud(name="near", location=Location.ON_PREMISES, who=who)
+    pool = PoolSettings(name="p", cloud="near", nodes="c[1-2]", cpus=2, memory=2000)
+    plain = Config(cluster=Cluster(name="small"), clouds=(cloud,), pools=(pool,))
+    text = rendered(plain, site)
+    found = re.search(r"^PartitionName=near .*?DefaultTime=(\S+)", text, re.MULTILINE)
+    assert (found[1] if found else None) == expected

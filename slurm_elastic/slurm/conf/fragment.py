@@ -18,6 +18,7 @@ from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.pool_rules import fail_safe
 from slurm_elastic.model.cluster import Location, Pool
 from slurm_elastic.policies.launch.verdict import features
+from slurm_elastic.slurm.client import confvalues
 from slurm_elastic.slurm.client.siteconf import SiteConf
 from slurm_elastic.slurm.conf.conflicts import NODE_RESETS, conflicts_of, programs_of
 
@@ -229,7 +230,7 @@ def _partition(config: Config, cloud: CloudSettings, nodes: Sequence[str], site:
             f"Nodes={compress(nodes)}",
             "Default=NO",
             *_order(site),
-            *_who(config, cloud),
+            *_who(config, cloud, site),
             *_times(config, cloud),
             *_billing(config, cloud),
             *resets,
@@ -250,17 +251,32 @@ def _order(site: SiteConf) -> Iterator[str]:
         yield f"PriorityJobFactor={site.priority_job_factor}"
 
 
-def _who(config: Config, cloud: CloudSettings) -> Iterator[str]:
+def _who(config: Config, cloud: CloudSettings, site: SiteConf) -> Iterator[str]:
     """Slurm wants every list to hold: account and group and QOS (slurm.conf(5))."""
     who = config.who_of(cloud)
     lists = {"AllowAccounts": who.accounts, "AllowGroups": who.groups, "AllowQos": who.qos}
     for name, allowed in lists.items():
         if allowed:
             yield f"{name}={','.join(allowed)}"
-    if who.default_time is not None:
-        yield f"DefaultTime={slurm_time(who.default_time)}"
+    default_time = who.default_time or _time_at_site(site, who.max_time)
+    if default_time is not None:
+        yield f"DefaultTime={slurm_time(default_time)}"
     if who.max_time is not None:
         yield f"MaxTime={slurm_time(who.max_time)}"
+
+
+def _time_at_site(site: SiteConf, max_time: float | None) -> float | None:
+    """The limit (s) of jobs without one on the site's own nodes, if that is their MaxTime and the
+    cloud allows it. Slurm gives all tasks of an array the limit of the first one that starts, so
+    without this DefaultTime an array without a limit could not use both.
+    """
+    default = site.default_partition
+    if default is None or default.get("defaulttime"):
+        return None  # Slurm then gives DefaultTime of the first partition everywhere
+    limit = confvalues.seconds(default.get("maxtime"))
+    inherited = site.partition_defaults.get("maxtime")
+    most = max_time or (confvalues.seconds(inherited.value) if inherited else None)
+    return limit if most is None or (limit is not None and limit <= most) else None
 
 
 def _times(config: Config, cloud: CloudSettings) -> Iterator[str]:
