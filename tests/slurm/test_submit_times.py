@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from slurm.test_submit_filter import (
     ALL,
     HARNESS,
     LUAS,
+    NO_VAL,
     PARTITION,
     SAID,
     STATIC,
@@ -21,6 +23,7 @@ from slurm.test_submit_filter import (
 
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Config, domain_pools
+from slurm_elastic.slurm.client import siteconf
 from slurm_elastic.slurm.hooks.submit_filter import FILTER, render, to_lua
 
 Partitions = Mapping[str, Mapping[str, Any]]
@@ -94,6 +97,33 @@ def test_partitions_of_an_array_give_its_tasks_the_same_limit(
     assert found == expected
 
 
+SITE_LIMIT: Partitions = {
+    "static": STATIC | {"max_time": 60}, "onprem": PARTITION | {"max_time": 60},
+    "public": PARTITION | {"default_time": 60},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("conf", "expected"),
+    [
+        ("", (ALL, 60)),
+        ("AccountingStorageEnforce=limits\n", ("static,onprem", NO_VAL)),
+    ],
+)
+def test_an_array_gets_its_limit_set_where_backfill_would_give_another(
+    lua: Callable[[str], str], tmp_path: Path, conf: str, expected: tuple[str, int]
+) -> None:
+    """Slurm's backfill gives MaxTime. A limit that is set may be over MaxWall, if Slurm knows one."""
+    (tmp_path / "slurm.conf").write_text(f"ClusterName=x\n{conf}")
+    site = siteconf.read(tmp_path / "slurm.conf")
+    text = render(config(), domain_pools(config(), expand), site)[FILTER]
+    code = f"""{HARNESS}{text}
+    local job = {to_lua(UNSET | {"array_inx": "1-6"})}
+    slurm_elastic_submit(job, {to_lua(SITE_LIMIT)}, 1000)
+    print(job.partition .. " " .. string.format("%.0f", job.time_limit))"""
+    assert lua(code).split() == [expected[0], str(expected[1])]
+
+
 def test_the_user_of_an_array_that_stays_reads_which_time_would_let_it_burst(
     lua: Callable[[str], str],
 ) -> None:
@@ -112,7 +142,7 @@ def test_a_job_without_a_limit_reads_when_a_cloud_ends_it(lua: Callable[[str], s
     found, message = submitted(lua, {}, ENDLESS, config())
     assert found == ALL
     assert message == (
-        "slurm-elastic: without --time this job ends after 00:10:00 in partition onprem, 00:10:00"
+        "slurm-elastic: without --time this job may end after 00:10:00 in partition onprem, 00:10:00"
         " in partition public (in static: no limit)"
     )
 
@@ -138,7 +168,7 @@ def test_who_gets_the_limit_of_the_site_reads_nothing(
 def test_who_names_a_cloud_without_a_limit_reads_it_too(lua: Callable[[str], str]) -> None:
     _, message = submitted(lua, {"partition": "onprem"}, ENDLESS, config())
     assert message == (
-        "slurm-elastic: without --time this job ends after 00:10:00 in partition onprem"
+        "slurm-elastic: without --time this job may end after 00:10:00 in partition onprem"
     )
 
 

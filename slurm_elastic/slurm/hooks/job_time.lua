@@ -44,24 +44,35 @@ local function array_advice(lead, others, most)
     .. fitting .. " it runs there, too"
 end
 
--- The partitions of `names` that give an array without a limit the same one as the first does. Slurm
--- writes the limit of the first task that starts into the record of all tasks that wait
--- (node_scheduler.c, select_nodes, before job_array_post_sched): with UNLIMITED of the site's nodes no
--- further task would start in a cloud, and with a cloud's ten minutes the site's nodes end a task.
+-- Whether a task that starts in the partition first would hand another limit than `length` on. The
+-- backfill scheduler gives a job without a limit MaxTime instead of DefaultTime (backfill.c).
+local function hands_on(part, length)
+  return own_limit(part) == length and (minutes(part.max_time) or math.huge) == length
+end
+
+-- The partitions of `names` that give an array without a limit the same one as the first does, and that
+-- limit if the filter has to set it. Slurm writes the limit of the first task that starts into the
+-- record of all tasks that wait (node_scheduler.c, select_nodes, before job_array_post_sched): with
+-- UNLIMITED of the site's nodes no further task would start in a cloud, and with a cloud's ten minutes
+-- the site's nodes end a task.
 local function of_array(names, part_list)
-  local lead, most = part_list[names[1]], math.huge
-  local kept, others = { names[1] }, {}
+  local lead, most, length = part_list[names[1]], math.huge, own_limit(part_list[names[1]])
+  local kept, others, must_set = { names[1] }, {}, false
   for i = 2, #names do
     local part = part_list[names[i]]
-    if own_limit(part) == own_limit(lead) then
+    -- A limit that is set may be over MaxWall of an association or a QOS: Slurm would have lowered it.
+    local settable = length < math.huge and not SITE.held_accounts
+    if own_limit(part) == length and (settable or hands_on(part, length)) then
       kept[#kept + 1] = names[i]
+      must_set = must_set or not hands_on(part, length)
     else
       others[#others + 1] = names[i]
       most = math.min(most, minutes(part.max_time) or math.huge)
     end
   end
   most = math.min(most, minutes(lead.max_time) or math.huge)
-  return kept, #others > 0 and array_advice(names[1], others, most) or nil
+  local advice = #others > 0 and array_advice(names[1], others, most) or nil
+  return kept, advice, must_set and length or nil
 end
 
 -- What a job without a limit reads that a cloud ends sooner than the first partition of its list.
@@ -73,7 +84,7 @@ local function shorter_text(names, part_list)
       shorter[#shorter + 1] = time_text(here) .. " in partition " .. names[i]
     end
   end
-  return #shorter > 0 and "without --time this job ends after " .. table.concat(shorter, ", ")
+  return #shorter > 0 and "without --time this job may end after " .. table.concat(shorter, ", ")
     .. " (in " .. names[1] .. ": " .. time_text(longest) .. ")" or nil
 end
 
@@ -100,13 +111,14 @@ local function named_text(job, part_list)
     local part = in_list(job.partition, data.name) and part_list[data.name]
     local here = part and (lead and minutes(lead.default_time) or own_limit(part))
     if here and here < (default and own_limit(default) or math.huge) then
-      return "without --time this job ends after " .. time_text(here) .. " in partition " .. data.name
+      return "without --time this job may end after " .. time_text(here) .. " in partition " .. data.name
     end
   end
   return nil
 end
 
--- The partitions of `names` that a job may have together, and what its user reads about its limit.
+-- The partitions of `names` that a job may have together, what its user reads about its limit, and the
+-- limit (minutes) to set; nil to set none.
 local function of_one_limit(job, need, names, part_list)
   local lead = part_list[names[1]]
   if need.time then

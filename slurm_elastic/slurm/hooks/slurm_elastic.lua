@@ -434,7 +434,8 @@ local function joined(names)
   return list
 end
 
--- The partition list for the job, or nil: leave it alone. Then what its user reads about its limit.
+-- The partition list for the job, or nil: leave it alone. Then what its user reads about its limit,
+-- and the limit to set.
 local function partition_list(job, part_list)
   if chosen(job) then
     return nil
@@ -451,11 +452,11 @@ local function partition_list(job, part_list)
   if not hopeless(default, need) then
     table.insert(names, 1, first)
   end
-  local kept, message = of_one_limit(job, need, names, part_list)
+  local kept, message, length = of_one_limit(job, need, names, part_list)
   if kept[1] == first and #kept == 1 then
     return nil, message
   end
-  return joined(kept), message
+  return joined(kept), message, length
 end
 
 -- Here comes job_never.lua.
@@ -521,9 +522,12 @@ function slurm_elastic_submit(job_desc, part_list, submit_uid, asked)
     return slurm and slurm.ERROR or -1
   end
   try(function()
-    local list, message = partition_list(as_asked(job_desc, part_list, asked), part_list)
+    local list, message, length = partition_list(as_asked(job_desc, part_list, asked), part_list)
     if list then
       job_desc.partition = list
+      if length then
+        job_desc.time_limit = length
+      end
       slurm.log_debug("%s", user .. " partition=" .. list)
     end
     tell(message or not list and named_text(job_desc, part_list) or nil)

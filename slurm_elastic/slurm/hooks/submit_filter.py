@@ -52,6 +52,7 @@ def render(config: Config, pools: Sequence[Pool], site: SiteConf | None = None) 
     """
     data: dict[str, LuaValue] = {"partitions": _partitions(config, pools, client_patience(site))}
     data["open_accounts"] = site is not None and not accounts_enforced(site)
+    data["held_accounts"] = site is not None and accounts_enforced(site)
     data["requeue"] = _integer(site, "JobRequeue", 1) != 0
     data["saving"] = _saving(config)
     data["longest_list"] = LONGEST_LIST
