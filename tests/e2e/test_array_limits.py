@@ -7,6 +7,7 @@ The cloud nodes never boot: what counts is where Slurm starts a task, and with w
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -31,11 +32,8 @@ SITES: Mapping[str, str] = {
 """What the site's default partition says of time. The clouds say 10 minutes, 60 at most; of the
 last site they say nothing."""
 LIMITED = Who(max_time=3600.0, default_time=600.0)
-BY_BACKFILL = frozenset(
-    {("static", "365-00:00:00"), ("near", "1:00:00"), ("far", "1:00:00"),
-     ("near", "365-00:00:00"), ("far", "365-00:00:00")}
-)  # fmt: skip
-"""What Slurm's backfill scheduler gives a job without a limit: MaxTime, and a year for none."""
+SHORT = {"00:10:00": "10:00", "01:00:00": "1:00:00"}
+"""How squeue prints what scontrol prints."""
 Limits = frozenset[tuple[str, str]]
 
 
@@ -100,13 +98,36 @@ def limits_of_single_jobs(site: SubmissionSite, *args: str) -> Limits:
     wait_for("all single jobs to have nodes", lambda: len(rows(site, jobs)) == 3 * NODES)
     found = frozenset(rows(site, jobs))
     cleared(site)
-    return found if args else found | BY_BACKFILL
+    return found
+
+
+def shown(site: SubmissionSite, partition: str) -> str:
+    return site.run("scontrol", "show", "partition", partition).out
+
+
+def has_default(site: SubmissionSite) -> bool:
+    return "DefaultTime=NONE" not in shown(site, "static")
+
+
+def either_scheduler(site: SubmissionSite) -> Limits:
+    """What a single job without a limit may get here: of the main scheduler the partition's
+    DefaultTime, or else its MaxTime, and of the backfill scheduler MaxTime, or a year for none.
+    """
+    limits: set[tuple[str, str]] = set()
+    for name in ("static", "near", "far"):
+        fields = dict(re.findall(r"(DefaultTime|MaxTime)=(\S+)", shown(site, name)))
+        longest = fields["MaxTime"]
+        default = longest if fields["DefaultTime"] == "NONE" else fields["DefaultTime"]
+        limits |= {(name, SHORT.get(default, default))}
+        limits |= {
+            (name, "365-00:00:00" if longest == "UNLIMITED" else SHORT.get(longest, longest))
+        }
+    return frozenset(limits)
 
 
 def has_no_limit(site: SubmissionSite) -> bool:
     """Whether jobs without a limit have none on the site's own nodes: arrays then stay there."""
-    shown = site.run("scontrol", "show", "partition", "static").out
-    return "DefaultTime=NONE" in shown and "MaxTime=UNLIMITED" in shown
+    return not has_default(site) and "MaxTime=UNLIMITED" in shown(site, "static")
 
 
 def check(site: SubmissionSite, array: str, alone: Limits, free: list[str]) -> None:
@@ -128,6 +149,8 @@ def test_tasks_of_an_array_have_the_limit_of_a_single_job(
     busy: bool,
 ) -> None:  # fmt: skip
     alone = limits_of_single_jobs(site, *limit)
+    if not limit and not has_default(site):
+        alone |= either_scheduler(site)
     if busy:
         filler = submitted(site, "-p", "static", "--array=1-2", "-t", "20")
         wait_for("the filler to have the site's nodes", lambda: len(rows(site, filler)) == NODES)

@@ -56,9 +56,8 @@ def runs(newer: NewerSlurm) -> Iterator[Mapping[str, Run]]:
         }  # fmt: skip
         for name, words in own.items():
             begun[f"{name}-{client}"] = newer.start(f"{name}-{client}", words, **environment)
-    # Its answers are the same by either client.
-    live = [*tests, "tests/e2e/test_slurm_words_live.py"]
-    begun["words"] = newer.start("words", live, SLURM_ELASTIC_TEST_CLIENT=Client.CLI)
+    arrays = [*tests, "tests/e2e/test_array_limits.py"]
+    begun["arrays"] = newer.start("arrays", arrays)
     yield begun
     for run in begun.values():
         run.end()
@@ -78,10 +77,10 @@ def test_jobs_from_sbatch_to_their_machines_end(runs: Mapping[str, Run], client:
     assert "9 passed" in said
 
 
-def test_the_words_of_its_slurmctld(runs: Mapping[str, Run]) -> None:
-    said = runs["words"].said(ENOUGH)
+def test_the_time_limits_of_arrays(runs: Mapping[str, Run]) -> None:
+    said = runs["arrays"].said(ENOUGH)
     assert "skipped" not in said
-    assert "16 passed" in said
+    assert "48 passed" in said
 
 
 @pytest.mark.parametrize("client", CLIENTS)
