@@ -37,7 +37,7 @@ class SupersededError(OSError):
 
 class Epoch(Struct, frozen=True, kw_only=True):
     """The span in which ``host`` acts, since ``at`` (Unix time). The host is "" if the file cannot
-    be read, as an NFS server with ``async`` or a full disk leaves one.
+    be read, as an NFS server (async) or a full disk may leave it.
     """
 
     number: int

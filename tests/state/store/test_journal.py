@@ -754,7 +754,7 @@ def test_rows_that_are_known_by_their_line_have_the_same_ids_in_a_view_that_is_m
 
 
 def test_a_line_with_thousands_of_brackets_is_no_line() -> None:
-    rest = b',"n":1,"facts":' + b"[" * 20_000 + b"]" * 20_000 + b"}"
+    rest = b',"n":1,"more":' + b"[" * 20_000 + b"]" * 20_000 + b"}"
     raw = b'{"crc":"%08x"%s\n' % (zlib.crc32(rest), rest)
     assert is_whole(raw)
     assert read_line(raw) is None
