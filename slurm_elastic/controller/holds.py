@@ -12,7 +12,7 @@ from slurm_elastic.base.faults import reach
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.context import Site
 from slurm_elastic.model.cluster import Pool
-from slurm_elastic.model.exclusion import CAPACITY, POLICY, Exclusion
+from slurm_elastic.model.exclusion import BY_GROWTH, CAPACITY, POLICY, Exclusion
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.growth.scaling import holds_back
 from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
@@ -22,7 +22,7 @@ from slurm_elastic.slurm.client import node_updates
 log = logging.getLogger(__name__)
 
 
-BY_POLICY = "the growth policy starts it when it is needed"
+BY_POLICY = BY_GROWTH
 MAX_REASON = 200
 CORRELATION = "holds"
 

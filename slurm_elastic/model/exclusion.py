@@ -10,6 +10,8 @@ CAPACITY, POLICY, OPERATOR = "capacity", "policy", "by-operator"
 """Why a node is held: no offer is left for it; the site's policies start none now; an operator
 wants nothing new there.
 """
+BY_GROWTH = "the growth policy starts it when it is needed"
+"""The cause of the holds by which a growth policy keeps its idle nodes from Slurm."""
 HOLDS = frozenset({CAPACITY, POLICY, OPERATOR})
 """The kinds that keep nodes from Slurm."""
 TIMED = frozenset({COOL_DOWN, BREAKER, CAPACITY})

@@ -12,7 +12,7 @@ from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.base.units import brief
 from slurm_elastic.config import Config
 from slurm_elastic.model.directive import Directive, clock, scope_of_pool, stop_reason
-from slurm_elastic.model.exclusion import POLICY, Exclusion
+from slurm_elastic.model.exclusion import BY_GROWTH, Exclusion
 from slurm_elastic.model.finding import CONSOLE, Finding, Level
 from slurm_elastic.policies.clock_guard import set_back
 from slurm_elastic.policies.launch.exclusions import DENIED, sickly, until_told
@@ -180,7 +180,7 @@ def _held(config: Config, ledger: Ledger, orders: Mapping[str, str]) -> Iterator
     """Pools that start no machine now."""
     pools = {pool.name: pool for pool in plan.pools_of(config)}
     # A growth policy holds the nodes of its pools whenever it does not need them.
-    held = [h for h in ledger.exclusions.holds() if h.pool in pools and h.kind != POLICY]
+    held = [h for h in ledger.exclusions.holds() if h.pool in pools and h.cause != BY_GROWTH]
     groups = Counter(
         (hold.pool, hold.cause, causes.of_hold(hold, pools[hold.pool].cloud, orders))
         for hold in held
