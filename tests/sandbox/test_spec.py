@@ -144,7 +144,7 @@ def test_without_the_sandboxs_package_one_sentence_names_it(command, tmp_path, m
     assert main([*command, "--dir", str(tmp_path / "site")]) == 2
     told = capsys.readouterr().err
     assert told.count("\n") == 1
-    assert "install slurm-elastic-sandbox (with pip: slurm-elastic[sandbox])" in told
+    assert "install slurm-elastic-sandbox (with pip, in a clone: pip install '.[sandbox]')" in told
     assert not (tmp_path / "site").exists()
 
 

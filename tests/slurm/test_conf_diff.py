@@ -20,6 +20,7 @@ VERSION = (22, 5)
 @pytest.fixture
 def root() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="d-") as name:
+        Path(name).chmod(0o755)  # root works there as SlurmUser
         yield Path(name)
 
 

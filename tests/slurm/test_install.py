@@ -259,9 +259,10 @@ def test_a_sites_own_lua_is_kept_and_told_what_to_call(root: Path) -> None:
     assert lua.read_bytes() == before
     text = "\n".join(done.lines)
     assert f'pcall(dofile, "{host.conf.parent}/slurm_elastic.lua")' in text
-    assert "slurm_elastic_submit(job_desc, part_list, submit_uid)" in text
+    assert "slurm_elastic_wrap(slurm_job_submit)" in text
 
-    lua.write_bytes(b'dofile("slurm_elastic.lua")\nslurm_elastic_submit()\n' + before)
+    last = "if slurm_elastic_wrap then slurm_job_submit = slurm_elastic_wrap(slurm_job_submit) end"
+    lua.write_bytes(before + b'\ndofile("slurm_elastic.lua")\n' + last.encode() + b"\n")
     assert "dofile" not in "\n".join(host.install().lines)
     with pytest.raises(ConfigError, match=r"still loads slurm_elastic.lua; take its two lines out"):
         host.uninstall()
