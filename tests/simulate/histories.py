@@ -17,6 +17,7 @@ job = st.builds(
     partition=st.just(1),
     memory=st.just(0),
     gpus=st.just(0),
+    nodes=st.just(1),
     account=st.just(-1),
 )
 histories = st.lists(job, min_size=1, max_size=30).map(Jobs)

@@ -119,6 +119,7 @@ histories = st.lists(
         partition=st.just(1),
         memory=st.just(0),
         gpus=st.just(0),
+        nodes=st.just(1),
         account=st.sampled_from((-1, PHYSICS, CHEMISTRY)),
     ),
     min_size=1,
