@@ -292,7 +292,7 @@ class Failover:
         """Whether it has; one that reaches its step only now stands still there once more."""
         self.pair.strike(head, [name], signal.SIGCONT)
         said = self.pair.log(head, name)[here[name] :]
-        told = "acts no more" in said or "standing by" in said
+        told = "no longer acts" in said or "standing by" in said
         return told or not self.pair.lives(head, name)
 
     def _at_last(self) -> Counter[str]:

@@ -82,7 +82,7 @@ def test_a_head_that_stood_still_does_nothing_when_it_wakes(pair: Pair) -> None:
     written = _lines_of(pair, 0)
     pair.strike(first, SERVICES, signal.SIGCONT)
     for name in SERVICES:
-        site.wait_for(lambda name=name: "acts no more" in pair.log(first, name), 30.0, name)
+        site.wait_for(lambda name=name: "no longer acts" in pair.log(first, name), 30.0, name)
     site.wait_for(lambda: "standing by" in pair.log(first)[here:], 30.0, "it stands by")
     last = Epochs(pair.shared).newest()
     assert last is not None
@@ -154,7 +154,7 @@ def slips(pair: Pair, head: str, words: str) -> Path:
 
 
 def wakes(pair: Pair, head: str, asked: Callable[[Any], int]) -> None:
-    """Let the daemon send what it stood still before, and find out that it acts no more."""
+    """Let the daemon send what it stood still before, and find out that it no longer acts."""
     site, here = pair.sandbox, len(pair.log(head))
     before = asked(site)
     pair.strike(head, [ELASTICD], signal.SIGCONT)

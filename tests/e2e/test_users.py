@@ -72,7 +72,7 @@ def test_users_are_answered_again_by_a_daemon_that_was_killed_and_started(site: 
     site.daemon_kill()
     done = as_user(site, "status")
     assert done.returncode == 1
-    assert "slurm-elasticd does not answer" in done.stderr
+    assert "no news now: slurm-elasticd" in done.stderr
     assert len(done.stderr.splitlines()) == 1
     site.daemon_start()
     assert as_user(site, "status").returncode == 0
