@@ -31,15 +31,26 @@ def appended_files(tasks: Iterable[int], outputs: Collection[str]) -> list[str]:
     """The regular files that a task has open only to append to them, without the job's outputs,
     which DMTCP leaves to its caller.
     """
-    found: set[str] = set()
-    for pid in tasks:
-        for number, path in descriptors_of(pid):
-            is_file = path.startswith("/") and not path.endswith(" (deleted)")
-            if is_file and path not in outputs and _appends(flags_of(pid, number)):
-                with contextlib.suppress(OSError):
-                    if stat.S_ISREG(os.stat(f"/proc/{pid}/fd/{number}").st_mode):
-                        found.add(path)
-    return sorted(found)
+    opened = ((pid, number, path) for pid in tasks for number, path in descriptors_of(pid))
+    return sorted(
+        {
+            path
+            for pid, number, path in opened
+            if path.startswith("/")
+            and not path.endswith(" (deleted)")
+            and path not in outputs
+            and _appends(flags_of(pid, number))
+            and _is_regular(pid, number)
+        }
+    )
+
+
+def _is_regular(pid: int, number: int) -> bool:
+    """Whether the descriptor is of a regular file; False if it is gone."""
+    try:
+        return stat.S_ISREG(os.stat(f"/proc/{pid}/fd/{number}").st_mode)
+    except OSError:
+        return False
 
 
 def _appends(flags: int) -> bool:

@@ -198,19 +198,25 @@ def never_suspended(config: Config, facts: Facts) -> Iterator[KeptView]:
 
 def suspend_keys(config: Config, facts: Facts) -> dict[str, str]:
     """By node of ours that slurm.conf keeps from being powered down, the option that does so."""
-    excluded = facts.suspend_exclusions
     keys: dict[str, str] = {}
     for pool in domain_pools(config, expand):
         partition = config.cloud(pool.cloud).partition_name
         for name in pool.nodes:
-            node = (facts.nodes or {}).get(name)
-            if name in excluded.nodes:
-                keys[name] = "SuspendExcNodes"
-            elif partition in excluded.partitions:
-                keys[name] = "SuspendExcParts"
-            elif node is not None and node.states & set(excluded.states):
-                keys[name] = "SuspendExcStates"
+            if key := _suspend_key(facts, name, partition):
+                keys[name] = key
     return keys
+
+
+def _suspend_key(facts: Facts, name: str, partition: str) -> str:
+    """The option that keeps this node from being powered down; "" if none does."""
+    excluded, node = facts.suspend_exclusions, (facts.nodes or {}).get(name)
+    if name in excluded.nodes:
+        return "SuspendExcNodes"
+    if partition in excluded.partitions:
+        return "SuspendExcParts"
+    if node is not None and node.states & set(excluded.states):
+        return "SuspendExcStates"
+    return ""
 
 
 def _is_up(node: SlurmNode) -> bool:
