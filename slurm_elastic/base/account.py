@@ -138,8 +138,8 @@ def _acting(rights: _Rights, *, is_required: bool) -> Iterator[None]:
 def _begin(rights: _Rights, *, is_required: bool) -> bool:
     """Take on the rights; return whether ``_end`` must follow.
 
-    seteuid(2) of glibc changes all threads of the process. So threads that are in the body at the
-    same time are counted, and the last thread to leave gives the rights back.
+    seteuid(2) of glibc changes all threads of the process. We therefore count the threads in the
+    body, and the last thread to leave gives the rights back.
     """
     global _count, _before
     with _switching:

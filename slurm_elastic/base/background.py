@@ -1,4 +1,4 @@
-"""Work that is handed to another thread, where nobody waits for its result."""
+"""Submit work to another thread and log its exception, as no caller reads the result."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ log = logging.getLogger(__name__)
 def submit(
     executor: Executor, name: str, work: Callable[P, T], *args: P.args, **named: P.kwargs
 ) -> Future[T]:
-    """Have ``work`` done by ``executor``. Its exception is logged under ``name``: a Future keeps it
-    to itself until somebody asks, and nobody asks most of ours.
+    """Have ``executor`` do ``work``. An exception is logged under ``name``, because a Future
+    reports it only to a caller that reads the result, and most callers do not.
     """
     future = executor.submit(work, *args, **named)
     future.add_done_callback(lambda done: _log_failure(name, done))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 _MOST_DOUBLINGS = 64
-"""More doublings change no pause that anybody waits for, and 2.0**1024 raises OverflowError."""
+"""2.0**1024 raises OverflowError, and 64 doublings exceed every ``longest_s``."""
 
 
 class Backoff(Struct, frozen=True):
@@ -25,5 +25,5 @@ class Backoff(Struct, frozen=True):
         return min(self.first_s * 2.0**doublings, self.longest_s)
 
     def longer(self, pause_s: float) -> float:
-        """The pause (s) after one of ``pause_s`` that did not help; 0 for the first pause."""
+        """The pause (s) that follows one of ``pause_s`` seconds; pass 0 before the first pause."""
         return min(max(2.0 * pause_s, self.first_s), self.longest_s)

@@ -39,7 +39,7 @@ def note_costs(site: Site, runs: Iterable[Run], jobs: Iterable[SlurmJob]) -> Non
 def costs_of(site: Site, jobs: Collection[int]) -> dict[int, tuple[int, set[str]]]:
     """By job, micro-dollars of all its runs and the markets of their machines."""
     now = site.now()
-    # By job, as the ledger may keep millions of runs and nobody else may use it while it is read.
+    # Read the runs by job. The ledger may keep millions of runs, and its lock is held meanwhile.
     begins = (run.begin for job in jobs for run in site.ledger.usage.runs_of(job))
     begin = min(begins, default=now)
     books = of_jobs(read_books(site.config, site.ledger, begin, None, now), jobs)

@@ -59,7 +59,7 @@ class Departures:
                 self._go_on(one, one.word)
 
     def _forget(self, kept: Set[int]) -> None:
-        """What was told of departures that the ledger no longer has."""
+        """Forget the departures that the ledger no longer has."""
         self._told = {told for told in self._told if told[0] in kept}
         self._noticed = {key: at for key, at in self._noticed.items() if key[0] in kept}
 

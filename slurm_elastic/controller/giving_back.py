@@ -81,8 +81,9 @@ def power_down_and_requeue(
     """Power nodes down by force, with the reason of all or of each; the jobs that wait for them are
     requeued and start elsewhere, at once where ``hurry``.
 
-    Not a node that an admin has drained, as power_down would undo that: it runs into its
-    ResumeTimeout. Nor one that is not powering up by now. Returns those that were.
+    A node that an admin has drained is left out because power_down would undo the drain; it runs
+    into its ResumeTimeout. A node that is not powering up is left out, too. Returns the nodes that
+    were powered down.
     """
     ours = [n for n in nodes if n in view and may_force(view[n])]
     if not ours:

@@ -39,14 +39,14 @@ def fail_nodes(site: Site, some: Sequence[actions.OnNode], *, told: bool = False
         # and else it goes down for the admin's reason, which we never clear.
         if phase(node) is Phase.UP and (is_busy(node) or not admins):
             why = node.reason if admins else f"{OUR_MARK}lost: the machine is gone"
-            # The order to kill its jobs, which a node gets that goes DOWN, must reach no machine
-            # that has the address by now; one that may run still has to hear it.
+            # slurmctld tells a node that goes DOWN to kill its jobs. Another machine that has the
+            # address now must not get that order. The node's own machine, if it runs, must get it.
             nowhere = told or is_anothers_address(node, machines, view.values())
             lost.setdefault((why, NOWHERE if nowhere else None), []).append(name)
     nodes = {name for names in lost.values() for name in names}
     if not nodes:
         return
-    # Before they are set DOWN: a job that is requeued has no nodes any more.
+    # Read the jobs before the nodes go DOWN: a requeued job no longer lists its nodes.
     jobs = [j for j in site.slurm.jobs() if not nodes.isdisjoint(j.nodes)]
     for (why, address), names in lost.items():
         node_updates.set_down(site.slurm, names, why, address=address)

@@ -99,7 +99,7 @@ class PoolNodes:
             taken=tuple(self.taken) if flags else (),
             promised=0 if flags else len(self.taken),
             booting=len(self.booting),
-            # A node that is still completing has no job any more, but it is no rest either.
+            # A completing node has no job, but it is not idle either.
             running=max(here, int(bool(self.taken))),
             free=tuple(sorted(self.free(running))) if asks else (),
         )

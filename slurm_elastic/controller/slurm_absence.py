@@ -54,5 +54,5 @@ class SlurmAbsence:
 
     @property
     def is_over(self) -> bool:
-        """Whether a machine that has not registered by now is to blame for it."""
+        """Whether slurmctld has answered long enough to blame a machine that has not registered."""
         return self._silent_since is None and self._clock() >= self._blamed_from

@@ -3,8 +3,8 @@ DMTCP 4.2.0).
 
 They all run as the user, and so does what they restore; only the directories need root. Each run
 has a coordinator of its own, on a port that others cannot reach (port_guard). DMTCP saves into a
-directory that the user owns; root then copies a bounded number of plain files from there. So nobody
-but root ever has one of root's files open for writing.
+directory that the user owns; root then copies a bounded number of plain files from there. Only root
+ever has root's files open for writing.
 
 DMTCP lets the tasks run on once their images are written. So a save that stops the job has DMTCP
 end them with their images (--kcheckpoint): otherwise what they write until root has copied the

@@ -18,10 +18,10 @@ class Actor(Enum):
 
 
 class Fate(Enum):
-    """What becomes of a pending job if nobody does anything."""
+    """How a pending job continues if no person acts."""
 
     STARTS = "starts by itself"
-    HELD = "held until somebody releases it"
+    HELD = "held until a person releases it"
     NEVER = "can never start"
 
 

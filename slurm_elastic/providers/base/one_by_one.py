@@ -118,8 +118,9 @@ class OneByOne:
         """The answer of ``instances``: what we ended is on its way out, whatever the list says.
 
         ``failed``: ids of machines that the cloud had accepted and could not start. No job can use
-        them, and they cost as long as they are there, so ``end`` ends them: they are told once as
-        TERMINATED. One whose end is refused is told as STOPPING, and ended with the next list.
+        them, and they cost as long as they exist, so ``end`` ends them. An ended machine is
+        reported once as TERMINATED. If the cloud refuses the end, the machine is reported as
+        STOPPING and ended with the next list.
         """
         over = self._end_failed(listed, failed, end) if failed and end else frozenset()
 

@@ -47,8 +47,8 @@ class Ours:
             return set(self._seen_at)
 
     def remember(self, ids: Iterable[str]) -> None:
-        """A list or a launch has just told these. Those that none has told for long are forgotten;
-        whoever asks for one has all listed again.
+        """Note the ids of a list or a launch. An id that no list has shown for KEPT_S is forgotten,
+        and a question about it makes a new list.
         """
         now = self._clock()
         with self._lock:

@@ -204,7 +204,7 @@ def _waits_for_growth(config: Config, cloud: CloudSettings, nodes: Mapping[str, 
 
 
 def plain_job(config: Config, client: Probing) -> Iterator[Finding]:
-    """What a job that names no partition gets, of somebody who may use the first cloud."""
+    """Which partitions a plain job of a user gets who may use the first cloud."""
     blocked = blocked_clouds(config)
     cloud = next((cloud for cloud in config.clouds if cloud.name not in blocked), None)
     planned = plain_jobs.planned_of(config)
