@@ -55,6 +55,6 @@ def test_its_tests_are_those_of_the_suite() -> None:
     assert plugins == [contract.__name__.rpartition(".")[0]]
     found = run("import pytest\n" + shown("docs/own-cloud.md", "class TestLaunches").text)
     suites = [value for name, value in found.items() if name.startswith("Test")]
-    assert len(suites) == 6
+    assert len(suites) == 7
     for suite in suites:
         assert any(name.startswith("test_") for name in dir(suite)), suite
