@@ -115,7 +115,7 @@ def run(
     )
 
 
-def submit(
+def submit_job(
     settings: SlurmSettings,
     site: SiteConf,
     fragment: str,

@@ -36,7 +36,7 @@ def examine(config: Config, planned: ConfPlan, account: str, user: str) -> Itera
         return
 
     def tried(texts: Scripts) -> Submission:
-        return dryrun.submit(
+        return dryrun.submit_job(
             config.slurm, planned.site, planned.fragment, isolation, texts, gres=planned.gres,
             options=[f"--account={account}"] if account else [],
             user=(user or NOBODY) if os.geteuid() == 0 else None,
