@@ -6,12 +6,11 @@ import contextlib
 import grp
 import os
 import pwd
-import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from slurm_elastic.base import trust, writing
+from slurm_elastic.base import thread_rights, trust, writing
 from slurm_elastic.base.errors import SlurmElasticError
 
 
@@ -53,8 +52,8 @@ def same(one: str, other: str) -> bool:
 
 @contextlib.contextmanager
 def acting_as(user: str) -> Iterator[None]:
-    """Have the rights of that account meanwhile, in all threads, where we are root and can take
-    them on: what it may not open is not opened.
+    """Run the body with the rights of that account, where we are root and can take them on: what it
+    may not open is not opened. Only this thread has them, and the threads that it starts meanwhile.
     """
     try:
         rights = _rights(account(user))
@@ -71,7 +70,7 @@ def acting_in(directories: Sequence[Path], user: str) -> Iterator[None]:
 
     The owner of a directory can put a link to a file of root's under any name in it, and root
     would write through the link. Root keeps its own rights only if all directories are root's
-    alone. SlurmElasticError if root cannot give up its rights.
+    alone. Other threads keep theirs. SlurmElasticError if root cannot give up its rights.
     """
     if os.geteuid() != 0 or all(map(is_roots, directories)):
         yield
@@ -112,67 +111,38 @@ def _rights_in(directory: Path, user: str) -> _Rights:
     return _Rights(uid, gid, [gid])
 
 
-class _Roots(NamedTuple):
-    """The rights that root had before, to be taken back."""
-
-    gid: int
-    groups: Sequence[int]
-
-
-_switching = threading.Lock()
-_count = 0
-_before = _Roots(0, ())
-
-
 @contextlib.contextmanager
 def _acting(rights: _Rights, *, is_required: bool) -> Iterator[None]:
-    if not _begin(rights, is_required=is_required):
+    if os.geteuid() != 0 or rights.uid == 0:
+        yield
+        return
+    before = _Rights(0, os.getegid(), os.getgroups())
+    try:
+        _take_on(rights)
+    except OSError as error:
+        with contextlib.suppress(OSError):  # what the kernel did not change it may not take back
+            _take_back(before)
+        if is_required:
+            raise SlurmElasticError(
+                f"root cannot take on the rights of uid {rights.uid}, SlurmUser: {error}"
+            ) from error
         yield
         return
     try:
         yield
     finally:
-        _end()
+        _take_back(before)
 
 
-def _begin(rights: _Rights, *, is_required: bool) -> bool:
-    """Take on the rights; return whether ``_end`` must follow.
-
-    seteuid(2) of glibc changes all threads of the process. We therefore count the threads in the
-    body, and the last thread to leave gives the rights back.
-    """
-    global _count, _before
-    with _switching:
-        if not _count:
-            if os.geteuid() != 0 or rights.uid == 0:
-                return False
-            _before = _Roots(os.getegid(), os.getgroups())
-            try:
-                # The user's number last: it takes the right to change the others.
-                os.setgroups(rights.groups)
-                os.setegid(rights.gid)
-                os.seteuid(rights.uid)
-            except OSError as error:
-                _take_back()
-                if is_required:
-                    raise SlurmElasticError(
-                        f"root cannot take on the rights of uid {rights.uid}, SlurmUser: {error}"
-                    ) from error
-                return False
-        _count += 1
-    return True
+def _take_on(rights: _Rights) -> None:
+    # The user's number last: it takes the right to change the others.
+    thread_rights.set_groups(rights.groups)
+    thread_rights.set_effective_gid(rights.gid)
+    thread_rights.set_effective_uid(rights.uid)
 
 
-def _end() -> None:
-    global _count
-    with _switching:
-        _count -= 1
-        if not _count:
-            _take_back()
-
-
-def _take_back() -> None:
-    os.seteuid(0)
-    os.setegid(_before.gid)
-    with contextlib.suppress(OSError):
-        os.setgroups(_before.groups)
+def _take_back(before: _Rights) -> None:
+    thread_rights.set_effective_uid(before.uid)
+    thread_rights.set_effective_gid(before.gid)
+    with contextlib.suppress(OSError):  # a container may forbid it, before as well as after
+        thread_rights.set_groups(before.groups)

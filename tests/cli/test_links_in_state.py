@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 
@@ -16,6 +18,7 @@ import msgspec
 import pytest
 from status_cases import busy_ledger
 
+from slurm_elastic.base import thread_rights
 from slurm_elastic.base.account import account, acting_as, acting_in
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.cli import ckptman, daemon
@@ -166,23 +169,38 @@ def test_a_service_that_root_starts_in_slurm_users_directory_writes_nothing_ther
     assert sorted(head.state.rglob("*")) == before
 
 
-def test_threads_that_act_as_slurm_user_at_once_give_the_rights_back_together(head: Head) -> None:
+def test_only_the_thread_that_acts_as_slurm_user_and_those_it_starts_have_its_rights(
+    head: Head,
+) -> None:
+    """Another thread may start a program for a third user meanwhile, which only root can."""
     uid = account(USER).pw_uid
-    together = threading.Barrier(2, timeout=10)
-    seen = []
+    with acting_in([head.state], USER), ThreadPoolExecutor(1) as started:
+        assert (os.geteuid(), started.submit(os.geteuid).result()) == (uid, uid)
+    assert (os.geteuid(), os.getegid()) == (0, 0)
 
-    def one() -> None:
+
+def test_a_program_of_a_third_user_starts_while_another_thread_acts_as_slurm_user(
+    head: Head,
+) -> None:
+    acting, done = threading.Event(), threading.Event()
+
+    def act() -> None:
         with acting_in([head.state], USER):
-            together.wait()
-            seen.append(os.geteuid())
-            together.wait()
+            acting.set()
+            done.wait(30)
 
-    threads = [threading.Thread(target=one) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
+    thread = threading.Thread(target=act)
+    thread.start()
+    try:
+        assert acting.wait(30)
+        printed = subprocess.run(
+            ["id", "-u"], user=65534, group=65534, extra_groups=[], cwd="/", capture_output=True,
+            text=True, check=True,
+        )  # fmt: skip
+        assert printed.stdout == "65534\n"
+    finally:
+        done.set()
         thread.join()
-    assert (seen, os.geteuid()) == ([uid, uid], 0)
 
 
 def test_root_that_cannot_take_on_slurm_users_rights_does_nothing(
@@ -193,7 +211,7 @@ def test_root_that_cannot_take_on_slurm_users_rights_does_nothing(
             raise PermissionError(1, "Operation not permitted")
 
     head.begin()
-    monkeypatch.setattr(os, "seteuid", refused)
+    monkeypatch.setattr(thread_rights, "set_effective_uid", refused)
     assert head.run("clear", "rack") == 1
     assert os.getegid() == 0
     assert "root cannot take on the rights of uid" in capsys.readouterr().err

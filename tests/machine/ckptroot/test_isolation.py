@@ -73,9 +73,14 @@ os.write(memory, b"x" * 4096)
 threading.Thread(target=lambda: time.sleep(1e6), daemon=True).start()
 signal.signal(signal.SIGALRM, lambda *_: None)
 signal.setitimer(signal.ITIMER_REAL, 1000)
+# CRIU restores a terminal under its old number. Low numbers are taken by whoever opens one meanwhile.
+*low, terminal = [os.openpty() for _ in range(24)]
+for pair in low:
+    os.close(pair[0])
+    os.close(pair[1])
 keep = [
     unix.accept(), socket.socketpair(), os.open("fifo", os.O_RDWR), os.eventfd(0), libc.timerfd_create(1, 0),
-    libc.signalfd(-1, ctypes.byref(ctypes.c_ulong(1 << 9)), 8), mmap.mmap(-1, 1 << 20), os.openpty(),
+    libc.signalfd(-1, ctypes.byref(ctypes.c_ulong(1 << 9)), 8), mmap.mmap(-1, 1 << 20), terminal,
     os.open(".", os.O_DIRECTORY), os.open(".", os.O_PATH), open("/proc/self/status"),
     subprocess.Popen(["/bin/sleep", "100000"]), subprocess.Popen(["/bin/sleep", "100000"], start_new_session=True),
 ]
