@@ -22,6 +22,8 @@ from order import FromBothEnds, longest_first, mark_engines, real, shuffled, slo
 from slurm_elastic.sandbox import botocore_data
 from slurm_elastic.sandbox.loopback_only import isolated_env
 
+# Last in the path: below /root, where SlurmUser cannot read, the package is the installed copy.
+sys.path.append(str(Path(__file__).parents[1]))
 # A contract's assertions explain themselves like those of a test module. Before anything imports it.
 pytest.register_assert_rewrite("slurm_elastic.testing", "tests.slurm.contract")
 pytest_plugins = ["needs", "realcloud.docker.fixtures", "realcloud.openstack.fixtures"]
