@@ -151,6 +151,9 @@ class Soak:
                 rows.append(noted(f"{name}, {kind}, job {jobs}", after / 1024, "MiB"))
                 grown = (after - before) / max(jobs - FIRST, 1)
                 rows.append(bounded(f"{name}, {kind}", grown, MOST_KB_A_JOB, "KiB a job"))
+            blocks = self._around(name, "blocks", None) - self._around(name, "blocks", first)
+            grown = blocks / max(jobs - FIRST, 1)
+            rows.append(noted(f"{name}, blocks of Python", grown, "a job"))
         return rows
 
     def _around(self, name: str, kind: str, at: float | None) -> float:

@@ -66,6 +66,7 @@ def memory_kb() -> dict[str, float]:
     fields = dict(line.split(":", 1) for line in lines[1:])
     own = sum(int(fields[name].split()[0]) for name in ("Private_Dirty", "Private_Clean", "Swap"))
     found = {"resident": float(fields["Rss"].split()[0]), "own": float(own)}
+    found["anonymous"] = float(fields["Anonymous"].split()[0])
     if tracemalloc.is_tracing():
         found["traced"] = tracemalloc.get_traced_memory()[0] / 1024
     return {**found, "blocks": float(sys.getallocatedblocks()), **c_heap_kb()}

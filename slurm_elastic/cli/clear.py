@@ -152,7 +152,7 @@ def clear(
 
 def _jobs(ledger: Ledger, subjects: Sequence[str] | None) -> list[int]:
     """The jobs meant that growth does not count; of one that it counts ConfigError."""
-    known = [row.job for row in ledger.growth_guard.jobs()]
+    known = [row.job for row in ledger.growth_guard.rows()]
     if subjects is None:
         return known
     named = [one for one in subjects if one.startswith(_JOB)]

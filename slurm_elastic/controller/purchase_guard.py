@@ -40,14 +40,14 @@ class PurchaseGuard:
     def look(self, view: Observation) -> frozenset[int]:
         """The jobs that growth policies do not count."""
         memory = self._site.ledger.growth_guard
-        purchases, rows = memory.purchases(), memory.jobs()
+        purchases, rows = memory.purchases(), memory.rows()
         if not (purchases or rows):
             return frozenset()
         waiting = {counted_id(job): job for job in view.jobs if "PENDING" in job.states}
         for purchase in purchases:
             self._watch(purchase, view, waiting, {row.job: row for row in rows})
         self._forget(view, waiting)
-        return frozenset(row.job for row in memory.jobs())
+        return frozenset(row.job for row in memory.jobs(self._site.now()))
 
     def bought(self, nodes: Sequence[str], queue: Sequence[PendingJob], view: Observation) -> None:
         """Watch these nodes, which were started for the jobs of ``queue``."""
@@ -86,7 +86,7 @@ class PurchaseGuard:
 
     def _report(self, purchase: Purchase, rows: Sequence[UnhelpedJob]) -> None:
         nodes = compress(purchase.unused)
-        text = f"{nodes} came up and no job used it; growth counts these jobs no longer"
+        text = f"{nodes} came up and no job used it; growth does not count these jobs for a time"
         jobs = tuple(f"job:{row.job}" for row in rows)
         self._site.record(CORRELATION, "unhelped", (*jobs, *sorted(purchase.unused)), text)
         log.warning("jobs=%s nodes=%s reason=%s", ",".join(jobs), nodes, text)
@@ -109,7 +109,7 @@ class PurchaseGuard:
         memory, limits = self._site.ledger.growth_guard, view.facts.max_times
         over = [
             row.job
-            for row in memory.jobs()
+            for row in memory.rows()
             if row.job not in waiting
             or not still_unhelped(row, self._whole(waiting[row.job], view), limits)
         ]
@@ -133,7 +133,8 @@ def _use(name: str, purchase: Purchase, view: Observation) -> NodeUse:
         return NodeUse.OFF
     if is_busy(node):
         return NodeUse.BUSY
-    since = max(node.last_busy, node.boot_time, purchase.at)
+    # Our clock alone: the machine's own may differ, and the head's may have been set since.
+    since = max(node.last_busy, purchase.came_up.get(name, view.at))
     return NodeUse.LONG_IDLE if view.at - since >= IDLE_PROOF_S else NodeUse.IDLE
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct, field
 
+from slurm_elastic.base.backoff import Backoff
 from slurm_elastic.model.cluster import Instance, Lease, Offer
 
 INTENT, DONE, FAILED = "intent", "done", "failed"
@@ -14,6 +15,9 @@ MACHINE_JOBS = 20
 """How many of its launch's jobs a machine's row repeats: a launch of thousands of machines may be
 for as many jobs, and each machine with all of them would make rows by the square.
 """
+
+
+_UNHELPED_PAUSE = Backoff(first_s=2 * 3600.0, longest_s=24 * 3600.0)
 
 
 class Launch(Struct, frozen=True, kw_only=True):
@@ -218,20 +222,21 @@ def generation_time(generation: str) -> float:
 class Purchase(Struct, frozen=True, kw_only=True):
     """Machines that a growth policy started ``at`` then, ``first_node`` and others, for ``jobs``:
     by number what each asked for. ``open`` nodes are not judged yet, ``came_up`` are those of them
-    that were seen idle, and ``unused`` ones were given back or stood idle for long.
+    that were seen idle, with the first time, and ``unused`` ones were given back or stood idle for
+    long.
     """
 
     first_node: str
     at: float
     open: frozenset[str]
-    came_up: frozenset[str] = frozenset()
+    came_up: Mapping[str, float] = {}
     unused: frozenset[str] = frozenset()
     jobs: Mapping[int, str] = {}
 
 
 class UnhelpedJob(Struct, frozen=True, kw_only=True):
-    """A job that growth policies no longer count, since ``since``: for what it ``asks``, ``nodes``
-    were started in vain. ``reason`` is Slurm's at that time; ``strikes`` in a row.
+    """A job that growth policies do not count from ``since`` on, for a pause: for what it ``asks``,
+    ``nodes`` were started in vain. ``reason`` is Slurm's at that time; ``strikes`` in a row.
     """
 
     job: int
@@ -240,3 +245,8 @@ class UnhelpedJob(Struct, frozen=True, kw_only=True):
     nodes: tuple[str, ...] = ()
     reason: str = ""
     strikes: int = 1
+
+    @property
+    def until(self) -> float:
+        """When the job counts again: a wrong verdict must not keep it for ever."""
+        return self.since + _UNHELPED_PAUSE.after(self.strikes)

@@ -168,4 +168,4 @@ def test_a_job_that_growth_does_not_count(tmp_path: Path, ledger: Ledger) -> Non
     with pytest.raises(ConfigError, match=r"'job:17' is no job .*; there are job:18, job:19"):
         clear.clear(config(tmp_path), ledger, ["job:17"], NOW)
     assert "growth counts job 19 again" in clear.clear(config(tmp_path), ledger, None, NOW)
-    assert ledger.growth_guard.jobs() == ()
+    assert ledger.growth_guard.rows() == ()

@@ -609,3 +609,25 @@ def test_nothing_is_started_where_nobody_may_burst(make: Callable[..., World]) -
     assert world.alive() == []
     assert world.requests == []
     assert "nobody is allowed" in world.slurm.node("pub1").reason
+
+
+def test_a_job_that_no_machine_helped_counts_again_after_a_pause(
+    make: Callable[..., World],
+) -> None:
+    """Its verdict may be wrong, as after a clock that was set. It must not wait for ever."""
+    world = make(growth="on_demand", release="idle(seconds=120)")
+    world.slurm.set_job(
+        1, "PENDING", partitions=("pub",), node_count=1, reason="Resources", submit=world.now
+    )
+
+    def bought() -> int:
+        return sum(d.kind == "policy" and "more in pool" in d.reason for d in policies(world))
+
+    guard = world.ledger.growth_guard
+    world.advance(600)
+    assert (bought(), [row.job for row in guard.jobs(world.now)]) == (1, [1])
+    assert up(world) == []
+    world.advance(2 * 3600, 30)
+    assert (bought(), [row.strikes for row in guard.rows()]) == (2, [2])
+    world.advance(2 * 3600, 30)
+    assert bought() == 2, "the second pause is four hours"

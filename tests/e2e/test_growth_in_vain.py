@@ -222,6 +222,6 @@ def test_a_purchase_that_helps_no_job_is_the_last_one(site: Sandbox) -> None:
 def marked(site: Sandbox) -> list[int]:
     book = ledger(site)
     try:
-        return [row.job for row in book.growth_guard.jobs()]
+        return [row.job for row in book.growth_guard.rows()]
     finally:
         book.close()

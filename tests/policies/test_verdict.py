@@ -148,8 +148,8 @@ def test_a_job_that_no_machine_helped_is_told_what_came_up_for_it() -> None:
     assert found.predicate == "unhelped"
     assert found.reason == (
         "pub[1-2] came up for it and no job used them (10m ago, Slurm's reason: Resources); the"
-        " growth policy starts nothing more for it until what it asks for changes; do: slurm-elastic"
-        " clear job:7"
+        " growth policy starts nothing more for it for 1h 50m, or until what it asks for changes; do:"
+        " slurm-elastic clear job:7"
     )
     untouched = changed(id=7, array=7, tasks=4, limit=None)
     assert verdict(untouched).predicate == "slurm", "no task of this array has started"

@@ -2,8 +2,9 @@
 
 Slurm may keep a job for a reason that nobody foresaw. Then a growth policy would buy for it for
 ever. So each purchase is watched until all its machines were used, given back or idle for long. If
-a job still waits that could have started on the unused ones, growth policies no longer count it.
-It counts again once what it asks for changes, or after ``slurm-elastic clear``.
+a job still waits that could have started on the unused ones, growth policies do not count it. It
+counts again once what it asks for changes, after ``slurm-elastic clear``, or after a pause that
+doubles with each such purchase.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ class NodeUse(StrEnum):
 
 def watched(purchase: Purchase, use: Mapping[str, NodeUse], now: float) -> Purchase:
     """The purchase after one more look at its nodes."""
-    still_open, came_up, unused = set(purchase.open), set(purchase.came_up), set(purchase.unused)
+    still_open, came_up, unused = set(purchase.open), dict(purchase.came_up), set(purchase.unused)
     for node in purchase.open:
         state = use.get(node, NodeUse.OFF)
         if state is NodeUse.IDLE:
-            came_up.add(node)
+            came_up.setdefault(node, now)
         elif state is NodeUse.BUSY or (state is NodeUse.OFF and _is_lost(purchase, node, now)):
             still_open.discard(node)
         elif state is NodeUse.LONG_IDLE or (state is NodeUse.OFF and node in came_up):
@@ -55,7 +56,7 @@ def watched(purchase: Purchase, use: Mapping[str, NodeUse], now: float) -> Purch
     return replace(
         purchase,
         open=frozenset(still_open),
-        came_up=frozenset(came_up & still_open),
+        came_up={node: at for node, at in came_up.items() if node in still_open},
         unused=frozenset(unused),
     )
 

@@ -19,7 +19,7 @@ def unhelped_sentence(rows: Sequence[UnhelpedJob]) -> tuple[str, str]:
     jobs = "Job" if len(rows) == 1 else "Jobs"
     text = (
         f"{jobs} {listed}: machines came up and no job used them, so the growth policy buys nothing"
-        " more for them"
+        " more for them for a time"
     )
     first = rows[0].job
     return text, f"slurm-elastic explain {first}; then slurm-elastic clear job:{first}"
@@ -30,7 +30,8 @@ def unhelped_reason(row: UnhelpedJob, now: float) -> str:
     return (
         f"{compress(row.nodes) or 'machines'} came up for it and no job used {_them(row)}"
         f" ({brief(max(now - row.since, 1.0))} ago, Slurm's reason: {row.reason or 'None'});"
-        " the growth policy starts nothing more for it until what it asks for changes;"
+        f" the growth policy starts nothing more for it for {brief(max(row.until - now, 1.0))},"
+        " or until what it asks for changes;"
         f" do: slurm-elastic clear job:{row.job}"
     )
 

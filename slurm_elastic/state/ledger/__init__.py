@@ -20,7 +20,8 @@ with these tables; points in time are Unix seconds, prices dollars an hour, list
                        (``deferred``)
     growth_purchases   first_node and at (key), open, came_up, unused, jobs: machines that a growth
                        policy started, until each was used or not (``growth_guard``)
-    unhelped_jobs      job (key), asks, since, nodes, reason, strikes: growth counts these no longer
+    unhelped_jobs      job (key), asks, since, nodes, reason, strikes: growth does not count these
+                       for a pause
     runs               job and begin (key), end, label, user, uid, account, partition, shares
                        ([nodes, millionths of one] each): who used the machines; 400 days
     drains             node and begin (key), end: when nodes of machines took no jobs; 400 days

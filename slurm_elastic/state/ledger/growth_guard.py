@@ -18,10 +18,11 @@ _JOB_COLUMNS = "job, asks, since, nodes, reason, strikes"
 def _purchase_from(row: sqlite3.Row) -> Purchase:
     nodes = {
         name: frozenset(msgspec.json.decode(row[name], type=tuple[str, ...]))
-        for name in ("open", "came_up", "unused")
+        for name in ("open", "unused")
     }
+    came_up = msgspec.json.decode(row["came_up"], type=dict[str, float])
     jobs = msgspec.json.decode(row["jobs"], type=dict[int, str])
-    return Purchase(first_node=row["first_node"], at=row["at"], jobs=jobs, **nodes)
+    return Purchase(first_node=row["first_node"], at=row["at"], came_up=came_up, jobs=jobs, **nodes)
 
 
 def _job_from(row: sqlite3.Row) -> UnhelpedJob:
@@ -47,15 +48,19 @@ class GrowthGuard:
         """Those that are not judged yet, the oldest first."""
         return self._store.tables("growth_purchases")[0]
 
-    def jobs(self) -> tuple[UnhelpedJob, ...]:
-        """The jobs that growth policies no longer count, by number."""
+    def rows(self) -> tuple[UnhelpedJob, ...]:
+        """All jobs that machines came up for in vain, by number, with those that count again."""
         return self._store.tables("unhelped_jobs")[0]
+
+    def jobs(self, now: float) -> tuple[UnhelpedJob, ...]:
+        """The jobs that growth policies do not count at present, by number."""
+        return tuple(row for row in self.rows() if now < row.until)
 
     def watch(self, purchases: Sequence[Purchase]) -> None:
         """Remember these, each in the place of what was known of it."""
         rows = [
             (
-                row.first_node, row.at, to_json(sorted(row.open)), to_json(sorted(row.came_up)),
+                row.first_node, row.at, to_json(sorted(row.open)), to_json(dict(row.came_up)),
                 to_json(sorted(row.unused)), to_json({str(k): v for k, v in row.jobs.items()}),
             )
             for row in purchases

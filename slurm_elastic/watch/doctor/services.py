@@ -91,13 +91,13 @@ def _by_ledger(
     given = [d for d in ledger.directives.all() if d.holds(now)]
     yield from map(_order, given)
     yield from _held(config, ledger, causes.orders(given))
-    yield from _unhelped(ledger)
+    yield from _unhelped(ledger, now)
     yield from _cooling(ledger.exclusions.cool_downs(now), now)
 
 
-def _unhelped(ledger: Ledger) -> Iterator[Finding]:
+def _unhelped(ledger: Ledger, now: float) -> Iterator[Finding]:
     """Jobs for which machines came up in vain."""
-    if rows := ledger.growth_guard.jobs():
+    if rows := ledger.growth_guard.jobs(now):
         found, advice = unhelped_sentence(rows)
         yield Finding.note("waiting jobs", found, advice=advice, cause=causes.UNHELPED)
 

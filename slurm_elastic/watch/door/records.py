@@ -111,7 +111,7 @@ def _ledger_facts(config: Config, now: float) -> Facts:
                 payers=spending_of_payers(config, ledger, now),
                 breakers=ledger.exclusions.breakers(),
                 directives=ledger.directives.all(),
-                unhelped=ledger.growth_guard.jobs(),
+                unhelped=ledger.growth_guard.jobs(now),
                 health=ledger.health.all(),
                 heartbeat=ledger.health.heartbeat(DAEMON),
             )
@@ -216,7 +216,7 @@ def _chain(config: Config, ledger: Ledger, ask: ChainAsk, now: float) -> Chain:
         machines=machines,
         barred=why.reason if why else "",
         bars=bars(config, ledger, ask.wants, now) if ask.wants else (),
-        unhelped=ledger.growth_guard.jobs(),
+        unhelped=ledger.growth_guard.jobs(now),
     )
 
 
