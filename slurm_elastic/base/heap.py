@@ -16,15 +16,24 @@ from collections.abc import Callable
 GIVE_BACK_EVERY_S = 600.0
 _M_ARENA_MAX = -8
 _LIBC = ctypes.CDLL(None)
+_is_ours = False
 
 
 def share_one() -> None:
     """Have all threads use one heap: to be called before there are threads."""
+    global _is_ours
+    _is_ours = True
     _call("mallopt", _M_ARENA_MAX, 1)
 
 
 def give_back() -> None:
-    """Give back to the system what is no longer in use."""
+    """Give back to the system what is no longer in use, in a process that shares one heap.
+
+    In any other process, as in a test's, a service is one part of many, and their objects take
+    seconds to look at.
+    """
+    if not _is_ours:
+        return
     if gc.isenabled():
         gc.collect()
     _call("malloc_trim", 0)

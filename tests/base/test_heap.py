@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+
+import pytest
+
+from slurm_elastic.base import heap
 
 PROGRAM = """
 import ctypes, sys, threading
@@ -36,3 +41,13 @@ def heaps(how: str) -> int:
 def test_all_threads_of_a_service_use_one_heap() -> None:
     assert heaps("many") > 1
     assert heaps("one") == 1
+
+
+def test_only_a_service_of_its_own_looks_for_cycles(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[None] = []
+    monkeypatch.setattr(gc, "collect", lambda: looks.append(None))
+    heap.give_back()
+    assert looks == []
+    monkeypatch.setattr(heap, "_is_ours", True)
+    heap.give_back()
+    assert looks == [None]
