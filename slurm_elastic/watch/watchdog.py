@@ -13,6 +13,7 @@ import logging
 import os
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -161,24 +162,33 @@ class Watchdog:
         # The daemon may have come back while the cloud was read.
         if not still or (self._read_beat() != self._beat):
             return
-        ids = [action.machine for action in still]
-        told = compress(sorted({node_of[id_] for id_ in ids}))
         how = "would end" if self._dry_run else "ends"
-        log.warning("%s cloud=%s nodes=%s ids=%s reason=%s", how, cloud, told, ids, still[0].reason)
-        if self._dry_run:
-            return
-        try:
-            provider.terminate(ids)
-        except InstanceNotFound:
-            log.info("already gone cloud=%s nodes=%s", cloud, told)
-        except Exception as error:  # noqa: BLE001 - the next look asks again
-            log.error("terminate fails, the next look asks again: %s", error)  # noqa: TRY400
+        ids_by_reason: defaultdict[str, list[str]] = defaultdict(list)
+        for action in still:
+            ids_by_reason[action.reason].append(action.machine)
+        for reason, ids in ids_by_reason.items():
+            ended_nodes = compress({node_of[id_] for id_ in ids})
+            log.warning(
+                "%s cloud=%s nodes=%s ids=%s reason=%s", how, cloud, ended_nodes, ids, reason
+            )
+        if not self._dry_run:
+            _terminate(cloud, provider, [action.machine for action in still])
 
     def _say(self, what: str) -> None:
         """Say it once for as long as it lasts."""
         if what and what != self._said:
             log.warning("%s", what)
         self._said = what
+
+
+def _terminate(cloud: str, provider: Provider, ids: Sequence[str]) -> None:
+    """End the machines in one call. A failure is logged, and the next look tries again."""
+    try:
+        provider.terminate(ids)
+    except InstanceNotFound:
+        log.info("already gone cloud=%s ids=%s", cloud, list(ids))
+    except Exception as error:  # noqa: BLE001 - whatever it raises, the next look asks again
+        log.error("terminate fails, the next look asks again: %s", error)  # noqa: TRY400
 
 
 def _seen(path: Path) -> tuple[int, ...]:

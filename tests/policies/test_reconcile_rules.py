@@ -396,6 +396,18 @@ def test_a_loss_that_slurmctld_notices_too_is_no_doubt() -> None:
     assert (len(kept), waiting) == (10, 20)
 
 
+def test_machines_that_already_end_do_not_raise_how_many_may_be_lost_in_a_round() -> None:
+    """100 machines of which 60 end: 20 % of the other 40 are fewer than the 10 of any site."""
+    ending = many(60, OFF)
+    ending = replace(
+        ending, known=tuple(replace(m, suspending=True, misses=0) for m in ending.known)
+    )
+    world = both(many(40, SILENT, 60), ending)
+    due = due_repairs(world, Thresholds(grace=0.0), {}, 0.0)
+    assert [a.kind for a in due.ready].count("end-missing") == 10
+    assert due.waiting == 30
+
+
 def unpinged(one: CloudView, **changes: object) -> CloudView:
     return replace(one, slurmd_timeout=0.0, **changes)
 

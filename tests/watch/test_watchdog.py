@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -192,6 +193,28 @@ def test_a_whole_site_never_ends_in_one_look() -> None:
         nodes, (), [machine(i) for i in range(100)], {}, 0.0, Bound(seconds=0.0, looks=1)
     )
     assert (len(verdict.ready), verdict.waiting) == (20, 80)
+
+
+def test_what_its_cloud_is_ending_does_not_raise_how_many_may_end_in_one_look() -> None:
+    nodes = {f"n{i}": node(f"n{i}", "IDLE", "CLOUD", "POWERED_DOWN") for i in range(100)}
+    seen = [machine(i) for i in range(100)]
+    seen[60:] = [replace(one, state=InstanceState.TERMINATED) for one in seen[60:]]
+    verdict = overdue(nodes, (), seen, {}, 0.0, Bound(seconds=0.0, looks=1))
+    assert (len(verdict.ready), verdict.waiting) == (12, 48)
+
+
+def test_each_machine_is_ended_for_its_own_cause(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = dog(world)
+    watch(world, one, 300, beats=True)
+    world.slurm.finish(2)
+    watch(world, one, 1800, beats=True)
+    watch(world, one, AFTER + 60)
+    assert world.alive() == []
+    causes = dict(re.findall(r"ends cloud=pub nodes=(\S+) .* reason=(.*)", caplog.text))
+    assert causes.keys() == {"pub1", "pub2"}
+    assert causes["pub1"] != causes["pub2"]
 
 
 def test_a_bound_within_which_the_daemon_acts_itself_is_refused(

@@ -29,7 +29,9 @@ def due_repairs(
     is what the round before left standing, ``clock`` monotonic.
     """
     ready, standing = debounce(repairs(view, patience), before, clock, patience.grace)
-    ready, waiting = limit_disruption(ready, len(view.known))
+    # A machine that already ends would raise the cap for those that still serve.
+    serving = sum(not machine.suspending for machine in view.known)
+    ready, waiting = limit_disruption(ready, serving)
     return DueRepairs(ready=ready, waiting=waiting, standing=standing)
 
 

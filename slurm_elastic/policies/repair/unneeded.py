@@ -14,6 +14,7 @@ from slurm_elastic.policies.nodes.node_state import is_unneeded
 from slurm_elastic.policies.repair.inventory import cap
 
 POWERED_DOWN = "Slurm has its node powered down"
+_ENDING = (InstanceState.STOPPING, InstanceState.TERMINATED)
 
 
 class Bound(Struct, frozen=True, kw_only=True):
@@ -69,7 +70,8 @@ def overdue(
         for one in found
         if now - (at := standing[one.id]).since >= bound.seconds and at.looks >= bound.looks
     ]
-    most = cap(len(seen))
+    # A machine that already ends would raise the cap for those that still serve.
+    most = cap(sum(one.state not in _ENDING for one in seen))
     return Unneeded(ready=tuple(ready[:most]), waiting=max(len(ready) - most, 0), standing=standing)
 
 
