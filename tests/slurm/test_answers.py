@@ -147,6 +147,8 @@ def test_what_is_no_version(text: str) -> None:
         ("0-9", 10),
         ("0-9,20", 11),
         ("0-9%4", 4),
+        ("[0-9%4]", 4),
+        ("[0-9]%4", 4),
         ("[1-100:10]", 10),
         ("1-3,5-7,...", 6),
         ("what", 1),
@@ -155,6 +157,16 @@ def test_what_is_no_version(text: str) -> None:
 )
 def test_tasks_of_an_array(text: str, tasks: int) -> None:
     assert answers.array_tasks(text) == tasks
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [("", ()), ("pub", ("pub",)), ("own,pub", ("own", "pub")), (",pub,", ("pub",))],
+)
+def test_a_list_of_partitions_has_no_partition_without_a_name(
+    text: str, names: tuple[str, ...]
+) -> None:
+    assert answers.partitions(text) == names
 
 
 def test_what_a_growth_policy_needs_of_a_job() -> None:

@@ -236,19 +236,20 @@ def preempted(states: frozenset[str], start: float, end: float, since: float) ->
 @functools.lru_cache(maxsize=1024)
 def partitions(text: str) -> tuple[str, ...]:
     """Names with commas between them; few lists are in tens of thousands of records."""
-    return tuple(text.split(","))
+    return tuple(name for name in text.split(",") if name)
 
 
 def array_tasks(text: str) -> int:
     """How many tasks ``array_task_string`` names (``0-9,20%4``: 4, as no more may run at a time).
+    Slurm writes the limit before or after the closing bracket.
 
     One that Slurm has cut short (``...``) counts as far as it goes; a text of another form is one.
     """
     if not text:
         return 1
-    listed, _, most = text.partition("%")
+    listed, _, most = text.replace("[", "").replace("]", "").partition("%")
     count = 0
-    for part in listed.strip("[]").split(","):
+    for part in listed.split(","):
         match = _TASKS.fullmatch(part.strip())
         if match:
             first, last, step = (int(match[i] or 0) for i in (1, 2, 3))
