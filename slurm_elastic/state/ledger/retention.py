@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import defaultdict
+from itertools import islice
 
 from msgspec import MsgspecError
 
@@ -32,7 +33,7 @@ PART = 500
 
 _LONG = f"""
     select {LAUNCH_COLUMNS} from launches where state != 'intent' and finished < ?
-    and (offer like '[%' or json_array_length(jobs) > {MACHINE_JOBS}) limit {PART}
+    and (offer like '[%' or json_array_length(jobs) > {MACHINE_JOBS})
 """
 _MACHINES = f"""
     select {MACHINE_COLUMNS} from machines
@@ -60,8 +61,9 @@ def forget(db: sqlite3.Connection, now: float) -> None:
 
 def shorten(db: sqlite3.Connection, now: float) -> int:
     """One offer and the first jobs of finished launches: up to PART of them; how many."""
-    rows = [_launch(row) for row in db.execute(_LONG, (now - SHORTENED_AFTER,))]
-    found = [row for row in rows if row is not None]
+    rows = map(_launch, db.execute(_LONG, (now - SHORTENED_AFTER,)))
+    # Count only rows that can be read: the others stay as they are, and would fill each turn.
+    found = list(islice((row for row in rows if row is not None), PART))
     bought: defaultdict[str, set[str]] = defaultdict(set)
     for row in db.execute(_MACHINES, (to_json([one.generation for one in found]),)):
         one = machine_from(row).instance

@@ -175,6 +175,20 @@ def test_a_launch_that_cannot_be_read_stays_as_it_is_and_keeps_no_other_long(
     assert kept.offers == (OFFERS[3],)
 
 
+def test_launches_that_cannot_be_read_never_fill_the_turn_of_the_others(
+    ledger: Ledger, path: Path
+) -> None:
+    with ledger.together():
+        for n in range(retention.PART):
+            launch(ledger, f"broken{n}", T0)
+        launch(ledger, "whole", T0 + 1)
+    in_file(path, "update launches set offer = '[broken' where generation != 'whole'")
+    ledger.compact(T0 + 2 * DAY)
+    kept = ledger.launches.get("whole")
+    assert kept is not None
+    assert kept.offers == (OFFERS[3],)
+
+
 def test_after_a_year_the_file_is_as_large_as_what_is_kept(ledger: Ledger, path: Path) -> None:
     """Three launches a day, and one machine that runs all the time."""
     launch(ledger, "first", T0, lasts=None)
