@@ -40,6 +40,10 @@ REMOVALS = Backoff(30.0, 3600.0)
 """Seconds until images that could not be removed are tried again."""
 GONE = 300.0
 """Seconds that a job must be missing from Slurm's lists before its images go."""
+GONE_FROM_EMPTY_S = 3600.0
+"""Seconds for a job of a queue that is empty. A slurmctld that lost its state lists no job at all,
+and a person may restore that state.
+"""
 NEVER = (float("inf"), 0.0)
 """The order of what has no hurry at all."""
 
@@ -286,7 +290,8 @@ class Saves:
     def _is_over(self, number: int, jobs: Mapping[int, SlurmJob], now: float) -> bool:
         job = jobs.get(number)
         if job is None:
-            return bool(jobs) and now - self._missing.setdefault(number, now) > GONE
+            patience_s = GONE if jobs else GONE_FROM_EMPTY_S
+            return now - self._missing.setdefault(number, now) > patience_s
         self._missing.pop(number, None)
         alive = job.states & {"RUNNING", "PENDING", "COMPLETING", "STOPPED", "SUSPENDED"}
         return bool(job.states & ENDED) and not alive

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from slurm_elastic.base.errors import CheckpointError
-from slurm_elastic.ckptman.saves import GONE
+from slurm_elastic.base.errors import CheckpointError, SlurmError
+from slurm_elastic.ckptman.saves import GONE, GONE_FROM_EMPTY_S
 from tests.ckptman.world import CkptWorld
 
 
@@ -57,3 +57,24 @@ def test_of_a_job_with_images_it_is_known_since_when_it_is_missing(world: CkptWo
     world.advance(GONE)
     assert not world.state.images(1)
     assert 1 not in remembered(world)
+
+
+def test_images_of_the_last_job_go_though_the_queue_is_empty(world: CkptWorld) -> None:
+    world.runs(1)
+    world.save_before(1)
+    world.slurm.finish(1)
+    world.advance(GONE + 60)
+    assert world.state.images(1), "a slurmctld that lost its state lists no job either"
+    world.advance(GONE_FROM_EMPTY_S)
+    assert not world.state.images(1)
+
+
+def test_an_outage_of_slurmctld_ends_no_image(world: CkptWorld) -> None:
+    world.runs(1)
+    world.save_before(1)
+    world.slurm.broken = SlurmError(("squeue",), 1, "Unable to contact slurm controller")
+    world.restart_ckptman()
+    world.advance(2 * GONE_FROM_EMPTY_S)
+    world.slurm.broken = None
+    world.advance(30)
+    assert world.state.images(1)
