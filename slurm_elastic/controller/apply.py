@@ -48,6 +48,10 @@ from slurm_elastic.state.ledger import Launch, Machine
 
 log = logging.getLogger(__name__)
 
+DECIDED_FRESH_S = 1.0
+"""Seconds for which one reading of all nodes checks the repairs of every kind in a pass: at a large
+site a reading takes most of a second itself. A pass that waited for a cloud reads them again.
+"""
 Do = Callable[[Any], None]
 """Does all actions of one kind."""
 
@@ -87,6 +91,8 @@ class _Apply:
         self._request = snapshot.request
         self._correlation = self._request.id if self._request is not None else CORRELATION
         self.waits = False
+        self._decided: frozenset[Action] = frozenset()
+        self._decided_at = float("-inf")
         seen = snapshot.listed or ()
         self._doers: Mapping[type[Action], Do] = {
             actions.Adopt: lambda some: adopt(site, some, seen, doubts),
@@ -155,12 +161,15 @@ class _Apply:
 
     def _still(self, some: Sequence[Action]) -> Sequence[Action]:
         """The actions that still stand by Slurm's nodes as they are now."""
-        now = replace(self._snapshot, nodes=all_nodes(self._site))
-        found = set(decide(now, (Rule.REPAIR,)))
-        dropped = [a.subject for a in some if a not in found]
+        clock = self._site.monotonic()
+        if clock - self._decided_at >= DECIDED_FRESH_S:
+            nodes = all_nodes(self._site)
+            self._decided = frozenset(decide(replace(self._snapshot, nodes=nodes), (Rule.REPAIR,)))
+            self._decided_at = self._site.monotonic()
+        dropped = [a.subject for a in some if a not in self._decided]
         if dropped:
             log.info("repair dropped, Slurm has changed meanwhile subjects=%s", dropped)
-        return [a for a in some if a in found]
+        return [a for a in some if a in self._decided]
 
     def _note_end(self, some: Sequence[NoteEnd | NoteMissing]) -> None:
         nodes = self._nodes_of(some)

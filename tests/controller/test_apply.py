@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -18,9 +18,12 @@ from slurm_elastic.controller.snapshot import all_nodes, see, terms_of
 from slurm_elastic.model.cluster import Instance, LaunchSpec
 from slurm_elastic.model.exclusion import CAPACITY, OPERATOR, Exclusion
 from slurm_elastic.model.memory import generation_order
-from slurm_elastic.model.slurm import NOWHERE, Request
+from slurm_elastic.model.slurm import NOWHERE, Request, SlurmNode
 from slurm_elastic.policies import actions
 from slurm_elastic.policies.nodes.node_state import Phase, is_down, phase
+from slurm_elastic.policies.repair.cluster import decide
+from slurm_elastic.policies.repair.cluster_snapshot import Rule
+from slurm_elastic.slurm.client import node_updates
 from slurm_elastic.state.ledger import Condition, Ledger, Machine
 from tests.controller.world import PUB, World
 
@@ -487,3 +490,52 @@ def test_nodes_that_are_given_back_tell_their_jobs_the_reason_of_their_own(world
     for number, cause in enumerate(causes.values(), 1):
         (made,) = world.ledger.decisions.about(f"job:{number}")
         assert made.reason == f"its nodes cannot be had: {cause}"
+
+
+def check_three_kinds(world: World) -> None:
+    """Apply a repair that stands, and two of other kinds that do not."""
+    world.slurm.set_node(
+        "pub1", "DOWN", "CLOUD", "POWERED_DOWN", reason="ResumeTimeout reached"
+    )  # fmt: skip
+    snapshot = see(world.site, terms_of(world.site, "pub"), all_nodes(world.site), ())
+    standing = [a for a in decide(snapshot, (Rule.REPAIR,)) if a.by_node]
+    assert standing
+    apply(
+        world.site, "pub",
+        [*standing, actions.PowerDown(node="pub2", reason=WHY), actions.Clear(node="pub3", reason=WHY)],
+        snapshot,
+    )  # fmt: skip
+
+
+def test_repairs_of_several_kinds_are_checked_by_one_reading_of_slurm(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each kind used to read all nodes and to decide everything again."""
+    monkeypatch.setattr(node_updates, "return_to_service", lambda *_: None)
+    monkeypatch.setattr(world.slurm, "nodes", counted := Counted(world.slurm.nodes))
+    check_three_kinds(world)
+    assert counted.whole == 2, "one for the snapshot, one for the check"
+
+
+def test_a_repair_after_one_that_took_its_time_is_checked_by_slurm_as_it_is_then(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(*_: object) -> None:
+        world.now += 5
+
+    monkeypatch.setattr(node_updates, "return_to_service", slow)
+    monkeypatch.setattr(world.slurm, "nodes", counted := Counted(world.slurm.nodes))
+    check_three_kinds(world)
+    assert counted.whole == 3
+
+
+class Counted:
+    """Reads nodes, and counts how often all of them were read."""
+
+    def __init__(self, read: Callable[..., Mapping[str, SlurmNode]]) -> None:
+        self._read = read
+        self.whole = 0
+
+    def __call__(self, names: Sequence[str] | None = None) -> Mapping[str, SlurmNode]:
+        self.whole += names is None
+        return self._read(names)
