@@ -5,8 +5,9 @@ slurmctld fails a job whose nodes do not come up until ResumeTimeout, unless it 
 slurm-elasticd gives nodes up before that, and lifts ``--no-requeue`` of jobs that never started;
 while it is away nobody does. So this service, which dies apart from it, lifts it once the heartbeat
 is stale, or, whatever that says, once a job has waited for its nodes for so long that a daemon
-would have given them up. It puts it back once the job runs. Each lift is in the ledger first,
-and slurm-elasticd puts back what is left.
+would have given them up. It puts it back once the job runs, and never while the job waits: then
+slurm-elasticd may be giving the job's nodes back at this moment, and needs the leave for that. Each
+lift is in the ledger first, and slurm-elasticd puts back what is left.
 """
 
 from __future__ import annotations
@@ -60,14 +61,25 @@ class RequeueFailover:
             with self._spared(str(number)):
                 requeue_setting.put_back(site.slurm, site.ledger, number, None)
         for job in jobs.values():
-            # What a daemon that lives has lifted is its own to put back.
-            known = job.id in lifted if stale else job.id in self._mine
-            with self._spared(job.label):
-                if job.id in danger:
+            if job.id in danger:
+                with self._spared(job.label):
                     self._mine.add(job.id)
                     _lift(site, job, danger[job.id])
-                elif known and _is_safe(job, stale=stale):
-                    _put_back(site, job)
+        # What a daemon that lives has lifted is its own to put back.
+        known = lifted if stale else self._mine
+        self._put_back([n for n, job in jobs.items() if n in known - danger.keys() and _runs(job)])
+
+    def _put_back(self, numbers: Collection[int]) -> None:
+        """Give these jobs their own setting back, if they run."""
+        if not numbers:
+            return
+        with self._spared("of jobs that run"):
+            # A job may have been requeued since the look, and may wait for its next nodes.
+            now = self._site.jobs.read(anew=True)
+            for job in (now[number] for number in numbers if number in now):
+                with self._spared(job.label):
+                    if _runs(job):
+                        _put_back(self._site, job)
 
     def _away(self) -> float:
         """Seconds since slurm-elasticd's last sign of life: the ledger's one is only asked for
@@ -137,12 +149,8 @@ def _asked(waiting: Iterable[SlurmJob]) -> dict[str, float]:
     return asked
 
 
-def _is_safe(job: SlurmJob, *, stale: bool) -> bool:
-    """Once it runs. For one that waits for nodes a daemon that is back may be giving these back at
-    this moment, but of one that has none it may not.
-    """
-    waits = "PENDING" in job.states and "COMPLETING" not in job.states
-    return ("RUNNING" in job.states and not _boots(job)) or (waits and not stale)
+def _runs(job: SlurmJob) -> bool:
+    return "RUNNING" in job.states and not _boots(job)
 
 
 def _lift(site: Site, job: SlurmJob, danger: str) -> None:
@@ -156,5 +164,4 @@ def _lift(site: Site, job: SlurmJob, danger: str) -> None:
 
 def _put_back(site: Site, job: SlurmJob) -> None:
     requeue_setting.put_back(site.slurm, site.ledger, job.id, job)
-    why = "it runs" if "RUNNING" in job.states else "it waits without nodes"
-    site.journal.note(CORRELATION, "requeue-put-back", (f"job:{job.id}",), why)
+    site.journal.note(CORRELATION, "requeue-put-back", (f"job:{job.id}",), "it runs")

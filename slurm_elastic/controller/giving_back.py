@@ -11,6 +11,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
+from msgspec.structs import replace
+
 from slurm_elastic.base.faults import reach
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.context import Site
@@ -137,7 +139,9 @@ def _expect_requeues(site: Site, nodes: Sequence[str], *, hurry: bool) -> list[S
     def expect() -> list[SlurmJob]:
         jobs = [j for j in site.slurm.jobs() if not set(nodes).isdisjoint(j.nodes)]
         for job in jobs:
-            site.requeues.expect(job, site.monotonic(), set(nodes), hurry=hurry)
+            # ckptman may have lifted it while we were away. It leaves a job that waits to us.
+            own = replace(job, requeue=job.requeue and job.id not in lifted)
+            site.requeues.expect(own, site.monotonic(), set(nodes), hurry=hurry)
         return jobs
 
     jobs = expect()

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.controller.requeues import PATIENCE
 from slurm_elastic.policies.launch.boots import given_up_after
+from slurm_elastic.state.heartbeat import Mark, leave_mark
 from tests.ckptman.world import CkptWorld
 from tests.controller.world import PUB
 
@@ -182,6 +183,32 @@ def test_what_a_stand_in_that_was_restarted_has_lifted_is_put_back_by_the_daemon
     job = world.job(7)
     assert ("RUNNING" in job.states, job.restarts, job.requeue) == (True, 0, False)
     assert world.ledger.requeues.lifted() == ()
+
+
+@pytest.mark.parametrize("before", [("PENDING",), ("RUNNING",)])
+def test_a_job_whose_nodes_are_given_back_since_the_look_keeps_its_leave(
+    world: CkptWorld, before: tuple[str, ...]
+) -> None:
+    """The other service acts between this one's list of jobs and its command: the job waits for
+    nodes again, and slurmctld would fail it with them.
+    """
+    hung = world.daemon
+    daemon_dies(world)
+    world.slurm.submit(7, PUB, requeue=False)
+    world.advance(world.config.timings.heartbeat_stale + 30)
+    assert world.job(7).requeue is True
+    assert world.service is not None
+    failover = world.service.acts._stand_in
+    leave_mark(world.dir, Mark(world.now, 1))
+    world.daemon = hung
+    now = world.job(7)
+    old = replace(now, states=frozenset(before), nodes=())
+    failover.look({7: old})
+    assert world.job(7).requeue is True
+    assert [job for job, _ in world.ledger.requeues.lifted()] == [7]
+    world.slurm.set_job(7, "RUNNING")
+    failover.look(world.slurm.queue())
+    assert world.job(7).requeue is False
 
 
 def test_what_already_runs_or_is_not_ours_is_left_alone(world: CkptWorld) -> None:
