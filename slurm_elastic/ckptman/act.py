@@ -65,6 +65,7 @@ class Acts:
             moving = frozenset(one.run.job for one in standing)
             suspended.settle(self._site, seen, self.crew)
             self.saves.doubt(seen, moving, self.crew)
+            self.saves.lift_after_others()
             self.saves.clean(seen, moving, self.crew)
         # One that is held waits for what may last: nothing is gained by looking often.
         return not all(m.held and m.step in (Step.SAVED, Step.REQUEUEING) for m in standing)

@@ -5,6 +5,7 @@ that nobody needs any more.
 from __future__ import annotations
 
 import logging
+import sqlite3
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
@@ -67,6 +68,7 @@ class Saves:
         self._failures: dict[int, tuple[int, int, str]] = {}
         self._missing: dict[int, float] = {}
         self._staying: dict[int, _Stay] = {}
+        self._to_lift: dict[int, JobRun] = {}
 
     def begin(self, plans: Iterable[JobPlan], crew: KeyedExecutor) -> None:
         """Have jobs saved that go on afterwards, but for those whose last save has just failed."""
@@ -219,7 +221,12 @@ class Saves:
         this, Slurm would end it with its node.
         """
         job = self._site.jobs.last.get(run.job)
-        if job is None or job.requeue:
+        if job is None:
+            return
+        if run.job in self._lifted_for_now():
+            self._to_lift[run.job] = run
+            return
+        if job.requeue:
             return
         try:
             requeue_setting.lift_for_good(self._site.slurm, run.job)
@@ -230,6 +237,29 @@ class Saves:
                 run, "ckpt-requeue-lifted", "--no-requeue is lifted: there is an image"
             )
 
+    def _lifted_for_now(self) -> frozenset[int]:
+        """The jobs that may be requeued only until they run. Whoever lifted it puts it back."""
+        try:
+            return frozenset(job for job, _ in self._site.ledger.requeues.lifted())
+        except sqlite3.Error:
+            return frozenset()
+
+    def lift_after_others(self) -> None:
+        """Lift ``--no-requeue`` of the jobs for which somebody else has put it back since their
+        first save.
+        """
+        due = self._to_lift.keys() - self._lifted_for_now() if self._to_lift else ()
+        if not due:
+            return
+        try:
+            # A list from before it was put back would show a job that may be requeued.
+            jobs = self._site.jobs.read(anew=True)
+        except SlurmError:
+            return  # the next look asks again
+        for run in [self._to_lift.pop(number) for number in due]:
+            if run.job in jobs and jobs[run.job].restarts == run.attempt:
+                self._lift_no_requeue(run)
+
     def forget(self, seen: Snapshot, crew: KeyedExecutor) -> None:
         """Forget jobs that Slurm no longer has. Most of them never had an image, so no end of an
         image is waited for. Of a job with images we keep since when it is missing, and why its
@@ -238,7 +268,7 @@ class Saves:
         kept = seen.jobs.keys() | seen.images.keys() | seen.unsavable.keys()
         memories: tuple[dict[int, Any], ...] = (
             self._not_before, self._doubted, self._expected, self._failures, self._missing,
-            self._staying,
+            self._staying, self._to_lift,
         )  # fmt: skip
         for memory in memories:
             for number in memory.keys() - kept:

@@ -24,6 +24,7 @@ from slurm_elastic.model.checkpoint import Origin
 from slurm_elastic.model.slurm import NOWHERE, SlurmJob
 from slurm_elastic.policies.checkpoint.threat import Cause, Response, Threat, by_subject
 from slurm_elastic.policies.repair.requeue import SETTLING
+from slurm_elastic.slurm.client import requeue_setting
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.state.ckptstate.facts import Migration, Step
 from tests.ckptman.world import CkptWorld
@@ -582,6 +583,21 @@ def test_a_run_that_slurm_began_since_the_last_list_is_not_requeued(world: CkptW
     assert after.step is Step.REQUEUED
     world.until(lambda: world.migrations()[0].over)
     assert world.migrations()[0].step is Step.BACK
+
+
+def test_a_leave_that_ends_after_the_first_image_is_given_for_good(world: CkptWorld) -> None:
+    """slurm-elasticd had lifted it until the job runs, and puts it back after the first save."""
+    world.runs(7, requeue=False)
+    world.ledger.requeues.lift(7, 0, world.now)
+    world.slurm.set_requeue(7, requeue=True)
+    world.save_before(7)
+    assert "ckpt-requeue-lifted" not in world.told(7)
+    requeue_setting.put_back(world.slurm, world.ledger, 7, world.job(7))
+    assert world.job(7).requeue is False
+    world.advance(10)
+    assert world.job(7).requeue is True
+    assert world.told(7).count("ckpt-requeue-lifted") == 1
+    assert world.ledger.requeues.lifted() == ()
 
 
 def test_a_run_that_slurm_began_while_no_requeue_was_lifted_is_not_requeued(
