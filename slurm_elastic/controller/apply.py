@@ -17,7 +17,7 @@ from slurm_elastic.base.errors import NotLearntError, SlurmElasticError, SlurmEr
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller import holds, starting, stopping
 from slurm_elastic.controller.adoption import adopt
-from slurm_elastic.controller.boot_timeouts import expect_requeued
+from slurm_elastic.controller.boot_timeouts import blamed, expect_requeued
 from slurm_elastic.controller.boots import record_boot_failures, register, reopen_pools
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.ending import terminate
@@ -293,7 +293,7 @@ class _Apply:
         jobs = expect_requeued(self._site, failed)
         if ending := [a for a in some if a.ends]:
             self._suspend(ending)
-        record_boot_failures(self._site, failed, self._correlation, jobs)
+        record_boot_failures(self._site, blamed(self._site, failed), self._correlation, jobs)
 
     def _drop(self, some: Sequence[actions.Drop]) -> None:
         correlation = self._correlation

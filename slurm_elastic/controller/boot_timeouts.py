@@ -21,7 +21,6 @@ from slurm_elastic.controller.ending import terminate
 from slurm_elastic.controller.giving_back import may_force, power_down_and_requeue
 from slurm_elastic.controller.holds import hold
 from slurm_elastic.controller.periodic import PeriodicTask
-from slurm_elastic.controller.slurm_absence import AFTER_RESTART_S, SlurmAbsence
 from slurm_elastic.model.cluster import Instance
 from slurm_elastic.model.memory import generation_order, generation_time
 from slurm_elastic.model.slurm import Request, SlurmJob
@@ -40,6 +39,14 @@ PERIOD = 1.0
 """Seconds between two looks at the ledger; Slurm is only asked when a node is overdue."""
 SURELY_OVER = 60.0
 """Seconds after ResumeTimeout by which slurmctld has given up a node for certain."""
+LAST_SHARE = 0.3
+"""The part of the margin before ResumeTimeout that is left when a boot is given back that could not
+register while slurmctld was away: 3 s to 9 s, enough for six commands.
+"""
+AFTER_RETURN_S = 3.0
+"""Seconds that machines have to register after slurmctld was away, if ResumeTimeout is about over:
+their slurmd's ask again each second.
+"""
 Asked = Callable[[], float]
 """When Slurm asked for a launch (Unix time)."""
 CORRELATION = "boots"
@@ -68,7 +75,6 @@ class BootTimeouts:
             site, worker, self._look, "giving up nodes", period=PERIOD, idle=self._is_idle
         )
         self._counted: set[str] = set()
-        self._absence = SlurmAbsence(site.monotonic)
         self._began: dict[str, float] = {}
 
     def _is_idle(self, state: LedgerState) -> bool:
@@ -77,31 +83,23 @@ class BootTimeouts:
         return not (some or self._began)
 
     def _look(self) -> None:
-        seen: dict[str, float] = {}
+        site, seen = self._site, dict[str, float]()
         late = self._late(seen)
         self._began = seen
-        # Asked before a boot is due, too: slurmctld may be back by then.
-        if seen and max(self._site.monotonic() - began for began in seen.values()) >= self._watched:
-            self._absence.ask(self._site.slurm.nodes)
-        if not self._absence.is_over:
-            return
+        if seen:
+            absence = site.slurm_absence
+            absence.ask(site.slurm.slurmctld_started, site.monotonic, site.now)
+            if absence.is_away:
+                return
         self._counted &= {m.instance.id for some in late for m in some.machines}
         if not any(some.nodes for some in late):
             return
         # The ledger once more after the spool: what is no longer in that is done in this.
         requests = list(self._spool.pending())
         for some in self._late(dict(seen)):
-            still = not_asked_again(self._site, some, requests)
+            still = not_asked_again(site, some, requests)
             if still.nodes:
                 self._give_up(still)
-
-    @property
-    def _watched(self) -> float:
-        """Seconds after which a boot is soon due, in the cloud where that is first."""
-        return min(
-            given_up_after(_resume_timeout(self._site, cloud)) - AFTER_RESTART_S
-            for cloud in self._clouds
-        )
 
     def _late(self, seen: dict[str, float]) -> list[TimedOut]:
         site, state = self._site, self._site.ledger.state()
@@ -112,33 +110,37 @@ class BootTimeouts:
                 m.instance.generation: partial(when_asked, site, m.instance) for m in some.boots
             }
             asked |= {row.generation: partial(_asked_of, site, row) for row in some.opened}
-            waited = {one: self._waited(seen, one, when) for one, when in asked.items()}
-            late = {one for one, seconds in waited.items() if self._due(cloud, seconds)}
+            began = {one: self._began_at(seen, one, when) for one, when in asked.items()}
+            late = {one for one, begin in began.items() if self._due(cloud, begin)}
             if late:
                 found.append(timed_out(cloud, some, late, state.machines, site.pool_of))
         return found
 
-    def _due(self, cloud: str, waited: float) -> bool:
-        """Whether a boot that was waited for so long (s) is given up. A cloud's first round is
-        waited for as long as there is time; after ResumeTimeout the node is asked for anew.
+    def _due(self, cloud: str, began: float) -> bool:
+        """Whether a boot that was asked for then (monotonic s) is given up. A cloud's first round
+        is waited for as long as there is time; after ResumeTimeout the node is asked for anew.
         """
-        timeout = _resume_timeout(self._site, cloud)
+        clock, absence = self._site.monotonic(), self._site.slurm_absence
+        timeout, waited = _resume_timeout(self._site, cloud), clock - began
         longest = given_up_after(timeout)
-        if self._had_round(cloud):
-            return waited >= longest
-        # Its machines may have come up while nobody looked. That round is soon over; and where
-        # slurmctld has given up the boot itself, there is no hurry.
-        return (longest + timeout) / 2 <= waited < timeout + SURELY_OVER
+        if not self._had_round(cloud):
+            # Its machines may have come up while nobody looked. That round is soon over; and where
+            # slurmctld has given up the boot itself, there is no hurry.
+            return (longest + timeout) / 2 <= waited < timeout + SURELY_OVER
+        if waited - absence.seconds_since(began, clock) >= longest:
+            return True
+        # slurmctld's own ResumeTimeout went on while it was away, and ends jobs of --no-requeue.
+        latest = timeout - LAST_SHARE * (timeout - longest)
+        return waited >= latest and absence.answers_for(clock) >= AFTER_RETURN_S
 
-    def _waited(self, seen: dict[str, float], generation: str, asked: Asked) -> float:
-        """Seconds since Slurm asked for a launch."""
-        clock = self._site.monotonic()
+    def _began_at(self, seen: dict[str, float], generation: str, asked: Asked) -> float:
+        """When Slurm asked for a launch (monotonic s)."""
         began = seen.get(generation, self._began.get(generation))
         if began is None:
             # Once by the clock, and by the monotonic one from then on, as the clock may be set.
-            began = clock - max(self._site.now() - asked(), 0.0)
+            began = self._site.monotonic() - max(self._site.now() - asked(), 0.0)
         seen[generation] = began
-        return clock - began
+        return began
 
     def _give_up(self, late: TimedOut) -> None:
         """The nodes that Slurm still waits for."""
@@ -160,9 +162,10 @@ class BootTimeouts:
         """Count what has failed, and hold the nodes whose launch has no answer."""
         site = self._site
         # One that the cloud does not list may have been taken while it booted.
-        failed = [m for m in late.machines if not m.misses and m.instance.id not in self._counted]
+        listed = [m for m in late.machines if not m.misses and m.instance.id not in self._counted]
+        failed = blamed(site, listed)
         # Each machine counts once, also where Slurm has to be asked again.
-        self._counted.update(m.instance.id for m in failed)
+        self._counted.update(m.instance.id for m in listed)
         record_boot_failures(site, failed, CORRELATION, [j.id for j in jobs], mates)
         for node in late.doubtful:
             why = "its launch has no answer, and its time to boot is over"
@@ -242,11 +245,32 @@ def job_peers(site: Site, jobs: Iterable[SlurmJob], late: Sequence[str]) -> tupl
     return tuple(n for n in ours if n in view and may_force(view[n]))
 
 
+def blamed(site: Site, machines: Iterable[Machine]) -> list[Machine]:
+    """The machines that had their whole time to register. The others lack the time in which
+    slurmctld was away, and count against no pool.
+    """
+    clock = site.monotonic()
+    found = []
+    for machine in machines:
+        waited = max(site.now() - when_asked(site, machine.instance), 0.0)
+        away = site.slurm_absence.seconds_since(clock - waited, clock)
+        cloud = machine.instance.cloud
+        longest = given_up_after(_resume_timeout(site, cloud)) if cloud in site.clouds else 0.0
+        if not away or waited - away >= longest:
+            found.append(machine)
+    return found
+
+
 def _why(site: Site, late: TimedOut) -> str:
-    longest = _resume_timeout(site, late.cloud)
+    timeout = _resume_timeout(site, late.cloud)
+    if late.machines and not blamed(site, late.machines):
+        return (
+            f"{compress(late.nodes)} could not register while slurmctld was away, and its "
+            f"ResumeTimeout ({brief(timeout)}) is nearly over"
+        )
     return (
-        f"{compress(late.nodes)} did not register within {brief(given_up_after(longest))} "
-        f"(ResumeTimeout is {brief(longest)})"
+        f"{compress(late.nodes)} did not register within {brief(given_up_after(timeout))} "
+        f"(ResumeTimeout is {brief(timeout)})"
     )
 
 

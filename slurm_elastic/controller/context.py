@@ -20,6 +20,7 @@ from slurm_elastic.config.pool_rules import rules_of
 from slurm_elastic.config.tunnel import clouds_with_tunnel
 from slurm_elastic.controller.budget import launch_scope
 from slurm_elastic.controller.requeues import Requeues
+from slurm_elastic.controller.slurm_absence import SlurmAbsence
 from slurm_elastic.controller.steps import Steps
 from slurm_elastic.model.cluster import Instance, Limits, Pool, Usage
 from slurm_elastic.model.protocols import Provider, Slurm
@@ -57,6 +58,7 @@ class Site:
     ``steps``: what optional features do (``features``). ``shortest_boot``: seconds that machines of
     the quickest cloud may take. ``settled``: from when on (monotonic) machines end that Slurm has
     not asked to end, after another head acted; ``epoch``: in which this head acts, 0 with one head.
+    ``slurm_absence``: when slurmctld was away.
     """
 
     config: Config
@@ -81,6 +83,7 @@ class Site:
     unadopted: dict[tuple[str, str], Instance] = field(default_factory=dict)
     suspends: dict[str, Request] = field(default_factory=dict)
     steps: Steps = field(default_factory=Steps)
+    slurm_absence: SlurmAbsence = field(default_factory=SlurmAbsence)
     shortest_boot: float = math.inf
     settled: float = 0.0
     epoch: int = 0

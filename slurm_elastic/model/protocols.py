@@ -322,6 +322,10 @@ class Slurm(Protocol):
         """UP, DOWN, DRAIN or INACTIVE by partition. One command."""
         ...
 
+    def slurmctld_started(self) -> float:
+        """When the slurmctld that answers was started (Unix time). One command."""
+        ...
+
     def suspend_exclusions(self) -> SuspendExclusions:
         """The SuspendExc* options of slurm.conf. One command."""
         ...

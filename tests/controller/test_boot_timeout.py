@@ -13,7 +13,7 @@ from slurm_elastic.controller.boot_timeouts import job_peers
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.launch.boots import given_up_after
 from slurm_elastic.policies.nodes.node_state import Phase, is_drained, phase
-from tests.controller.world import BOOT, ONP, PUB, World
+from tests.controller.world import BOOT, ONP, PUB, T0, World
 
 RESUME = 100.0
 LATE = given_up_after(RESUME)
@@ -271,7 +271,7 @@ def test_a_boot_is_not_blamed_for_the_time_without_slurmctld(
         raise SlurmError(("scontrol",), 1, "Unable to contact slurm controller (connect failure)")
 
     with monkeypatch.context() as patched:
-        for name in ("nodes", "jobs", "update_nodes"):
+        for name in ("nodes", "jobs", "update_nodes", "slurmctld_started"):
             patched.setattr(world.slurm, name, silent)
         world.advance(back - away, step=1)
     world.advance(4, step=1)
@@ -294,8 +294,69 @@ def test_a_boot_that_fails_is_given_up_after_slurmctld_has_come_back(
         raise SlurmError(("scontrol",), None, "no answer in 60 s")
 
     with monkeypatch.context() as patched:
-        patched.setattr(world.slurm, "nodes", silent)
+        for name in ("nodes", "slurmctld_started"):
+            patched.setattr(world.slurm, name, silent)
         world.advance(3, step=1)
     world.advance(LATE, step=1)
+    assert world.slurm.queue()[1].nodes == ("pub1",)
+    assert "boot-failed" in world.kinds("op1")
+
+
+def away(world: World, monkeypatch: pytest.MonkeyPatch, until: float) -> None:
+    """slurmctld answers nobody until so many seconds after the begin of the test."""
+
+    def silent(*_: object, **__: object) -> None:
+        raise SlurmError(("scontrol",), 1, "Unable to contact slurm controller (connect failure)")
+
+    with monkeypatch.context() as patched:
+        for name in ("nodes", "jobs", "update_nodes", "slurmctld_started"):
+            patched.setattr(world.slurm, name, silent)
+        world.advance(until - (world.now - T0), step=1)
+
+
+def test_a_boot_that_lacks_the_time_of_an_absence_is_given_back_and_not_blamed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """slurmctld's own ResumeTimeout went on, and would end a job of --no-requeue."""
+    mute(world, "op1")
+    world.slurm.submit(1, ("op1", "pub1"), requeue=False)
+    world.advance(20, step=1)
+    away(world, monkeypatch, until=60)
+    world.advance(LATE + 1 - 60, step=1)
+    assert phase(world.slurm.node("op1")) is Phase.POWERING_UP, "it has time until the last moment"
+    world.advance(30, step=1)
+    job = world.slurm.queue()[1]
+    assert ("RUNNING" in job.states, job.nodes) == (True, ("pub1",))
+    assert failed_by_slurm(world) == []
+    assert "boot-failed" not in world.kinds("op1")
+    assert world.ledger.exclusions.breakers() == ()
+    (why,) = [d.reason for d in world.ledger.decisions.about("job:1") if d.kind == "requeued"]
+    assert "could not register while slurmctld was away" in why
+
+
+def test_a_boot_whose_resume_timeout_ended_in_an_absence_is_not_blamed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mute(world, "op1")
+    world.slurm.submit(1, ("op1", "pub1"))
+    world.advance(20, step=1)
+    away(world, monkeypatch, until=RESUME + 20)
+    world.unheard = set()
+    world.advance(200, step=1)
+    assert failed_by_slurm(world) == ["op1"]
+    assert "RUNNING" in world.slurm.queue()[1].states
+    assert len(world.alive()) == 1
+    assert "boot-failed" not in world.kinds("op1")
+    assert world.ledger.exclusions.breakers() == ()
+
+
+def test_an_absence_before_a_boot_does_not_spare_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mute(world, "op1")
+    world.slurm.submit(2, ("pub2",))
+    away(world, monkeypatch, until=30)
+    world.slurm.submit(1, ("op1", "pub1"))
+    world.advance(LATE + 10, step=1)
     assert world.slurm.queue()[1].nodes == ("pub1",)
     assert "boot-failed" in world.kinds("op1")

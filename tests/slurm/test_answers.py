@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 
 import msgspec
@@ -299,6 +300,15 @@ RESERVATION = (
 
 def test_states_of_partitions() -> None:
     assert answers.partition_states(PARTITIONS) == {"batch": "UP", "aws": "INACTIVE"}
+
+
+def test_when_slurmctld_was_started() -> None:
+    text = "Configuration data as of 2026-11-28T09:21:20\nBOOT_TIME               = 2026-11-28T09:21:12\n"
+    assert (
+        answers.slurmctld_started(text) == datetime.fromisoformat("2026-11-28T09:21:12").timestamp()
+    )
+    with pytest.raises(ValueError, match="isoformat"):
+        answers.slurmctld_started("BatchStartTimeout = 10 sec\n")
 
 
 def test_what_slurm_conf_keeps_from_power_saving() -> None:

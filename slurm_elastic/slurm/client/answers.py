@@ -346,6 +346,12 @@ def partition_states(text: str) -> dict[str, str]:
     return {row["PartitionName"]: row["State"] for row in rows if "PartitionName" in row}
 
 
+def slurmctld_started(text: str) -> float:
+    """BOOT_TIME in ``scontrol show config`` (Unix time); ValueError for another form."""
+    found = re.search(r"^BOOT_TIME\s*=\s*(\S+)", text, re.MULTILINE)
+    return _local(found[1] if found else "")
+
+
 def suspend_exclusions(text: str) -> SuspendExclusions:
     """SuspendExc* in ``scontrol show config``; ValueError for another form."""
     found = dict(re.findall(r"^(SuspendExc\w+)\s*=\s*(.*?)\s*$", text, re.MULTILINE))

@@ -286,6 +286,10 @@ class SlurmCli:
     def partition_states(self) -> Mapping[str, str]:
         return self._table(answers.partition_states, *_PARTITIONS)
 
+    def slurmctld_started(self) -> float:
+        """BOOT_TIME of ``scontrol show config``."""
+        return self._table(answers.slurmctld_started, "scontrol", "show", "config")
+
     def suspend_exclusions(self) -> SuspendExclusions:
         return self._table(answers.suspend_exclusions, "scontrol", "show", "config")
 

@@ -47,6 +47,7 @@ class FakeSlurm:
         self.never_suspended = SuspendExclusions()
         self.accounted: dict[int, str] = {}
         self.timeout = 300.0
+        self.started = 0.0
         self.clock: Callable[[], float] = time.time
         self.on_signal: Callable[[int, str], None] = lambda _job, _name: None
 
@@ -277,6 +278,12 @@ class FakeSlurm:
         with self._lock:
             self._command("partition_states")
             return dict(self.partitions)
+
+    def slurmctld_started(self) -> float:
+        """As a test has set it."""
+        with self._lock:
+            self._command("slurmctld_started")
+            return self.started
 
     def suspend_exclusions(self) -> SuspendExclusions:
         """The ones that a test has put into ``never_suspended``."""
