@@ -22,7 +22,13 @@ from slurm_elastic.controller.boots import record_boot_failures, register, reope
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.ending import terminate
 from slurm_elastic.controller.giving_back import power_down_and_requeue
-from slurm_elastic.controller.launch import LaunchOutcome, assign_addresses, launch, spec_of
+from slurm_elastic.controller.launch import (
+    LaunchOutcome,
+    assign_addresses,
+    hide_names,
+    launch,
+    spec_of,
+)
 from slurm_elastic.controller.lost_nodes import by_reason, disclaim, fail_nodes
 from slurm_elastic.controller.provision import provision
 from slurm_elastic.controller.recycling import recycle
@@ -135,6 +141,7 @@ class _Apply:
             actions.SetAddress: lambda some: assign_addresses(
                 site, {a.node: a.address for a in some}
             ),
+            actions.HideName: lambda some: hide_names(site, [a.node for a in some]),
             actions.Release: self._release,
             actions.Hold: self._hold,
             actions.Disclaim: lambda some: disclaim(site, some),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import secrets
 import threading
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 
 from msgspec import Struct
 
-from slurm_elastic.base.errors import NotLearntError
+from slurm_elastic.base.errors import ConfigError, NotLearntError, SlurmError
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Config, blocked_clouds, domain_pools
 from slurm_elastic.config.clouds import CloudSettings
@@ -28,6 +29,7 @@ from slurm_elastic.model.slurm import Request
 from slurm_elastic.policies.growth.scaling import PoolRules
 from slurm_elastic.policies.launch.ranking import Scope
 from slurm_elastic.policies.money.accounting import usage
+from slurm_elastic.slurm.client.site import read_site
 from slurm_elastic.state.ledger import Decision, Ledger, LedgerState, Machine
 from slurm_elastic.state.spool import Spool
 
@@ -110,6 +112,17 @@ class Site:
             blocked=blocked_clouds(config),
             shortest_boot=min((config.resume_timeout(c) for c in config.clouds), default=math.inf),
         )  # fmt: skip
+
+    @functools.cached_property
+    def looks_names_up(self) -> bool:
+        """Whether slurmctld looks up the names of nodes without an address, which nobody knows:
+        before 23.11, unless the site's DNS has them.
+        """
+        try:
+            parameters = read_site(self.config.slurm).items("SlurmctldParameters")
+            return self.slurm.version() < (23, 11) and "cloud_dns" not in parameters
+        except (ConfigError, SlurmError):
+            return False
 
     def rules_of(self, node: str) -> PoolRules:
         """How the machine of a node of ours comes and goes."""

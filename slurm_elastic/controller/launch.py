@@ -28,6 +28,7 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.model.cluster import Instance, LaunchSpec, Offer
 from slurm_elastic.model.exclusion import COOL_DOWN, TIMED, Exclusion
 from slurm_elastic.model.protocols import Chooser
+from slurm_elastic.model.slurm import NOWHERE
 from slurm_elastic.policies.launch.exclusions import (
     AUTH_COOLDOWN,
     after_partial,
@@ -36,6 +37,7 @@ from slurm_elastic.policies.launch.exclusions import (
     of_refusal,
     strikes_of,
 )
+from slurm_elastic.policies.nodes.node_state import has_name_alone
 from slurm_elastic.policies.repair.list_plausibility import sound
 from slurm_elastic.slurm.client import node_updates
 from slurm_elastic.state.ledger import Health, Launch
@@ -140,6 +142,13 @@ def assign_addresses(site: Site, addresses: Mapping[str, str]) -> None:
         node_updates.set_addresses(site.slurm, addresses)
     except SlurmError as error:
         log.warning("addresses not set, reconcile tries again: %s", error)
+
+
+def hide_names(site: Site, nodes: Sequence[str]) -> None:
+    """Give these nodes an address that is none, if they are still off and have only their name."""
+    # Read again: a node that has registered since would lose its machine's address.
+    view = site.slurm.nodes(nodes)
+    assign_addresses(site, {n: NOWHERE for n in nodes if n in view and has_name_alone(view[n])})
 
 
 def spec_of(site: Site, launch_row: Launch) -> LaunchSpec:

@@ -15,10 +15,12 @@ from slurm_elastic.controller.adoption import account_for_gone
 from slurm_elastic.controller.apply import apply
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.doubted_lists import keep_doubt, lasting_doubt
+from slurm_elastic.controller.launch import assign_addresses
 from slurm_elastic.controller.snapshot import CloudReader, offers_of, see, see_request, with_offers
 from slurm_elastic.controller.tick_reading import TickReading
-from slurm_elastic.model.slurm import Request
+from slurm_elastic.model.slurm import NOWHERE, Request
 from slurm_elastic.policies.actions import DoubtList, Drop
+from slurm_elastic.policies.nodes.node_state import Phase, phase
 from slurm_elastic.policies.nodes.pings import is_lasting
 from slurm_elastic.policies.repair.cluster import cloud_view, decide
 from slurm_elastic.policies.repair.cluster_snapshot import BOOKS, ClusterSnapshot
@@ -65,10 +67,21 @@ class Round:
             snapshot = see_request(site, self.reader.terms, request)
             # Those were told of, or are those that had their turn before.
             due = [a for a in requested(snapshot) if not (again and isinstance(a, Drop))]
+            if snapshot.terms.looks_names_up and not again:
+                self._hide_names(request.nodes, snapshot)
             return apply(site, self._cloud, due, snapshot)
         finally:
             # Also after a failure: a machine may be there of which an older reading knows nothing.
             self.served = site.monotonic()
+
+    def _hide_names(self, nodes: Sequence[str], snapshot: ClusterSnapshot) -> None:
+        """Give nodes that Slurm has just powered up an address instead of their name. Nothing
+        serves them yet, so none of them registers meanwhile.
+        """
+        view, served = snapshot.nodes, self._site.served()
+        named = [n for n in nodes if n in view and view[n].address == n and n not in served]
+        booting = [n for n in named if phase(view[n]) is Phase.POWERING_UP]
+        assign_addresses(self._site, dict.fromkeys(booting, NOWHERE))
 
     def _run(self, reading: TickReading) -> None:
         site, cloud, reader = self._site, self._cloud, self.reader

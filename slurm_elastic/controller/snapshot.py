@@ -70,6 +70,7 @@ def terms_of(site: Site, cloud: str) -> Terms:
         served=min(SOUND, max(idle, timings.reconcile)),  # a round has looked at it
         drain_terms=config.slurm.drain_terms,
         tells_addresses=settings.node_address == "provider",
+        looks_names_up=site.looks_names_up,
         first=cloud == next(iter(site.providers)),
         keys=config.ranking,
     )

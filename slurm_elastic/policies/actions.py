@@ -318,6 +318,13 @@ class SetAddress(OnNode, frozen=True, kw_only=True):
     address: str
 
 
+class HideName(OnNode, frozen=True, kw_only=True):
+    """Give a powered-down node an address that is none, instead of a name that nobody knows."""
+
+    kind: ClassVar[str] = "hide-name"
+    by_node: ClassVar[bool] = False
+
+
 class Release(OnNode, frozen=True, kw_only=True):
     """Let go of a node that is held for a cause (``hold``: a kind of
     ``model.exclusion.Exclusion``).

@@ -539,3 +539,32 @@ class Counted:
     def __call__(self, names: Sequence[str] | None = None) -> Mapping[str, SlurmNode]:
         self.whole += names is None
         return self._read(names)
+
+
+def test_only_a_node_that_is_still_off_gets_an_address_that_is_none(world: World) -> None:
+    (machine,) = up(world, "pub2")
+    for name in ("pub1", "pub2"):
+        world.slurm.set_addresses({name: name})
+    do(world, *(actions.HideName(node=name, reason=WHY) for name in ("pub1", "pub2")))
+    assert world.slurm.node("pub1").address == NOWHERE
+    assert world.slurm.node("pub2").address == "pub2", f"{machine.id} would not be reached"
+
+
+def test_nodes_get_an_address_before_their_machines_are_bought(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """slurmctld would look up their names while they boot, and answer nobody meanwhile."""
+    addresses: list[str] = []
+    launch = world.clouds["pub"].launch
+
+    def noted(spec: LaunchSpec) -> Sequence[Instance]:
+        addresses.extend(world.slurm.node(name).address for name in spec.nodes)
+        return launch(spec)
+
+    monkeypatch.setattr(Site, "looks_names_up", True)
+    world.stop()
+    world.start()
+    monkeypatch.setattr(world.clouds["pub"], "launch", noted)
+    world.slurm.set_addresses({"pub1": "pub1"})
+    up(world, "pub1")
+    assert addresses == [NOWHERE]

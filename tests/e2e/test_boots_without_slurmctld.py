@@ -53,3 +53,15 @@ def test_no_boot_is_blamed_for_the_time_without_slurmctld(site: Sandbox) -> None
     for node in ("pub1", "pub2", "pub3"):
         assert decisions(site, node, "boot-failed") == []
     back_to_zero(site)
+
+
+def test_a_node_that_was_in_use_has_no_name_to_look_up_for_long(site: Sandbox) -> None:
+    """slurmctld gives a node its name for an address when it has powered down."""
+    job = site.submit("true", "--partition=aws")
+    site.wait_job(job)
+    back_to_zero(site)
+    site.wait_for(
+        lambda: not any(node.address == node.name for node in site.nodes().values()),
+        60,
+        "each node has an address",
+    )

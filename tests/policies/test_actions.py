@@ -26,6 +26,7 @@ KINDS = {
     "fail-lost": "by_node bulk",
     "fail-node": "patient capped by_node bulk",
     "give-back": "by_node bulk",
+    "hide-name": "bulk",
     "hold": "bulk",
     "launch": "patient by_node bulk",
     "note-drain": "bulk",

@@ -21,6 +21,7 @@ from slurm_elastic.model.memory import (
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.actions import (
     Action,
+    HideName,
     Hold,
     NoteDrain,
     Register,
@@ -51,6 +52,7 @@ TERMS = Terms(
     patience=Thresholds(), served=300.0, drain_terms=DrainTerms(),
 )  # fmt: skip
 OPTED = replace(TERMS, tells_addresses=True)
+NAMED = replace(TERMS, looks_names_up=True)
 
 
 def node(name: str = "pub1", states: frozenset[str] = UP, **fields: Any) -> SlurmNode:
@@ -140,6 +142,27 @@ def test_slurm_is_told_the_address_of_a_machine_that_boots(
     reason = "i-pub1 is there"
     wanted = SetAddress(node="pub1", address="10.0.0.7", reason=reason)
     assert found == ([wanted] if told else [])
+
+
+@pytest.mark.parametrize(
+    ("at", "terms", "hidden"),
+    [
+        (node(states=OFF, address="pub1"), NAMED, True),
+        (node(states=OFF, address="pub1"), TERMS, False),
+        (node(states=OFF, address="233.252.0.1"), NAMED, False),
+        (node(states=OFF), NAMED, False),
+        (node(states=BOOTS, address="pub1"), NAMED, False),
+        (node(states=UP, address="pub1"), NAMED, False),
+        (node("own1", OFF, address="own1"), NAMED, False),
+    ],
+)
+def test_a_node_that_is_off_has_an_address_that_needs_no_look_up(
+    at: SlurmNode, terms: Terms, *, hidden: bool
+) -> None:
+    """One that boots may register at any moment, and would lose its address."""
+    found = asked(Rule.NAMES, snapshot(nodes=(at,), terms=terms))
+    wanted = HideName(node="pub1", reason="slurmctld would look its name up")
+    assert found == ([wanted] if hidden else [])
 
 
 # registrations

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -116,6 +118,29 @@ def test_uninstall_moves_waiting_jobs_and_refuses_what_needs_us(root: Path) -> N
         uninstall(config, live.config_path, restart=live.restart_command)
         found = live.job(listed)
         assert (found["JobState"], found["Partition"]) == ("PENDING", "batch")
+    finally:
+        live.stop()
+
+
+def test_slurmctld_answers_while_nodes_boot_whatever_it_is_told_to_read(root: Path) -> None:
+    """A booting node's name is in no DNS, and slurmctld 22.05 would look it up for 10 s with its
+    configuration locked.
+    """
+    live = LiveSite("small", root)
+    try:
+        live.start()
+        config = live.config()
+        install(config, live.config_path, restart=live.restart_command)
+        booting = live.sbatch("-p", "aws", "-N3")
+        wait_for("nodes to be asked for", lambda: live.job(booting).get("NodeList") == "pub[1-3]")
+        for _ in range(2):
+            live.run("scontrol", "reconfigure")
+            time.sleep(2.0)  # slurmctld goes through its jobs after it has answered
+        live.restart()
+        live.run("scancel", str(booting))
+        wait_for("the job to end", lambda: not live.run("squeue", "-h", "-p", "aws").strip())
+        log = (root / "ctld" / "log").read_text()
+        assert not re.search("Unable to resolve|getaddrinfo", log)
     finally:
         live.stop()
 

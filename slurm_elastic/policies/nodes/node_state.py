@@ -84,6 +84,11 @@ def is_unneeded(node: SlurmNode) -> bool:
     return phase(node) is Phase.POWERED_DOWN and not is_busy(node)
 
 
+def has_name_alone(node: SlurmNode) -> bool:
+    """Whether the node is off, and slurmctld would look up its name for its address."""
+    return node.address == node.name and phase(node) is Phase.POWERED_DOWN
+
+
 def is_anothers_address(
     node: SlurmNode, machines: Collection[Instance], nodes: Collection[SlurmNode] = ()
 ) -> bool:

@@ -12,6 +12,7 @@ from slurm_elastic.model.memory import OUT_OF_SERVICE, SUSPENDED, Drained, Machi
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.actions import (
     Action,
+    HideName,
     NoteDrain,
     NoteRead,
     Register,
@@ -19,7 +20,13 @@ from slurm_elastic.policies.actions import (
     SetAddress,
 )
 from slurm_elastic.policies.launch.exclusions import sickly
-from slurm_elastic.policies.nodes.node_state import Phase, is_down, is_drained, phase
+from slurm_elastic.policies.nodes.node_state import (
+    Phase,
+    has_name_alone,
+    is_down,
+    is_drained,
+    phase,
+)
 from slurm_elastic.policies.nodes.out_of_service import DrainTerms, ill
 from slurm_elastic.policies.repair.cluster_snapshot import ClusterSnapshot
 
@@ -45,6 +52,20 @@ def addresses(snapshot: ClusterSnapshot) -> Iterable[Action]:
         # measured).
         if phase(node) is Phase.POWERING_UP:
             yield SetAddress(node=node.name, address=address, reason=f"{m.instance.id} is there")
+
+
+def names(snapshot: ClusterSnapshot) -> Iterable[Action]:
+    """Nodes that are off and have their name for an address, as slurmctld sets it when a node has
+    powered down. slurmctld looks it up for 10 s a node, for example at ``scontrol reconfigure``
+    while the node boots for a job, and answers nobody meanwhile (22.05, measured).
+    """
+    if not snapshot.terms.looks_names_up:
+        return
+    for pool in snapshot.own_pools:
+        for name in pool.nodes:
+            node = snapshot.nodes.get(name)
+            if node is not None and has_name_alone(node):
+                yield HideName(node=name, reason="slurmctld would look its name up")
 
 
 def registrations(snapshot: ClusterSnapshot) -> Iterable[Action]:

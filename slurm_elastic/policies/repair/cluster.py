@@ -14,7 +14,7 @@ from slurm_elastic.model.memory import Machine, decided_at
 from slurm_elastic.policies.actions import Action
 from slurm_elastic.policies.growth.stopped import departing, unwanted
 from slurm_elastic.policies.nodes.node_state import Phase, phase
-from slurm_elastic.policies.repair.book_rules import addresses, drains, read, registrations
+from slurm_elastic.policies.repair.book_rules import addresses, drains, names, read, registrations
 from slurm_elastic.policies.repair.cloud_view import (
     CloudView,
     Intent,
@@ -169,6 +169,7 @@ _RULES: Mapping[Rule, Callable[[ClusterSnapshot], Iterable[Action]]] = {
     Rule.REPAIR: _repairs,
     Rule.READ: read,
     Rule.ADDRESSES: addresses,
+    Rule.NAMES: names,
     Rule.REGISTRATIONS: registrations,
     Rule.DRAINS: drains,
     Rule.HOLDS: holds,

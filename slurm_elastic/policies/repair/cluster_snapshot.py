@@ -25,12 +25,13 @@ class Rule(Enum):
     REPAIR = "repair"
     READ = "read"
     ADDRESSES = "addresses"
+    NAMES = "names"
     REGISTRATIONS = "registrations"
     DRAINS = "drains"
     HOLDS = "holds"
 
 
-BOOKS = (Rule.READ, Rule.ADDRESSES, Rule.REGISTRATIONS, Rule.DRAINS, Rule.HOLDS)
+BOOKS = (Rule.READ, Rule.ADDRESSES, Rule.NAMES, Rule.REGISTRATIONS, Rule.DRAINS, Rule.HOLDS)
 """The rules of a cloud's pass that go by the ledger as it is after the repairs."""
 
 
@@ -38,7 +39,8 @@ class Terms(Struct, frozen=True, kw_only=True):
     """The part of the configuration that a pass over one cloud goes by: ``clouds`` are those that
     are configured; ``pools`` and ``pool_of`` are of all of them. ``served`` is how long (s) a
     machine is in service until it proves that its pool works, ``first`` whether the cloud is the
-    first one: what is done once a round is done with that.
+    first one: what is done once a round is done with that. ``looks_names_up``: whether slurmctld
+    looks up the names of nodes without an address.
     """
 
     cloud: str
@@ -51,6 +53,7 @@ class Terms(Struct, frozen=True, kw_only=True):
     served: float
     drain_terms: DrainTerms
     tells_addresses: bool = False
+    looks_names_up: bool = False
     first: bool = False
     keys: Sequence[str] = DEFAULT_KEYS
 

@@ -236,7 +236,6 @@ class SlurmCli:
         self._update_job(self._label(job), "reqnodelist=")
 
     def excluded_nodes(self, job: int) -> tuple[str, ...]:
-        """ExcNodeList of ``scontrol show job``."""
         command = ("scontrol", "--oneliner", "show", "job", self._label(job))
         found = re.search(r"\sExcNodeList=(\S*)", self._run(*command))
         if found is None:
@@ -287,7 +286,6 @@ class SlurmCli:
         return self._table(answers.partition_states, *_PARTITIONS)
 
     def slurmctld_started(self) -> float:
-        """BOOT_TIME of ``scontrol show config``."""
         return self._table(answers.slurmctld_started, "scontrol", "show", "config")
 
     def suspend_exclusions(self) -> SuspendExclusions:
@@ -309,7 +307,6 @@ class SlurmCli:
         return [(r[0], r[1], int(r[2]), int(r[3]) * 60, int(r[4])) for r in rows]
 
     def accounted_comment(self, job: int) -> str:
-        """AdminComment by ``sacct``."""
         shown = self._run(
             "sacct", "--allocations", "--noheader", "--parsable2", f"--jobs={self._label(job)}",
             "--format=AdminComment",
@@ -327,7 +324,6 @@ class SlurmCli:
         self._update_job(self._label(job), f"admincomment={text}")
 
     def output(self, job: int) -> str:
-        """StdOut of ``scontrol show job``."""
         command = ("scontrol", "--oneliner", "show", "job", self._label(job))
         found = re.search(r"\sStdOut=(.*?)(?: \w+=|\s*$)", self._run(*command))
         if found is None:

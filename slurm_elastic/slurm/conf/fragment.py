@@ -17,6 +17,7 @@ from slurm_elastic.config import Config, blocked_clouds
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.pool_rules import fail_safe
 from slurm_elastic.model.cluster import Location, Pool
+from slurm_elastic.model.slurm import NOWHERE
 from slurm_elastic.policies.launch.verdict import features
 from slurm_elastic.slurm.client import confvalues
 from slurm_elastic.slurm.client.siteconf import SiteConf
@@ -24,6 +25,7 @@ from slurm_elastic.slurm.conf.conflicts import NODE_RESETS, conflicts_of, progra
 
 FILE_NAME = "slurm-elastic.conf"
 
+HOSTS_OF_24 = 254
 _PARTITION_RESETS = {
     "alternate": 'Alternate=""',
     "hidden": "Hidden=NO",
@@ -71,7 +73,7 @@ def render(
     sections = (
         _header(config, version),
         list(_options(config, pools, site, version, lua=lua)),
-        list(_nodes(config, pools, site)),
+        list(_nodes(config, pools, site, version)),
         list(_partitions(config, pools, site)),
     )
     return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
@@ -154,7 +156,9 @@ def slurm_weights(config: Config, pools: Sequence[Pool]) -> dict[str, int]:
     return {pool.name: weight for pool, weight in zip(ranked(config, pools), weights, strict=True)}
 
 
-def _nodes(config: Config, pools: Sequence[Pool], site: SiteConf) -> Iterator[str]:
+def _nodes(
+    config: Config, pools: Sequence[Pool], site: SiteConf, version: tuple[int, int]
+) -> Iterator[str]:
     ports = {pool.name: pool.slurmd_port for pool in config.pools}
     weights = slurm_weights(config, pools)
     for pool in ranked(config, pools):
@@ -166,7 +170,7 @@ def _nodes(config: Config, pools: Sequence[Pool], site: SiteConf) -> Iterator[st
                 *_gres(pool),
                 f"Feature={','.join(features(pool))}",
                 f"Weight={weights[pool.name]}",
-                *_address(pool, ports[pool.name], site),
+                *_address(pool, ports[pool.name], site, version),
                 *_node_resets(pool, site),
                 "State=CLOUD",
             )
@@ -184,14 +188,37 @@ def _gres(pool: Pool) -> Iterator[str]:
         yield "Gres=" + ",".join(f"{name}:{count}" for name, count in pool.gres.items())
 
 
-def _address(pool: Pool, port: int | None, site: SiteConf) -> Iterator[str]:
+def _address(
+    pool: Pool, port: int | None, site: SiteConf, version: tuple[int, int]
+) -> Iterator[str]:
     """Several slurmd's on this host need a port each; else the cloud tells the address."""
     if port is not None:
         last = port + len(pool.nodes) - 1
         yield f"NodeAddr=127.0.0.1 Port={port if last == port else f'[{port}-{last}]'}"
-    elif "port" in site.node_defaults:
+        return
+    if _looks_names_up(site, version):
+        yield f"NodeAddr={_no_addresses(len(pool.nodes))}"
+    if "port" in site.node_defaults:
         slurmd_port = site.option("SlurmdPort")
         yield f"Port={slurmd_port.value if slurmd_port else 6818}"
+
+
+def _looks_names_up(site: SiteConf, version: tuple[int, int]) -> bool:
+    """Whether slurmctld looks up the names of nodes without an address for 10 s each, and answers
+    nobody meanwhile, for example at ``scontrol reconfigure`` while they boot (22.05, measured).
+    """
+    # With cloud_dns commands go by the names, and with NoInAddrAny slurmd binds to NodeAddr.
+    by_name = "cloud_dns" in site.items("SlurmctldParameters")
+    binds = "NoInAddrAny" in site.items("CommunicationParameters")
+    return version < (23, 11) and not by_name and not binds
+
+
+def _no_addresses(count: int) -> str:
+    """So many addresses to which nothing can be sent (``NOWHERE``): until a machine registers."""
+    prefix = NOWHERE.rpartition(".")[0]
+    # One for each node: Slurm without --enable-multiple-slurmd refuses fewer.
+    parts = [min(HOSTS_OF_24, count - begin) for begin in range(0, count, HOSTS_OF_24)]
+    return ",".join(f"{prefix}.[1-{size}]" if size > 1 else f"{prefix}.1" for size in parts)
 
 
 def _node_resets(pool: Pool, site: SiteConf) -> Iterator[str]:
