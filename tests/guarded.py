@@ -32,6 +32,7 @@ GUARDS = (
     Guard("ckptman.journal:Journal", "_lock", ("_decisions", "_counts")),
     Guard("ckptman.orders:Orders", "_lock", ("_waiting", "_begun", "_carried")),
     Guard("ckptman.site:JobList", "_lock", ("_jobs", "_begun"), free=("last", "knows")),
+    Guard("controller.job_starts:JobStarts", "_lock", ("_first_at", "_last_at")),
     Guard("controller.munge_keys:MungeKeys", "_lock", ("_known",)),
     Guard("controller.requests:Requests", "_lock", ("_parts", "_served")),
     Guard("controller.requeues:Requeues", "_lock", ("_expected",), free=("__bool__", "tick")),

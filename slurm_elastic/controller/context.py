@@ -20,6 +20,7 @@ from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.pool_rules import rules_of
 from slurm_elastic.config.tunnel import clouds_with_tunnel
 from slurm_elastic.controller.budget import launch_scope
+from slurm_elastic.controller.job_starts import JobStarts
 from slurm_elastic.controller.requeues import Requeues
 from slurm_elastic.controller.slurm_absence import SlurmAbsence
 from slurm_elastic.controller.steps import Steps
@@ -60,7 +61,7 @@ class Site:
     ``steps``: what optional features do (``features``). ``shortest_boot``: seconds that machines of
     the quickest cloud may take. ``settled``: from when on (monotonic) machines end that Slurm has
     not asked to end, after another head acted; ``epoch``: in which this head acts, 0 with one head.
-    ``slurm_absence``: when slurmctld was away.
+    ``slurm_absence``: when slurmctld was away. ``job_starts``: when prologs let jobs go.
     """
 
     config: Config
@@ -86,6 +87,7 @@ class Site:
     suspends: dict[str, Request] = field(default_factory=dict)
     steps: Steps = field(default_factory=Steps)
     slurm_absence: SlurmAbsence = field(default_factory=SlurmAbsence)
+    job_starts: JobStarts = field(default_factory=JobStarts)
     shortest_boot: float = math.inf
     settled: float = 0.0
     epoch: int = 0

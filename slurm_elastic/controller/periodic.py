@@ -25,27 +25,35 @@ class PeriodicTask:
 
     The next is due ``period`` seconds after the end of the last one, or ``pace`` times as long as
     that took if this is more: on a large cluster a reading of all nodes and jobs is work for
-    slurmctld. After one that failed it is due in ``again`` seconds, if that is given. Where by
-    ``idle`` there is nothing to look at in the ledger's state, the worker is not woken for it.
+    slurmctld. After one that failed it is due in ``again`` seconds, if that is given. If by
+    ``hurried`` something has happened, it is due before ``period``, but never before ``pace``.
+    Where by ``idle`` there is nothing to look at in the ledger's state, the worker is not woken for
+    it.
     """
 
     def __init__(
         self, site: Site, worker: Executor, look: Callable[[], None], what: str, *,
         period: float, pace: float = 0.0, again: float | None = None,
         idle: Callable[[LedgerState], bool] | None = None,
+        hurried: Callable[[float], bool] | None = None,
     ) -> None:  # fmt: skip
         self._site, self._worker = site, worker
         self._look, self._what = look, what
         self._period, self._pace, self._again, self._idle = period, pace, again, idle
         self._running: Future[None] | None = None
-        self._next = -inf
+        self._hurried = hurried
+        self._next = self._soonest = -inf
         self._ended = False
 
     @property
     def is_due(self) -> bool:
         """Whether the next look is due, and none runs."""
         over = self._running is None or self._running.done()
-        return over and self._site.monotonic() >= self._next
+        clock = self._site.monotonic()
+        return over and (clock >= self._next or self._is_hurried(clock))
+
+    def _is_hurried(self, clock: float) -> bool:
+        return self._hurried is not None and clock >= self._soonest and self._hurried(clock)
 
     def tick(self, state: LedgerState | None = None) -> None:
         """Start a look, unless none is due or, by the ledger's ``state``, none is needed."""
@@ -58,17 +66,18 @@ class PeriodicTask:
 
     def end(self) -> None:
         """Start no look any more: nothing is left to do."""
-        self._ended, self._next = True, inf
+        self._ended, self._next, self._soonest = True, inf, inf
 
     def _once(self) -> None:
         began = self._site.monotonic()
         well = run_guarded(self._site, self._look, self._what)
         ended = self._site.monotonic()
         pause = max(self._period, self._pace * (ended - began))
+        self._soonest = ended + self._pace * (ended - began)
         self._next = ended + (pause if well or self._again is None else self._again)
         # The look itself may have ended the task.
         if self._ended:
-            self._next = inf
+            self._next = self._soonest = inf
 
 
 def tick_all(tasks: Iterable[PeriodicTask], read: Callable[[], LedgerState]) -> None:

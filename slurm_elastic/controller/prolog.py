@@ -15,7 +15,7 @@ import logging
 import resource
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -144,6 +144,7 @@ class PrologServer(Server):
         self._news = asyncio.Event()
         self._queue_wanted = False
         self._last_read = time.monotonic()
+        self._note_start: Callable[[], None] = lambda: None
 
     def start(self) -> None:
         """Listen (OSError where that fails)."""
@@ -154,8 +155,9 @@ class PrologServer(Server):
         """The jobs that wait now."""
         return tuple(sorted(waiter.job for waiter, _ in list(self._waiting.values())))
 
-    def join(self, _: Site) -> Steps:
-        """Hear of the ends of jobs."""
+    def join(self, site: Site) -> Steps:
+        """Hear of the ends of jobs, and tell of their starts."""
+        self._note_start = lambda: site.job_starts.note(site.monotonic())
         return Steps(job_ended=[self.nudge])
 
     def nudge(self) -> None:
@@ -192,6 +194,7 @@ class PrologServer(Server):
         finally:
             del self._waiting[number]
         _tell(waiter, reason)
+        self._note_start()
         client.push(f"go {reason}\n".encode())
 
     async def beside(self) -> None:

@@ -2,7 +2,8 @@
 after its end. And counters of what machines and jobs came to.
 
 Times are Slurm's own. A run that Slurm does not tell any more ended by the look that missed it: one
-that was requeued, or that ended while slurm-elasticd was away.
+that was requeued, or that ended while slurm-elasticd was away. Slurm's record of a requeued job has
+no word of the run before, so a look follows soon after each start.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ class UsageRecord:
         for name, provider in site.providers.items():
             self._calls.watch(name, provider)
         self.looks = PeriodicTask(
-            site, worker, self.look, "usage", period=PERIOD, pace=PACE
+            site, worker, self.look, "usage", period=PERIOD, pace=PACE,
+            hurried=site.job_starts.are_due,
         )  # fmt: skip
 
     def look(self) -> None:
@@ -46,6 +48,8 @@ class UsageRecord:
         one since the look before.
         """
         site, now = self._site, self._site.now()
+        # Before Slurm is read: a job may start in between.
+        site.job_starts.look(site.monotonic())
         settle(site.config, site.ledger, now)
         if calls := self._calls.take():
             site.ledger.usage.count(calls)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import re
 import resource
 import socket
@@ -24,6 +25,7 @@ from slurm_elastic.controller.prolog import PrologServer, PrologTimes, QueueWatc
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.slurm.client import fake
 from slurm_elastic.slurm.client.fake import FakeSlurm
+from tests.controller.world import World
 
 pytestmark = pytest.mark.usefixtures("guarded")
 
@@ -116,6 +118,22 @@ def test_says_why(serve: Serve, connect: Connect, slurm: FakeSlurm) -> None:
     slurm.set_node("pub2", *UP)
     assert client.answer() == "go nodes are up\n"
     assert server.waiting() == ()
+
+
+def test_it_notes_when_a_job_starts(
+    serve: Serve, connect: Connect, slurm: FakeSlurm, tmp_path: Path
+) -> None:
+    world = World(tmp_path / "site")
+    try:
+        starting(slurm, 7, "pub1")
+        serve().join(world.site)
+        client = connect(7, "pub1")
+        assert not world.site.job_starts.are_due(math.inf)
+        slurm.set_node("pub1", *UP)
+        assert client.answer() == "go nodes are up\n"
+        assert world.site.job_starts.are_due(math.inf)
+    finally:
+        world.close()
 
 
 def test_signs_of_life(serve: Serve, connect: Connect, slurm: FakeSlurm) -> None:

@@ -342,6 +342,37 @@ def test_the_daemon_keeps_who_used_its_machines(world: World) -> None:
     assert world.ledger.usage.open_runs() == ()
 
 
+def test_a_run_of_some_seconds_that_ends_by_a_requeue_is_charged(world: World) -> None:
+    """Slurm's record of the job does not say that there was a run."""
+    world.slurm.submit(5, ["op1"], user="ann", uid=1000, account="physics")
+    while "RUNNING" not in world.slurm.queue()[5].states:
+        world.advance(1, step=1)
+    world.slurm.set_job(5, start=world.now)
+    world.advance(61, step=1)  # the look of this minute is over
+    began = world.now
+    world.slurm.set_job(5, start=began, restarts=1)
+    world.site.job_starts.note(world.site.monotonic())
+    world.advance(23, step=1)
+    world.slurm.set_job(5, "PENDING", start=world.now + 121, restarts=2, nodes=())
+    world.advance(61, step=1)
+    runs = [run for run in world.ledger.usage.runs(0, world.now) if run.begin == began]
+    assert [(run.job, run.user) for run in runs] == [(5, "ann")]
+    assert runs[0].end is not None
+    assert 23 <= runs[0].end - began <= 90
+
+
+@pytest.mark.parametrize(("took", "due"), [(0.0, 8.0), (1.0, 20.0)])
+def test_a_start_is_looked_at_soon_but_never_for_more_than_a_twentieth_of_the_time(
+    site: Site, world: World, monkeypatch: pytest.MonkeyPatch, took: float, due: float
+) -> None:
+    looks = Looks(world, took)
+    monkeypatch.setattr(UsageRecord, "look", looks)
+    moved = dataclasses.replace(site, monotonic=lambda: world.now)
+    record = UsageRecord(moved, Inline())
+    moved.job_starts.note(world.now + 5.0)
+    assert looks.begun(record.looks, due) == [-took, due]
+
+
 def test_a_drained_node_is_noted_until_it_takes_jobs_again(site: Site, world: World) -> None:
     site.ledger.machines.adopt(instance("i-1", "pub1", "g1", bought=offer(cloud="pub")), "burst", T)
     drained = SlurmNode(name="pub1", states=frozenset({"IDLE", "DRAIN"}))

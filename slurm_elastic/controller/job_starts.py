@@ -1,0 +1,36 @@
+"""When prologs let their jobs go: the one event by which slurm-elasticd learns of a start."""
+
+from __future__ import annotations
+
+import threading
+
+RUNS_AFTER_S = 3.0
+"""Seconds after its prolog by which Slurm shows a job as running: mostly 0.2 s (22.05 to 26.05)."""
+
+
+class JobStarts:
+    """Starts that nobody has looked at yet. Thread-safe; times are monotonic."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._first_at: float | None = None
+        self._last_at = 0.0
+
+    def note(self, clock: float) -> None:
+        """A prolog lets its job go now."""
+        with self._lock:
+            self._last_at = clock
+            if self._first_at is None:
+                self._first_at = clock
+
+    def are_due(self, clock: float) -> bool:
+        """Whether Slurm shows a job as running that has started since the last look."""
+        with self._lock:
+            return self._first_at is not None and clock - self._first_at >= RUNS_AFTER_S
+
+    def look(self, clock: float) -> None:
+        """Slurm's jobs are read now. A job that started a moment ago needs another look."""
+        with self._lock:
+            is_seen = clock - self._last_at >= RUNS_AFTER_S
+            if self._first_at is not None:
+                self._first_at = None if is_seen else self._last_at
