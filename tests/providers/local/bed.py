@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+from patience import eventually
 
 from slurm_elastic.config import Cluster
 from slurm_elastic.machine.local import local_processes
@@ -14,7 +17,7 @@ from slurm_elastic.machine.local.agent import Agent
 from slurm_elastic.machine.local.driver import AgentSettings
 from slurm_elastic.machine.local.listening import RootServer
 from slurm_elastic.machine.local.records import read_records
-from slurm_elastic.machine.local.wire import AgentAnswer, LaunchOrder
+from slurm_elastic.machine.local.wire import AgentAnswer, LaunchOrder, Record
 from slurm_elastic.model.cluster import Location, Market, Pool
 from slurm_elastic.model.protocols import Provider
 from slurm_elastic.providers import open_provider
@@ -82,6 +85,22 @@ class LocalBed:
             instance_type="slurmd", market=Market.RESERVED, price=0.0,
         )  # fmt: skip
         return {record.id for record in self.agent.launch(launch)}
+
+    def fail_late(self, node: str) -> Callable[[], None]:
+        """Its slurmd dies."""
+
+        def record() -> Record:
+            (found,) = [r for r in read_records(self._place / "machines") if r.node == node]
+            return found
+
+        def fail() -> None:
+            eventually(lambda: record().process is not None)
+            process = record().process
+            assert process is not None
+            os.kill(process.pid, signal.SIGKILL)
+            eventually(lambda: record().state not in ("pending", "running"))
+
+        return fail
 
     def heal(self) -> None:
         self._trouble = None

@@ -16,7 +16,12 @@ from providers.local.bed import POOL, LocalBed, provider_at
 from slurm_elastic.base.errors import AuthError, ProviderError, TransientError
 from slurm_elastic.config import Cluster
 from slurm_elastic.model.cluster import LaunchSpec, Market, Pool
-from slurm_elastic.testing.contract import FaultContract, LaunchContract, ScarceContract
+from slurm_elastic.testing.contract import (
+    FaultContract,
+    LateFailureContract,
+    LaunchContract,
+    ScarceContract,
+)
 
 CLUSTER = Cluster(name="test", uuid="7d1f0c52-4d8e-4f5b-9a3e-0f6c1f5f0a11")
 
@@ -40,6 +45,9 @@ class TestLocalLaunches(LaunchContract): ...
 
 
 class TestLocalScarcity(ScarceContract): ...
+
+
+class TestLocalLateFailures(LateFailureContract): ...
 
 
 class TestLocalFaults:

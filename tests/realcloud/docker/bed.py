@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Callable
 from typing import Any
 
 import docker.errors
 from docker_proxy import EngineProxy, Fault
-from patience import patience
+from patience import eventually, patience
 
 from slurm_elastic.base.errors import (
     AuthError,
@@ -21,6 +22,7 @@ from slurm_elastic.config import Cluster
 from slurm_elastic.model.cluster import Location, Market, Pool
 from slurm_elastic.model.protocols import Provider
 from slurm_elastic.providers import open_provider
+from slurm_elastic.providers.docker import requests
 from slurm_elastic.providers.docker.settings import DockerCloud, DockerHost, DockerType
 from slurm_elastic.testing.contract import UUID
 
@@ -93,6 +95,16 @@ class DockerBed:
         except docker.errors.NotFound:
             return None
         return str(container.status)
+
+    def fail_late(self, node: str) -> Callable[[], None]:
+        """Its program crashes."""
+
+        def fail() -> None:
+            (found,) = [c for c in self.containers() if c.labels[requests.NODE] == node]
+            found.kill()
+            eventually(lambda: self._status(found) == "exited")
+
+        return fail
 
     def add_foreign(self) -> set[str]:
         made = self.client.containers.run(

@@ -14,7 +14,13 @@ from slurm_elastic.base.errors import CapacityError, ProviderError, TransientErr
 from slurm_elastic.model.cluster import InstanceState
 from slurm_elastic.model.protocols import Console
 from slurm_elastic.providers.docker.requests import CLUSTER
-from slurm_elastic.testing.contract import FaultContract, LaunchContract, ScarceContract, spec_for
+from slurm_elastic.testing.contract import (
+    FaultContract,
+    LateFailureContract,
+    LaunchContract,
+    ScarceContract,
+    spec_for,
+)
 
 from .bed import DockerBed
 from .engine import Engine
@@ -34,6 +40,9 @@ class TestDockerLaunches(LaunchContract): ...
 
 @pytest.mark.release
 class TestDockerScarcity(ScarceContract): ...
+
+
+class TestDockerLateFailures(LateFailureContract): ...
 
 
 @pytest.mark.release
