@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -21,9 +22,11 @@ from slurm_elastic.cli.main import main
 from slurm_elastic.cli.shortened import offers
 from slurm_elastic.cli.subjects import subjects
 from slurm_elastic.model.directive import Directive, Pause
+from slurm_elastic.model.exclusion import BY_GROWTH
 from slurm_elastic.model.memory import Run
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.launch.grouping import braces
+from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.state.audit_trail import FOLLOWED, tell_job, tell_node
 from slurm_elastic.state.ckptstate import CheckpointState
@@ -408,6 +411,8 @@ def test_a_pools_chain_is_what_its_policies_did(ledger: Ledger, tmp_path: Path) 
         ("18_3", ("21",)),
         ("18_3.extern", ("21",)),
         ("18_9", ("18",)),
+        ("18+0", ("18",)),
+        ("18+3", ("21",)),
         ("job:18", ("job:18",)),
         ("ghost", ("ghost",)),
         ("node.example", ("node.example",)),
@@ -418,6 +423,39 @@ def test_what_slurms_commands_show_may_be_asked_about(
 ) -> None:
     job = SlurmJob(id=21, states=frozenset({"RUNNING"}), array=18, task=3)
     assert subjects(config(tmp_path), FakeSlurm(jobs=[job]), asked) == meant
+
+
+@pytest.mark.parametrize(("asked", "number"), [("50+0", "50"), ("49+1", "50")])
+def test_a_part_of_a_heterogeneous_job_is_explained_by_the_name_that_squeue_shows(
+    ledger: Ledger, tmp_path: Path, asked: str, number: str
+) -> None:
+    (meant,) = subjects(config(tmp_path), busy_slurm(), asked)
+    assert meant == number
+    assert "job 50 of erin is PENDING" in text_of(explained(tmp_path, meant), 80)
+
+
+def test_a_task_of_an_array_is_named_as_squeue_names_it(ledger: Ledger, tmp_path: Path) -> None:
+    slurm = busy_slurm()
+    slurm.set_job(51, "RUNNING", user="erin", array=18, task=3, nodes=("pub1",))
+    (meant,) = subjects(config(tmp_path), slurm, "18_3")
+    assert "job 18_3 of erin is RUNNING on pub1" in text_of(explained(tmp_path, meant, slurm), 80)
+
+
+def test_a_name_that_is_none_is_told_all_forms_of_a_jobs_name(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    with pytest.raises(SlurmElasticError, match=re.escape("(18, 18_3, 18+1, 18.batch)")):
+        explained(tmp_path, "17+")
+
+
+def test_a_node_that_a_growth_policy_holds_calls_for_nobody(ledger: Ledger, tmp_path: Path) -> None:
+    """Its growth policy starts it when a job waits, though it is a drained one for Slurm."""
+    slurm = busy_slurm()
+    reason = f"{HOLD_MARK}{BY_GROWTH}"
+    slurm.set_node("pub7", "IDLE", "CLOUD", "POWERED_DOWN", "DRAIN", reason=reason)
+    found = explained(tmp_path, "pub7", slurm)
+    assert found.attention == ()
+    assert reason in text_of(found, 120)
 
 
 def test_a_task_of_an_array_is_asked_for_by_the_array_while_slurm_is_away(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from slurm_elastic.cli import doctor
 from slurm_elastic.cli.offers import gather
 from slurm_elastic.config import Config, SlurmSettings, configfile
 from slurm_elastic.model.cluster import Limits, Location, Market, Offer, Pool
+from slurm_elastic.model.exclusion import BY_GROWTH, POLICY, Exclusion
 from slurm_elastic.model.finding import Finding, Level
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.launch.ranking import unsold
@@ -117,6 +119,42 @@ def test_a_refused_probe_is_wrong_with_sbatchs_words(config: Config, slurm: Prob
     probe = next(f for what, f in found(config, slurm).items() if what.startswith("sbatch"))
     assert probe.level is Level.WRONG
     assert probe.found == "Invalid account or account/partition combination"
+
+
+GROWN = "\npolicies: {growth: on_demand, release: idle(600)}\n"
+
+
+def hold(slurm: ProbingSlurm, *names: str) -> None:
+    for name in names:
+        slurm.set_node(name, *OFF, "DRAIN", reason=f"{HOLD_MARK}{BY_GROWTH}")
+
+
+def test_nodes_that_a_growth_policy_holds_are_no_news_and_not_probed(
+    config: Config, slurm: ProbingSlurm
+) -> None:
+    """sbatch would call a job impossible there that is served as soon as it is submitted."""
+    slurm.says = SlurmError(("sbatch",), 1, "Requested node configuration is not available")
+    names = [f"pub{n}" for n in range(1, 5)]
+    hold(slurm, *names)
+    grown = again(config, GROWN)
+    with contextlib.closing(Ledger(grown.state / "ledger.db")) as ledger:
+        held = [Exclusion(kind=POLICY, scope=n, pool="wide", cause=BY_GROWTH) for n in names]
+        ledger.exclusions.add(*held)
+    told = found(grown, slurm)
+    probe = told["a job in partition burst"]
+    assert (probe.level, probe.found) == (
+        Level.OK,
+        "not tried: its growth policies start a node once a job waits",
+    )
+    assert slurm.asked == []
+    assert [f for f in told.values() if "are held" in f.found] == []
+    assert [f for f in told.values() if f.level is Level.WRONG] == []
+
+
+def test_a_node_that_no_growth_policy_holds_is_probed(config: Config, slurm: ProbingSlurm) -> None:
+    hold(slurm, "pub1", "pub2", "pub3")
+    found(again(config, GROWN), slurm)
+    assert len(slurm.asked) == 1
 
 
 def test_a_probe_of_who_may_not_burst_is_no_fault(
