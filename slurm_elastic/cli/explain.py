@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from msgspec import structs
@@ -136,7 +136,8 @@ def explain(config: Config, slurm: Slurm, subject: str) -> Explanation:
 
 
 def _explain_job(config: Config, slurm: Slurm, number: int) -> Explanation:
-    job, trouble = _job(slurm, number)
+    jobs, trouble = _jobs(slurm)
+    job = next((one for one in jobs if one.id == number), None)
     waits = job is not None and "PENDING" in job.states
     ask = ChainAsk(
         about="job",
@@ -161,7 +162,7 @@ def _explain_job(config: Config, slurm: Slurm, number: int) -> Explanation:
     found = _explanation(str(number), "job", told, chain)
     if job is None or not waits:
         return found
-    keeps = kept_of(slurm, now)
+    keeps = structs.replace(kept_of(slurm, now), jobs=jobs)
     return structs.replace(
         found,
         attention=_of_waiting(config, job, now),
@@ -253,12 +254,12 @@ def _job_number(subject: str) -> int | None:
     return int(digits) if _JOB_NUMBER.fullmatch(digits) else None
 
 
-def _job(slurm: Slurm, number: int) -> tuple[SlurmJob | None, str]:
-    """The job, and what is wrong where Slurm could not be asked."""
+def _jobs(slurm: Slurm) -> tuple[Sequence[SlurmJob], str]:
+    """All jobs, and what is wrong where Slurm could not be asked."""
     try:
-        return next((j for j in slurm.jobs(ended=True) if j.id == number), None), ""
+        return slurm.jobs(ended=True), ""
     except SlurmError as error:
-        return None, f"Slurm does not answer: {error}"
+        return (), f"Slurm does not answer: {error}"
 
 
 def _job_now(number: int, job: SlurmJob | None, ours: Collection[str]) -> str:

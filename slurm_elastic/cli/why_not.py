@@ -22,6 +22,7 @@ from slurm_elastic.model.cluster import Location
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.launch.grouping import shortened
 from slurm_elastic.policies.launch.verdict import Asker, PoolCase, Verdict, grouped, verdicts
+from slurm_elastic.policies.launch.waiting import fixed_arrays
 from slurm_elastic.slurm.client.site import read_site
 from slurm_elastic.slurm.client.siteconf import SiteConf
 from slurm_elastic.slurm.hooks import submit_filter
@@ -47,6 +48,7 @@ def judge(config: Config, job: SlurmJob, chain: Chain, facts: Facts) -> tuple[Ve
         ours=frozenset(cloud.partition_name for cloud in config.clouds),
         drain_terms=config.slurm.drain_terms,
         unhelped=next((row for row in chain.unhelped if row.job == counted_id(job)), None),
+        fixed_arrays=fixed_arrays(facts.jobs),
     )
     return verdicts(asker, list(_cases(config, site, facts, chain)))
 

@@ -32,7 +32,8 @@ class QueueFacts(Struct, frozen=True, kw_only=True):
     """What keeps a waiting job from nodes, beside the reason that Slurm gives. By job: the nodes
     that it ``excluded``, and as many ``tasks`` as free licences admit (only of jobs with licences).
     ``max_times`` by partition (s; None: no limit) for jobs whose limit may be over it;
-    ``fixed_arrays``: those whose other tasks have the limit that Slurm gave to the first.
+    ``fixed_arrays``: those whose other tasks have the limit that Slurm gave to the first;
+    ``closed_partitions`` start no job at all.
     """
 
     reservations: tuple[Reservation, ...] = ()
@@ -40,6 +41,7 @@ class QueueFacts(Struct, frozen=True, kw_only=True):
     tasks: Mapping[int, int] = {}
     max_times: Mapping[str, float | None] = {}
     fixed_arrays: frozenset[int] = frozenset()
+    closed_partitions: frozenset[str] = frozenset()
 
 
 class Observation(Struct, frozen=True, kw_only=True):

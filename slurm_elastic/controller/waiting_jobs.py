@@ -11,12 +11,13 @@ from slurm_elastic.controller.covered_jobs import counted_id
 from slurm_elastic.controller.pool_nodes import Observation, PoolNodes, QueueFacts
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.model.slurm_words import partition_states
 from slurm_elastic.policies.growth import usable
 from slurm_elastic.policies.growth.capacity import Slurm
 from slurm_elastic.policies.growth.feature_counts import Part, Term, alternatives
 from slurm_elastic.policies.growth.scaling import PendingJob
 from slurm_elastic.policies.launch.verdict import could_run, features, need
-from slurm_elastic.policies.launch.waiting import is_counted
+from slurm_elastic.policies.launch.waiting import fixed_arrays, is_counted, is_limit_fixed
 from slurm_elastic.policies.money.account_budgets import barring
 from slurm_elastic.policies.nodes.node_state import Phase, phase
 
@@ -49,7 +50,9 @@ def queue_facts(site: Site, jobs: Sequence[SlurmJob], at: float) -> QueueFacts:
         | dict(site.slurm.excluded_by_job()),
         tasks=_licensed(licensed, site.slurm.free_licenses()) if licensed else {},
         max_times=own | (dict(site.slurm.max_times()) if may_be_over else {}),
-        fixed_arrays=usable.fixed_arrays(jobs),
+        fixed_arrays=fixed_arrays(jobs),
+        # slurmctld names an inactive partition as a job's reason only at its next look at the job.
+        closed_partitions=partition_states.closed(site.slurm.partition_states()),
     )
 
 
@@ -248,7 +251,9 @@ def _asked(site: Site, job: SlurmJob, pool: Pool, able: tuple[str, ...]) -> Pend
 def _could(site: Site, view: Observation, job: SlurmJob, pool: Pool) -> bool:
     """Whether the pool's nodes could be the job's: its partition, and what a node has."""
     partition, facts = site.clouds[pool.cloud].partition_name, view.facts
-    if partition not in job.partitions or not could_run(job, pool):
+    if partition not in job.partitions or partition in facts.closed_partitions:
         return False
-    fixed = usable.is_limit_fixed(job, facts.fixed_arrays)
+    if not could_run(job, pool):
+        return False
+    fixed = is_limit_fixed(job, facts.fixed_arrays)
     return not usable.exceeds_max_time(job, partition, facts.max_times, is_fixed=fixed)

@@ -183,7 +183,7 @@ def test_counted_features_are_bought_part_by_part_or_not_at_all(
         ({"limit": 2 * HOUR}, {"max_times": {"pub": HOUR}}, {}),
         ({"limit": HOUR}, {"max_times": {"pub": HOUR}}, {"pub": 1}),
         (
-            {"id": 8, "array": 7, "limit": None, "tasks": 5, "partitions": ("batch", "pub")},
+            {"id": 7, "array": 7, "limit": None, "tasks": 5, "partitions": ("batch", "pub")},
             {"max_times": {"pub": HOUR, "batch": None}, "fixed_arrays": frozenset({7})},
             {},
         ),
@@ -199,6 +199,23 @@ def test_licences_and_the_time_limit_count(
 ) -> None:
     number = fields.pop("id", 1)
     assert bought(make(), job(number, **fields), **facts) == expected
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"), [("UP", ["pub"]), ("DRAIN", ["pub"]), ("DOWN", []), ("INACTIVE", [])]
+)
+def test_jobs_in_a_partition_that_starts_nothing_do_not_count(
+    make: Make, state: str, expected: list[str]
+) -> None:
+    """Their reason is of Slurm's last look at them: a begin time, which has come since then."""
+    world = make()
+    world.slurm.set_job(
+        1, "PENDING", partitions=("batch", "pub"), reason="BeginTime", submit=world.site.now() - 60
+    )
+    world.slurm.partitions = {"pub": state, "batch": "UP"}
+    closed = observe(world.site).facts.closed_partitions
+    assert closed == (frozenset() if expected else {"pub"})
+    assert [*bought(world, job(partitions=("batch", "pub")), closed_partitions=closed)] == expected
 
 
 def test_jobs_with_other_nodes_do_not_take_each_others(make: Make) -> None:

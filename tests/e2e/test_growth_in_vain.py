@@ -17,17 +17,23 @@ LOOKS_S = 12.0
 NODES = "pub[1-6]"
 
 
-# Under sched/builtin a job waits behind each job that cannot start, which growth cannot foresee.
-SITE_LINES = ("Licenses=matlab:2", "SchedulerType=sched/builtin")
+@pytest.fixture(scope="module")
+def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
+    return grows_on_demand(sandbox, "Licenses=matlab:2")
 
 
 @pytest.fixture(scope="module")
-def site(sandbox: Callable[..., Sandbox]) -> Iterator[Sandbox]:
+def site_in_order(sandbox: Callable[..., Sandbox]) -> Sandbox:
+    """Each job waits behind every one that cannot start, which growth cannot foresee."""
+    return grows_on_demand(sandbox, "SchedulerType=sched/builtin")
+
+
+def grows_on_demand(sandbox: Callable[..., Sandbox], *slurm_conf: str) -> Sandbox:
     site = sandbox(
         static_nodes=1,
         drop=("onprem",),
         resume_timeout=180.0,
-        slurm_conf=SITE_LINES,
+        slurm_conf=slurm_conf,
         elastic={"policies": {"release": "idle(seconds=80000)", "look": "1s"}},
     )
     configure(site, growth="on_demand", release="idle(seconds=5)")
@@ -36,11 +42,17 @@ def site(sandbox: Callable[..., Sandbox]) -> Iterator[Sandbox]:
 
 
 @pytest.fixture(autouse=True)
-def calm(site: Sandbox) -> Iterator[None]:
+def calm(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
+    for name in {"site", "site_in_order"} & set(request.fixturenames):
+        calmed(request.getfixturevalue(name))
+
+
+def calmed(site: Sandbox) -> None:
     site.run(["scancel", "--user=nobody"], check=False)
-    for words in (["delete", "reservation=window"], ["update", "partitionname=aws", "state=up"]):
-        site.run(["scontrol", *words], check=False)
+    site.run(["scontrol", "delete", "reservation=window"], check=False)
+    site.run(["scontrol", "update", "partitionname=aws", "state=up"])
+    site.run(["scontrol", "update", "partitionname=batch", "defaulttime=10"])
     cleared(site)
     site.wait_for(lambda: len(held(site)) == 6, 120, "all are kept from Slurm again")
 
@@ -191,13 +203,15 @@ def test_a_heterogeneous_job_starts(site: Sandbox) -> None:
 
 def test_the_rest_of_an_array_whose_limit_is_over_the_clouds_gets_no_machine(site: Sandbox) -> None:
     """The first task starts at home, and Slurm gives its limit, which is none, to all others."""
+    site.run(["scontrol", "update", "partitionname=batch", "defaulttime=unlimited"])
     since = time.time()
     job = site.submit("sleep 20", "--partition=batch,aws", "--cpus-per-task=2", "--array=1-4")
     site.wait_for(lambda: len(alive(site, job)) >= 2, 30, "its first task has started")
     assert in_vain(site, since) == 0
 
 
-def test_a_purchase_that_helps_no_job_is_the_last_one(site: Sandbox) -> None:
+def test_a_purchase_that_helps_no_job_is_the_last_one(site_in_order: Sandbox) -> None:
+    site = site_in_order
     since = time.time()
     drained(site, "pub6")
     try:

@@ -12,8 +12,6 @@ from slurm_elastic.model.slurm import Reservation, SlurmJob
 from slurm_elastic.policies.growth.usable import (
     avoided_nodes,
     exceeds_max_time,
-    fixed_arrays,
-    is_limit_fixed,
     is_within,
     licensed_tasks,
     reserved_nodes,
@@ -83,18 +81,6 @@ def test_a_limit_over_the_partitions_is_told_from_one_that_slurm_only_shows(
     assert exceeds_max_time(one, "aws", most, is_fixed=is_fixed) is exceeds
     assert not exceeds_max_time(one, "batch", most, is_fixed=is_fixed)
     assert not exceeds_max_time(one, "unknown", most, is_fixed=is_fixed)
-
-
-def test_the_first_task_that_starts_fixes_the_limit_of_the_others() -> None:
-    running = SlurmJob(
-        id=7, array=7, task=1, states=frozenset({"RUNNING"}), start=5.0, nodes=("st1",)
-    )
-    others, untouched = job(8, array=7, tasks=5), job(9, array=9, tasks=5)
-    arrays = fixed_arrays([running, others, untouched, job(10)])
-    assert arrays == {7}
-    assert is_limit_fixed(others, arrays)
-    assert not any(is_limit_fixed(one, arrays) for one in (untouched, job(10)))
-    assert not is_limit_fixed(others, ()), "its tasks were split for another cause"
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from slurm_elastic.policies.launch.verdict import (
     need,
     verdicts,
 )
-from slurm_elastic.policies.launch.waiting import is_counted, sentence
+from slurm_elastic.policies.launch.waiting import fixed_arrays, is_counted, is_limit_fixed, sentence
 from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
 
 POOL = Pool(
@@ -109,10 +109,6 @@ def changed(job: SlurmJob = JOB, **fields: Any) -> SlurmJob:
         (changed(UNLISTED, node_cpus=16, cpus=16), "cpus", "have 8 CPUs, the job asks for 16"),
         (changed(UNLISTED, node_memory=64000), "memory", "have 32000 MiB, the job asks for 64000"),
         (changed(UNLISTED, cpu_memory=9000, node_cpus=4), "memory", "asks for 36000 on one"),
-        (
-            changed(id=9, array=7, tasks=4, limit=None), "time",
-            "first task started without a time limit, which the other tasks keep",
-        ),
         (changed(node_count=5), "size", "asks for 5 nodes, and 4 such can be up together at most"),
         (changed(cpus=33), "size", "asks for 5 nodes"),
         (UNLISTED, "filter", "scontrol update jobid=7 partition=static,burst"),
@@ -140,6 +136,14 @@ def test_the_first_predicate_that_fails_is_told(job: SlurmJob, predicate: str, w
     found = verdict(job)
     assert (found.cloud, found.pool, found.predicate) == ("aws", "gpu", predicate)
     assert words in found.reason
+
+
+def test_the_rest_of_an_array_that_keeps_no_limit_is_told() -> None:
+    rest = changed(array=7, tasks=4, limit=None)
+    assert verdict(rest).predicate == "slurm", "no task has started"
+    found = verdict(rest, fixed_arrays=frozenset({7}))
+    assert found.predicate == "time"
+    assert "first task started without a time limit, which the other tasks keep" in found.reason
 
 
 def test_a_job_that_no_machine_helped_is_told_what_came_up_for_it() -> None:
@@ -210,6 +214,18 @@ def test_a_job_that_the_filter_gave_another_cloud_alone_has_not_named_it() -> No
 
 
 # what growth policies ask
+
+
+def test_the_first_task_that_starts_fixes_the_limit_of_the_others() -> None:
+    running = SlurmJob(
+        id=8, array=7, task=1, states=frozenset({"RUNNING"}), start=5.0, nodes=("st1",)
+    )
+    others, untouched = changed(array=7, tasks=5), changed(id=9, array=9, tasks=5)
+    arrays = fixed_arrays([running, others, untouched, JOB])
+    assert arrays == {7}
+    assert is_limit_fixed(others, arrays)
+    assert not any(is_limit_fixed(one, arrays) for one in (untouched, JOB))
+    assert not is_limit_fixed(others, ()), "none of its tasks has started"
 
 
 def test_what_a_node_has_decides_whether_it_could_be_a_jobs() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from slurm_elastic.model.slurm import Reservation, SlurmJob
 
@@ -58,18 +58,6 @@ def exceeds_max_time(
         return False
     shown = {max_times.get(name) for name in job.partitions if name != partition}
     return is_fixed or job.limit not in shown
-
-
-def fixed_arrays(jobs: Iterable[SlurmJob]) -> frozenset[int]:
-    """The arrays of which a task has started: Slurm has then fixed the time limit of the others."""
-    return frozenset(
-        job.array for job in jobs if job.array and job.task is not None and job.start and job.nodes
-    )
-
-
-def is_limit_fixed(job: SlurmJob, arrays: Collection[int]) -> bool:
-    """Whether the job is the rest of one of these arrays: Slurm numbers that record anew."""
-    return bool(job.array) and job.id != job.array and job.array in arrays
 
 
 def licensed_tasks(text: str, tasks: int, free: Mapping[str, int]) -> tuple[int, Mapping[str, int]]:

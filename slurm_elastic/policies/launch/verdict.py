@@ -19,7 +19,7 @@ from slurm_elastic.model.cluster import Market, Pool
 from slurm_elastic.model.memory import UnhelpedJob
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.launch.unhelped_words import unhelped_reason
-from slurm_elastic.policies.launch.waiting import is_counted, sentence
+from slurm_elastic.policies.launch.waiting import is_counted, is_limit_fixed, sentence
 from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
 from slurm_elastic.policies.nodes.node_state import is_busy, is_down, is_drained
 from slurm_elastic.policies.nodes.out_of_service import DrainTerms, ill
@@ -69,7 +69,7 @@ class PoolCase(Struct, frozen=True, kw_only=True):
 
 class Asker(Struct, frozen=True, kw_only=True):
     """Who waits: the job, its user's Unix groups (None: not known), the site's ``default``
-    partition, ``ours``, ``now``, and how drains are read.
+    partition, ``ours``, ``now``, how drains are read, and the arrays of which a task has started.
     """
 
     job: SlurmJob
@@ -79,6 +79,7 @@ class Asker(Struct, frozen=True, kw_only=True):
     ours: frozenset[str] = frozenset()
     unhelped: UnhelpedJob | None = None
     drain_terms: DrainTerms = field(default_factory=DrainTerms)
+    fixed_arrays: frozenset[int] = frozenset()
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
@@ -286,9 +287,8 @@ def _time(question: _Question) -> str:
     if most is None or (limit is not None and limit <= most):
         return ""
     if limit is None:
-        # Slurm numbers the rest of an array anew when a task starts, and fixes its limit then.
-        is_rest = bool(job.array) and job.task is None and job.id != job.array
-        return f"{_REST_WITHOUT_LIMIT} {brief(most)}" if is_rest and question.listed else ""
+        is_fixed = is_limit_fixed(job, question.asker.fixed_arrays)
+        return f"{_REST_WITHOUT_LIMIT} {brief(most)}" if is_fixed and question.listed else ""
     return f"the job's time limit is {brief(limit)}, the partition's {brief(most)} (sbatch -t)"
 
 

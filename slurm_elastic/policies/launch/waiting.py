@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
+
 from slurm_elastic.model.slurm import SlurmJob
 
 
@@ -12,6 +14,19 @@ def is_counted(job: SlurmJob, at: float) -> bool:
     if reason.is_begin_time and job.start > at:
         return False
     return reason.row.is_counted and not job.is_held
+
+
+def fixed_arrays(jobs: Iterable[SlurmJob]) -> frozenset[int]:
+    """The arrays of which a task has started: Slurm has then fixed the time limit of the others."""
+    return frozenset(
+        job.array for job in jobs if job.array and job.task is not None and job.start and job.nodes
+    )
+
+
+def is_limit_fixed(job: SlurmJob, arrays: Collection[int]) -> bool:
+    """Whether the job is the rest of one of these arrays."""
+    # The rest keeps the array's own number: Slurm gives the task that starts a new one (measured).
+    return bool(job.array) and job.task is None and job.array in arrays
 
 
 def sentence(job: SlurmJob) -> str:
