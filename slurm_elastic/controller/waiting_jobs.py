@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, MutableMapping, Sequence, Set
 from slurm_elastic.base.hostlist import compress, expand
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.covered_jobs import counted_id
-from slurm_elastic.controller.pool_nodes import Observation, PoolNodes, QueueFacts
+from slurm_elastic.controller.pool_nodes import ABOUT_TO_START, Observation, PoolNodes, QueueFacts
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.model.slurm_words import partition_states
@@ -32,7 +32,7 @@ def queue_facts(site: Site, jobs: Sequence[SlurmJob], at: float) -> QueueFacts:
     """What keeps waiting jobs from nodes, with as few commands as this queue needs."""
     if all(isinstance(rules.growth, Slurm) for rules in site.rules.values()):
         return QueueFacts()  # Slurm itself decides for which jobs it starts nodes
-    waiting = [job for job in in_order(jobs) if _waits(job, at)]
+    waiting = [job for job in in_order(jobs) if _waits(site, job, at)]
     if not waiting:
         return QueueFacts()
     own = {
@@ -56,9 +56,31 @@ def queue_facts(site: Site, jobs: Sequence[SlurmJob], at: float) -> QueueFacts:
     )
 
 
-def _waits(job: SlurmJob, at: float) -> bool:
+def _waits(site: Site, job: SlurmJob, at: float) -> bool:
     # Until slurmctld has looked at a new job, its reason does not tell that it may start later.
-    return "PENDING" in job.states and job.eligible <= at and is_counted(job, at)
+    if not ("PENDING" in job.states and job.eligible <= at and is_counted(job, at)):
+        return False
+    return not _is_about_to_be_tried(site, job, at)
+
+
+def _is_about_to_be_tried(site: Site, job: SlurmJob, at: float) -> bool:
+    """Whether slurmctld may start the new job at its first look, on nodes that no growth policy
+    starts: the site's own ones, or those that Slurm itself powers up.
+    """
+    # A job far down in a long queue may get no look for minutes.
+    if not job.wait_reason.is_unseen or at - max(job.submit, job.eligible) >= ABOUT_TO_START:
+        return False
+    return not _grown_partitions(site).issuperset(job.partitions)
+
+
+def _grown_partitions(site: Site) -> frozenset[str]:
+    """The partitions all of whose nodes a growth policy of ours starts."""
+    by_slurm = {
+        pool.cloud for pool in site.pools.values()
+        if isinstance(site.rules[pool.name].growth, Slurm)
+    }  # fmt: skip
+    own = (cloud for cloud in site.clouds.values() if cloud.name not in by_slurm)
+    return frozenset(cloud.partition_name for cloud in own)
 
 
 def _licensed(jobs: Iterable[SlurmJob], free: Mapping[str, int]) -> dict[int, int]:
@@ -99,7 +121,7 @@ def pending(
     # Thousands of waiting jobs ask for few different things.
     known: dict[tuple[object, ...], Sequence[PendingJob]] = {}
     for job in in_order(view.jobs):
-        if _waits(job, view.at) and counted_id(job) not in unhelped:
+        if _waits(site, job, view.at) and counted_id(job) not in unhelped:
             bar = barring(view.over, job.account, job.user)
             able = [
                 one

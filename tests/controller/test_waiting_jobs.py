@@ -218,6 +218,23 @@ def test_jobs_in_a_partition_that_starts_nothing_do_not_count(
     assert [*bought(world, job(partitions=("batch", "pub")), closed_partitions=closed)] == expected
 
 
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"submit": NOW - 5.0}, []),
+        ({"submit": NOW - 5.0, "reason": "Resources"}, ["pub"]),
+        ({"submit": NOW - 5.0, "partitions": ("pub",)}, ["pub"]),
+        # A long queue: slurmctld does not look at all of it each time.
+        ({"submit": NOW - 31.0}, ["pub"]),
+        ({"submit": NOW - 300.0, "eligible": NOW - 5.0}, []),
+    ],
+)
+def test_a_new_job_is_left_to_slurmctld_while_other_nodes_may_be_free(
+    make: Make, fields: dict[str, Any], expected: list[str]
+) -> None:
+    assert [*bought(make(), job(**({"partitions": ("batch", "pub")} | fields)))] == expected
+
+
 def test_jobs_with_other_nodes_do_not_take_each_others(make: Make) -> None:
     """The plain job comes first, but the node that another job names is left to that one."""
     found = bought(make(), job(1, priority=9), job(2, required=("pub1",)), job(3, priority=1))

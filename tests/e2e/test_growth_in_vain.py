@@ -208,6 +208,7 @@ def test_the_rest_of_an_array_whose_limit_is_over_the_clouds_gets_no_machine(sit
     job = site.submit("sleep 20", "--partition=batch,aws", "--cpus-per-task=2", "--array=1-4")
     site.wait_for(lambda: len(alive(site, job)) >= 2, 30, "its first task has started")
     assert in_vain(site, since) == 0
+    assert "first task started without a time limit" in told(site, "explain", str(job))
 
 
 def test_a_purchase_that_helps_no_job_is_the_last_one(site_in_order: Sandbox) -> None:
@@ -226,11 +227,12 @@ def test_a_purchase_that_helps_no_job_is_the_last_one(site_in_order: Sandbox) ->
         site.daemon_stop()
         site.daemon_start()
         assert in_vain(site, since) == 1, "a new daemon knows it, too"
+        # As soon as the job comes first, growth counts it again by itself.
+        assert f"growth counts job {job} again" in told(site, "clear", f"job:{job}")
         site.run(["scancel", str(first)])
+        site.wait_job(job)
     finally:
         site.run(["scontrol", "update", "nodename=pub6", "state=resume"])
-    assert f"growth counts job {job} again" in told(site, "clear", f"job:{job}")
-    site.wait_job(job)
 
 
 def marked(site: Sandbox) -> list[int]:
