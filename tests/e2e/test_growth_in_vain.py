@@ -9,7 +9,7 @@ import pytest
 
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests.e2e.policy_site import FULL, alive, configure, held, starts, told
-from tests.e2e.world import cleared, ledger, live_ec2
+from tests.e2e.world import cleared, ledger, live_ec2, set_default_time
 
 pytestmark = [pytest.mark.e2e, pytest.mark.release]
 LOOKS_S = 12.0
@@ -52,7 +52,7 @@ def calmed(site: Sandbox) -> None:
     site.run(["scancel", "--user=nobody"], check=False)
     site.run(["scontrol", "delete", "reservation=window"], check=False)
     site.run(["scontrol", "update", "partitionname=aws", "state=up"])
-    site.run(["scontrol", "update", "partitionname=batch", "defaulttime=10"])
+    set_default_time(site, "10")
     cleared(site)
     site.wait_for(lambda: len(held(site)) == 6, 120, "all are kept from Slurm again")
 
@@ -203,7 +203,7 @@ def test_a_heterogeneous_job_starts(site: Sandbox) -> None:
 
 def test_the_rest_of_an_array_whose_limit_is_over_the_clouds_gets_no_machine(site: Sandbox) -> None:
     """The first task starts at home, and Slurm gives its limit, which is none, to all others."""
-    site.run(["scontrol", "update", "partitionname=batch", "defaulttime=unlimited"])
+    set_default_time(site, "")
     since = time.time()
     job = site.submit("sleep 20", "--partition=batch,aws", "--cpus-per-task=2", "--array=1-4")
     site.wait_for(lambda: len(alive(site, job)) >= 2, 30, "its first task has started")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import signal
 import sys
@@ -60,6 +61,20 @@ TWO_PUBLIC_CLOUDS: Mapping[str, Any] = {
     },
 }
 """A sandbox of one static node, a public cloud (``aws``), and a second one after it (``backup``)."""
+
+
+def set_default_time(site: Sandbox, value: str) -> None:
+    """DefaultTime of the site's own partition; ``""``: it has none, which only slurm.conf can say."""
+    conf = site.layout.dir / "etc" / "slurm.conf"
+    before = conf.read_text()
+    setting = f" DefaultTime={value}" if value else ""
+    text = re.sub(r"( Default=YES)(?: DefaultTime=\S+)?", rf"\1{setting}", before)
+    if text != before:
+        conf.write_text(text)
+        site.run(["scontrol", "reconfigure"])
+        site.wait_for(
+            lambda: site.run(["scontrol", "ping"]).returncode == 0, PATIENCE, "it answers"
+        )
 
 
 def waited_out(site: Sandbox) -> int:
