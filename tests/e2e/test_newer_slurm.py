@@ -30,7 +30,11 @@ JOBS = (
     "tests/e2e/test_two_heads.py::test_a_head_that_stood_still_does_nothing_when_it_wakes",
     "tests/e2e/test_interruption.py::test_an_announced_interruption_saves_and_moves_the_job",
 )
+ALONE = {"test_array_limits": 48, "test_array_growth": 32, "test_slurm_words_live": 16}
+"""Files of tests, and how many there are in each."""
 ENOUGH = 1200.0
+LONG = 3000.0
+"""All runs share this machine."""
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +60,9 @@ def runs(newer: NewerSlurm) -> Iterator[Mapping[str, Run]]:
         }  # fmt: skip
         for name, words in own.items():
             begun[f"{name}-{client}"] = newer.start(f"{name}-{client}", words, **environment)
-    arrays = [*tests, "tests/e2e/test_array_limits.py"]
-    begun["arrays"] = newer.start("arrays", arrays)
+    # Their answers are the same by either client.
+    for name in ALONE:
+        begun[name] = newer.start(name, [*tests, f"tests/e2e/{name}.py"])
     yield begun
     for run in begun.values():
         run.end()
@@ -77,10 +82,11 @@ def test_jobs_from_sbatch_to_their_machines_end(runs: Mapping[str, Run], client:
     assert "9 passed" in said
 
 
-def test_the_time_limits_of_arrays(runs: Mapping[str, Run]) -> None:
-    said = runs["arrays"].said(ENOUGH)
+@pytest.mark.parametrize("name", ALONE)
+def test_arrays_and_the_words_of_its_slurmctld(runs: Mapping[str, Run], name: str) -> None:
+    said = runs[name].said(LONG)
     assert "skipped" not in said
-    assert "48 passed" in said
+    assert f"{ALONE[name]} passed" in said
 
 
 @pytest.mark.parametrize("client", CLIENTS)
