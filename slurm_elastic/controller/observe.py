@@ -11,7 +11,13 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.covered_jobs import CoveredJobs
 from slurm_elastic.controller.pool_nodes import Observation, PoolNodes
 from slurm_elastic.controller.snapshot import all_nodes
-from slurm_elastic.controller.waiting_jobs import coming, pending, queue_facts, waiting
+from slurm_elastic.controller.waiting_jobs import (
+    about_to_be_tried,
+    coming,
+    pending,
+    queue_facts,
+    waiting,
+)
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.model.exclusion import CAPACITY, POLICY
 from slurm_elastic.model.slurm import ON_NODES
@@ -86,7 +92,10 @@ def _pool_group(
     found = [PoolNodes(site, view, pool) for pool in pools]
     idle = {one.pool.name: one.idle for one in found}
     mine = {node for pool in pools for node in pool.nodes}
-    left = waiting(pending(site, view, found, view.unhelped), found, view.at)
+    # A machine that idles is promised to a new job; none is started for it yet.
+    tried = about_to_be_tried(site, view)
+    waits = waiting(pending(site, view, found, view.unhelped), found, view.at)
+    left = [job for job in waits if job.id not in tried]
     arriving = coming(site, view, pools)
     boots = {job.id for job in arriving}
     is_narrow = any(job.avoids or job.named for job in left)

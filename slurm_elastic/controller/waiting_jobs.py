@@ -32,7 +32,7 @@ def queue_facts(site: Site, jobs: Sequence[SlurmJob], at: float) -> QueueFacts:
     """What keeps waiting jobs from nodes, with as few commands as this queue needs."""
     if all(isinstance(rules.growth, Slurm) for rules in site.rules.values()):
         return QueueFacts()  # Slurm itself decides for which jobs it starts nodes
-    waiting = [job for job in in_order(jobs) if _waits(site, job, at)]
+    waiting = [job for job in in_order(jobs) if _waits(job, at)]
     if not waiting:
         return QueueFacts()
     own = {
@@ -56,21 +56,25 @@ def queue_facts(site: Site, jobs: Sequence[SlurmJob], at: float) -> QueueFacts:
     )
 
 
-def _waits(site: Site, job: SlurmJob, at: float) -> bool:
+def _waits(job: SlurmJob, at: float) -> bool:
     # Until slurmctld has looked at a new job, its reason does not tell that it may start later.
-    if not ("PENDING" in job.states and job.eligible <= at and is_counted(job, at)):
-        return False
-    return not _is_about_to_be_tried(site, job, at)
+    return "PENDING" in job.states and job.eligible <= at and is_counted(job, at)
 
 
-def _is_about_to_be_tried(site: Site, job: SlurmJob, at: float) -> bool:
-    """Whether slurmctld may start the new job at its first look, on nodes that no growth policy
+def about_to_be_tried(site: Site, view: Observation) -> frozenset[int]:
+    """The new jobs that slurmctld may start at its first look, on nodes that no growth policy
     starts: the site's own ones, or those that Slurm itself powers up.
     """
-    # A job far down in a long queue may get no look for minutes.
-    if not job.wait_reason.is_unseen or at - max(job.submit, job.eligible) >= ABOUT_TO_START:
-        return False
-    return not _grown_partitions(site).issuperset(job.partitions)
+    grown = _grown_partitions(site)
+    return frozenset(
+        counted_id(job)
+        for job in view.jobs
+        if "PENDING" in job.states
+        and job.wait_reason.is_unseen
+        # A job far down in a long queue may get no look for minutes.
+        and view.at - max(job.submit, job.eligible) < ABOUT_TO_START
+        and not grown.issuperset(job.partitions)
+    )
 
 
 def _grown_partitions(site: Site) -> frozenset[str]:
@@ -121,7 +125,7 @@ def pending(
     # Thousands of waiting jobs ask for few different things.
     known: dict[tuple[object, ...], Sequence[PendingJob]] = {}
     for job in in_order(view.jobs):
-        if _waits(site, job, view.at) and counted_id(job) not in unhelped:
+        if _waits(job, view.at) and counted_id(job) not in unhelped:
             bar = barring(view.over, job.account, job.user)
             able = [
                 one
