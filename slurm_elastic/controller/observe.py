@@ -12,10 +12,10 @@ from slurm_elastic.controller.covered_jobs import CoveredJobs
 from slurm_elastic.controller.pool_nodes import Observation, PoolNodes
 from slurm_elastic.controller.snapshot import all_nodes
 from slurm_elastic.controller.waiting_jobs import (
-    about_to_be_tried,
     coming,
     pending,
     queue_facts,
+    untried_jobs,
     waiting,
 )
 from slurm_elastic.model.cluster import Pool
@@ -92,13 +92,13 @@ def _pool_group(
     found = [PoolNodes(site, view, pool) for pool in pools]
     idle = {one.pool.name: one.idle for one in found}
     mine = {node for pool in pools for node in pool.nodes}
-    # A machine that idles is promised to a new job; none is started for it yet.
-    tried = about_to_be_tried(site, view)
-    waits = waiting(pending(site, view, found, view.unhelped), found, view.at)
-    left = [job for job in waits if job.id not in tried]
+    queue = waiting(pending(site, view, found, view.unhelped), found, view.at)
+    # A new job may get a machine that idles, but growth starts no machine for the job yet.
+    untried = untried_jobs(site, view)
+    unserved = [job for job in queue if job.id not in untried]
     arriving = coming(site, view, pools)
     boots = {job.id for job in arriving}
-    is_narrow = any(job.avoids or job.named for job in left)
+    is_narrow = any(job.avoids or job.named for job in unserved)
     running = [
         job
         for job in view.jobs
@@ -110,7 +110,7 @@ def _pool_group(
             now=view.at,
             growth=growth,
             pools=tuple(one.now(running, named=is_narrow) for one in found),
-            queue=(*arriving, *left),
+            queue=(*arriving, *unserved),
             covered=tuple(sorted({*covered, *(job.id for job in arriving)})),
         ),
         startable={one.pool.name: tuple(one.off) for one in found},

@@ -61,9 +61,9 @@ def _waits(job: SlurmJob, at: float) -> bool:
     return "PENDING" in job.states and job.eligible <= at and is_counted(job, at)
 
 
-def about_to_be_tried(site: Site, view: Observation) -> frozenset[int]:
-    """The new jobs that slurmctld may start at its first look, on nodes that no growth policy
-    starts: the site's own ones, or those that Slurm itself powers up.
+def untried_jobs(site: Site, view: Observation) -> frozenset[int]:
+    """The new jobs that slurmctld may start at its first look without a purchase, because they
+    list a partition of the site or a partition whose nodes Slurm itself powers up.
     """
     grown = _grown_partitions(site)
     return frozenset(
@@ -78,13 +78,14 @@ def about_to_be_tried(site: Site, view: Observation) -> frozenset[int]:
 
 
 def _grown_partitions(site: Site) -> frozenset[str]:
-    """The partitions all of whose nodes a growth policy of ours starts."""
+    """The partitions in which a growth policy of ours starts every node."""
     by_slurm = {
         pool.cloud for pool in site.pools.values()
         if isinstance(site.rules[pool.name].growth, Slurm)
     }  # fmt: skip
-    own = (cloud for cloud in site.clouds.values() if cloud.name not in by_slurm)
-    return frozenset(cloud.partition_name for cloud in own)
+    return frozenset(
+        cloud.partition_name for cloud in site.clouds.values() if cloud.name not in by_slurm
+    )
 
 
 def _licensed(jobs: Iterable[SlurmJob], free: Mapping[str, int]) -> dict[int, int]:

@@ -24,7 +24,7 @@ def fixed_arrays(jobs: Iterable[SlurmJob]) -> frozenset[int]:
 
 
 def is_limit_fixed(job: SlurmJob, arrays: Collection[int]) -> bool:
-    """Whether the job is the rest of one of these arrays."""
+    """Whether the job is the rest of an array in ``arrays``, of which a task has started."""
     # The rest keeps the array's own number: Slurm gives the task that starts a new one (measured).
     return bool(job.array) and job.task is None and job.array in arrays
 
