@@ -56,7 +56,6 @@ def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
 @pytest.fixture(autouse=True)
 def calm(site: Sandbox) -> Iterator[None]:
     yield
-    site.run(["scancel", "--user=nobody"])
     cleared(site)
     at_rest(site)
 
@@ -73,7 +72,6 @@ def limits_of_single_jobs(site: Sandbox) -> Callable[..., frozenset[tuple[str, s
             )
             site.wait_for(lambda: len(tasks(site, jobs)) == total(), 120, "all single jobs run")
             measured[own, limit] = frozenset((t.partition, t.limit) for t in tasks(site, jobs))
-            site.run(["scancel", "--user=nobody"])
             cleared(site)
             at_rest(site)
         return measured[own, limit]
@@ -150,7 +148,7 @@ def test_an_array_has_all_nodes_that_may_work_and_no_machine_in_vain(
     if count <= use.total():
         return
     # The next tasks start where other jobs end, and no machine is started for them.
-    site.run(["scancel", "-p", "batch", "--state=RUNNING", "--user=nobody"])
+    site.run(["scancel", "-p", "batch", "--state=RUNNING"])
     use["batch"] = min(NODES["batch"], count - use.total())
     site.wait_for(lambda: in_use(site, array) == use, 120, f"the tasks have the nodes: {use}")
     time.sleep(LOOKS_S)
