@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from slurm_elastic.base.errors import ConfigError
-from slurm_elastic.base.units import brief, money
+from slurm_elastic.base.units import brief, counted, money
 from slurm_elastic.cli import why_not
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.helptext import examples
@@ -21,7 +21,9 @@ from slurm_elastic.cli.machine_readable import write_json
 from slurm_elastic.cli.status import kept_of
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
+from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.model.slurm import SlurmJob
+from slurm_elastic.policies.launch.time_limits import default_limits, exceeding
 from slurm_elastic.slurm.client import sbatch_test_only
 from slurm_elastic.slurm.client.prompt import PromptCli
 from slurm_elastic.slurm.client.sbatch_test_only import Submission
@@ -39,6 +41,11 @@ BARS = frozenset(
 time.
 """
 MOST_ASKED = 8  # partitions for which slurmctld is asked, a command each
+KNOWN_JOBS = 20  # with fewer ended jobs of the site a forecast is a guess
+NO_ESTIMATE_S = 182 * 86400
+"""Slurm takes jobs without a time limit to run for a year, so an estimate this far off says only
+that such jobs come first.
+"""
 
 
 class PartitionRow(Struct, frozen=True, kw_only=True):
@@ -49,8 +56,8 @@ class PartitionRow(Struct, frozen=True, kw_only=True):
 
 
 class Priced(Struct, frozen=True, kw_only=True):
-    """The document of ``price --json``. ``limit``: the job's time limit (s; None: it has none, and
-    a day is reckoned with); ``options``: as sbatch understood them.
+    """The document of ``price --json``. ``limit``: the time limit that the job names (s; None: it
+    names none, and each forecast has its own); ``options``: as sbatch understood them.
     """
 
     at: float
@@ -104,8 +111,12 @@ def gather(config: Config, script: str, options: Sequence[str], now: float) -> P
     job = job_of(asked.options, _partitions(config, asked))
     slurm = PromptCli(config.slurm, excluded=False)
     barred = _barred(config, slurm, job, now)
-    ask = PriceAsk(job=job, save=config.checkpoint.expected, unlimited=_most(config, job))
-    rows = [_without(one, barred.get(one.pool, "")) for one in prices(config, slurm, ask, now)]
+    limits, too_short = _limits(slurm, job, asked.options)
+    ask = PriceAsk(job=job, save=config.checkpoint.expected, limits=limits)
+    rows = [
+        _without(one, barred.get(one.pool, "") or too_short.get(one.partition, ""))
+        for one in prices(config, slurm, ask, now)
+    ]
     names = list(dict.fromkeys(row.partition for row in rows if not row.why))
     told = {
         name: asked  # each question takes a job number
@@ -160,7 +171,7 @@ def job_of(options: Mapping[str, str], partitions: Sequence[str]) -> SlurmJob:
         node_cpus=max(each, number("mincpus", 1)),
         node_memory=sbatch_test_only.mebibytes(options.get("mem", "")),
         cpu_memory=sbatch_test_only.mebibytes(options.get("mem-per-cpu", "")),
-        limit=sbatch_test_only.seconds(options.get("time", "")),
+        limit=sbatch_test_only.seconds(options.get("time", "")) or None,
         features=options.get("constraint", ""),
         gres=options.get("gres", options.get("gpus-per-node", "")),
         job_gres=f"gpu:{options['gpus']}" if "gpus" in options else "",
@@ -198,11 +209,25 @@ def _barred(config: Config, slurm: PromptCli, job: SlurmJob, now: float) -> dict
     return {one.pool: one.reason for one in verdicts if one.predicate in BARS}
 
 
-def _most(config: Config, job: SlurmJob) -> int:
-    """The longest that our partitions let it run, where it sets no limit itself."""
-    limits = [config.who_of(cloud).max_time for cloud in config.clouds]
-    known = [int(limit) for limit in limits if limit is not None]
-    return min(known) if known and job.limit is None else 0
+def _limits(
+    slurm: Slurm, job: SlurmJob, options: Mapping[str, str]
+) -> tuple[dict[str, int], dict[str, str]]:
+    """By partition: the limit that Slurm gives a job without --time, and why such a job does not
+    start there.
+    """
+    defaults, max_times = slurm.default_times(), slurm.max_times()
+    granted = default_limits(job.partitions, defaults, max_times)
+    limits = {name: int(limit) for name, limit in granted.items() if limit is not None}
+    if "time" in options:
+        return limits, {}
+    leader = job.partitions[0] if job.partitions else ""
+    # Slurm gives each partition of a list that the user wrote its own limit, unless the first one
+    # has a DefaultTime.
+    by_slurm = "partition" in options and leader not in defaults
+    names = () if by_slurm else exceeding(job.partitions, defaults, max_times)
+    return limits, dict.fromkeys(
+        names, f"without --time the job gets the time limit of {leader}, which is longer than here"
+    )
 
 
 # As a table of 80 columns.
@@ -210,19 +235,15 @@ def _most(config: Config, job: SlurmJob) -> int:
 
 def render(found: Priced, console: Console) -> None:
     """Starts and costs, then interruptions where there are any, then what is left out."""
-    limit = (
-        "no time limit (a day is reckoned with)"
-        if found.limit is None
-        else (f"a time limit of {brief(found.limit)}")
-    )
-    console.print(f"{found.job}, with {limit}, if it were submitted now:")
+    console.print(f"{found.job}, {_limit_text(found)}, if it were submitted now:")
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("WHERE", overflow="fold")
     for name in ("NODES", "STARTS IN", "90 % BY", "SLURM SAYS", "RUNS", "COSTS", "AT MOST"):
         table.add_column(name, justify="right", no_wrap=True)
     started = [row for row in found.rows if row.forecast.start]
+    jobs = max((row.forecast.jobs_known for row in started), default=0)
     for row in started:
-        table.add_row(*_cells(row))
+        table.add_row(*_cells(row, is_guess=jobs < KNOWN_JOBS))
     if started:
         console.print(table)
     for row in started:
@@ -231,25 +252,83 @@ def render(found: Priced, console: Console) -> None:
     for row in found.rows:
         if row.forecast.why:
             console.print(f"{_where(row.forecast)}: not there: {row.forecast.why}")
-    jobs = max((row.forecast.jobs_known for row in started), default=0)
-    basis = (
-        f"how long {jobs} jobs ran that ended here lately"
-        if jobs >= 20
-        else "how long jobs run elsewhere: too little is known of this site's"
-    )
-    console.print(f"Starts go by {basis}. Later jobs may come first by their priority.")
+    if started:
+        _print_notes(started, jobs, console)
+
+
+def _print_notes(started: Sequence[PartitionRow], jobs: int, console: Console) -> None:
+    """What the columns mean."""
+    if any(_is_no_estimate(row) for row in started):
+        console.print("SLURM SAYS no limit: jobs that come first have no time limit.")
+    console.print(_basis(jobs))
     if any(row.forecast.high for row in started):
         console.print(
             "Costs are of whole machines while the job runs; `cost --by job` has its share of them."
         )
 
 
-def _cells(row: PartitionRow) -> list[str]:
+def _limit_text(found: Priced) -> str:
+    """``with a time limit of 30m``, or the limits that a job without --time gets."""
+    if found.limit is not None:
+        return f"with a time limit of {brief(found.limit)}"
+    partitions: dict[int | None, list[str]] = {}
+    for row in found.rows:
+        names = partitions.setdefault(row.forecast.limit, []) if row.forecast.start else []
+        if row.forecast.partition not in names:
+            names.append(row.forecast.partition)
+    texts = [
+        f"no limit in {', '.join(names)} (costs are of a day)"
+        if limit is None
+        else f"{brief(limit)} in {', '.join(names)}"
+        for limit, names in partitions.items()
+    ]
+    ends = f" (it gets {', '.join(texts)})" if texts else ""
+    return f"without a time limit{ends}"
+
+
+def _basis(jobs: int) -> str:
+    if jobs >= KNOWN_JOBS:
+        return (
+            f"The forecast uses the run times of {jobs} jobs that ended here lately. Later jobs "
+            "with a higher priority may start first."
+        )
+    ended = counted(jobs, "ended job") if jobs else "no ended jobs"
+    return (
+        f"This is a rough guess (~): Slurm remembers {ended} of this site, so the forecast uses "
+        "run times of other sites. Later jobs with a higher priority may start first."
+    )
+
+
+def _is_no_estimate(row: PartitionRow) -> bool:
+    return row.by_slurm is not None and row.by_slurm >= NO_ESTIMATE_S
+
+
+def _cells(row: PartitionRow, *, is_guess: bool) -> list[str]:
     one = row.forecast
     _, half, most = one.start
     slurm = "" if row.by_slurm is None else _in(row.by_slurm)
+    if _is_no_estimate(row):
+        slurm = "no limit"
+    times = [_in(half), _in(most), brief(one.run[1])]
     costs = ["", ""] if one.low is None or one.high is None else [money(one.low), money(one.high)]
-    return [_where(one), str(one.nodes), _in(half), _in(most), slurm, brief(one.run[1]), *costs]
+    if is_guess:
+        times = [_guess(second) for second in (half, most, one.run[1])]
+        costs[0] = costs[0] and _guessed_dollars(one.low or 0.0)
+    starts, by, runs = times
+    return [_where(one), str(one.nodes), starts, by, slurm, runs, *costs]
+
+
+def _guess(seconds: int) -> str:
+    """``~4m``: one unit, as more digits would look like knowledge."""
+    if seconds < 1:
+        return "now"
+    unit = next((unit for unit in (86400, 3600, 60) if seconds >= unit), 1)
+    return f"~{brief(max(round(seconds / unit), 1) * unit)}"
+
+
+def _guessed_dollars(dollars: float) -> str:
+    """``~$0.06``: a single digit after the zeros."""
+    return f"~{money(float(f'{dollars:.0e}'))}" if dollars else money(0.0)
 
 
 def _where(one: PartitionPrice) -> str:

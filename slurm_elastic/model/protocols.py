@@ -310,6 +310,10 @@ class Slurm(Protocol):
         """
         ...
 
+    def default_times(self) -> Mapping[str, float | None]:
+        """DefaultTime (s, None: no limit) of the partitions that set it. One command."""
+        ...
+
     def max_times(self) -> Mapping[str, float | None]:
         """MaxTime (s, None: no limit) of each partition. One command."""
         ...

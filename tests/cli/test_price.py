@@ -1,12 +1,21 @@
-"""``price``: what is wrong with the question is told, not forecast."""
+"""``price``: wrong questions are refused, time limits are Slurm's, and a guess is named so."""
 
 from __future__ import annotations
 
+import io
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from slurm_elastic.cli import price
 from slurm_elastic.cli.main import main
+from slurm_elastic.cli.price import PartitionRow, Priced
+from slurm_elastic.slurm.client.fake import FakeSlurm
+from slurm_elastic.watch.door.questions import PartitionPrice
+
+YEAR = 365 * 86400
 
 YAML = """
 cluster: {{name: alps}}
@@ -47,3 +56,64 @@ def test_a_partition_that_slurm_lacks_is_named_and_exits_with_2(
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err == "slurm-elastic: Slurm has no partition nosuch; slurm.conf has batch, onp\n"
+
+
+def row(partition: str, limit: int | None, *, jobs: int = 0, slurm: int = 0) -> PartitionRow:
+    forecast = PartitionPrice(
+        partition=partition, start=(0, 254, 2400), run=(60, 400, 600), low=0.0562, high=0.0962,
+        jobs_known=jobs, limit=limit,
+    )  # fmt: skip
+    return PartitionRow(forecast=forecast, by_slurm=slurm)
+
+
+def shown(limit: int | None, *rows: PartitionRow) -> str:
+    out = io.StringIO()
+    found = Priced(at=0.0, job="job.sh", limit=limit, rows=rows, options={})
+    price.render(found, Console(file=out, width=80))
+    return " ".join(out.getvalue().split())
+
+
+def limits(
+    defaults: Mapping[str, float | None], options: Mapping[str, str]
+) -> tuple[Mapping[str, int], Mapping[str, str]]:
+    slurm = FakeSlurm()
+    slurm.partition_default_times = dict(defaults)
+    slurm.partition_max_times = {"batch": None, "aws": 3600.0}
+    return price._limits(slurm, price.job_of(options, ("batch", "aws")), options)
+
+
+def test_a_job_without_a_limit_gets_the_default_of_its_partition() -> None:
+    assert limits({"aws": 600.0}, {}) == ({"aws": 600}, {})
+    assert limits({"batch": 300.0, "aws": 600.0}, {}) == ({"batch": 300, "aws": 300}, {})
+
+
+def test_a_cloud_that_cannot_give_the_time_of_the_first_partition_is_left_out() -> None:
+    _, left_out = limits({}, {})
+    assert left_out["aws"].startswith("without --time the job gets the time limit of batch")
+    assert limits({}, {"time": "00:30:00"})[1] == {}
+    assert limits({}, {"partition": "batch,aws"})[1] == {}, "Slurm takes the limit of each"
+    assert set(limits({"batch": 7200.0}, {"partition": "batch,aws"})[1]) == {"aws"}
+
+
+def test_the_limits_that_a_job_without_one_gets_are_shown() -> None:
+    text = shown(None, row("batch", None), row("aws", 600), row("onprem", 600))
+    limits = "no limit in batch (costs are of a day), 10m in aws, onprem"
+    assert f"job.sh, without a time limit (it gets {limits}), if it were" in text
+    assert "job.sh, with a time limit of 30m, if it were" in shown(1800, row("aws", 1800))
+
+
+def test_few_ended_jobs_give_a_rough_guess_without_exact_figures() -> None:
+    text = shown(600, row("aws", 600, jobs=3))
+    assert "~4m ~40m now ~7m ~$0.06 $0.0962" in text
+    assert "This is a rough guess (~): Slurm remembers 3 ended jobs of this site" in text
+    text = shown(600, row("aws", 600, jobs=20))
+    assert "4m 14s 40m now 6m 40s $0.0562 $0.0962" in text
+    assert "rough guess" not in text
+
+
+def test_a_year_of_slurms_is_no_estimate() -> None:
+    text = shown(600, row("batch", 600, slurm=YEAR - 3600))
+    assert "364d" not in text
+    assert "no limit ~7m" in text
+    assert "SLURM SAYS no limit: jobs that come first have no time limit." in text
+    assert "30d" in shown(600, row("batch", 600, slurm=30 * 86400))

@@ -75,6 +75,17 @@ def test_a_user_sees_starts_and_costs_of_each_partition(site: Sandbox, script: P
     assert max(map(len, table.stdout.splitlines())) <= 80
 
 
+def test_a_job_without_a_limit_is_priced_for_the_limit_that_slurm_gives_it(site: Sandbox) -> None:
+    path = site.layout.dir / "unlimited.sh"
+    path.write_text("#!/bin/sh\nsleep 1\n")
+    found = rows(price(site, str(path), "--partition=aws,batch", "--json"))
+    job = site.submit("true", "--partition=aws,batch", "--hold")
+    command = ["squeue", "--noheader", "--format=%l", f"--jobs={job}"]
+    given = site.run(command, user="root").stdout.strip()
+    assert given == "10:00"
+    assert (found["aws"]["limit"], found["batch"]["limit"]) == (600, 600)
+
+
 def test_a_question_about_one_partition_takes_one_job_number(site: Sandbox, script: Path) -> None:
     before = site.submit("true", "--partition=batch")
     assert price(site, str(script), "--partition=batch").returncode == 0

@@ -186,6 +186,7 @@ class Contract:
     def test_limits_of_partitions_and_free_licences_are_read(self, bed: Bed) -> None:
         limits = bed.slurm.max_times()
         assert (limits["batch"], limits["onprem"]) == (None, 3600.0)
+        assert dict(bed.slurm.default_times()) == {"batch": 600.0, "onprem": 600.0}
         assert bed.slurm.free_licenses() == {}
 
     def test_a_pending_job_avoids_the_nodes_that_it_is_told_to(self, bed: Bed) -> None:

@@ -267,6 +267,15 @@ def test_the_limits_of_partitions_are_read() -> None:
     assert answers.max_times(text) == {"a": 93784.0, "b": None, "c": 1800.0}
 
 
+def test_partitions_without_a_default_time_are_left_out() -> None:
+    text = (
+        "PartitionName=a DefaultTime=00:10:00 MaxTime=1-02:03:04\n"
+        "PartitionName=b DefaultTime=NONE MaxTime=UNLIMITED\n"
+        "PartitionName=c DefaultTime=UNLIMITED\n"
+    )
+    assert answers.default_times(text) == {"a": 600.0, "c": None}
+
+
 def test_free_licences_are_read() -> None:
     text = (
         "LicenseName=matlab Total=5 Used=2 Free=3 Reserved=0 Remote=no\n"

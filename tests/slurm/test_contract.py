@@ -37,6 +37,7 @@ class FakeBed:
                 name, "IDLE", *cloud, cpus=2, memory=1000, port=7001 + number,
                 partitions=("onprem" if cloud else "batch",),
             )  # fmt: skip
+        self.fake.partition_default_times = {"batch": 600.0, "onprem": 600.0}
         self.fake.partition_max_times = {"batch": None, "onprem": 3600.0}
         self.slurm: Slurm = self.fake
 

@@ -318,11 +318,20 @@ def max_times(text: str) -> dict[str, float | None]:
     """MaxTime (s, None: no limit) by partition, of ``scontrol --oneliner show partition``;
     ValueError for another form.
     """
+    return _partition_times(text, "MaxTime", "UNLIMITED")
+
+
+def default_times(text: str) -> dict[str, float | None]:
+    """The same of DefaultTime, for the partitions that set it."""
+    return _partition_times(text, "DefaultTime", "NONE")
+
+
+def _partition_times(text: str, key: str, absent: str) -> dict[str, float | None]:
     found: dict[str, float | None] = {}
     for line in text.splitlines():
         values = dict(_PAIR.findall(line))
-        if "PartitionName" in values:
-            limit = values.get("MaxTime", "UNLIMITED")
+        limit = values.get(key, absent)
+        if "PartitionName" in values and limit != "NONE":
             found[values["PartitionName"]] = None if limit in _NO_LIMIT else _seconds(limit)
     return found
 

@@ -33,8 +33,6 @@ from slurm_elastic.slurm.client.shared_reading import SharedReading
 from slurm_elastic.slurm.client.update_errors import is_left_over, only_started
 
 log = logging.getLogger(__name__)
-
-
 T = TypeVar("T")
 Raw = TypeVar("Raw", bound=Struct)
 
@@ -45,6 +43,7 @@ _MISSHAPEN = (AttributeError, KeyError, TypeError, ValueError)
 """The errors that an answer of an unknown shape raises in ``answers``."""
 _WORDS = 1 << 16  # bytes of what a failed command printed that its error has
 _PARTITIONS = ("scontrol", "--all", "--oneliner", "show", "partition")
+_EXCLUDED = ("squeue", "--all", "--noheader", "--states=PENDING", "--format=%A|%x")
 OPTIONS_KEPT = 600.0  # seconds for which an option of slurm.conf holds once it was asked for
 AGAIN_SECONDS = 5.0
 _AGAIN_PAUSE = 0.2
@@ -266,8 +265,10 @@ class SlurmCli:
         """``squeue --format=%x``: 22.05's ``squeue --Format`` has no word for it."""
         if self._form():
             return {}  # the list of jobs has them
-        command = ("squeue", "--all", "--noheader", "--states=PENDING", "--format=%A|%x")
-        return self._table(answers.excluded_nodes, *command)
+        return self._table(answers.excluded_nodes, *_EXCLUDED)
+
+    def default_times(self) -> Mapping[str, float | None]:
+        return self._table(answers.default_times, *_PARTITIONS)
 
     def max_times(self) -> Mapping[str, float | None]:
         return self._table(answers.max_times, *_PARTITIONS)

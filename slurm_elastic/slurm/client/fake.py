@@ -41,6 +41,7 @@ class FakeSlurm:
         self.broken: Exception | None = None
         self.latency = 0.0
         self.reserved: list[Reservation] = []
+        self.partition_default_times: dict[str, float | None] = {}
         self.partition_max_times: dict[str, float | None] = {}
         self.licenses: dict[str, int] = {}
         self.partitions: dict[str, str] = {}
@@ -260,6 +261,12 @@ class FakeSlurm:
     def excluded_by_job(self) -> Mapping[int, tuple[str, ...]]:
         """The list of jobs has them."""
         return {}
+
+    def default_times(self) -> Mapping[str, float | None]:
+        """The ones that a test has put into ``partition_default_times``."""
+        with self._lock:
+            self._command("default_times")
+            return dict(self.partition_default_times)
 
     def max_times(self) -> Mapping[str, float | None]:
         """The ones that a test has put into ``partition_max_times``."""

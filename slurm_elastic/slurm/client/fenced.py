@@ -10,9 +10,8 @@ from slurm_elastic.model.protocols import Slurm
 
 READS = frozenset({
     "version", "slurmd_timeout", "nodes", "jobs", "owners", "excluded_nodes", "reservations",
-    "excluded_by_job", "max_times", "free_licenses", "partition_states", "suspend_exclusions",
-    "slurmctld_started",
-    "finished", "accounted_comment", "output",
+    "excluded_by_job", "default_times", "max_times", "free_licenses", "partition_states",
+    "suspend_exclusions", "slurmctld_started", "finished", "accounted_comment", "output",
 })  # fmt: skip
 """Commands that change nothing: a head that acts no more may look."""
 

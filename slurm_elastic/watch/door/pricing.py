@@ -43,7 +43,7 @@ NO_LIMIT = 86400
 """Seconds that a job counts as asking for if neither it nor its partition has a time limit."""
 MOST_WAITING = 3000  # how many waiting jobs, from the first on, a forecast goes by
 MOST_TASKS = 200
-MOST_ASKED, MOST_PARTITIONS = 1 << 31, 32
+MOST_ASKED, MAX_PARTITIONS = 1 << 31, 32
 HABITS_DAYS = 14
 _CPUS = re.compile(r"(?:^|,)cpu=(\d+)")
 _SHARES = (0.1, 0.5, 0.9)
@@ -108,11 +108,14 @@ def seen_now(config: Config, slurm: Slurm, now: float, habits: Habits | None = N
 def sound_ask(ask: PriceAsk) -> PriceAsk:
     """The question, if a forecast can bear it; SlurmElasticError for what is no job."""
     job = ask.job
-    sizes = (job.node_count, job.cpus, job.node_cpus, job.limit or 1, ask.unlimited or 1)
+    if len(ask.limits) > MAX_PARTITIONS:
+        raise SlurmElasticError(f"a forecast is for {MAX_PARTITIONS} partitions at most")
+    limits = [limit or 1 for limit in (job.limit, *ask.limits.values())]
+    sizes = (job.node_count, job.cpus, job.node_cpus, *limits)
     if not all(0 < size < MOST_ASKED for size in sizes) or not 0 < ask.save < MOST_ASKED:
         raise SlurmElasticError("this is no job: a size or a time of it makes no sense")
-    if len(job.partitions) > MOST_PARTITIONS:
-        raise SlurmElasticError(f"a forecast is for {MOST_PARTITIONS} partitions at most")
+    if len(job.partitions) > MAX_PARTITIONS:
+        raise SlurmElasticError(f"a forecast is for {MAX_PARTITIONS} partitions at most")
     return ask
 
 
@@ -189,7 +192,7 @@ def present_of(ask: PriceAsk, seen: Moment, partition: str, nodes: Sequence[Slur
         if mine:
             size = max(_cpus_of(job) * mine // len(job.nodes), 1)
             elapsed = max(int(seen.now - job.start), 0) if job.start else 0
-            running.append(Running(job=_asked(job, size, ask), elapsed=elapsed))
+            running.append(Running(job=_asked(job, size, job.limit), elapsed=elapsed))
     waiting = [
         job
         for job in seen.jobs
@@ -197,7 +200,9 @@ def present_of(ask: PriceAsk, seen: Moment, partition: str, nodes: Sequence[Slur
     ]
     waiting.sort(key=lambda job: (-job.priority, job.submit, job.id))
     queue = (
-        _asked(job, job.cpus, ask) for job in waiting for _ in range(min(job.tasks, MOST_TASKS))
+        _asked(job, job.cpus, _limit_in(ask, partition, job))
+        for job in waiting
+        for _ in range(min(job.tasks, MOST_TASKS))
     )
     return Present(
         machines=sum(cpus.values()),
@@ -211,16 +216,21 @@ def _cpus_of(job: SlurmJob) -> int:
     return int(told[1]) if told else job.cpus
 
 
-def _asked(job: SlurmJob, size: int, ask: PriceAsk) -> Asked:
-    limit = job.limit or ask.unlimited or NO_LIMIT
-    return Asked(size=max(size, 1), limit=limit, user=job.user, account=job.account)
+def _limit_in(ask: PriceAsk, partition: str, job: SlurmJob) -> int | None:
+    """The time limit of a waiting job in a partition (s; None: it has none)."""
+    return job.limit or ask.limits.get(partition) or None
+
+
+def _asked(job: SlurmJob, size: int, limit: int | None) -> Asked:
+    return Asked(size=max(size, 1), limit=limit or NO_LIMIT, user=job.user, account=job.account)
 
 
 def _started(
     named: PartitionPrice, ask: PriceAsk, seen: Moment, present: Present, boots: Sequence[int]
 ) -> PartitionPrice:
     """The forecast with its start and run; where no machine is up, it waits for a slow boot."""
-    wish = _asked(ask.job, ask.job.cpus, ask)
+    limit = _limit_in(ask, named.partition, ask.job)
+    wish = _asked(ask.job, ask.job.cpus, limit)
     times = start_forecast.starts(present, wish, seen.habits)
     if not times:
         return replace(named, why=f"it has {present.machines} processors in service")
@@ -233,6 +243,7 @@ def _started(
         by_limits=start_forecast.by_limits(present, wish),
         run=tuple(seen.habits.remaining(wish, 0, share) for share in _SHARES),
         jobs_known=seen.habits.jobs,
+        limit=limit,
     )
 
 
@@ -266,7 +277,7 @@ def _paid(
     lease = rules_of(config, next(p for p in config.pools if p.name == pool.name)).lease
     on_demand = any(market is not Market.SPOT for market in pool.markets) or spot is None
     prices = [*(demand if on_demand else []), *([] if spot is None else [spot])] or [0.0]
-    usual, limit = started.run[1], _asked(ask.job, 1, ask).limit
+    usual, limit = started.run[1], started.limit or NO_LIMIT
     boot = _boots(config, pool, machines)[-1]
     low = min(prices) * started.nodes
     found = replace(

@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import grp
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Literal
 
@@ -78,12 +78,13 @@ class DayAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="day"):
 
 class PriceAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="price"):
     """When ``job``, not submitted yet, would start in each of its partitions, and for how much.
-    ``save``: seconds of a checkpoint; ``unlimited``: seconds assumed without a time limit.
+    ``save``: seconds of a checkpoint; ``limits``: the seconds that each partition gives a job
+    without a time limit, if it bounds that.
     """
 
     job: SlurmJob
     save: float = 60.0
-    unlimited: int = 0
+    limits: Mapping[str, int] = {}
 
 
 class PartitionPrice(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -94,7 +95,8 @@ class PartitionPrice(Struct, frozen=True, kw_only=True, omit_defaults=True):
     dollars at the cheapest price (of ``market``) and the usual run, ``high``: at the dearest price
     and the whole limit (None: unknown). ``chance``: that the usual run is interrupted on spot
     machines; ``saves_seconds``, ``saves_dollars``: what checkpoints should save of that.
-    ``jobs_known``: how many ended jobs the forecast goes by.
+    ``jobs_known``: how many ended jobs the forecast goes by. ``limit``: the job's time limit there
+    (s; None: it has none).
     """
 
     partition: str
@@ -112,6 +114,7 @@ class PartitionPrice(Struct, frozen=True, kw_only=True, omit_defaults=True):
     saves_seconds: float | None = None
     saves_dollars: float | None = None
     jobs_known: int = 0
+    limit: int | None = None
 
 
 class DirectAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="direct"):

@@ -95,6 +95,22 @@ def test_a_cloud_costs_from_its_last_spot_price_to_its_dearest_at_the_limit(
         assert price.start[0] > 0, "its machines have to boot"
 
 
+def test_a_job_without_a_limit_costs_at_most_what_its_partition_lets_it_run(site: Config) -> None:
+    slurm = busy_slurm()
+    seen = Moment(now=NOW, jobs=slurm.jobs(), nodes=slurm.nodes(), habits=Habits())
+    name = next(cloud.partition_name for cloud in site.clouds if cloud.name == "aws")
+    wish = replace(WISH, partitions=(name,), cpus=1, limit=None)
+
+    def highest(ask: PriceAsk) -> float:
+        return max(p.high or 0.0 for p in prices_of(site, ask, seen))
+
+    named = highest(PriceAsk(job=replace(wish, limit=600)))
+    assert highest(PriceAsk(job=wish, limits={name: 600})) == named > 0
+    assert highest(PriceAsk(job=wish, limits={"batch": 600})) > 24 * named
+    found = prices_of(site, PriceAsk(job=wish, limits={name: 600}), seen)
+    assert {p.limit for p in found if p.start} == {600}
+
+
 def test_habits_are_learnt_from_jobs_with_a_limit() -> None:
     rows = [("ann", "a", 2, 3600, 360)] * 3 + [("ann", "a", 2, 0, 5), ("ann", "a", 2, 60, 0)]
     assert habits_of(rows).jobs == 3

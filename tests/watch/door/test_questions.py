@@ -37,7 +37,7 @@ def questions() -> Iterator[Mapping[str, object]]:
     for value in VALUES:
         for key in SlurmJob.__struct_fields__:
             yield PRICE | {"job": JOB | {key: value}}
-        for key in ("save", "unlimited", "unknown"):
+        for key in ("save", "limits", "unknown"):
             yield PRICE | {key: value}
         for key in ("about", "name", "nodes", "account", "user", "wants"):
             for about in ("job", "node", "pool"):

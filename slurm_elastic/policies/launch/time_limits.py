@@ -1,0 +1,47 @@
+"""The time limit that Slurm gives a job without one. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+
+def default_limits(
+    partitions: Sequence[str],
+    default_times: Mapping[str, float | None],
+    max_times: Mapping[str, float | None],
+) -> dict[str, float | None]:
+    """The limit (s; None: no limit) in each partition of a job that names none.
+
+    Slurm sets DefaultTime of the FIRST partition at submission, and it then holds in all of them
+    (22.05, job_mgr.c). Without that, the partition in which the job starts decides.
+    """
+    first = partitions[0] if partitions else ""
+    if first in default_times:
+        return dict.fromkeys(partitions, default_times[first])
+    return {name: default_times.get(name, max_times.get(name)) for name in partitions}
+
+
+def exceeding(
+    partitions: Sequence[str],
+    default_times: Mapping[str, float | None],
+    max_times: Mapping[str, float | None],
+) -> tuple[str, ...]:
+    """The later partitions in which a job without a limit could not have the time of the first.
+
+    The submit filter leaves these out, unless their own DefaultTime says what such jobs get there.
+    """
+    if not partitions:
+        return ()
+    limits = default_limits(partitions, default_times, max_times)
+    first = partitions[0]
+    return tuple(
+        name
+        for name in partitions[1:]
+        if (first in default_times or name not in default_times)
+        and _minutes(limits[first]) > _minutes(max_times.get(name))
+    )
+
+
+def _minutes(limit_s: float | None) -> float:
+    return math.inf if limit_s is None else limit_s // 60
