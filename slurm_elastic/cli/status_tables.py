@@ -23,10 +23,10 @@ from slurm_elastic.cli.status_machines import NARROW, WIDE, machines
 from slurm_elastic.model.exclusion import CAPACITY
 from slurm_elastic.policies.launch.grouping import braces
 from slurm_elastic.watch.view.attention import (
-    clouds,
     end_only,
     kept,
     of_directive,
+    other_clouds,
     paused,
     payer,
     private_note,
@@ -34,6 +34,7 @@ from slurm_elastic.watch.view.attention import (
     reason,
     silent_daemon,
     stopped,
+    unendable,
     unhelped_jobs,
     unread,
 )
@@ -98,6 +99,8 @@ def render(view: StatusView, console: Console, screen: Screen = SHORT) -> None:
 def _blocks(view: StatusView, width: int, screen: Screen) -> Iterable[RenderableType]:
     wide = width >= WIDE
     top = screen.rows(width)
+    # Machines that nobody can end cost money until a person acts.
+    yield from map(_told, unendable(view))
     if view.directives:
         yield Group(*(_told(of_directive(d)) for d in view.directives))
     services = _services(view)
@@ -157,7 +160,7 @@ def _alarms(view: StatusView, top: int | None) -> Iterable[RenderableType]:
     if view.private:
         yield Text(private_note(view.private), style=_WARN)
     told = (
-        *unread(view), *clouds(view), *map(paused, view.breakers), *stopped(view.budgets),
+        *unread(view), *other_clouds(view), *map(paused, view.breakers), *stopped(view.budgets),
         *unhelped_jobs(view.unhelped),
     )  # fmt: skip
     yield from map(_told, told)

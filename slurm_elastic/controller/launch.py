@@ -27,6 +27,7 @@ from slurm_elastic.base.faults import reach
 from slurm_elastic.controller.context import Site
 from slurm_elastic.model.cluster import Instance, LaunchSpec, Offer
 from slurm_elastic.model.exclusion import COOL_DOWN, TIMED, Exclusion
+from slurm_elastic.model.memory import REFUSED
 from slurm_elastic.model.protocols import Chooser
 from slurm_elastic.model.slurm import NOWHERE
 from slurm_elastic.policies.launch.exclusions import (
@@ -253,7 +254,7 @@ def report_auth(site: Site, error: AuthError) -> None:
     """Somebody has to renew our credentials."""
     log.error("cloud refuses our credentials cloud=%s error=%s", error.cloud, error)
     site.ledger.health.report(
-        Health(name=error.cloud, checked=site.now(), error=str(error), code="auth")
+        Health(name=error.cloud, checked=site.now(), error=str(error), code=REFUSED)
     )
 
 

@@ -12,7 +12,7 @@ from slurm_elastic.config.policies import Budget
 from slurm_elastic.config.telling import Event
 from slurm_elastic.model.cluster import Usage
 from slurm_elastic.model.exclusion import Exclusion
-from slurm_elastic.model.memory import Health
+from slurm_elastic.model.memory import REFUSED, Health
 from slurm_elastic.policies.launch.exclusions import DENIED
 from slurm_elastic.policies.launch.grouping import braces
 from slurm_elastic.policies.money.bounds import Spent
@@ -100,7 +100,7 @@ def of_denials(cool_downs: Iterable[Exclusion]) -> Iterator[Occasion]:
 def of_health(health: Iterable[Health]) -> Iterator[Occasion]:
     """Credentials that a cloud refuses, and machines that are paid and serve nobody."""
     for one in health:
-        if one.error is not None and one.code == "auth":
+        if one.error is not None and one.code == REFUSED:
             yield Occasion(
                 event=Event.CREDENTIALS,
                 key=f"credentials/{one.name}",

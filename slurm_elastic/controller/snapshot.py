@@ -13,7 +13,7 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.stopping import recipes_of
 from slurm_elastic.model.cluster import Instance, Offer, Pool
 from slurm_elastic.model.exclusion import BREAKER, CAPACITY, Exclusion
-from slurm_elastic.model.memory import Machine
+from slurm_elastic.model.memory import REFUSED, UNREADABLE, Machine
 from slurm_elastic.model.protocols import NO_NODE
 from slurm_elastic.model.slurm import Request, SlurmNode
 from slurm_elastic.policies.growth.stopped import NO_RECIPES
@@ -124,11 +124,11 @@ class CloudReader:
                 self._site.providers[cloud].instances(), self.listed_price, self._site.now()
             )
         except ProviderError as error:
-            self._unreadable(str(error), "auth" if isinstance(error, AuthError) else "unreadable")
+            self._unreadable(str(error), REFUSED if isinstance(error, AuthError) else UNREADABLE)
             log.warning("cloud cannot be read cloud=%s error=%s", cloud, error)
             return None
         except Exception as error:
-            self._unreadable(bounded(f"{cloud}: {type(error).__name__}: {error}"), "unreadable")
+            self._unreadable(bounded(f"{cloud}: {type(error).__name__}: {error}"), UNREADABLE)
             log.exception("cloud cannot be read cloud=%s", cloud)
             return None
         for id_, why in found.doubts.items():

@@ -144,6 +144,10 @@ class Decision(Struct, frozen=True, kw_only=True):
     detail: dict[str, object] | None = None
 
 
+REFUSED, UNREADABLE = "auth", "unreadable"
+"""The codes of a cloud that refuses the credentials, and of one that gives no other list."""
+
+
 class Health(Struct, frozen=True, kw_only=True):
     """How a cloud (or ``slurm``) last answered; ``error`` is None when it did."""
 

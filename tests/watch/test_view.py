@@ -17,7 +17,7 @@ from slurm_elastic.config.policies import Budget, CloudPolicies, SitePolicies
 from slurm_elastic.model.cluster import InstanceState, Market
 from slurm_elastic.model.directive import Directive, Pause, stop_reason
 from slurm_elastic.model.exclusion import CAPACITY, OPERATOR, POLICY, Exclusion
-from slurm_elastic.model.memory import UnhelpedJob
+from slurm_elastic.model.memory import REFUSED, UNREADABLE, UnhelpedJob
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.money.bounds import Spent
 from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
@@ -216,6 +216,43 @@ def test_errors_of_others_than_clouds_stand_with_the_daemon(tmp_path: Path) -> N
     (old,) = [replace(one, checked=NOW - 7200) for one in health[:1]]
     told = attention(status_view(config(tmp_path), Facts(now=NOW, health=[old], nodes={})))
     assert "Last error of slurm: sinfo: timed out (2h ago)" in [one.text for one in told]
+
+
+@pytest.mark.parametrize(
+    ("code", "level", "sentence", "remedy"),
+    [
+        (REFUSED, Level.LOUD, "cannot be ended until the credentials work", "cloud's console"),
+        (UNREADABLE, Level.BAD, "may not end until the cloud answers", "look at the endpoint"),
+    ],
+)
+def test_paid_machines_that_cannot_be_ended_are_said_first(
+    tmp_path: Path, code: str, level: Level, sentence: str, remedy: str
+) -> None:
+    machines = [
+        Machine(instance=instance(f"i-{n}", f"pub{n}" if n > 1 else ""), pool="x")
+        for n in range(1, 11)
+    ]
+    health = [Health(name="aws", checked=NOW, error="aws: ExpiredToken: no", code=code)]
+    facts = Facts(now=NOW, nodes={}, machines=machines, health=health)
+    order = Directive(word=Pause(scope=""), who="ann", since=NOW, starts=NOW)
+    view = status_view(config(tmp_path), replace(facts, directives=[order]))
+    (problem,) = (one for one in view.attention if one.cause == "cloud:aws")
+    assert problem.level is level
+    assert problem.text.startswith("10 machines of cloud aws ($")
+    assert f"/h) {sentence}: i-1, pub2 (i-2), " in problem.text
+    assert " and 2 more; cloud aws " in problem.text
+    assert remedy in problem.do
+    loudest = [one for one in view.attention if one.level is Level.LOUD]
+    assert code == UNREADABLE or loudest[0] == problem
+
+
+def test_refused_credentials_of_a_cloud_without_machines_have_their_remedy(tmp_path: Path) -> None:
+    health = [Health(name="aws", checked=NOW, error="aws: ExpiredToken: no", code=REFUSED)]
+    view = status_view(config(tmp_path), Facts(now=NOW, nodes={}, health=health))
+    (problem,) = (one for one in view.attention if one.cause == "cloud:aws")
+    assert problem.text == "Cloud aws refuses the credentials (0s ago): ExpiredToken: no"
+    assert problem.do.startswith("renew the credentials")
+    assert "console" not in problem.do
 
 
 def test_two_machines_of_one_node_are_told_apart(tmp_path: Path) -> None:

@@ -34,7 +34,9 @@ from slurm_elastic.state.ledger import Ledger, Machine
 from slurm_elastic.state.store.trouble import FULL, Kind, trouble_of
 from slurm_elastic.watch import causes
 from slurm_elastic.watch.causes import DISK, LEDGER
+from slurm_elastic.watch.out_of_reach import unendable
 
+_CONSOLE = "put the cloud right (above), or end them in its console"
 _ROOTS_PATH = "/usr/sbin:/sbin:/usr/bin:/bin"
 _STRAYS = (
     "look for them in the cloud: a deletion that failed, a protection, tags that were changed; of "
@@ -79,8 +81,12 @@ def _by_ledger(
     yield from _clock(beat, ledger.machines.live(), now)
     yield from _ckptman(config, ledger, now)
     clouds = {cloud.name for cloud in config.clouds}
+    machines = ledger.machines.live()
     for health in ledger.health.all():
         if health.error:
+            # A note: the cause is counted once, where the cloud itself was asked.
+            if paid := unendable(health, [m for m in machines if m.instance.cloud == health.name]):
+                yield Finding.note("paid machines", paid, advice=_CONSOLE)
             advice = _STRAYS if health.code == CODE else ""
             found = f"{health.told} ({brief(max(now - health.checked, 1.0))} ago)"
             cause = causes.of_health(health.name, clouds)

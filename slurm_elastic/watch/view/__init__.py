@@ -15,7 +15,7 @@ from slurm_elastic.config.limit_changes import with_limits
 from slurm_elastic.config.pool_rules import bounds_of
 from slurm_elastic.model.cluster import Pool, Usage
 from slurm_elastic.model.directive import Directive, limit_changes, told
-from slurm_elastic.model.memory import Launch, Machine
+from slurm_elastic.model.memory import REFUSED, Launch, Machine
 from slurm_elastic.model.slurm import ON_NODES, SlurmJob, SlurmNode
 from slurm_elastic.model.slurm_words.rows import Fate
 from slurm_elastic.policies.clock_guard import set_back
@@ -25,6 +25,7 @@ from slurm_elastic.policies.money.accounting import usage
 from slurm_elastic.policies.money.bounds import Spent, stopped
 from slurm_elastic.policies.repair.strays import stray, unending
 from slurm_elastic.state.heartbeat import alive, latest
+from slurm_elastic.watch.out_of_reach import advice, unendable
 from slurm_elastic.watch.view import not_now
 from slurm_elastic.watch.view.attention import attention
 from slurm_elastic.watch.view.checkpoints import checkpoints_view
@@ -298,6 +299,7 @@ def _cloud(join: _Join, cloud: CloudSettings, blocked: str | None) -> CloudView:
     health = next((h for h in join.facts.health if h.name == cloud.name), None)
     scope = f"cloud:{cloud.name}"
     limits = [n for n in (cloud.limits.nodes, cloud.room) if n is not None]
+    machines = [m for m in join.live if m.instance.cloud == cloud.name]
     return CloudView(
         name=cloud.name,
         location=str(cloud.location),
@@ -307,12 +309,15 @@ def _cloud(join: _Join, cloud: CloudSettings, blocked: str | None) -> CloudView:
         states=join.states(pools),
         machines=join.usage.nodes.get(scope, 0),
         limit=min(limits, default=None),
-        price_now=join.price_now(m for m in join.live if m.instance.cloud == cloud.name),
+        price_now=join.price_now(machines),
         price_worst=join.usage.dollars_per_hour.get(scope, 0.0),
         price_limit=cloud.limits.dollars_per_hour,
         blocked=blocked,
         problem=health.error.removeprefix(f"{cloud.name}: ") if health and health.error else None,
         checked=health.checked if health else None,
+        unendable=unendable(health, machines),
+        do=advice(health, machines, cloud.reach_advice) if health and health.error else "",
+        refused=health is not None and health.code == REFUSED,
     )
 
 

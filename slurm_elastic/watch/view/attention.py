@@ -21,6 +21,7 @@ from slurm_elastic.watch.view.kept import GIVEN_UP, REPLACED
 from slurm_elastic.watch.view.rows import (
     BreakerView,
     BudgetView,
+    CloudView,
     CoolDownView,
     DaemonView,
     DirectiveView,
@@ -46,6 +47,7 @@ def private_note(private: Collection[str]) -> str:
 def attention(view: StatusView) -> tuple[Told, ...]:
     """Everything that somebody should know before the rest, the worst first."""
     found = [
+        *unendable(view),
         *(of_directive(one) for one in view.directives if one.holds),
         *without_services(view.head),
         *end_only(view.daemon),
@@ -53,7 +55,7 @@ def attention(view: StatusView) -> tuple[Told, ...]:
         *silent_daemon(view.daemon, view.ledger_error),
         *(replace(one, text=sentence(one.text)) for one in problems(view)),
         *(silent_ckptman(view.checkpoints) if view.checkpoints else ()),
-        *clouds(view),
+        *other_clouds(view),
         *(paused(breaker) for breaker in view.breakers),
         *stopped(view.budgets),
         *_out_of_machines(view),
@@ -150,15 +152,36 @@ def unread(view: StatusView) -> Iterable[Told]:
         yield Told(level=Level.LOUD, text=view.clock)
 
 
-def clouds(view: StatusView) -> Iterable[Told]:
-    """Clouds that are not in use, or answer with errors."""
+def unendable(view: StatusView) -> Iterable[Told]:
+    """Clouds with paid machines that cannot be ended until the credentials work."""
+    return (_problem(cloud, view.at) for cloud in view.clouds if _is_unendable(cloud))
+
+
+def other_clouds(view: StatusView) -> Iterable[Told]:
+    """Other clouds that are not in use, or answer with errors."""
     for cloud in view.clouds:
         if cloud.blocked:
             yield Told(level=Level.WARN, text=f"Not in use: {cloud.blocked}")
-        if cloud.problem:
-            ago = f" ({brief(view.at - cloud.checked)} ago)" if cloud.checked else ""
-            text = f"Cloud {cloud.name} answers with an error{ago}: {cloud.problem}"
-            yield Told(level=Level.BAD, text=text, cause=scope_of_cloud(cloud.name))
+        if cloud.problem and not _is_unendable(cloud):
+            yield _problem(cloud, view.at)
+
+
+def _is_unendable(cloud: CloudView) -> bool:
+    return cloud.refused and bool(cloud.unendable)
+
+
+def _problem(cloud: CloudView, now: float) -> Told:
+    """The error of a cloud; paid machines that cannot be ended for it are said first."""
+    ago = f" ({brief(now - cloud.checked)} ago)" if cloud.checked else ""
+    how = "refuses the credentials" if cloud.refused else "answers with an error"
+    text = f"cloud {cloud.name} {how}{ago}: {cloud.problem}"
+    unendable = f"{cloud.unendable}; " if cloud.unendable else ""
+    return Told(
+        level=Level.LOUD if _is_unendable(cloud) else Level.BAD,
+        text=sentence(f"{unendable}{text}"),
+        do=cloud.do,
+        cause=scope_of_cloud(cloud.name),
+    )
 
 
 def paused(breaker: BreakerView) -> Told:

@@ -140,7 +140,9 @@ class DaemonView(Struct, frozen=True, kw_only=True):
 class CloudView(Struct, frozen=True, kw_only=True):
     """A cloud. ``states`` counts its nodes by state; ``limit`` is the most nodes it may have,
     ``machines`` how many are paid now (including open launches). Dollars an hour: ``price_now`` at
-    today's prices, ``price_worst`` as the limits count.
+    today's prices, ``price_worst`` as the limits count. ``unendable``: which of its machines cannot
+    be ended because of the ``problem``, ``do``: what to do about that; ``refused``: the cloud
+    refuses the credentials.
     """
 
     name: str
@@ -157,6 +159,9 @@ class CloudView(Struct, frozen=True, kw_only=True):
     blocked: str | None
     problem: str | None
     checked: float | None
+    unendable: str = ""
+    do: str = ""
+    refused: bool = False
 
 
 class SiteView(Struct, frozen=True, kw_only=True):

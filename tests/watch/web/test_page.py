@@ -122,7 +122,8 @@ def test_every_page_is_accessible_fits_and_asks_nobody_else(
 def test_what_needs_somebody_is_read_first_and_the_rest_is_there(page: Page) -> None:
     text = " ".join(page.go().text("main").split())
     order = [text.index(words) for words in (
-        "Act now Pool general IS PAUSED", "Broken Cloud aws answers with an error", "Machines paid 7",
+        "cannot be ended until the credentials work", "cloud aws refuses the credentials",
+        "Act now Pool general IS PAUSED", "Machines paid 7",
         "Jobs waiting 1", "2 booting", "suspends in 3m 20s unless used",
         "InsufficientInstanceCapacity", "Running now, and ended",
     )]  # fmt: skip
