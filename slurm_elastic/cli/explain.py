@@ -13,6 +13,7 @@ from rich.console import Console
 
 from slurm_elastic.base.errors import SlurmElasticError, SlurmError
 from slurm_elastic.base.hostlist import compress, expand
+from slurm_elastic.base.local_time import clock
 from slurm_elastic.base.units import brief
 from slurm_elastic.cli import why_not
 from slurm_elastic.cli.console import plain
@@ -21,7 +22,7 @@ from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.machine_readable import write_json
 from slurm_elastic.cli.shortened import words
 from slurm_elastic.cli.status import gather, kept_of
-from slurm_elastic.cli.subjects import MOST, subjects
+from slurm_elastic.cli.subjects import MOST, is_of_site, subjects
 from slurm_elastic.config import Config, PoolSettings, domain_pools
 from slurm_elastic.config.configfile import load
 from slurm_elastic.config.document import shown
@@ -29,6 +30,7 @@ from slurm_elastic.config.pool_rules import rules_of
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.model.slurm_words.rows import Fate
+from slurm_elastic.policies.launch.verdict import Verdict
 from slurm_elastic.policies.policy_text import text_of
 from slurm_elastic.slurm.client.prompt import PromptCli
 from slurm_elastic.state.heartbeat import Mark, alive, process_exists, read_mark, told
@@ -55,8 +57,9 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "subject",
         metavar="NODE|JOB|POOL|CLOUD",
         help=f"a node or a hostlist (at most {MOST} nodes); a job as Slurm's commands write it: "
-        "18, 18_3 (a task of an array), 18+1 (a part of a heterogeneous job), 18.batch (a step); a "
-        "pool; a cloud, for all of its pools",
+        "18, 18_3 (a task of an array), 18+1 (a part of a heterogeneous job), 18.batch (a step), "
+        "or a job's name, for the newest job so called; a pool; a cloud or its partition, for all "
+        "of its pools",
     )
     parser.add_argument(
         "--all", action="store_true", help="print every decision whole, however many there are"
@@ -163,11 +166,28 @@ def _explain_job(config: Config, slurm: Slurm, number: int) -> Explanation:
     if job is None or not waits:
         return found
     keeps = structs.replace(kept_of(slurm, now), jobs=jobs)
+    verdicts = why_not.judge(config, job, chain, keeps)
     return structs.replace(
         found,
-        attention=_of_waiting(config, job, now),
-        verdicts=why_not.judge(config, job, chain, keeps),
+        attention=_of_waiting(config, job, now) or _retry(chain, verdicts, now),
+        verdicts=verdicts,
     )
+
+
+def _retry(chain: Chain, verdicts: Sequence[Verdict], now: float) -> tuple[str, ...]:
+    """When sold-out clouds are asked again for a job that needs nobody's help."""
+    times = {
+        one.cloud: chain.retry_at[one.pool]
+        for one in verdicts
+        if one.predicate == "health" and one.pool in chain.retry_at
+    }
+    if not times:
+        return ()
+    cloud = min(times, key=lambda name: times[name])
+    at = times[cloud]
+    wait = brief(max(at - now, 0.0))
+    text = "You need to do nothing: slurm-elastic asks cloud"
+    return (f"{text} {cloud} again at {clock(at)} (in {wait})",)
 
 
 def _of_waiting(config: Config, job: SlurmJob, now: float) -> tuple[str, ...]:
@@ -228,10 +248,12 @@ def _explain_node(config: Config, slurm: Slurm, name: str, *, known: bool) -> Ex
     ask = ChainAsk(about="node", name=name)
     chain = chain_of(config, ask, time.time()) if name.isprintable() else Chain()
     if not known and not chain.decisions:
-        raise SlurmElasticError(
-            f"nothing is known about {shown(name)}: it is neither a node of a configured pool nor "
-            "a pool, a cloud or the number of a job (18, 18_3, 18+1, 18.batch)"
-        )
+        if not (text := is_of_site(slurm, name) if name.isprintable() else ""):
+            raise SlurmElasticError(
+                f"nothing is known about {shown(name)}: it is neither a node, a partition, a pool "
+                "or a cloud, nor the number (18, 18_3, 18+1, 18.batch) or the name of a job"
+            )
+        return _explanation(name, "site", text, chain)
     found = _explanation(name, "node", _node_now(slurm, name), chain)
     return structs.replace(found, attention=_of_node(config, slurm, name, time.time()))
 

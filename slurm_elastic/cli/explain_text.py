@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import takewhile
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -35,12 +36,12 @@ _OFFERS = ("ranked", "behind", "refused", "rejected")
 
 
 class Explanation(Struct, frozen=True, kw_only=True):
-    """The document of ``explain --json``. ``about`` is ``node``, ``job`` or ``pool``; ``now`` says
-    in a sentence how Slurm has it, or what a pool starts and why not; ``attention`` is told of
-    machines of the pool that need somebody; ``machines`` are those of the node since the first
-    decision, those of the job in its order, or the pool's now, the alarming last; ``end_only`` is
-    why the daemon buys nothing. ``verdicts`` say of a pending job for each pool why it gets no
-    machine of it.
+    """The document of ``explain --json``. ``about`` is ``node``, ``job``, ``pool`` or ``site`` (a
+    node or a partition of the site itself); ``now`` says in a sentence how Slurm has it, or what a
+    pool starts and why not; ``attention`` is what a person should do, or need not do; ``machines``
+    are those of the node since the first decision, those of the job in its order, or the pool's
+    now, the alarming last; ``end_only`` is why the daemon buys nothing. ``verdicts`` say of a
+    pending job for each pool why it gets no machine of it.
     """
 
     subject: str
@@ -71,18 +72,20 @@ def render_short(explanation: Explanation, console: Console, lines: int = LINES)
     room = lines - len(head) - 2  # the last two lines may say what is left out
     chosen: list[tuple[Decision, str]] = []
     for decision, again in reversed(told):
-        block = _printed(console, partial(_decision, decision, console, subject, again=again))
+        write = partial(_decision, decision, console, subject, again=again, printed=decision.reason)
+        block = _printed(console, write)
         new_day = not chosen or _date(chosen[-1][0]) != _date(decision)
         room -= len(block) + 2 * new_day
         if room < 0 and chosen:
             break
         chosen.append((decision, again))
     _print(head, console)
-    day, reason = "", ""
+    day, printed = "", [one.reason for one in explanation.verdicts]
     for decision, again in reversed(chosen):
         day = _day(decision, day, console)
-        _decision(_without(reason, decision), console, subject, again=again)
-        reason = decision.reason
+        short = _without(printed, decision)
+        _decision(short, console, subject, again=again, printed=decision.reason)
+        printed.append(decision.reason)
     left_out = len(told) - len(chosen)
     if left_out or len(told) < len(explanation.decisions):
         count = len(explanation.decisions)
@@ -100,29 +103,51 @@ def _head(explanation: Explanation, console: Console, machines: int | None = Non
     if machines and explanation.machines[machines:]:
         left = counted(len(explanation.machines) - machines, "more machine")
         console.print(f"  and {left} (--all)")
-    if not explanation.decisions:
-        rest = _instead(explanation)
-        console.print(Text(f"No decision about this {explanation.about} is in the ledger{rest}."))
     why_not.show(explanation.verdicts, console, rows=why_not.ROWS if machines else None)
+    if not explanation.decisions and (text := _without_decisions(explanation)):
+        console.print(Text(text, style="dim"))
 
 
-def _instead(explanation: Explanation) -> str:
-    """Why there is none, where the machines tell that."""
-    found = explanation.machines
-    if explanation.about == "pool" and found:
-        return "; those about its nodes: slurm-elastic explain NODE"
-    if explanation.about == "job" and found:
-        own = int(explanation.subject)
-        if not any(own in machine.jobs for machine in found):
-            return ": it took machines that were there already"
-    return ""
+def _without_decisions(explanation: Explanation) -> str:
+    """That slurm-elastic did nothing, which is no error: most jobs and nodes need nothing."""
+    machines, about = explanation.machines, explanation.about
+    if about == "pool":
+        return "Decisions about its nodes: slurm-elastic explain NODE" if machines else ""
+    if about == "node":
+        return "" if machines else "slurm-elastic has not acted on this node."
+    if about != "job" or explanation.verdicts or explanation.attention:
+        return ""
+    own = int(explanation.subject)
+    if any(own in machine.jobs for machine in machines):
+        return ""
+    if machines:
+        return "slurm-elastic started no machine for it: it took machines that were there already."
+    return "slurm-elastic has not acted on this job."
 
 
-def _without(reason: str, decision: Decision) -> Decision:
-    """The decision, of whose words nothing is repeated that stands just above it."""
-    if len(reason) < _REPEATED:
+def _without(printed: Sequence[str], decision: Decision) -> Decision:
+    """The decision without the reasons and the ends of reasons (a cloud's error) that were printed
+    above it.
+    """
+    for reason in filter(lambda text: len(text) >= _REPEATED, reversed(printed)):
+        if reason in decision.reason:
+            short = decision.reason.replace(reason, "for the same reason")
+            return replace(decision, reason=short)
+    ends = (_common_end(reason, decision.reason) for reason in printed)
+    end = max(ends, key=len, default="")
+    if len(end) < _REPEATED:
         return decision
-    return replace(decision, reason=decision.reason.replace(reason, "for the same reason"))
+    return replace(decision, reason=f"{decision.reason.removesuffix(end)}(see above)")
+
+
+def _common_end(text: str, other: str) -> str:
+    """The longest end that both have and that begins at a word."""
+    pairs = zip(reversed(text), reversed(other), strict=False)
+    length = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    end = other[len(other) - length :]
+    if len(end) == len(other) or other[: len(other) - len(end)].endswith(" "):
+        return end
+    return end.partition(" ")[2]
 
 
 def _last_times(decisions: Sequence[Decision]) -> list[tuple[Decision, str]]:
@@ -192,9 +217,16 @@ def _machine(machine: Machine) -> Text:
 
 
 def _decision(
-    decision: Decision, console: Console, subject: str, *, again: str | None = None
+    decision: Decision,
+    console: Console,
+    subject: str,
+    *,
+    again: str | None = None,
+    printed: str = "",
 ) -> None:
-    """With ``again`` (how often it was taken; or nothing) only so many lines of its detail."""
+    """With ``again`` (how often it was taken; or nothing) only so many lines of its detail, and no
+    reason again that was ``printed``.
+    """
     small = console.width < NARROW
     margin = 4 if small else 10
     line = Table.grid(padding=(0, 2, 0, 0))
@@ -214,7 +246,7 @@ def _decision(
     about = words(f"{request}{_subjects(nodes, jobs_of(decision))}{often}", "dim")
     if about.plain:
         console.print(Padding(about, (0, 0, 0, margin), expand=False))
-    details = list(_details(decision.detail or {}))
+    details = list(_details(decision.detail or {}, "" if whole else printed))
     for text in details if again is None else details[:DETAILS_SHOWN]:
         console.print(Padding(text, (0, 0, 0, margin + 2), expand=False))
     if again is not None and details[DETAILS_SHOWN:]:
@@ -230,31 +262,34 @@ def _subjects(nodes: str, jobs: Sequence[int]) -> str:
     return ", ".join(parts)
 
 
-def _details(detail: dict[str, object]) -> Iterable[Text]:
+def _details(detail: dict[str, object], printed: str) -> Iterable[Text]:
     for key, value in detail.items():
         if key in _OFFERS and isinstance(value, list):
-            yield from _offers(key, value)
+            yield from _offers(key, value, printed)
         elif key not in ("jobs", "now", "plan"):  # what was measured, nodes by job: --json has all
             yield Text(f"{key}: {value if isinstance(value, str) else to_json(value)}")
 
 
-def _offers(kind: str, rows: Sequence[object]) -> Iterable[Text]:
+def _offers(kind: str, rows: Sequence[object], printed: str) -> Iterable[Text]:
     style = "green" if kind == "ranked" else "yellow"
     for row in rows[:OFFERS_SHOWN]:
-        yield Text.assemble((f"{kind:<9}", style), _offer(row))
+        yield Text.assemble((f"{kind:<9}", style), _offer(row, printed))
     if len(rows) > OFFERS_SHOWN:
         yield Text(f"{kind:<9}and {len(rows) - OFFERS_SHOWN} more (--json has all)", style="dim")
 
 
-def _offer(row: object) -> str:
-    """``[key, room, reason]``, ``[key, reason]``, ``[reason, count, which]``, a name, or other."""
+def _offer(row: object, printed: str) -> str:
+    """``[key, room, reason]``, ``[key, reason]``, ``[reason, count, which]``, a name, or other. A
+    reason that the decision has ``printed`` is left out.
+    """
     if isinstance(row, str):
         return offers(row)
     if not isinstance(row, list) or not row:
         return to_json(row)
     key, *rest = row
     if len(rest) == 2 and isinstance(rest[1], list):
-        return f"{'; '.join(offers(str(name)) for name in rest[1])}: {key}"
+        names = "; ".join(offers(str(name)) for name in rest[1])
+        return names if key and str(key) in printed else f"{names}: {key}"
     room = f" for {counted(rest[0], 'node')}" if rest and isinstance(rest[0], int) else ""
     reason = " ".join(str(part) for part in (rest[1:] if room else rest))
     return f"{key}{room}: {reason}" if reason else f"{key}{room}"

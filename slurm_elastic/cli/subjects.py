@@ -1,4 +1,6 @@
-"""The subjects of ``explain``: nodes, jobs, pools, in the words that Slurm's commands use."""
+"""The subjects of ``explain``: nodes, jobs, pools, in the words that Slurm's commands use; and
+nodes and partitions of the site itself, which slurm-elastic leaves alone.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.model.protocols import Slurm
 
 MOST = 16  # nodes that are explained at once
+_NUMBER = re.compile(r"(job:)?[0-9]{1,10}")
 _STEP = re.compile(r"(?P<job>[0-9]{1,10}(_[0-9]{1,10})?)\.(batch|extern|interactive|[0-9]{1,10})")
 _TASK = re.compile(r"(?P<array>[0-9]{1,10})_(?P<task>[0-9]{1,10})")
 _PART = re.compile(r"(?P<job>[0-9]{1,10})\+(?P<offset>[0-9]{1,4})")
@@ -19,14 +22,16 @@ _LIST = re.compile(r"[A-Za-z0-9_.,\[\]-]*[,\[][A-Za-z0-9_.,\[\]-]*")
 
 def subjects(config: Config, slurm: Slurm, text: str) -> tuple[str, ...]:
     """The nodes, jobs and pools that ``text`` means: one as it is, a hostlist's nodes, a cloud's
-    pools, the job of a step (``18.batch``), the number of an array's task (``18_3``) or of a part
-    of a heterogeneous job (``18+1``).
+    or its partition's pools, the job of a step (``18.batch``), the number of an array's task
+    (``18_3``) or of a part of a heterogeneous job (``18+1``), or that of the newest job of a name.
     """
     ours = {node for pool in domain_pools(config, expand) for node in pool.nodes}
     if text in ours or any(text == pool.name for pool in config.pools):
         return (text,)
-    if any(text == cloud.name for cloud in config.clouds):
-        return tuple(pool.name for pool in config.pools if pool.cloud == text)
+    for names in ([c.name for c in config.clouds], [c.partition_name for c in config.clouds]):
+        if text in names:
+            cloud = config.clouds[names.index(text)].name
+            return tuple(pool.name for pool in config.pools if pool.cloud == cloud)
     if step := _STEP.fullmatch(text):
         text = step["job"]
     if task := _TASK.fullmatch(text):
@@ -34,7 +39,37 @@ def subjects(config: Config, slurm: Slurm, text: str) -> tuple[str, ...]:
     if part := _PART.fullmatch(text):
         # Slurm gives the parts of a heterogeneous job numbers in a row.
         return (str(int(part["job"]) + int(part["offset"])),)
-    return _nodes(text) if _LIST.fullmatch(text) else (text,)
+    if _LIST.fullmatch(text):
+        return _nodes(text)
+    return (_newest_of_name(slurm, text) or text,)
+
+
+def is_of_site(slurm: Slurm, name: str) -> str:
+    """The sentence for a node or a partition of the site itself; "" if Slurm has none so called."""
+    with contextlib.suppress(SlurmError):
+        node = slurm.nodes([name]).get(name)
+        if node is not None:
+            state = " ".join(sorted(node.states))
+            return f"{name} is a node of the site itself ({state}): slurm-elastic leaves it alone"
+        states = slurm.partition_states()
+        if name in states:
+            return (
+                f"{name} is a partition of the site itself ({states[name]}): slurm-elastic leaves "
+                "it alone"
+            )
+    return ""
+
+
+def _newest_of_name(slurm: Slurm, name: str) -> str:
+    """The number of the job of this name that was submitted last, ended ones too; "" if none."""
+    if _NUMBER.fullmatch(name) or not name.isprintable():
+        return ""
+    with contextlib.suppress(SlurmError):
+        if is_of_site(slurm, name):
+            return ""
+        same = [job for job in slurm.jobs(ended=True) if job.name == name]
+        return str(max(same, key=lambda job: (job.submit, job.id)).id) if same else ""
+    return ""
 
 
 def _task(slurm: Slurm, array: int, task: int) -> str:

@@ -31,7 +31,7 @@ from slurm_elastic.watch.view.kept import kept_partitions, reserved_nodes
 from slurm_elastic.watch.view.rows import Facts
 
 ROWS = 8  # reasons that are shown where not all lines are asked for
-LONGEST = 170  # characters of a reason then
+LONGEST = 320  # characters of a reason then, so that a cloud's own error is whole
 _NARROW = 20
 
 

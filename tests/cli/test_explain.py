@@ -16,13 +16,14 @@ from rich.console import Console
 from status_cases import busy_ledger, busy_slurm, buy, config, config_file, general_pool
 
 from slurm_elastic.base.errors import SlurmElasticError, SlurmError
+from slurm_elastic.base.local_time import clock
 from slurm_elastic.cli import explain
 from slurm_elastic.cli.explain import Explanation
 from slurm_elastic.cli.main import main
 from slurm_elastic.cli.shortened import offers
 from slurm_elastic.cli.subjects import subjects
 from slurm_elastic.model.directive import Directive, Pause
-from slurm_elastic.model.exclusion import BY_GROWTH
+from slurm_elastic.model.exclusion import BY_GROWTH, CAPACITY, Exclusion
 from slurm_elastic.model.memory import Run
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.launch.grouping import braces
@@ -31,7 +32,7 @@ from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.state.audit_trail import FOLLOWED, tell_job, tell_node
 from slurm_elastic.state.ckptstate import CheckpointState
 from slurm_elastic.state.heartbeat import Mark, leave_mark
-from slurm_elastic.state.ledger import Decision, Ledger
+from slurm_elastic.state.ledger import Decision, Health, Ledger
 
 
 @pytest.fixture
@@ -143,11 +144,10 @@ def test_a_job_that_took_machines_of_others_has_no_decision_and_is_told_so(
     slurm.set_job(61, "COMPLETED", nodes=("pub7",), start=T0 + 3100, end=T0 + 3200)
     found = explained(tmp_path, "61", slurm)
     assert [m.instance.id for m in found.machines] == ["i-71"]
-    told = "No decision about this job is in the ledger"
-    why = ": it took machines that were there already."
-    assert f"{told}{why}" in text_of(found, 200)
+    text = "slurm-elastic started no machine for it: it took machines that were there already."
+    assert text in text_of(found, 200)
     own = tuple(replace(machine, jobs=(61,)) for machine in found.machines)
-    assert f"{told}." in text_of(replace(found, machines=own), 200)
+    assert "slurm-elastic" not in text_of(replace(found, machines=own), 200)
 
 
 def test_the_chain_does_not_need_slurm(ledger: Ledger, tmp_path: Path) -> None:
@@ -157,12 +157,86 @@ def test_the_chain_does_not_need_slurm(ledger: Ledger, tmp_path: Path) -> None:
     assert len(explained(tmp_path, "pub1", slurm).decisions) == 5
 
 
-def test_a_job_waiting_for_something_else_is_said_to_be_undecided(
-    ledger: Ledger, tmp_path: Path
-) -> None:
+def test_a_job_without_decisions_does_not_read_as_an_error(ledger: Ledger, tmp_path: Path) -> None:
     text = text_of(explained(tmp_path, "50"), 80)
     assert "job 50 of erin is PENDING (Resources)" in text
-    assert "No decision about this job is in the ledger." in text
+    assert "Why it gets no machine" in text
+    slurm = FakeSlurm()
+    slurm.set_job(62, "RUNNING", nodes=("st1",), start=T0)
+    at_home = text_of(explained(tmp_path, "62", slurm), 80)
+    assert at_home.index("nodes of the site itself") < at_home.index("has not acted on this job.")
+    assert "ledger" not in text + at_home
+
+
+def test_a_job_is_found_by_its_name_and_a_cloud_by_its_partition(tmp_path: Path) -> None:
+    slurm = FakeSlurm()
+    for number, submit in ((7, T0 + 5), (9, T0), (8, T0 + 9)):
+        slurm.set_job(number, "RUNNING", name="train", submit=submit)
+    site = config(tmp_path)
+    assert subjects(site, slurm, "train") == ("8",)
+    (aws,) = (cloud for cloud in site.clouds if cloud.name == "aws")
+    assert subjects(site, slurm, aws.partition_name) == ("general",)
+    slurm.set_node("train", "IDLE")
+    assert subjects(site, slurm, "train") == ("train",), "a node goes before a job"
+    slurm.broken = SlurmError(("sinfo",), 1, "away")
+    assert subjects(site, slurm, "trains") == ("trains",)
+
+
+def test_nodes_and_partitions_of_the_site_itself_are_left_alone(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    slurm = FakeSlurm()
+    slurm.set_node("st1", "IDLE")
+    slurm.partitions = {"batch": "UP"}
+    node, partition = explained(tmp_path, "st1", slurm), explained(tmp_path, "batch", slurm)
+    assert (node.about, partition.about) == ("site", "site")
+    assert node.now == "st1 is a node of the site itself (IDLE): slurm-elastic leaves it alone"
+    assert text_of(partition, 80).strip() == (
+        "batch is a partition of the site itself (UP): slurm-elastic leaves it alone"
+    )
+
+
+def test_a_sold_out_job_is_told_when_its_cloud_is_asked_again_and_nothing_twice(
+    tmp_path: Path,
+) -> None:
+    error = "InsufficientInstanceCapacity: we have too few c6i.large in this zone"
+    sold_out = f"8 offers: cools down until 09:05:05 UTC after {error}"
+    now, ledger, slurm = time.time(), Ledger(tmp_path / "ledger.db"), FakeSlurm()
+    site = config(tmp_path)
+    for node in general_pool().nodes:
+        slurm.set_node(
+            node, "IDLE", "CLOUD", "POWERED_DOWN", "DRAIN", reason=f"{HOLD_MARK}{sold_out}"
+        )
+        ledger.exclusions.add(
+            Exclusion(kind=CAPACITY, scope=node, pool="general", cause=sold_out, until=now + 90)
+        )
+    partition = next(cloud.partition_name for cloud in site.clouds if cloud.name == "aws")
+    slurm.set_job(50, "PENDING", reason="Resources", partitions=(partition,), account="physics")
+    for order, (kind, reason) in enumerate((
+        ("launch-refused", f"8 offers: aws: {error}"), ("refused", sold_out),
+        ("requeued", f"its nodes cannot be had: {sold_out}"),
+    )):  # fmt: skip
+        detail = {"refused": [[f"aws: {error}", 8, ["aws/c6i.large/a/spot"]]]}
+        ledger.decisions.record(
+            Decision(
+                at=now + order, correlation="r", kind=kind, subjects=("job:50",), reason=reason,
+                detail=detail if kind == "launch-refused" else None,
+            )
+        )  # fmt: skip
+    found = explain.explain(site, slurm, "50")
+    (text,) = found.attention
+    assert text.startswith("You need to do nothing: slurm-elastic asks cloud aws again at ")
+    assert clock(now + 90) in text
+    console = Console(width=120, markup=False, emoji=False, highlight=False)
+    with console.capture() as captured:
+        explain.render_short(found, console)
+    screen = " ".join(captured.get().split())
+    assert screen.count(error) == 1
+    assert "launch-refused 8 offers: aws: (see above) job 50" in screen
+    assert "requeued its nodes cannot be had: for the same reason" in screen
+    ledger.health.report(Health(name="aws", checked=now, error="refused", code="auth"))
+    assert explain.explain(site, slurm, "50").attention == ()
+    ledger.close()
 
 
 def test_a_configured_node_without_decisions_is_said_to_be_undecided(
@@ -171,7 +245,7 @@ def test_a_configured_node_without_decisions_is_said_to_be_undecided(
     text = text_of(explained(tmp_path, "op1"), 80)
     assert "node op1 is ALLOCATED CLOUD" in text
     assert "local-op1-1" in text
-    assert "No decision about this node is in the ledger." in text
+    assert "not acted" not in text
 
 
 def decision(at: float, *subjects: str, kind: str = "k") -> Decision:
@@ -286,8 +360,7 @@ def test_why_a_pool_starts_no_machine_is_told_first(ledger: Ledger, tmp_path: Pa
     ledger.directives.give(paused)
     found = explained(tmp_path, "rack")
     assert "; no machine starts: pool rack is paused by ann; growth slurm" in found.now
-    nodes = "No decision about this pool is in the ledger; those about its nodes: slurm-elastic"
-    assert nodes in text_of(found, 200)
+    assert "Decisions about its nodes: slurm-elastic explain NODE" in text_of(found, 200)
 
 
 def test_a_reason_that_stands_just_above_is_not_repeated() -> None:
@@ -329,10 +402,10 @@ def test_json_has_everything(
 
 
 @pytest.mark.parametrize(
-    "subject", ["nonsense", "42_1", "static1", "", "-1", "٤٢", "\udcff", "9" * 5000]
+    "subject", ["nonsense", "42_1", "static9", "", "-1", "٤٢", "\udcff", "9" * 5000]
 )
 def test_an_unknown_subject_gets_a_sentence(ledger: Ledger, tmp_path: Path, subject: str) -> None:
-    with pytest.raises(SlurmElasticError, match="neither a node of a configured pool nor"):
+    with pytest.raises(SlurmElasticError, match="neither a node, a partition, a pool"):
         explained(tmp_path, subject)
 
 

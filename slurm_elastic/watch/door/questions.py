@@ -179,8 +179,9 @@ class Bar(Struct, frozen=True, kw_only=True):
 
 class Chain(Struct, frozen=True, kw_only=True):
     """Decisions, ordered by time, and the machines that they are about. ``barred``: why the account
-    gets no machine of a public cloud; ``bars``: why pools start none. ``private``, ``end_only`` and
-    ``unhelped`` are as in ``Facts``.
+    gets no machine of a public cloud; ``bars``: why pools start none; ``retry_at``: when a pool of
+    which no machine was available is tried again (Unix time), by pool. ``private``, ``end_only``
+    and ``unhelped`` are as in ``Facts``.
     """
 
     decisions: tuple[Decision, ...] = ()
@@ -190,6 +191,7 @@ class Chain(Struct, frozen=True, kw_only=True):
     private: tuple[str, ...] = ()
     end_only: str = ""
     unhelped: tuple[UnhelpedJob, ...] = ()
+    retry_at: Mapping[str, float] = {}
 
 
 class DoorAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):

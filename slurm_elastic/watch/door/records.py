@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,7 @@ from slurm_elastic.controller.budget import (
     spending,
     spending_of_payers,
 )
+from slurm_elastic.model.exclusion import CAPACITY
 from slurm_elastic.model.memory import Run
 from slurm_elastic.policies.money.account_budgets import barring
 from slurm_elastic.state.audit_trail import (
@@ -217,7 +219,22 @@ def _chain(config: Config, ledger: Ledger, ask: ChainAsk, now: float) -> Chain:
         barred=why.reason if why else "",
         bars=bars(config, ledger, ask.wants, now) if ask.wants else (),
         unhelped=ledger.growth_guard.jobs(now),
+        retry_at=_retry_at(config, ledger, now) if ask.wants else {},
     )
+
+
+def _retry_at(config: Config, ledger: Ledger, now: float) -> dict[str, float]:
+    """By pool, when clouds that had no machine are asked again. A cloud that answers with an error
+    is left out, as asking again does not help it.
+    """
+    failing = {health.name for health in ledger.health.all() if health.error}
+    clouds = {pool.name: pool.cloud for pool in config.pools}
+    found: dict[str, float] = {}
+    for hold in ledger.exclusions.holds():
+        is_sold_out = hold.kind == CAPACITY and clouds.get(hold.pool, "") not in failing
+        if is_sold_out and now < hold.until < math.inf:
+            found[hold.pool] = min(hold.until, found.get(hold.pool, math.inf))
+    return found
 
 
 def _machines_of_job(

@@ -163,6 +163,7 @@ def seen_chain(chain: Chain, viewer: Viewer) -> Chain:
         bars=tuple(_seen_bar(bar, viewer) for bar in chain.bars),
         private=viewer.told,
         unhelped=_seen_unhelped(chain.unhelped, viewer),
+        retry_at=chain.retry_at,
     )
 
 

@@ -1,0 +1,48 @@
+"""Points in time as people read them: in the local zone of the host, with its name.
+
+Decisions and the sentences that the ledger and Slurm keep have UTC, so that they mean the same on
+every host. Screens show them in local time.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import UTC, datetime
+
+_UTC = re.compile(r"\b(?:(\d{4}-\d\d-\d\d) )?(\d\d:\d\d)(:\d\d)? UTC\b")
+
+
+def clock(at: float) -> str:
+    """``09:05:05 CET``."""
+    return time.strftime("%H:%M:%S %Z", time.localtime(at))
+
+
+def moment(at: float) -> str:
+    """``2027-01-15 09:05:05 CET``."""
+    return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(at))
+
+
+def minute(at: float) -> str:
+    """``2027-01-15 09:05 CET``."""
+    return time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(at))
+
+
+def localised(text: str, written_at: float) -> str:
+    """The text with its times of UTC in local time. One without a date is of the day on which the
+    text was written.
+    """
+
+    def local(match: re.Match[str]) -> str:
+        day, hour, second = match.groups()
+        date = day or f"{datetime.fromtimestamp(written_at, UTC):%Y-%m-%d}"
+        try:
+            at = datetime.fromisoformat(f"{date} {hour}{second or ''}+00:00").timestamp()
+        except ValueError:  # another program's text
+            return match[0]
+        is_other_day = time.localtime(at)[:3] != time.localtime(written_at)[:3]
+        form = "%Y-%m-%d " if day or is_other_day else ""
+        form += "%H:%M:%S %Z" if second else "%H:%M %Z"
+        return time.strftime(form, time.localtime(at))
+
+    return _UTC.sub(local, text) if " UTC" in text else text
