@@ -10,7 +10,9 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
+from slurm_elastic.base.errors import ProviderError, SlurmElasticError, SlurmError
 from slurm_elastic.model.checkpoint import Image, JobRun
+from slurm_elastic.model.directive import scope_of_cloud
 from slurm_elastic.state.ckptstate import CheckpointState
 from slurm_elastic.state.ckptstate.facts import Migration, Step
 from slurm_elastic.state.ledger import Decision, Health, Ledger
@@ -95,7 +97,18 @@ class Journal:
             self.observe("migration_seconds", took, cause=cause)
             self.count("lost_node_seconds_total", lost_node_seconds(move), cause=cause)
 
-    def health(self, name: str, error: str | None) -> None:
+    def failed(self, name: str, error: Exception) -> None:
+        """A source raised this. If Slurm or a cloud is at fault, that is the code, as others who
+        ask them fail for the same cause.
+        """
+        if not isinstance(error, SlurmElasticError):
+            self.health(name, f"{type(error).__name__}: {error}")
+        elif isinstance(error, ProviderError):
+            self.health(name, str(error), scope_of_cloud(error.cloud))
+        else:
+            self.health(name, str(error), "slurm" if isinstance(error, SlurmError) else "ckpt")
+
+    def health(self, name: str, error: str | None, code: str = "ckpt") -> None:
         """How a source answered; told once for each change."""
         if self._healths.get(name) == (error or ""):
             return
@@ -104,7 +117,7 @@ class Journal:
             log.warning("%s fails: %s", name, error)
         try:
             self._ledger.health.report(
-                Health(name=name, checked=self._now(), error=error, code="ckpt" if error else None)
+                Health(name=name, checked=self._now(), error=error, code=code if error else None)
             )
         except sqlite3.Error as trouble:
             self._say(trouble)

@@ -77,7 +77,7 @@ class Poller:
             log.error("notices cannot be kept, they stay where they are: %s", error)  # noqa: TRY400
             return False
         except Exception as error:  # noqa: BLE001 - whatever a source raises, the others go on
-            site.journal.health(self._source.name, f"{type(error).__name__}: {error}")
+            site.journal.failed(self._source.name, error)
             return False
         site.journal.health(self._source.name, None)
         return True

@@ -52,7 +52,7 @@ class Reader:
         try:
             self._read()
         except Exception as error:  # noqa: BLE001 - whatever it raises, the others go on
-            self._site.journal.health(self._name, f"{type(error).__name__}: {error}")
+            self._site.journal.failed(self._name, error)
             return False
         self._site.journal.health(self._name, None)
         return True

@@ -278,7 +278,7 @@ class Watch:
         try:
             jobs = site.jobs.read()
         except SlurmError as error:
-            site.journal.health("slurm (ckptman)", str(error))
+            site.journal.failed("slurm (ckptman)", error)
             return None
         site.journal.health("slurm (ckptman)", None)
         return jobs

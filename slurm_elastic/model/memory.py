@@ -144,6 +144,8 @@ class Decision(Struct, frozen=True, kw_only=True):
     detail: dict[str, object] | None = None
 
 
+_PLAIN_NAMES = {"plans of Slurm": "Slurm's reservations and drains", "slurm (ckptman)": "slurm"}
+"""For people; the ledger keeps these under other names."""
 REFUSED, UNREADABLE = "auth", "unreadable"
 """The codes of a cloud that refuses the credentials, and of one that gives no other list."""
 
@@ -160,7 +162,8 @@ class Health(Struct, frozen=True, kw_only=True):
     def told(self) -> str:
         """The error with the name of who met it, which many errors begin with already."""
         own = f"{self.name}: "
-        return own + (self.error or "").removeprefix(own)
+        name = _PLAIN_NAMES.get(self.name, self.name)
+        return f"{name}: {(self.error or '').removeprefix(own)}"
 
 
 class Run(Struct, frozen=True, kw_only=True):

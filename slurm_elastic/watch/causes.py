@@ -8,14 +8,17 @@ health or its service is called, or one of those below. "" is told each time.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from slurm_elastic.model.directive import Directive, scope_of_cloud, scope_of_pool, stop_reason
 from slurm_elastic.model.exclusion import Exclusion
+from slurm_elastic.model.memory import Health
 from slurm_elastic.policies.launch.exclusions import DENIED
 
 SLURM, LEDGER, DISK = "slurm", "ledger", "disk"
+INSTALL = "install"
+"""Our part of slurm.conf is not in place."""
 UNHELPED = "unhelped jobs"
 _UNREGISTERED = "did not register; "
 _PARTS = 4
@@ -40,9 +43,30 @@ def told_once(found: Iterable[_C], told: set[str]) -> Iterator[_C]:
             told |= {one.cause} - {""}
 
 
-def of_health(name: str, clouds: Collection[str]) -> str:
+def of_health(health: Health, clouds: Collection[str]) -> str:
     """What is at fault where the last answer of that name was an error."""
-    return scope_of_cloud(name) if name in clouds else name
+    code = health.code or ""
+    if code == SLURM or code.startswith(scope_of_cloud("")):
+        return code
+    return scope_of_cloud(health.name) if health.name in clouds else health.name
+
+
+def faults(health: Sequence[Health], clouds: Collection[str], told: set[str]) -> Iterator[Health]:
+    """The errors of services and sources other than clouds, one of each cause that nothing else
+    has ``told``.
+    """
+    others = sorted((h for h in health if h.error and h.name not in clouds), key=_is_of_source)
+    seen = {of_health(h, clouds) for h in health if h.error and h.name in clouds} | told
+    for one in others:
+        cause = of_health(one, clouds)
+        if cause not in seen:
+            seen.add(cause)
+            yield one
+
+
+def _is_of_source(health: Health) -> bool:
+    """Slurm's own answer is told before what others read in vain meanwhile."""
+    return health.name != SLURM
 
 
 def of_order(number: int) -> str:

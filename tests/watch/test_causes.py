@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from tempfile import mkdtemp
 
 import pytest
 
+from slurm_elastic.base.errors import AuthError, SlurmError
+from slurm_elastic.ckptman.journal import Journal
 from slurm_elastic.controller import holds
 from slurm_elastic.model.directive import Directive, Pause
 from slurm_elastic.model.exclusion import CAPACITY, COOL_DOWN, Exclusion
 from slurm_elastic.model.finding import Finding
+from slurm_elastic.model.memory import Health
 from slurm_elastic.policies.launch.exclusions import DENIED, until_told
+from slurm_elastic.state.ckptstate import CheckpointState
+from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.watch import causes
 from tests.controller.world import World
 
@@ -79,3 +85,35 @@ def test_a_long_sentence_is_the_same_cause_in_a_hold_and_in_its_cool_down(words:
     (row,) = world.ledger.exclusions.holds()
     assert causes.of_hold(row, "pub", {}) == causes.of_cool_down(cool) == cause
     world.close()
+
+
+def test_services_that_fail_because_slurm_or_a_cloud_does_are_not_told_beside_it() -> None:
+    health = [
+        Health(name="plans of Slurm", checked=1.0, error="scontrol: timed out", code="slurm"),
+        Health(name="slurm", checked=2.0, error="sinfo: timed out", code="slurm"),
+        Health(name="slurm (ckptman)", checked=1.0, error="squeue: timed out", code="slurm"),
+        Health(name="aws", checked=1.0, error="aws: ExpiredToken: no", code="auth"),
+        Health(name="notices of aws", checked=1.0, error="aws: ExpiredToken", code="cloud:aws"),
+        Health(name="the network", checked=1.0, error="no route", code="network"),
+        Health(name="growth policies", checked=1.0),
+    ]
+    named = [one.name for one in causes.faults(health, {"aws"}, set())]
+    assert named == ["slurm", "the network"]
+    assert [one.name for one in causes.faults(health, {"aws"}, {"slurm"})] == ["the network"]
+
+
+def test_a_source_of_ckptman_says_whether_slurm_or_a_cloud_is_at_fault(tmp_path: Path) -> None:
+    with (
+        contextlib.closing(Ledger(tmp_path / "ledger.db")) as ledger,
+        contextlib.closing(CheckpointState(tmp_path / "checkpoints.db")) as state,
+    ):
+        journal = Journal(ledger, state, lambda: 1.0)
+        journal.failed("plans of Slurm", SlurmError(("scontrol",), 1, "away"))
+        journal.failed("notices of aws", AuthError("aws", "ExpiredToken", "no"))
+        journal.failed("notices in /x", OSError("gone"))
+        found = {one.name: (one.code, one.told) for one in ledger.health.all()}
+    assert found == {
+        "plans of Slurm": ("slurm", "Slurm's reservations and drains: scontrol: exit 1: away"),
+        "notices of aws": ("cloud:aws", "notices of aws: aws: ExpiredToken: no"),
+        "notices in /x": ("ckpt", "notices in /x: OSError: gone"),
+    }

@@ -181,6 +181,21 @@ def test_machines_that_serve_nobody_are_told_with_what_to_do(
 
 
 @pytest.mark.usefixtures("ledger")
+def test_what_is_missing_before_the_installation_is_one_thing_to_put_right(
+    config: Config, file: Path, slurm: FakeSlurm
+) -> None:
+    conf = file.parent / "slurm.conf"
+    conf.write_text("ClusterName=alps\nNodeName=st1\nPartitionName=batch Nodes=st1 Default=YES\n")
+    config = replace(config, slurm=replace(config.slurm, conf=str(conf)))
+    for name in OURS:
+        del slurm._nodes[name]
+    slurm.set_node("st1", "IDLE")
+    found = wrong(config, slurm)
+    assert "conf install" in found["head node: our nodes"].advice
+    assert "head node: submit filter" not in found
+
+
+@pytest.mark.usefixtures("ledger")
 def test_a_slurm_that_lacks_our_nodes_or_does_not_answer(config: Config, slurm: FakeSlurm) -> None:
     del slurm._nodes["op2"]
     found = wrong(config, slurm)

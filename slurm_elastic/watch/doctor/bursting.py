@@ -25,6 +25,7 @@ from slurm_elastic.slurm.client.site import read_site
 from slurm_elastic.slurm.conf import plan
 from slurm_elastic.slurm.conf.plugins import has_plugin
 from slurm_elastic.slurm.hooks import submit_filter
+from slurm_elastic.watch.causes import INSTALL
 from slurm_elastic.watch.doctor import plain_job as plain_jobs
 
 
@@ -65,6 +66,7 @@ def filter_called(config: Config) -> Iterator[Finding]:
         found=why,
         expected="a filter that gives our partitions to jobs that name none: no other bursts",
         advice="slurm-elastic conf check says which lines to put where (docs/submission.md)",
+        cause="" if plan.is_installed(config) else INSTALL,
     )
 
 

@@ -23,7 +23,7 @@ from slurm_elastic.policies.nodes.out_of_service import ill
 from slurm_elastic.slurm.conf import check, plan
 from slurm_elastic.state import statedir
 from slurm_elastic.state.heartbeat import DAEMON
-from slurm_elastic.watch.causes import DISK, SLURM
+from slurm_elastic.watch.causes import DISK, INSTALL, SLURM
 from slurm_elastic.watch.doctor import bursting, services
 
 LITTLE_SPACE = 100 * 2**20  # bytes; with less room, as on a full disk, machines are only ended
@@ -263,23 +263,28 @@ def slurm(config: Config, client: Slurm) -> Iterator[Finding]:
     yield answer
     if not nodes:
         return
+    # Before the filter, which is missing for the same cause until our part is installed.
+    yield _our_nodes(config, nodes)
     yield from _failed(config, nodes)
     yield from bursting.in_service(config, nodes)
     yield from bursting.filter_called(config)
     yield from bursting.accounts_held(config)
     if isinstance(client, bursting.Probing):
         yield from bursting.accounts_known(config, client)
+
+
+def _our_nodes(config: Config, nodes: Mapping[str, SlurmNode]) -> Finding:
     ours = [n for pool in plan.pools_of(config) for n in pool.nodes]
     lacks = [n for n in ours if n not in nodes]
-    if lacks:
-        yield Finding.wrong(
-            "our nodes",
-            f"Slurm does not list {len(lacks)} of {len(ours)}, {lacks[0]} among them",
-            expected="all of them",
-            advice="slurm-elastic conf install --restart 'systemctl restart slurmctld'",
-        )
-    else:
-        yield Finding.ok("our nodes", f"all {len(ours)} are there")
+    if not lacks:
+        return Finding.ok("our nodes", f"all {len(ours)} are there")
+    return Finding.wrong(
+        "our nodes",
+        f"Slurm does not list {len(lacks)} of {len(ours)}, {lacks[0]} among them",
+        expected="all of them",
+        advice="slurm-elastic conf install --restart 'systemctl restart slurmctld'",
+        cause=INSTALL if len(lacks) == len(ours) else "",
+    )
 
 
 def _answer(config: Config, client: Slurm) -> tuple[Finding, Mapping[str, SlurmNode]]:

@@ -89,7 +89,7 @@ def _by_ledger(
                 yield Finding.note("paid machines", paid, advice=_CONSOLE)
             advice = _STRAYS if health.code == CODE else ""
             found = f"{health.told} ({brief(max(now - health.checked, 1.0))} ago)"
-            cause = causes.of_health(health.name, clouds)
+            cause = causes.of_health(health, clouds)
             yield Finding.wrong("last errors", found, advice=advice, cause=cause)
     for breaker in ledger.exclusions.breakers():
         if breaker.until or sickly(breaker):

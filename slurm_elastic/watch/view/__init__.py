@@ -25,6 +25,7 @@ from slurm_elastic.policies.money.accounting import usage
 from slurm_elastic.policies.money.bounds import Spent, stopped
 from slurm_elastic.policies.repair.strays import stray, unending
 from slurm_elastic.state.heartbeat import alive, latest
+from slurm_elastic.watch.causes import SLURM, faults
 from slurm_elastic.watch.out_of_reach import advice, unendable
 from slurm_elastic.watch.view import not_now
 from slurm_elastic.watch.view.attention import attention
@@ -287,8 +288,7 @@ def _daemon(config: Config, facts: Facts) -> DaemonView:
         pending_requests=facts.pending,
         problems=tuple(
             f"{h.told} ({brief(max(facts.now - h.checked, 0.0))} ago)"
-            for h in facts.health
-            if h.error and h.name not in clouds
+            for h in faults(facts.health, clouds, {SLURM} if facts.slurm_error else set())
         ),
         end_only=None if stands_by else facts.end_only or None,  # ``head`` tells of it
     )

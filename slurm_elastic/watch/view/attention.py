@@ -135,8 +135,7 @@ def silent_ckptman(view: CheckpointsView) -> Iterable[Told]:
 def problems(view: StatusView) -> Iterable[Told]:
     """The last answers of Slurm and the clouds that were errors."""
     for problem in view.daemon.problems:
-        if not (view.slurm_error and problem.startswith("slurm: ")):  # its present error is told
-            yield Told(level=Level.BAD, text=f"last error of {problem}")
+        yield Told(level=Level.BAD, text=f"last error of {problem}")
 
 
 def unread(view: StatusView) -> Iterable[Told]:
