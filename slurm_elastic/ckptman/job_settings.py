@@ -20,6 +20,7 @@ from slurm_elastic.config.checkpoint import (
 )
 from slurm_elastic.config.method_kinds import options_of, table
 from slurm_elastic.config.validate_checkpoint import (
+    NO_DIRECTORY,
     SHARED,
     SIGN_FORM,
     SIGNAL_FORM,
@@ -102,7 +103,7 @@ def plan_for(job: SlurmJob, pool: PoolCheckpoint, settings: CheckpointSettings) 
     """``resolve`` for this job, as far as its method can save a job of its kind."""
     plan = resolve(job.comment, job.features, pool, settings)
     if plan.method in SHARED and settings.directory is None:
-        why = f"method {plan.method} keeps images in checkpoint.directory, which is not set here"
+        why = f"method {plan.method} {NO_DIRECTORY}"
     elif plan.method in LAUNCHED:
         # One of several nodes that says nothing itself is found out by its first save, as its user
         # is to read why.

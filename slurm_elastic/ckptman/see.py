@@ -325,7 +325,10 @@ def choice_of(site: Site, job: SlurmJob) -> CheckpointPlan:
     choice = plan_for(job, section, site.config.checkpoint)
     if choice.method in ("none", *site.checkpointers):
         return choice
-    why = f"method {choice.method} cannot be used here: see the log of {CKPTMAN}'s start"
+    why = (
+        f"method {choice.method} cannot be used on this site; the log of {CKPTMAN} tells the "
+        "administrators why"
+    )
     return CheckpointPlan(method="none", policy=choice.policy, refused=why)
 
 

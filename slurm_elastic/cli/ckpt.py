@@ -16,7 +16,7 @@ from slurm_elastic.ckptman.site import pools_by_node
 from slurm_elastic.cli.ckpt_tables import checkpoint_blocks
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.explain import explain
-from slurm_elastic.cli.explain_text import render
+from slurm_elastic.cli.explain_text import SAVES, render
 from slurm_elastic.cli.giving_orders import require_trusted
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.machine_readable import write_json
@@ -215,7 +215,9 @@ def _explain(args: argparse.Namespace) -> int:
         console.print(words(f"Job {job.label} {how(choice_of(config, job), be)}"))
     found = explain(config, slurm, str(args.job))
     ours = tuple(d for d in found.decisions if d.kind.startswith(KIND))
-    saves = msgspec.structs.replace(found, about="job's saves", decisions=ours, machines=())
+    saves = msgspec.structs.replace(
+        found, about=SAVES, decisions=ours, machines=(), verdicts=(), attention=()
+    )
     render(saves, console)
     return 0
 

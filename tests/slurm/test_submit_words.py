@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from slurm.test_launcher import LAUNCHERS, site
 from slurm.test_submit_filter import LUAS, PARTITIONS, UNSET, config
 
@@ -190,6 +191,23 @@ def test_a_job_of_a_kind_that_its_method_does_not_save_is_told_so(
         "slurm-elastic: this job is not saved: criu saves batch jobs of one node. It would help to "
         + remedy
     )
+
+
+@pytest.mark.parametrize("method", ["criu", "dmtcp", "blcr"])
+@pytest.mark.parametrize("configured", [True, False])
+def test_a_method_without_the_directory_of_the_site_saves_no_job_and_says_so(
+    lua: Callable[[str], str], method: str, configured: bool
+) -> None:
+    pools = site().pools if configured else config().pools
+    without = replace(site(directory=None), pools=pools)
+    text = render(without, domain_pools(without, expand))[FILTER]
+    jobs = ({"comment": f"ckpt={method}"}, {"features": f"ckpt_{method}"}, {"comment": "x"})
+    first, second, other = answers(lua, *jobs, text=text)
+    assert first == second == (0, (
+        f"slurm-elastic: this job is not saved: {method} keeps images in checkpoint.directory, "
+        "which is not set here. The administrators can set it"
+    ))  # fmt: skip
+    assert other == (0, "")
 
 
 def test_who_did_not_ask_to_be_saved_is_told_nothing(lua: Callable[[str], str]) -> None:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from status_cases import NOW, config
 
 from slurm_elastic.config import Config
+from slurm_elastic.config.checkpoint import CheckpointSettings
 from slurm_elastic.model.slurm import Reservation, SlurmJob, SlurmNode, SuspendExclusions
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.watch.doctor import kept as doctor
@@ -220,3 +221,21 @@ def test_doctor_says_the_same_and_counts_the_jobs_that_are_stuck(site: Config) -
     assert stuck == 1
     assert sorted({one.what for one in findings}) == ["nodes", "partitions", "waiting jobs"]
     assert all(one.advice for one in findings)
+
+
+def test_doctor_names_jobs_that_ask_to_be_saved_and_are_not(site: Config) -> None:
+    slurm = FakeSlurm()
+    for number in range(1, 8):
+        slurm.set_job(number, "RUNNING", comment="x;ckpt=criu", nodes=("st1",))
+    slurm.set_job(8, "PENDING", comment="ckpt=signal")
+    slurm.set_job(9, "COMPLETED", comment="ckpt=criu", nodes=("st1",))
+    findings, _ = doctor.examine(site, slurm, NOW)
+    (found,) = (one for one in findings if one.what == "saves of jobs")
+    assert found.found == (
+        "jobs 1, 2, 3, 4, 5 and 2 more are NOT saved: method criu keeps images in "
+        "checkpoint.directory, which is not set here"
+    )
+    assert str(found.level) == "note"
+    there = replace(site, checkpoint=CheckpointSettings(directory="/shared/images"))
+    findings, _ = doctor.examine(there, slurm, NOW)
+    assert "saves of jobs" not in {one.what for one in findings}

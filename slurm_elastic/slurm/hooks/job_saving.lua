@@ -198,6 +198,10 @@ end
 -- What of the job is not saved, with what would help; nil where there is nothing to say.
 local function not_saved(job, part_list)
   local method = own_method(job)
+  if method and has(SAVING.without_directory or {}, method) then
+    return "this job is not saved: " .. method .. " " .. SAVING.no_directory
+      .. ". The administrators can set it"
+  end
   if method and (SITE.launchers or {})[method] then
     local remedy = blank(job.script) and SAVING.by_sbatch
       or not is_on_one_node(job) and SAVING.on_one_node

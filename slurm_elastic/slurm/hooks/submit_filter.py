@@ -19,6 +19,7 @@ from slurm_elastic.config.checkpoint import LIMIT, REHEARSED
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.method_kinds import options_of, table
 from slurm_elastic.config.pool_rules import cheapest
+from slurm_elastic.config.validate_checkpoint import NO_DIRECTORY, SHARED
 from slurm_elastic.model.cluster import Location, Market, Pool
 from slurm_elastic.policies.checkpoint.unsavable import BY_SBATCH, ON_ONE_NODE, ONE_NODE, STEPS
 from slurm_elastic.policies.launch.verdict import features, most_nodes
@@ -188,7 +189,9 @@ def _saving(config: Config) -> dict[str, LuaValue]:
     return {
         "methods": table().names(), "offered": [m for m in table().names() if m != REHEARSED],
         "configured": _saves(config), "options": options, "bare": LIMIT, "one_node": ONE_NODE,
-        "by_sbatch": BY_SBATCH, "on_one_node": ON_ONE_NODE, "without_steps": STEPS,
+        "without_directory": [] if config.checkpoint.directory else list(SHARED),
+        "no_directory": NO_DIRECTORY, "by_sbatch": BY_SBATCH, "on_one_node": ON_ONE_NODE,
+        "without_steps": STEPS,
     }  # fmt: skip
 
 

@@ -1,18 +1,23 @@
 """Nodes and partitions that take no jobs, reservations, SuspendExc*, and jobs that do not start by
-themselves.
+themselves or are not saved although they ask for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from slurm_elastic.base.errors import SlurmError
+from slurm_elastic.ckptman.job_settings import plan_for
+from slurm_elastic.ckptman.site import pools_by_node
 from slurm_elastic.config import Config
+from slurm_elastic.config.checkpoint import PoolCheckpoint
 from slurm_elastic.model.finding import Finding
 from slurm_elastic.model.protocols import Slurm
+from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.watch.view.kept import GIVEN_UP, REPLACED, kept_views
 from slurm_elastic.watch.view.rows import Facts, KeptView
 
+NAMED = 5
 _SUBJECTS = {
     "job": ("waiting jobs", "jobs that start by themselves"),
     "node": ("nodes", "nodes in service"),
@@ -37,7 +42,28 @@ def examine(config: Config, slurm: Slurm, now: float) -> tuple[tuple[Finding, ..
         return (), 0
     views = kept_views(config, facts)
     stuck = sum(view.count for view in views if view.kind == "job" and view.stuck)
-    return tuple(_findings(views)), stuck
+    return (*_findings(views), *_unsaved(config, facts.jobs)), stuck
+
+
+def _unsaved(config: Config, jobs: Sequence[SlurmJob]) -> Iterator[Finding]:
+    """Jobs that say themselves how they are to be saved, and are not; by the reason."""
+    pools = pools_by_node(config)
+    by_reason: dict[str, list[str]] = {}
+    for job in jobs:
+        pool = pools.get(job.nodes[0]) if job.nodes else None
+        plan = plan_for(job, pool.checkpoint if pool else PoolCheckpoint(), config.checkpoint)
+        if plan.refused and not job.has_ended:
+            by_reason.setdefault(plan.refused, []).append(job.label)
+    for reason, labels in by_reason.items():
+        others = f" and {len(labels) - NAMED} more" if len(labels) > NAMED else ""
+        noun = "job" if len(labels) == 1 else "jobs"
+        verb = "is" if len(labels) == 1 else "are"
+        yield Finding.note(
+            "saves of jobs",
+            f"{noun} {', '.join(labels[:NAMED])}{others} {verb} NOT saved: {reason}",
+            expected="jobs that are saved as they ask (--comment=ckpt=METHOD)",
+            advice="set what is missing (docs/checkpointing.md), or tell their users",
+        )
 
 
 def _findings(views: tuple[KeptView, ...]) -> Iterator[Finding]:
