@@ -166,7 +166,7 @@ def test_machines_are_sorted_as_asked(ledger: Ledger, tmp_path: Path) -> None:
     ):
         most = max(view.instances, key=worth)
         text = text_of(view, 160, Screen(top=1, sort=key))
-        (line,) = (x for x in text.splitlines() if most.id in x)
+        (line,) = (x for x in text.splitlines() if x.split()[1:2] == [most.id])
         assert most.node in line
 
 
@@ -271,7 +271,7 @@ def wrapped(wanted: str, text: str) -> bool:
 
 def test_wide_shows_one_line_a_machine(ledger: Ledger, tmp_path: Path) -> None:
     lines = text_of(seen(tmp_path), 160).splitlines()
-    (line,) = (x for x in lines if "i-0aaaaaaaaaaaaaaa1" in x)
+    (line,) = (x for x in lines if x.split()[1:2] == ["i-0aaaaaaaaaaaaaaa1"])
     assert line.split() == [
         "pub1",
         "i-0aaaaaaaaaaaaaaa1",
