@@ -10,7 +10,8 @@ import re
 import time
 from datetime import UTC, datetime
 
-_UTC = re.compile(r"\b(?:(\d{4}-\d\d-\d\d) )?(\d\d:\d\d)(:\d\d)? UTC\b")
+# Not the end of a span such as 20:00-06:00 UTC, whose beginning would stay in UTC.
+_UTC = re.compile(r"(?<![-:\d])(?:(\d{4}-\d\d-\d\d) )?(\d\d:\d\d)(:\d\d)? UTC\b")
 
 
 def clock(at: float) -> str:
@@ -26,6 +27,11 @@ def moment(at: float) -> str:
 def minute(at: float) -> str:
     """``2027-01-15 09:05 CET``."""
     return time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(at))
+
+
+def zone(at: float) -> str:
+    """``CET``, or ``CEST`` in summer."""
+    return time.strftime("%Z", time.localtime(at))
 
 
 def localised(text: str, written_at: float) -> str:

@@ -5,13 +5,13 @@ that in the job's own output, and others in the journal.
 from __future__ import annotations
 
 import logging
-import time
 from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import SlurmError
+from slurm_elastic.base.local_time import moment
 from slurm_elastic.ckptman.decide import PROBED, run_of
 from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.journal import lost_seconds
@@ -47,7 +47,7 @@ def _again(move: Migration) -> str:
 
 def tell_user(site: Site, move: Migration, where: str, run: Begun) -> None:
     """Two lines in the job's own output, which Slurm may have begun anew."""
-    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(move.began))
+    at = moment(move.began)
     if move.renewed and run.image is not None:
         lines = (
             f"slurm-elastic: this job was saved at {at}, as {move.reason}",

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
+from slurm_elastic.base.local_time import zone
 from slurm_elastic.base.units import brief
 from slurm_elastic.cli.columns import Rows
 from slurm_elastic.cli.shortened import words
@@ -63,6 +64,8 @@ def life(view: CheckpointsView) -> Text:
 def _moves(title: str, moves: Sequence[MoveView], *times: str) -> Rows:
     lost = ("Work lost",) if any(m.work_lost is not None for m in moves) else ()
     names = ("Job", "Cause", "Off nodes", "Step", *times, *lost, "Note")
+    if moves:
+        title = f"{title}, times in {zone(moves[0].began)}"
     table = Rows(title, *names, words={"Off nodes": 20, "Step": 20, "Note": 20}, gives=("Cause",))
     for m in moves:
         image = "" if m.image is None else f"from save {m.image}"

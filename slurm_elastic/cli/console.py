@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterable
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.padding import Padding
 from rich.segment import Segment
 
+from slurm_elastic.base.local_time import localised
 from slurm_elastic.cli.streams import visible
 
 
@@ -36,7 +38,7 @@ def say(text: str) -> None:
     """Sentences in lines: at a terminal they break between words; elsewhere they are whole,
     for who looks for words in them. So are those that are indented by four: they are to be copied.
     """
-    for line in visible(text).splitlines():
+    for line in visible(localised(text, time.time())).splitlines():
         words = line.lstrip()
         if sys.stdout.isatty() and not line.startswith("    "):
             plain().print(Padding(words, (0, 0, 0, len(line) - len(words)), expand=False))

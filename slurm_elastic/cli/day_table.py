@@ -6,6 +6,7 @@ import time
 
 from rich.console import RenderableType
 
+from slurm_elastic.base.local_time import zone
 from slurm_elastic.cli.columns import Rows
 from slurm_elastic.cli.shortened import with_rest
 from slurm_elastic.cli.status_tables import dollars
@@ -19,7 +20,8 @@ def day_table(day: DayView, span: Span = Span.DAY) -> RenderableType:
     """The last hours or days, a row an hour or a day, and what there is now."""
     counted = ("$/h", "Booting", "Running", "Still waiting")
     right = tuple(name.capitalize() for name in (*day.machines, *counted))
-    table = Rows(f"The last {span.told}", "From", *right, right=right)
+    title = f"The last {span.told}, times in {zone(day.at)}"
+    table = Rows(title, "From", *right, right=right)
     *past, last = hours(day)
     for one in (*past, last):
         at = time.strftime("%d %H:%M", time.localtime(one.at)) if one is not last else "now"

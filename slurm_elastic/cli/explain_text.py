@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from slurm_elastic.base.hostlist import compress
+from slurm_elastic.base.local_time import localised, moment, zone
 from slurm_elastic.base.units import brief, counted, money
 from slurm_elastic.cli import why_not
 from slurm_elastic.cli.shortened import hosts, offers, words
@@ -201,7 +202,7 @@ def _day(decision: Decision, day: str, console: Console) -> str:
     today = _date(decision)
     if today != day:
         console.print()
-        console.print(Text(today, style="dim"))
+        console.print(Text(f"{today}, times in {zone(decision.at)}", style="dim"))
     return today
 
 
@@ -237,11 +238,12 @@ def _decision(
     line.add_column(width=8)
     line.add_column(min_width=_KIND_WIDTH, no_wrap=True)
     line.add_column(overflow="fold")
-    beside = Text() if small else words(decision.reason)
+    reason = words(localised(decision.reason, decision.at))
+    beside = Text() if small else reason
     line.add_row(Text(_clock(decision.at)), Text(decision.kind, style="bold"), beside)
     console.print(line)
     if small:
-        console.print(Padding(words(decision.reason), (0, 0, 0, margin), expand=False))
+        console.print(Padding(reason, (0, 0, 0, margin), expand=False))
     often = f", {again}" if again else ""
     whole = again is None
     request = f"[{decision.correlation}]  " if whole else ""  # for who looks into the logs
@@ -271,7 +273,7 @@ def _details(detail: dict[str, object], printed: str) -> Iterable[Text]:
         if key in _OFFERS and isinstance(value, list):
             yield from _offers(key, value, printed)
         elif key not in ("jobs", "now", "plan"):  # what was measured, nodes by job: --json has all
-            yield Text(f"{key}: {value if isinstance(value, str) else to_json(value)}")
+            yield words(f"{key}: {value if isinstance(value, str) else to_json(value)}")
 
 
 def _offers(kind: str, rows: Sequence[object], printed: str) -> Iterable[Text]:
@@ -300,4 +302,4 @@ def _offer(row: object, printed: str) -> str:
 
 
 def _clock(at: float, *, day: bool = False) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S" if day else "%H:%M:%S", time.localtime(at))
+    return moment(at) if day else time.strftime("%H:%M:%S", time.localtime(at))

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from slurm_elastic.base.account import acting_as
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError, SlurmError
+from slurm_elastic.base.local_time import moment
 from slurm_elastic.base.units import counted
 from slurm_elastic.cli.arguments import count
 from slurm_elastic.cli.console import plain
@@ -269,7 +270,7 @@ def _row(offer: Offer, room: int, take: int, reason: str) -> OfferRow:
 
 
 def render(found: Offers, console: Console) -> None:
-    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found.at))
+    at = moment(found.at)
     for trouble in found.standstill:
         console.print(words(trouble, "bold red"))
     console.print(Text(f"Offers for {found.about}, {at}", style="bold"))

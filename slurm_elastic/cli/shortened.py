@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
@@ -10,6 +11,7 @@ from rich.style import Style
 from rich.text import Text
 
 from slurm_elastic.base.hostlist import compress, expand
+from slurm_elastic.base.local_time import localised
 from slurm_elastic.cli.streams import visible
 
 _SET = r"(\{[^{}]*\}|[^{},/]+)"
@@ -20,7 +22,10 @@ HOSTS, FEW_HOSTS = 72, 36
 
 
 def words(text: str, style: str | Style = "") -> Text:
-    """Text of a user or a cloud as one line of visible characters, before a cell is measured."""
+    """Text of a user or a cloud as one line of visible characters, before a cell is measured; with
+    its times in local time.
+    """
+    text = localised(text, time.time())
     if not text.isprintable():
         text = visible(" ".join(text.split()))
     return Text(text, style=style)

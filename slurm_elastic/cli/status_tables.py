@@ -6,7 +6,6 @@ All text goes in as ``Text``: hostlists have brackets, which rich would read as 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
@@ -15,6 +14,7 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from slurm_elastic.base.hostlist import expand
+from slurm_elastic.base.local_time import moment
 from slurm_elastic.base.units import brief, money
 from slurm_elastic.cli.ckpt_tables import life, saved, threatened
 from slurm_elastic.cli.columns import Rows
@@ -88,7 +88,7 @@ SHORT = Screen()
 
 def render(view: StatusView, console: Console, screen: Screen = SHORT) -> None:
     """Print everything, or the most important of it."""
-    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(view.at))
+    at = moment(view.at)
     part = f", {view.part} alone" if view.part else ""
     console.print(Text.assemble("Cluster ", (view.cluster, "bold"), part, (f"   {at}", _DIM)))
     for block in _blocks(view, console.width, screen):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import time
 from dataclasses import dataclass
 from pathlib import Path
+
+from slurm_elastic.base.local_time import minute
 
 DAEMON = "slurm-elasticd"
 """The name that slurm-elasticd beats under."""
@@ -49,8 +50,7 @@ class Mark:
         """``why`` as a person is told of it, "" where there is nothing to tell."""
         if not self.why:
             return ""
-        since = time.strftime("%Y-%m-%d %H:%M", time.localtime(self.since))
-        return f"{self.why}; since {since} {self.means}; do: {self.remedy}"
+        return f"{self.why}; since {minute(self.since)} {self.means}; do: {self.remedy}"
 
 
 def alive(beat: tuple[float, int] | None, found: bool | None, now: float, stale: float) -> bool:

@@ -2,7 +2,7 @@
 
 import { draw, h, listen, show } from "./dom.js";
 import { ask, follow } from "./source.js";
-import { brief, clock, day } from "./words.js";
+import { brief, clock, day, zone } from "./words.js";
 import * as cost from "./cost.js";
 import * as doctor from "./doctor.js";
 import * as explain from "./explain.js";
@@ -78,7 +78,7 @@ function tick() {
   // Of the head's clock and this one's: a difference is not an age.
   const old = status && age > OLD && trouble;
   beat.className = trouble ? "lost" : "";
-  const told = status ? `as of ${clock(status.at)}` : "";
+  const told = status ? `as of ${clock(status.at)} ${zone(status.at)}` : "";
   const next = trouble ? `${told}${told ? ": " : ""}${trouble}${old ? ` (${brief(age)} ago)` : ""}` : told;
   if (beat.textContent !== next) beat.textContent = next;
   beat.title = status ? `${day(status.at)} ${clock(status.at)}, this browser's time` : "";

@@ -1,7 +1,7 @@
 // Doctor's findings: what is wrong, and what to do. It asks all clouds, so it runs when it is asked for.
 
 import { h } from "./dom.js";
-import { clock, plural } from "./words.js";
+import { clock, plural, zone } from "./words.js";
 
 export const ofStatus = false;
 const LEVELS = { ok: ["ok", "Fine"], note: ["warn", "Note"], wrong: ["bad", "Wrong"] };
@@ -38,7 +38,7 @@ function draw(shell) {
 function conclusion(found) {
   const notes = found.parts.flatMap((one) => one.findings).filter((one) => one.level === "note").length;
   const told = found.wrong ? `${plural(found.wrong, "thing")} to put right` : notes ? `Nothing is broken; ${plural(notes, "note")} to read` : "All is well";
-  return `${told}, as of ${clock(found.at)}.`;
+  return `${told}, as of ${clock(found.at)} ${zone(found.at)}.`;
 }
 
 const title = (name) => `${name[0].toUpperCase()}${name.slice(1)}`;

@@ -1,6 +1,8 @@
 // Elements from values, and the page's change from one reading to the next: what stays the same is
 // not touched, so that focus, selection, scroll and open parts survive.
 
+import { localised } from "./words.js";
+
 const CONTROL = /[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g;
 
 // Words of users and clouds rule no page: control characters and those that turn the direction of
@@ -29,7 +31,7 @@ export function h(tag, properties, ...children) {
 function add(parent, children) {
   for (const child of children.flat(Infinity)) {
     if (child === undefined || child === null || child === false || child === "") continue;
-    parent.append(child instanceof Node ? child : visible(child));
+    parent.append(child instanceof Node ? child : visible(localised(String(child))));
   }
 }
 

@@ -40,6 +40,24 @@ export function clock(at, seconds = true) {
   return `${two(t.getHours())}:${two(t.getMinutes())}` + (seconds ? `:${two(t.getSeconds())}` : "");
 }
 
+// The zone of this browser, as "CET" or "GMT+1".
+export function zone(at) {
+  const parts = new Intl.DateTimeFormat("en", { timeZoneName: "short" }).formatToParts(new Date(at * 1000));
+  return parts.find((part) => part.type === "timeZoneName").value;
+}
+
+// Not the end of a span such as 20:00-06:00 UTC, whose beginning would stay in UTC.
+const UTC = /(?<![-:\d])(?:(\d{4}-\d\d-\d\d) )?(\d\d:\d\d)(:\d\d)? UTC\b/g;
+
+// Sentences have UTC, so that they mean the same on every host; people read their own time.
+export function localised(text) {
+  if (!text.includes(" UTC")) return text;
+  return text.replace(UTC, (all, date, minute, second) => {
+    const at = Date.parse(`${date ?? new Date().toISOString().slice(0, 10)}T${minute}${second ?? ":00"}Z`) / 1000;
+    return Number.isNaN(at) ? all : `${date ? `${day(at)} ` : ""}${clock(at, Boolean(second))} ${zone(at)}`;
+  });
+}
+
 export function bytes(size) {
   const mib = size / 1048576;
   if (!size) return "-";
