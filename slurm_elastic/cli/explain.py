@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import structs
@@ -27,12 +27,15 @@ from slurm_elastic.config import Config, PoolSettings, domain_pools
 from slurm_elastic.config.configfile import load
 from slurm_elastic.config.document import shown
 from slurm_elastic.config.pool_rules import rules_of
+from slurm_elastic.model.cluster import Pool
+from slurm_elastic.model.finding import try_pool
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.model.slurm_words.rows import Fate
 from slurm_elastic.policies.launch.verdict import Verdict
 from slurm_elastic.policies.policy_text import text_of
 from slurm_elastic.slurm.client.prompt import PromptCli
+from slurm_elastic.state.audit_trail import nodes_of
 from slurm_elastic.state.heartbeat import Mark, alive, process_exists, read_mark, told
 from slurm_elastic.watch.door.client import chain_of
 from slurm_elastic.watch.door.questions import Chain, ChainAsk
@@ -132,10 +135,23 @@ def explain(config: Config, slurm: Slurm, subject: str) -> Explanation:
     pool_of = {node: p for p in domain_pools(config, expand) for node in p.nodes}
     number = _job_number(subject) if subject not in pool_of else None
     if number is not None:
-        return _explain_job(config, slurm, number)
+        return _with_remedy(_explain_job(config, slurm, number), pool_of)
     if subject not in pool_of and any(subject == pool.name for pool in config.pools):
         return _explain_pool(config, slurm, subject)
-    return _explain_node(config, slurm, subject, known=subject in pool_of)
+    found = _explain_node(config, slurm, subject, known=subject in pool_of)
+    return _with_remedy(found, pool_of)
+
+
+def _with_remedy(found: Explanation, pool_of: Mapping[str, Pool]) -> Explanation:
+    """With what to do if the last machine that was started did not register."""
+    boots = [one for one in found.decisions if one.kind in ("launched", "boot-failed")]
+    if not boots or boots[-1].kind != "boot-failed":
+        return found
+    pools = [pool_of[node].name for node in nodes_of(boots[-1]) if node in pool_of]
+    if not pools:
+        return found
+    text = f"The last machine of pool {pools[0]} did not register; do: {try_pool(pools[0])}"
+    return structs.replace(found, attention=(*found.attention, text))
 
 
 def _explain_job(config: Config, slurm: Slurm, number: int) -> Explanation:

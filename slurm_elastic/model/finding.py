@@ -7,8 +7,14 @@ from enum import StrEnum
 from msgspec import Struct
 
 SLURMCTLD = "systemctl status slurmctld; its log says why it stopped or hangs"
-CONSOLE = "look at a machine's console: image, network to slurmctld, munge key"
-"""What to do; ``status`` says it, too."""
+
+
+def try_pool(pool: str) -> str:
+    """What to do about a pool whose machines do not register. A paused pool starts none."""
+    return (
+        f"slurm-elastic clear {pool}; slurm-elastic try {pool} (it starts one machine and shows "
+        "its console and the cause)"
+    )
 
 
 class Level(StrEnum):

@@ -196,6 +196,22 @@ def test_nodes_and_partitions_of_the_site_itself_are_left_alone(
     )
 
 
+def test_a_boot_that_failed_has_the_next_step(ledger: Ledger, tmp_path: Path) -> None:
+    def decided(kind: str, at: float) -> None:
+        ledger.decisions.record(
+            Decision(at=at, correlation="r", kind=kind, subjects=("pub8", "job:50"), reason="why")
+        )
+
+    decided("launched", T0)
+    decided("boot-failed", T0 + 60)
+    for subject in ("pub8", "50"):
+        (*_, text) = explained(tmp_path, subject).attention
+        assert text.startswith("The last machine of pool general did not register; do: ")
+        assert "slurm-elastic try general (it starts one machine" in text
+    decided("launched", T0 + 90)
+    assert not any("try general" in text for text in explained(tmp_path, "pub8").attention)
+
+
 def test_a_sold_out_job_is_told_when_its_cloud_is_asked_again_and_nothing_twice(
     tmp_path: Path,
 ) -> None:

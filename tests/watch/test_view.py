@@ -12,11 +12,12 @@ from msgspec.structs import replace
 from rich.console import Console
 from status_cases import NOW, busy_ledger, busy_slurm, config, job, node
 
+from slurm_elastic.base.units import money
 from slurm_elastic.cli.status_tables import render
 from slurm_elastic.config.policies import Budget, CloudPolicies, SitePolicies
 from slurm_elastic.model.cluster import InstanceState, Market
 from slurm_elastic.model.directive import Directive, Pause, stop_reason
-from slurm_elastic.model.exclusion import CAPACITY, OPERATOR, POLICY, Exclusion
+from slurm_elastic.model.exclusion import BREAKER, CAPACITY, OPERATOR, POLICY, Exclusion
 from slurm_elastic.model.memory import REFUSED, UNREADABLE, UnhelpedJob
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.money.bounds import Spent
@@ -216,6 +217,27 @@ def test_errors_of_others_than_clouds_stand_with_the_daemon(tmp_path: Path) -> N
     (old,) = [replace(one, checked=NOW - 7200) for one in health[:1]]
     told = attention(status_view(config(tmp_path), Facts(now=NOW, health=[old], nodes={})))
     assert "Last error of slurm: sinfo: timed out (2h ago)" in [one.text for one in told]
+
+
+@pytest.mark.parametrize("until", [0.0, NOW + 600])
+def test_machines_that_do_not_register_have_their_price_and_the_next_step(
+    tmp_path: Path, until: float
+) -> None:
+    machines = [
+        Machine(
+            instance=instance(f"i-{n}", f"pub{n}", launched=NOW - 3600), pool="general", ended=NOW
+        )
+        for n in (1, 2, 3)
+    ]
+    facts = Facts(
+        now=NOW, nodes={}, machines=machines,
+        breakers=[Exclusion(kind=BREAKER, scope="general", count=2, until=until)],
+    )  # fmt: skip
+    view = status_view(config(tmp_path), facts)
+    (paused,) = (one for one in view.attention if one.cause == "pool:general")
+    paid = sum(machine.lease.cost(NOW) for machine in machines[:2])
+    assert f"booted but never registered ({money(paid)} paid); " in paused.text
+    assert paused.do.startswith("slurm-elastic clear general; slurm-elastic try general (it starts")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from slurm_elastic.base.units import brief
 from slurm_elastic.config import Config
 from slurm_elastic.model.directive import Directive, clock, scope_of_pool, stop_reason
 from slurm_elastic.model.exclusion import BY_GROWTH, Exclusion
-from slurm_elastic.model.finding import CONSOLE, Finding, Level
+from slurm_elastic.model.finding import Finding, Level, try_pool
 from slurm_elastic.policies.clock_guard import set_back
 from slurm_elastic.policies.launch.exclusions import DENIED, sickly, until_told
 from slurm_elastic.policies.launch.unhelped_words import unhelped_sentence
@@ -229,14 +229,15 @@ def _paused(breaker: Exclusion, now: float) -> Finding:
     state = "is paused" if breaker.until > now else "is tried with one machine"
     if not breaker.until:
         state = f"{breaker.count} so far"
-    looks = CONSOLE
-    if sickly(breaker) and not remedy:
-        looks = "look into slurmd's log on a machine of the pool"
+    advice = try_pool(breaker.scope)
+    if remedy or sickly(breaker):
+        looks = remedy or "look into slurmd's log on a machine of the pool"
+        advice = f"{looks}; then slurm-elastic clear {breaker.scope}"
     return Finding.wrong(
         f"pool {breaker.scope}",
         f"{state}: {found}",
         expected="machines that register with Slurm, and that it takes as they are",
-        advice=f"{remedy or looks}; then slurm-elastic clear {breaker.scope}",
+        advice=advice,
         cause=scope_of_pool(breaker.scope),
     )
 

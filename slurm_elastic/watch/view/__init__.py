@@ -180,7 +180,7 @@ def status_view(config: Config, facts: Facts) -> StatusView:
         holds=not_now.holds(facts, join.hold_of.values(), join.pool_by_name, join.state_of),
         totals=_totals(facts),
         checkpoints=join.checkpoints,
-        breakers=tuple(not_now.breaker(b, config, facts.now) for b in facts.breakers),
+        breakers=tuple(not_now.breaker(b, config, facts) for b in facts.breakers),
         private=facts.private,
         directives=tuple(_directive(d, facts.now) for d in facts.directives),
         clock=_clock(facts, join.live),

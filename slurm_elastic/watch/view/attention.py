@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable, Sequence
 
 from msgspec.structs import replace
 
-from slurm_elastic.base.units import brief, counted
+from slurm_elastic.base.units import brief, counted, money
 from slurm_elastic.model.directive import scope_in_words, scope_of_cloud, scope_of_pool
 from slurm_elastic.model.exclusion import CAPACITY
-from slurm_elastic.model.finding import CONSOLE, SLURMCTLD
+from slurm_elastic.model.finding import SLURMCTLD, try_pool
 from slurm_elastic.model.memory import UnhelpedJob
 from slurm_elastic.model.protocols import NO_NODE
 from slurm_elastic.policies.launch.grouping import DO
@@ -187,17 +187,19 @@ def paused(breaker: BreakerView) -> Told:
     """A pool whose machines fail."""
     how = breaker.how.replace("were ", "was ", 1) if breaker.failures == 1 else breaker.how
     row = "" if breaker.failures == 1 else " in a row"
-    failed = f"{counted(breaker.failures, 'machine')}{row} {how}"
+    paid = f" ({money(breaker.paid)} paid)" if breaker.paid else ""
+    failed = f"{counted(breaker.failures, 'machine')}{row} {how}{paid}"
     cause = scope_of_pool(breaker.pool)
     if breaker.left is None:
-        text = f"Pool {breaker.pool}: {failed} (paused at {breaker.limit})"
-    elif breaker.left > 0:
+        text = f"Pool {breaker.pool}: {failed}; it is paused at {breaker.limit} in a row"
+        do = "" if DO in breaker.how else try_pool(breaker.pool)
+        return Told(level=Level.WARN, text=text, do=do, cause=cause)
+    if breaker.left > 0:
         then = f"{brief(breaker.left)} more, or until `slurm-elastic clear {breaker.pool}`"
         text = f"Pool {breaker.pool} IS PAUSED: {failed}; {then}"
-        do = "" if DO in breaker.how else CONSOLE
+        do = "" if DO in breaker.how else try_pool(breaker.pool)
         return Told(level=Level.LOUD, text=text, do=do, cause=cause)
-    else:
-        text = f"Pool {breaker.pool} is on trial with one machine: {failed}"
+    text = f"Pool {breaker.pool} is on trial with one machine: {failed}"
     return Told(level=Level.WARN, text=text, cause=cause)
 
 

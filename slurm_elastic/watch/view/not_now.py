@@ -75,8 +75,9 @@ def cool_down(one: Exclusion, now: float) -> CoolDownView:
     )
 
 
-def breaker(one: Exclusion, config: Config, now: float) -> BreakerView:
+def breaker(one: Exclusion, config: Config, facts: Facts) -> BreakerView:
     """A pool whose machines fail."""
+    now = facts.now
     _, taken_out, words = one.cause.partition(TAKEN_OUT)
     return BreakerView(
         pool=one.scope,
@@ -85,4 +86,16 @@ def breaker(one: Exclusion, config: Config, now: float) -> BreakerView:
         until=one.until or None,
         left=max(0.0, one.until - now) if one.until else None,
         how=f"{taken_out}{words}" if taken_out else "booted but never registered",
+        paid=0.0 if taken_out else _paid(one, facts),
     )
+
+
+def _paid(one: Exclusion, facts: Facts) -> float:
+    """Dollars for the last machines of the pool that ended and had never registered."""
+    failed = [
+        machine
+        for machine in facts.machines
+        if machine.pool == one.scope and machine.registered is None and machine.ended is not None
+    ]
+    failed.sort(key=lambda machine: machine.instance.launched, reverse=True)
+    return sum(machine.lease.cost(facts.now) for machine in failed[: one.count])

@@ -257,7 +257,8 @@ class CoolDownView(Struct, frozen=True, kw_only=True):
 
 class BreakerView(Struct, frozen=True, kw_only=True):
     """A pool whose last machines failed, ``failures`` in a row; ``how`` says how. It is paused for
-    ``left`` seconds more: 0 if the next machine is on trial, None if it is not paused.
+    ``left`` seconds more: 0 if the next machine is on trial, None if it is not paused. ``paid``:
+    dollars for those that failed in the last 24 hours.
     """
 
     pool: str
@@ -266,6 +267,7 @@ class BreakerView(Struct, frozen=True, kw_only=True):
     until: float | None
     left: float | None
     how: str = "booted but never registered"
+    paid: float = 0.0
 
 
 class HoldView(Struct, frozen=True, kw_only=True):

@@ -381,7 +381,10 @@ def test_a_page_that_was_left_keeps_no_connection(
 def test_jobs_that_wait_are_listed_and_lead_to_why(page: Page, site: Site, place: str) -> None:
     def many(document: dict[str, Any]) -> None:
         one = document["queue"]["jobs"][0]
-        told = [one | {"id": 50 + n, "tasks": 1 + 3 * (n == 1), "age": 60.0 * n} for n in range(15)]
+        told = [
+            one | {"id": 50 + n, "label": str(50 + n), "tasks": 1 + 3 * (n == 1), "age": 60.0 * n}
+            for n in range(15)
+        ]
         document["queue"] |= {"jobs": told, "waiting": 18}
 
     site.changes["status"] = many
