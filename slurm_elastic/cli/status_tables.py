@@ -180,8 +180,8 @@ def _services(view: StatusView) -> RenderableType:
         beat = f", heartbeat {brief(daemon.age)} ago, pid {daemon.pid}"
         lines.append(Text.assemble("Daemon: ", ("alive", _GOOD), beat))
     if waiting := daemon.pending_requests:
-        noun = "request waits" if waiting == 1 else "requests wait"
-        lines.append(Text(f"  {waiting} {noun} in the spool", style="" if daemon.alive else _WARN))
+        noun = "request of Slurm waits" if waiting == 1 else "requests of Slurm wait"
+        lines.append(Text(f"  {waiting} {noun}", style="" if daemon.alive else _WARN))
     lines += [words(f"  {one.text}", _BAD) for one in problems(view)]
     if view.checkpoints:
         lines.append(life(view.checkpoints))
@@ -336,7 +336,9 @@ def _cool_downs(groups: Sequence[Sequence[CoolDownView]], told: Sequence[Told]) 
 def _holds(view: StatusView, top: int | None, *, wide: bool) -> RenderableType:
     ends = any(hold.kind == CAPACITY for hold in view.holds[:top])
     names = ("Pool", "Nodes", *(("Left",) if ends else ()), "Why")
-    table = Rows("Holds: kept from Slurm", *names, words={"Why": 20}, gives=("Pool",))
+    table = Rows(
+        "Nodes kept from Slurm for now (holds)", *names, words={"Why": 20}, gives=("Pool",)
+    )
     for hold in view.holds[:top]:
         left = brief(hold.left) if hold.left > 0 else "over"
         if hold.kind != CAPACITY:

@@ -387,8 +387,8 @@ def test_a_slurm_without_any_node_makes_no_machine_an_orphan(
 
 def test_a_missing_ledger_is_said_and_the_rest_shown(tmp_path: Path) -> None:
     text = text_of(seen(tmp_path), 80)
-    assert "The ledger cannot be read: there is no ledger at" in text
-    assert "unknown, as the ledger cannot be read" in text
+    assert "(the ledger) cannot be read: there is no ledger at" in text
+    assert "unknown, as its records (the ledger) cannot be read" in text
     assert "burst" in text or "aws" in text
     assert "Not responding" in text, "Slurm's part"
     assert not (tmp_path / "ledger.db").exists()
@@ -412,7 +412,7 @@ def test_a_state_directory_that_may_not_be_looked_into_is_said_and_the_rest_show
     monkeypatch.setattr(records, "Ledger", refused)
     monkeypatch.setattr(records, "CheckpointState", refused)
     text = text_of(seen(tmp_path), 400)
-    assert f"The ledger cannot be read: {tmp_path}/ledger.db: Permission denied" in text
+    assert f"(the ledger) cannot be read: {tmp_path}/ledger.db: Permission denied" in text
     assert "Not responding" in text, "Slurm's part"
 
 

@@ -222,7 +222,7 @@ def test_requests_that_nobody_takes_up(config: Config, slurm: FakeSlurm, tmp_pat
     request.write_text("{}")
     os.utime(request, (T0 - 300, T0 - 300))
     found = doctor.diagnose(config, slurm, T0, quick=True)
-    (spool,) = [f for f in found.parts[-1].findings if f.what == "spool"]
+    (spool,) = [f for f in found.parts[-1].findings if f.what == "requests of Slurm (spool)"]
     assert (spool.level, spool.found) == (Level.NOTE, "1 request, the oldest waits for 5m")
 
 

@@ -631,3 +631,22 @@ def test_jobs_that_no_machine_helped_are_in_status(tmp_path: Path) -> None:
     console = Console(width=200, record=True, file=io.StringIO())
     render(view, console)
     assert "clear job:17" in console.export_text()
+
+
+def test_no_private_noun_stands_alone_on_the_screen(tmp_path: Path) -> None:
+    facts = Facts(
+        now=NOW, nodes={"pub1": node("pub1", "IDLE", "CLOUD")}, heartbeat=(NOW - 2, 1), pending=2,
+        process_found=True,
+        health=[Health(name="plans of Slurm", checked=NOW, error="away", code="slurm")],
+    )  # fmt: skip
+    console = Console(width=160, file=io.StringIO())
+    render(status_view(config(tmp_path), facts), console)
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert "2 requests of Slurm wait" in text
+    assert "last error of Slurm's reservations and drains: away" in text
+    assert "slurm-elasticd knows no machine for it" in text
+    unread = status_view(config(tmp_path), Facts(now=NOW, ledger_error="there is none"))
+    (text,) = (one.text for one in unread.attention if one.cause == LEDGER)
+    assert "(the ledger)" in text
+    assert not any(word in text for word in ("spool", "plans of Slurm"))

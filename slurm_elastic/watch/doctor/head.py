@@ -32,6 +32,9 @@ WAITING = 60.0  # seconds after which a request should have been taken up
 _PATIENCE = 5.0  # seconds to find out whether somebody listens where users ask
 
 
+SPOOL = "requests of Slurm (spool)"
+
+
 def state_directory(config: Config) -> Iterator[Finding]:
     """Whether it exists, whose it is, and whether it has room."""
     path, what = config.state, f"state directory {config.state}"
@@ -210,21 +213,21 @@ def spool(config: Config, now: float) -> Iterator[Finding]:
             times = [p.stat().st_mtime for p in directory.glob("*.json")]
             bad = sum(1 for _ in (directory / "bad").glob("*.json"))
     except OSError as error:
-        yield Finding.wrong("spool", str(error.strerror))
+        yield Finding.wrong(SPOOL, str(error.strerror))
         return
     oldest = now - min(times, default=now)
     if oldest > WAITING:
         yield Finding.note(
-            "spool",
+            SPOOL,
             f"{counted(len(times), 'request')}, the oldest waits for {brief(oldest)}",
             expected="requests that wait for their turn to boot, or none",
             advice="is the daemon alive? Its log says what it waits for",
         )
     else:
-        yield Finding.ok("spool", f"{counted(len(times), 'request')}")
+        yield Finding.ok(SPOOL, f"{counted(len(times), 'request')}")
     if bad:
         yield Finding.note(
-            "spool",
+            SPOOL,
             f"{counted(bad, 'unreadable request')} in {directory / 'bad'}",
             expected="none",
             advice="the daemon's log says what is wrong with them; delete them afterwards",

@@ -107,7 +107,7 @@ def end_only(daemon: DaemonView) -> Iterable[Told]:
 def silent_daemon(daemon: DaemonView, ledger_error: str | None) -> Iterable[Told]:
     """Says if it does nothing."""
     if daemon.age is None and ledger_error:
-        text = "Daemon: unknown, as the ledger cannot be read"
+        text = "Daemon: unknown, as its records (the ledger) cannot be read"
         yield Told(level=Level.LOUD, text=text, cause=LEDGER)
     elif daemon.age is None:
         yield Told(level=Level.LOUD, text="Daemon: has never run", do=START)
@@ -141,7 +141,7 @@ def problems(view: StatusView) -> Iterable[Told]:
 def unread(view: StatusView) -> Iterable[Told]:
     """What could not be read, or cannot be true."""
     if view.ledger_error:
-        text = f"The ledger cannot be read: {view.ledger_error}"
+        text = f"The records of slurm-elasticd (the ledger) cannot be read: {view.ledger_error}"
         do = START if view.daemon.pid is None else ""
         yield Told(level=Level.LOUD, text=text, do=do, cause=LEDGER)
     if view.slurm_error:

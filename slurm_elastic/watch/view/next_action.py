@@ -95,7 +95,7 @@ def node_note(state: str, node: SlurmNode | None, hold: Exclusion | None, now: f
         when = f"released in {brief(left)}" if left > 0 else "about to be released"
         return f"{hold.cause}; {when}"
     if state == NO_MACHINE:
-        return "Slurm has it up, the ledger has no machine for it"
+        return "Slurm has it up, but slurm-elasticd knows no machine for it"
     if state == UNKNOWN:
         return "configured, but Slurm does not list it: is the fragment installed?"
     if node is not None and state in (HELD, DOWN, DRAINED, REBOOTING):
