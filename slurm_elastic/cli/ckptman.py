@@ -9,6 +9,7 @@ import sys
 import threading
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from slurm_elastic.base.errors import ConfigError, PassingError
 from slurm_elastic.ckptman.executor import KeyedExecutor
@@ -24,7 +25,7 @@ from slurm_elastic.controller.notify_socket import WakeSocket
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.slurm.client.cli import SlurmCli
 from slurm_elastic.state.heartbeat import CKPTMAN, CKPTMAN_MARK
-from slurm_elastic.state.store.trouble import PASSING
+from slurm_elastic.state.store.trouble import passes
 
 log = logging.getLogger("slurm_elastic.ckptman")
 
@@ -74,9 +75,8 @@ def _serve_as(config: Config, ended: threading.Event, head: Head | None = None) 
             threads.append(Events(stop, wake.wait, service.happened))
         except OSError as error:
             # Of two heads the shared directory may just be away.
-            passes = head is not None or error.errno in PASSING
-            wrong = PassingError if passes else ConfigError
-            raise wrong(f"state_dir: {config.state} cannot be used: {error}") from error
+            wrong = PassingError if head is not None or passes(error) else ConfigError
+            raise wrong(_unusable(config, error)) from error
 
         def end() -> None:
             ended.set()
@@ -100,6 +100,14 @@ def _serve_as(config: Config, ended: threading.Event, head: Head | None = None) 
         service.run()
         for one in threads:
             one.join(PATIENCE)
+
+
+def _unusable(config: Config, error: OSError) -> str:
+    """The place that cannot be used: a directory of images need not be in the state directory."""
+    path = Path(str(error.filename)) if error.filename else config.state
+    if path.is_relative_to(config.state):
+        return f"state_dir: {config.state} cannot be used: {error}"
+    return f"{path} cannot be used: {error.strerror}"
 
 
 if __name__ == "__main__":

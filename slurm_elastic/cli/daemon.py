@@ -29,7 +29,7 @@ from slurm_elastic.slurm.client.prompt import PromptCli
 from slurm_elastic.state.heartbeat import DAEMON, MARK
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.state.spool import Spool
-from slurm_elastic.state.store.trouble import PASSING
+from slurm_elastic.state.store.trouble import passes
 from slurm_elastic.watch.door.answers import DoorAnswers
 from slurm_elastic.watch.door.server import Door
 
@@ -108,7 +108,7 @@ def _start(waiter: PrologServer) -> None:
     try:
         waiter.start()
     except OSError as error:
-        if error.errno not in PASSING:
+        if not passes(error):
             raise
         log.error("waiting prologs are not served until a restart: %s", error)  # noqa: TRY400
 
@@ -140,7 +140,7 @@ def _open(state: Path, closing: contextlib.ExitStack, *, shares: bool) -> tuple[
         spool.create()
         wake = WakeSocket(state / "wake.sock")
     except OSError as error:
-        if error.errno not in PASSING:
+        if not passes(error):
             wrong = PassingError if shares else ConfigError
             raise wrong(f"state_dir: {state} cannot be used: {error}") from error
         log.error("requests are only looked for now and then, until a restart: %s", error)  # noqa: TRY400

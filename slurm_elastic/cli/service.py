@@ -23,7 +23,7 @@ from slurm_elastic.cli.helptext import Command, examples
 from slurm_elastic.cli.streams import log_plainly, prepare, visible
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.state import statedir
-from slurm_elastic.state.store.trouble import PASSING
+from slurm_elastic.state.store.trouble import passes
 
 log = logging.getLogger(__name__)
 
@@ -155,7 +155,7 @@ def _locked(state: Path, lock: str, name: str) -> Iterator[None]:
         descriptor = _open_lock(state / lock)
     except OSError as error:
         text = f"state_dir: {state} cannot be written by uid {os.getuid()}: {error.strerror}"
-        if error.errno in PASSING:
+        if passes(error):
             raise PassingError(text) from error
         raise ConfigError(text + _HINT) from error
     try:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import resource
 import signal
 import subprocess
@@ -13,6 +15,7 @@ from pathlib import Path
 import pytest
 from patience import eventually, patience
 
+from slurm_elastic.cli import ckptman
 from slurm_elastic.state.heartbeat import CKPTMAN, CKPTMAN_MARK, Mark, read_mark
 from slurm_elastic.state.ledger import Ledger
 
@@ -134,3 +137,31 @@ def test_a_damaged_state_is_no_reason_either(config: Path) -> None:
     (state / "checkpoints.db").write_bytes(b"no database at all, but long enough\n" * 99)
     with started(config, lambda: None):
         eventually(lambda: list(state.glob("checkpoints.db.damaged-*")))
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (errno.ENOSPC, os.EX_TEMPFAIL),
+        (errno.ETIMEDOUT, os.EX_TEMPFAIL),
+        (errno.EHOSTDOWN, os.EX_TEMPFAIL),
+        (errno.EINTR, os.EX_TEMPFAIL),
+        (errno.ENOENT, 2),
+        (errno.EACCES, 2),
+        (errno.ENOTDIR, 2),
+    ],
+)
+def test_only_an_error_that_lasts_ends_it_for_good(
+    config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    number: int, code: int,
+) -> None:  # fmt: skip
+    """systemd restarts it after 75, and never after 2: jobs would go unsaved."""
+
+    def fails(*_: object) -> None:
+        raise OSError(number, os.strerror(number), "/shared/images")
+
+    monkeypatch.setattr(ckptman, "open_site", fails)
+    assert ckptman.main(["--config", str(config)]) == code
+    (told,) = capsys.readouterr().err.splitlines()[-1:]
+    assert told.endswith(f"/shared/images cannot be used: {os.strerror(number)}")
+    assert "state_dir" not in told

@@ -73,10 +73,20 @@ _BY_NUMBER = {
 }
 _NAMED = (Kind.FULL, Kind.LOCKED, Kind.LOST, Kind.READ_ONLY)
 """Troubles of the file or directory that the system's error names, which may be another one."""
-PASSING = frozenset(
-    {*_BY_NUMBER, errno.EIO, errno.ENFILE, errno.EMFILE, errno.ENOMEM, errno.EAGAIN, errno.ESTALE}
-)
-"""Troubles that pass by themselves, or by what an administrator does to the disk and not to us."""
+_LASTING = frozenset(
+    {
+        errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST,
+        errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL, errno.ENOTSOCK, errno.EAFNOSUPPORT,
+    }
+)  # fmt: skip
+"""Troubles that last until somebody changes the configuration, or what is at the path."""
+
+
+def passes(error: OSError) -> bool:
+    """Whether the trouble may pass by itself, or by what an administrator does to a disk and not to
+    us. Unknown ones may, because a service that ends for good helps nobody.
+    """
+    return error.errno is not None and error.errno not in _LASTING
 
 
 class JournalError(sqlite3.OperationalError):
