@@ -79,12 +79,12 @@ _LASTING = frozenset(
         errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL, errno.ENOTSOCK, errno.EAFNOSUPPORT,
     }
 )  # fmt: skip
-"""Troubles that last until somebody changes the configuration, or what is at the path."""
+"""Troubles that last until an administrator changes the configuration or the file at the path."""
 
 
 def passes(error: OSError) -> bool:
-    """Whether the trouble may pass by itself, or by what an administrator does to a disk and not to
-    us. Unknown ones may, because a service that ends for good helps nobody.
+    """Whether the trouble may pass by itself, or when an administrator has repaired the disk. An
+    unknown trouble may pass, because systemd restarts the service then.
     """
     return error.errno is not None and error.errno not in _LASTING
 
