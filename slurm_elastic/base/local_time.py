@@ -30,7 +30,7 @@ def minute(at: float) -> str:
 
 
 def zone(at: float) -> str:
-    """``CET``, or ``CEST`` in summer."""
+    """The abbreviation of the zone at that time, which changes in summer (strftime(3), %Z)."""
     return time.strftime("%Z", time.localtime(at))
 
 

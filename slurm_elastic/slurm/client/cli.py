@@ -308,11 +308,10 @@ class SlurmCli:
         return [(r[0], r[1], int(r[2]), int(r[3]) * 60, int(r[4])) for r in rows]
 
     def accounted_comment(self, job: int) -> str:
-        shown = self._run(
+        return self._run(
             "sacct", "--allocations", "--noheader", "--parsable2", f"--jobs={self._label(job)}",
             "--format=AdminComment",
-        )  # fmt: skip
-        return shown.rstrip("\n")
+        ).rstrip("\n")  # fmt: skip
 
     def set_accounted_comment(self, cluster: str, job: int, text: str) -> None:
         """``sacctmgr modify job``: scontrol changes no job that has ended (22.05, measured)."""
