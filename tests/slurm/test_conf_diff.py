@@ -51,7 +51,7 @@ def test_a_first_install_fits_a_screen(root: Path) -> None:
     assert "  + ResumeRate=0" in lines
     assert "  + include slurm-elastic.conf" in lines
     node = lines.index("  + NodeName=pub[1-8] CPUs=2 RealMemory=3840 Feature=aws,spot Weight=1010")
-    assert lines[node + 1] == "        State=CLOUD"
+    assert lines[node + 1] == "        NodeAddr=233.252.0.[1-8] State=CLOUD"
 
 
 def test_of_a_change_only_the_words_that_change_are_told(root: Path) -> None:
