@@ -237,6 +237,22 @@ def test_a_qos_of_the_default_partition_is_named_and_not_copied(root: Path) -> N
     assert "QOS=gold" not in one.fragment
 
 
+@pytest.mark.parametrize("name", ["DefMemPerCPU", "DefMemPerNode"])
+def test_a_default_memory_of_the_default_partition_alone_is_named(root: Path, name: str) -> None:
+    """On a real slurmctld each job of one CPU had a cloud node to itself, and a share at home."""
+    conf = small_sites.copy("priority-job-factor", root)
+    by_memory = "SelectType=select/cons_tres\nSelectTypeParameters=CR_Core_Memory\n"
+    kept = [n for n in conf.read_text().splitlines() if not n.startswith("SelectType")]
+    plain = "\n".join((*kept, by_memory)).replace("Default=YES", f"Default=YES {name}=300")
+    conf.write_text(plain)
+    (notice,) = (n for n in small_sites.plan.make(small_sites.config(conf)).notices if name in n)
+    assert f"partition batch has {name}=300, cloud partitions have none" in notice
+    for everywhere in ("DefMemPerCPU=100\n", "PartitionName=DEFAULT DefMemPerNode=100\n"):
+        conf.write_text(everywhere + plain)
+        notices = small_sites.plan.make(small_sites.config(conf)).notices
+        assert not any("DefMem" in notice for notice in notices)
+
+
 def test_associations_with_the_default_partition_are_named(root: Path) -> None:
     conf = small_sites.copy("priority-job-factor", root)
     more = "PriorityWeightFairshare=10\nAccountingStorageType=accounting_storage/slurmdbd\n"

@@ -22,6 +22,7 @@ from slurm_elastic.slurm.client.release import release_of
 from slurm_elastic.slurm.client.siteconf import SiteConf, encoded, read
 from slurm_elastic.slurm.conf import (
     authentication,
+    default_memory,
     fragment,
     gresconf,
     job_order,
@@ -241,6 +242,7 @@ def _notices(config: Config, pools: Sequence[Pool], site: SiteConf) -> Iterator[
         )
     yield from pair.notices(config, site)
     yield from job_order.notices(config.slurm, site)
+    yield from default_memory.notices(site)
     yield from shared_partitions(pools, site)
     yield from _suspend_exceptions(config, pools, site)
     timeout = site.option("SlurmdTimeout")
