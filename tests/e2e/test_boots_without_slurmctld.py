@@ -57,7 +57,7 @@ def test_no_boot_is_blamed_for_the_time_without_slurmctld(site: Sandbox) -> None
 
 def test_a_node_that_was_in_use_has_no_name_to_look_up_for_long(site: Sandbox) -> None:
     """slurmctld gives a node its name for an address when it has powered down."""
-    job = site.submit("true", "--partition=aws")
+    job = site.submit("true", "--partition=aws", "--exclude=pub1")
     site.wait_job(job)
     back_to_zero(site)
     site.wait_for(
