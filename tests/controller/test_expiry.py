@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from typing import Any
 
@@ -32,7 +33,7 @@ class Ending:
 def looked(world: World, provider: Any) -> None:
     assert isinstance(provider, Expiring)
     site = world.site
-    CredentialsEnd(type(site)(**{**vars(site), "providers": {"pub": provider}}), Inline()).look()
+    CredentialsEnd(dataclasses.replace(site, providers={"pub": provider}), Inline()).look()
 
 
 def told(world: World) -> list[tuple[str, str]]:
@@ -86,7 +87,7 @@ def test_one_that_tells_no_end_and_one_that_fails_hide_no_other(
     failing.error = TransientError("b", "Busy", "later")
     others = {"a": Silent(), "b": failing, "c": Ending(None), "pub": Ending(world.now + 60)}
     site = world.site
-    CredentialsEnd(type(site)(**{**vars(site), "providers": others}), Inline()).look()
+    CredentialsEnd(dataclasses.replace(site, providers=others), Inline()).look()
     assert [h.name for h in world.ledger.health.all()] == ["credentials of pub"]
     assert caplog.text == "", "nor is either of them a fault"
 

@@ -74,7 +74,7 @@ def paused(world: World, pool: str = "burst") -> None:
 def teller(world: World, **notify: Any) -> Teller:
     site = world.site
     return Teller(
-        type(site)(**{**vars(site), "config": replace(site.config, notify=Notify(**notify))}),
+        dataclasses.replace(site, config=replace(site.config, notify=Notify(**notify))),
         Inline(),
     )
 
@@ -115,7 +115,7 @@ def test_mail_goes_by_the_sites_own_program(world: World, tmp_path: Path) -> Non
         slurm=replace(site.config.slurm, conf=str(conf)),
         notify=Notify(mail=("root@example.org", "ops@example.org")),
     )
-    made = Teller(type(site)(**{**vars(site), "config": config}), Inline())
+    made = Teller(dataclasses.replace(site, config=config), Inline())
     made.look()
     eventually(lambda: (tmp_path / "mail.env").exists())
     made.close()
@@ -269,7 +269,7 @@ def test_all_kinds_of_occasions_are_found(world: World) -> None:
         policies=SitePolicies(budget=Budget(per_day=0.000001)),
         limits=Limits(dollars_per_hour=0.11),
     )
-    found = list(all_occasions(type(site)(**{**vars(site), "config": config})))
+    found = list(all_occasions(dataclasses.replace(site, config=config)))
     assert {one.event for one in found} == set(Event)
     (lost,) = [one for one in found if one.event is Event.LOST]
     assert lost.text == "job 42 of u1000 lost its work and began anew: reclaimed"
