@@ -19,6 +19,7 @@ from guarded import guard_all
 from hypothesis import HealthCheck, settings
 from order import FromBothEnds, longest_first, mark_engines, real, shuffled, slowest
 
+from slurm_elastic.base import heap
 from slurm_elastic.sandbox import botocore_data
 from slurm_elastic.sandbox.loopback_only import isolated_env
 
@@ -29,6 +30,8 @@ pytest.register_assert_rewrite("slurm_elastic.testing", "tests.slurm.contract")
 pytest_plugins = ["needs", "realcloud.docker.fixtures", "realcloud.openstack.fixtures"]
 
 botocore_data.keep()
+# A service that runs in a test's process must not go through all objects of it every few minutes.
+heap.share_one = lambda: None
 _isolated = isolated_env(os.environ)
 for _name in os.environ.keys() - _isolated.keys():
     del os.environ[_name]

@@ -130,6 +130,12 @@ class OneMachines:
         done = zip(numbers, results, strict=True)
         return frozenset(number for number, result in done if not result.exception())
 
+    def is_ending(self, vm: Vm) -> bool:
+        """Whether it is on its way out. Oned answers before its list shows what was asked for."""
+        with self._lock:
+            was_asked = vm.id in self._leaving
+        return was_asked or convert.state_of(vm) is InstanceState.STOPPING
+
     def press(self, found: Sequence[Vm]) -> None:
         """Ask again for the end of those of a whole list whose end was asked for and does not come:
         an oned that is started anew waits for an answer that its driver gave to the old one, and

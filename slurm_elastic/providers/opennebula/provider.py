@@ -227,11 +227,12 @@ class OpenNebulaProvider:
     # launching
 
     def _earlier(self, generation: str) -> tuple[dict[str, Vm], set[str]]:
-        """The machines of a launch by node, and the nodes whose machine has ended since."""
+        """The machines of a launch by node, and the nodes whose machine has ended since or ends."""
         mine = [v for v in self._machines.live() if v.generation == generation]
+        ending = {v.node for v in mine if self._machines.is_ending(v)}
         standing: dict[str, Vm] = {}
         doubles: list[Vm] = []
-        for one in sorted(mine, key=lambda v: v.id):
+        for one in sorted((v for v in mine if v.node not in ending), key=lambda v: v.id):
             if one.node in standing:
                 doubles.append(one)
             standing.setdefault(one.node, one)
@@ -241,7 +242,7 @@ class OpenNebulaProvider:
             self._machines.terminate([convert.instance_id(self.name, v.id) for v in doubles])
         since = (decided(generation) or self._clock() - LOOK_BACK) - CLOCK_SLACK
         ended = {v.node for v in self._machines.ended(generation, since)}
-        return standing, ended - standing.keys()
+        return standing, (ended | ending) - standing.keys()
 
     def _start(
         self, spec: LaunchSpec, nodes: Sequence[str]

@@ -31,7 +31,7 @@ from slurm_elastic.watch.doctor import clouds as doctor
 from tests.outside import announce, imported_from, site_text
 
 PACKAGE = Path(providers.__file__).parent
-ROOT = PACKAGE.parents[1]
+ROOT = Path(__file__).parents[3]
 SITE = site_text()
 WITHOUT_FAKE = """
 from slurm_elastic.config import cloud_kinds

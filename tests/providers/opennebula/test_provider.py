@@ -60,6 +60,22 @@ def machines(bed: OneBed) -> list:
     return [m for m in bed.control.state().machines if m.state != 6]
 
 
+def test_a_launch_whose_machine_still_shuts_down_is_not_answered_with_it(bed: OneBed) -> None:
+    provider = bed.open()
+    spec = spec_for(bed, provider, 1)
+    machine = provider.launch(spec)[0]
+    eventually(lambda: provider.instances()[0].state is InstanceState.RUNNING)
+    bed.control.pace(Pace(schedule=0.1, boot=0.1, shutdown=1e6))
+    provider.terminate([machine.id])
+    with pytest.raises(CapacityError):
+        provider.launch(spec)
+    assert len(machines(bed)) == 1
+    eventually(lambda: provider.instances()[0].state is InstanceState.STOPPING)
+    with pytest.raises(CapacityError):
+        bed.open().launch(spec)
+    assert len(machines(bed)) == 1
+
+
 class TestQuota:
     def test_the_groups_is_a_quota_error_when_it_is_met(self, bed: OneBed) -> None:
         bed.control.quota(Quota(group=USERS, vm={"VMS": 0}, hidden=True))
