@@ -53,7 +53,7 @@ def same(one: str, other: str) -> bool:
 @contextlib.contextmanager
 def acting_as(user: str) -> Iterator[None]:
     """Run the body with the rights of that account, where we are root and can take them on: what it
-    may not open is not opened. Only this thread has them, and the threads that it starts meanwhile.
+    may not open is not opened. Only this thread and the threads that it starts have them.
     """
     try:
         rights = _rights(account(user))

@@ -3,7 +3,7 @@
 Linux keeps the user, the group and the further groups of each thread apart (credentials(7)).
 Python calls setresuid(2), setresgid(2) and setgroups(2) of glibc, which change all threads at once
 (nptl(7)): another thread of the process would open its files and start its programs with the wrong
-rights meanwhile. We therefore make the system calls themselves, as Samba does.
+rights. We therefore make the system calls ourselves, as Samba does.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SAME = -1
 
 
 class _Calls(NamedTuple):
-    """The numbers of the system calls (syscalls(2)); those of 32 bits where there are two."""
+    """The numbers of the system calls (syscalls(2)), in the variant with identities of 32 bits."""
 
     groups: int
     gids: int
@@ -53,7 +53,7 @@ def set_effective_uid(uid: int) -> None:
 
 
 def _calls() -> _Calls:
-    """The numbers of this processor. OSError for one that we do not know."""
+    """The numbers of this processor. OSError for an unknown processor."""
     machine = platform.machine()
     try:
         return _CALLS[machine]

@@ -98,8 +98,8 @@ class Journal:
             self.count("lost_node_seconds_total", lost_node_seconds(move), cause=cause)
 
     def failed(self, name: str, error: Exception) -> None:
-        """A source raised this. If Slurm or a cloud is at fault, that is the code, as others who
-        ask them fail for the same cause.
+        """A source raised this. The code names Slurm or the cloud that is at fault, because other
+        sources fail for the same cause.
         """
         if not isinstance(error, SlurmElasticError):
             self.health(name, f"{type(error).__name__}: {error}")

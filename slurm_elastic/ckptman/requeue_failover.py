@@ -65,7 +65,7 @@ class RequeueFailover:
                 with self._spared(job.label):
                     self._mine.add(job.id)
                     _lift(site, job, danger[job.id])
-        # What a daemon that lives has lifted is its own to put back.
+        # A daemon that lives puts back by itself.
         known = lifted if stale else self._mine
         self._put_back([n for n, job in jobs.items() if n in known - danger.keys() and _runs(job)])
 

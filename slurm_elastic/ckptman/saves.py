@@ -42,8 +42,8 @@ REMOVALS = Backoff(30.0, 3600.0)
 GONE = 300.0
 """Seconds that a job must be missing from Slurm's lists before its images go."""
 GONE_FROM_EMPTY_S = 3600.0
-"""Seconds for a job of a queue that is empty. A slurmctld that lost its state lists no job at all,
-and a person may restore that state.
+"""The same while Slurm lists no job. A slurmctld that lost its state lists no job at all, and a
+person may restore that state.
 """
 NEVER = (float("inf"), 0.0)
 """The order of what has no hurry at all."""
@@ -238,15 +238,17 @@ class Saves:
             )
 
     def _lifted_for_now(self) -> frozenset[int]:
-        """The jobs that may be requeued only until they run. Whoever lifted it puts it back."""
+        """The jobs that may be requeued only until they run. The service that lifted
+        ``--no-requeue`` puts it back.
+        """
         try:
             return frozenset(job for job, _ in self._site.ledger.requeues.lifted())
         except sqlite3.Error:
             return frozenset()
 
     def lift_after_others(self) -> None:
-        """Lift ``--no-requeue`` of the jobs for which somebody else has put it back since their
-        first save.
+        """Lift ``--no-requeue`` again where another service has put it back since the job's first
+        save.
         """
         due = self._to_lift.keys() - self._lifted_for_now() if self._to_lift else ()
         if not due:

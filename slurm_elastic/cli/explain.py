@@ -191,7 +191,7 @@ def _explain_job(config: Config, slurm: Slurm, number: int) -> Explanation:
 
 
 def _retry(chain: Chain, verdicts: Sequence[Verdict], now: float) -> tuple[str, ...]:
-    """When sold-out clouds are asked again for a job that needs nobody's help."""
+    """The time at which sold-out clouds are asked again, for a job that no person has to help."""
     times = {
         one.cloud: chain.retry_at[one.pool]
         for one in verdicts

@@ -34,7 +34,7 @@ LINES = 40  # lines that are printed where not all are asked for
 _KIND_WIDTH = 16
 _REPEATED = 40  # characters of a reason from which on it is told once in a row of decisions
 SAVES = "job's saves"
-"""What ``ckpt explain`` is about: the decisions of slurm-elastic-ckptman alone."""
+"""The subject of ``ckpt explain``: the decisions of slurm-elastic-ckptman alone."""
 _OFFERS = ("ranked", "behind", "refused", "rejected")
 
 
@@ -112,7 +112,7 @@ def _head(explanation: Explanation, console: Console, machines: int | None = Non
 
 
 def _without_decisions(explanation: Explanation) -> str:
-    """That slurm-elastic did nothing, which is no error: most jobs and nodes need nothing."""
+    """The sentence for a subject without decisions. Most jobs and nodes need none."""
     machines, about = explanation.machines, explanation.about
     if about == SAVES:
         return "slurm-elastic-ckptman has not acted on this job."

@@ -24,7 +24,7 @@ from slurm_elastic.policies.checkpoint import checkpoint
 SECTION = "checkpoint"
 SHARED = ("criu", "dmtcp", "blcr")  # methods that keep their images in `checkpoint.directory`
 NO_DIRECTORY = "keeps images in checkpoint.directory, which is not set here"
-"""What follows the name of such a method where it saves no job."""
+"""The end of the sentence about a method that saves no job for lack of the directory."""
 _DEADLY = ("KILL", "STOP", "CONT")
 _SAVED = re.compile(r"exit(:([01]?\d?\d|2[0-4]\d|25[0-5]))?|file:[^\s/][^\s]*|line:.+")
 

@@ -40,8 +40,8 @@ PERIOD = 1.0
 SURELY_OVER = 60.0
 """Seconds after ResumeTimeout by which slurmctld has given up a node for certain."""
 LAST_SHARE = 0.3
-"""The part of the margin before ResumeTimeout that is left when a boot is given back that could not
-register while slurmctld was away: 3 s to 9 s, enough for six commands.
+"""The part of the margin before ResumeTimeout at which a boot is given back if slurmctld was away
+during it: 3 s to 9 s before ResumeTimeout, enough for six commands.
 """
 AFTER_RETURN_S = 3.0
 """Seconds that machines have to register after slurmctld was away, if ResumeTimeout is about over:
@@ -118,14 +118,14 @@ class BootTimeouts:
 
     def _due(self, cloud: str, began: float) -> bool:
         """Whether a boot that was asked for then (monotonic s) is given up. A cloud's first round
-        is waited for as long as there is time; after ResumeTimeout the node is asked for anew.
+        is waited for as long as there is time; after ResumeTimeout Slurm asks for the node again.
         """
         clock, absence = self._site.monotonic(), self._site.slurm_absence
         timeout, waited = _resume_timeout(self._site, cloud), clock - began
         longest = given_up_after(timeout)
         if not self._had_round(cloud):
-            # Its machines may have come up while nobody looked. That round is soon over; and where
-            # slurmctld has given up the boot itself, there is no hurry.
+            # Its machines may have come up before our first look, which is soon over. If slurmctld
+            # has given up the boot itself, there is no hurry.
             return (longest + timeout) / 2 <= waited < timeout + SURELY_OVER
         if waited - absence.seconds_since(began, clock) >= longest:
             return True

@@ -117,8 +117,8 @@ class Site:
 
     @functools.cached_property
     def looks_names_up(self) -> bool:
-        """Whether slurmctld looks up the names of nodes without an address, which nobody knows:
-        before 23.11, unless the site's DNS has them.
+        """Whether slurmctld looks up the names of nodes without an address in vain: before 23.11,
+        unless the site's DNS has the names.
         """
         try:
             parameters = read_site(self.config.slurm).items("SlurmctldParameters")

@@ -9,7 +9,7 @@ RUNS_AFTER_S = 3.0
 
 
 class JobStarts:
-    """Starts that nobody has looked at yet. Thread-safe; times are monotonic."""
+    """Job starts since the last look at Slurm. Thread-safe; times are monotonic."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -24,7 +24,7 @@ class JobStarts:
                 self._first_at = clock
 
     def are_due(self, clock: float) -> bool:
-        """Whether Slurm shows a job as running that has started since the last look."""
+        """Whether Slurm shows a job of these starts as running by now."""
         with self._lock:
             return self._first_at is not None and clock - self._first_at >= RUNS_AFTER_S
 

@@ -146,8 +146,8 @@ def assign_addresses(site: Site, addresses: Mapping[str, str]) -> None:
 
 
 def hide_names(site: Site, nodes: Sequence[str]) -> None:
-    """Give these nodes an address that is none, if they are still off and have only their name."""
-    # Read again: a node that has registered since would lose its machine's address.
+    """Give these nodes an address that leads nowhere, if they are still off and without one."""
+    # Read again, else a node that registers just now would lose its machine's address.
     view = site.slurm.nodes(nodes)
     assign_addresses(site, {n: NOWHERE for n in nodes if n in view and has_name_alone(view[n])})
 

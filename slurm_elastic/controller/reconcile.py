@@ -75,8 +75,8 @@ class Round:
             self.served = site.monotonic()
 
     def _hide_names(self, nodes: Sequence[str], snapshot: ClusterSnapshot) -> None:
-        """Give nodes that Slurm has just powered up an address instead of their name. Nothing
-        serves them yet, so none of them registers meanwhile.
+        """Give nodes that Slurm has just powered up an address instead of their name. No
+        machine serves these nodes yet, so no node registers before the change.
         """
         view, served = snapshot.nodes, self._site.served()
         named = [n for n in nodes if n in view and view[n].address == n and n not in served]

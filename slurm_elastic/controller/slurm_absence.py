@@ -1,7 +1,8 @@
 """When slurmctld was away. No machine can register while it is, so that time counts for no boot.
 
-Measured on 22.05.8: slurmctld's own ResumeTimeout goes on while slurmctld is stopped or hangs, also
-over a restart. If it is over when slurmctld comes back, slurmctld gives the node up a second later.
+slurmctld counts its own ResumeTimeout on while it is stopped or hangs, also over a restart
+(22.05.8, measured). If it is over when slurmctld comes back, slurmctld gives the node up a second
+later.
 """
 
 from __future__ import annotations

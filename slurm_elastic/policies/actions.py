@@ -319,7 +319,7 @@ class SetAddress(OnNode, frozen=True, kw_only=True):
 
 
 class HideName(OnNode, frozen=True, kw_only=True):
-    """Give a powered-down node an address that is none, instead of a name that nobody knows."""
+    """Give a powered-down node an address that leads nowhere, instead of a name that no DNS has."""
 
     kind: ClassVar[str] = "hide-name"
     by_node: ClassVar[bool] = False

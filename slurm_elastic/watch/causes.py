@@ -65,7 +65,7 @@ def faults(health: Sequence[Health], clouds: Collection[str], told: set[str]) ->
 
 
 def _is_of_source(health: Health) -> bool:
-    """Slurm's own answer is told before what others read in vain meanwhile."""
+    """Slurm's own answer comes first: other sources fail because Slurm does not answer."""
     return health.name != SLURM
 
 

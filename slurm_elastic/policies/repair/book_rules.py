@@ -56,8 +56,9 @@ def addresses(snapshot: ClusterSnapshot) -> Iterable[Action]:
 
 def names(snapshot: ClusterSnapshot) -> Iterable[Action]:
     """Nodes that are off and have their name for an address, as slurmctld sets it when a node has
-    powered down. slurmctld looks it up for 10 s a node, for example at ``scontrol reconfigure``
-    while the node boots for a job, and answers nobody meanwhile (22.05, measured).
+    powered down. slurmctld looks the name up for 10 s a node, for example at ``scontrol
+    reconfigure`` while the node boots for a job, and answers no command until then (22.05,
+    measured).
     """
     if not snapshot.terms.looks_names_up:
         return

@@ -204,10 +204,10 @@ def _address(
 
 
 def _looks_names_up(site: SiteConf, version: tuple[int, int]) -> bool:
-    """Whether slurmctld looks up the names of nodes without an address for 10 s each, and answers
-    nobody meanwhile, for example at ``scontrol reconfigure`` while they boot (22.05, measured).
+    """Whether slurmctld looks up the names of nodes without an address, 10 s each, and answers no
+    command until then, for example at ``scontrol reconfigure`` while they boot (22.05, measured).
     """
-    # With cloud_dns commands go by the names, and with NoInAddrAny slurmd binds to NodeAddr.
+    # Commands use the names with cloud_dns, and slurmd binds to NodeAddr with NoInAddrAny.
     by_name = "cloud_dns" in site.items("SlurmctldParameters")
     binds = "NoInAddrAny" in site.items("CommunicationParameters")
     return version < (23, 11) and not by_name and not binds
