@@ -16,23 +16,22 @@ from collections.abc import Callable
 GIVE_BACK_EVERY_S = 600.0
 _M_ARENA_MAX = -8
 _LIBC = ctypes.CDLL(None)
-_is_ours = False
+_is_shared = False
 
 
 def share_one() -> None:
     """Have all threads use one heap: to be called before there are threads."""
-    global _is_ours
-    _is_ours = True
+    global _is_shared
+    _is_shared = True
     _call("mallopt", _M_ARENA_MAX, 1)
 
 
 def give_back() -> None:
     """Give back to the system what is no longer in use, in a process that shares one heap.
 
-    In any other process, as in a test's, a service is one part of many, and their objects take
-    seconds to look at.
+    Another process, such as that of a test, has so many other objects that the look takes a second.
     """
-    if not _is_ours:
+    if not _is_shared:
         return
     if gc.isenabled():
         gc.collect()

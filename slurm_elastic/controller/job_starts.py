@@ -24,7 +24,7 @@ class JobStarts:
                 self._first_at = clock
 
     def are_due(self, clock: float) -> bool:
-        """Whether Slurm shows a job of these starts as running by now."""
+        """Whether Slurm must show the first of these jobs as running."""
         with self._lock:
             return self._first_at is not None and clock - self._first_at >= RUNS_AFTER_S
 

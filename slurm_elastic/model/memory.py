@@ -242,8 +242,9 @@ class Purchase(Struct, frozen=True, kw_only=True):
 
 
 class UnhelpedJob(Struct, frozen=True, kw_only=True):
-    """A job that growth policies do not count from ``since`` on, for a pause: for what it ``asks``,
-    ``nodes`` were started in vain. ``reason`` is Slurm's at that time; ``strikes`` in a row.
+    """A job that growth policies do not count from ``since`` on, for a pause, because
+    ``nodes`` were started in vain for its wishes (``asks``). ``reason`` is Slurm's at that time;
+    ``strikes`` in a row.
     """
 
     job: int

@@ -1,5 +1,5 @@
-"""Paid machines that nobody can end, as their cloud refuses the credentials or does not answer.
-Pure.
+"""Paid machines that cannot be ended, because their cloud refuses the credentials or does not
+answer. Pure.
 """
 
 from __future__ import annotations

@@ -46,9 +46,9 @@ def test_all_threads_of_a_service_use_one_heap() -> None:
 def test_only_a_service_of_its_own_looks_for_cycles(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[None] = []
     monkeypatch.setattr(gc, "collect", lambda: looks.append(None))
-    monkeypatch.setattr(heap, "_is_ours", False)
+    monkeypatch.setattr(heap, "_is_shared", False)
     heap.give_back()
     assert looks == []
-    monkeypatch.setattr(heap, "_is_ours", True)
+    monkeypatch.setattr(heap, "_is_shared", True)
     heap.give_back()
     assert looks == [None]

@@ -5,6 +5,7 @@ of root write there with the rights of SlurmUser.
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 import tempfile
@@ -215,6 +216,16 @@ def test_root_that_cannot_take_on_slurm_users_rights_does_nothing(
     assert head.run("clear", "rack") == 1
     assert os.getegid() == 0
     assert "root cannot take on the rights of uid" in capsys.readouterr().err
+
+
+def test_root_keeps_away_on_a_processor_whose_system_calls_are_unknown(
+    head: Head, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    head.begin()
+    monkeypatch.setattr(platform, "machine", lambda: "vax")
+    assert head.run("clear", "rack") == 1
+    assert (os.geteuid(), os.getegid()) == (0, 0)
+    assert "no system calls are known for the processor vax" in capsys.readouterr().err
 
 
 def test_where_this_host_has_no_such_account_the_directory_says_whose_rights(head: Head) -> None:

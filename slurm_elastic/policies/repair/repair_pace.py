@@ -29,7 +29,7 @@ def due_repairs(
     is what the round before left standing, ``clock`` monotonic.
     """
     ready, standing = debounce(repairs(view, patience), before, clock, patience.grace)
-    # A machine that already ends would raise the cap for those that still serve.
+    # Machines that already end must not raise the cap.
     serving = sum(not machine.suspending for machine in view.known)
     ready, waiting = limit_disruption(ready, serving)
     return DueRepairs(ready=ready, waiting=waiting, standing=standing)

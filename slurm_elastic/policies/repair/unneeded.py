@@ -70,7 +70,7 @@ def overdue(
         for one in found
         if now - (at := standing[one.id]).since >= bound.seconds and at.looks >= bound.looks
     ]
-    # A machine that already ends would raise the cap for those that still serve.
+    # Machines that already end must not raise the cap.
     most = cap(sum(one.state not in _ENDING for one in seen))
     return Unneeded(ready=tuple(ready[:most]), waiting=max(len(ready) - most, 0), standing=standing)
 

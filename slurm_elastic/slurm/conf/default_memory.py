@@ -1,7 +1,7 @@
 """The memory that jobs get which ask for none: what the site's default partition alone sets for it.
 
-The fragment copies no DefMem, as a cloud's nodes have another memory for each CPU. Without any,
-Slurm gives such a job all memory of its node, so each job has a machine to itself.
+The fragment copies no DefMem, as a cloud's nodes have another memory for each CPU. Slurm
+gives a job without a default all memory of its node, so each such job has a machine to itself.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class GrowthGuard:
         return self._store.tables("growth_purchases")[0]
 
     def rows(self) -> tuple[UnhelpedJob, ...]:
-        """All jobs that machines came up for in vain, by number, with those that count again."""
+        """All jobs for which machines came up in vain, by number, also after their pause."""
         return self._store.tables("unhelped_jobs")[0]
 
     def jobs(self, now: float) -> tuple[UnhelpedJob, ...]:

@@ -224,8 +224,8 @@ def _chain(config: Config, ledger: Ledger, ask: ChainAsk, now: float) -> Chain:
 
 
 def _retry_at(config: Config, ledger: Ledger, now: float) -> dict[str, float]:
-    """By pool, when clouds that had no machine are asked again. A cloud that answers with an error
-    is left out, as asking again does not help it.
+    """The time of the next question to a sold-out cloud, by pool. A cloud that answers with an
+    error is left out, as asking again does not help it.
     """
     failing = {health.name for health in ledger.health.all() if health.error}
     clouds = {pool.name: pool.cloud for pool in config.pools}
