@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from slurm_elastic.base.account import acting_as, trusted
+from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.base.units import counted
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.helptext import examples
@@ -25,11 +25,12 @@ from slurm_elastic.cli.machine_readable import write_json
 from slurm_elastic.cli.service_environment import as_the_services
 from slurm_elastic.cli.shortened import words
 from slurm_elastic.config import Config, blocked_clouds
-from slurm_elastic.config.catalogue import from_state
+from slurm_elastic.config.catalogue import Catalogue, path_of
+from slurm_elastic.config.catalogue import kept as kept_catalogue
 from slurm_elastic.config.configfile import read
 from slurm_elastic.model.finding import Finding, Level
 from slurm_elastic.model.protocols import Slurm
-from slurm_elastic.providers.catalogues import completed
+from slurm_elastic.providers.catalogues import completed_by, gathered
 from slurm_elastic.slurm.client.doctor_commands import ProbingCli
 from slurm_elastic.slurm.conf import plan
 from slurm_elastic.watch.causes import told_once
@@ -43,6 +44,10 @@ from slurm_elastic.watch.doctor import (
     threats,
     two_heads,
 )
+
+Catalogues = Mapping[str, Catalogue | ProviderError]
+"""By cloud, what its types and prices were read from, or why there is nothing to read."""
+NO_CATALOGUES: Catalogues = {}
 
 _STYLES = {Level.OK: "green", Level.NOTE: "yellow", Level.WRONG: "bold red"}
 
@@ -94,13 +99,16 @@ def run(args: argparse.Namespace) -> int:
     """Print the diagnosis; 1 where something is wrong."""
     typed = read(Path(args.config))
     with as_the_services(args.config, typed) as environment:
-        config = from_state(typed, time.time()) if _is_closed(typed) else _completed(typed)
+        catalogues = _catalogues(typed)
+        config = completed_by(typed, catalogues, time.time())
         if args.clouds:
-            diagnosis = _diagnosis(look_at_clouds(config), time.time())
+            diagnosis = _diagnosis(look_at_clouds(config, catalogues), time.time())
         else:
             look = diagnose if plan.is_installed(config) else before_install
             slurm = ProbingCli(config.slurm)
-            diagnosis = look(config, slurm, time.time(), environment, quick=args.quick)
+            diagnosis = look(
+                config, slurm, time.time(), environment, quick=args.quick, catalogues=catalogues
+            )
     if args.json:
         write_json(diagnosis)
     else:
@@ -108,9 +116,15 @@ def run(args: argparse.Namespace) -> int:
     return 1 if diagnosis.wrong else 0
 
 
-def _completed(typed: Config) -> Config:
+def _catalogues(typed: Config) -> Catalogues:
+    """Read once, so that offers and findings speak of the same ones; a cloud that does not answer
+    is told as a finding.
+    """
+    if _is_closed(typed):
+        files = {c.name: kept_catalogue(path_of(typed, c)) for c in typed.clouds if c.catalogued}
+        return {name: one for name, one in files.items() if one is not None}
     with acting_as(typed.slurm.user):
-        return completed(typed, time.time(), logging.DEBUG)  # it is told as a finding
+        return gathered(typed, time.time())
 
 
 def diagnose(
@@ -120,9 +134,10 @@ def diagnose(
     environment: Finding | None = None,
     *,
     quick: bool = False,
+    catalogues: Catalogues = NO_CATALOGUES,
 ) -> Diagnosis:
     """Look at everything; the clouds at the same time, as each may take its time-out."""
-    parts = look_at_clouds(config)
+    parts = look_at_clouds(config, catalogues)
     keeps, stuck = kept.examine(config, slurm, now)
     findings = [
         *([environment] if environment else []),
@@ -166,6 +181,7 @@ def before_install(
     environment: Finding | None = None,
     *,
     quick: bool = False,
+    catalogues: Catalogues = NO_CATALOGUES,
 ) -> Diagnosis:
     """The same before ``conf install``: neither services nor nodes of ours are to be expected."""
     findings = [
@@ -177,7 +193,8 @@ def before_install(
         *auth.examine(config, now),
         *(() if quick else head.slurm_conf(config)),
     ]
-    parts = [*look_at_clouds(config), FindingsPart(name="head node", findings=tuple(findings))]
+    head_node = FindingsPart(name="head node", findings=tuple(findings))
+    parts = [*look_at_clouds(config, catalogues), head_node]
     return _diagnosis(parts, now)
 
 
@@ -191,7 +208,7 @@ def _diagnosis(parts: Sequence[FindingsPart], now: float) -> Diagnosis:
     return Diagnosis(at=now, wrong=wrong, parts=once)
 
 
-def look_at_clouds(config: Config) -> list[FindingsPart]:
+def look_at_clouds(config: Config, catalogues: Catalogues = NO_CATALOGUES) -> list[FindingsPart]:
     """Each cloud, all at the same time, with the rights of SlurmUser, as the services; none that is
     closed to who asks.
     """
@@ -208,7 +225,13 @@ def look_at_clouds(config: Config) -> list[FindingsPart]:
         ThreadPoolExecutor(max_workers=len(config.clouds)) as workers,
     ):
         looks = [
-            workers.submit(clouds.examine, config, c, [p for p in pools if p.cloud == c.name])
+            workers.submit(
+                clouds.examine,
+                config,
+                c,
+                [p for p in pools if p.cloud == c.name],
+                catalogues.get(c.name),
+            )
             for c in config.clouds
         ]
     return [

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -121,18 +121,35 @@ class Keeper:
         self._ended.set()
 
 
-def completed(plain: Config, now: float, level: int = logging.WARNING) -> Config:
-    """``plain`` with the kept catalogues; those that are missing are asked for now, for once, and
-    not kept. A cloud that does not tell, which is logged at that ``level``, has the file's types.
+def gathered(plain: Config, now: float) -> dict[str, Catalogue | ProviderError]:
+    """The kept catalogue of each cloud with ``catalogue: true``. A missing one is asked for now and
+    not kept; where the cloud does not answer, the error stands in its place.
     """
-    found: dict[str, Catalogue] = {}
+    found: dict[str, Catalogue | ProviderError] = {}
     for cloud in (c for c in plain.clouds if c.catalogued):
-        before = kept(path_of(plain, cloud))
         try:
-            found[cloud.name] = before or ask(cloud, now)
+            found[cloud.name] = kept(path_of(plain, cloud)) or ask(cloud, now)
         except ProviderError as error:
-            log.log(level, "catalogue not read cloud=%s error=%s", cloud.name, error)
-    return filled(plain, found, now)
+            # slurm-elasticd may have written one while we waited for the cloud.
+            found[cloud.name] = kept(path_of(plain, cloud)) or error
+    return found
+
+
+def completed_by(
+    plain: Config, catalogues: Mapping[str, Catalogue | ProviderError], now: float
+) -> Config:
+    """``plain`` with these catalogues; a cloud without one has the file's types."""
+    read = {name: one for name, one in catalogues.items() if isinstance(one, Catalogue)}
+    return filled(plain, read, now)
+
+
+def completed(plain: Config, now: float) -> Config:
+    """``plain`` with what ``gathered`` finds; a cloud that does not answer is logged."""
+    found = gathered(plain, now)
+    for name, one in found.items():
+        if isinstance(one, ProviderError):
+            log.warning("catalogue not read cloud=%s error=%s", name, one)
+    return completed_by(plain, found, now)
 
 
 KIND = "catalogue"

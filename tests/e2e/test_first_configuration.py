@@ -10,6 +10,7 @@ import pytest
 from patience import patience
 
 from slurm_elastic.config import blocked_clouds, configfile
+from slurm_elastic.config.catalogue import kept, path_of
 from slurm_elastic.policies.launch.trial import Step
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests.e2e.world import PATIENCE, back_to_zero, machines
@@ -75,6 +76,7 @@ def test_from_nothing_to_a_burst_and_out_again(site: Sandbox) -> None:
 
     ours(site, "conf", "install", *restart(site))
     site.daemon_start()
+    site.wait_for(lambda: _knows_types(site), PATIENCE, "slurm-elasticd has read the catalogue")
     assert "our nodes: all 8 are there" in ours(site, "doctor")
     tried(site)
     bursts(site)
@@ -113,6 +115,14 @@ def opened_by_a_person(site: Sandbox) -> None:
     text += "timings: {suspend_time: 8, suspend_timeout: 5, resume_timeout: 180, reconcile: 2}\n"
     site.layout.config.write_text(text)
     assert "not in use" not in ours(site, "conf", "show")
+
+
+def _knows_types(site: Sandbox) -> bool:
+    """From then on nobody asks the emulated cloud for its thousand types, for which a busy machine
+    takes longer than a command waits.
+    """
+    config = configfile.read(site.layout.config)
+    return kept(path_of(config, config.clouds[0])) is not None
 
 
 def tried(site: Sandbox) -> None:

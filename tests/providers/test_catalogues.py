@@ -18,11 +18,11 @@ from providers.opennebula.bed import OneBed
 from providers.openstack.bed import StackBed
 from providers.openstack.stand_in import StandIn
 
-from slurm_elastic.base.errors import AuthError
+from slurm_elastic.base.errors import AuthError, ProviderError
 from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.config.catalogue import Catalogue, from_state, kept, path_of
-from slurm_elastic.config.clouds import InstanceType
-from slurm_elastic.config.requirements import Requirements
+from slurm_elastic.config.clouds import CloudSettings, InstanceType
+from slurm_elastic.config.requirements import KnownType, Requirements
 from slurm_elastic.model.cluster import LaunchSpec, Market
 from slurm_elastic.model.finding import Level
 from slurm_elastic.policies.launch.ranking import mispriced
@@ -105,9 +105,12 @@ def test_the_price_list_refused_is_the_cloud_refused(bed: AwsBed, tmp_path: Path
     bed.control.fail(Fault(kind=FaultKind.AUTH, action="GetProducts"))
     with pytest.raises(AuthError):
         catalogues.ask(bed.settings(catalogue=True, timeout=patience(60)), 1.0)
-    config = catalogues.completed(config_of(bed, tmp_path, SOME), time.time())
+    plain = config_of(bed, tmp_path, SOME)
+    read = catalogues.gathered(plain, time.time())
+    config = catalogues.completed_by(plain, read, time.time())
     assert config.clouds[0].shapes == {}
-    (finding,) = doctor.examine(config, config.clouds[0], plan.pools_of(config), time.time())
+    cloud, pools = config.clouds[0], plan.pools_of(config)
+    (finding,) = doctor.examine(cloud, pools, read["aws"], time.time())
     assert finding.level is Level.WRONG
     assert "iam render aws" in finding.advice
 
@@ -119,16 +122,51 @@ def test_doctor_compares_typed_prices(bed: AwsBed, tmp_path: Path) -> None:
 
     types = {"c5.xlarge": of(0.1), "m5.xlarge": of(0.5), "c5d.xlarge": of(0.17)}
     plain = config_of(bed, tmp_path, tuple(types), **types)
-    config = catalogues.completed(plain, time.time())
+    read = catalogues.gathered(plain, time.time())
+    config = catalogues.completed_by(plain, read, time.time())
     told = {
         f.what: f.level
-        for f in doctor.examine(config, config.clouds[0], plan.pools_of(config), time.time())
+        for f in doctor.examine(config.clouds[0], plan.pools_of(config), read["aws"], time.time())
     }
     assert told == {
         "catalogue": Level.OK,
         "price of c5.xlarge": Level.WRONG,
         "price of m5.xlarge": Level.NOTE,
     }
+
+
+def away(cloud: CloudSettings, now: float) -> Catalogue:
+    raise ProviderError(cloud.name, "Timeout", "no answer")
+
+
+def test_one_that_comes_while_a_cloud_is_asked_counts(
+    bed: AwsBed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = config_of(bed, tmp_path, SOME)
+    path = path_of(plain, plain.clouds[0])
+    known = KnownType(name="c5.xlarge", cpus=4, memory=8192, price=0.17)
+    written = Catalogue(cloud="aws", at=1.0, types=(known,))
+
+    def slow(cloud: CloudSettings, now: float) -> Catalogue:
+        catalogues.keep(path, written)
+        return away(cloud, now)
+
+    monkeypatch.setattr(catalogues, "ask", slow)
+    assert catalogues.gathered(plain, 1.0) == {"aws": written}
+
+
+def test_doctor_judges_by_the_catalogue_that_the_pools_were_made_by(
+    bed: AwsBed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """slurm-elasticd may write the first one in between; then no type is missing, but unread."""
+    plain = config_of(bed, tmp_path, SOME)
+    monkeypatch.setattr(catalogues, "ask", away)
+    read = catalogues.gathered(plain, 1.0)
+    config = catalogues.completed_by(plain, read, 1.0)
+    catalogues.keep(path_of(plain, plain.clouds[0]), Catalogue(cloud="aws", at=1.0, types=()))
+
+    (finding,) = doctor.examine(config.clouds[0], plan.pools_of(config), read["aws"], 1.0)
+    assert finding.found == "Timeout: no answer"
 
 
 def wait_for(event: threading.Event) -> None:

@@ -6,38 +6,37 @@ from collections.abc import Iterator, Sequence
 
 from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.base.units import format_duration, money
-from slurm_elastic.config import Config
-from slurm_elastic.config.catalogue import FRESH, OLDEST, Catalogue, kept, path_of
+from slurm_elastic.config.catalogue import FRESH, OLDEST, Catalogue
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.model.cluster import Location, Pool
 from slurm_elastic.model.finding import Finding, Level
-from slurm_elastic.providers.catalogues import ask
 
 WHAT = "catalogue"
 TOLERANCE = 0.01  # the share by which a typed price may differ
 
 
 def examine(
-    config: Config, cloud: CloudSettings, pools: Sequence[Pool], now: float
+    cloud: CloudSettings,
+    pools: Sequence[Pool],
+    read: Catalogue | ProviderError | None,
+    now: float,
 ) -> Iterator[Finding]:
-    """Finds nothing for a cloud without ``catalogue: true``."""
+    """Finds nothing for a cloud without ``catalogue: true``. ``read`` is what the cloud's types and
+    the pools were made by: slurm-elasticd may write another one while doctor looks at the cloud.
+    """
     if not cloud.catalogued:
         return
-    found = kept(path_of(config, cloud))
-    if found is None:
-        try:
-            found = ask(cloud, now)
-        except ProviderError as error:
-            yield Finding.wrong(
-                WHAT,
-                f"{error.code}: {error.message}",
-                expected="the cloud's types and prices: pools have only what is typed",
-                advice="once the credentials work: `slurm-elastic iam render "
-                f"{cloud.provider}` writes the rights that they need",
-            )
-            return
-    yield _age(cloud, found, now)
-    yield from _typed(cloud, found)
+    if not isinstance(read, Catalogue):
+        yield Finding.wrong(
+            WHAT,
+            f"{read.code}: {read.message}" if read else "none is kept yet",
+            expected="the cloud's types and prices: pools have only what is typed",
+            advice="once the credentials work: `slurm-elastic iam render "
+            f"{cloud.provider}` writes the rights that they need",
+        )
+        return
+    yield _age(cloud, read, now)
+    yield from _typed(cloud, read)
     for pool in pools:
         sold = [name for name in pool.instance_types if name in cloud.shapes]
         if not sold:

@@ -13,6 +13,7 @@ from msgspec.structs import replace as altered
 from slurm_elastic.base.errors import AuthError, ProviderError, SlurmElasticError
 from slurm_elastic.base.units import brief, money
 from slurm_elastic.config import Config
+from slurm_elastic.config.catalogue import Catalogue
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.pool_rules import types_of
 from slurm_elastic.model.cluster import OFF, STANDING, Limits, NodeRequest, Offer, Pool
@@ -29,13 +30,20 @@ NO_LIMITS = Limits()
 SKEW = 60.0  # seconds that a cloud's clock may differ before we mention it
 
 
-def examine(config: Config, cloud: CloudSettings, pools: Sequence[Pool]) -> tuple[Finding, ...]:
-    """All findings on one cloud. Whatever an SDK raises becomes a finding."""
+def examine(
+    config: Config,
+    cloud: CloudSettings,
+    pools: Sequence[Pool],
+    read: Catalogue | ProviderError | None = None,
+) -> tuple[Finding, ...]:
+    """All findings on one cloud. Whatever an SDK raises becomes a finding. ``read``: the catalogue
+    that ``config`` has the cloud's types from.
+    """
     try:
         # Both limits bound what pools can ask for.
         bounded = altered(cloud, limits=tighter(cloud.limits, config.limits))
         provider = open_provider(bounded, config.cluster, config)
-        told = catalogue.examine(config, cloud, pools, time.time())
+        told = catalogue.examine(cloud, pools, read, time.time())
         return (*look(provider, cloud, pools, config.limits), *told)
     except Exception as error:  # noqa: BLE001 - the other clouds must still be looked at
         known = isinstance(error, SlurmElasticError)
