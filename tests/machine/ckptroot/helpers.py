@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import json
 import os
 import shutil
@@ -53,6 +55,30 @@ def aside(does: Callable[[], Any]) -> Any:
     return json.loads(said)
 
 
+_NEW_MOUNTS, _NEW_NUMBERS = 0x00020000, 0x20000000  # CLONE_NEWNS and CLONE_NEWPID
+
+
+def with_own_numbers(test: Callable[..., None]) -> Callable[..., None]:
+    """Run the test where no process of anybody else's can take a number (pid_namespaces(7))."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        def first_process() -> bool:
+            subprocess.run(["/bin/mount", "--make-rprivate", "/"], check=True)
+            subprocess.run(["/bin/mount", "-t", "proc", "proc", "/proc"], check=True)
+            test(*args, **kwargs)
+            return True
+
+        def apart() -> bool:
+            libc = ctypes.CDLL(None, use_errno=True)
+            assert libc.unshare(_NEW_MOUNTS | _NEW_NUMBERS) == 0, os.strerror(ctypes.get_errno())
+            return bool(aside(first_process))
+
+        assert aside(apart)
+
+    return run
+
+
 def owner(uid: int = 0) -> Owner:
     """The owner of a user's tasks that have their numbers in our own namespace."""
     numbers = numbers_of(os.getpid())
@@ -63,19 +89,16 @@ def owner(uid: int = 0) -> Owner:
 def reuse_number(
     process: subprocess.Popen[Any], start: Callable[[], subprocess.Popen[str]]
 ) -> subprocess.Popen[str]:
-    """End a process and start others until one has its number. The kernel gives the numbers in
-    turn, so users get there by starting many; we set the last one (proc(5)).
+    """End a process and start another one that gets its number, in a test ``with_own_numbers``. The
+    kernel gives the numbers in turn, so users get there by starting many; we set the last one
+    (proc(5)).
     """
     process.kill()
     process.wait()
-    for _ in range(1000):
-        Path("/proc/sys/kernel/ns_last_pid").write_text(str(process.pid - 1))
-        other = start()
-        if other.pid == process.pid:
-            return other
-        other.kill()
-        other.communicate()
-    raise AssertionError(f"another process always got {process.pid}")
+    Path("/proc/sys/kernel/ns_last_pid").write_text(str(process.pid - 1))
+    other = start()
+    assert other.pid == process.pid
+    return other
 
 
 def user_of(uid: int, gid: int, *others: int) -> Caller:

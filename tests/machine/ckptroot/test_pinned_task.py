@@ -25,7 +25,7 @@ from slurm_elastic.machine.ckptroot.locks import Lock
 from slurm_elastic.machine.ckptroot.pinned_task import Owner, PinnedTask, pinned
 from slurm_elastic.machine.ckptroot.proc import status_of
 
-from .helpers import ROOT, eventually, owner, reuse_number
+from .helpers import ROOT, eventually, owner, reuse_number, with_own_numbers
 
 pytestmark = ROOT
 USER = 65534
@@ -56,6 +56,7 @@ READS: list[Callable[[PinnedTask], object]] = [
 ]
 
 
+@with_own_numbers
 def test_a_pinned_task_is_never_another_process(tmp_path: Path) -> None:
     with sleeping(USER) as process, ExitStack() as stack:
         task = stack.enter_context(pinned(process.pid, owner(USER)))

@@ -17,7 +17,7 @@ import pytest
 from slurm_elastic.machine.ckptroot import robust_mutexes, tracing
 from slurm_elastic.machine.ckptroot.proc import status_of
 
-from .helpers import ROOT, eventually, owner, reuse_number
+from .helpers import ROOT, eventually, owner, reuse_number, with_own_numbers
 
 pytestmark = ROOT
 
@@ -96,6 +96,7 @@ def test_a_task_that_is_gone_holds_up_nothing(tmp_path: Path) -> None:
     assert words(tmp_path / "lock") == owners
 
 
+@with_own_numbers
 def test_nothing_is_written_into_a_process_that_has_a_tasks_number_by_then(
     open_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
