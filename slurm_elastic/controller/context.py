@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import secrets
 import threading
@@ -59,7 +58,8 @@ class Site:
     in yet. ``suspends``: by id, suspend requests that have come and are not carried out yet.
     ``tunnelled``: the clouds whose machines are Slurm's nodes under addresses in a tunnel;
     ``steps``: what optional features do (``features``). ``shortest_boot``: seconds that machines of
-    the quickest cloud may take. ``settled``: from when on (monotonic) machines end that Slurm has
+    the quickest cloud may take. ``looks_names_up``: whether slurmctld looks up the names of nodes
+    without an address in vain. ``settled``: from when on (monotonic) machines end that Slurm has
     not asked to end, after another head acted; ``epoch``: in which this head acts, 0 with one head.
     ``slurm_absence``: when slurmctld was away. ``job_starts``: when prologs let jobs go.
     """
@@ -89,6 +89,7 @@ class Site:
     slurm_absence: SlurmAbsence = field(default_factory=SlurmAbsence)
     job_starts: JobStarts = field(default_factory=JobStarts)
     shortest_boot: float = math.inf
+    looks_names_up: bool = False
     settled: float = 0.0
     epoch: int = 0
 
@@ -113,18 +114,8 @@ class Site:
             rules=rules,
             blocked=blocked_clouds(config),
             shortest_boot=min((config.resume_timeout(c) for c in config.clouds), default=math.inf),
+            looks_names_up=_looks_names_up(config, slurm),
         )  # fmt: skip
-
-    @functools.cached_property
-    def looks_names_up(self) -> bool:
-        """Whether slurmctld looks up the names of nodes without an address in vain: before 23.11,
-        unless the site's DNS has the names.
-        """
-        try:
-            parameters = read_site(self.config.slurm).items("SlurmctldParameters")
-            return self.slurm.version() < (23, 11) and "cloud_dns" not in parameters
-        except (ConfigError, SlurmError):
-            return False
 
     def rules_of(self, node: str) -> PoolRules:
         """How the machine of a node of ours comes and goes."""
@@ -228,6 +219,15 @@ class Site:
             return True
 
         return [node for node in nodes if is_news(node)]
+
+
+def _looks_names_up(config: Config, slurm: Slurm) -> bool:
+    """Whether slurmctld looks node names up: before 23.11, unless the site's DNS has the names."""
+    try:
+        parameters = read_site(config.slurm).items("SlurmctldParameters")
+        return slurm.version() < (23, 11) and "cloud_dns" not in parameters
+    except (ConfigError, SlurmError):
+        return False
 
 
 def new_generation(now: float, after: float = 0.0, epoch: int = 0) -> str:

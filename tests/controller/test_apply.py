@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import AuthError, CapacityError, ProviderError, SlurmError
-from slurm_elastic.controller import adoption, recycling
+from slurm_elastic.controller import adoption, context, recycling
 from slurm_elastic.controller.apply import apply
 from slurm_elastic.controller.context import Site, new_generation
 from slurm_elastic.controller.giving_back import power_down_and_requeue
@@ -561,7 +561,7 @@ def test_nodes_get_an_address_before_their_machines_are_bought(
         addresses.extend(world.slurm.node(name).address for name in spec.nodes)
         return launch(spec)
 
-    monkeypatch.setattr(Site, "looks_names_up", True)
+    monkeypatch.setattr(context, "_looks_names_up", lambda *_: True)
     world.stop()
     world.start()
     monkeypatch.setattr(world.clouds["pub"], "launch", noted)
