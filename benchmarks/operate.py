@@ -27,6 +27,7 @@ from benchmarks import page_paint, queue_reading
 from benchmarks.report import Report, Row, bounded, compared, median, noted, report
 from benchmarks.stub_slurm import json_node
 from slurm_elastic.config import configfile
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import (
     Instance,
     InstanceState,
@@ -231,7 +232,7 @@ def fill(path: Path, machines: int) -> None:
     ledger.decisions.record(
         Decision(
             at=now - 3590, correlation="r1", kind="launched", subjects=(*names, "job:1"),
-            reason=f"{machines} machines of pub/t/z/spot",
+            cause=Quoted(text=f"{machines} machines of pub/t/z/spot"),
         )
     )  # fmt: skip
     ledger.usage.write([

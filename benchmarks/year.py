@@ -30,6 +30,8 @@ from slurm_elastic.config import Config, configfile
 from slurm_elastic.config.policies import Budget, SitePolicies
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.reconcile import Round
+from slurm_elastic.model.causes import Quoted
+from slurm_elastic.model.causes.machine_ends import SuspendedBySlurm
 from slurm_elastic.model.cluster import (
     Instance,
     InstanceState,
@@ -116,12 +118,12 @@ class Year:
 
     def end(self, found: Sequence[Instance], now: float) -> None:
         """Slurm has suspended them."""
-        ids, why = [one.id for one in found], "suspended by Slurm"
-        self.ledger.machines.suspending("pub", ids, why, now)
-        self.ledger.machines.ended("pub", ids, why, now + 5)
+        ids, cause = [one.id for one in found], SuspendedBySlurm()
+        self.ledger.machines.suspending("pub", ids, cause, now)
+        self.ledger.machines.ended("pub", ids, cause, now + 5)
         nodes = tuple(one.node for one in found)
         self.ledger.decisions.record(
-            Decision(at=now, correlation="s", kind="terminated", subjects=nodes, reason=why)
+            Decision(at=now, correlation="s", kind="terminated", subjects=nodes, cause=cause)
         )
 
 
@@ -148,7 +150,12 @@ def told(
     best = f"best offer for {REQUEST} node(s) of pool p: {offers[0].key}"
     for kind, reason, more in (("ranked", best, detail), ("launched", "c0.large, spot", None)):
         yield Decision(
-            at=now, correlation=request, kind=kind, subjects=subjects, reason=reason, detail=more
+            at=now,
+            correlation=request,
+            kind=kind,
+            subjects=subjects,
+            cause=Quoted(text=reason),
+            detail=more,
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Instance, InstanceState, Market
 from slurm_elastic.model.memory import Drained, Run
 from slurm_elastic.state.ledger import Ledger
@@ -61,8 +62,10 @@ def book(path: Path) -> Ledger:
     for node in ("pub1", "pub2", "pub3"):
         ledger.machines.adopt(machine(node, T, 0.36), "burst", T)
         ledger.machines.registered("aws", [f"i-{node}"], T + 60)
-        ledger.machines.suspending("aws", [f"i-{node}"], "suspended by Slurm", T + 3500)
-        ledger.machines.ended("aws", [f"i-{node}"], "suspended by Slurm", T + 3600)
+        ledger.machines.suspending(
+            "aws", [f"i-{node}"], Quoted(text="suspended by Slurm"), T + 3500
+        )
+        ledger.machines.ended("aws", [f"i-{node}"], Quoted(text="suspended by Slurm"), T + 3600)
     ledger.machines.adopt(machine("op1", T, 0.0, "own", Market.RESERVED), "rack", T)
     ledger.machines.registered("own", ["i-op1"], T + 1)
     ledger.usage.write(

@@ -9,6 +9,7 @@ from ledger_cases import T0, instance, offer, spec
 from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.config.access import Who as Allowed
 from slurm_elastic.config.clouds import InstanceType
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import InstanceState, Limits, Location, Market, Offer, Pool
 from slurm_elastic.model.exclusion import BREAKER, CAPACITY, COOL_DOWN, Exclusion
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
@@ -123,8 +124,12 @@ def busy_ledger(path: Path) -> Ledger:
         pub4="i-0cccccccccccccc04",
         pub5="i-0ccccccccccccccc5",
     )
-    ledger.machines.suspending("aws", ["i-0cccccccccccccc04"], "suspended by Slurm", T0 + 3650)
-    ledger.machines.ended("aws", ["i-0ccccccccccccccc5"], "suspended by Slurm", T0 + 2000)
+    ledger.machines.suspending(
+        "aws", ["i-0cccccccccccccc04"], Quoted(text="suspended by Slurm"), T0 + 3650
+    )
+    ledger.machines.ended(
+        "aws", ["i-0ccccccccccccccc5"], Quoted(text="suspended by Slurm"), T0 + 2000
+    )
     ledger.launches.intend(spec("g5", ("pub6",), general, spot, (46,)), "req-g5", NOW - 5)
     ledger.exclusions.add(
         Exclusion(
@@ -132,7 +137,9 @@ def busy_ledger(path: Path) -> Ledger:
             scope="aws/c6i.xlarge/eu-west-1b/spot",
             until=NOW + 100,
             code="InsufficientInstanceCapacity",
-            cause="We currently do not have sufficient c6i.xlarge capacity in zones [eu-west-1b]",
+            cause=Quoted(
+                text="We currently do not have sufficient c6i.xlarge capacity in zones [eu-west-1b]"
+            ),
             count=2,
         )
     )
@@ -142,7 +149,7 @@ def busy_ledger(path: Path) -> Ledger:
                 kind=CAPACITY,
                 scope=n,
                 pool="general",
-                cause="no offer left",
+                cause=Quoted(text="no offer left"),
                 since=NOW - 60,
                 until=NOW + 120,
             )
@@ -154,7 +161,13 @@ def busy_ledger(path: Path) -> Ledger:
         Health(name="aws", checked=NOW - 8, error="aws: UnauthorizedOperation: no", code="auth")
     )
     ledger.exclusions.add(
-        Exclusion(kind=BREAKER, scope="general", count=10, until=NOW + 3000, cause="10 in a row")
+        Exclusion(
+            kind=BREAKER,
+            scope="general",
+            count=10,
+            until=NOW + 3000,
+            cause=Quoted(text="10 in a row"),
+        )
     )
     ledger.exclusions.add(Exclusion(kind=BREAKER, scope="rack", count=2))
     decide(ledger)
@@ -184,7 +197,7 @@ def decide(ledger: Ledger) -> None:
     ]
     ledger.decisions.record(
         *(
-            Decision(at=T0 + at, correlation=c, kind=k, subjects=s, reason=r, detail=d)
+            Decision(at=T0 + at, correlation=c, kind=k, subjects=s, cause=Quoted(text=r), detail=d)
             for at, c, k, s, r, d in story
         )
     )

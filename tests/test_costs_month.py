@@ -20,6 +20,7 @@ from slurm_elastic.base.hostlist import compress
 from slurm_elastic.cli import cost
 from slurm_elastic.cli.main import main
 from slurm_elastic.controller.books import By
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.memory import Run
 from slurm_elastic.policies.growth.release import Idle
 from slurm_elastic.policies.money.cost_split import WHOLE
@@ -93,7 +94,9 @@ class Named:
                 one = replace(machine(node, at, PRICE), id=f"i-{name}", generation=f"g-{name}")
                 ledger.machines.adopt(one, "burst", at)
                 ledger.machines.registered("aws", [one.id], at + 120)
-                ledger.machines.ended("aws", [one.id], "idle", float(START + self.ended[name]))
+                ledger.machines.ended(
+                    "aws", [one.id], Quoted(text="idle"), float(START + self.ended[name])
+                )
         ledger.usage.write([
             Run(
                 job=job, begin=START + ready, end=START + end, label=str(job),

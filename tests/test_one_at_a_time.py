@@ -17,6 +17,7 @@ from patience import patience
 from slurm_elastic.checkpointers import ssh
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.checkpoint import BlcrSettings
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.model.exclusion import COOL_DOWN, Exclusion
 from slurm_elastic.providers.aws import rate_limit
@@ -42,7 +43,9 @@ def ledger(tmp_path: Path) -> Any:
 def test_a_pass_goes_by_a_ledger_of_one_moment(
     ledger: Any, monkeypatch: pytest.MonkeyPatch, reading: str
 ) -> None:
-    cold = Exclusion(kind=COOL_DOWN, scope="c/t/z/spot", cause="none", since=5.0, until=9.0)
+    cold = Exclusion(
+        kind=COOL_DOWN, scope="c/t/z/spot", cause=Quoted(text="none"), since=5.0, until=9.0
+    )
     other = Meanwhile(ledger.store.lock, lambda: ledger.exclusions.add(cold))
     monkeypatch.setattr(ledger.store, reading, other.before(getattr(ledger.store, reading)))
     state = ledger.state()

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
 from slurm_elastic.base.errors import ProviderError, SlurmElasticError, SlurmError
+from slurm_elastic.model.causes import cause_of
 from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.model.directive import scope_of_cloud
 from slurm_elastic.state.ckptstate import CheckpointState
@@ -57,7 +58,11 @@ class Journal:
         shown = ",".join(named[:10]) + (f",+{len(named) - 10}" if len(named) > 10 else "")
         log.log(level, "%s subjects=%s id=%s reason=%s", kind, shown, correlation, reason)
         decision = Decision(
-            at=self._now(), correlation=correlation, kind=kind, subjects=named, reason=reason
+            at=self._now(),
+            correlation=correlation,
+            kind=kind,
+            subjects=named,
+            cause=cause_of(reason),
         )
         with self._lock:
             self._decisions.append(decision)

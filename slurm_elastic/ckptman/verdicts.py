@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.ckptman.job_settings import CheckpointPlan
 from slurm_elastic.ckptman.site import Site, tell
+from slurm_elastic.model.causes.refusals import NotSavable
 from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.model.cluster import Market
 from slurm_elastic.model.exclusion import NO_SPOT, Exclusion
@@ -91,7 +92,7 @@ def _to_on_demand(site: Site, run: JobRun, verdict: UnsavableRun) -> None:
     now = site.now()
     rule = Exclusion(
         kind=NO_SPOT, scope=f"job:{run.job}", since=now, until=now + LONGEST,
-        cause=f"it cannot be saved: {verdict.why}",
+        cause=NotSavable(because=verdict.why),
     )  # fmt: skip
     try:
         site.ledger.exclusions.add(rule)

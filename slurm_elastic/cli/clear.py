@@ -22,6 +22,7 @@ from slurm_elastic.cli.giving_orders import require_trusted
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.config.configfile import load
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.model.exclusion import BREAKER, COOL_DOWN, DOUBT
 from slurm_elastic.policies.launch.exclusions import touches
@@ -145,7 +146,9 @@ def clear(
             *(row.scope for row in ledger.exclusions.holds() if row.pool in chosen),
         )
         ledger.decisions.record(
-            Decision(at=now, correlation="clear", kind="cleared", subjects=about, reason=why)
+            Decision(
+                at=now, correlation="clear", kind="cleared", subjects=about, cause=Quoted(text=why)
+            )
         )
     return tuple(lines)
 

@@ -8,6 +8,8 @@ from collections.abc import Sequence, Set
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.units import counted
 from slurm_elastic.config import Config
+from slurm_elastic.model.causes import Quoted
+from slurm_elastic.model.causes.machine_ends import CountedAsGone
 from slurm_elastic.state.ledger import Decision, Launch, Ledger, Machine
 
 
@@ -25,17 +27,17 @@ def gone(config: Config, ledger: Ledger, subjects: Sequence[str], now: float) ->
     meant = set(subjects)
     machines = [m for m in machines if meant & {m.instance.id, m.instance.cloud}]
     launches = [row for row in launches if meant & {row.generation, row.cloud}]
-    why = f"gone, by the operator (uid {os.getuid()})"
+    cause = CountedAsGone(uid=os.getuid())
     for machine in machines:
-        ledger.machines.ended(machine.instance.cloud, [machine.instance.id], why, now)
+        ledger.machines.ended(machine.instance.cloud, [machine.instance.id], cause, now)
     for row in launches:
-        ledger.launches.failed(row.generation, why, now)
+        ledger.launches.failed(row.generation, cause.sentence, now)
     lines = (*(_machine(m) for m in machines), *(_launch(row) for row in launches))
     nodes = [m.instance.node for m in machines] + [n for row in launches for n in row.nodes]
     about = tuple(dict.fromkeys(n for n in nodes if n))
-    reason = f"{why}: {'; '.join(lines)}"
+    told = Quoted(text=f"{cause}: {'; '.join(lines)}")
     ledger.decisions.record(
-        Decision(at=now, correlation="clear", kind="cleared", subjects=about, reason=reason)
+        Decision(at=now, correlation="clear", kind="cleared", subjects=about, cause=told)
     )
     return lines
 

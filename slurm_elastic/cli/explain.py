@@ -7,7 +7,9 @@ import re
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import msgspec
 from msgspec import structs
 from rich.console import Console
 
@@ -119,13 +121,23 @@ def silent(mark: Mark | None, now: float, stale: float) -> str:
     return f"slurm-elasticd is NOT RUNNING ({seen}): nothing is decided or bought; do: {START}"
 
 
+def document(explanation: Explanation) -> dict[str, Any]:
+    """``explain --json``: each cause as data, and beside it as a sentence."""
+    found: dict[str, Any] = msgspec.to_builtins(explanation)
+    for decision, row in zip(explanation.decisions, found["decisions"], strict=True):
+        row["reason"] = decision.reason
+    for machine, row in zip(explanation.machines, found["machines"], strict=True):
+        row["why"] = machine.why or None
+    return found
+
+
 def _show_one(
     explanation: Explanation, why: str, console: Console, *, as_json: bool, whole: bool
 ) -> None:
     if explanation.end_only and not why and not as_json:  # told by the daemon
         console.print(words(sentence(explanation.end_only), "bold red"))
     if as_json:
-        write_json(structs.replace(explanation, end_only=why or explanation.end_only))
+        write_json(document(structs.replace(explanation, end_only=why or explanation.end_only)))
     else:
         (render if whole else render_short)(explanation, console)
 

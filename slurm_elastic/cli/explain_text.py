@@ -20,6 +20,7 @@ from slurm_elastic.base.units import brief, counted, money
 from slurm_elastic.cli import why_not
 from slurm_elastic.cli.shortened import hosts, offers, words
 from slurm_elastic.cli.status_machines import NARROW, WIDE
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.policies.launch.grouping import generalised
 from slurm_elastic.policies.launch.verdict import Verdict
 from slurm_elastic.state.audit_trail import jobs_of, nodes_of
@@ -137,12 +138,13 @@ def _without(printed: Sequence[str], decision: Decision) -> Decision:
     for reason in filter(lambda text: len(text) >= _REPEATED, reversed(printed)):
         if reason in decision.reason:
             short = decision.reason.replace(reason, "for the same reason")
-            return replace(decision, reason=short)
+            return replace(decision, cause=Quoted(text=short))
     ends = (_common_end(reason, decision.reason) for reason in printed)
     end = max(ends, key=len, default="")
     if len(end) < _REPEATED:
         return decision
-    return replace(decision, reason=f"{decision.reason.removesuffix(end)}(see above)")
+    short = f"{decision.reason.removesuffix(end)}(see above)"
+    return replace(decision, cause=Quoted(text=short))
 
 
 def _common_end(text: str, other: str) -> str:

@@ -16,6 +16,7 @@ from slurm_elastic.base.units import brief, money
 from slurm_elastic.cli.streams import visible
 from slurm_elastic.cli.trial_evidence import Evidence
 from slurm_elastic.config import Config
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.model.memory import Machine, decided_at
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
@@ -337,7 +338,7 @@ class Trial:
         with self.config.sharing(), contextlib.closing(Ledger(path)) as ledger:
             ledger.decisions.record(
                 Decision(at=time.time(), correlation=CORRELATION, kind=kind, subjects=subjects,
-                         reason=reason)
+                         cause=Quoted(text=reason))
             )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.snapshot import CORRELATION
+from slurm_elastic.model.causes.machine_ends import EndedWhileUnwritable
 from slurm_elastic.model.cluster import Instance
 from slurm_elastic.policies.actions import Adopt, AdoptStopped
 from slurm_elastic.state.ledger import Machine
@@ -49,7 +50,7 @@ def adopt(
         site.record(CORRELATION, "adopted", (instance.node,), why)
 
 
-UNADOPTED = "it was gone before the ledger could be written again"
+_UNADOPTED = EndedWhileUnwritable()
 
 
 def account_for_gone(site: Site, cloud: str, seen: Sequence[Instance]) -> None:
@@ -77,8 +78,8 @@ def _write_down_gone(site: Site, instance: Instance) -> None:
     if any((m.instance.cloud, m.instance.id) == (instance.cloud, instance.id) for m in known):
         return
     _take_in(site, instance, 0.0)
-    site.ledger.machines.ended(instance.cloud, [instance.id], UNADOPTED, site.now())
-    site.record(CORRELATION, "ended", [instance.node], UNADOPTED)
+    site.ledger.machines.ended(instance.cloud, [instance.id], _UNADOPTED, site.now())
+    site.record(CORRELATION, "ended", [instance.node], _UNADOPTED)
 
 
 def _take_in(site: Site, instance: Instance, worst: float) -> Machine | None:

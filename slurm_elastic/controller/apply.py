@@ -29,12 +29,14 @@ from slurm_elastic.controller.launch import (
     launch,
     spec_of,
 )
-from slurm_elastic.controller.lost_nodes import by_reason, disclaim, fail_nodes
+from slurm_elastic.controller.lost_nodes import by_cause, disclaim, fail_nodes
 from slurm_elastic.controller.provision import provision
 from slurm_elastic.controller.recycling import recycle
 from slurm_elastic.controller.snapshot import CORRELATION, all_nodes, capacity_holds, machines_of
 from slurm_elastic.controller.stale_machines import stale_instances
 from slurm_elastic.controller.steps import Jobs
+from slurm_elastic.model.causes.machine_ends import CannotBeStopped, PoweredUpAgain
+from slurm_elastic.model.causes.repairs import AlreadyServed
 from slurm_elastic.model.cluster import Instance
 from slurm_elastic.model.memory import generation_order
 from slurm_elastic.model.protocols import Slurm
@@ -47,8 +49,6 @@ from slurm_elastic.policies.nodes.node_state import (
 )
 from slurm_elastic.policies.repair.cluster import decide
 from slurm_elastic.policies.repair.cluster_snapshot import ClusterSnapshot, Rule
-from slurm_elastic.policies.repair.reconcile_rules import POWERED_UP_AGAIN
-from slurm_elastic.policies.repair.request_rules import SERVED
 from slurm_elastic.slurm.client import node_updates
 from slurm_elastic.state.ledger import Launch, Machine
 
@@ -180,10 +180,10 @@ class _Apply:
 
     def _note_end(self, some: Sequence[NoteEnd | NoteMissing]) -> None:
         nodes = self._nodes_of(some)
-        for reason in {a.reason for a in some}:
-            ids = [a.machine for a in some if a.reason == reason]
-            self._site.ledger.machines.ended(self._cloud, ids, reason, self._site.now())
-            self._site.record(CORRELATION, "ended", [nodes[i] for i in ids], reason)
+        for cause in {a.cause for a in some}:
+            ids = [a.machine for a in some if a.cause == cause]
+            self._site.ledger.machines.ended(self._cloud, ids, cause, self._site.now())
+            self._site.record(CORRELATION, "ended", [nodes[i] for i in ids], cause)
 
     def _abandon(self, some: Sequence[actions.Abandon]) -> None:
         for action in some:
@@ -191,15 +191,17 @@ class _Apply:
 
     def _terminate(self, some: Sequence[actions.OnMachine]) -> None:
         """The ones that are live: another worker may have ended some since the round read them."""
-        for reason in {a.reason for a in some}:
-            doomed = self._machines([a for a in some if a.reason == reason])
-            terminate(self._site, self._cloud, doomed, reason, CORRELATION)
+        for cause in {a.cause for a in some}:
+            doomed = self._machines([a for a in some if a.cause == cause])
+            terminate(self._site, self._cloud, doomed, cause, CORRELATION)
 
     def _stop(self, some: Sequence[actions.StopAgain]) -> None:
         """Where nothing can be written down that was decided before, they end."""
         site, cloud, machines = self._site, self._cloud, self._machines(some)
         if why := site.ledger.end_only:
-            site.ledger.stops.failed(cloud, [m.instance.id for m in machines], why)
+            site.ledger.stops.failed(
+                cloud, [m.instance.id for m in machines], CannotBeStopped(error=why)
+            )
             refused = machines
         else:
             refused = stopping.stop_again(site, cloud, machines, CORRELATION)
@@ -210,12 +212,12 @@ class _Apply:
         return [m for m in machines_of(self._site, self._cloud) if m.instance.id in ids]
 
     def _relaunch(self, some: Sequence[actions.Relaunch]) -> None:
-        reason_of = {a.machine: a.reason for a in some}
+        cause_of = {a.machine: a.cause for a in some}
         past: dict[str, list[str]] = {}
         for machine in self._machines(some):
             past.setdefault(machine.instance.node, []).append(machine.instance.id)
         self._launch(
-            [actions.Launch(node=n, past=tuple(of), reason=reason_of[of[0]])
+            [actions.Launch(node=n, past=tuple(of), cause=cause_of[of[0]])
              for n, of in past.items()]
         )  # fmt: skip
 
@@ -244,7 +246,9 @@ class _Apply:
         else:
             jobs = request.jobs
             if served:
-                self._drop([actions.Drop(node=n, reason=SERVED) for n in mine if n in served])
+                self._drop(
+                    [actions.Drop(node=n, cause=AlreadyServed()) for n in mine if n in served]
+                )
         if wanted:
             asked = request.received if request is not None else None
             waiting = provision(
@@ -265,7 +269,7 @@ class _Apply:
         if old:
             stale = stale_instances(site, old)
             ending = [m for m in stale if m.instance.cloud == cloud]
-            terminate(site, cloud, ending, POWERED_UP_AGAIN, self._correlation)
+            terminate(site, cloud, ending, PoweredUpAgain(), self._correlation)
         serve = [m for m in theirs if m not in stale and m.suspending is None]
         opened = site.ledger.launches.open() if past else ()
         return {
@@ -288,11 +292,11 @@ class _Apply:
     def _end(
         self, doomed: Sequence[Machine], some: Sequence[actions.OnMachine], correlation: str
     ) -> None:
-        """Terminate these machines, each for its own reason."""
-        reason_of = {a.machine: a.reason for a in some}
-        for why in dict.fromkeys(reason_of[m.instance.id] for m in doomed):
-            ending = [m for m in doomed if reason_of[m.instance.id] == why]
-            terminate(self._site, self._cloud, ending, why, correlation)
+        """Terminate these machines, each for its own cause."""
+        cause_of = {a.machine: a.cause for a in some}
+        for cause in dict.fromkeys(cause_of[m.instance.id] for m in doomed):
+            ending = [m for m in doomed if cause_of[m.instance.id] == cause]
+            terminate(self._site, self._cloud, ending, cause, correlation)
 
     def _fail_boots(self, some: Sequence[actions.FailBoot]) -> None:
         failed = self._machines(some)
@@ -304,16 +308,16 @@ class _Apply:
 
     def _drop(self, some: Sequence[actions.Drop]) -> None:
         correlation = self._correlation
-        for why in dict.fromkeys(a.reason for a in some):
-            about = [a.node for a in some if a.reason == why]
-            nodes = self._site.news(about, "dropped", why, correlation)
+        for cause in dict.fromkeys(a.cause for a in some):
+            about = [a.node for a in some if a.cause == cause]
+            nodes = self._site.news(about, "dropped", cause, correlation)
             if not nodes:  # the request is tried again, and this is as it was
                 continue
-            log.info("dropped request=%s nodes=%s reason=%s", correlation, compress(nodes), why)
-            self._site.record(correlation, "dropped", nodes, why)
+            log.info("dropped request=%s nodes=%s reason=%s", correlation, compress(nodes), cause)
+            self._site.record(correlation, "dropped", nodes, cause)
 
     def _give_back(self, some: Sequence[actions.GiveBack]) -> None:
-        reasons = {row.scope: row.cause for row in capacity_holds(self._site)}
+        reasons = {row.scope: row.cause.sentence for row in capacity_holds(self._site)}
         causes = {a.node: reasons.get(a.node, a.reason) for a in some}
         view = self._site.slurm.nodes(list(causes))
         power_down_and_requeue(self._site, list(causes), view, causes, CORRELATION)
@@ -322,8 +326,8 @@ class _Apply:
         self, some: Sequence[actions.OnNode], change: Callable[[Slurm, Sequence[str]], None]
     ) -> None:
         change(self._site.slurm, [a.node for a in some])
-        for why, nodes in by_reason(some).items():
-            self._site.record(CORRELATION, some[0].kind, nodes, why)
+        for cause, nodes in by_cause(some).items():
+            self._site.record(CORRELATION, some[0].kind, nodes, cause)
 
     def _nodes_of(self, some: Sequence[actions.OnMachine]) -> dict[str, str]:
         there = (*self._site.ledger.stops.machines(), *machines_of(self._site, self._cloud))
@@ -331,9 +335,9 @@ class _Apply:
         return {a.machine: machines.get(a.machine, a.machine) for a in some}
 
     def _release(self, some: Sequence[actions.Release]) -> None:
-        for kind, why in dict.fromkeys((a.hold, a.reason) for a in some):
-            nodes = [a.node for a in some if (a.hold, a.reason) == (kind, why)]
-            holds.release(self._site, nodes, why, kind)
+        for kind, cause in dict.fromkeys((a.hold, a.cause) for a in some):
+            nodes = [a.node for a in some if (a.hold, a.cause) == (kind, cause)]
+            holds.release(self._site, nodes, cause, kind)
 
     def _hold(self, some: Sequence[actions.Hold]) -> None:
         for pool, why in dict.fromkeys((a.pool, a.reason) for a in some):

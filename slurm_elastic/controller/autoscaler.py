@@ -28,6 +28,7 @@ from slurm_elastic.controller.observe import PoolGroup, observe, pool_groups
 from slurm_elastic.controller.periodic import PeriodicTask
 from slurm_elastic.controller.pool_nodes import Observation
 from slurm_elastic.controller.purchase_guard import PurchaseGuard
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.exclusion import POLICY
 from slurm_elastic.policies.growth.capacity import OwnGrowth
 from slurm_elastic.policies.growth.dealing import split_demand
@@ -211,11 +212,12 @@ class Autoscaler:
     def _hold(self, group: PoolGroup, chosen: Set[str]) -> None:
         """Keep back what Slurm is not to start by itself; a hold's reason follows the cause."""
         for pool in group.now.pools:
-            why = pool.stop or (holds.BY_POLICY if holds_back(group.now.growth) else None)
+            back = holds.BY_POLICY if holds_back(group.now.growth) else None
+            why = Quoted(text=pool.stop) if pool.stop else back
             if why is None:
                 continue
             nodes = [node for node in group.unheld[pool.name] if node not in chosen]
-            nodes += [node for node, reason in group.held[pool.name].items() if reason != why]
+            nodes += [node for node, cause in group.held[pool.name].items() if cause != why]
             if nodes:
                 holds.hold_back(self._site, nodes, why)
                 self._site.record(CORRELATION, "held-back", (*nodes, pool_subject(pool.name)), why)

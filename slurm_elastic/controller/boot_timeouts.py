@@ -21,6 +21,7 @@ from slurm_elastic.controller.ending import terminate
 from slurm_elastic.controller.giving_back import may_force, power_down_and_requeue
 from slurm_elastic.controller.holds import hold
 from slurm_elastic.controller.periodic import PeriodicTask
+from slurm_elastic.model.causes.machine_ends import JobNotWhole, NeverRegistered
 from slurm_elastic.model.cluster import Instance
 from slurm_elastic.model.memory import generation_order, generation_time
 from slurm_elastic.model.slurm import Request, SlurmJob
@@ -50,8 +51,6 @@ their slurmd's ask again each second.
 Asked = Callable[[], float]
 """When Slurm asked for a launch (Unix time)."""
 CORRELATION = "boots"
-NOT_REGISTERED = "it did not register in time"
-NOT_WHOLE = "its job could not be had whole"
 
 
 class BootTimeouts:
@@ -177,18 +176,18 @@ class BootTimeouts:
         overdue = {m.instance.id for m in late.machines}
         boots = booting(site.ledger.machines.live(), late.cloud, site.pool_of)
         doomed = [m for m in boots if m.instance.node in given]
-        for why, some in (
-            (NOT_REGISTERED, [m for m in doomed if m.instance.id in overdue]),
-            (NOT_WHOLE, [m for m in doomed if m.instance.id not in overdue]),
+        for cause, some in (
+            (NeverRegistered(), [m for m in doomed if m.instance.id in overdue]),
+            (JobNotWhole(), [m for m in doomed if m.instance.id not in overdue]),
         ):
             # The intent at once: nothing takes these for machines that boot any more.
             site.ledger.machines.suspending(
-                late.cloud, [m.instance.id for m in some], why, site.now()
+                late.cloud, [m.instance.id for m in some], cause, site.now()
             )
             # By their cloud's worker, as this thread must not wait for a slow cloud.
             submit(
                 self._clouds[late.cloud], f"end of machines of {late.cloud}",
-                terminate, site, late.cloud, some, why, CORRELATION,
+                terminate, site, late.cloud, some, cause, CORRELATION,
             )  # fmt: skip
 
 

@@ -13,13 +13,13 @@ from slurm_elastic.controller.giving_back import quarantine_pool
 from slurm_elastic.controller.join_secret import name_of
 from slurm_elastic.controller.launch import grown
 from slurm_elastic.controller.snapshot import see, terms_of
+from slurm_elastic.model.causes.machine_ends import OutOfService
+from slurm_elastic.model.causes.pool_failures import BootsFailed, KeyNotBrought
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.model.exclusion import BREAKER, COOL_DOWN, Exclusion
-from slurm_elastic.model.memory import OUT_OF_SERVICE, decided_at, generation_time
+from slurm_elastic.model.memory import decided_at, generation_time
 from slurm_elastic.policies.actions import Register, ReopenPool
 from slurm_elastic.policies.launch.exclusions import (
-    NEVER_REGISTERED,
-    TAKEN_OUT,
     Boot,
     after_failures,
     paused,
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 CODE = "BootFailed"
 """The code of cool-downs after a machine that has not registered."""
 KEY_REFUSED, KEY_FAILED = "key-refused", "key-failed"
-"""Decisions on a machine that got no munge key; the reason begins with its id (``munge_keys``)."""
+"""Decisions on a machine that got no munge key (``munge_keys``)."""
 GATE = "slurm-elastic:gate:"
 """How the comment on a node begins whose machine failed ``join.check``; its launch follows."""
 LOOKED_AT = 16
@@ -84,10 +84,10 @@ def record_boot_failures(
     correlation: str,
     jobs: Iterable[int] = (),
     mates: Iterable[str] = (),
-    taken_out: str = "",
+    taken_out: BootsFailed | None = None,
 ) -> None:
     """Count them against their pools, and keep Slurm from what is not to be tried at once again.
-    ``taken_out``: why Slurm took them out of service; else they did not register in time.
+    ``taken_out``: how Slurm took them out of service; None: they did not register in time.
 
     After one the pool, or its offer, cools down for a short while, so that ``jobs`` go elsewhere
     first; a pool that has too many in a row is paused. ``mates`` are further nodes of these jobs,
@@ -123,7 +123,7 @@ def _count(
     failed: Sequence[Machine],
     correlation: str,
     about: Sequence[str],
-    taken_out: str,
+    taken_out: BootsFailed | None,
 ) -> str:
     """The breaker and the cool-down of one pool; why its nodes are kept from Slurm."""
     subjects = [*_nodes_of(failed), pool_subject(pool.name), *about]
@@ -136,11 +136,15 @@ def _count(
         now,
         limit=timings.boot_failures,
         cool_down=timings.boot_cooldown,
-        words=f"{TAKEN_OUT}{taken_out}" if taken_out else NEVER_REGISTERED,
+        how=taken_out or BootsFailed(),
     )
     site.ledger.exclusions.add(after)
     row = f"{after.count} in a row in pool {pool.name}"
-    how = f"{OUT_OF_SERVICE}{taken_out}" if taken_out else "booted but not registered in time"
+    how = (
+        OutOfService(node_reason=taken_out.words).sentence
+        if taken_out
+        else "booted but not registered in time"
+    )
     why = f"{how}; {row}{cause_of(site, failed)}"
     log.warning(
         "boot failed pool=%s nodes=%s", pool.name, compress(m.instance.node for m in failed)
@@ -163,7 +167,9 @@ def _count(
     return why
 
 
-def _cool_down(site: Site, pool: Pool, failed: Sequence[Machine], taken_out: str) -> str | None:
+def _cool_down(
+    site: Site, pool: Pool, failed: Sequence[Machine], taken_out: BootsFailed | None
+) -> str | None:
     """Cool down what is to be left alone for a while, and say what; None where nothing is."""
     since = min(_boot(m).launched for m in failed)
     ids = {m.instance.id for m in failed}
@@ -179,7 +185,7 @@ def _cool_down(site: Site, pool: Pool, failed: Sequence[Machine], taken_out: str
     machines = "machine" if len(failed) == 1 else "machines"
     reason = f"the {machines} of {nodes} did not register{cause_of(site, failed)}"
     if taken_out:
-        reason = f"Slurm took {nodes} out of service: {taken_out}"
+        reason = f"Slurm took {nodes} out of service: {taken_out.words}"
     for key in keys:
         if key in standing:  # these were on their way already: it counts once
             cooling = standing[key]
@@ -197,9 +203,8 @@ def cause_of(site: Site, failed: Sequence[Machine]) -> str:
     """
     for one in (m.instance for m in failed[:LOOKED_AT]):
         for made in reversed(site.ledger.decisions.about(one.node)):
-            ours, _, why = made.reason.partition(": ")
-            if made.kind in (KEY_REFUSED, KEY_FAILED) and ours == one.id:
-                return f"; {name_of(site.config.join.ssh)} not brought: {why}"
+            if isinstance(made.cause, KeyNotBrought) and made.cause.machine == one.id:
+                return f"; {name_of(site.config.join.ssh)} not brought: {made.cause.error}"
     return _gate(site, failed)
 
 

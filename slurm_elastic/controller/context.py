@@ -23,6 +23,7 @@ from slurm_elastic.controller.job_starts import JobStarts
 from slurm_elastic.controller.requeues import Requeues
 from slurm_elastic.controller.slurm_absence import SlurmAbsence
 from slurm_elastic.controller.steps import Steps
+from slurm_elastic.model.causes import AnyCause, cause_of
 from slurm_elastic.model.cluster import Instance, Limits, Pool, Usage
 from slurm_elastic.model.protocols import Provider, Slurm
 from slurm_elastic.model.slurm import Request
@@ -190,31 +191,36 @@ class Site:
         correlation: str,
         kind: str,
         subjects: Iterable[str],
-        reason: str,
+        reason: AnyCause | str,
         detail: dict[str, object] | None = None,
     ) -> None:
-        """Keep one decision for ``explain``."""
+        """Keep one decision for ``explain``, with its cause or a sentence."""
         self.ledger.decisions.record(
             Decision(
                 at=self.now(),
                 correlation=correlation,
                 kind=kind,
                 subjects=tuple(subjects),
-                reason=reason,
+                cause=cause_of(reason),
                 detail=detail,
             )
         )
 
     def news(
-        self, nodes: Iterable[str], kind: str, reason: str, correlation: str | None = None
+        self,
+        nodes: Iterable[str],
+        kind: str,
+        reason: AnyCause | str,
+        correlation: str | None = None,
     ) -> list[str]:
         """The nodes of which something else was told last: what is looked at again and again is
         told when it changes. With a ``correlation`` it is news also where it was another one's.
         """
+        cause = cause_of(reason)
 
         def is_news(node: str) -> bool:
             for last in self.ledger.decisions.about(node, 1):
-                same = (last.kind, last.reason) == (kind, reason)
+                same = (last.kind, last.cause) == (kind, cause)
                 return not same or correlation not in (None, last.correlation)
             return True
 

@@ -17,6 +17,7 @@ from slurm_elastic.controller import holds
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.departures import Departures
 from slurm_elastic.controller.periodic import PeriodicTask
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.directive import Directive, stopped_nodes, stopped_pools, told
 from slurm_elastic.model.exclusion import OPERATOR
 from slurm_elastic.policies.money.account_budgets import ACCOUNT
@@ -64,7 +65,7 @@ class Directives:
         over = [node for node in rows if node not in closed]
         if over:
             holds.release(site, over, "no operator keeps it any more", OPERATOR)
-        new = [n for n, why in closed.items() if n not in rows or rows[n].cause != why]
+        new = [n for n, why in closed.items() if n not in rows or rows[n].cause != Quoted(text=why)]
         if new:
             # All nodes of a reason in one transaction: each costs a sync of the disk, and reads
             # all holds once more.

@@ -12,6 +12,7 @@ from math import inf
 
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.snapshot import CORRELATION
+from slurm_elastic.model.causes.repairs import ListDoubted
 from slurm_elastic.model.cluster import Instance
 from slurm_elastic.model.exclusion import DOUBT, Exclusion
 from slurm_elastic.model.memory import generation_time
@@ -35,12 +36,18 @@ def keep_doubt(site: Site, snapshot: ClusterSnapshot, listing: InventoryReport) 
         return
     lacked, nodes = sorted(listing.lacked)[:SAMPLE], sorted(listing.unserved)[:SAMPLE]
     about = (*lacked, *(f"{NODE}{name}" for name in nodes))
+    cause = ListDoubted(doubt=listing.doubt)
     site.ledger.exclusions.add(
-        Exclusion(kind=DOUBT, scope=cloud, until=inf, cause=listing.doubt, since=site.now(),
-                  about=about)
-    )  # fmt: skip
+        Exclusion(kind=DOUBT, scope=cloud, until=inf, cause=cause, since=site.now(), about=about)
+    )
     detail: dict[str, object] = {"machines": lacked, "nodes": nodes}
-    site.record(CORRELATION, "list-doubted", (list_subject(cloud),), listing.doubt, detail)
+    site.record(
+        CORRELATION,
+        "list-doubted",
+        (list_subject(cloud),),
+        ListDoubted(doubt=listing.doubt),
+        detail,
+    )
 
 
 def _doubt_of(snapshot: ClusterSnapshot) -> Exclusion | None:

@@ -9,6 +9,7 @@ from slurm_elastic.base.errors import InstanceNotFound, ProviderError, of_strang
 from slurm_elastic.base.faults import reach
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.context import Site
+from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.cluster import OFF
 from slurm_elastic.state.ledger import Machine
 
@@ -19,7 +20,7 @@ TERMINATE_FAILED = "terminate-failed"
 
 
 def terminate(
-    site: Site, cloud: str, machines: Sequence[Machine], why: str, correlation: str
+    site: Site, cloud: str, machines: Sequence[Machine], cause: AnyCause, correlation: str
 ) -> None:
     """Terminate these machines of one cloud in one bulk call; the intent is written first.
 
@@ -32,7 +33,7 @@ def terminate(
     ids = [m.instance.id for m in machines]
     nodes = [m.instance.node for m in machines]
     reach("suspend.before-intent")
-    site.ledger.machines.suspending(cloud, ids, why, site.now())
+    site.ledger.machines.suspending(cloud, ids, cause, site.now())
     reach("suspend.after-intent")
     try:
         site.providers[cloud].terminate(ids)
@@ -53,14 +54,14 @@ def terminate(
     # Of those that were asked for before, or were stopped, an answer is no proof, as after a
     # deletion that failed: they have ended when their cloud lists them no more.
     at_once = [m for m in machines if m.suspending is None and m.instance.state not in OFF]
-    site.ledger.machines.ended(cloud, [m.instance.id for m in at_once], why, site.now())
+    site.ledger.machines.ended(cloud, [m.instance.id for m in at_once], cause, site.now())
     reach("suspend.after-result")
-    log.info("terminated request=%s nodes=%s reason=%s", correlation, compress(nodes), why)
-    _tell(site, correlation, "terminated", machines, why)
+    log.info("terminated request=%s nodes=%s reason=%s", correlation, compress(nodes), cause)
+    _tell(site, correlation, "terminated", machines, cause)
 
 
 def _tell(
-    site: Site, correlation: str, kind: str, machines: Sequence[Machine], reason: str
+    site: Site, correlation: str, kind: str, machines: Sequence[Machine], reason: AnyCause | str
 ) -> None:
     """One that is asked for each round is told when something changes."""
     again = [m.instance.node for m in machines if m.suspending is not None]

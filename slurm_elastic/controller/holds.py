@@ -11,8 +11,10 @@ from collections.abc import Mapping, Sequence
 from slurm_elastic.base.faults import reach
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.context import Site
+from slurm_elastic.model.causes import AnyCause, Quoted, cause_of
+from slurm_elastic.model.causes.holds import GrowthStartsIt
 from slurm_elastic.model.cluster import Pool
-from slurm_elastic.model.exclusion import BY_GROWTH, CAPACITY, POLICY, Exclusion
+from slurm_elastic.model.exclusion import CAPACITY, POLICY, Exclusion
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.growth.scaling import holds_back
 from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
@@ -22,7 +24,7 @@ from slurm_elastic.slurm.client import node_updates
 log = logging.getLogger(__name__)
 
 
-BY_POLICY = BY_GROWTH
+BY_POLICY = GrowthStartsIt()
 MAX_REASON = 200
 CORRELATION = "holds"
 
@@ -38,7 +40,7 @@ def hold(site: Site, pool: Pool, nodes: Sequence[str], why: str) -> None:
     now = site.now()
     until = ends_at(site, pool)
     # Whole, not as Slurm has it: a cut sentence would be another cause than that of its cool-down.
-    cause = " ".join(why.split())
+    cause = Quoted(text=" ".join(why.split()))
     held = {row.scope: row.since for row in site.ledger.exclusions.holds() if row.kind == CAPACITY}
     site.ledger.exclusions.add(
         *(
@@ -50,7 +52,7 @@ def hold(site: Site, pool: Pool, nodes: Sequence[str], why: str) -> None:
     )  # fmt: skip
 
 
-def hold_back(site: Site, nodes: Sequence[str], why: str, kind: str = POLICY) -> None:
+def hold_back(site: Site, nodes: Sequence[str], why: AnyCause | str, kind: str = POLICY) -> None:
     """Remember that the site's policies, or an operator (``kind``), keep these nodes from Slurm;
     ``settle`` carries it out.
     """
@@ -58,7 +60,12 @@ def hold_back(site: Site, nodes: Sequence[str], why: str, kind: str = POLICY) ->
     site.ledger.exclusions.add(
         *(
             Exclusion(
-                kind=kind, scope=n, pool=site.pool_of[n].name, cause=why, since=now, until=now
+                kind=kind,
+                scope=n,
+                pool=site.pool_of[n].name,
+                cause=cause_of(why),
+                since=now,
+                until=now,
             )
             for n in nodes
         )
@@ -101,7 +108,7 @@ def _settle(site: Site, view: Mapping[str, SlurmNode]) -> bool:
     due: dict[str, list[str]] = {}
     renamed: dict[str, list[str]] = {}
     waiting = False
-    reasons = {row.scope: hold_reason(row.cause) for row in site.ledger.exclusions.holds()}
+    reasons = {row.scope: hold_reason(row.cause.sentence) for row in site.ledger.exclusions.holds()}
     for name, reason in reasons.items():
         node = view.get(name)
         if node is None:
@@ -123,7 +130,7 @@ def _settle(site: Site, view: Mapping[str, SlurmNode]) -> bool:
     return waiting
 
 
-def release(site: Site, nodes: Sequence[str], why: str, kind: str = CAPACITY) -> None:
+def release(site: Site, nodes: Sequence[str], why: AnyCause | str, kind: str = CAPACITY) -> None:
     """Undo holds of one kind: only DRAIN with our own reason is lifted, an admin's stays, and so
     does that of a node which is held for another cause, too.
     """
@@ -131,7 +138,7 @@ def release(site: Site, nodes: Sequence[str], why: str, kind: str = CAPACITY) ->
         _release(site, nodes, why, kind)
 
 
-def _release(site: Site, nodes: Sequence[str], why: str, kind: str) -> None:
+def _release(site: Site, nodes: Sequence[str], why: AnyCause | str, kind: str) -> None:
     # First: what a policy is to hold from now on is not free when this hold ends.
     if kind != POLICY:
         _keep_back(site, nodes)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.snapshot import CORRELATION
+from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.slurm import NOWHERE
 from slurm_elastic.policies import actions
 from slurm_elastic.policies.nodes.node_reasons import OUR_MARK
@@ -53,9 +54,9 @@ def fail_nodes(site: Site, some: Sequence[actions.OnNode], *, told: bool = False
     log.warning("machines lost nodes=%s jobs=%s", compress(nodes), [j.id for j in jobs])
     for job in jobs:
         site.requeues.expect(job, site.monotonic(), nodes)
-    for why, names in by_reason([a for a in some if a.node in nodes]).items():
+    for cause, names in by_cause([a for a in some if a.node in nodes]).items():
         hit = [f"job:{j.id}" for j in jobs if not set(names).isdisjoint(j.nodes)]
-        site.record(CORRELATION, "node-lost", [*names, *hit], why)
+        site.record(CORRELATION, "node-lost", [*names, *hit], cause)
 
 
 def disclaim(site: Site, some: Sequence[actions.OnNode]) -> None:
@@ -67,13 +68,13 @@ def disclaim(site: Site, some: Sequence[actions.OnNode]) -> None:
     if unused:
         nodes = [a.node for a in unused]
         node_updates.set_down(site.slurm, nodes, f"{OUR_MARK}allocated, and no job has it")
-    for why, names in by_reason(unused).items():
-        site.record(CORRELATION, some[0].kind, names, why)
+    for cause, names in by_cause(unused).items():
+        site.record(CORRELATION, some[0].kind, names, cause)
 
 
-def by_reason(some: Iterable[actions.OnNode]) -> dict[str, list[str]]:
-    """The nodes of these actions by reason: people read of each node why it was done to it."""
-    nodes: dict[str, list[str]] = {}
+def by_cause(some: Iterable[actions.OnNode]) -> dict[AnyCause, list[str]]:
+    """The nodes of these actions by cause: people read of each node why it was done to it."""
+    nodes: dict[AnyCause, list[str]] = {}
     for action in some:
-        nodes.setdefault(action.reason, []).append(action.node)
+        nodes.setdefault(action.cause, []).append(action.node)
     return nodes

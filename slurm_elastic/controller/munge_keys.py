@@ -28,6 +28,7 @@ from slurm_elastic.controller.ssh_file import (
     push,
     read_private_key,
 )
+from slurm_elastic.model.causes.pool_failures import KeyNotBrought
 from slurm_elastic.model.memory import generation_time
 from slurm_elastic.model.protocols import Console
 from slurm_elastic.policies.launch.boots import given_up_after
@@ -117,7 +118,9 @@ class MungeKeys:
         log.error(
             "%s not brought, too late id=%s node=%s reason=%s", self._what, one.id, one.node, why
         )
-        self._site.record(CORRELATION, KEY_FAILED, (one.node,), f"{one.id}: {why}")
+        self._site.record(
+            CORRELATION, KEY_FAILED, (one.node,), KeyNotBrought(machine=one.id, error=why)
+        )
         return False
 
     def _note_joined(self, machine: Machine) -> None:
@@ -199,7 +202,9 @@ class MungeKeys:
             level, "%s not brought yet id=%s node=%s reason=%s", self._what, one.id, one.node, why
         )
         if loud:
-            self._site.record(CORRELATION, KEY_REFUSED, (one.node,), f"{one.id}: {why}")
+            self._site.record(
+                CORRELATION, KEY_REFUSED, (one.node,), KeyNotBrought(machine=one.id, error=why)
+            )
 
 
 def takes_key(config: Config, cloud: str) -> bool:

@@ -18,6 +18,7 @@ from slurm_elastic.controller.waiting_jobs import (
     untried_jobs,
     waiting,
 )
+from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.model.exclusion import CAPACITY, POLICY
 from slurm_elastic.model.slurm import ON_NODES
@@ -29,7 +30,7 @@ class PoolGroup(Struct, frozen=True, kw_only=True):
     """Pools under one growth policy. ``now`` is what its policies are asked with.
 
     By pool, in the site's order: ``startable`` nodes; ``unheld`` ones, powered down or on their
-    way, that no policy holds yet; ``held`` ones, with the reason that they are held for. ``loose``
+    way, that no policy holds yet; ``held`` ones, with the cause of their hold. ``loose``
     ones are held although they are up or coming. ``idle`` machines count here also while slurmctld
     is about to give them to a job, which goes by their weights.
     """
@@ -38,7 +39,7 @@ class PoolGroup(Struct, frozen=True, kw_only=True):
     now: GroupSnapshot
     startable: Mapping[str, tuple[str, ...]]
     unheld: Mapping[str, tuple[str, ...]]
-    held: Mapping[str, Mapping[str, str]]
+    held: Mapping[str, Mapping[str, AnyCause]]
     loose: tuple[str, ...]
     idle: Mapping[str, tuple[IdleInstance, ...]]
 

@@ -10,6 +10,7 @@ from msgspec import Struct
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.holds import is_held
+from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.model.exclusion import Exclusion
 from slurm_elastic.model.slurm import Reservation, SlurmJob, SlurmNode
@@ -70,7 +71,7 @@ class PoolNodes:
         self.pool, self._view, self._rules = pool, view, site.rules[pool.name]
         self.off: list[str] = []
         self.unheld: list[str] = []
-        self.held: dict[str, str] = {}
+        self.held: dict[str, AnyCause] = {}
         self.loose: list[str] = []
         self.booting: list[str] = []
         self.up: list[str] = []

@@ -11,7 +11,8 @@ from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.boots import record_boot_failures
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.ending import terminate
-from slurm_elastic.model.memory import OUT_OF_SERVICE
+from slurm_elastic.model.causes.machine_ends import OutOfService
+from slurm_elastic.model.causes.pool_failures import BootsFailed, NodeFailed
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.model.slurm_words.node_causes import Strike
 from slurm_elastic.policies import actions
@@ -25,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 NODE_FAILED = "node-failed"
-"""A decision on a node that Slurm took out of service; the reason begins with its machine's id."""
+"""A decision on a node that Slurm took out of service."""
 
 
 def recycle(site: Site, cloud: str, some: Sequence[actions.Recycle], correlation: str) -> None:
@@ -43,7 +44,7 @@ def recycle(site: Site, cloud: str, some: Sequence[actions.Recycle], correlation
         _count_ill(site, machines, ails[machines[0].instance.node], correlation)
     node_updates.power_down(site.slurm, list(ails))
     for words, machines in by_words.items():
-        terminate(site, cloud, machines, OUT_OF_SERVICE + words, correlation)
+        terminate(site, cloud, machines, OutOfService(node_reason=words), correlation)
     alone = [name for name in ails if name not in {m.instance.node for m in serving}]
     for name in alone:
         site.record(correlation, NODE_FAILED, (name,), str(ails[name]))
@@ -66,15 +67,17 @@ def _count_ill(site: Site, machines: Sequence[Machine], ails: Ill, correlation: 
     for m in news:
         jobs = (job_subject(job) for job in m.jobs)
         subjects = (m.instance.node, pool_subject(m.pool), *jobs)
-        site.record(correlation, NODE_FAILED, subjects, f"{m.instance.id}: {ails}")
+        site.record(
+            correlation, NODE_FAILED, subjects, NodeFailed(machine=m.instance.id, ill=str(ails))
+        )
     if ails.strike is Strike.POOL:
         waiting = dict.fromkeys(job for m in news for job in m.jobs)
-        why = f"{ails.words}; do: {ails.remedy}" if ails.remedy else ails.words
-        record_boot_failures(site, news, correlation, jobs=waiting, taken_out=why)
+        how = BootsFailed(node_reason=ails.words, remedy=ails.remedy)
+        record_boot_failures(site, news, correlation, jobs=waiting, taken_out=how)
 
 
 def _is_told(site: Site, machine: Machine) -> bool:
     return any(
-        made.kind == NODE_FAILED and made.reason.startswith(f"{machine.instance.id}: ")
+        isinstance(made.cause, NodeFailed) and made.cause.machine == machine.instance.id
         for made in site.ledger.decisions.about(machine.instance.node)
     )

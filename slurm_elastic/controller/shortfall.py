@@ -15,6 +15,7 @@ from slurm_elastic.controller.ending import terminate
 from slurm_elastic.controller.giving_back import power_down_and_requeue, reject_nodes
 from slurm_elastic.controller.oversized import bar, too_large
 from slurm_elastic.controller.steps import Jobs
+from slurm_elastic.model.causes.machine_ends import JobNotWhole
 from slurm_elastic.model.cluster import NodeRequest
 from slurm_elastic.policies.launch.gang import GangResult, gangs, request_for, resolve
 
@@ -64,7 +65,7 @@ def refuse(
             forced |= power_down_and_requeue(site, some, site.slurm.nodes(some), why, correlation)
     # A node that has come up meanwhile was not powered down: its machine may have a job.
     doomed = [m for m in machines if m.instance.node in forced]
-    terminate(site, cloud, doomed, "its job could not be had whole", correlation)
+    terminate(site, cloud, doomed, JobNotWhole(), correlation)
 
 
 def _only_of(some: Collection[int], jobs: Jobs) -> set[str]:

@@ -27,6 +27,7 @@ from slurm_elastic.controller.ending import terminate
 from slurm_elastic.controller.launch import assign_addresses, with_retries
 from slurm_elastic.controller.steps import Caps, Steps
 from slurm_elastic.controller.stopping import doubt_recipe, note_recipe, recipes_of, spare
+from slurm_elastic.model.causes.machine_ends import CannotBeStarted
 from slurm_elastic.model.cluster import Instance, NodeRequest, Offer
 from slurm_elastic.model.memory import INTENT
 from slurm_elastic.model.protocols import Stops
@@ -178,11 +179,11 @@ def _call(site: Site, one: Instance, *, again: bool = False) -> _Answer:
 
 def _give_up(site: Site, machine: Machine, disk: float, answer: _Answer, correlation: str) -> None:
     """It ends. It cost its disk alone ($/h), unless it may have run meanwhile."""
-    one, reason = machine.instance, f"it could not be started: {answer.why}"
+    one, cause = machine.instance, CannotBeStarted(error=answer.why or "")
     log.warning("start refused node=%s id=%s error=%s", one.node, one.id, answer.why)
     price = one.price if answer.ran else disk
-    site.ledger.stops.start_refused(one.cloud, one.id, price, reason, site.now())
-    terminate(site, one.cloud, [machine], reason, correlation)
+    site.ledger.stops.start_refused(one.cloud, one.id, price, cause, site.now())
+    terminate(site, one.cloud, [machine], cause, correlation)
 
 
 # What the repair does of it.
@@ -209,7 +210,7 @@ def start_again(site: Site, cloud: str, some: Sequence[actions.StartAgain]) -> N
 
 def runs_again(site: Site, some: Sequence[actions.RunsAgain], seen: Sequence[Instance]) -> None:
     """Their rows follow: they are paid as machines at work."""
-    wanted = {a.machine: a.reason for a in some}
+    wanted = {a.machine: a.cause for a in some}
     for instance in seen:
         if instance.id in wanted:
             site.ledger.stops.runs_again(instance, site.now())
@@ -221,8 +222,8 @@ def end_stopped(
 ) -> None:
     """End them, the intent first."""
     machines = {m.instance.id: m for m in site.ledger.stops.machines() if m.instance.cloud == cloud}
-    for reason in {a.reason for a in some}:
-        doomed = [machines[a.machine] for a in some if a.reason == reason if a.machine in machines]
+    for cause in {a.cause for a in some}:
+        doomed = [machines[a.machine] for a in some if a.cause == cause if a.machine in machines]
         ids = [m.instance.id for m in doomed]
-        site.ledger.stops.end(cloud, ids, reason, site.now())
-        terminate(site, cloud, doomed, reason, correlation)
+        site.ledger.stops.end(cloud, ids, cause, site.now())
+        terminate(site, cloud, doomed, cause, correlation)

@@ -10,6 +10,7 @@ from slurm_elastic.base.errors import ProviderError, TransientError
 from slurm_elastic.base.faults import reach
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.context import Site
+from slurm_elastic.model.causes.machine_ends import CannotBeStopped, IdleStopped
 from slurm_elastic.model.cluster import LaunchSpec, Pool
 from slurm_elastic.model.protocols import Stops
 from slurm_elastic.model.slurm import SlurmNode
@@ -19,8 +20,7 @@ from slurm_elastic.state.ledger import Machine
 
 log = logging.getLogger(__name__)
 
-WHY = "idle: stopped, to be started again"
-"""Why a machine is stopped instead of ended."""
+_IDLE = IdleStopped()
 
 
 def recipes_of(site: Site, cloud: str, machines: Collection[Machine]) -> Recipes:
@@ -118,7 +118,7 @@ def stop(site: Site, cloud: str, machines: Sequence[Machine], correlation: str) 
         return []
     ids = [m.instance.id for m in machines]
     reach("stop.before-intent")
-    site.ledger.stops.stopping(cloud, ids, WHY, site.now())
+    site.ledger.stops.stopping(cloud, ids, _IDLE, site.now())
     reach("stop.after-intent")
     return stop_again(site, cloud, machines, correlation)
 
@@ -134,10 +134,10 @@ def stop_again(
         log.warning("stop fails, reconcile repeats it nodes=%s error=%s", compress(nodes), error)
         return []
     except ProviderError as error:
-        why = f"it cannot be stopped: {error}"
+        cause = CannotBeStopped(error=str(error))
         log.warning("not stopped nodes=%s error=%s", compress(nodes), error)
-        site.ledger.stops.failed(cloud, ids, why)
-        site.record(correlation, "stop-refused", nodes, why)
+        site.ledger.stops.failed(cloud, ids, cause)
+        site.record(correlation, "stop-refused", nodes, cause)
         return list(machines)
     except Exception:
         log.exception(
@@ -164,5 +164,5 @@ def has_stopped(site: Site, cloud: str, machines: Sequence[Machine], correlation
     nodes = [m.instance.node for m in machines]
     with site.ledger.together():
         site.ledger.stops.done(cloud, prices, site.now())
-        site.record(correlation, "stopped", nodes, WHY)
-    log.info("stopped request=%s nodes=%s reason=%s", correlation, compress(nodes), WHY)
+        site.record(correlation, "stopped", nodes, _IDLE)
+    log.info("stopped request=%s nodes=%s reason=%s", correlation, compress(nodes), _IDLE)

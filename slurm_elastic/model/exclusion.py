@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from slurm_elastic.model.causes import AnyCause, Quoted
+
 COOL_DOWN, BREAKER, DOUBT = "cool-down", "breaker", "doubt"
 NO_SPOT = "no-spot"
 CAPACITY, POLICY, OPERATOR = "capacity", "policy", "by-operator"
 """Why a node is held: no offer is left for it; the site's policies start none now; an operator
 wants nothing new there.
 """
-BY_GROWTH = "the growth policy starts it when it is needed"
-"""The cause of the holds by which a growth policy keeps its idle nodes from Slurm."""
 HOLDS = frozenset({CAPACITY, POLICY, OPERATOR})
 """The kinds that keep nodes from Slurm."""
 TIMED = frozenset({COOL_DOWN, BREAKER, CAPACITY})
 """The kinds that are set for a time, and over after it."""
+
+
+_UNKNOWN = Quoted(text="")
 
 
 class Exclusion(Struct, frozen=True, kw_only=True):
@@ -37,7 +40,7 @@ class Exclusion(Struct, frozen=True, kw_only=True):
     kind: str
     scope: str
     until: float = 0.0
-    cause: str = ""
+    cause: AnyCause = _UNKNOWN
     code: str = ""
     count: int = 0
     since: float = 0.0

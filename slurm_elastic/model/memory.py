@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from msgspec import Struct, field
 
 from slurm_elastic.base.backoff import Backoff
+from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.cluster import Instance, Lease, Offer
 
 INTENT, DONE, FAILED = "intent", "done", "failed"
@@ -50,17 +51,11 @@ class Launch(Struct, frozen=True, kw_only=True):
         return (self.offer, *self.alternatives)
 
 
-SUSPENDED = "suspended by Slurm"
-"""Why a machine ends whose node Slurm has powered down in its own time."""
-OUT_OF_SERVICE = "Slurm took it out of service: "
-"""The beginning of the reason for which such a machine ends."""
-
-
 class Machine(Struct, frozen=True, kw_only=True):
     """An instance row: the instance as last seen and what we know beyond the cloud.
 
     ``misses`` counts consecutive reads of the cloud without it; ``suspending`` is set (time) when
-    its termination was decided (intent), ``ended`` when it is known to be gone; ``why`` says why.
+    its termination was decided (intent), ``ended`` when it is known to be gone; ``cause`` says why.
     ``jobs`` are the first MACHINE_JOBS of those its launch was for (the launch has them all).
     ``worst_price`` ($/h) is the highest this machine may come to: on-demand where its offer had
     such a price (0 for an adopted machine whose launch is not known: take ``instance.price``).
@@ -82,7 +77,7 @@ class Machine(Struct, frozen=True, kw_only=True):
     misses: int = 0
     suspending: float | None = None
     ended: float | None = None
-    why: str | None = None
+    cause: AnyCause | None = None
     worst_price: float = 0.0
     registered: float | None = None
     accounts: dict[str, int] = field(default_factory=dict)
@@ -90,6 +85,11 @@ class Machine(Struct, frozen=True, kw_only=True):
     stopped: float | None = None
     born: float | None = None
     tunnel_key: str | None = None
+
+    @property
+    def why(self) -> str:
+        """The cause of its end for people, "" while it serves."""
+        return self.cause.sentence if self.cause is not None else ""
 
     @property
     def boots(self) -> bool:
@@ -140,8 +140,13 @@ class Decision(Struct, frozen=True, kw_only=True):
     correlation: str
     kind: str
     subjects: tuple[str, ...]
-    reason: str
+    cause: AnyCause
     detail: dict[str, object] | None = None
+
+    @property
+    def reason(self) -> str:
+        """The cause for people."""
+        return self.cause.sentence
 
 
 _PLAIN_NAMES = {"plans of Slurm": "Slurm's reservations and drains", "slurm (ckptman)": "slurm"}

@@ -1,4 +1,4 @@
-"""The actions that policies decide on: one Struct a kind, each with its reason for a person.
+"""The actions that policies decide on: one Struct a kind, each with its cause.
 
 A policy only names what is to be done; ``controller`` and ``ckptman`` do it. The class also says
 how its actions may be done: ``patient`` ones only after their finding has stood for a while, as a
@@ -13,18 +13,24 @@ from typing import ClassVar
 
 from msgspec import Struct
 
+from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.memory import Drained
 
 
 class Action(Struct, frozen=True, kw_only=True):
     """Something to be done, and why. ``kind`` is its word in the log and in ``explain``."""
 
-    reason: str
+    cause: AnyCause
     kind: ClassVar[str]
     patient: ClassVar[bool] = False
     capped: ClassVar[bool] = False
     by_node: ClassVar[bool] = False
     bulk: ClassVar[bool] = True
+
+    @property
+    def reason(self) -> str:
+        """The cause for people."""
+        return self.cause.sentence
 
     @property
     def subject(self) -> str:

@@ -31,6 +31,7 @@ from slurm_elastic.config.catalogue import (
 )
 from slurm_elastic.config.cloud_kinds import table
 from slurm_elastic.config.clouds import CloudSettings
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.state.audit_trail import pool_subject
 from slurm_elastic.state.ledger import Decision
 
@@ -177,7 +178,11 @@ def tell_used(config: Config, decisions: Decisions, now: float) -> None:
             before = (d for d in told if d.kind == KIND)
             if reason != next((d.reason for d in before), None):
                 one = Decision(
-                    at=now, correlation=KIND, kind=KIND, subjects=(subject,), reason=reason
+                    at=now,
+                    correlation=KIND,
+                    kind=KIND,
+                    subjects=(subject,),
+                    cause=Quoted(text=reason),
                 )
                 decisions.record(one)
 

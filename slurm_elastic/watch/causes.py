@@ -81,12 +81,13 @@ def orders(directives: Iterable[Directive]) -> dict[str, str]:
 
 def of_hold(hold: Exclusion, cloud: str, by_words: Mapping[str, str]) -> str:
     """Why a node of a pool of that ``cloud`` is held; ``by_words``: those of ``orders``."""
-    if hold.cause.startswith(f"pool {hold.pool} "):
-        return _of_pool(hold.pool, hold.cause.partition(" UTC: ")[2])
-    if hold.cause.startswith(f"{cloud}: "):
+    reason = hold.cause.sentence
+    if reason.startswith(f"pool {hold.pool} "):
+        return _of_pool(hold.pool, reason.partition(" UTC: ")[2])
+    if reason.startswith(f"{cloud}: "):
         return scope_of_cloud(cloud)
-    given = next((by_words[words] for words in by_words if hold.cause.endswith(words)), "")
-    return given or hold.cause.partition(" after ")[2]  # of offers that cool down
+    given = next((by_words[words] for words in by_words if reason.endswith(words)), "")
+    return given or reason.partition(" after ")[2]  # of offers that cool down
 
 
 def of_cool_down(one: Exclusion) -> str:
@@ -94,7 +95,7 @@ def of_cool_down(one: Exclusion) -> str:
     cloud, *rest = one.scope.split("/")
     if rest[:3] != ["*", "*", "*"]:
         return "" if one.code == DENIED else f"{one.code}: {one.cause}"
-    return _of_pool(rest[-1], one.cause) if len(rest) == _PARTS else scope_of_cloud(cloud)
+    return _of_pool(rest[-1], one.cause.sentence) if len(rest) == _PARTS else scope_of_cloud(cloud)
 
 
 def _of_pool(pool: str, words: str) -> str:

@@ -14,6 +14,7 @@ from slurm_elastic.ckptman import migration
 from slurm_elastic.cli.standby import Head
 from slurm_elastic.controller import provision, starting, stopping
 from slurm_elastic.controller.context import Site
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Usage
 from slurm_elastic.policies.actions import Suspend
 from slurm_elastic.policies.repair import cluster, inventory, request_rules
@@ -74,7 +75,7 @@ def an_old_suspend_ends_a_new_machine(_stage: Any) -> None:
 
     def suspend(snapshot: Any, _request: Any, names: Any) -> Any:
         mine = (m.instance for m in snapshot.mine if m.instance.node in names)
-        return [Suspend(machine=one.id, reason="") for one in mine]
+        return [Suspend(machine=one.id, cause=Quoted(text="")) for one in mine]
 
     request_rules._suspend = suspend
 

@@ -11,6 +11,7 @@ from cost_cases import book, config_file
 
 from slurm_elastic.base.redaction import GONE, redacted
 from slurm_elastic.cli.main import main
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.state.ledger import Decision
 
 SECRETS = {
@@ -53,7 +54,7 @@ def site(tmp_path: Path) -> Path:
     ledger = book(tmp_path / "state" / "ledger.db")
     ledger.decisions.record(Decision(
         at=1.0, correlation="r", kind="refused", subjects=("pub1",),
-        reason="the cloud said: " + SECRETS["header"], detail={"error": SECRETS["url"]},
+        cause=Quoted(text="the cloud said: " + SECRETS["header"]), detail={"error": SECRETS["url"]},
     ))  # fmt: skip
     ledger.close()
     path.write_text(path.read_text() + SECRETS["password"])

@@ -18,6 +18,7 @@ from slurm_elastic.ckptman.sources import DropDirectory
 from slurm_elastic.cli import ckpt
 from slurm_elastic.cli.main import main
 from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.model.cluster import Notice, NoticeKind
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
@@ -94,7 +95,13 @@ def service(path: Path) -> Path:
     ledger.health.beat(CKPTMAN, now, os.getpid())
     for kind in ("ckpt-saved", "ranked"):
         ledger.decisions.record(
-            Decision(at=now, correlation="c", kind=kind, subjects=("job:7",), reason=f"as {kind}")
+            Decision(
+                at=now,
+                correlation="c",
+                kind=kind,
+                subjects=("job:7",),
+                cause=Quoted(text=f"as {kind}"),
+            )
         )
     ledger.close()
     DropDirectory(state / "notices", create=True)

@@ -14,6 +14,7 @@ from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.cli import clear
 from slurm_elastic.cli.giving_orders import require_trusted
 from slurm_elastic.cli.main import main
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.exclusion import BREAKER, COOL_DOWN, Exclusion
 from slurm_elastic.model.memory import Purchase, UnhelpedJob
 from slurm_elastic.policies.launch.exclusions import strikes_of
@@ -30,7 +31,12 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
     for key in (QUOTA, NEAR):
         made.exclusions.add(
             Exclusion(
-                kind=COOL_DOWN, scope=key, until=NOW + 900, code="Quota", cause="8 of 8", count=3
+                kind=COOL_DOWN,
+                scope=key,
+                until=NOW + 900,
+                code="Quota",
+                cause=Quoted(text="8 of 8"),
+                count=3,
             )
         )
     yield made

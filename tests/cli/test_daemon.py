@@ -25,6 +25,7 @@ from slurm_elastic.base.errors import ConfigError, PassingError, SlurmElasticErr
 from slurm_elastic.cli.service import run_service
 from slurm_elastic.config import Config
 from slurm_elastic.controller.context import new_generation
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Instance, InstanceState, Market
 from slurm_elastic.model.exclusion import BREAKER, Exclusion
 from slurm_elastic.state.heartbeat import read_mark
@@ -376,7 +377,7 @@ def test_people_are_told_by_the_running_service(state: Path, tmp_path: Path) -> 
     path.write_text(yaml.safe_dump({**text, "notify": {"command": [str(hook)]}}))
     ledger = Ledger(state / "ledger.db")
     pause = Exclusion(
-        kind=BREAKER, scope="rack", until=time.time() + 3600, cause="never up", count=9
+        kind=BREAKER, scope="rack", until=time.time() + 3600, cause=Quoted(text="never up"), count=9
     )
     ledger.exclusions.add(pause)
     ledger.close()

@@ -22,8 +22,10 @@ from slurm_elastic.cli.explain import Explanation
 from slurm_elastic.cli.main import main
 from slurm_elastic.cli.shortened import offers
 from slurm_elastic.cli.subjects import subjects
+from slurm_elastic.model.causes import Quoted
+from slurm_elastic.model.causes.holds import GrowthStartsIt
 from slurm_elastic.model.directive import Directive, Pause
-from slurm_elastic.model.exclusion import BY_GROWTH, CAPACITY, Exclusion
+from slurm_elastic.model.exclusion import CAPACITY, Exclusion
 from slurm_elastic.model.memory import Run
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.launch.grouping import braces
@@ -100,7 +102,9 @@ def test_a_job_has_the_machines_on_which_it_was_in_its_order(
     for number, at, ended in ((1, 0, 50), (2, 4000, 5100), (3, 5110, 6000), (4, 6100, None)):
         buy(ledger, f"h{number}", general, offer(), T0 + at, pub7=f"i-7{number}")
         if ended:
-            ledger.machines.ended("aws", [f"i-7{number}"], "suspended by Slurm", T0 + ended)
+            ledger.machines.ended(
+                "aws", [f"i-7{number}"], Quoted(text="suspended by Slurm"), T0 + ended
+            )
     buy(ledger, "h8", general, offer(), T0 + 5000, pub8="i-81")
     story = [("pub7", 4100, 5120), ("pub8", 5150, 5300), ("op1", 5310, 5400)]
     ledger.usage.write([
@@ -109,7 +113,11 @@ def test_a_job_has_the_machines_on_which_it_was_in_its_order(
     ])  # fmt: skip
     ledger.decisions.record(
         Decision(
-            at=T0 + 4000, correlation="r", kind="ranked", subjects=("pub7", "job:60"), reason=""
+            at=T0 + 4000,
+            correlation="r",
+            kind="ranked",
+            subjects=("pub7", "job:60"),
+            cause=Quoted(text=""),
         )
     )
     assert machine_ids(tmp_path, "60") == ["i-72", "i-81", "local-op1-1"]
@@ -117,7 +125,7 @@ def test_a_job_has_the_machines_on_which_it_was_in_its_order(
 
 def test_a_run_that_only_slurm_and_the_moves_know_counts(ledger: Ledger, tmp_path: Path) -> None:
     buy(ledger, "h7", general_pool(), offer(), T0 + 4000, pub7="i-71")
-    ledger.machines.ended("aws", ["i-71"], "suspended by Slurm", T0 + 4200)
+    ledger.machines.ended("aws", ["i-71"], Quoted(text="suspended by Slurm"), T0 + 4200)
     buy(ledger, "h8", general_pool(), offer(), T0 + 4300, pub7="i-72")
     move = migration_of(61, uid=1)
     run = replace(move.run, nodes=("pub7",), started=T0 + 4100)
@@ -127,7 +135,11 @@ def test_a_run_that_only_slurm_and_the_moves_know_counts(ledger: Ledger, tmp_pat
     job = SlurmJob(id=61, states=over, nodes=("op1",), start=T0 + 4340, end=T0 + 4400)
     ledger.decisions.record(
         Decision(
-            at=T0 + 4000, correlation="r", kind="ranked", subjects=("pub7", "job:61"), reason=""
+            at=T0 + 4000,
+            correlation="r",
+            kind="ranked",
+            subjects=("pub7", "job:61"),
+            cause=Quoted(text=""),
         )
     )
     assert machine_ids(tmp_path, "61", FakeSlurm(jobs=[job])) == ["i-71", "local-op1-1"]
@@ -199,7 +211,13 @@ def test_nodes_and_partitions_of_the_site_itself_are_left_alone(
 def test_a_boot_that_failed_has_the_next_step(ledger: Ledger, tmp_path: Path) -> None:
     def decided(kind: str, at: float) -> None:
         ledger.decisions.record(
-            Decision(at=at, correlation="r", kind=kind, subjects=("pub8", "job:50"), reason="why")
+            Decision(
+                at=at,
+                correlation="r",
+                kind=kind,
+                subjects=("pub8", "job:50"),
+                cause=Quoted(text="why"),
+            )
         )
 
     decided("launched", T0)
@@ -224,7 +242,13 @@ def test_a_sold_out_job_is_told_when_its_cloud_is_asked_again_and_nothing_twice(
             node, "IDLE", "CLOUD", "POWERED_DOWN", "DRAIN", reason=f"{HOLD_MARK}{sold_out}"
         )
         ledger.exclusions.add(
-            Exclusion(kind=CAPACITY, scope=node, pool="general", cause=sold_out, until=now + 90)
+            Exclusion(
+                kind=CAPACITY,
+                scope=node,
+                pool="general",
+                cause=Quoted(text=sold_out),
+                until=now + 90,
+            )
         )
     partition = next(cloud.partition_name for cloud in site.clouds if cloud.name == "aws")
     slurm.set_job(50, "PENDING", reason="Resources", partitions=(partition,), account="physics")
@@ -235,7 +259,7 @@ def test_a_sold_out_job_is_told_when_its_cloud_is_asked_again_and_nothing_twice(
         detail = {"refused": [[f"aws: {error}", 8, ["aws/c6i.large/a/spot"]]]}
         ledger.decisions.record(
             Decision(
-                at=now + order, correlation="r", kind=kind, subjects=("job:50",), reason=reason,
+                at=now + order, correlation="r", kind=kind, subjects=("job:50",), cause=Quoted(text=reason),
                 detail=detail if kind == "launch-refused" else None,
             )
         )  # fmt: skip
@@ -265,7 +289,9 @@ def test_a_configured_node_without_decisions_is_said_to_be_undecided(
 
 
 def decision(at: float, *subjects: str, kind: str = "k") -> Decision:
-    return Decision(at=at, correlation="r", kind=kind, subjects=subjects, reason=f"at {at}")
+    return Decision(
+        at=at, correlation="r", kind=kind, subjects=subjects, cause=Quoted(text=f"at {at}")
+    )
 
 
 def reader(*decisions: Decision):
@@ -294,7 +320,7 @@ def shortly(ledger: Ledger, place: Path, saves: Mapping[int, str]) -> str:
     for job, reason in saves.items():
         ledger.decisions.record(
             Decision(
-                at=T0 + 3000 + job, kind="ckpt-saved", reason=reason, correlation="c",
+                at=T0 + 3000 + job, kind="ckpt-saved", cause=Quoted(text=reason), correlation="c",
                 subjects=("pub1", f"job:{job}"),
             )
         )  # fmt: skip
@@ -361,7 +387,12 @@ def test_long_lists_of_offers_are_cut_and_say_so(ledger: Ledger, tmp_path: Path)
     rejected = [[f"aws/t{i}/z/spot", "too dear"] for i in range(30)]
     detail: dict[str, object] = {"rejected": rejected, "note": "x", "limits": {"nodes": 3}}
     kept = Decision(
-        at=T0 + 9, correlation="r", kind="ranked", subjects=("op1",), reason="why", detail=detail
+        at=T0 + 9,
+        correlation="r",
+        kind="ranked",
+        subjects=("op1",),
+        cause=Quoted(text="why"),
+        detail=detail,
     )
     ledger.decisions.record(kept)
     text = text_of(explained(tmp_path, "op1"), 100)
@@ -382,7 +413,7 @@ def test_why_a_pool_starts_no_machine_is_told_first(ledger: Ledger, tmp_path: Pa
 def test_a_reason_that_stands_just_above_is_not_repeated() -> None:
     why = "aws: ExpiredToken: The security token included in the request is expired"
     said = [
-        Decision(at=T0, correlation="r", kind=kind, subjects=("job:7",), reason=reason)
+        Decision(at=T0, correlation="r", kind=kind, subjects=("job:7",), cause=Quoted(text=reason))
         for kind, reason in (
             ("no-offers", why), ("refused", why), ("requeued", f"its nodes cannot be had: {why}"),
             ("launched", "c6i"),
@@ -462,7 +493,7 @@ def test_a_pools_chain_is_what_its_policies_did(ledger: Ledger, tmp_path: Path) 
     ledger.decisions.record(
         Decision(
             at=T0 + 5, correlation="policy", kind="policy",
-            subjects=("pool:general", "pub1", "pub2"), reason="2 more in pool general: work",
+            subjects=("pool:general", "pub1", "pub2"), cause=Quoted(text="2 more in pool general: work"),
             detail=plan,
         )
     )  # fmt: skip
@@ -540,7 +571,7 @@ def test_a_name_that_is_none_is_told_all_forms_of_a_jobs_name(
 def test_a_node_that_a_growth_policy_holds_calls_for_nobody(ledger: Ledger, tmp_path: Path) -> None:
     """Its growth policy starts it when a job waits, though it is a drained one for Slurm."""
     slurm = busy_slurm()
-    reason = f"{HOLD_MARK}{BY_GROWTH}"
+    reason = f"{HOLD_MARK}{GrowthStartsIt()}"
     slurm.set_node("pub7", "IDLE", "CLOUD", "POWERED_DOWN", "DRAIN", reason=reason)
     found = explained(tmp_path, "pub7", slurm)
     assert found.attention == ()

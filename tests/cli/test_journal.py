@@ -13,6 +13,7 @@ from ledger_cases import T0, instance, spec
 from status_cases import config_file
 
 from slurm_elastic.cli.main import main
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.state import heads
 from slurm_elastic.state.ckptstate import CheckpointState
 from slurm_elastic.state.ledger import Ledger
@@ -54,7 +55,7 @@ def test_another_head_goes_on_with_an_export(
     assert "are what the services will know" in capsys.readouterr().out
     assert known(other) == known(state) == (["i-1"], {"a": 2.0})
     with closing(Ledger(other / "ledger.db")) as ledger:
-        ledger.machines.ended("aws", ["i-1"], "idle", T0 + 9)
+        ledger.machines.ended("aws", ["i-1"], Quoted(text="idle"), T0 + 9)
     assert known(other)[0] == []
 
 
@@ -64,7 +65,7 @@ def test_newer_facts_are_lost_only_where_that_is_said(
     kept = str(tmp_path / "kept.jsonl")
     assert run(state, "export", kept) == 0
     with closing(Ledger(state / "ledger.db")) as ledger:
-        ledger.machines.ended("aws", ["i-1"], "idle", T0 + 9)
+        ledger.machines.ended("aws", ["i-1"], Quoted(text="idle"), T0 + 9)
     assert run(state, "import", kept) == 1
     assert "what only this head knows would be lost" in capsys.readouterr().err
     assert known(state)[0] == []

@@ -20,6 +20,7 @@ from slurm_elastic.cli import offers
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.main import main
 from slurm_elastic.config import Config, configfile
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.exclusion import BREAKER, COOL_DOWN, Exclusion
 from slurm_elastic.providers.fake.provider import FakeProvider
 from slurm_elastic.slurm.client.fake import FakeSlurm
@@ -111,7 +112,7 @@ def test_what_cools_down_or_is_paused_is_rejected_with_why(
         scope=SPOT,
         until=T0 + 60,
         code="InsufficientCapacity",
-        cause="none left",
+        cause=Quoted(text="none left"),
         count=1,
     )
     ledger.exclusions.add(cool)
@@ -120,7 +121,9 @@ def test_what_cools_down_or_is_paused_is_rejected_with_why(
         (SPOT, "cools down until 08:01:00 UTC after InsufficientCapacity: none left")
     ]
     ledger.exclusions.add(
-        Exclusion(kind=BREAKER, scope="wide", count=10, until=T0 + 9, cause="10 in a row")
+        Exclusion(
+            kind=BREAKER, scope="wide", count=10, until=T0 + 9, cause=Quoted(text="10 in a row")
+        )
     )
     (pool,) = offers.gather(config, slurm, T0, pool="wide").pools
     assert pool.ranked == ()

@@ -16,6 +16,7 @@ import pytest
 from needs import unless
 
 from slurm_elastic.base.account import account, acting_as
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.exclusion import BREAKER, Exclusion
 from slurm_elastic.state import heads
 from slurm_elastic.state.heads import Epochs
@@ -57,7 +58,13 @@ pools: [{{name: p, cloud: here, nodes: "n[1-2]", cpus: 1, memory: 1000, slurmd_p
             Epochs(self.shared).take(here)
             ledger = Ledger(root / "state" / "ledger.db")
             ledger.exclusions.add(
-                Exclusion(kind=BREAKER, scope="p", until=time.time() + 3600, cause="r", count=3)
+                Exclusion(
+                    kind=BREAKER,
+                    scope="p",
+                    until=time.time() + 3600,
+                    cause=Quoted(text="r"),
+                    count=3,
+                )
             )
             ledger.close()
         # state_dir is on this head's own disk, where root may all.

@@ -19,6 +19,7 @@ from slurm_elastic.cli.explain import Explanation
 from slurm_elastic.config import Config, PoolSettings, SlurmSettings
 from slurm_elastic.config.access import Who
 from slurm_elastic.config.policies import Budget, SitePolicies
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Limits
 from slurm_elastic.model.directive import Directive, Pause
 from slurm_elastic.model.exclusion import BREAKER, Exclusion
@@ -123,7 +124,7 @@ def test_a_filter_that_is_called_is_no_trouble(site: Config) -> None:
 def test_bounds_of_the_ledger_are_told(site: Config, tmp_path: Path) -> None:
     with_breaker = Ledger(tmp_path / "ledger.db")
     with_breaker.exclusions.add(
-        Exclusion(kind=BREAKER, scope="general", count=3, until=4e9, cause="no answer")
+        Exclusion(kind=BREAKER, scope="general", count=3, until=4e9, cause=Quoted(text="no answer"))
     )
     with_breaker.close()
     assert told(site).startswith("bound: ")

@@ -9,6 +9,7 @@ import pytest
 from slurm_elastic.base.errors import SlurmError, TransientError
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.launch import end_far
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.exclusion import COOL_DOWN, Exclusion
 from slurm_elastic.policies.launch.boots import given_up_after
 from slurm_elastic.policies.nodes.node_state import Phase, phase
@@ -371,7 +372,14 @@ def test_the_longest_cool_down_outlives_a_small_step_of_the_clock(
     longest = world.config.timings.cooldown_max
     until = world.site.now() + longest
     world.ledger.exclusions.add(
-        Exclusion(kind=COOL_DOWN, scope="pub/*/*/*", until=until, code="x", cause="y", count=9)
+        Exclusion(
+            kind=COOL_DOWN,
+            scope="pub/*/*/*",
+            until=until,
+            code="x",
+            cause=Quoted(text="y"),
+            count=9,
+        )
     )
     set_back(world, step + 0.01)
     end_far(world.site, world.ledger.exclusions.all())

@@ -15,6 +15,10 @@ from slurm_elastic.controller.apply import apply
 from slurm_elastic.controller.context import Site, new_generation
 from slurm_elastic.controller.giving_back import power_down_and_requeue
 from slurm_elastic.controller.snapshot import all_nodes, see, terms_of
+from slurm_elastic.model.causes import Quoted
+from slurm_elastic.model.causes.machine_ends import EndedWhileUnwritable
+from slurm_elastic.model.causes.pool_failures import NodeFailed
+from slurm_elastic.model.causes.repairs import RequestLost
 from slurm_elastic.model.cluster import Instance, LaunchSpec
 from slurm_elastic.model.exclusion import CAPACITY, OPERATOR, Exclusion
 from slurm_elastic.model.memory import generation_order
@@ -82,7 +86,7 @@ def row(world: World, machine: str) -> Machine:
 
 def test_a_launch_that_made_nothing_is_written_down_with_the_reason(world: World) -> None:
     spec = intend(world, "pub1")
-    do(world, actions.Abandon(generation=spec.generation, reason=WHY))
+    do(world, actions.Abandon(generation=spec.generation, cause=Quoted(text=WHY)))
     assert world.ledger.launches.open() == ()
     launch = world.ledger.launches.get(spec.generation)
     assert launch is not None
@@ -90,7 +94,7 @@ def test_a_launch_that_made_nothing_is_written_down_with_the_reason(world: World
 
 
 def test_a_launch_that_is_not_known_is_not_called_again(world: World) -> None:
-    do_asked(world, actions.Retry(generation="g-unknown", reason=WHY))
+    do_asked(world, actions.Retry(generation="g-unknown", cause=Quoted(text=WHY)))
     assert calls(world, "launch") == 0
 
 
@@ -99,7 +103,7 @@ def test_while_nothing_can_be_written_down_no_launch_is_called_again(
 ) -> None:
     spec = intend(world, "pub1")
     monkeypatch.setattr(Ledger, "condition", FULL)
-    do_asked(world, actions.Retry(generation=spec.generation, reason=WHY))
+    do_asked(world, actions.Retry(generation=spec.generation, cause=Quoted(text=WHY)))
     assert calls(world, "launch") == 0
     assert len(world.ledger.launches.open()) == 1
 
@@ -110,7 +114,7 @@ def test_of_a_pool_that_the_configuration_has_lost_only_what_is_there_is_taken_i
     spec = intend(world, "pub1", "pub2")
     (one, other) = world.clouds["pub"].launch(spec)
     site = dataclasses.replace(world.site, pools={})
-    retry = actions.Retry(generation=spec.generation, reason=WHY)
+    retry = actions.Retry(generation=spec.generation, cause=Quoted(text=WHY))
     do_asked(world, retry, seen=[replace(other, generation="another"), one], site=site)
     assert [m.instance.id for m in world.ledger.machines.live()] == [one.id]
     assert world.ledger.launches.open() == ()
@@ -132,7 +136,7 @@ def test_a_launch_is_not_repeated_for_a_node_that_was_suspended_since(
     (request,) = world.spool.pending()
     at = generation_order(spec.generation) + later
     world.site.suspends[number] = replace(request, received=at)
-    do_asked(world, actions.Retry(generation=spec.generation, reason=WHY))
+    do_asked(world, actions.Retry(generation=spec.generation, cause=Quoted(text=WHY)))
     assert (calls(world, "launch") > 0) is repeated
 
 
@@ -142,7 +146,7 @@ def test_what_a_repeated_launch_is_refused_is_bought_elsewhere_and_told(world: W
     for node in ("pub1", "pub2"):
         world.slurm.set_node(node, "IDLE", "CLOUD", "POWERING_UP")
     world.clouds["pub"].fail_next(CapacityError, 1, "launch")
-    do_asked(world, actions.Retry(generation=spec.generation, reason=WHY))
+    do_asked(world, actions.Retry(generation=spec.generation, cause=Quoted(text=WHY)))
     assert sorted(i.node for i in world.alive()) == ["pub1", "pub2"], "pub3 is not waited for"
     for subject in ("pub1", "pub3", "job:7"):
         (reason,) = told(world, subject, "retry-refused")
@@ -152,7 +156,7 @@ def test_what_a_repeated_launch_is_refused_is_bought_elsewhere_and_told(world: W
 def test_what_a_repeated_launch_made_is_told_and_not_bought_twice(world: World) -> None:
     spec = intend(world, "pub1")
     world.slurm.set_node("pub1", "IDLE", "CLOUD", "POWERING_UP")
-    do_asked(world, actions.Retry(generation=spec.generation, reason=WHY))
+    do_asked(world, actions.Retry(generation=spec.generation, cause=Quoted(text=WHY)))
     assert told(world, "pub1", "retry-started") == [WHY]
     assert calls(world, "launch") == 1
     assert len(world.alive()) == 1
@@ -165,7 +169,7 @@ def test_a_repeated_launch_that_stays_in_doubt_buys_nothing_else_and_stops_no_ot
     for node in ("pub1", "pub2"):
         world.slurm.set_node(node, "IDLE", "CLOUD", "POWERING_UP")
     world.clouds["pub"].fail_next(AuthError, 1, "launch")
-    some = [actions.Retry(generation=s.generation, reason=WHY) for s in (first, second)]
+    some = [actions.Retry(generation=s.generation, cause=Quoted(text=WHY)) for s in (first, second)]
     do_asked(world, *some)
     assert [i.node for i in world.alive()] == ["pub2"]
     assert [r.generation for r in world.ledger.launches.open()] == [first.generation]
@@ -178,29 +182,29 @@ def test_where_nothing_can_be_written_down_a_machine_to_be_stopped_ends(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, other = up(world, "pub1", "pub2")
-    world.ledger.stops.stopping("pub", [one.id, other.id], "idle", world.now)
+    world.ledger.stops.stopping("pub", [one.id, other.id], Quoted(text="idle"), world.now)
     monkeypatch.setattr(Ledger, "condition", FULL)
     world.clouds["pub"].fail_next(AuthError, 1, "terminate")
-    do_asked(world, actions.StopAgain(machine=one.id, reason=WHY))
+    do_asked(world, actions.StopAgain(machine=one.id, cause=Quoted(text=WHY)))
     assert row(world, one.id).stopping is None, "the next rounds end it, and stop it no more"
     assert row(world, other.id).stopping is not None
-    do_asked(world, actions.StopAgain(machine=one.id, reason=WHY))
+    do_asked(world, actions.StopAgain(machine=one.id, cause=Quoted(text=WHY)))
     assert [i.id for i in world.alive()] == [other.id]
     assert calls(world, "stop") == 0
 
 
 def test_a_machine_that_its_cloud_cannot_stop_ends_in_the_same_round(world: World) -> None:
     (one,) = up(world, "pub1")
-    world.ledger.stops.stopping("pub", [one.id], "idle", world.now)
+    world.ledger.stops.stopping("pub", [one.id], Quoted(text="idle"), world.now)
     world.clouds["pub"].fail_next(ProviderError, 1, "stop")
-    do(world, actions.StopAgain(machine=one.id, reason=WHY))
+    do(world, actions.StopAgain(machine=one.id, cause=Quoted(text=WHY)))
     assert world.alive() == []
     assert told(world, "pub1", "terminated") == [WHY]
 
 
 def test_machines_end_each_for_its_own_reason_and_no_other_one(world: World) -> None:
     one, other = up(world, "pub1", "pub2")
-    do(world, actions.Terminate(machine=one.id, reason=WHY))
+    do(world, actions.Terminate(machine=one.id, cause=Quoted(text=WHY)))
     assert [i.id for i in world.alive()] == [other.id]
     assert told(world, "pub1", "terminated") == [WHY]
 
@@ -210,7 +214,11 @@ def test_machines_are_written_down_as_gone_each_with_its_reason(
     world: World, kind: type[actions.OnMachine]
 ) -> None:
     one, other = up(world, "pub1", "pub2")
-    do(world, kind(machine=one.id, reason=WHY), kind(machine=other.id, reason="another"))
+    do(
+        world,
+        kind(machine=one.id, cause=Quoted(text=WHY)),
+        kind(machine=other.id, cause=Quoted(text="another")),
+    )
     assert world.ledger.machines.live() == ()
     assert told(world, "pub1", "ended") == [WHY]
     assert told(world, "pub2", "ended") == ["another"]
@@ -227,7 +235,7 @@ def test_a_node_whose_machine_is_gone_keeps_its_address_unless_the_cloud_has_tol
     up(world, "pub1")
     before = world.slurm.node("pub1").address
     kind = actions.FailLost if told_by_cloud else actions.FailNode
-    some = [kind(node=name, reason=WHY) for name in ("no-such-node", "pub1")]
+    some = [kind(node=name, cause=Quoted(text=WHY)) for name in ("no-such-node", "pub1")]
     do_asked(world, *some)
     assert is_down(world.slurm.node("pub1"))
     assert world.slurm.node("pub1").address == (NOWHERE if told_by_cloud else before)
@@ -240,7 +248,9 @@ def test_a_node_without_a_machine_that_slurm_took_out_of_service_is_told_and_pow
 ) -> None:
     why = "Low RealMemory (reported:2987 < 90.00% of configured:4096)"
     world.slurm.set_node("pub1", "IDLE", "DRAIN", "CLOUD", reason=why, reason_user="slurm")
-    recycling.recycle(world.site, "pub", [actions.Recycle(node="pub1", reason=WHY)], "r1")
+    recycling.recycle(
+        world.site, "pub", [actions.Recycle(node="pub1", cause=Quoted(text=WHY))], "r1"
+    )
     (reason,) = told(world, "pub1", recycling.NODE_FAILED)
     assert why in reason
     assert phase(world.slurm.node("pub1")) is Phase.POWERING_DOWN
@@ -250,17 +260,19 @@ def test_a_node_is_given_back_with_the_reason_of_its_hold(world: World) -> None:
     for number, node in enumerate(PUB[:2], 1):
         world.slurm.set_node(node, "ALLOCATED", "POWERING_UP", "CLOUD")
         world.slurm.set_job(number, "CONFIGURING", nodes=(node,))
-    hold = Exclusion(kind=CAPACITY, scope="pub1", pool="burst", cause="none left", until=world.now)
+    hold = Exclusion(
+        kind=CAPACITY, scope="pub1", pool="burst", cause=Quoted(text="none left"), until=world.now
+    )
     world.ledger.exclusions.add(hold)
     for node in PUB[:2]:
-        do_asked(world, actions.GiveBack(node=node, reason=WHY))
+        do_asked(world, actions.GiveBack(node=node, cause=Quoted(text=WHY)))
     assert told(world, "job:1", "requeued") == ["its nodes cannot be had: none left"]
     assert told(world, "job:2", "requeued") == [f"its nodes cannot be had: {WHY}"]
 
 
 def test_a_change_of_a_node_is_told_with_its_reason(world: World) -> None:
     up(world, "pub1")
-    do_asked(world, actions.PowerDownWhenIdle(node="pub1", reason=WHY))
+    do_asked(world, actions.PowerDownWhenIdle(node="pub1", cause=Quoted(text=WHY)))
     assert told(world, "pub1", "power-down-asap") == [WHY]
 
 
@@ -269,29 +281,31 @@ def test_only_an_allocated_node_that_no_job_has_is_disclaimed(world: World) -> N
         world.slurm.set_node(node, "ALLOCATED", "POWERED_DOWN", "CLOUD")
     world.slurm.set_job(1, "CONFIGURING", nodes=PUB[:1])
     world.slurm.set_job(2, "COMPLETED", nodes=PUB[1:2])
-    do_asked(world, *(actions.Disclaim(node=node, reason=WHY) for node in PUB[:3]))
+    do_asked(world, *(actions.Disclaim(node=node, cause=Quoted(text=WHY)) for node in PUB[:3]))
     assert [is_down(world.slurm.node(node)) for node in PUB[:3]] == [False, True, True]
     assert told(world, PUB[1], "disclaim") == [WHY]
 
 
 def test_addresses_are_told_to_slurm(world: World) -> None:
-    do(world, actions.SetAddress(node="pub1", address="10.9.8.7", reason=WHY))
+    do(world, actions.SetAddress(node="pub1", address="10.9.8.7", cause=Quoted(text=WHY)))
     assert world.slurm.node("pub1").address == "10.9.8.7"
 
 
 def test_nodes_are_let_go_and_held_each_with_its_own_reason(world: World) -> None:
     for kind, name in ((CAPACITY, "pub1"), (CAPACITY, "pub2"), (OPERATOR, "pub3")):
         world.ledger.exclusions.add(
-            Exclusion(kind=kind, scope=name, pool="burst", cause="x", until=world.now + 1e6)
+            Exclusion(
+                kind=kind, scope=name, pool="burst", cause=Quoted(text="x"), until=world.now + 1e6
+            )
         )
     do(
         world,
-        actions.Release(node="pub1", hold=CAPACITY, reason="there is room"),
-        actions.Release(node="pub3", hold=OPERATOR, reason="its time is over"),
-        actions.Hold(node="pub2", pool="burst", reason="still full"),
-        actions.Hold(node="op1", pool="rack", reason="the rack is dark"),
+        actions.Release(node="pub1", hold=CAPACITY, cause=Quoted(text="there is room")),
+        actions.Release(node="pub3", hold=OPERATOR, cause=Quoted(text="its time is over")),
+        actions.Hold(node="pub2", pool="burst", cause=Quoted(text="still full")),
+        actions.Hold(node="op1", pool="rack", cause=Quoted(text="the rack is dark")),
     )
-    assert {h.scope: h.cause for h in world.ledger.exclusions.holds()} == {
+    assert {h.scope: str(h.cause) for h in world.ledger.exclusions.holds()} == {
         "pub2": "still full",
         "op1": "the rack is dark",
     }
@@ -313,9 +327,7 @@ def test_machines_are_bought_for_nodes_of_the_cloud_that_slurm_waits_for(world: 
     do(
         world,
         *(
-            actions.Launch(
-                node=n, reason="Slurm waits for it and nothing serves it: the request was lost"
-            )
+            actions.Launch(node=n, cause=RequestLost())
             for n in ("pub1", "pub2", "op1", "of-no-pool")
         ),
     )
@@ -332,11 +344,10 @@ def test_while_slurm_does_not_tell_its_jobs_each_node_is_served_for_itself(
     powering_up(world, "pub1", "pub2", "pub3")
     for job, nodes in ((1, ("pub1", "pub2")), (2, ("pub3",))):
         world.slurm.set_job(job, "CONFIGURING", nodes=nodes)
-    why = "Slurm waits for it and nothing serves it: the request was lost"
     with monkeypatch.context() as patched:
         patched.setattr(world.slurm, "jobs", broken)
-        do(world, actions.Launch(node="pub1", reason=why))
-    do(world, actions.Launch(node="pub2", reason=why))
+        do(world, actions.Launch(node="pub1", cause=RequestLost()))
+    do(world, actions.Launch(node="pub2", cause=RequestLost()))
     jobs = {m.instance.node: m.jobs for m in world.ledger.machines.live()}
     assert jobs == {"pub1": (), "pub2": (1,)}
 
@@ -350,7 +361,7 @@ def stranger(world: World, **changes: Any) -> Instance:
 
 
 def taken_in(world: World, one: Instance, doubt: str = "") -> Machine:
-    adopt = [actions.Adopt(machine=one.id, reason=WHY)]
+    adopt = [actions.Adopt(machine=one.id, cause=Quoted(text=WHY))]
     adoption.adopt(world.site, adopt, [one], {one.id: doubt} if doubt else {})
     return row(world, one.id)
 
@@ -382,7 +393,7 @@ def test_a_machine_that_was_gone_before_it_could_be_taken_in_is_written_down_bes
     (found,) = [m for m in world.ledger.machines.live(ended_since=0) if m.instance.id == one.id]
     assert found.ended == world.now
     assert found.worst_price == pytest.approx(0.10)
-    assert told(world, "pub2", "ended") == [adoption.UNADOPTED]
+    assert told(world, "pub2", "ended") == [EndedWhileUnwritable().sentence]
     assert list(world.site.unadopted) == [("onp", "onp-x")], "its list says nothing of the other"
 
 
@@ -421,7 +432,7 @@ def test_a_node_without_its_machine_goes_down_where_that_helps_its_jobs(
 ) -> None:
     """Not one that is off, nor an idle one of an admin's, whose words stay."""
     world.slurm.set_node("pub1", "CLOUD", *states.split(), reason=reason)
-    do_asked(world, actions.FailNode(node="pub1", reason=WHY))
+    do_asked(world, actions.FailNode(node="pub1", cause=Quoted(text=WHY)))
     node = world.slurm.node("pub1")
     assert is_down(node) is (kept != "-")
     if is_down(node):
@@ -436,28 +447,28 @@ def test_only_the_machine_of_the_node_that_ails_gets_another(world: World) -> No
     up(world, "pub1", "pub2", "op1")
     world.slurm.requeue_jobs_of("pub1")
     world.slurm.set_node("pub1", "IDLE", "DOWN", "CLOUD", reason=REBOOTED, reason_user="slurm")
-    recycling.recycle(world.site, "pub", [actions.Recycle(node="pub1", reason=WHY)], "r1")
+    recycling.recycle(
+        world.site, "pub", [actions.Recycle(node="pub1", cause=Quoted(text=WHY))], "r1"
+    )
     assert sorted(i.node for i in world.alive()) == ["op1", "pub2"]
     assert len(told(world, "pub1", recycling.NODE_FAILED)) == 1
 
 
 @pytest.mark.parametrize(
-    ("kind", "reason", "known"),
-    [
-        (recycling.NODE_FAILED, "{id}: it rebooted", True),
-        (recycling.NODE_FAILED, "i-before: it rebooted", False),
-        ("terminated", "{id}: it rebooted", False),
-    ],
+    ("machine", "known"), [("pub-00000001", True), ("i-before", False), ("", False)]
 )
 def test_a_failure_is_told_of_each_machine_of_a_node(
-    world: World, kind: str, reason: str, *, known: bool
+    world: World, machine: str, *, known: bool
 ) -> None:
     (one,) = up(world, "pub1")
-    world.site.record("r1", kind, ["pub1"], reason.format(id=one.id))
+    cause = NodeFailed(machine=machine, ill="it rebooted") if machine else Quoted(text=one.id)
+    world.site.record("r1", recycling.NODE_FAILED, ["pub1"], cause)
     before = told(world, "pub1", recycling.NODE_FAILED)
     world.slurm.requeue_jobs_of("pub1")
     world.slurm.set_node("pub1", "IDLE", "DOWN", "CLOUD", reason=REBOOTED, reason_user="slurm")
-    recycling.recycle(world.site, "pub", [actions.Recycle(node="pub1", reason=WHY)], "r1")
+    recycling.recycle(
+        world.site, "pub", [actions.Recycle(node="pub1", cause=Quoted(text=WHY))], "r1"
+    )
     after = told(world, "pub1", recycling.NODE_FAILED)
     assert [why.partition(":")[0] for why in after[len(before) :]] == [one.id] * (not known)
 
@@ -476,7 +487,7 @@ def test_each_node_is_told_its_own_reason(world: World) -> None:
 @pytest.mark.parametrize("kind", [actions.Suspend, actions.StopAgain])
 def test_each_machine_ends_for_its_own_reason(world: World, kind: type[actions.OnMachine]) -> None:
     machines = up(world, "pub1", "pub2")
-    do(world, *(kind(machine=m.id, reason=f"the reason of {m.node}") for m in machines))
+    do(world, *(kind(machine=m.id, cause=Quoted(text=f"the reason of {m.node}")) for m in machines))
     told = {m.node: world.ledger.decisions.about(m.node)[-1].reason for m in machines}
     assert told == {node: f"the reason of {node}" for node in ("pub1", "pub2")}
 
@@ -502,7 +513,7 @@ def check_three_kinds(world: World) -> None:
     assert standing
     apply(
         world.site, "pub",
-        [*standing, actions.PowerDown(node="pub2", reason=WHY), actions.Clear(node="pub3", reason=WHY)],
+        [*standing, actions.PowerDown(node="pub2", cause=Quoted(text=WHY)), actions.Clear(node="pub3", cause=Quoted(text=WHY))],
         snapshot,
     )  # fmt: skip
 
@@ -545,7 +556,7 @@ def test_only_a_node_that_is_still_off_gets_an_address_that_is_none(world: World
     (machine,) = up(world, "pub2")
     for name in ("pub1", "pub2"):
         world.slurm.set_addresses({name: name})
-    do(world, *(actions.HideName(node=name, reason=WHY) for name in ("pub1", "pub2")))
+    do(world, *(actions.HideName(node=name, cause=Quoted(text=WHY)) for name in ("pub1", "pub2")))
     assert world.slurm.node("pub1").address == NOWHERE
     assert world.slurm.node("pub2").address == "pub2", f"{machine.id} would not be reached"
 

@@ -251,7 +251,7 @@ def test_a_holds_reason_follows_what_is_in_the_way(make: Callable[..., World]) -
     submit(world, 1)
     world.advance(900)
     assert running(world) == [1]
-    assert {row.cause for row in world.ledger.exclusions.holds()} == {
+    assert {str(row.cause) for row in world.ledger.exclusions.holds()} == {
         "the budget of $0.02 a day is spent"
     }
 

@@ -11,6 +11,7 @@ import pytest
 
 from slurm_elastic.config import PoolSettings, Timings
 from slurm_elastic.controller.boots import KEY_REFUSED
+from slurm_elastic.model.causes.pool_failures import KeyNotBrought
 from slurm_elastic.model.cluster import Limits, Location, Market
 from slurm_elastic.policies.nodes.node_state import Phase, is_drained, phase
 from slurm_elastic.providers.fake.settings import FakeCloud
@@ -96,9 +97,19 @@ def test_a_machine_that_got_no_munge_key_is_said_to_have_got_none(world: World) 
     world.advance(10)
     one = next(m.instance for m in world.ledger.machines.live())
     why = "wrong host key, nothing was sent: 10.0.0.7 shows the host key SHA256:abc"
-    world.site.record("join", KEY_REFUSED, (one.node,), f"i-another: {why} of another")
-    world.site.record("join", KEY_REFUSED, (one.node,), f"{one.id}: {why}")
-    world.site.record("join", KEY_REFUSED, (one.node,), f"i-older: {why} of an older one")
+    world.site.record(
+        "join",
+        KEY_REFUSED,
+        (one.node,),
+        KeyNotBrought(machine="i-another", error=f"{why} of another"),
+    )
+    world.site.record("join", KEY_REFUSED, (one.node,), KeyNotBrought(machine=one.id, error=why))
+    world.site.record(
+        "join",
+        KEY_REFUSED,
+        (one.node,),
+        KeyNotBrought(machine="i-older", error=f"{why} of an older one"),
+    )
     world.advance(RESUME)
     (told,) = [d.reason for d in world.ledger.decisions.about(one.node) if d.kind == "boot-failed"]
     assert told.endswith(f"1 in a row in pool many; munge key not brought: {why}")

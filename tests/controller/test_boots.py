@@ -23,6 +23,8 @@ from slurm_elastic.controller.boots import (
     record_boot_failures,
 )
 from slurm_elastic.controller.context import Site, new_generation
+from slurm_elastic.model.causes import Quoted
+from slurm_elastic.model.causes.pool_failures import BootsFailed, KeyNotBrought
 from slurm_elastic.model.exclusion import COOL_DOWN, Exclusion
 from slurm_elastic.model.memory import generation_time
 from slurm_elastic.model.slurm import Request
@@ -233,7 +235,11 @@ def test_a_pool_rests_for_a_while_after_its_machine_and_the_next_at_once_counts_
 
 def test_what_slurm_took_out_of_service_is_told_in_its_words(world: World) -> None:
     record_boot_failures(
-        world.site, [booting(world, age=100.0)], "boots", [7], taken_out="low memory"
+        world.site,
+        [booting(world, age=100.0)],
+        "boots",
+        [7],
+        taken_out=BootsFailed(node_reason="low memory"),
     )
     told = last(world, "job:7", "boot-failed")
     assert told == "Slurm took it out of service: low memory; 1 in a row in pool burst"
@@ -241,7 +247,7 @@ def test_what_slurm_took_out_of_service_is_told_in_its_words(world: World) -> No
         "Slurm took pub1 out of service: low memory"
     )
     (breaker,) = world.ledger.exclusions.breakers()
-    assert "were taken out of service by Slurm: low memory" in breaker.cause
+    assert "were taken out of service by Slurm: low memory" in str(breaker.cause)
 
 
 def test_at_the_limit_the_pool_is_paused_and_told_of_once(
@@ -269,14 +275,20 @@ def test_machines_of_a_pool_that_is_no_more_count_against_nobody(world: World) -
 
 def test_of_sixteen_machines_the_cause_is_looked_for(world: World) -> None:
     some = [replace(booting(world), instance=instance(f"i-{n}", f"n{n}")) for n in range(17)]
-    world.site.record("join", KEY_FAILED, ("n16",), "i-16: too late")
+    world.site.record("join", KEY_FAILED, ("n16",), KeyNotBrought(machine="i-16", error="too late"))
     assert boots.cause_of(world.site, some) == ""
     assert boots.cause_of(world.site, some[1:]) == "; munge key not brought: too late"
-    world.site.record("join", KEY_REFUSED, ("n15",), "i-99: of another machine")
+    world.site.record(
+        "join", KEY_REFUSED, ("n15",), KeyNotBrought(machine="i-99", error="of another machine")
+    )
     world.site.record("join", "other", ("n15",), "i-15: of another kind")
     assert boots.cause_of(world.site, some[:16]) == ""
-    world.site.record("join", KEY_REFUSED, ("n15",), "i-15: an older word")
-    world.site.record("join", KEY_REFUSED, ("n15",), "i-15: wrong host key")
+    world.site.record(
+        "join", KEY_REFUSED, ("n15",), KeyNotBrought(machine="i-15", error="an older word")
+    )
+    world.site.record(
+        "join", KEY_REFUSED, ("n15",), KeyNotBrought(machine="i-15", error="wrong host key")
+    )
     assert boots.cause_of(world.site, some[:16]) == "; munge key not brought: wrong host key"
 
 
@@ -311,8 +323,15 @@ def test_a_machine_that_was_stopped_since_says_the_word_of_its_first_launch(worl
 def test_a_pool_rests_until_its_time_is_over(world: World, left: float, rests: bool) -> None:
     pool = world.site.pools["burst"]
     for row in (
-        Exclusion(kind="breaker", scope="burst", until=world.now + left, count=3, cause="x"),
-        Exclusion(kind=COOL_DOWN, scope=boots.pool_key(pool), until=world.now + left, cause="x"),
+        Exclusion(
+            kind="breaker", scope="burst", until=world.now + left, count=3, cause=Quoted(text="x")
+        ),
+        Exclusion(
+            kind=COOL_DOWN,
+            scope=boots.pool_key(pool),
+            until=world.now + left,
+            cause=Quoted(text="x"),
+        ),
     ):
         world.ledger.exclusions.add(row)
         assert boots.is_cooling(world.site, pool) is rests
@@ -368,7 +387,7 @@ def test_a_machine_that_has_come_up_meanwhile_proves_that_its_pool_works(
                    bought=offer(cloud="pub"))  # fmt: skip
     world.ledger.machines.adopt(one, pool, world.now - 200)
     world.ledger.machines.registered("pub", ["i-9"], world.now - up)
-    world.ledger.machines.ended("pub", ["i-9"], "idle", world.now - up + 5)
+    world.ledger.machines.ended("pub", ["i-9"], Quoted(text="idle"), world.now - up + 5)
     failed = [booting(world, "i-1", "pub1", age=100.0), booting(world, "i-2", "pub2", age=10.0)]
     record_boot_failures(world.site, failed, "boots", [7])
     assert bool(cool_downs(world)) is rests

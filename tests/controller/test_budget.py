@@ -18,6 +18,7 @@ from slurm_elastic.controller.budget import (
     stop_of,
     stopped_by_operators,
 )
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.directive import Directive, LimitChange, Pause, Word
 from tests.controller.world import T0, World, make_config
 
@@ -45,7 +46,7 @@ def paid(
     )  # fmt: skip
     world.ledger.machines.adopt(one, "burst", launched)
     if ended is not None:
-        world.ledger.machines.ended(cloud, [one.id], "gone", ended)
+        world.ledger.machines.ended(cloud, [one.id], Quoted(text="gone"), ended)
 
 
 def stops(world: World) -> dict[str, str]:

@@ -17,6 +17,7 @@ from slurm_elastic.config.access import Who
 from slurm_elastic.controller.daemon import Daemon
 from slurm_elastic.controller.giving_back import power_down_and_requeue, reject_nodes
 from slurm_elastic.controller.settling import Settler
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import NodeRequest
 from slurm_elastic.model.exclusion import CAPACITY, COOL_DOWN, Exclusion
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
@@ -77,7 +78,12 @@ def strikes(world: World, key: str = SPOT) -> int:
 def test_an_offer_that_gives_again_starts_from_the_shortest_cool_down(world: World) -> None:
     for key in (SPOT, "pub/*/*/spot", "pub/*/*/*"):
         over = Exclusion(
-            kind=COOL_DOWN, scope=key, until=world.now - 1, code="X", cause="none", count=4
+            kind=COOL_DOWN,
+            scope=key,
+            until=world.now - 1,
+            code="X",
+            cause=Quoted(text="none"),
+            count=4,
         )
         world.ledger.exclusions.add(over)
     world.slurm.submit(1, PUB)
@@ -88,7 +94,12 @@ def test_an_offer_that_gives_again_starts_from_the_shortest_cool_down(world: Wor
 def test_another_offers_refusals_are_not_forgiven(world: World) -> None:
     other = "pub/small/zone-1/on-demand"
     over = Exclusion(
-        kind=COOL_DOWN, scope=other, until=world.now - 1, code="X", cause="none", count=4
+        kind=COOL_DOWN,
+        scope=other,
+        until=world.now - 1,
+        code="X",
+        cause=Quoted(text="none"),
+        count=4,
     )
     world.ledger.exclusions.add(over)
     world.slurm.submit(1, PUB)
@@ -100,7 +111,12 @@ def test_an_offer_that_gave_some_cools_down_no_longer_for_it(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     over = Exclusion(
-        kind=COOL_DOWN, scope=SPOT, until=world.now - 1, code="X", cause="none", count=4
+        kind=COOL_DOWN,
+        scope=SPOT,
+        until=world.now - 1,
+        code="X",
+        cause=Quoted(text="none"),
+        count=4,
     )
     world.ledger.exclusions.add(over)
     cloud = world.clouds["pub"]
@@ -273,7 +289,7 @@ def test_settling_takes_a_sixth_of_a_slow_slurms_time(world: World) -> None:
         kind=CAPACITY,
         scope="pub1",
         pool="burst",
-        cause="none",
+        cause=Quoted(text="none"),
         since=world.now,
         until=world.now + 900,
     )

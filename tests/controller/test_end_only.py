@@ -14,6 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import EndOnlyError, SlurmError, TransientError
+from slurm_elastic.model.causes import Quoted, decoded
 from slurm_elastic.model.cluster import Instance, LaunchSpec, Market, Offer, Pool
 from slurm_elastic.model.directive import Directive, LimitChange, Pause, Word
 from slurm_elastic.model.memory import Deferral
@@ -72,7 +73,8 @@ def forget_requests(world: World) -> None:
 def in_file(world: World) -> dict[str, tuple[float | None, str | None]]:
     """By machine: its end and why, as another process reads them from the file."""
     with closing(sqlite3.connect(world.dir / "ledger.db")) as db:
-        return {i: (end, why) for i, end, why in db.execute("select id, ended, why from machines")}
+        rows = db.execute("select id, ended, cause from machines").fetchall()
+    return {i: (end, cause and decoded(cause).sentence) for i, end, cause in rows}
 
 
 def write_out(world: World) -> None:
@@ -156,7 +158,7 @@ def test_what_a_list_tells_is_kept_though_the_file_fails_right_then(
     """A machine that its cloud had denied is back for this one list, and gone before the next."""
     run_one(world, 1, "pub1")
     (machine,) = world.alive()
-    world.ledger.machines.ended("pub", [machine.id], "not listed", world.now)
+    world.ledger.machines.ended("pub", [machine.id], Quoted(text="not listed"), world.now)
     other = hold_lock(world)
     world.ledger.store._db.execute("pragma busy_timeout = 10")
     world.now += 1.0
@@ -172,7 +174,7 @@ def test_what_was_taken_back_in_memory_alone_is_not_bought_again_after_a_power_c
     """A cloud had denied a machine; the disk is full as it lists it once more."""
     run_one(world, 1, "pub1")
     (machine,) = world.alive()
-    world.ledger.machines.ended("pub", [machine.id], "not listed", world.now)
+    world.ledger.machines.ended("pub", [machine.id], Quoted(text="not listed"), world.now)
     with monkeypatch.context() as patched:
         patched.setattr(FULL, no_room)
         world.ledger.check()

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.config.policies import PoolPolicies
 from slurm_elastic.controller import giving_back, holds
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.exclusion import BREAKER, CAPACITY, COOL_DOWN, OPERATOR, POLICY, Exclusion
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.nodes.node_state import Phase, is_drained, phase
@@ -30,7 +31,7 @@ def hold(
             kind=CAPACITY,
             scope=n,
             pool="burst",
-            cause=why,
+            cause=Quoted(text=why),
             since=world.now,
             until=world.now + until,
         )
@@ -143,7 +144,7 @@ def test_while_the_cloud_tells_no_offers_nodes_stay_held(
 
 def test_a_held_node_that_slurm_does_not_know_any_more_stops_no_other_hold(world: World) -> None:
     rows = [
-        Exclusion(kind=CAPACITY, scope=name, pool="burst", cause="x", since=world.now,
+        Exclusion(kind=CAPACITY, scope=name, pool="burst", cause=Quoted(text="x"), since=world.now,
                   until=world.now + 1e6)
         for name in ("no-such-node", "pub1")
     ]  # fmt: skip
@@ -155,7 +156,12 @@ def test_a_held_node_that_slurm_does_not_know_any_more_stops_no_other_hold(world
 def test_holds_of_a_pool_that_is_no_more_end(world: World) -> None:
     world.slurm.set_node("old1", "IDLE", "CLOUD", "POWERED_DOWN")
     row = Exclusion(
-        kind=CAPACITY, scope="old1", pool="gone", cause="x", since=world.now, until=world.now + 1e6
+        kind=CAPACITY,
+        scope="old1",
+        pool="gone",
+        cause=Quoted(text="x"),
+        since=world.now,
+        until=world.now + 1e6,
     )
     world.ledger.exclusions.add(*[row, replace(row, scope="old2")])
     world.slurm.update_nodes(["old1"], state="DRAIN", reason="slurm-elastic:hold:x")
@@ -281,10 +287,12 @@ def test_nodes_that_a_growth_policy_starts_are_kept_back_for_it_when_they_are_le
     hold(world, ["pub1", "pub2", "pub3"])
     hold(world, ["op1"])
     holds.release(world.site, ["pub1", "pub2", "op1", "of-no-pool"], "there is room", kind)
-    kept = {row.scope: row.cause for row in world.ledger.exclusions.holds() if row.kind == POLICY}
+    kept = {
+        row.scope: str(row.cause) for row in world.ledger.exclusions.holds() if row.kind == POLICY
+    }
     held = [row.scope for row in world.ledger.exclusions.holds() if row.kind == CAPACITY]
     if kind == CAPACITY:
-        assert kept == {"pub1": "as before", "pub2": holds.BY_POLICY}
+        assert kept == {"pub1": "as before", "pub2": str(holds.BY_POLICY)}
         assert held == ["pub3"]
     else:
         assert kept == {}
@@ -334,7 +342,7 @@ def test_a_hold_that_goes_on_tells_since_when_and_each_node_its_own_cause(world:
     world.clouds["pub"].limit("*", 0)
     world.advance(1800)
     rows = {row.scope: row for row in world.ledger.exclusions.holds()}
-    assert {n: (row.cause, row.since) for n, row in rows.items()} == {
+    assert {n: (str(row.cause), row.since) for n, row in rows.items()} == {
         "pub1": ("sold out", began), "pub2": ("too dear", began)
     }  # fmt: skip
     assert all(row.until > world.now - 60 for row in rows.values()), "they were renewed"

@@ -22,6 +22,7 @@ from slurm_elastic.controller.autoscaler import Autoscaler
 from slurm_elastic.controller.reconcile import Round
 from slurm_elastic.controller.settling import Settler
 from slurm_elastic.controller.snapshot import see_request, terms_of
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import LaunchSpec, Limits, Location, Market
 from slurm_elastic.model.exclusion import CAPACITY, Exclusion
 from slurm_elastic.model.memory import Deferral
@@ -121,7 +122,7 @@ def test_a_machine_that_a_list_has_again_is_counted_before_a_decision_or_after_i
     world.tick()
     provision.provision(world.site, "a", "r1", ("a1",), {})
     (machine,) = world.alive()
-    world.ledger.machines.ended("a", [machine.id], "not listed", world.now)
+    world.ledger.machines.ended("a", [machine.id], Quoted(text="not listed"), world.now)
     world.now += 1
     other = while_decided(
         world, monkeypatch, lambda: world.ledger.machines.observe("a", [machine], world.now)
@@ -200,7 +201,7 @@ def test_a_node_whose_cloud_has_room_again_is_not_drained_after_it_was_let_go(
         kind=CAPACITY,
         scope="pub1",
         pool="burst",
-        cause="none left",
+        cause=Quoted(text="none left"),
         since=world.now,
         until=world.now,
     )

@@ -27,6 +27,7 @@ from slurm_elastic.controller.ending import terminate
 from slurm_elastic.controller.launch import end_far, launch
 from slurm_elastic.controller.reconcile import Round
 from slurm_elastic.controller.snapshot import see, terms_of
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Instance, InstanceState, LaunchSpec, Market
 from slurm_elastic.model.directive import Directive, Pause
 from slurm_elastic.model.exclusion import BREAKER, COOL_DOWN, Exclusion
@@ -96,7 +97,9 @@ def test_a_repair_that_slurm_calls_for_no_more_is_dropped(
     world: World, said: Callable[[str], list[str]]
 ) -> None:
     before = len(world.slurm.updates)
-    apply(world.site, "pub", [actions.Restore(node="pub1", reason="x")], snapshot(world))
+    apply(
+        world.site, "pub", [actions.Restore(node="pub1", cause=Quoted(text="x"))], snapshot(world)
+    )
     assert said("repair dropped, Slurm has changed meanwhile subjects=['pub1']") == ["INFO"]
     assert len(world.slurm.updates) == before
 
@@ -107,7 +110,7 @@ def test_a_machine_that_has_ended_since_keeps_no_other_from_its_end(
     world.slurm.submit(1, ("pub1",))
     world.advance(60)
     (machine,) = world.alive()
-    todo = [actions.Terminate(machine=i, reason="x") for i in ("gone", machine.id)]
+    todo = [actions.Terminate(machine=i, cause=Quoted(text="x")) for i in ("gone", machine.id)]
     apply(world.site, "pub", todo, snapshot(world))
     assert world.alive() == []
     assert said("in an unknown way") == []
@@ -121,7 +124,9 @@ def test_a_repair_that_fails(
     error: Exception,
 ) -> None:
     monkeypatch.setattr(world.ledger.machines, "read_whole", fails(error))
-    apply(world.site, "pub", [actions.NoteRead(cloud="pub", reason="x")], snapshot(world))
+    apply(
+        world.site, "pub", [actions.NoteRead(cloud="pub", cause=Quoted(text="x"))], snapshot(world)
+    )
     told = f"repair fails, tried again next round kind=note-read error={error}"
     assert said(told) == ["WARNING"]
 
@@ -167,7 +172,12 @@ def test_machines_adopted_without_offers(
 ) -> None:
     monkeypatch.setattr(world.clouds["pub"], "offers", fails(ValueError("no JSON")))
     machine = one(world)
-    adopt(world.site, [actions.Adopt(machine="i-1", reason="x")], [machine], {"i-1": "no zone"})
+    adopt(
+        world.site,
+        [actions.Adopt(machine="i-1", cause=Quoted(text="x"))],
+        [machine],
+        {"i-1": "no zone"},
+    )
     told = "adopted at their own price pool=burst error=ValueError('no JSON')"
     assert said(told) == ["WARNING"]
     (made,) = [d for d in world.ledger.decisions.about("pub1") if d.kind == "adopted"]
@@ -306,9 +316,13 @@ def test_a_machine_that_did_not_boot(world: World, said: Callable[[str], list[st
 
 
 def test_a_pool_that_is_opened_again(world: World, said: Callable[[str], list[str]]) -> None:
-    reopen = actions.ReopenPool(pool="burst", nodes=("pub1", "pub2"), reason="pub1 registered")
+    reopen = actions.ReopenPool(
+        pool="burst", nodes=("pub1", "pub2"), cause=Quoted(text="pub1 registered")
+    )
     for until in (0.0, world.now + 60):
-        row = Exclusion(kind=BREAKER, scope="burst", until=until, count=3, cause="never up")
+        row = Exclusion(
+            kind=BREAKER, scope="burst", until=until, count=3, cause=Quoted(text="never up")
+        )
         world.ledger.exclusions.add(row)
         reopen_pools(world.site, [reopen])
         assert world.ledger.exclusions.breakers() == ()
@@ -334,7 +348,7 @@ def test_an_end_of_a_machine(
     if error is not None:
         world.clouds["pub"].fail_next(error, 1, "terminate")
     world.accounts["pub"].add_foreign(one(world), owner="uuid-1")
-    terminate(world.site, "pub", [row(world)], "idle", "r1")
+    terminate(world.site, "pub", [row(world)], Quoted(text="idle"), "r1")
     assert said(told) == [level]
 
 

@@ -29,6 +29,7 @@ from slurm_elastic.controller.context import Site, new_generation
 from slurm_elastic.controller.host_keys import HostKey, KnownHosts, host_key, printed_keys
 from slurm_elastic.controller.munge_keys import PERIOD, MungeKeys
 from slurm_elastic.controller.ssh_file import PushError, Target
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Instance, InstanceState, Location, Market, Offer
 from slurm_elastic.model.memory import INTENT
 from slurm_elastic.policies.launch.boots import given_up_after
@@ -377,7 +378,7 @@ def test_of_machines_that_are_gone_no_complaint_is_kept(
     bed.machine("i-2", "pub2")
     pushes.tick(100.0)
     pushes.tick(102.0)
-    bed.ledger.machines.ended("aws", ["i-1"], "gone", bed.now)
+    bed.ledger.machines.ended("aws", ["i-1"], Quoted(text="gone"), bed.now)
     pushes.tick(104.0)
     assert pushes.keys.complaints.keys() == {"i-2"}
     bed.machine()
@@ -391,7 +392,7 @@ def test_a_stopped_machine_that_starts_gets_its_key_anew(
     pushes = Pushes(bed, monkeypatch)
     bed.machine()
     assert [pushes.tick(clock) for clock in (100.0, 102.0)] == [1, 1]
-    bed.ledger.stops.stopping("aws", ["i-1"], "idle", bed.now)
+    bed.ledger.stops.stopping("aws", ["i-1"], Quoted(text="idle"), bed.now)
     bed.ledger.stops.done("aws", {"i-1": 0.0}, bed.now)
     pushes.tick(104.0)
     assert bed.known_machines() == {"i-1"}
@@ -422,7 +423,7 @@ def test_a_machine_without_an_address_is_not_tried_yet(
     pushes = Pushes(bed, monkeypatch)
     bed.machine()
     (known,) = bed.ledger.machines.live()
-    bed.ledger.machines.ended("aws", ["i-1"], "gone", bed.now)
+    bed.ledger.machines.ended("aws", ["i-1"], Quoted(text="gone"), bed.now)
     bed.ledger.machines.adopt(
         structs.replace(known.instance, id="i-2", address=None), "pub", bed.now
     )
@@ -477,7 +478,7 @@ def test_a_machines_time_begins_with_its_launch_row_or_where_that_tells_none_wit
     pushes = Pushes(bed, monkeypatch)
     bed.machine()
     (known,) = bed.ledger.machines.live()
-    bed.ledger.machines.ended("aws", ["i-1"], "gone", bed.now)
+    bed.ledger.machines.ended("aws", ["i-1"], Quoted(text="gone"), bed.now)
     one = structs.replace(
         known.instance, id="i-2", launched=bed.now - age,
         generation=generation or known.instance.generation,
@@ -665,7 +666,7 @@ def test_a_machine_that_is_up_or_going_is_left_alone(
 ) -> None:
     pushes = Pushes(bed, monkeypatch)
     bed.machine()
-    bed.ledger.machines.suspending("aws", ["i-1"], "idle", bed.now)
+    bed.ledger.machines.suspending("aws", ["i-1"], Quoted(text="idle"), bed.now)
     assert pushes.tick(100.0) == 0
 
 
@@ -695,12 +696,12 @@ def test_a_new_machine_at_an_old_address_is_known_by_its_own_key(bed: Bed) -> No
     bed.cloud.printed["i-old"] = printed(make_key(bed.path / "old"))
     with bed.sshd.running():
         bed.until(lambda: "key-refused" in bed.kinds())
-        bed.ledger.machines.ended("aws", ["i-old"], "gone", bed.now)
+        bed.ledger.machines.ended("aws", ["i-old"], Quoted(text="gone"), bed.now)
         bed.machine("i-new", "pub2")
         bed.cloud.printed["i-new"] = printed(bed.sshd.host_key)
         bed.until(lambda: "key-brought" in bed.kinds("pub2"))
     assert bed.known_machines() == {"i-new"}
-    bed.ledger.machines.ended("aws", ["i-new"], "gone", bed.now)
+    bed.ledger.machines.ended("aws", ["i-new"], Quoted(text="gone"), bed.now)
     bed.until(lambda: not bed.known_machines())
     assert (bed.path / "known_hosts").read_text() == ""
 

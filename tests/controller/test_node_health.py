@@ -13,6 +13,7 @@ from slurm_elastic.cli.doctor import diagnose
 from slurm_elastic.config import Timings
 from slurm_elastic.controller.recycling import recycle
 from slurm_elastic.controller.snapshot import SOUND
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.exclusion import COOL_DOWN
 from slurm_elastic.policies.actions import Recycle
 from slurm_elastic.policies.nodes.node_state import Phase, phase
@@ -125,7 +126,7 @@ def test_a_pool_that_promises_too_much_stops_buying_and_its_jobs_go_elsewhere(
     world.advance(900)
     (breaker,) = world.ledger.exclusions.breakers()
     assert breaker.until is not None
-    assert REMEDY in breaker.cause
+    assert REMEDY in str(breaker.cause)
     bought = len(world.ledger.machines.live(ended_since=0.0))
     world.advance(600)
     assert len(world.ledger.machines.live(ended_since=0.0)) == bought, (
@@ -208,6 +209,6 @@ def test_a_job_that_runs_when_its_node_is_read_once_more_keeps_its_machine(world
         "pub1", "ALLOCATED", "DRAIN", "CLOUD", reason="Kill task failed", reason_user="slurm"
     )
     site = world.site
-    recycle(site, "pub", [Recycle(node="pub1", reason="as of before")], "reconcile")
+    recycle(site, "pub", [Recycle(node="pub1", cause=Quoted(text="as of before"))], "reconcile")
     assert world.machines_of("pub1") == [machine]
     assert "POWER_DOWN" not in world.slurm.node("pub1").states

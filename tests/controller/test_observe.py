@@ -15,6 +15,7 @@ from slurm_elastic.config.policies import SitePolicies
 from slurm_elastic.controller.covered_jobs import CoveredJobs, counted_id
 from slurm_elastic.controller.observe import PoolGroup, observe, pool_groups
 from slurm_elastic.controller.pool_nodes import Observation, PoolNodes
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Limits
 from slurm_elastic.model.exclusion import CAPACITY, OPERATOR, POLICY, Exclusion
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
@@ -81,7 +82,9 @@ def test_what_is_measured_is_what_slurm_and_the_ledger_have_now(make: Make) -> N
     world.advance(30)
     world.now += 0.7
     rows = [
-        Exclusion(kind=kind, scope=name, pool="burst", cause="x", since=NOW, until=1e12)
+        Exclusion(
+            kind=kind, scope=name, pool="burst", cause=Quoted(text="x"), since=NOW, until=1e12
+        )
         for kind, name in ((POLICY, "pub2"), (CAPACITY, "pub3"), (OPERATOR, "pub1"))
     ]
     world.ledger.exclusions.add(*rows)
@@ -123,7 +126,9 @@ def test_a_node_is_in_the_class_that_slurm_and_the_holds_say(
     make: Make, states: str, held: bool, full: bool, reason: str, classes: str
 ) -> None:
     world = make()
-    row = Exclusion(kind=POLICY, scope="pub1", pool="burst", cause="why", since=NOW, until=NOW)
+    row = Exclusion(
+        kind=POLICY, scope="pub1", pool="burst", cause=Quoted(text="why"), since=NOW, until=NOW
+    )
     seen = view(
         node("pub1", states, reason=reason),
         machines={"pub1": machine("pub1")},
@@ -137,7 +142,7 @@ def test_a_node_is_in_the_class_that_slurm_and_the_holds_say(
     }  # fmt: skip
     assert " ".join(sorted(name for name, nodes in found.items() if nodes)) == classes
     assert all(nodes in ([], ["pub1"]) for nodes in found.values())
-    assert one.held in ({}, {"pub1": "why"})
+    assert one.held in ({}, {"pub1": Quoted(text="why")})
 
 
 def test_a_node_that_is_up_without_a_machine_of_ours_is_no_idle_machine(make: Make) -> None:

@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.controller.context import new_generation
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Instance, InstanceState, Market
 from slurm_elastic.state.ledger import Machine
 from tests.controller.world import World
@@ -140,7 +141,7 @@ def test_a_machine_whose_generation_was_changed_comes_back_under_its_own(world: 
     world.slurm.submit(1, ("pub1",))
     world.advance(30)
     (machine,) = world.alive("pub")
-    world.ledger.machines.ended("pub", [machine.id], "somebody thought so", world.now)
+    world.ledger.machines.ended("pub", [machine.id], Quoted(text="somebody thought so"), world.now)
     record = world.accounts["pub"].machines[machine.id]
     record.instance = replace(machine, generation="g-of-nobody", state=InstanceState.STOPPING)
     world.advance(300)

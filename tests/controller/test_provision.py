@@ -15,6 +15,7 @@ from slurm_elastic.config import PoolSettings
 from slurm_elastic.config.telling import Event
 from slurm_elastic.controller import provision, shortfall
 from slurm_elastic.controller.telling import all_occasions
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Instance, Limits, Location, Market
 from slurm_elastic.model.exclusion import COOL_DOWN, Exclusion
 from slurm_elastic.policies.launch.exclusions import DENIED
@@ -88,7 +89,7 @@ def test_spot_that_was_sold_out_for_weeks_leaves_on_demand(tmp_path: Path, strik
     world.tick()
     world.ledger.exclusions.add(
         Exclusion(kind=COOL_DOWN, scope=f"pub/{SPOT}", until=world.now - 60, code="NoCapacity",
-                  cause="sold out", count=strikes)
+                  cause=Quoted(text="sold out"), count=strikes)
     )  # fmt: skip
     world.clouds["pub"].limit(SPOT, 0)
     together(world, ["m1"])

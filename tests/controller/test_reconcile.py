@@ -16,6 +16,7 @@ from slurm_elastic.base.errors import AuthError, SlurmElasticError, SlurmError
 from slurm_elastic.controller.context import new_generation
 from slurm_elastic.controller.reconcile import Round
 from slurm_elastic.controller.strays import Strays
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Instance, InstanceState
 from slurm_elastic.model.memory import generation_order
 from slurm_elastic.policies.nodes.node_state import Phase, phase
@@ -535,7 +536,7 @@ def test_of_stopped_machines_those_are_paid_in_vain_whose_cloud_is_no_more(world
     for cloud, node in (("pub", "pub1"), ("gone", "pub2")):
         one = instance(f"i-{cloud}", node, f"g-{cloud}", bought=offer(cloud=cloud))
         world.ledger.machines.adopt(one, "burst", world.now)
-        world.ledger.stops.stopping(cloud, [one.id], "idle", world.now)
+        world.ledger.stops.stopping(cloud, [one.id], Quoted(text="idle"), world.now)
         world.ledger.stops.done(cloud, {one.id: 0.01}, world.now)
     Strays(world.site, []).report(world.ledger.state())
     (health,) = [h for h in world.ledger.health.all() if h.name == "paid machines"]

@@ -15,6 +15,7 @@ from slurm_elastic.cli import explain
 from slurm_elastic.cli.console import Output
 from slurm_elastic.config import PoolSettings
 from slurm_elastic.config.clouds import InstanceType
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import LaunchSpec, Limits, Location, Market
 from slurm_elastic.providers.fake.settings import FakeCloud
 from slurm_elastic.state.ledger import Decision
@@ -137,7 +138,7 @@ def test_a_chain_kept_by_an_earlier_release_is_still_read(empty: World) -> None:
                 correlation="old",
                 kind="ranked",
                 subjects=("m1", "job:1"),
-                reason=f"best offer for 1 node(s) of pool many: pub/t{at}/z/spot",
+                cause=Quoted(text=f"best offer for 1 node(s) of pool many: pub/t{at}/z/spot"),
                 detail={"ranked": [["pub/a/z/spot", 1, "cheapest"]], "rejected": rejected},
             )
         )

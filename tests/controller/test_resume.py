@@ -6,6 +6,7 @@ import pytest
 
 from slurm_elastic.base.errors import AuthError, CapacityError, ProviderError, TransientError
 from slurm_elastic.controller import provision
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.exclusion import NO_SPOT, Exclusion
 from slurm_elastic.model.slurm import Request
 from slurm_elastic.policies.launch.gang import request_for
@@ -20,7 +21,9 @@ def spot_first(world: World) -> list[str]:
 
 
 def test_a_job_that_cannot_be_saved_gets_an_on_demand_machine(world: World) -> None:
-    rule = Exclusion(kind=NO_SPOT, scope="job:1", until=world.now + 9000, cause="it holds a lock")
+    rule = Exclusion(
+        kind=NO_SPOT, scope="job:1", until=world.now + 9000, cause=Quoted(text="it holds a lock")
+    )
     world.ledger.exclusions.add(rule)
     world.slurm.submit(1, ("pub1",))
     world.advance(10)
@@ -201,7 +204,9 @@ def test_a_jobs_story_leaves_out_the_other_nodes_of_its_request(world: World) ->
     world.program("resume", ["pub1", "pub2"], {1: ["pub1"], 2: ["pub2"]})
     world.advance(30)
     world.ledger.decisions.record(
-        Decision(at=world.now, correlation="x", kind="other", subjects=("pub2",), reason="x")
+        Decision(
+            at=world.now, correlation="x", kind="other", subjects=("pub2",), cause=Quoted(text="x")
+        )
     )
     assert "other" not in [d.kind for d in tell_job(1, world.ledger.decisions.about)]
     assert "other" in [d.kind for d in tell_job(2, world.ledger.decisions.about)]

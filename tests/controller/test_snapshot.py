@@ -12,6 +12,7 @@ import pytest
 
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.controller.snapshot import CloudReader, all_nodes, see, terms_of, with_offers
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.exclusion import CAPACITY, COOL_DOWN, Exclusion
 from slurm_elastic.policies.repair.cluster import cloud_view
 from slurm_elastic.providers.fake.settings import FakeCloud
@@ -83,7 +84,9 @@ def test_held_nodes_are_looked_at_though_an_offer_cools_down(site: World) -> Non
     site.advance(1)
     for kind, scope in ((CAPACITY, "pub1"), (COOL_DOWN, "pub/a/b/c")):
         site.ledger.exclusions.add(
-            Exclusion(kind=kind, scope=scope, pool="burst", until=site.now - 1, cause="x")
+            Exclusion(
+                kind=kind, scope=scope, pool="burst", until=site.now - 1, cause=Quoted(text="x")
+            )
         )
     site.slurm.set_node(
         "pub1", "IDLE", "DRAIN", "POWERED_DOWN", "CLOUD", reason="slurm-elastic:hold:x"

@@ -25,6 +25,7 @@ from slurm_elastic.config import PoolSettings
 from slurm_elastic.config.joining import Join, Ssh
 from slurm_elastic.controller import provision, starting, stopping
 from slurm_elastic.controller.books import By, charges, read_books, report
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import (
     Instance,
     InstanceState,
@@ -118,7 +119,7 @@ def test_an_idle_machine_is_stopped_and_started_for_the_next_job(
     assert [k for k in world.kinds("pub1") if k in ("stopped", "started", "launched")] == [
         "launched", "stopped", "started",
     ]  # fmt: skip
-    assert f"nodes=pub1 reason={stopping.WHY}" in caplog.text
+    assert f"nodes=pub1 reason={stopping._IDLE.sentence}" in caplog.text
     assert f"node=pub1 id={machine}" in caplog.text
     (told,) = (d for d in world.ledger.decisions.about("job:20") if d.kind == "started")
     assert told.reason == f"{machine}, which was stopped: small in zone-1, $0.10/h"
@@ -330,7 +331,7 @@ def begun(world: World) -> str:
 
 
 def again(world: World, machine: str, cloud: str = "pub", **site: Any) -> None:
-    todo = [StartAgain(machine=machine, reason="still stopped")]
+    todo = [StartAgain(machine=machine, cause=Quoted(text="still stopped"))]
     starting.start_again(dataclasses.replace(world.site, **site), cloud, todo)
 
 
@@ -367,7 +368,7 @@ def test_only_the_machine_that_is_meant_is_started_again(world: World) -> None:
     old = begun(world)
     again(world, "another")
     again(world, old, cloud="onp")
-    world.ledger.machines.suspending("pub", [old], "idle", world.now)
+    world.ledger.machines.suspending("pub", [old], Quoted(text="idle"), world.now)
     again(world, old)
     assert states(world) == {old: "stopped"}
 
@@ -390,7 +391,7 @@ def test_one_that_somebody_started_for_a_node_that_is_up_is_paid_at_work(world: 
     (old,) = stopped(world)
     world.clouds["pub"].start(old)
     for machine in ("another", old):
-        todo = [RunsAgain(machine=machine, reason="somebody has started it")]
+        todo = [RunsAgain(machine=machine, cause=Quoted(text="somebody has started it"))]
         starting.runs_again(world.site, todo, world.clouds["pub"].instances())
         assert (stopped(world) == {}) is (machine == old)
     (row,) = world.ledger.machines.live()
@@ -409,7 +410,7 @@ def test_a_stopped_machine_that_lists_lacked_for_long_is_kept_and_paid_once_they
     if hidden == 2:
         world.clouds["pub"].lose_answer_next(10**6)
     idle(world, 330)
-    world.ledger.machines.ended("pub", [old], "not listed", world.now)
+    world.ledger.machines.ended("pub", [old], Quoted(text="not listed"), world.now)
     assert (stopped(world), world.machines_of("pub1")) == ({}, [old])
     world.clouds["pub"].heal()
     world.advance(60)
@@ -426,11 +427,13 @@ def test_stopped_machines_end_each_for_its_own_reason(open_world: Callable[..., 
     world = open_world(stopped=3)
     run(world, 1, "pub1", "pub2")
     idle(world)
-    todo = [EndStopped(machine=i, reason=f"no {node}") for i, node in stopped(world).items()]
+    todo = [
+        EndStopped(machine=i, cause=Quoted(text=f"no {node}")) for i, node in stopped(world).items()
+    ]
     starting.end_stopped(world.site, "onp", todo, "r-1")
     assert len(stopped(world)) == 2, "another cloud's"
     assert "terminated" not in world.kinds("pub1")
-    todo.append(EndStopped(machine="another", reason="no pub1"))
+    todo.append(EndStopped(machine="another", cause=Quoted(text="no pub1")))
     starting.end_stopped(world.site, "pub", todo, "r-1")
     assert (world.alive(), stopped(world)) == ([], {})
     for node in ("pub1", "pub2"):
@@ -562,7 +565,9 @@ def test_one_of_no_pool_any_more_stops_at_no_price(world: World) -> None:
     """The pool left the configuration between the call and its answer."""
     run(world, 1, "pub1")
     (machine,) = world.ledger.machines.live()
-    world.ledger.stops.stopping("pub", [machine.instance.id], stopping.WHY, world.now)
+    world.ledger.stops.stopping(
+        "pub", [machine.instance.id], Quoted(text=stopping._IDLE.sentence), world.now
+    )
     site = dataclasses.replace(world.site, pools={})
     stopping.has_stopped(site, "pub", [machine], "r-1")
     (row,) = world.ledger.stops.machines()

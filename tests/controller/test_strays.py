@@ -12,6 +12,7 @@ from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.cli.clear_gone import gone
 from slurm_elastic.config.policies import Budget, SitePolicies
 from slurm_elastic.controller.budget import spending, spending_of_payers
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Instance, InstanceState, LaunchSpec, Market
 from slurm_elastic.model.memory import Launch
 from slurm_elastic.state.ledger import Machine
@@ -235,7 +236,7 @@ def test_a_machine_that_ended_by_misses_and_comes_back_stopped_is_ended(world: W
     world.advance(30)
     (machine,) = world.alive()
     missing = "the cloud did not list it 3 times in a row"
-    world.ledger.machines.ended("pub", [machine.id], missing, world.now)
+    world.ledger.machines.ended("pub", [machine.id], Quoted(text=missing), world.now)
     stop(world, machine)
     world.advance(600)
     assert machine.id not in {i.id for i in world.alive()}

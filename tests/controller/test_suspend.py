@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import AuthError, InstanceNotFound, TransientError
 from slurm_elastic.controller import ending
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Instance
 from slurm_elastic.policies.nodes.node_state import Phase, phase
 from slurm_elastic.state.ledger import Machine
@@ -163,6 +164,6 @@ def test_another_word_of_the_cloud_about_an_end_is_told_too(world: World) -> Non
     world.site.record("r0", "launched", ["pub1"], "x")
     for error in (TransientError, TransientError, AuthError, AuthError):
         world.clouds["pub"].fail_next(error, 1, "terminate")
-        ending.terminate(world.site, "pub", world.ledger.machines.live(), "idle", "r1")
+        ending.terminate(world.site, "pub", world.ledger.machines.live(), Quoted(text="idle"), "r1")
     told = [d.reason for d in world.ledger.decisions.about("pub1") if d.kind == "terminate-failed"]
     assert told == [f"pub: Fake{e}: as it was asked to" for e in ("TransientError", "AuthError")]

@@ -40,6 +40,7 @@ from slurm_elastic.controller.telling import (
     document,
     ways,
 )
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Limits, Usage
 from slurm_elastic.model.exclusion import BREAKER, Exclusion
 from slurm_elastic.model.memory import Health
@@ -67,7 +68,9 @@ def program(directory: Path, name: str) -> Path:
 
 def paused(world: World, pool: str = "burst") -> None:
     world.ledger.exclusions.add(
-        Exclusion(kind=BREAKER, scope=pool, until=world.now + 600, cause="never up", count=10)
+        Exclusion(
+            kind=BREAKER, scope=pool, until=world.now + 600, cause=Quoted(text="never up"), count=10
+        )
     )
 
 
@@ -372,7 +375,7 @@ def test_a_rate_is_told_from_80_percent_of_a_cap_on(
 
 def test_what_is_over_or_can_be_read_or_was_saved_is_no_occasion(world: World) -> None:
     now = world.now
-    rests = Exclusion(kind=BREAKER, scope="a", until=now, cause="x", count=3)
+    rests = Exclusion(kind=BREAKER, scope="a", until=now, cause=Quoted(text="x"), count=3)
     assert list(of_breakers([rests], now)) == []
     ((one),) = of_breakers([replace(rests, until=now + 1)], now)
     assert one.values == {"pool": "a", "failures": 3.0, "until": now + 1}

@@ -35,6 +35,7 @@ from slurm_elastic.controller.enrolment import Desk, word_of
 from slurm_elastic.controller.tunnels import HEALTH, Tunnels, printed_key
 from slurm_elastic.machine.hub.wire import Apply, HubAnswer, HubError, Message, PeerSeen
 from slurm_elastic.machine.programs.tunnel import enrolment_key
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Instance, InstanceState, Location, Market, Offer
 from slurm_elastic.model.memory import INTENT, Tunnel
 from slurm_elastic.policies.repair.peers import Peer
@@ -257,7 +258,7 @@ def test_a_machine_whose_end_is_decided_is_dropped_with_the_next_look(bed: Bed) 
     one = bed.machine()
     bed.prints(one, K1)
     bed.until(lambda: bed.hub.peers)
-    bed.ledger.machines.suspending("aws", [one.id], "suspended by Slurm", bed.now)
+    bed.ledger.machines.suspending("aws", [one.id], Quoted(text="suspended by Slurm"), bed.now)
     bed.tunnels.look()
     assert bed.hub.peers == ()
     assert bed.ledger.tunnels.all() == ()
@@ -292,7 +293,7 @@ def test_a_machine_that_is_stopped_is_out_and_in_again_when_it_is_started(
     assert seen.address == there.hub.peers[0].address, "its cloud tells its first generation"
     stop(there, started.instance)
     assert there.admitted() == set()
-    there.ledger.stops.end("aws", [one.id], "too old", there.now)
+    there.ledger.stops.end("aws", [one.id], Quoted(text="too old"), there.now)
     there.tunnels.look()
     assert (there.admitted(), there.ledger.tunnels.all()) == (set(), ())
 
@@ -309,7 +310,7 @@ def test_a_key_of_before_its_stop_is_no_other_machines(bed: Bed) -> None:
     started = start(bed, stopped)
     bed.tunnels.look()
     assert bed.admitted() == {(K2, True)}, "at its address another machine is in yet"
-    bed.ledger.machines.suspending("aws", [fresh.id], "suspended by Slurm", bed.now)
+    bed.ledger.machines.suspending("aws", [fresh.id], Quoted(text="suspended by Slurm"), bed.now)
     bed.until(lambda: bed.admitted() == {(K1, True)})
     (row,) = bed.ledger.tunnels.all()
     assert row.generation == started.instance.generation
@@ -324,7 +325,7 @@ def tunnel_of(bed: Bed, one: Instance, key: str) -> Tunnel:
 
 def stop(bed: Bed, one: Instance) -> None:
     """As an idle one is, step by step: nobody is let in after the first."""
-    bed.ledger.stops.stopping("aws", [one.id], "idle", bed.now)
+    bed.ledger.stops.stopping("aws", [one.id], Quoted(text="idle"), bed.now)
     bed.tunnels.look()
     bed.ledger.stops.done("aws", {one.id: 0.0}, bed.now)
     bed.tunnels.look()
@@ -349,7 +350,7 @@ def test_a_row_is_forgotten_only_after_the_hub_has_dropped_its_peer(bed: Bed) ->
     one = bed.machine()
     bed.prints(one, K1)
     bed.until(lambda: bed.hub.peers)
-    bed.ledger.machines.suspending("aws", [one.id], "suspended by Slurm", bed.now)
+    bed.ledger.machines.suspending("aws", [one.id], Quoted(text="suspended by Slurm"), bed.now)
     bed.hub.away = "the hub is away"
     bed.tunnels.look()
     assert len(bed.ledger.tunnels.all()) == 1
@@ -482,7 +483,7 @@ def test_a_read_that_is_not_over_is_known_until_it_is_though_its_machine_is_gone
     bed.reopen(readers=readers)
     one = bed.machine()
     bed.tunnels.look()
-    bed.ledger.machines.ended("aws", [one.id], "not listed", bed.now)
+    bed.ledger.machines.ended("aws", [one.id], Quoted(text="not listed"), bed.now)
     bed.tunnels.look()
     bed.machine()
     bed.tunnels.look()
@@ -575,10 +576,10 @@ def test_with_a_lost_ledger_machines_without_a_tunnel_stay_in_but_those_that_end
     assert [p.address for p in walled.hub.peers] == ["10.0.0.5", "10.0.0.6"]
     one, other = walled.machine(), replace(walled.machine("pub2"), address="10.0.0.6")
     walled.ledger.machines.observe("aws", [one, other], walled.now)
-    walled.ledger.machines.suspending("aws", [one.id], "idle", walled.now)
+    walled.ledger.machines.suspending("aws", [one.id], Quoted(text="idle"), walled.now)
     walled.tunnels.look()
     assert [p.address for p in walled.hub.peers] == ["10.0.0.6"], "its end is decided"
-    walled.ledger.machines.ended("aws", [other.id], "not listed", walled.now)
+    walled.ledger.machines.ended("aws", [other.id], Quoted(text="not listed"), walled.now)
     walled.tunnels.look()
     assert walled.hub.peers == ()
     walled.hub.peers = (Peer(address="10.0.0.7"),)
@@ -800,7 +801,7 @@ def test_of_machines_that_are_gone_nothing_is_kept(
     one = bed.machine()
     assert (told(), told(), len(reads)) == (1, 1, 1)
     assert reads[0]() is not None
-    bed.ledger.machines.ended("aws", [one.id], "not listed", bed.now)
+    bed.ledger.machines.ended("aws", [one.id], Quoted(text="not listed"), bed.now)
     assert told() == 1
     gc.collect()
     assert reads[0]() is None

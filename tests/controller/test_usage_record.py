@@ -24,6 +24,7 @@ from slurm_elastic.controller.launch import spec_of
 from slurm_elastic.controller.snapshot import see, terms_of
 from slurm_elastic.controller.usage_counters import counted
 from slurm_elastic.controller.usage_record import UsageRecord, news, run_of
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Market
 from slurm_elastic.model.memory import Drained
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
@@ -140,7 +141,7 @@ def test_the_dollars_of_a_span_are_those_of_accounts_and_of_nobody(
     site.ledger.machines.adopt(
         instance("i-1", "pub1", "g1", launched=T - 3600, bought=bought), "burst", T - 3600
     )
-    site.ledger.machines.ended("pub", ["i-1"], "gone", T)
+    site.ledger.machines.ended("pub", ["i-1"], Quoted(text="gone"), T)
     job = replace(JOB, nodes=("pub1",), start=T - 1800, allocated="cpu=2", account=account)
     run = run_of(site, job)
     assert run is not None
@@ -227,7 +228,7 @@ def test_what_becomes_of_a_machine_counts_in_one_span(site: Site, at: float, cou
     one = instance("i-1", "pub1", "g1", launched=at, bought=offer(cloud="pub"))
     site.ledger.machines.adopt(one, "burst", at)
     site.ledger.machines.registered("pub", ["i-1"], at)
-    site.ledger.machines.ended("pub", ["i-1"], "gone", at)
+    site.ledger.machines.ended("pub", ["i-1"], Quoted(text="gone"), at)
     found = counted(site.config, site.ledger, T, T + 100, T + 1000)
     names = (
         series("launched", **labels),
@@ -320,7 +321,7 @@ def test_slurm_is_asked_for_three_minutes_after_the_last_machine(
     site: Site, world: World, ago: float, asked: int
 ) -> None:
     site.ledger.machines.adopt(instance("i-1", "pub1", "g1", bought=offer(cloud="pub")), "burst", T)
-    site.ledger.machines.ended("pub", ["i-1"], "gone", world.now - ago)
+    site.ledger.machines.ended("pub", ["i-1"], Quoted(text="gone"), world.now - ago)
     before = world.slurm.calls["jobs"]
     UsageRecord(site, Inline()).look()
     assert world.slurm.calls["jobs"] - before == asked
@@ -426,7 +427,7 @@ def test_what_a_job_costs_is_that_of_all_its_runs_and_of_no_other_job(
         bought = offer(cloud="pub", market=market, price=0.5)
         one = instance(f"i-{node}", node, "g1", launched=begin, bought=bought)
         site.ledger.machines.adopt(one, "burst", begin)
-        site.ledger.machines.ended("pub", [one.id], "gone", end)
+        site.ledger.machines.ended("pub", [one.id], Quoted(text="gone"), end)
     whole = replace(JOB, allocated="cpu=2")
     for number, node, begin in (
         (7, "pub1", T - 3 * hour), (8, "pub1", T - 2 * hour), (7, "pub2", T - hour)

@@ -17,6 +17,8 @@ from slurm_elastic.controller.ending import terminate
 from slurm_elastic.controller.launch import assign_addresses, cool_partial
 from slurm_elastic.controller.launch_decisions import Refusals, record_ranking
 from slurm_elastic.controller.snapshot import see, terms_of
+from slurm_elastic.model.causes import Quoted
+from slurm_elastic.model.causes.pool_failures import BootsFailed
 from slurm_elastic.model.cluster import (
     Instance,
     Market,
@@ -28,7 +30,6 @@ from slurm_elastic.model.cluster import (
 )
 from slurm_elastic.model.exclusion import DOUBT, Exclusion
 from slurm_elastic.model.memory import generation_order, generation_time
-from slurm_elastic.policies.launch.exclusions import TAKEN_OUT
 from slurm_elastic.policies.launch.gang import request_for
 from slurm_elastic.policies.repair.inventory import InventoryReport
 from slurm_elastic.state.ledger import Decision
@@ -176,7 +177,7 @@ def test_an_offer_that_gave_some_rests_for_the_usual_time(world: World) -> None:
     cool_partial(world.site, made, 1)
     (rests,) = world.ledger.exclusions.cool_downs(world.now)
     assert rests.until - world.now == world.config.timings.capacity_cooldown
-    assert "1 of 2" in rests.cause
+    assert "1 of 2" in str(rests.cause)
 
 
 def test_a_launch_is_named_by_its_time_and_after_the_requests_that_came() -> None:
@@ -197,7 +198,7 @@ def test_an_end_that_fails_again_in_the_same_way_is_told_once(world: World) -> N
     )
     for _ in range(3):
         world.clouds["pub"].fail_next(TransientError, 1, "terminate")
-        terminate(world.site, "pub", world.ledger.machines.live(), "idle", "r1")
+        terminate(world.site, "pub", world.ledger.machines.live(), Quoted(text="idle"), "r1")
     assert world.kinds("pub1") == ["terminate-failed"]
 
 
@@ -206,7 +207,12 @@ def test_an_end_that_fails_again_in_the_same_way_is_told_once(world: World) -> N
 
 def doubted(world: World, *about: str) -> None:
     row = Exclusion(
-        kind=DOUBT, scope="pub", until=inf, cause="it lists nothing.", since=world.now, about=about
+        kind=DOUBT,
+        scope="pub",
+        until=inf,
+        cause=Quoted(text="it lists nothing."),
+        since=world.now,
+        about=about,
     )
     world.ledger.exclusions.add(row)
 
@@ -286,11 +292,11 @@ def test_what_ended_within_a_day_is_read_where_a_pool_is_sick(world: World) -> N
     for ident, ago in (("i-1", 86_400), ("i-2", 86_401)):
         one: Instance = instance(ident, "pub1", ident, bought=offer(cloud="pub"))
         world.ledger.machines.adopt(one, "burst", T0)
-        world.ledger.machines.ended("pub", [ident], "gone", world.now - ago)
+        world.ledger.machines.ended("pub", [ident], Quoted(text="gone"), world.now - ago)
     terms = terms_of(world.site, "pub")
     assert see(world.site, terms, {}).recent == ()
     world.ledger.exclusions.add(
-        Exclusion(kind="breaker", scope="burst", count=3, cause=f"{TAKEN_OUT}x")
+        Exclusion(kind="breaker", scope="burst", count=3, cause=BootsFailed(node_reason="x"))
     )
     assert [m.instance.id for m in see(world.site, terms, {}).recent] == ["i-1"]
 

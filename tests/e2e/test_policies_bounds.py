@@ -12,6 +12,7 @@ from functools import partial
 import pytest
 
 from slurm_elastic.config import configfile
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Instance, InstanceState, Market
 from slurm_elastic.policies.nodes.node_state import Phase, phase
 from slurm_elastic.sandbox.cluster import Sandbox
@@ -118,7 +119,7 @@ def _bought(site: Sandbox, name: str, begin: float, end: float, dollars: float) 
     )  # fmt: skip
     try:
         book.machines.adopt(instance, "pub", begin)
-        book.machines.ended("aws", [name], "suspended by Slurm", end)
+        book.machines.ended("aws", [name], Quoted(text="suspended by Slurm"), end)
     finally:
         book.close()
 

@@ -8,11 +8,20 @@ import pytest
 from ledger_cases import T0, instance, offer, pool
 from msgspec.structs import replace
 
+from slurm_elastic.model.causes import AnyCause, Quoted
+from slurm_elastic.model.causes.machine_ends import OutOfService, SuspendedBySlurm
+from slurm_elastic.model.causes.pool_failures import BootsFailed
+from slurm_elastic.model.causes.repairs import (
+    HoldNotInLedger,
+    MachineThere,
+    NameLookedUp,
+    NodeUp,
+    OfferAvailable,
+    PoolWorks,
+)
 from slurm_elastic.model.cluster import InstanceState, Limits, Market
 from slurm_elastic.model.exclusion import BREAKER, CAPACITY, OPERATOR, POLICY, Exclusion
 from slurm_elastic.model.memory import (
-    OUT_OF_SERVICE,
-    SUSPENDED,
     Drained,
     Launch,
     Machine,
@@ -29,7 +38,6 @@ from slurm_elastic.policies.actions import (
     ReopenPool,
     SetAddress,
 )
-from slurm_elastic.policies.launch.exclusions import NEVER_REGISTERED, TAKEN_OUT
 from slurm_elastic.policies.launch.ranking import Scope
 from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
 from slurm_elastic.policies.nodes.out_of_service import DrainTerms
@@ -139,8 +147,7 @@ def test_slurm_is_told_the_address_of_a_machine_that_boots(
 ) -> None:
     """Where its cloud learns it after the launch only; a node that is up has its own."""
     found = asked(Rule.ADDRESSES, snapshot(one, nodes=(at,), terms=terms))
-    reason = "i-pub1 is there"
-    wanted = SetAddress(node="pub1", address="10.0.0.7", reason=reason)
+    wanted = SetAddress(node="pub1", address="10.0.0.7", cause=MachineThere(machine="i-pub1"))
     assert found == ([wanted] if told else [])
 
 
@@ -161,7 +168,7 @@ def test_a_node_that_is_off_has_an_address_that_needs_no_look_up(
 ) -> None:
     """One that boots may register at any moment, and would lose its address."""
     found = asked(Rule.NAMES, snapshot(nodes=(at,), terms=terms))
-    wanted = HideName(node="pub1", reason="slurmctld would look its name up")
+    wanted = HideName(node="pub1", cause=NameLookedUp())
     assert found == ([wanted] if hidden else [])
 
 
@@ -186,22 +193,22 @@ def test_a_machine_has_registered_once_its_node_is_up(
     one: Machine, at: SlurmNode, *, noted: bool
 ) -> None:
     found = asked(Rule.REGISTRATIONS, snapshot(one, nodes=(at,)))
-    wanted = Register(machine="i-pub1", reason="node pub1 is up")
+    wanted = Register(machine="i-pub1", cause=NodeUp(node="pub1"))
     assert found == ([wanted] if noted else [])
 
 
-def breaker(cause: str, scope: str = "burst") -> Exclusion:
+def breaker(cause: AnyCause, scope: str = "burst") -> Exclusion:
     return Exclusion(kind=BREAKER, scope=scope, until=NOW + 900, cause=cause)
 
 
 def test_a_machine_that_registers_ends_the_pause_of_its_pool_alone() -> None:
     world = snapshot(machine(), machine("pub2"), nodes=(node(), node("pub2")))
-    shut = (breaker(NEVER_REGISTERED), breaker(NEVER_REGISTERED, "own"))
+    shut = (breaker(BootsFailed()), breaker(BootsFailed(), "own"))
     found = asked(Rule.REGISTRATIONS, replace(world, exclusions=shut))
     assert [a for a in found if isinstance(a, ReopenPool)] == [
         ReopenPool(
             pool="burst", nodes=("pub1", "pub2"),
-            reason="a machine of pool burst has registered: it works again",
+            cause=PoolWorks(pool="burst"),
         )
     ]  # fmt: skip
     held = (Exclusion(kind=CAPACITY, scope="burst"),)
@@ -209,7 +216,9 @@ def test_a_machine_that_registers_ends_the_pause_of_its_pool_alone() -> None:
     assert {a.kind for a in found} == {"register"}, "it was not paused"
 
 
-FAILED = machine("pub2", age=2000.0, why=f"{OUT_OF_SERVICE}Prolog error", ended=NOW - 1500)
+FAILED = machine(
+    "pub2", age=2000.0, cause=OutOfService(node_reason="Prolog error"), ended=NOW - 1500
+)
 
 
 @pytest.mark.parametrize(
@@ -220,12 +229,20 @@ FAILED = machine("pub2", age=2000.0, why=f"{OUT_OF_SERVICE}Prolog error", ended=
         (machine(), False),
         (machine(age=2000.0, registered=NOW - 300), False),
         (machine(age=1999.0, registered=NOW - 300), True),
-        (machine(registered=NOW - 900, suspending=NOW - 600, why=SUSPENDED), True),
-        (machine(registered=NOW - 900, suspending=NOW - 601, why=SUSPENDED), False),
-        (machine(registered=NOW - 900, suspending=NOW - 600, why="too old"), True),
-        (machine("pub3", registered=NOW - 900, suspending=NOW - 600, why=SUSPENDED), True),
-        (machine("pub3", registered=NOW - 900, suspending=NOW - 600, why="too old"), False),
-        (machine("pub3", registered=NOW - 900, ended=NOW - 600, why=SUSPENDED), False),
+        (machine(registered=NOW - 900, suspending=NOW - 600, cause=SuspendedBySlurm()), True),
+        (machine(registered=NOW - 900, suspending=NOW - 601, cause=SuspendedBySlurm()), False),
+        (machine(registered=NOW - 900, suspending=NOW - 600, cause=Quoted(text="too old")), True),
+        (
+            machine("pub3", registered=NOW - 900, suspending=NOW - 600, cause=SuspendedBySlurm()),
+            True,
+        ),
+        (
+            machine(
+                "pub3", registered=NOW - 900, suspending=NOW - 600, cause=Quoted(text="too old")
+            ),
+            False,
+        ),
+        (machine("pub3", registered=NOW - 900, ended=NOW - 600, cause=SuspendedBySlurm()), False),
         (machine("pub3", registered=NOW - 900), False),
         (machine(registered=NOW - 300, pool="other"), False),
         (replace(machine("own1", registered=NOW - 300), pool="burst"), False),
@@ -237,7 +254,7 @@ def test_a_pool_whose_machines_slurm_took_out_is_proved_by_one_that_serves_for_a
     """One decided on before the last failure proves nothing: Prolog fails at the first job only."""
     world = snapshot(
         nodes=(node(), node("pub3", OFF), node("own1")), recent=(one, FAILED),
-        exclusions=(breaker(f"{TAKEN_OUT}Prolog error"),),
+        exclusions=(breaker(BootsFailed(node_reason="Prolog error")),),
     )  # fmt: skip
     found = asked(Rule.REGISTRATIONS, world)
     assert [a.kind for a in found] == (["reopen-pool"] if proves else [])
@@ -248,13 +265,13 @@ def test_one_that_came_before_the_last_that_failed_proves_nothing() -> None:
     between = machine(age=2500.0, registered=NOW - 300)
     world = snapshot(
         nodes=(node(),), recent=(first, between, FAILED),
-        exclusions=(breaker(f"{TAKEN_OUT}Prolog error"),),
+        exclusions=(breaker(BootsFailed(node_reason="Prolog error")),),
     )  # fmt: skip
     assert asked(Rule.REGISTRATIONS, world) == []
 
 
 def test_a_machine_that_registers_proves_nothing_where_slurm_took_out_the_last_ones() -> None:
-    shut = (breaker(f"{TAKEN_OUT}Prolog error"),)
+    shut = (breaker(BootsFailed(node_reason="Prolog error")),)
     found = asked(Rule.REGISTRATIONS, snapshot(machine(), nodes=(node(),), exclusions=shut))
     assert [a.kind for a in found] == ["register"]
 
@@ -292,7 +309,9 @@ def test_the_time_in_which_a_machine_takes_no_jobs_is_written_down(
 
 
 def hold(name: str = "pub1", until: float = NOW, kind: str = CAPACITY) -> Exclusion:
-    return Exclusion(kind=kind, scope=name, until=until, cause="aws has 0 free", pool="burst")
+    return Exclusion(
+        kind=kind, scope=name, until=until, cause=Quoted(text="aws has 0 free"), pool="burst"
+    )
 
 
 def test_the_holds_of_a_pool_are_looked_at_together_when_the_first_is_due() -> None:
@@ -326,9 +345,9 @@ def test_a_hold_ends_where_an_offer_has_room_and_the_node_may_start(
     world = snapshot(*owner, nodes=at, exclusions=(hold(),), terms=terms, **BUYS)
     let_go = Release(
         node="pub1", hold=CAPACITY,
-        reason="aws/c6i.xlarge/eu-west-1a/on-demand can be had again",
+        cause=OfferAvailable(offer="aws/c6i.xlarge/eu-west-1a/on-demand"),
     )  # fmt: skip
-    kept = Hold(node="pub1", pool="burst", reason="aws has 0 free")
+    kept = Hold(node="pub1", pool="burst", cause=Quoted(text="aws has 0 free"))
     assert asked(Rule.HOLDS, world) == [let_go if free else kept]
 
 
@@ -363,7 +382,7 @@ def test_a_hold_that_the_ledger_has_not_is_let_go(
 ) -> None:
     world = snapshot(nodes=(node(states=DRAINED, reason=HELD),))
     found = asked(Rule.HOLDS, replace(world, **change))
-    wanted = Release(node="pub1", hold=CAPACITY, reason="its hold is not in the ledger")
+    wanted = Release(node="pub1", hold=CAPACITY, cause=HoldNotInLedger())
     assert found == ([wanted] if released else [])
 
 

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from slurm_elastic.model.causes import Quoted
+from slurm_elastic.model.causes.pool_failures import BootsFailed
 from slurm_elastic.model.cluster import Location, Market, Offer
 from slurm_elastic.model.exclusion import BREAKER, COOL_DOWN, NO_SPOT, Exclusion
 from slurm_elastic.policies.launch.boots import given_up_after, longest_wait, may_wait, turn
 from slurm_elastic.policies.launch.exclusions import (
-    NEVER_REGISTERED,
-    TAKEN_OUT,
     Boot,
     Excluded,
     after_failures,
@@ -33,7 +33,9 @@ from slurm_elastic.policies.launch.ranking import Scope, rank, serving
 from tests.policies import strategies
 
 T0 = 1000.0
-OPEN = Exclusion(kind=BREAKER, scope="std", count=10, until=T0 + 50, cause="10 machines in a row")
+OPEN = Exclusion(
+    kind=BREAKER, scope="std", count=10, until=T0 + 50, cause=Quoted(text="10 machines in a row")
+)
 OFFER = Offer(
     cloud="aws", location=Location.PUBLIC, instance_type="m5", zone="a", market=Market.ON_DEMAND,
     price=0.1, cpus=2, memory=1000,
@@ -60,7 +62,7 @@ def test_after_the_pause_one_that_fails_opens_it_again() -> None:
     assert paused(OPEN, T0 + 50) is None
     again = failing(OPEN, 1, T0 + 60)
     assert again.until == T0 + 60 + 3600
-    assert again.cause == "11 machines in a row booted but never registered with Slurm"
+    assert str(again.cause) == "11 machines in a row booted but never registered with Slurm"
 
 
 @given(st.integers(0, 5))
@@ -135,7 +137,7 @@ def test_a_rest_is_of_its_pool_only() -> None:
         scope=key,
         until=T0 + 9,
         code="BootFailed",
-        cause="n1 did not register",
+        cause=Quoted(text="n1 did not register"),
         count=1,
     )
     (rejected,) = rank(request, [offer], Scope(exclusions=(rest,)), T0).rejected
@@ -177,7 +179,7 @@ def test_refusals_in_a_row_double_the_cool_down_up_to_the_longest() -> None:
     assert [one.count for one in made] == [1, 2, 3, 4]
     assert after_refusal("k", 0, T0, 30.0, 5.0, "ICE", "none").until == T0 + 30
     partial, taken = after_partial("k", 2, 5, T0, 9.0), after_interruption("k", "i-1", T0, 9.0)
-    assert [(e.kind, e.scope, e.until, e.count, e.cause) for e in (partial, taken)] == [
+    assert [(e.kind, e.scope, e.until, e.count, str(e.cause)) for e in (partial, taken)] == [
         (COOL_DOWN, "k", T0 + 9, 0, "gave 2 of 5 machines"),
         (COOL_DOWN, "k", T0 + 9, 1, "machine i-1 is taken away"),
     ]
@@ -201,7 +203,7 @@ def test_an_offer_is_named_by_itself_its_market_and_its_cloud() -> None:
     assert keys_of(OFFER) == ("aws/m5/a/on-demand", "aws/*/*/on-demand", "aws/*/*/*")
 
 
-SPOTLESS = Exclusion(kind=NO_SPOT, scope="job:7", until=T0 + 9, cause="its saves fail")
+SPOTLESS = Exclusion(kind=NO_SPOT, scope="job:7", until=T0 + 9, cause=Quoted(text="its saves fail"))
 
 
 def test_a_job_that_cannot_be_saved_gets_no_spot_machine_for_a_while() -> None:
@@ -215,7 +217,9 @@ def test_a_job_that_cannot_be_saved_gets_no_spot_machine_for_a_while() -> None:
 
 def test_a_cool_down_and_a_pause_are_over_at_their_end() -> None:
     pool = strategies.pool()
-    rest = Exclusion(kind=COOL_DOWN, scope=OFFER.key, until=T0 + 9, code="ICE", cause="none")
+    rest = Exclusion(
+        kind=COOL_DOWN, scope=OFFER.key, until=T0 + 9, code="ICE", cause=Quoted(text="none")
+    )
     for seen in (T0, T0 + 8):
         told = Excluded(pool, [rest], seen).why(OFFER)
         assert told == "cools down until 00:16:49 UTC after ICE: none", "true whenever it is read"
@@ -239,16 +243,18 @@ def test_only_its_own_breaker_shuts_a_pool() -> None:
     ["aws/*/*/on-demand", "aws/m5/a/on-demand", "aws/*/*/*/std", "aws/m5/a/on-demand/std"],
 )
 def test_a_cool_down_of_any_width_is_told(scope: str) -> None:
-    rest = Exclusion(kind=COOL_DOWN, scope=scope, until=T0 + 9, code="ICE", cause="none")
+    rest = Exclusion(
+        kind=COOL_DOWN, scope=scope, until=T0 + 9, code="ICE", cause=Quoted(text="none")
+    )
     assert Excluded(strategies.pool(), [rest], T0).why(OFFER) is not None
     other = replace(OFFER, cloud="gcp", instance_type="m6")
     assert Excluded(strategies.pool(), [rest], T0).why(other) is None
 
 
 def test_an_open_breaker_keeps_its_cause_and_one_that_counts_has_the_latest() -> None:
-    assert failing(OPEN, 1, T0).cause == "10 machines in a row"
-    counted = Exclusion(kind=BREAKER, scope="std", count=3, cause="old")
-    assert failing(counted, 1, T0).cause == NEVER_REGISTERED
+    assert str(failing(OPEN, 1, T0).cause) == "10 machines in a row"
+    counted = Exclusion(kind=BREAKER, scope="std", count=3, cause=Quoted(text="old"))
+    assert failing(counted, 1, T0).cause == BootsFailed()
 
 
 def test_a_machine_that_registered_at_the_very_launch_proves_the_pool() -> None:
@@ -259,5 +265,5 @@ def test_a_machine_that_registered_at_the_very_launch_proves_the_pool() -> None:
 
 
 def test_a_breaker_says_whether_slurm_took_its_machines_out() -> None:
-    assert sickly(replace(OPEN, cause=f"3 machines in a row {TAKEN_OUT}Prolog error"))
+    assert sickly(replace(OPEN, cause=BootsFailed(in_a_row=3, node_reason="Prolog error")))
     assert not sickly(OPEN)

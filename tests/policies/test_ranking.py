@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Limits, Location, Market, Offer, Usage
 from slurm_elastic.model.exclusion import COOL_DOWN, NO_SPOT, Exclusion
 from slurm_elastic.policies.launch.ranking import (
@@ -120,7 +121,12 @@ def test_the_hourly_cap_counts_the_dearest_price_that_is_known() -> None:
 @pytest.mark.parametrize("key", [SPOT.key, "aws/*/*/spot", "aws/*/*/*"])
 def test_cool_downs_cover_an_offer_a_market_or_a_cloud(key: str) -> None:
     cool = Exclusion(
-        kind=COOL_DOWN, scope=key, until=NOW + 30.2, code="ICE", cause="no machines", count=1
+        kind=COOL_DOWN,
+        scope=key,
+        until=NOW + 30.2,
+        code="ICE",
+        cause=Quoted(text="no machines"),
+        count=1,
     )
     assert reason(SPOT, Scope(exclusions=(cool,))) == (
         "cools down until 13:47:11 UTC after ICE: no machines"
@@ -131,7 +137,12 @@ def test_cool_downs_cover_an_offer_a_market_or_a_cloud(key: str) -> None:
 
 def test_a_market_cool_down_leaves_the_other_market() -> None:
     cool = Exclusion(
-        kind=COOL_DOWN, scope="aws/*/*/spot", until=NOW + 30, code="quota", cause="limit", count=1
+        kind=COOL_DOWN,
+        scope="aws/*/*/spot",
+        until=NOW + 30,
+        code="quota",
+        cause=Quoted(text="limit"),
+        count=1,
     )
     placement = rank(request(), [SPOT, OFFER], Scope(exclusions=(cool,)), NOW)
     assert [r.offer for r in placement.ranked] == [OFFER]
@@ -214,7 +225,7 @@ def test_work_that_is_saved_often_makes_the_cheap_one_the_better() -> None:
 
 def test_a_job_that_cannot_be_saved_gets_no_spot_machine() -> None:
     rule = Exclusion(
-        kind=NO_SPOT, scope="job:7", until=NOW + 60, cause="it cannot be saved: a lock"
+        kind=NO_SPOT, scope="job:7", until=NOW + 60, cause=Quoted(text="it cannot be saved: a lock")
     )
     scope = Scope(exclusions=(rule,))
     wanted = replace(request(), jobs=(6, 7))
@@ -229,7 +240,9 @@ def test_a_job_that_cannot_be_saved_gets_no_spot_machine() -> None:
 
 CALM_OR_NOT = Scope(
     usage=Usage(nodes={"": 4, "cloud:aws": 4, "pool:std": 4}, dollars_per_hour={"": 9.0}),
-    exclusions=(Exclusion(kind=COOL_DOWN, scope=OFFER.key, until=NOW + 9, code="x", cause="y"),),
+    exclusions=(
+        Exclusion(kind=COOL_DOWN, scope=OFFER.key, until=NOW + 9, code="x", cause=Quoted(text="y")),
+    ),
     blocked={"aws": "no hourly cap is set"},
 )
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Instance, InstanceState
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.actions import NoteEnd, TerminateOrphan
@@ -548,7 +549,7 @@ def test_an_admins_own_down_node_is_left_alone(world: CloudView) -> None:
 
 
 def test_patient_findings_must_stand() -> None:
-    finding = TerminateOrphan(machine="i-1", reason="x")
+    finding = TerminateOrphan(machine="i-1", cause=Quoted(text="x"))
     ready, standing = debounce([finding], {}, NOW, grace=60)
     assert ready == ()
     ready, standing = debounce([finding], standing, NOW + 59, grace=60)
@@ -561,14 +562,14 @@ def test_patient_findings_must_stand() -> None:
 
 @given(st.integers(0, 400), st.integers(0, 400))
 def test_deletions_nobody_asked_for_are_capped(count: int, live: int) -> None:
-    actions = [TerminateOrphan(machine=str(i), reason="x") for i in range(count)]
+    actions = [TerminateOrphan(machine=str(i), cause=Quoted(text="x")) for i in range(count)]
     kept, waiting = limit_disruption(actions, live)
     assert len(kept) <= max(10, live * 0.2)
     assert len(kept) + waiting == count
 
 
 def test_what_is_done_at_once_is_not_remembered() -> None:
-    finding = NoteEnd(machine="i-1", reason="x")
+    finding = NoteEnd(machine="i-1", cause=Quoted(text="x"))
     assert debounce([finding], {}, NOW, grace=0) == ((finding,), {})
 
 

@@ -8,12 +8,19 @@ import pytest
 from ledger_cases import instance, offer
 from msgspec.structs import replace
 
+from slurm_elastic.model.causes import AnyCause
+from slurm_elastic.model.causes.repairs import (
+    AlreadyServed,
+    AskedBySlurm,
+    NotPoweringDown,
+    NotPoweringUp,
+)
 from slurm_elastic.model.memory import Launch, Machine
 from slurm_elastic.model.slurm import Request, SlurmNode
 from slurm_elastic.policies.actions import Action, Drop, FailBoot, Suspend
 from slurm_elastic.policies.actions import Launch as Start
 from slurm_elastic.policies.repair.cluster_snapshot import ClusterSnapshot
-from slurm_elastic.policies.repair.request_rules import NOT_DOWN, NOT_UP, SERVED, requested
+from slurm_elastic.policies.repair.request_rules import requested
 from tests.policies.test_cluster import BOOTS, GOES, NOW, OFF, TERMS, UP
 
 AT = NOW - 1.0
@@ -48,16 +55,16 @@ def opened(cloud: str, age: float, request: str = "r0") -> Launch:
     )  # fmt: skip
 
 
-LAUNCHED = [Start(node="pub1", reason="Slurm asks for it")]
+LAUNCHED = [Start(node="pub1", cause=AskedBySlurm())]
 
 
-def dropped(why: str, node: str = "pub1") -> list[Drop]:
-    return [Drop(node=node, reason=why)]
+def dropped(cause: AnyCause, node: str = "pub1") -> list[Drop]:
+    return [Drop(node=node, cause=cause)]
 
 
 @pytest.mark.parametrize("states", [None, UP, OFF, GOES])
 def test_what_slurm_does_not_wait_for_gets_no_machine(states: frozenset[str] | None) -> None:
-    assert asked(states=states) == dropped(NOT_UP)
+    assert asked(states=states) == dropped(NotPoweringUp())
 
 
 def test_nodes_of_other_clouds_and_of_no_pool_are_nothing_to_this_one() -> None:
@@ -84,7 +91,9 @@ def test_a_node_that_a_machine_serves_gets_no_other(
     """One of another cloud only while it may still come up, or may be up yet; of one that has left
     the configuration only where it was bought for this request.
     """
-    assert asked(machine(age, cloud, **fields)) == (dropped(SERVED) if serves else LAUNCHED)
+    assert asked(machine(age, cloud, **fields)) == (
+        dropped(AlreadyServed()) if serves else LAUNCHED
+    )
 
 
 @pytest.mark.parametrize(("ago", "past"), [(30.0, True), (31.0, True), (29.0, False)])
@@ -93,12 +102,12 @@ def test_a_machine_that_was_up_long_before_its_node_is_asked_for_again_ends_firs
 ) -> None:
     one = machine(900.0, registered=NOW - ago)
     (action,) = asked(one)
-    assert action == (replace(LAUNCHED[0], past=("i-1",)) if past else dropped(SERVED)[0])
+    assert action == (replace(LAUNCHED[0], past=("i-1",)) if past else dropped(AlreadyServed())[0])
 
 
 def test_it_stays_where_another_machine_boots_for_the_node() -> None:
     assert asked(machine(900.0, registered=NOW - 99.0), machine(5.0, ident="i-2")) == dropped(
-        SERVED
+        AlreadyServed()
     )
 
 
@@ -117,7 +126,7 @@ def test_an_open_launch_stands_for_its_nodes(
 ) -> None:
     """One of a cloud that has left the configuration only for its own request."""
     found = asked(launches=(opened(cloud, age, request_),))
-    assert found == (dropped(SERVED) if serves else LAUNCHED)
+    assert found == (dropped(AlreadyServed()) if serves else LAUNCHED)
 
 
 @pytest.mark.parametrize("kind", ["suspend", "resume-fail"])
@@ -130,7 +139,7 @@ def test_the_machine_of_a_node_that_is_not_up_ends(
     found = asked(machine(900.0, registered=7.0), kind=kind, states=states)
     assert [(type(a), a.subject) for a in found] == [(Suspend, "i-1") if ends else (Drop, "pub1")]
     if not ends:
-        assert found == dropped(NOT_DOWN)
+        assert found == dropped(NotPoweringDown())
 
 
 @pytest.mark.parametrize(("age", "younger"), [(1.001, False), (1.0, False), (0.999, True)])
@@ -185,4 +194,4 @@ def test_one_whose_node_is_up_after_all_counts_and_stays() -> None:
     failed, drop = asked(machine(10.0), kind="resume-fail", states=UP)
     assert isinstance(failed, FailBoot)
     assert not failed.ends
-    assert [drop] == dropped(NOT_DOWN)
+    assert [drop] == dropped(NotPoweringDown())

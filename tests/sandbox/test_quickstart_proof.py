@@ -2,6 +2,7 @@
 
 import pytest
 
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Instance, InstanceState, Market
 from slurm_elastic.model.memory import Decision, Machine
 from slurm_elastic.sandbox.quickstart_proof import (
@@ -178,7 +179,9 @@ def test_costs_are_added_by_market_beside_the_on_demand_price():
 
 
 def decision(kind: str, at: float, request: str = "r1") -> Decision:
-    return Decision(at=at, correlation=request, kind=kind, subjects=("pub1",), reason="so")
+    return Decision(
+        at=at, correlation=request, kind=kind, subjects=("pub1",), cause=Quoted(text="so")
+    )
 
 
 ANSWERED = [decision("launch-refused", 1.0), decision("launched", 2.0)]

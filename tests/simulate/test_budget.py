@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.config.policies import Budget, SitePolicies
 from slurm_elastic.controller.budget import spending
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.policies.growth.capacity import AnyGrowth, OnDemand, SemiElastic, Slurm
 from slurm_elastic.policies.growth.release import AtOnce, Idle
@@ -147,7 +148,9 @@ def by_ledger(place: Path, engine: Engine, origin: int, looks: list[int]) -> dic
                 )
                 up.add(number)
             if number in up and end <= now and number not in over:
-                ledger.machines.ended("pub", [f"i-{number}"], "over", float(origin + end))
+                ledger.machines.ended(
+                    "pub", [f"i-{number}"], Quoted(text="over"), float(origin + end)
+                )
                 over.add(number)
         found[now] = spending(config, ledger, float(origin + now))[""]
     ledger.close()

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.config import Config, HaSettings, configfile
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.exclusion import CAPACITY, Exclusion
 from slurm_elastic.slurm.conf import conf_diff, our_lines, plan
 from slurm_elastic.slurm.conf.install import InstallResult, install, read_manifest
@@ -418,7 +419,7 @@ def paid(host: Host, *instances: tuple[str, str]) -> None:
 def all_ended(host: Host) -> None:
     with contextlib.closing(Ledger(host.config.state / "ledger.db")) as ledger:
         ids = [m.instance.id for m in ledger.machines.live()]
-        ledger.machines.ended("aws", ids, "gone", ledger_cases.T0)
+        ledger.machines.ended("aws", ids, Quoted(text="gone"), ledger_cases.T0)
 
 
 def answering(host: Host) -> None:
@@ -449,7 +450,7 @@ def test_after_an_uninstall_no_node_is_held_any_more(host: Host) -> None:
         kind=CAPACITY,
         scope="pub1",
         pool="burst",
-        cause="x",
+        cause=Quoted(text="x"),
         since=ledger_cases.T0,
         until=ledger_cases.T0,
     )

@@ -11,6 +11,7 @@ import pytest
 from slurm_elastic.base.errors import AuthError, SlurmError
 from slurm_elastic.ckptman.journal import Journal
 from slurm_elastic.controller import holds
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.directive import Directive, Pause
 from slurm_elastic.model.exclusion import CAPACITY, COOL_DOWN, Exclusion
 from slurm_elastic.model.finding import Finding
@@ -50,7 +51,7 @@ def test_the_first_who_has_a_cause_tells_it_and_what_has_none_is_told_each_time(
     ],
 )
 def test_a_hold_has_the_cause_that_its_words_tell(words: str, cause: str) -> None:
-    hold = Exclusion(kind=CAPACITY, scope="pub1", pool="burst", cause=words)
+    hold = Exclusion(kind=CAPACITY, scope="pub1", pool="burst", cause=Quoted(text=words))
     assert causes.of_hold(hold, "aws", ORDERS) == cause
 
 
@@ -67,7 +68,7 @@ def test_a_hold_has_the_cause_that_its_words_tell(words: str, cause: str) -> Non
 def test_a_cool_down_has_the_cause_of_what_it_covers(
     scope: str, code: str, words: str, cause: str
 ) -> None:
-    one = Exclusion(kind=COOL_DOWN, scope=scope, code=code, cause=words)
+    one = Exclusion(kind=COOL_DOWN, scope=scope, code=code, cause=Quoted(text=words))
     assert causes.of_cool_down(one) == cause
 
 
@@ -78,7 +79,7 @@ def test_a_long_sentence_is_the_same_cause_in_a_hold_and_in_its_cool_down(words:
     cause = f"the machine of pub1 did not register; its check failed: {' '.join(words.split())}"
     cool = Exclusion(
         kind=COOL_DOWN, scope="pub/*/*/*/burst", until=world.now + 60, code="BootFailed",
-        cause=cause,
+        cause=Quoted(text=cause),
     )  # fmt: skip
     why = f"pool burst cools down {until_told(cool.until, world.now)}: {cool.cause}"
     holds.hold(world.site, world.site.pools["burst"], ["pub2"], why)

@@ -25,13 +25,15 @@ from slurm_elastic.cli.main import main
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.config.access import Users
 from slurm_elastic.config.telling import Notify
+from slurm_elastic.model.causes import Quoted
+from slurm_elastic.model.causes.pool_failures import BootsFailed
 from slurm_elastic.model.cluster import InstanceState, Limits
 from slurm_elastic.model.directive import Directive, LimitChange, Pause
 from slurm_elastic.model.exclusion import BREAKER, CAPACITY, COOL_DOWN, OPERATOR, Exclusion
 from slurm_elastic.model.finding import Finding, Level
 from slurm_elastic.model.memory import Purchase, UnhelpedJob
 from slurm_elastic.model.slurm import SlurmNode
-from slurm_elastic.policies.launch.exclusions import DENIED, TAKEN_OUT
+from slurm_elastic.policies.launch.exclusions import DENIED
 from slurm_elastic.providers.fake.provider import FakeProvider
 from slurm_elastic.slurm.client.fake import FakeSlurm
 from slurm_elastic.state.credentials import health_of
@@ -143,10 +145,19 @@ def test_what_the_daemon_has_met_is_told(config: Config, slurm: FakeSlurm, ledge
     error = "near: AuthFailure: no"
     ledger.health.report(Health(name="near", checked=T0 - 600, error=error, code="a"))
     ledger.exclusions.add(
-        Exclusion(kind=BREAKER, scope="rack", count=10, until=T0 + 9, cause="10 in a row")
+        Exclusion(
+            kind=BREAKER, scope="rack", count=10, until=T0 + 9, cause=Quoted(text="10 in a row")
+        )
     )
     ledger.exclusions.add(
-        Exclusion(kind=COOL_DOWN, scope="near/*/*/*", until=T0 + 9, code="x", cause="y", count=1)
+        Exclusion(
+            kind=COOL_DOWN,
+            scope="near/*/*/*",
+            until=T0 + 9,
+            code="x",
+            cause=Quoted(text="y"),
+            count=1,
+        )
     )
     found = wrong(config, slurm)
     assert found["head node: daemon"].found == "last heartbeat 8m 20s ago"
@@ -519,9 +530,14 @@ def test_pools_that_start_nothing_and_why_are_told(
     config: Config, slurm: FakeSlurm, ledger: Ledger
 ) -> None:
     reason = "the budget of $5.00 a day is spent"
-    held = [Exclusion(kind=CAPACITY, scope=n, pool="rack", cause=reason) for n in ("op1", "op2")]
+    held = [
+        Exclusion(kind=CAPACITY, scope=n, pool="rack", cause=Quoted(text=reason))
+        for n in ("op1", "op2")
+    ]
     cool = [
-        Exclusion(kind=COOL_DOWN, scope=f"near/t/{z}/spot", until=T0 + 9, code="x", cause="y")
+        Exclusion(
+            kind=COOL_DOWN, scope=f"near/t/{z}/spot", until=T0 + 9, code="x", cause=Quoted(text="y")
+        )
         for z in "ab"
     ]
     ledger.exclusions.add(*held, *cool)
@@ -535,7 +551,7 @@ def test_a_right_that_a_launch_lacked_is_wrong_and_says_what_to_do(
 ) -> None:
     scope, cause = "near/t/a/spot", "UnauthorizedOperation: no right to ec2:RunInstances"
     ledger.exclusions.add(
-        Exclusion(kind=COOL_DOWN, scope=scope, until=T0 + 9, code=DENIED, cause=cause)
+        Exclusion(kind=COOL_DOWN, scope=scope, until=T0 + 9, code=DENIED, cause=Quoted(text=cause))
     )
     told = (Level.WRONG, "cool-down", f"{scope}, until 08:00:09 UTC: Denied: {cause}")
     assert told in notes(config, slurm)
@@ -550,8 +566,10 @@ def test_one_cause_is_one_finding_and_one_count(
     for name, error in (("gone", refused), ("slurm", str(slurm.broken))):
         ledger.health.report(Health(name=name, checked=T0 - 9, error=error))
     ledger.exclusions.add(
-        Exclusion(kind=CAPACITY, scope="h1", pool="host", cause=refused),
-        Exclusion(kind=COOL_DOWN, scope="gone/*/*/*", until=T0 + 9, code="x", cause="y"),
+        Exclusion(kind=CAPACITY, scope="h1", pool="host", cause=Quoted(text=refused)),
+        Exclusion(
+            kind=COOL_DOWN, scope="gone/*/*/*", until=T0 + 9, code="x", cause=Quoted(text="y")
+        ),
     )
     assert [what for _, what, _ in notes(config, slurm)] == ["reaching it", "slurmctld", "users"]
 
@@ -604,9 +622,17 @@ def test_an_operators_order_is_a_note_with_its_end_and_what_it_holds_is_none(
     for word in (Pause(scope=""), LimitChange(scope="pool:rack", key="max_nodes", value=1)):
         ledger.directives.give(Directive(word=word, who="ann", since=T0, starts=T0))
     ledger.exclusions.add(
-        Exclusion(kind=OPERATOR, scope="op1", pool="rack", cause="the cluster is paused by ann"),
         Exclusion(
-            kind=CAPACITY, scope="op2", pool="rack", cause="3 offers: the cluster is paused by ann"
+            kind=OPERATOR,
+            scope="op1",
+            pool="rack",
+            cause=Quoted(text="the cluster is paused by ann"),
+        ),
+        Exclusion(
+            kind=CAPACITY,
+            scope="op2",
+            pool="rack",
+            cause=Quoted(text="3 offers: the cluster is paused by ann"),
         ),
     )
     found = doctor.diagnose(config, slurm, T0, quick=True)
@@ -627,8 +653,8 @@ def test_an_operators_order_is_a_note_with_its_end_and_what_it_holds_is_none(
 def test_a_pool_whose_machines_slurm_refuses_is_told_before_it_is_paused(
     config: Config, slurm: FakeSlurm, ledger: Ledger
 ) -> None:
-    words = f"1 machines in a row {TAKEN_OUT}Low RealMemory; do: set `real_memory: 7400`"
-    ledger.exclusions.add(Exclusion(kind=BREAKER, scope="rack", count=1, cause=words))
+    cause = BootsFailed(in_a_row=1, node_reason="Low RealMemory", remedy="set `real_memory: 7400`")
+    ledger.exclusions.add(Exclusion(kind=BREAKER, scope="rack", count=1, cause=cause))
     finding = wrong(config, slurm)["head node: pool rack"]
     assert finding.found.startswith("1 so far: 1 machines in a row were taken out")
     assert finding.advice.startswith("set `real_memory: 7400`")

@@ -16,8 +16,9 @@ from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.cli import doctor
 from slurm_elastic.cli.offers import gather
 from slurm_elastic.config import Config, SlurmSettings, configfile
+from slurm_elastic.model.causes.holds import GrowthStartsIt
 from slurm_elastic.model.cluster import Limits, Location, Market, Offer, Pool
-from slurm_elastic.model.exclusion import BY_GROWTH, POLICY, Exclusion
+from slurm_elastic.model.exclusion import POLICY, Exclusion
 from slurm_elastic.model.finding import Finding, Level
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.launch.ranking import unsold
@@ -126,7 +127,7 @@ GROWN = "\npolicies: {growth: on_demand, release: idle(600)}\n"
 
 def hold(slurm: ProbingSlurm, *names: str) -> None:
     for name in names:
-        slurm.set_node(name, *OFF, "DRAIN", reason=f"{HOLD_MARK}{BY_GROWTH}")
+        slurm.set_node(name, *OFF, "DRAIN", reason=f"{HOLD_MARK}{GrowthStartsIt()}")
 
 
 def test_nodes_that_a_growth_policy_holds_are_no_news_and_not_probed(
@@ -138,7 +139,7 @@ def test_nodes_that_a_growth_policy_holds_are_no_news_and_not_probed(
     hold(slurm, *names)
     grown = again(config, GROWN)
     with contextlib.closing(Ledger(grown.state / "ledger.db")) as ledger:
-        held = [Exclusion(kind=POLICY, scope=n, pool="wide", cause=BY_GROWTH) for n in names]
+        held = [Exclusion(kind=POLICY, scope=n, pool="wide", cause=GrowthStartsIt()) for n in names]
         ledger.exclusions.add(*held)
     told = found(grown, slurm)
     probe = told["a job in partition burst"]

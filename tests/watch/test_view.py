@@ -15,6 +15,7 @@ from status_cases import NOW, busy_ledger, busy_slurm, config, job, node
 from slurm_elastic.base.units import money
 from slurm_elastic.cli.status_tables import render
 from slurm_elastic.config.policies import Budget, CloudPolicies, SitePolicies
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import InstanceState, Market
 from slurm_elastic.model.directive import Directive, Pause, stop_reason
 from slurm_elastic.model.exclusion import BREAKER, CAPACITY, OPERATOR, POLICY, Exclusion
@@ -160,7 +161,9 @@ def test_the_document_is_stable(view: StatusView) -> None:
 
 def test_without_slurm_the_ledgers_part_is_shown(tmp_path: Path) -> None:
     machine = Machine(instance=instance("i-1"), pool="general")
-    leaving = replace(machine, instance=instance("i-2", "pub2"), suspending=NOW, why="idle")
+    leaving = replace(
+        machine, instance=instance("i-2", "pub2"), suspending=NOW, cause=Quoted(text="idle")
+    )
     facts = Facts(now=NOW, slurm_error="scontrol: timed out", machines=[machine, leaving])
     view = status_view(config(tmp_path), facts)
     assert view.slurm_error == "scontrol: timed out"
@@ -290,8 +293,18 @@ def test_two_machines_of_one_node_are_told_apart(tmp_path: Path) -> None:
 
 def test_a_machine_that_its_cloud_does_not_end_is_shown_as_such(tmp_path: Path) -> None:
     ending = [
-        Machine(instance=instance("i-1", "pub1"), pool="x", suspending=NOW - 60, why="idle"),
-        Machine(instance=instance("i-2", "pub2"), pool="x", suspending=NOW - 3600, why="idle"),
+        Machine(
+            instance=instance("i-1", "pub1"),
+            pool="x",
+            suspending=NOW - 60,
+            cause=Quoted(text="idle"),
+        ),
+        Machine(
+            instance=instance("i-2", "pub2"),
+            pool="x",
+            suspending=NOW - 3600,
+            cause=Quoted(text="idle"),
+        ),
     ]
     view = status_view(config(tmp_path), Facts(now=NOW, nodes={}, machines=ending))
     assert {i.id: i.next for i in view.instances} == {
@@ -339,7 +352,7 @@ def test_a_machine_that_serves_nobody_is_shown_with_why(tmp_path: Path) -> None:
 )
 def test_node_words(states: str, held: bool, has_machine: bool, word: str) -> None:
     hold = (
-        Exclusion(kind=CAPACITY, scope="pub1", pool="p", cause="r", since=T0, until=T0)
+        Exclusion(kind=CAPACITY, scope="pub1", pool="p", cause=Quoted(text="r"), since=T0, until=T0)
         if held
         else None
     )
@@ -459,7 +472,14 @@ def test_five_thousand_machines_are_joined_quickly(tmp_path: Path) -> None:
 def test_what_a_policy_holds_has_no_end_of_its_own(tmp_path: Path) -> None:
     why = "the budget of $5.00 a day is spent"
     rows = [
-        Exclusion(kind=POLICY, scope=f"pub{i}", pool="general", cause=why, since=T0, until=T0 + i)
+        Exclusion(
+            kind=POLICY,
+            scope=f"pub{i}",
+            pool="general",
+            cause=Quoted(text=why),
+            since=T0,
+            until=T0 + i,
+        )
         for i in (1, 2)
     ]
     (shown,) = status_view(config(tmp_path), Facts(now=NOW, holds=rows)).holds
@@ -563,7 +583,7 @@ def test_what_a_sentence_tells_of_a_cloud_is_only_named_below_it(tmp_path: Path)
         now=NOW,
         nodes={"pub1": node("pub1", "IDLE", "POWERED_DOWN", "DRAIN")},
         health=[Health(name="aws", checked=NOW, error=expired)],
-        holds=[Exclusion(kind=CAPACITY, scope="pub1", pool="general", cause=expired)],
+        holds=[Exclusion(kind=CAPACITY, scope="pub1", pool="general", cause=Quoted(text=expired))],
     )
     view = status_view(config(tmp_path), facts)
     assert [reason(hold, view.attention) for hold in view.holds] == ["cloud aws, told above"]
@@ -586,10 +606,12 @@ def test_a_node_that_an_operator_holds_is_held_once(tmp_path: Path) -> None:
         directives=[paused],
         holds=[
             *(
-                Exclusion(kind=OPERATOR, scope=name, pool="general", cause=words)
+                Exclusion(kind=OPERATOR, scope=name, pool="general", cause=Quoted(text=words))
                 for name in ("pub1", "pub2")
             ),
-            Exclusion(kind=CAPACITY, scope="pub2", pool="general", cause=f"8 offers: {words}"),
+            Exclusion(
+                kind=CAPACITY, scope="pub2", pool="general", cause=Quoted(text=f"8 offers: {words}")
+            ),
         ],
     )
     (hold,) = status_view(config(tmp_path), facts).holds
@@ -606,7 +628,7 @@ def test_a_pool_that_is_out_of_machines_is_told_with_whom_it_keeps_waiting(tmp_p
         nodes=held,
         jobs=[waits, replace(waits, id=8, reason="Dependency")],
         holds=[
-            Exclusion(kind=CAPACITY, scope=n, pool="general", cause=why, until=NOW + 9)
+            Exclusion(kind=CAPACITY, scope=n, pool="general", cause=Quoted(text=why), until=NOW + 9)
             for n in held
         ],
     )

@@ -18,7 +18,13 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from slurm_elastic.base.units import brief, money
+from slurm_elastic.model.causes.saves import (
+    IntervalOver,
+    LeaseEnds,
+    NoticeGiven,
+    PriceOverThreshold,
+    PriceRose,
+)
 from slurm_elastic.model.cluster import Notice
 from slurm_elastic.policies.actions import SaveJob
 from slurm_elastic.policies.policy_text import (
@@ -102,9 +108,10 @@ class Hour(Policy, frozen=True, tag="hour"):
         if situation.now < opens or situation.since >= opens:
             return None
         left = end - situation.now
-        whole = "the paid lease" if paid == situation.lease else "its time"
-        reason = f"{whole} of {brief(paid)} ends in {brief(left)} (margin {brief(end - opens)})"
-        return SaveJob(job=situation.job, reason=reason)
+        cause = LeaseEnds(
+            time_s=paid, left_s=left, margin_s=end - opens, is_paid=paid == situation.lease
+        )
+        return SaveJob(job=situation.job, cause=cause)
 
     def wake(self, situation: Situation) -> float:
         """When the margin of this lease begins, or of the next one if this one is done."""
@@ -145,9 +152,7 @@ class Threshold(Policy, frozen=True, tag="threshold"):
         # Above the bid the machine is lost anyway.
         if not limit < price <= situation.bid:
             return None
-        return SaveJob(
-            job=situation.job, reason=f"price {money(price)} is over the threshold {money(limit)}"
-        )
+        return SaveJob(job=situation.job, cause=PriceOverThreshold(price=price, threshold=limit))
 
     def wake(self, situation: Situation) -> float:
         """At the hour's margin or at the next point of the grid."""
@@ -194,7 +199,7 @@ class ThresholdStatic(Policy, frozen=True, tag="threshold_static"):
         edge = (1 - self.band) * situation.bid
         if price <= before or not edge < price <= situation.bid:
             return None
-        return SaveJob(job=situation.job, reason=f"price {money(price)} rose over {money(edge)}")
+        return SaveJob(job=situation.job, cause=PriceRose(price=price, edge=edge))
 
     def wake(self, situation: Situation) -> float:
         """At the hour's margin."""
@@ -218,9 +223,7 @@ class Daly(Policy, frozen=True, tag="daly"):
         interval = self.interval(situation)
         if situation.now < situation.since + interval:
             return None
-        return SaveJob(
-            job=situation.job, reason=f"{brief(interval)} of work since the last checkpoint"
-        )
+        return SaveJob(job=situation.job, cause=IntervalOver(interval_s=interval))
 
     def wake(self, situation: Situation) -> float:
         """When the interval is over."""
@@ -255,8 +258,8 @@ class OnNotice(Policy, frozen=True, tag="on_notice"):
         for notice in situation.notices:
             if self._open(notice, situation):
                 end, now = notice.deadline, situation.now
-                left = "" if end is None else f", {brief(end - now)} left"
-                return SaveJob(job=situation.job, reason=f"{notice.kind} notice{left}")
+                cause = NoticeGiven(notice=notice.kind, left_s=None if end is None else end - now)
+                return SaveJob(job=situation.job, cause=cause)
         return None
 
     def wake(self, situation: Situation) -> float:

@@ -19,6 +19,9 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.backoff import Backoff
 from slurm_elastic.base.errors import AuthError, DeniedError, ProviderError, QuotaError
+from slurm_elastic.model.causes import Quoted
+from slurm_elastic.model.causes.pool_failures import BootsFailed
+from slurm_elastic.model.causes.refusals import PartlyGiven, TakenAway
 from slurm_elastic.model.cluster import Market, Offer, Pool
 from slurm_elastic.model.exclusion import BREAKER, COOL_DOWN, NO_SPOT, Exclusion
 
@@ -32,9 +35,9 @@ AUTH_COOLDOWN = 60.0
 """Seconds before a cloud that refused our credentials is asked again."""
 DENIED = "Denied"
 """The code of the cool-down of an offer for which a right is missing: a person has to grant it."""
-NEVER_REGISTERED = "booted but never registered with Slurm"
-TAKEN_OUT = "were taken out of service by Slurm: "
-"""How the machines of a breaker have failed, as its reason says it."""
+
+
+_NEVER_REGISTERED = BootsFailed()
 
 
 class Excluded:
@@ -157,7 +160,12 @@ def after_refusal(
     """
     until = now + Backoff(seconds, max(longest, seconds)).after(strikes + 1)
     return Exclusion(
-        kind=COOL_DOWN, scope=key, until=until, code=code, cause=reason, count=strikes + 1
+        kind=COOL_DOWN,
+        scope=key,
+        until=until,
+        code=code,
+        cause=Quoted(text=reason),
+        count=strikes + 1,
     )
 
 
@@ -170,7 +178,7 @@ def after_partial(key: str, given: int, wanted: int, now: float, seconds: float)
         scope=key,
         until=now + seconds,
         code="Partial",
-        cause=f"gave {given} of {wanted} machines",
+        cause=PartlyGiven(given=given, wanted=wanted),
         count=0,
     )
 
@@ -182,7 +190,7 @@ def after_interruption(key: str, machine: str, now: float, seconds: float) -> Ex
         scope=key,
         until=now + seconds,
         code="interruption",
-        cause=f"machine {machine} is taken away",
+        cause=TakenAway(machine=machine),
         count=1,
     )
 
@@ -208,9 +216,9 @@ def after_failures(
     *,
     limit: int,
     cool_down: float,
-    words: str = NEVER_REGISTERED,
+    how: BootsFailed = _NEVER_REGISTERED,
 ) -> Exclusion:
-    """The pool's breaker when ``count`` more machines have failed: ``words`` say how.
+    """The pool's breaker when ``count`` more machines have failed: ``how`` they did.
 
     It opens at ``limit`` in a row, and anew when the machine that was tried fails, too.
     """
@@ -218,10 +226,13 @@ def after_failures(
     # An open breaker is drawn out by a trial that fails, not by machines that were on their way.
     tried = before.until and before.until <= now
     if not tried and (before.until or failures < limit):
-        return replace(before, count=failures, cause=before.cause if before.until else words)
-    reason = f"{failures} machines in a row {words}"
+        return replace(before, count=failures, cause=before.cause if before.until else how)
     return Exclusion(
-        kind=BREAKER, scope=before.scope, count=failures, until=now + cool_down, cause=reason
+        kind=BREAKER,
+        scope=before.scope,
+        count=failures,
+        until=now + cool_down,
+        cause=replace(how, in_a_row=failures),
     )
 
 
@@ -243,7 +254,7 @@ def sickly(breaker: Exclusion) -> bool:
     """Whether its last machines did register, and Slurm took them out of service after that: the
     next one that registers proves nothing then.
     """
-    return TAKEN_OUT in breaker.cause
+    return isinstance(breaker.cause, BootsFailed) and bool(breaker.cause.node_reason)
 
 
 class Boot(Struct, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 
 from msgspec import Struct
 
+from slurm_elastic.model.causes.repairs import NodeIll
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.model.slurm_words.node_causes import CAUSES, Strike
 from slurm_elastic.policies.nodes.node_state import is_down, is_drained
@@ -31,8 +32,13 @@ class Ill(Struct, frozen=True, kw_only=True):
     strike: Strike
     remedy: str
 
+    @property
+    def cause(self) -> NodeIll:
+        """What is decided because of it."""
+        return NodeIll(node_reason=self.words, meaning=self.why, remedy=self.remedy)
+
     def __str__(self) -> str:
-        return f"{self.words}: {self.why}" + (f"; do: {self.remedy}" if self.remedy else "")
+        return self.cause.sentence
 
 
 _COMPILED = tuple((cause, re.compile(cause.words)) for cause in CAUSES)

@@ -6,9 +6,19 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
+from slurm_elastic.model.causes.machine_ends import OutOfService, SuspendedBySlurm
+from slurm_elastic.model.causes.repairs import (
+    ListRead,
+    MachineThere,
+    NameLookedUp,
+    NodeUp,
+    PoolWorks,
+    TakesJobs,
+    TakesNoJobs,
+)
 from slurm_elastic.model.cluster import OFF, InstanceState
 from slurm_elastic.model.exclusion import BREAKER
-from slurm_elastic.model.memory import OUT_OF_SERVICE, SUSPENDED, Drained, Machine, decided_at
+from slurm_elastic.model.memory import Drained, Machine, decided_at
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.actions import (
     Action,
@@ -39,7 +49,7 @@ def read(snapshot: ClusterSnapshot) -> Iterable[Action]:
     opened = {row.generation for row in snapshot.launches}
     gone = (*OFF, InstanceState.TERMINATED)
     if all(i.id in counted or i.generation in opened or i.state in gone for i in snapshot.listed):
-        yield NoteRead(cloud=snapshot.terms.cloud, reason="all that it lists is in the ledger")
+        yield NoteRead(cloud=snapshot.terms.cloud, cause=ListRead())
 
 
 def addresses(snapshot: ClusterSnapshot) -> Iterable[Action]:
@@ -51,7 +61,9 @@ def addresses(snapshot: ClusterSnapshot) -> Iterable[Action]:
         # Once slurmd has registered it is too late for the job, which is requeued (22.05,
         # measured).
         if phase(node) is Phase.POWERING_UP:
-            yield SetAddress(node=node.name, address=address, reason=f"{m.instance.id} is there")
+            yield SetAddress(
+                node=node.name, address=address, cause=MachineThere(machine=m.instance.id)
+            )
 
 
 def names(snapshot: ClusterSnapshot) -> Iterable[Action]:
@@ -66,7 +78,7 @@ def names(snapshot: ClusterSnapshot) -> Iterable[Action]:
         for name in pool.nodes:
             node = snapshot.nodes.get(name)
             if node is not None and has_name_alone(node):
-                yield HideName(node=name, reason="slurmctld would look its name up")
+                yield HideName(node=name, cause=NameLookedUp())
 
 
 def registrations(snapshot: ClusterSnapshot) -> Iterable[Action]:
@@ -75,7 +87,7 @@ def registrations(snapshot: ClusterSnapshot) -> Iterable[Action]:
     for m in snapshot.mine:
         if m.boots and is_up(snapshot.nodes.get(m.instance.node), snapshot.terms.drain_terms):
             up.setdefault(m.pool, []).append(m.instance.node)
-            yield Register(machine=m.instance.id, reason=f"node {m.instance.node} is up")
+            yield Register(machine=m.instance.id, cause=NodeUp(node=m.instance.node))
     broken = {one.scope: one for one in snapshot.exclusions if one.kind == BREAKER}
     for pool, nodes in up.items():
         if pool in broken and not sickly(broken[pool]):
@@ -99,10 +111,10 @@ def drains(snapshot: ClusterSnapshot) -> Iterable[Action]:
         if snapshot.home(row.node) in (None, snapshot.terms.cloud)
     }
     for node in sorted(drained - opened.keys()):
-        yield NoteDrain(span=Drained(node=node, begin=now), reason="it takes no jobs")
+        yield NoteDrain(span=Drained(node=node, begin=now), cause=TakesNoJobs())
     for node in opened.keys() - drained:
         span = replace(opened[node], end=now)
-        yield NoteDrain(span=span, reason="it takes jobs, or has no machine")
+        yield NoteDrain(span=span, cause=TakesJobs())
 
 
 def reopen(pool: str, nodes: Sequence[str]) -> ReopenPool:
@@ -110,7 +122,7 @@ def reopen(pool: str, nodes: Sequence[str]) -> ReopenPool:
     return ReopenPool(
         pool=pool,
         nodes=tuple(nodes),
-        reason=f"a machine of pool {pool} has registered: it works again",
+        cause=PoolWorks(pool=pool),
     )
 
 
@@ -128,7 +140,7 @@ def _sound(snapshot: ClusterSnapshot, pool: str) -> list[str]:
     """
     terms = snapshot.terms
     mine = [m for m in snapshot.recent if m.pool == pool and m.instance.cloud == terms.cloud]
-    failed = [decided_at(m.instance) for m in mine if (m.why or "").startswith(OUT_OF_SERVICE)]
+    failed = [decided_at(m.instance) for m in mine if isinstance(m.cause, OutOfService)]
     since = max(failed, default=0.0)
     return [
         m.instance.node
@@ -147,4 +159,4 @@ def _service(machine: Machine, now: float) -> float:
 
 def _left_in_peace(machine: Machine) -> bool:
     """Whether Slurm had it in service to the end."""
-    return machine.suspending is not None and machine.why == SUSPENDED
+    return machine.suspending is not None and machine.cause == SuspendedBySlurm()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from slurm_elastic.model.causes.repairs import HoldNotInLedger, NodeOfNoPool, OfferAvailable
 from slurm_elastic.model.cluster import NodeRequest, Pool
 from slurm_elastic.model.exclusion import CAPACITY, OPERATOR, POLICY, Exclusion
 from slurm_elastic.model.slurm import SlurmNode
@@ -32,17 +33,15 @@ def holds(snapshot: ClusterSnapshot) -> Iterable[Action]:
         yield from _pool_holds(snapshot, snapshot.terms.pools[name], some)
     held = (POLICY, CAPACITY, OPERATOR)
     known = {one.scope for one in snapshot.exclusions if one.kind in held}
-    lost = "its hold is not in the ledger"
     # A ledger that cannot be written may lack rows that its file has.
     for pool in snapshot.own_pools if snapshot.writable else ():
         for n in pool.nodes:
             if n not in known and n in snapshot.nodes and is_marked(snapshot.nodes[n]):
-                yield Release(node=n, hold=CAPACITY, reason=lost)
-    strange = "no pool of the configuration has it any more"
+                yield Release(node=n, hold=CAPACITY, cause=HoldNotInLedger())
     # No cloud has these nodes: once a round is enough, by the pass of the first one.
     for one in snapshot.exclusions if snapshot.terms.first else ():
         if one.kind in held and one.scope not in snapshot.terms.pool_of:
-            yield Release(node=one.scope, hold=one.kind, reason=strange)
+            yield Release(node=one.scope, hold=one.kind, cause=NodeOfNoPool())
 
 
 def is_marked(node: SlurmNode) -> bool:
@@ -64,11 +63,11 @@ def _pool_holds(
     machines = {m.instance.node for m in snapshot.mine if m.suspending is None}
     free = [n for n in nodes if _may_start(snapshot.nodes.get(n), machines)][:room]
     for node in free:
-        why = f"{launches[0].offer.key} can be had again"
-        yield Release(node=node, hold=CAPACITY, reason=why)
+        cause = OfferAvailable(offer=launches[0].offer.key)
+        yield Release(node=node, hold=CAPACITY, cause=cause)
     kept = [one for one in some if one.scope not in free]
     for one in kept:
-        yield Hold(node=one.scope, pool=pool.name, reason=one.cause)
+        yield Hold(node=one.scope, pool=pool.name, cause=one.cause)
 
 
 def _may_start(node: SlurmNode | None, machines: set[str]) -> bool:

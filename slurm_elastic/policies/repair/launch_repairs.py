@@ -6,7 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from slurm_elastic.base.units import brief, counted
+from slurm_elastic.model.causes.repairs import (
+    MachinesOfLaunch,
+    NothingLaunched,
+    StillWanted,
+    TagsOfCluster,
+)
 from slurm_elastic.model.cluster import OFF, Instance, InstanceState
 from slurm_elastic.policies.actions import Abandon, Action, Adopt, AdoptStopped, Confirm, Retry
 from slurm_elastic.policies.nodes.node_state import Phase
@@ -41,7 +46,7 @@ def _adoptions(view: CloudView, found: _Found) -> list[Action]:
     return [
         (AdoptStopped if instance.state in OFF else Adopt)(
             machine=instance.id,
-            reason=f"carries this cluster's tag for node {instance.node}; the ledger lacks it",
+            cause=TagsOfCluster(node=instance.node),
         )
         for instance in view.seen or ()
         if instance.id not in known
@@ -58,20 +63,13 @@ def _intent(view: CloudView, intent: Intent, found: _Found, patience: Thresholds
     served = sorted(left & others)
     if some:
         # For a launch that took effect the same call tells what else there is, and starts nothing.
-        why = f"this open launch has {counted(len(some), 'machine')}"
         kind = Confirm if not left or served else Retry
-        return kind(generation=intent.generation, reason=why)
+        return kind(generation=intent.generation, cause=MachinesOfLaunch(count=len(some)))
     wanted = [n for n in intent.nodes if view.phase(n) is Phase.POWERING_UP]
     if wanted and not served:
-        return Retry(
-            generation=intent.generation,
-            reason=f"no answer is known and Slurm still wants {len(wanted)} of its nodes",
-        )
+        return Retry(generation=intent.generation, cause=StillWanted(count=len(wanted)))
     age = view.now - intent.created
     if age < patience.visibility:
         return None
-    why = f"{served[0]} has another one" if served else "Slurm wants none of its nodes"
-    return Abandon(
-        generation=intent.generation,
-        reason=f"no machine of it was seen for {brief(age)} and {why}",
-    )
+    cause = NothingLaunched(age_s=round(age), served=served[0] if served else "")
+    return Abandon(generation=intent.generation, cause=cause)

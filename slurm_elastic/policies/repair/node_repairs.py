@@ -4,6 +4,16 @@ nothing serves.
 
 from __future__ import annotations
 
+from slurm_elastic.model.causes.repairs import (
+    AllocatedWithoutJob,
+    DrainOutlived,
+    IllAndPoweredDown,
+    MachineLost,
+    NodeDown,
+    NoOfferLeft,
+    NotResponding,
+    RequestLost,
+)
 from slurm_elastic.model.cluster import STANDING, InstanceState
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.model.slurm_words.node_causes import GIVEN_UP
@@ -69,11 +79,9 @@ def _by_slurm(view: CloudView, node: SlurmNode) -> Action | None:
 def _powered_down(node: SlurmNode) -> Action | None:
     """What a slurmctld that takes over, or a RESUME, may leave of a powered-down node."""
     if is_allocated(node):
-        why = "Slurm has it powered down and allocated, and no job has it"
-        return Disclaim(node=node.name, reason=why)
+        return Disclaim(node=node.name, cause=AllocatedWithoutJob())
     if "NOT_RESPONDING" in node.states and not is_busy(node) and not is_drained(node):
-        why = "powered down and NOT_RESPONDING: no job would get it once slurmctld starts anew"
-        return PowerDownAgain(node=node.name, reason=why)
+        return PowerDownAgain(node=node.name, cause=NotResponding())
     return None
 
 
@@ -89,18 +97,14 @@ def _node(view: CloudView, node: SlurmNode, *, lost: bool, heard: bool) -> Actio
     where, held = view.states[node.name].phase, node.name in view.held
     if where is Phase.POWERING_UP:
         if held:
-            return GiveBack(node=node.name, reason="no offer was left for it")
-        return Launch(
-            node=node.name,
-            reason="Slurm waits for it and nothing serves it: the request was lost",
-        )
+            return GiveBack(node=node.name, cause=NoOfferLeft())
+        return Launch(node=node.name, cause=RequestLost())
     if where is Phase.POWERED_DOWN and node.reason.startswith(NOTICE_MARK) and is_drained(node):
         # Slurm powered it down just as it was drained, which ends no drain that comes later.
-        why = "drained for a machine that is gone: back to the powered-down nodes"
-        return Restore(node=node.name, reason=why)
+        return Restore(node=node.name, cause=DrainOutlived())
     if where is Phase.UP and not held and (lost or not heard):
         fail = FailLost if lost else FailNode
-        return fail(node=node.name, reason="Slurm has it up and its machine is gone")
+        return fail(node=node.name, cause=MachineLost())
     return None
 
 
@@ -110,13 +114,12 @@ def _ill(node: SlurmNode, ails: Ill) -> Action | None:
     """
     where = phase(node)
     if where is Phase.POWERED_DOWN:
-        why = f"{ails.words}: its machine is gone, back to the powered-down nodes"
-        return Restore(node=node.name, reason=why)
+        return Restore(node=node.name, cause=IllAndPoweredDown(node_reason=ails.words))
     if where is not Phase.UP or (is_busy(node) and not is_down(node)):
         return None
     if "POWER_DOWN" in node.states:
         return None  # it goes
-    return Recycle(node=node.name, reason=str(ails))
+    return Recycle(node=node.name, cause=ails.cause)
 
 
 def _down(node: SlurmNode, where: Phase) -> Action | None:
@@ -124,5 +127,4 @@ def _down(node: SlurmNode, where: Phase) -> Action | None:
     if not node.reason.startswith(_GIVEN_UP) or where not in (Phase.UP, Phase.POWERED_DOWN):
         return None
     action = Restore if where is Phase.POWERED_DOWN else Clear
-    why = f"DOWN ({node.reason}): back to the powered-down nodes"
-    return action(node=node.name, reason=why)
+    return action(node=node.name, cause=NodeDown(node_reason=node.reason))

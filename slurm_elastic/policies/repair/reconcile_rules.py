@@ -88,7 +88,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isfinite
 
-from slurm_elastic.base.units import brief
+from slurm_elastic.model.causes.machine_ends import (
+    EndConfirmed,
+    EndPending,
+    NodePoweredDown,
+    NoSuchNode,
+    NotListed,
+    PoweredUpAgain,
+    SecondMachine,
+    StoppedByOthers,
+    TooOldWithoutNode,
+)
+from slurm_elastic.model.causes.repairs import (
+    ListDoubted,
+    OverAge,
+    StartPending,
+    StopConfirmed,
+    StopPending,
+)
 from slurm_elastic.model.cluster import OFF, InstanceState
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.actions import (
@@ -119,9 +136,6 @@ from slurm_elastic.policies.repair.inventory import (
 from slurm_elastic.policies.repair.launch_repairs import of_launches
 from slurm_elastic.policies.repair.node_repairs import of_nodes
 from slurm_elastic.policies.repair.stopped_repairs import stopped_ones
-from slurm_elastic.policies.repair.unneeded import POWERED_DOWN
-
-POWERED_UP_AGAIN = "Slurm powers its node up again: it waits for a machine that boots after that"
 
 
 def repairs(view: CloudView, patience: Thresholds) -> tuple[Action, ...]:
@@ -130,7 +144,7 @@ def repairs(view: CloudView, patience: Thresholds) -> tuple[Action, ...]:
     actions += of_launches(view, patience)
     listing = assess_inventory(view, patience)
     if listing.doubt:
-        actions.append(DoubtList(reason=listing.doubt))
+        actions.append(DoubtList(cause=ListDoubted(doubt=listing.doubt)))
     for machine in view.known:
         action = _machine(view, machine, patience, listing)
         if action is not None:
@@ -154,24 +168,21 @@ def _machine(
     if machine.stopping:
         return _to_be_stopped(machine, state)
     if machine.suspending:
-        return Terminate(
-            machine=machine.id,
-            reason="its end was decided and it is still there",
-        )
+        return Terminate(machine=machine.id, cause=EndPending())
     node = view.nodes.get(machine.node)
     if state in OFF:
         return _to_be_started(view, machine, state) or _stopped(view, machine, node, listing)
     if node is None:
         return _unlisted(view, machine, patience)
     if view.states[node.name].unneeded:
-        return TerminateOrphan(machine=machine.id, reason=POWERED_DOWN)
+        return TerminateOrphan(machine=machine.id, cause=NodePoweredDown())
     if machine.double_of:
         return TerminateDouble(
             machine=machine.id,
-            reason=f"node {node.name} has machine {machine.double_of} of its own cloud",
+            cause=SecondMachine(node=node.name, keeper=machine.double_of),
         )
     if _is_past(view, machine):
-        return Relaunch(machine=machine.id, reason=POWERED_UP_AGAIN)
+        return Relaunch(machine=machine.id, cause=PoweredUpAgain())
     return _aged(view, machine, node)
 
 
@@ -184,16 +195,13 @@ def _stopped(
     works = node is not None and is_busy(node) and answers(view, machine, listing.running)
     if works and listing.hears:
         return None
-    return TerminateStopped(
-        machine=machine.id,
-        reason="the cloud has it stopped, which nobody asked for: it serves nobody",
-    )
+    return TerminateStopped(machine=machine.id, cause=StoppedByOthers())
 
 
 def _to_be_stopped(machine: TrackedInstance, state: InstanceState) -> Action:
     if state in OFF:
-        return NoteStopped(machine=machine.id, reason="it is stopped, to be started again")
-    return StopAgain(machine=machine.id, reason="it was to be stopped and still runs")
+        return NoteStopped(machine=machine.id, cause=StopConfirmed())
+    return StopAgain(machine=machine.id, cause=StopPending())
 
 
 def _to_be_started(
@@ -205,7 +213,7 @@ def _to_be_started(
         return None
     if view.phase(machine.node) is not Phase.POWERING_UP:
         return None
-    return StartAgain(machine=machine.id, reason="it was to be started and is still stopped")
+    return StartAgain(machine=machine.id, cause=StartPending())
 
 
 def _is_past(view: CloudView, machine: TrackedInstance) -> bool:
@@ -222,8 +230,8 @@ def _unlisted(view: CloudView, machine: TrackedInstance, patience: Thresholds) -
     age = age_of(machine.decided, view.now) if machine.node else view.now - machine.decided
     if limit is None or age <= limit:
         return None
-    why = "Slurm has no such node" if machine.node else "its tags name no node and it is too old"
-    return TerminateOrphan(machine=machine.id, reason=why)
+    cause = NoSuchNode() if machine.node else TooOldWithoutNode()
+    return TerminateOrphan(machine=machine.id, cause=cause)
 
 
 def _missing(
@@ -232,14 +240,11 @@ def _missing(
     """The action for a machine that the list lacks."""
     # One that is to be stopped has not ended because a list lacks it: it may be hidden.
     if machine.suspending and not machine.stopping:
-        return NoteEnd(machine=machine.id, reason="its end was decided and it is gone")
+        return NoteEnd(machine=machine.id, cause=EndConfirmed())
     lost = not listing.doubt and machine.stopping and is_overdue(view, machine, patience)
     if machine.id not in listing.gone and not lost:
         return None
-    return NoteMissing(
-        machine=machine.id,
-        reason=f"the cloud did not list it {machine.misses} times in a row",
-    )
+    return NoteMissing(machine=machine.id, cause=NotListed(times=machine.misses))
 
 
 def _aged(view: CloudView, machine: TrackedInstance, node: SlurmNode) -> Action | None:
@@ -253,11 +258,8 @@ def _aged(view: CloudView, machine: TrackedInstance, node: SlurmNode) -> Action 
     if "POWER_DOWN" in node.states:
         return None  # asked for already, its jobs go on
     action = PowerDownWhenIdle if is_busy(node) else PowerDown
-    old = f"{brief(age)} old" if isfinite(age) else "from before the clock was set back"
-    return action(
-        node=machine.node,
-        reason=f"its machine is {old}, the pool's maximum is {brief(machine.max_age)}",
-    )
+    cause = OverAge(age_s=round(age) if isfinite(age) else None, maximum_s=round(machine.max_age))
+    return action(node=machine.node, cause=cause)
 
 
 def _doubles(view: CloudView) -> list[Action]:
@@ -276,7 +278,7 @@ def _doubles(view: CloudView) -> list[Action]:
         actions += [
             TerminateDouble(
                 machine=machine.id,
-                reason=f"node {name} has machine {keeper.id} of generation {keeper.generation}",
+                cause=SecondMachine(node=name, keeper=keeper.id, generation=keeper.generation),
             )
             for machine in machines
             if keeper is not None and machine.id != keeper.id

@@ -10,15 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from slurm_elastic.model.memory import SUSPENDED, Machine, decided_at, generation_order
+from slurm_elastic.model.causes.machine_ends import SuspendedBySlurm
+from slurm_elastic.model.causes.repairs import (
+    AlreadyServed,
+    AskedBySlurm,
+    NotPoweringDown,
+    NotPoweringUp,
+)
+from slurm_elastic.model.memory import Machine, decided_at, generation_order
 from slurm_elastic.model.slurm import Request
 from slurm_elastic.policies.actions import Action, Drop, FailBoot, Launch, Suspend
 from slurm_elastic.policies.nodes.node_state import Phase, phase
 from slurm_elastic.policies.repair.cluster_snapshot import ClusterSnapshot
-
-NOT_UP = "Slurm does not have the node powering up (any more)"
-NOT_DOWN = "Slurm does not have the node powering down (any more)"
-SERVED = "the node has a machine or an open launch already"
 
 
 def requested(snapshot: ClusterSnapshot) -> Iterable[Action]:
@@ -43,11 +46,11 @@ def _resume(snapshot: ClusterSnapshot, request: Request, names: Sequence[str]) -
     for name in names:
         node = snapshot.nodes.get(name)
         if node is None or phase(node) is not Phase.POWERING_UP:
-            yield Drop(node=name, reason=NOT_UP)
+            yield Drop(node=name, cause=NotPoweringUp())
         elif name in served:
-            yield Drop(node=name, reason=SERVED)
+            yield Drop(node=name, cause=AlreadyServed())
         else:
-            yield Launch(node=name, past=tuple(past.get(name, ())), reason="Slurm asks for it")
+            yield Launch(node=name, past=tuple(past.get(name, ())), cause=AskedBySlurm())
 
 
 def _is_past(machine: Machine, long_ago: float) -> bool:
@@ -97,8 +100,8 @@ def _suspend(snapshot: ClusterSnapshot, request: Request, names: Sequence[str]) 
         # One that the cloud does not list may have been taken while it booted.
         failed = request.kind == "resume-fail" and machine.boots and not machine.misses
         if failed and not younger:
-            yield FailBoot(machine=one.id, reason=SUSPENDED, ends=goes)
+            yield FailBoot(machine=one.id, cause=SuspendedBySlurm(), ends=goes)
         elif goes:
-            yield Suspend(machine=one.id, reason=SUSPENDED, unproven=younger)
+            yield Suspend(machine=one.id, cause=SuspendedBySlurm(), unproven=younger)
         if not goes:
-            yield Drop(node=one.node, reason=NOT_DOWN)
+            yield Drop(node=one.node, cause=NotPoweringDown())

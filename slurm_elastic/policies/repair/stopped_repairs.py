@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 
+from slurm_elastic.model.causes.machine_ends import (
+    NodePoweredDown,
+    NotListed,
+    StoppedMachineUnwanted,
+)
+from slurm_elastic.model.causes.repairs import StartedByOthers
 from slurm_elastic.model.cluster import OFF, STANDING
 from slurm_elastic.policies.actions import Action, EndStopped, NoteMissing, RunsAgain
 from slurm_elastic.policies.nodes.node_state import Phase, is_unneeded, phase
 from slurm_elastic.policies.repair.cloud_view import CloudView, StoppedInstance, Thresholds
 from slurm_elastic.policies.repair.inventory import InventoryReport, served
-from slurm_elastic.policies.repair.unneeded import POWERED_DOWN
 
 
 def stopped_ones(
@@ -25,12 +30,12 @@ def stopped_ones(
         state = listing.states.get(one.id)
         if state is None:
             if one.misses >= patience.misses:
-                why = f"the cloud did not list it, stopped, {one.misses} times in a row"
-                yield NoteMissing(machine=one.id, reason=why)
+                cause = NotListed(times=one.misses, was_stopped=True)
+                yield NoteMissing(machine=one.id, cause=cause)
         elif state in STANDING:
             yield from _started_by_others(view, one, serving)
         elif state in OFF and one.unwanted:
-            yield EndStopped(machine=one.id, reason=f"it was stopped: {one.unwanted}")
+            yield EndStopped(machine=one.id, cause=StoppedMachineUnwanted(because=one.unwanted))
 
 
 def _started_by_others(
@@ -38,7 +43,6 @@ def _started_by_others(
 ) -> Iterable[Action]:
     node = view.nodes.get(one.node)
     if node is not None and is_unneeded(node):
-        why = f"it was stopped and runs: {POWERED_DOWN}"
-        yield EndStopped(machine=one.id, reason=why)
+        yield EndStopped(machine=one.id, cause=NodePoweredDown(was_stopped=True))
     elif node is not None and phase(node) is Phase.UP and one.node not in serving:
-        yield RunsAgain(machine=one.id, reason="somebody has started it, and its node is up")
+        yield RunsAgain(machine=one.id, cause=StartedByOthers())

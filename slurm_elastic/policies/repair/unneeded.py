@@ -6,14 +6,13 @@ from collections.abc import Container, Mapping, Sequence, Set
 
 from msgspec import Struct
 
-from slurm_elastic.base.units import brief
+from slurm_elastic.model.causes.machine_ends import NodePoweredDown
 from slurm_elastic.model.cluster import Instance, InstanceState
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.actions import TerminateOrphan
 from slurm_elastic.policies.nodes.node_state import is_unneeded
 from slurm_elastic.policies.repair.inventory import cap
 
-POWERED_DOWN = "Slurm has its node powered down"
 _ENDING = (InstanceState.STOPPING, InstanceState.TERMINATED)
 
 
@@ -66,7 +65,7 @@ def overdue(
     ]
     standing = {one.id: _next(before.get(one.id), now) for one in found}
     ready = [
-        TerminateOrphan(machine=one.id, reason=f"{POWERED_DOWN} for {brief(now - at.since)}")
+        TerminateOrphan(machine=one.id, cause=NodePoweredDown(for_s=round(now - at.since)))
         for one in found
         if now - (at := standing[one.id]).since >= bound.seconds and at.looks >= bound.looks
     ]

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 
 import msgspec
 
+from slurm_elastic.model.causes import decoded, encoded
 from slurm_elastic.model.memory import Decision
 from slurm_elastic.state.store.store import Store
 from slurm_elastic.state.store.view import to_json
 
-DECISION_COLUMNS = "at, correlation, kind, subjects, reason, detail"
+DECISION_COLUMNS = "at, correlation, kind, subjects, cause, detail"
 
 
 class Decisions:
@@ -26,7 +27,7 @@ class Decisions:
         with self._store.transaction(None):
             rows = [
                 (
-                    id_, d.at, d.correlation, d.kind, to_json(d.subjects), d.reason,
+                    id_, d.at, d.correlation, d.kind, to_json(d.subjects), encoded(d.cause),
                     None if d.detail is None else to_json(d.detail),
                 )
                 for id_, d in enumerate(decisions, self._store.first_id())
@@ -74,6 +75,6 @@ def decision_from(row: sqlite3.Row) -> Decision:
         correlation=row["correlation"],
         kind=row["kind"],
         subjects=msgspec.json.decode(row["subjects"], type=tuple[str, ...]),
-        reason=row["reason"],
+        cause=decoded(row["cause"]),
         detail=None if detail is None else msgspec.json.decode(detail, type=dict[str, object]),
     )

@@ -6,15 +6,15 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 
 import msgspec
-from msgspec.structs import astuple
 
+from slurm_elastic.model.causes import decoded, encoded
 from slurm_elastic.model.exclusion import BREAKER, CAPACITY, COOL_DOWN, HOLDS, TIMED, Exclusion
 from slurm_elastic.state.ledger.histograms import series
 from slurm_elastic.state.ledger.usage import Usage
 from slurm_elastic.state.store.store import Store, Table
 from slurm_elastic.state.store.view import OF_LIST, to_json
 
-EXCLUSION_COLUMNS = "kind, scope, until, cause, code, count, since, pool, about"
+EXCLUSION_COLUMNS = "kind, scope, until, because, code, count, since, pool, about"
 
 
 def _counts(known: Sequence[Exclusion], new: Sequence[Exclusion]) -> dict[str, float]:
@@ -35,7 +35,32 @@ def _counts(known: Sequence[Exclusion], new: Sequence[Exclusion]) -> dict[str, f
 
 def exclusion_from(row: sqlite3.Row) -> Exclusion:
     """A row of EXCLUSION_COLUMNS as a value."""
-    return Exclusion(**{**dict(row), "about": tuple(msgspec.json.decode(row["about"]))})
+    return Exclusion(
+        kind=row["kind"],
+        scope=row["scope"],
+        until=row["until"],
+        cause=decoded(row["because"]),
+        code=row["code"],
+        count=row["count"],
+        since=row["since"],
+        pool=row["pool"],
+        about=tuple(msgspec.json.decode(row["about"])),
+    )
+
+
+def exclusion_row(one: Exclusion) -> tuple[object, ...]:
+    """Values for EXCLUSION_COLUMNS."""
+    return (
+        one.kind,
+        one.scope,
+        one.until,
+        encoded(one.cause),
+        one.code,
+        one.count,
+        one.since,
+        one.pool,
+        to_json(one.about),
+    )
 
 
 TABLES: Mapping[str, Table] = {
@@ -56,7 +81,7 @@ class Exclusions:
         """Not to be used until then; each takes the place of an earlier of its kind and scope."""
         counts = _counts(self.all(), exclusions)
         with self._store.transaction("exclusions"):
-            rows = [(*astuple(one)[:-1], to_json(one.about)) for one in exclusions]
+            rows = [exclusion_row(one) for one in exclusions]
             self._store.insert("insert or replace into exclusions", EXCLUSION_COLUMNS, rows)
             if counts:
                 self._usage.count(counts)

@@ -12,6 +12,8 @@ import msgspec
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.model.causes import AnyCause, decoded, encoded
+from slurm_elastic.model.causes.machine_ends import EndedInCloud
 from slurm_elastic.model.cluster import STANDING, Instance, InstanceState, Market, Pool, worst_price
 from slurm_elastic.model.memory import DONE, INTENT, MACHINE_JOBS, Launch, Machine
 from slurm_elastic.policies.clock_guard import AHEAD
@@ -19,10 +21,10 @@ from slurm_elastic.state.ledger.launches import Launches
 from slurm_elastic.state.store.store import Store, Table
 from slurm_elastic.state.store.view import OF_LIST, to_json
 
-GONE = "terminated in the cloud"
+_ENDED_IN_CLOUD = EndedInCloud()
 MACHINE_COLUMNS = (
     "id, cloud, node, generation, instance_type, zone, market, price, state, launched, address, "
-    "pool, jobs, last_seen, misses, suspending, ended, why, worst_price, registered, accounts, "
+    "pool, jobs, last_seen, misses, suspending, ended, cause, worst_price, registered, accounts, "
     "stopping, stopped, born, tunnel_key"
 )
 SEEN = """
@@ -31,10 +33,10 @@ SEEN = """
         address = coalesce(:address, address),
         last_seen = max(last_seen, :now),
         misses = 0,
-        why = case
-            when :state = 'terminated' and ended is null then coalesce(why, :gone)
+        cause = case
+            when :state = 'terminated' and ended is null then coalesce(cause, :gone)
             when :lives and ended is not null and suspending is null then null
-            else why end,
+            else cause end,
         ended = case
             when :state = 'terminated' then coalesce(ended, :now)
             when :lives or (:off and coalesce(stopped, stopping) is not null) then null
@@ -87,7 +89,7 @@ def machine_row(machine: Machine) -> tuple[object, ...]:
         machine.misses,
         machine.suspending,
         machine.ended,
-        machine.why,
+        None if machine.cause is None else encoded(machine.cause),
         machine.worst_price,
         machine.registered,
         to_json(machine.accounts),
@@ -121,7 +123,7 @@ def machine_from(row: sqlite3.Row) -> Machine:
         misses=row["misses"],
         suspending=row["suspending"],
         ended=row["ended"],
-        why=row["why"],
+        cause=None if row["cause"] is None else decoded(row["cause"]),
         worst_price=row["worst_price"],
         registered=row["registered"],
         accounts=_ACCOUNTS.decode(row["accounts"]),
@@ -142,7 +144,7 @@ def _new(instance: Instance, pool: str, launch: Launch | None, now: float, worst
         accounts=launch.accounts.get(instance.node, {}) if launch else {},
         last_seen=now,
         ended=now if over else None,
-        why=GONE if over else None,
+        cause=_ENDED_IN_CLOUD if over else None,
         worst_price=worst,
     )
 
@@ -165,7 +167,7 @@ def _seen_values(
         "before": math.inf if adopted else now,
         "address": instance.address,
         "now": now,
-        "gone": GONE,
+        "gone": encoded(_ENDED_IN_CLOUD),
     }
 
 
@@ -316,23 +318,23 @@ class Machines:
         sql = f"update machines set registered = ? where {OF_CLOUD} and registered is null"
         self._store.execute("machines", sql, now, cloud, to_json(ids))
 
-    def suspending(self, cloud: str, ids: Sequence[str], why: str, now: float) -> None:
+    def suspending(self, cloud: str, ids: Sequence[str], cause: AnyCause, now: float) -> None:
         """Write down that these are to be terminated, before the cloud is called.
 
         The first intent stands; machines that have ended or are not known are left alone.
         """
-        sql = f"update machines set suspending = ?, why = ? where {OF_CLOUD} "
+        sql = f"update machines set suspending = ?, cause = ? where {OF_CLOUD} "
         sql += "and suspending is null and ended is null"
-        self._store.execute("machines", sql, now, why, cloud, to_json(ids))
+        self._store.execute("machines", sql, now, encoded(cause), cloud, to_json(ids))
 
-    def ended(self, cloud: str, ids: Sequence[str], why: str, now: float) -> None:
-        """These are gone and no longer paid. An earlier ``why`` (of ``suspending``) and an earlier
-        end stand.
+    def ended(self, cloud: str, ids: Sequence[str], cause: AnyCause, now: float) -> None:
+        """These are gone and no longer paid. A cause that ``suspending`` wrote stands, and so does
+        an earlier end.
         """
-        sql = "update machines set ended = ?, state = ?, why = coalesce(why, ?) "
+        sql = "update machines set ended = ?, state = ?, cause = coalesce(cause, ?) "
         sql += f"where {OF_CLOUD} and ended is null"
         self._store.execute(
-            "machines", sql, now, str(InstanceState.TERMINATED), why, cloud, to_json(ids)
+            "machines", sql, now, str(InstanceState.TERMINATED), encoded(cause), cloud, to_json(ids)
         )
 
     def read_whole(self, cloud: str, now: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from slurm_elastic.state.ledger.earlier_rows import EARLIER_ROWS
 from slurm_elastic.state.store.view import Schema
 
 _STATEMENTS = (
@@ -41,7 +42,7 @@ _STATEMENTS = (
         misses integer not null,
         suspending real,
         ended real,
-        why text,
+        cause text,
         worst_price real not null,
         registered real,
         accounts text not null default '{}',
@@ -58,7 +59,7 @@ _STATEMENTS = (
         kind text not null,
         scope text not null,
         until real not null,
-        cause text not null,
+        because text not null,
         code text not null,
         count integer not null,
         since real not null,
@@ -148,7 +149,7 @@ _STATEMENTS = (
         correlation text not null,
         kind text not null,
         subjects text not null,
-        reason text not null,
+        cause text not null,
         detail text
     )""",
     "create index decisions_at on decisions (at)",
@@ -184,7 +185,7 @@ _NONE = "where 0 = :since"
 LEDGER = Schema(
     name="ledger",
     maker="the daemon",
-    version=18,
+    version=19,
     before=range(12, 17),
     statements=_STATEMENTS,
     passing=frozenset({"heartbeats", "health", "decision_subjects"}),
@@ -206,11 +207,12 @@ LEDGER = Schema(
     begun_anew={"machines": {"misses": 0}},
     newer={
         "machines": (
-            "state", "address", "last_seen", "misses", "suspending", "ended", "why", "registered",
+            "state", "address", "last_seen", "misses", "suspending", "ended", "cause", "registered",
         ),
-        "exclusions": ("until", "cause", "code", "count", "since", "pool", "about"),
+        "exclusions": ("until", "because", "code", "count", "since", "pool", "about"),
         "runs": ("end",),
         "drains": ("end",),
     },
+    translated=EARLIER_ROWS,
     cleared=frozenset({"exclusions", "unhelped_jobs"}),
 )  # fmt: skip

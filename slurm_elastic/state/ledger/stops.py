@@ -14,6 +14,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import EndOnlyError
+from slurm_elastic.model.causes import AnyCause, encoded
 from slurm_elastic.model.cluster import Instance, InstanceState
 from slurm_elastic.model.memory import (
     DONE,
@@ -53,7 +54,7 @@ class Stops:
         """The machines that are stopped, by the time since when."""
         return tuple(m for m in self._store.tables("machines")[0] if m.stopped is not None)
 
-    def stopping(self, cloud: str, ids: Collection[str], why: str, now: float) -> None:
+    def stopping(self, cloud: str, ids: Collection[str], cause: AnyCause, now: float) -> None:
         """Write down that these are to be stopped, before the cloud is called, and the keys of
         those with a tunnel, whose rows end. A machine whose end is decided is left alone.
         """
@@ -61,20 +62,20 @@ class Stops:
             self._store.change(
                 # The tunnel's row ends while it is off, and by its key the machine is known when it
                 # is back.
-                "update machines set suspending = ?, stopping = ?, why = ?, tunnel_key = "
+                "update machines set suspending = ?, stopping = ?, cause = ?, tunnel_key = "
                 "(select key from tunnels t where t.generation = machines.generation "
                 f"and t.node = machines.node) where {OF_CLOUD} "
                 "and suspending is null and ended is null",
-                now, now, why, cloud, to_json(list(ids)),
+                now, now, encoded(cause), cloud, to_json(list(ids)),
             )  # fmt: skip
 
-    def failed(self, cloud: str, ids: Collection[str], why: str) -> None:
+    def failed(self, cloud: str, ids: Collection[str], cause: AnyCause) -> None:
         """These cannot be stopped: they are to be ended instead."""
         with self._store.transaction("machines"):
             self._store.change(
-                f"update machines set stopping = null, why = ? where {OF_CLOUD} "
+                f"update machines set stopping = null, cause = ? where {OF_CLOUD} "
                 "and stopping is not null and ended is null",
-                why, cloud, to_json(list(ids)),
+                encoded(cause), cloud, to_json(list(ids)),
             )  # fmt: skip
 
     def done(self, cloud: str, prices: Mapping[str, float], now: float) -> None:
@@ -86,7 +87,7 @@ class Stops:
                     continue
                 self._turn(
                     db, before, now, price=price, state=InstanceState.STOPPING,
-                    stopped=now, suspending=now, why=before.why, registered=None,
+                    stopped=now, suspending=now, cause=before.cause, registered=None,
                 )  # fmt: skip
 
     def start(self, launch: Launch, machine: Machine, now: float) -> Machine | None:
@@ -107,20 +108,22 @@ class Stops:
             return self._turn(
                 db, before, now, price=new.offer.price, state=InstanceState.PENDING,
                 generation=new.generation, worst_price=new.offer.worst_price, stopped=None,
-                suspending=None, why=None, registered=None, jobs=new.jobs[:MACHINE_JOBS],
+                suspending=None, cause=None, registered=None, jobs=new.jobs[:MACHINE_JOBS],
                 accounts=new.accounts.get(one.node, {}),
             )  # fmt: skip
 
-    def start_refused(self, cloud: str, id_: str, price: float, why: str, now: float) -> None:
+    def start_refused(
+        self, cloud: str, id_: str, price: float, cause: AnyCause, now: float
+    ) -> None:
         """It does not run and is to be ended; what it has cost since the intent ($/h)."""
         with self._store.transaction("machines"):
             self._store.change(
-                "update machines set price = ?, worst_price = ?, suspending = ?, why = ? "
+                "update machines set price = ?, worst_price = ?, suspending = ?, cause = ? "
                 "where cloud = ? and id = ? and suspending is null and ended is null",
-                price, price, now, why, cloud, id_,
+                price, price, now, encoded(cause), cloud, id_,
             )  # fmt: skip
 
-    def end(self, cloud: str, ids: Collection[str], why: str, now: float) -> None:
+    def end(self, cloud: str, ids: Collection[str], cause: AnyCause, now: float) -> None:
         """Write down that these, which are stopped, are to be ended, before the cloud is called."""
         with self._store.transaction("machines") as db:
             for id_ in ids:
@@ -129,7 +132,7 @@ class Stops:
                     continue
                 self._turn(
                     db, before, now, price=before.instance.price, state=before.instance.state,
-                    stopped=None, suspending=now, why=why,
+                    stopped=None, suspending=now, cause=cause,
                 )  # fmt: skip
 
     def runs_again(self, instance: Instance, now: float) -> None:
@@ -140,7 +143,7 @@ class Stops:
                 return
             self._turn(
                 db, before, now, price=instance.price, state=instance.state, stopped=None,
-                suspending=None, why=None, registered=now,
+                suspending=None, cause=None, registered=now,
                 worst_price=max(before.worst_price, instance.price),
             )  # fmt: skip
 

@@ -13,7 +13,7 @@ import itertools
 import math
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -48,7 +48,8 @@ class Schema(Struct, frozen=True, kw_only=True):
     (``state.store.endurance``) there are of a table only the rows of ``recent`` (``:since``). What
     is found out again of a row that the journal has, while that cannot be read, counts for the
     columns ``newer``. Of the tables ``cleared`` a person may take rows away. ``former`` has the
-    names of tables in earlier releases, with today's; ``begun_anew`` the columns that count
+    names of tables in earlier releases, with today's; ``translated`` makes rows as earlier releases
+    wrote them rows of today, by table; ``begun_anew`` the columns that count
     something of the moment, with what they begin with.
     """
 
@@ -63,6 +64,9 @@ class Schema(Struct, frozen=True, kw_only=True):
     newer: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     cleared: frozenset[str] = frozenset()
     former: Mapping[str, str] = field(default_factory=dict)
+    translated: Mapping[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = field(
+        default_factory=dict
+    )
     begun_anew: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
@@ -226,6 +230,8 @@ class Filler:
                 sql = f"delete from {table} where {' and '.join(f'{k} = ?' for k in keys)}"
                 self._db.executemany(sql, [[row[k] for k in keys] for row in rows])
                 continue
+            if (translate := self._schema.translated.get(table)) is not None:
+                rows = [dict(translate(row)) for row in rows]
             if table in self._schema.begun_anew:
                 rows = [{**row, **self._schema.begun_anew[table]} for row in rows]
             if table in self._schema.numbered:

@@ -11,8 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.base.units import brief
 from slurm_elastic.config import Config
+from slurm_elastic.model.causes.holds import GrowthStartsIt
+from slurm_elastic.model.causes.pool_failures import BootsFailed
 from slurm_elastic.model.directive import Directive, clock, scope_of_pool, stop_reason
-from slurm_elastic.model.exclusion import BY_GROWTH, Exclusion
+from slurm_elastic.model.exclusion import Exclusion
 from slurm_elastic.model.finding import Finding, Level, try_pool
 from slurm_elastic.policies.clock_guard import set_back
 from slurm_elastic.policies.launch.exclusions import DENIED, sickly, until_told
@@ -186,7 +188,7 @@ def _held(config: Config, ledger: Ledger, orders: Mapping[str, str]) -> Iterator
     """Pools that start no machine now."""
     pools = {pool.name: pool for pool in plan.pools_of(config)}
     # A growth policy holds the nodes of its pools whenever it does not need them.
-    held = [h for h in ledger.exclusions.holds() if h.pool in pools and h.cause != BY_GROWTH]
+    held = [h for h in ledger.exclusions.holds() if h.pool in pools and h.cause != GrowthStartsIt()]
     groups = Counter(
         (hold.pool, hold.cause, causes.of_hold(hold, pools[hold.pool].cloud, orders))
         for hold in held
@@ -225,7 +227,8 @@ def _cooling(cool_downs: Iterable[Exclusion], now: float) -> Iterator[Finding]:
 
 def _paused(breaker: Exclusion, now: float) -> Finding:
     """If Slurm took the machines out of service, the reason has the remedy in it."""
-    found, _, remedy = breaker.cause.partition("; do: ")
+    how = breaker.cause if isinstance(breaker.cause, BootsFailed) else BootsFailed()
+    remedy = how.remedy
     state = "is paused" if breaker.until > now else "is tried with one machine"
     if not breaker.until:
         state = f"{breaker.count} so far"
@@ -235,7 +238,7 @@ def _paused(breaker: Exclusion, now: float) -> Finding:
         advice = f"{looks}; then slurm-elastic clear {breaker.scope}"
     return Finding.wrong(
         f"pool {breaker.scope}",
-        f"{state}: {found}",
+        f"{state}: {how.finding}",
         expected="machines that register with Slurm, and that it takes as they are",
         advice=advice,
         cause=scope_of_pool(breaker.scope),

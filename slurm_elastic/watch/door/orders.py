@@ -16,6 +16,7 @@ from slurm_elastic.base.hostlist import compress, expand
 from slurm_elastic.config import Config
 from slurm_elastic.config.limit_changes import checked, configured, scope_named
 from slurm_elastic.controller.directives import subjects_of
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.directive import (
     Departure,
     Directive,
@@ -199,5 +200,11 @@ def _record(
 ) -> None:
     subjects = subjects_of(config, one)
     ledger.decisions.record(
-        Decision(at=now, correlation=one.correlation, kind=kind, subjects=subjects, reason=reason)
+        Decision(
+            at=now,
+            correlation=one.correlation,
+            kind=kind,
+            subjects=subjects,
+            cause=Quoted(text=reason),
+        )
     )

@@ -90,7 +90,7 @@ def node_note(state: str, node: SlurmNode | None, hold: Exclusion | None, now: f
     """Why a node is in that state, if there is something to say."""
     if state == HELD and hold is not None:
         if hold.kind != CAPACITY:
-            return hold.cause
+            return hold.cause.sentence
         left = hold.until - now
         when = f"released in {brief(left)}" if left > 0 else "about to be released"
         return f"{hold.cause}; {when}"

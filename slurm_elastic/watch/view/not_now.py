@@ -7,11 +7,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
+from msgspec.structs import replace
+
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.config import Config
+from slurm_elastic.model.causes.pool_failures import BootsFailed
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.model.exclusion import CAPACITY, OPERATOR, POLICY, Exclusion
-from slurm_elastic.policies.launch.exclusions import TAKEN_OUT
 from slurm_elastic.watch import causes
 from slurm_elastic.watch.view.next_action import BOOTING, HELD, IDLE, IN_USE, POWERED_DOWN
 from slurm_elastic.watch.view.rows import BreakerView, CoolDownView, Facts, HoldView
@@ -39,7 +41,7 @@ def holds(
             until = hold.until if hold.kind == CAPACITY else 0.0
             cloud = pools[hold.pool].cloud if hold.pool in pools else ""
             cause = causes.of_hold(hold, cloud, orders)
-            groups[hold.pool, hold.cause, until, hold.kind, cause].append(hold.scope)
+            groups[hold.pool, hold.cause.sentence, until, hold.kind, cause].append(hold.scope)
     return tuple(
         HoldView(
             pool=pool,
@@ -59,7 +61,7 @@ def shut(states: Mapping[str, int], pool: str, held: Iterable[Exclusion]) -> str
     """Why none of its nodes that are off may start; "" where one may, or nothing is held."""
     if states.get(POWERED_DOWN) or not states.get(HELD):
         return ""
-    return next((hold.cause for hold in held if hold.pool == pool), "")
+    return next((hold.cause.sentence for hold in held if hold.pool == pool), "")
 
 
 def cool_down(one: Exclusion, now: float) -> CoolDownView:
@@ -67,7 +69,7 @@ def cool_down(one: Exclusion, now: float) -> CoolDownView:
     return CoolDownView(
         key=one.scope,
         code=one.code,
-        reason=one.cause,
+        reason=one.cause.sentence,
         strikes=one.count,
         until=one.until,
         left=one.until - now,
@@ -78,14 +80,15 @@ def cool_down(one: Exclusion, now: float) -> CoolDownView:
 def breaker(one: Exclusion, config: Config, facts: Facts) -> BreakerView:
     """A pool whose machines fail."""
     now = facts.now
-    _, taken_out, words = one.cause.partition(TAKEN_OUT)
+    how = one.cause if isinstance(one.cause, BootsFailed) else BootsFailed()
+    taken_out = bool(how.node_reason)
     return BreakerView(
         pool=one.scope,
         failures=one.count,
         limit=config.timings.boot_failures,
         until=one.until or None,
         left=max(0.0, one.until - now) if one.until else None,
-        how=f"{taken_out}{words}" if taken_out else "booted but never registered",
+        how=replace(how, in_a_row=0).sentence if taken_out else "booted but never registered",
         paid=0.0 if taken_out else _paid(one, facts),
     )
 

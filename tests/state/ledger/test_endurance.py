@@ -16,6 +16,7 @@ from held import held
 from ledger_cases import T0, instance, spec
 
 from slurm_elastic.base.errors import EndOnlyError
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.state.ledger import SOUND, Decision, Health, Ledger
 from slurm_elastic.state.store import disk, endurance, view
 from slurm_elastic.state.store.disk import Disk, Elsewhere
@@ -48,7 +49,7 @@ def path(tmp_path: Path) -> Path:
 
 def decision(number: int) -> Decision:
     return Decision(at=T0 + number, correlation="c", kind="k", subjects=("n1", "n2"),
-                    reason=str(number), detail={"n": number})  # fmt: skip
+                    cause=Quoted(text=str(number)), detail={"n": number})  # fmt: skip
 
 
 # its owner
@@ -197,7 +198,7 @@ def test_what_was_paid_in_the_last_forty_days_goes_over_into_memory(
 ) -> None:
     ledger.launches.intend(spec(), "r", T0)
     ledger.machines.launched("g1", [instance()], T0)
-    ledger.machines.ended("aws", ["i-1"], "idle", T0)
+    ledger.machines.ended("aws", ["i-1"], Quoted(text="idle"), T0)
     clock.up = days * 86400.0
     ledger.give_up(OSError(errno.EIO, "x"))
     assert bool(ledger.machines.live(ended_since=0.0)) is counts

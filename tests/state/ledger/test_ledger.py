@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from patience import patience
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import InstanceState
 from slurm_elastic.model.exclusion import BREAKER, CAPACITY, COOL_DOWN, POLICY, Exclusion
 from slurm_elastic.model.memory import MACHINE_JOBS, Deferral
@@ -141,13 +142,13 @@ def test_two_clouds_may_count_their_machines_alike(ledger: Ledger) -> None:
         ledger.machines.launched(cloud, [replace(instance("7", generation=cloud), cloud=cloud)], T0)
     assert len(ledger.machines.live()) == 2
     ledger.machines.registered("near", ["7"], T0 + 5)
-    ledger.machines.suspending("far", ["7"], "idle", T0 + 6)
+    ledger.machines.suspending("far", ["7"], Quoted(text="idle"), T0 + 6)
     ledger.machines.observe("near", [], T0 + 7)
     rows = {m.instance.cloud: m for m in ledger.machines.live()}
     assert (rows["near"].registered, rows["far"].registered) == (T0 + 5, None)
     assert (rows["near"].suspending, rows["far"].suspending) == (None, T0 + 6)
     assert (rows["near"].misses, rows["far"].misses) == (1, 0)
-    ledger.machines.ended("far", ["7"], "gone", T0 + 8)
+    ledger.machines.ended("far", ["7"], Quoted(text="gone"), T0 + 8)
     assert [m.instance.cloud for m in ledger.machines.live()] == ["near"]
 
 
@@ -165,11 +166,22 @@ def test_a_machine_registers_once(ledger: Ledger) -> None:
 
 def test_breakers_and_the_review_of_holds(ledger: Ledger) -> None:
     ledger.exclusions.add(Exclusion(kind=BREAKER, scope="burst", count=3))
-    paused = Exclusion(kind=BREAKER, scope="burst", count=10, until=T0 + 9, cause="10 in a row")
+    paused = Exclusion(
+        kind=BREAKER, scope="burst", count=10, until=T0 + 9, cause=Quoted(text="10 in a row")
+    )
     ledger.exclusions.add(paused)
     assert ledger.exclusions.breakers() == (paused,)
     ledger.exclusions.add(
-        *[Exclusion(kind=CAPACITY, scope="pub1", pool="burst", cause="x", since=T0, until=T0 + 99)]
+        *[
+            Exclusion(
+                kind=CAPACITY,
+                scope="pub1",
+                pool="burst",
+                cause=Quoted(text="x"),
+                since=T0,
+                until=T0 + 99,
+            )
+        ]
     )
     assert ledger.exclusions.review_holds("burst", T0 + 5) == 1
     assert ledger.exclusions.holds()[0].until == T0 + 5
@@ -307,33 +319,33 @@ def test_a_terminated_machine_has_ended(ledger: Ledger) -> None:
 
 def test_a_machine_that_still_runs_is_live_again(ledger: Ledger) -> None:
     launched(ledger, "i-1", "i-2")
-    ledger.machines.suspending("aws", ["i-1"], "idle", T0 + 1)
-    ledger.machines.ended("aws", ["i-1", "i-2"], "missing", T0 + 5)
+    ledger.machines.suspending("aws", ["i-1"], Quoted(text="idle"), T0 + 1)
+    ledger.machines.ended("aws", ["i-1", "i-2"], Quoted(text="missing"), T0 + 5)
     running = [instance(i, state=InstanceState.RUNNING) for i in ("i-1", "i-2")]
     ledger.machines.observe("aws", running, T0 + 5)
     assert ledger.machines.live() == (), "that read began before the end"
     ledger.machines.observe("aws", running, T0 + 6)
     one, two = ledger.machines.live()
     assert (one.ended, one.suspending, one.why) == (None, T0 + 1, "idle")
-    assert (two.ended, two.suspending, two.why) == (None, None, None)
+    assert (two.ended, two.suspending, two.why) == (None, None, "")
 
 
 def test_a_machine_on_its_way_out_stays_ended(ledger: Ledger) -> None:
     launched(ledger, "i-1")
-    ledger.machines.ended("aws", ["i-1"], "missing", T0 + 5)
+    ledger.machines.ended("aws", ["i-1"], Quoted(text="missing"), T0 + 5)
     ledger.machines.observe("aws", [instance("i-1", state=InstanceState.STOPPING)], T0 + 6)
     assert ledger.machines.live() == ()
 
 
 def test_suspend_keeps_the_first_intent_and_reason(ledger: Ledger) -> None:
     launched(ledger, "i-1", "i-2")
-    ledger.machines.suspending("aws", ["i-1"], "idle 600 s", T0 + 1)
-    ledger.machines.suspending("aws", ["i-1", "i-2", "unknown"], "maximum age", T0 + 2)
+    ledger.machines.suspending("aws", ["i-1"], Quoted(text="idle 600 s"), T0 + 1)
+    ledger.machines.suspending("aws", ["i-1", "i-2", "unknown"], Quoted(text="maximum age"), T0 + 2)
     one, two = ledger.machines.live()
     assert (one.suspending, one.why) == (T0 + 1, "idle 600 s")
     assert (two.suspending, two.why) == (T0 + 2, "maximum age")
-    ledger.machines.ended("aws", ["i-1"], "gone from the cloud", T0 + 3)
-    ledger.machines.ended("aws", ["i-1"], "again", T0 + 4)
+    ledger.machines.ended("aws", ["i-1"], Quoted(text="gone from the cloud"), T0 + 3)
+    ledger.machines.ended("aws", ["i-1"], Quoted(text="again"), T0 + 4)
     (one,) = (m for m in ledger.machines.live(ended_since=T0) if m.ended)
     assert (one.ended, one.why) == (T0 + 3, "idle 600 s")
     assert one.instance.state == InstanceState.TERMINATED
@@ -345,7 +357,7 @@ def test_adopt_takes_in_a_machine_once(ledger: Ledger) -> None:
     (machine,) = ledger.machines.live()
     assert (machine.pool, machine.last_seen) == ("burst", T0 + 5)
     assert machine.instance.address == "10.9.9.9"
-    ledger.machines.ended("aws", ["i-9"], "x", T0 + 6)
+    ledger.machines.ended("aws", ["i-9"], Quoted(text="x"), T0 + 6)
     ledger.machines.adopt(instance("i-9", generation="lost"), "burst", T0 + 7)
     assert len(ledger.machines.live()) == 1
 
@@ -355,8 +367,8 @@ def test_adopt_takes_one_that_had_ended_back_whatever_the_clock_says(
     ledger: Ledger, state: InstanceState
 ) -> None:
     launched(ledger, "i-1")
-    ledger.machines.suspending("aws", ["i-1"], "idle", T0 + 100)
-    ledger.machines.ended("aws", ["i-1"], "idle", T0 + 100)
+    ledger.machines.suspending("aws", ["i-1"], Quoted(text="idle"), T0 + 100)
+    ledger.machines.ended("aws", ["i-1"], Quoted(text="idle"), T0 + 100)
     ledger.machines.observe("aws", [instance("i-1", state=InstanceState.STOPPING)], T0 + 200)
     assert ledger.machines.live() == (), "not by one read alone"
     before = ledger.machines.adopt(instance("i-1", state=state), "burst", T0 + 50)
@@ -438,7 +450,12 @@ def test_a_machine_repeats_only_the_first_of_its_launchs_many_jobs(ledger: Ledge
 def cool_down(until: float, strikes: int = 1) -> Exclusion:
     key = offer().key
     return Exclusion(
-        kind=COOL_DOWN, scope=key, until=until, code="NoCapacity", cause="none left", count=strikes
+        kind=COOL_DOWN,
+        scope=key,
+        until=until,
+        code="NoCapacity",
+        cause=Quoted(text="none left"),
+        count=strikes,
     )
 
 
@@ -471,10 +488,16 @@ def test_clearing_a_cool_down_forgives_its_strikes(ledger: Ledger) -> None:
 def test_what_lasts_for_longer_than_anything_is_set_for_is_over(ledger: Ledger) -> None:
     for key, until in (("a", T0 + 100), ("b", T0 + 101)):
         ledger.exclusions.add(
-            Exclusion(kind=COOL_DOWN, scope=key, until=until, code="X", cause="x", count=2)
+            Exclusion(
+                kind=COOL_DOWN, scope=key, until=until, code="X", cause=Quoted(text="x"), count=2
+            )
         )
-        ledger.exclusions.add(Exclusion(kind=BREAKER, scope=key, count=3, until=until, cause="x"))
-        row = Exclusion(kind=CAPACITY, scope=key, pool="burst", cause="x", since=T0, until=until)
+        ledger.exclusions.add(
+            Exclusion(kind=BREAKER, scope=key, count=3, until=until, cause=Quoted(text="x"))
+        )
+        row = Exclusion(
+            kind=CAPACITY, scope=key, pool="burst", cause=Quoted(text="x"), since=T0, until=until
+        )
         ledger.exclusions.add(*[row, replace(row, kind="policy")])
     ledger.exclusions.add(Exclusion(kind=BREAKER, scope="closed", count=1))
     assert ledger.exclusions.end_far(T0, 100) == 3
@@ -491,7 +514,12 @@ def test_what_lasts_for_longer_than_anything_is_set_for_is_over(ledger: Ledger) 
 def test_holds_are_per_node(ledger: Ledger) -> None:
     def hold(node: str, until: float) -> Exclusion:
         return Exclusion(
-            kind=CAPACITY, scope=node, pool="burst", cause="no capacity", since=T0, until=until
+            kind=CAPACITY,
+            scope=node,
+            pool="burst",
+            cause=Quoted(text="no capacity"),
+            since=T0,
+            until=until,
         )
 
     ledger.exclusions.add(*[hold("pub2", T0 + 1), hold("pub1", T0 + 1)])
@@ -506,7 +534,12 @@ def test_holds_are_per_node(ledger: Ledger) -> None:
 
 def decision(at: float, *subjects: str, detail: dict[str, object] | None = None) -> Decision:
     return Decision(
-        at=at, correlation="r1", kind="ranked", subjects=subjects, reason="why", detail=detail
+        at=at,
+        correlation="r1",
+        kind="ranked",
+        subjects=subjects,
+        cause=Quoted(text="why"),
+        detail=detail,
     )
 
 
@@ -565,7 +598,7 @@ def test_a_decision_on_5000_nodes_is_one_row_and_can_be_pruned(ledger: Ledger) -
 
 def test_prune_keeps_what_was_paid(ledger: Ledger) -> None:
     launched(ledger, "i-1")
-    ledger.machines.ended("aws", ["i-1"], "x", T0 + 1)
+    ledger.machines.ended("aws", ["i-1"], Quoted(text="x"), T0 + 1)
     ledger.exclusions.add(cool_down(T0 + 2))
     assert ledger.prune(T0 + 1e6) == 0
     assert len(ledger.machines.live(ended_since=0)) == 1
@@ -899,9 +932,14 @@ def test_the_documented_backup_is_a_whole_ledger(ledger: Ledger, path: Path) -> 
 def test_a_node_is_held_for_either_cause(path: Path) -> None:
     ledger = Ledger(path)
     row = Exclusion(
-        kind=CAPACITY, scope="pub1", pool="burst", cause="no capacity", since=T0, until=T0 + 60
+        kind=CAPACITY,
+        scope="pub1",
+        pool="burst",
+        cause=Quoted(text="no capacity"),
+        since=T0,
+        until=T0 + 60,
     )
-    policy = msgspec.structs.replace(row, cause="the budget is spent", kind="policy")
+    policy = msgspec.structs.replace(row, cause=Quoted(text="the budget is spent"), kind="policy")
     ledger.exclusions.add(*[row, policy])
     assert [held.kind for held in ledger.exclusions.holds()] == ["policy", "capacity"]
     ledger.exclusions.readmit(CAPACITY, "pub1")
@@ -938,7 +976,7 @@ def test_machines_of_some_nodes(ledger: Ledger) -> None:
     ledger.launches.intend(spec("g1"), "r1", T0)
     found = [instance("i-1", "pub1"), instance("i-2", "pub2")]
     ledger.machines.launched("g1", found, T0)
-    ledger.machines.ended("aws", ["i-2"], "why", T0 + 5)
+    ledger.machines.ended("aws", ["i-2"], Quoted(text="why"), T0 + 5)
     ids = lambda **which: [m.instance.id for m in ledger.machines.live(**which)]  # noqa: E731
     assert ids(nodes=["pub1", "pub2"]) == ["i-1"]
     assert ids(nodes=["pub2"], ended_since=T0) == ["i-2"]

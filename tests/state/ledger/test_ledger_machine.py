@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from ledger_cases import T0, instance, spec
 from msgspec.structs import replace
 
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Instance, InstanceState, LaunchSpec
 from slurm_elastic.state.ledger import Launch, Ledger, Machine
 
@@ -101,7 +102,9 @@ class CrashingDaemon(RuleBasedStateMachine):
         known = [m.instance.id for m in self.ledger.machines.live() if m.suspending is None]
         if known:
             self.terminating = data.draw(st.lists(st.sampled_from(known), min_size=1, unique=True))
-            self.ledger.machines.suspending("aws", self.terminating, "idle", self.tick())
+            self.ledger.machines.suspending(
+                "aws", self.terminating, Quoted(text="idle"), self.tick()
+            )
 
     @precondition(lambda self: self.terminating)
     @rule()
@@ -113,7 +116,7 @@ class CrashingDaemon(RuleBasedStateMachine):
     @rule()
     def note_the_end(self) -> None:
         gone = [i for i in self.terminating if self.cloud.machines[i].state not in LIVE]
-        self.ledger.machines.ended("aws", gone, "terminated", self.tick())
+        self.ledger.machines.ended("aws", gone, Quoted(text="terminated"), self.tick())
         self.terminating = []
 
     # what goes on beside

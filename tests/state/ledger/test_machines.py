@@ -10,6 +10,7 @@ import pytest
 from ledger_cases import T0, instance, offer, spec
 from msgspec.structs import replace
 
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import InstanceState, Market, worst_price
 from slurm_elastic.model.memory import Launch, Machine
 from slurm_elastic.state.ledger import Ledger
@@ -55,11 +56,11 @@ def test_a_machine_comes_back_whole(ledger: Ledger) -> None:
     )  # fmt: skip
     assert ledger.machines.live() == (row,)
     ledger.machines.registered("aws", ["i-1"], T0 + 6)
-    ledger.machines.suspending("aws", ["i-1"], "too old", T0 + 7)
-    ledger.machines.ended("aws", ["i-1"], "gone", T0 + 8)
+    ledger.machines.suspending("aws", ["i-1"], Quoted(text="too old"), T0 + 7)
+    ledger.machines.ended("aws", ["i-1"], Quoted(text="gone"), T0 + 8)
     ended = replace(
         row, instance=replace(one, state=InstanceState.TERMINATED), registered=T0 + 6,
-        suspending=T0 + 7, ended=T0 + 8, why="too old",
+        suspending=T0 + 7, ended=T0 + 8, cause=Quoted(text="too old"),
     )  # fmt: skip
     assert ledger.machines.live() == ()
     assert ledger.machines.live(ended_since=T0 + 8) == (ended,)
@@ -70,7 +71,7 @@ def test_both_are_told_as_of_one_moment(ledger: Ledger) -> None:
     ledger.launches.intend(spec(), "r1", T0)
     ledger.launches.intend(spec("g2", ("pub3",)), "r2", T0)
     ledger.machines.launched("g1", [instance("i-1"), instance("i-2", "pub2")], T0)
-    ledger.machines.ended("aws", ["i-2"], "gone", T0)
+    ledger.machines.ended("aws", ["i-2"], Quoted(text="gone"), T0)
     machines, launches = ledger.current()
     assert [m.instance.id for m in machines] == ["i-1"]
     assert [row.generation for row in launches] == ["g2"]
@@ -93,8 +94,8 @@ def test_clouds_that_have_or_had_machines_are_named(ledger: Ledger) -> None:
         generation = f"g{number}"
         ledger.launches.intend(spec(generation, ("pub1",), bought=at), "r", T0)
         ledger.machines.launched(generation, [instance("i", generation=generation, bought=at)], T0)
-    ledger.machines.ended("gcp", ["i"], "gone", T0 + 10)
-    ledger.machines.ended("old", ["i"], "gone", T0 + 5)
+    ledger.machines.ended("gcp", ["i"], Quoted(text="gone"), T0 + 10)
+    ledger.machines.ended("old", ["i"], Quoted(text="gone"), T0 + 5)
     assert ledger.machines.clouds(T0 + 10) == ("aws", "gcp")
     assert ledger.machines.clouds(T0 + 11) == ("aws",)
 
@@ -125,7 +126,7 @@ def test_the_most_that_a_machine_may_cost_is_that_of_its_offer(
 def test_only_what_is_to_be_stopped_has_stopped(ledger: Ledger) -> None:
     ledger.launches.intend(spec(), "r1", T0)
     ledger.machines.launched("g1", [instance("i-1"), instance("i-2", "pub2")], T0)
-    ledger.stops.stopping("aws", ["i-1"], "idle", T0 + 10)
+    ledger.stops.stopping("aws", ["i-1"], Quoted(text="idle"), T0 + 10)
     ledger.stops.done("aws", {"i-1": 0.01, "i-2": 0.01, "i-9": 0.01}, T0 + 20)
     ledger.stops.done("aws", {"i-1": 0.02}, T0 + 30)
     (one,) = ledger.stops.machines()
@@ -136,9 +137,9 @@ def test_only_what_is_to_be_stopped_has_stopped(ledger: Ledger) -> None:
 def test_a_stopped_machine_that_is_to_be_ended_is_stopped_no_more(ledger: Ledger) -> None:
     ledger.launches.intend(spec(), "r1", T0)
     ledger.machines.launched("g1", [instance("i-1"), instance("i-2", "pub2")], T0)
-    ledger.stops.stopping("aws", ["i-1"], "idle", T0 + 10)
+    ledger.stops.stopping("aws", ["i-1"], Quoted(text="idle"), T0 + 10)
     ledger.stops.done("aws", {"i-1": 0.01}, T0 + 20)
-    ledger.stops.end("aws", ["i-1", "i-2"], "too old", T0 + 30)
+    ledger.stops.end("aws", ["i-1", "i-2"], Quoted(text="too old"), T0 + 30)
     assert not ledger.stops.machines()
     one, other = sorted(ledger.machines.live(), key=lambda m: m.instance.id)
     assert (one.instance.price, one.suspending, one.why) == (0.01, T0 + 30, "too old")
@@ -151,7 +152,7 @@ def test_the_most_that_a_machine_may_cost_that_somebody_has_started_is_the_deare
 ) -> None:
     ledger.launches.intend(spec(), "r1", T0)
     ledger.machines.launched("g1", [instance("i-1")], T0)
-    ledger.stops.stopping("aws", ["i-1"], "idle", T0 + 10)
+    ledger.stops.stopping("aws", ["i-1"], Quoted(text="idle"), T0 + 10)
     ledger.stops.done("aws", {"i-1": stopped}, T0 + 20)
     ledger.stops.runs_again(replace(instance("i-1"), price=0.04), T0 + 30)
     (one,) = ledger.machines.live()
@@ -166,8 +167,8 @@ def test_the_part_of_a_life_that_a_machine_was_stopped_is_told_where_it_is_asked
 
     ledger.launches.intend(spec(), "r1", T0)
     ledger.machines.launched("g1", [instance("i-1")], T0)
-    ledger.stops.stopping("aws", ["i-1"], "idle", T0 + 10)
+    ledger.stops.stopping("aws", ["i-1"], Quoted(text="idle"), T0 + 10)
     ledger.stops.done("aws", {"i-1": 0.01}, T0 + 20)
-    ledger.stops.end("aws", ["i-1"], "too old", T0 + 30)
+    ledger.stops.end("aws", ["i-1"], Quoted(text="too old"), T0 + 30)
     assert parts(stopped=False) == {"i-1@1", "i-1"}
     assert parts(stopped=True) == {"i-1@1", "i-1@2", "i-1"}

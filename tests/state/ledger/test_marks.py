@@ -10,6 +10,7 @@ import pytest
 from ledger_cases import T0, instance, offer, spec
 from msgspec.structs import replace
 
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.directive import Departure, Directive, LimitChange, Pause, Word
 from slurm_elastic.model.exclusion import (
     BREAKER,
@@ -69,12 +70,18 @@ def test_refusals_and_machines_that_did_not_come_up_are_counted(
 
 
 def test_each_takes_the_place_of_an_earlier_of_its_kind_and_scope(ledger: Ledger) -> None:
-    held = Exclusion(kind=CAPACITY, scope="pub1", until=T0, cause="c", pool="burst", since=T0)
+    held = Exclusion(
+        kind=CAPACITY, scope="pub1", until=T0, cause=Quoted(text="c"), pool="burst", since=T0
+    )
     doubt = Exclusion(kind=DOUBT, scope="aws", until=T0, about=("i-1", "node:pub1"))
     ledger.exclusions.add(held, doubt, Exclusion(kind=POLICY, scope="pub1"))
-    ledger.exclusions.add(replace(held, until=T0 + 9, cause="d"))
+    ledger.exclusions.add(replace(held, until=T0 + 9, cause=Quoted(text="d")))
     policy = Exclusion(kind=POLICY, scope="pub1")
-    assert ledger.exclusions.all() == (doubt, policy, replace(held, until=T0 + 9, cause="d"))
+    assert ledger.exclusions.all() == (
+        doubt,
+        policy,
+        replace(held, until=T0 + 9, cause=Quoted(text="d")),
+    )
     assert [one.kind for one in ledger.exclusions.holds()] == [POLICY, CAPACITY]
 
 
@@ -229,7 +236,7 @@ def test_a_minute_is_paid_at_least_where_the_unit_is_a_second(
     dear = offer(price=3.6)
     ledger.launches.intend(spec(nodes=("pub1",), bought=dear), "r", T0)
     ledger.machines.launched("g1", [instance("i-1", launched=T0, bought=dear)], T0)
-    ledger.machines.ended("aws", ["i-1"], "idle", T0 + seconds)
+    ledger.machines.ended("aws", ["i-1"], Quoted(text="idle"), T0 + seconds)
     assert ledger.books.dollars("aws", T0, T0 + 1000, 1) == pytest.approx(paid / 1000)
 
 
@@ -252,7 +259,9 @@ def test_a_label_is_quoted_as_prometheus_reads_it() -> None:
 
 def test_the_last_decisions_are_those_that_were_written_last(ledger: Ledger) -> None:
     some = [
-        Decision(at=T0 - n, correlation="c", kind="k", subjects=(f"n{n}",), reason=str(n))
+        Decision(
+            at=T0 - n, correlation="c", kind="k", subjects=(f"n{n}",), cause=Quoted(text=str(n))
+        )
         for n in range(5)
     ]
     ledger.decisions.record(*some)
@@ -263,7 +272,9 @@ def test_the_last_decisions_are_those_that_were_written_last(ledger: Ledger) -> 
 def test_of_decisions_that_are_forgotten_no_subject_is_kept(ledger: Ledger) -> None:
     for at in (T0, T0 + 5):
         ledger.decisions.record(
-            Decision(at=at, correlation="c", kind="k", subjects=("n1", "n2"), reason="r")
+            Decision(
+                at=at, correlation="c", kind="k", subjects=("n1", "n2"), cause=Quoted(text="r")
+            )
         )
     assert ledger.prune(T0 + 5) == 1
     assert ledger.store.select("select count(*) from decision_subjects")[0][0] == 2

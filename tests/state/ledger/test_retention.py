@@ -11,6 +11,7 @@ import pytest
 from ledger_cases import T0, instance, offer, spec
 from msgspec.structs import replace
 
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Instance, LaunchSpec
 from slurm_elastic.model.memory import MACHINE_JOBS, Drained, Run
 from slurm_elastic.state.ledger import Decision, Ledger, retention
@@ -46,7 +47,7 @@ def launch(ledger: Ledger, name: str, at: float, lasts: float | None = 3600.0) -
     ledger.launches.intend(ask(name), "r", at)
     ledger.machines.launched(name, [machine(name, at)], at + 1)
     if lasts is not None:
-        ledger.machines.ended("aws", [f"i-{name}"], "idle", at + lasts)
+        ledger.machines.ended("aws", [f"i-{name}"], Quoted(text="idle"), at + lasts)
 
 
 def count(ledger: Ledger, table: str) -> int:
@@ -215,7 +216,9 @@ def test_the_next_segment_of_the_journal_lacks_what_is_forgotten_and_no_charge(
     launch(ledger, "old", T0)
     launch(ledger, "new", T0 + 50 * DAY)
     ledger.decisions.record(
-        Decision(at=T0, correlation="c", kind="k", subjects=("pub1",), reason="long ago")
+        Decision(
+            at=T0, correlation="c", kind="k", subjects=("pub1",), cause=Quoted(text="long ago")
+        )
     )
     spent = ledger.books.dollars("aws", T0, T0 + 60 * DAY, 1)
     ledger.prune(T0 + 1)
@@ -223,7 +226,7 @@ def test_the_next_segment_of_the_journal_lacks_what_is_forgotten_and_no_charge(
     newest = max((path.parent / "journal").glob("ledger-*.jsonl"))
     assert newest.name == "ledger-000002.jsonl"
     assert "long ago" not in newest.read_text()
-    ledger.machines.ended("aws", ["i-new"], "why", T0)
+    ledger.machines.ended("aws", ["i-new"], Quoted(text="why"), T0)
     ledger.close()
     path.unlink()
     with closing(Ledger(path)) as again:

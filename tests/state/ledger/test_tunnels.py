@@ -10,6 +10,7 @@ import pytest
 from ledger_cases import T0, instance, spec
 from msgspec.structs import replace
 
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.memory import Tunnel
 from slurm_elastic.state.ledger import Ledger
 
@@ -60,7 +61,7 @@ def test_neither_key_nor_address_is_ever_that_of_two_machines(
 
 
 def test_a_machine_that_has_ended_keeps_the_address_that_it_had(ledger: Ledger) -> None:
-    ledger.machines.ended("aws", ["i-1"], T0 + 1, "gone")
+    ledger.machines.ended("aws", ["i-1"], Quoted(text="gone"), T0 + 1)
     assert ledger.tunnels.enrol(ONE) == ""
     assert addresses(ledger) == {"i-1": None, "i-2": None}
 

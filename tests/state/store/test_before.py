@@ -13,6 +13,7 @@ import pytest
 from ledger_cases import T0, instance, spec
 
 from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import InstanceState
 from slurm_elastic.model.exclusion import DOUBT
 from slurm_elastic.state.ckptstate import CheckpointState
@@ -57,7 +58,7 @@ def test_a_ledger_with_machines_an_open_launch_and_operators_words_goes_on(path:
         assert ledger.usage.counters()["a"] == 1.5
         ledger.machines.launched("g2", [instance("i-3", "pub3", "g2")], T0 + 130)
         ledger.machines.observe("aws", [instance("i-1", state=InstanceState.RUNNING)], T0 + 200)
-        ledger.machines.ended("aws", ["i-1"], "idle", T0 + 300)
+        ledger.machines.ended("aws", ["i-1"], Quoted(text="idle"), T0 + 300)
     path.unlink()
     with closing(Ledger(path)) as again:
         assert again.launches.open() == ()

@@ -23,6 +23,7 @@ from ledger_cases import T0, instance, spec
 
 from slurm_elastic.base.errors import ConfigError, EndOnlyError, SlurmElasticError
 from slurm_elastic.controller.usage_counters import settle
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.model.exclusion import COOL_DOWN, Exclusion
 from slurm_elastic.model.memory import Decision
@@ -52,7 +53,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def told(*reasons: str) -> list[Decision]:
     return [
-        Decision(at=T0, correlation="c", kind="k", subjects=("pub1",), reason=reason)
+        Decision(at=T0, correlation="c", kind="k", subjects=("pub1",), cause=Quoted(text=reason))
         for reason in reasons
     ]
 
@@ -318,7 +319,7 @@ def test_what_others_wrote_meanwhile_stands(path: Path) -> None:
     site.fail(errno.EMFILE)
     site.ledger.machines.registered("aws", ["i-1"], T0 + 5)
     with closing(Ledger(path)) as other:
-        other.machines.ended("aws", ["i-1"], "an operator", T0 + 7)
+        other.machines.ended("aws", ["i-1"], Quoted(text="an operator"), T0 + 7)
     site.back()
     (row,) = site.ledger.machines.live(ended_since=0.0)
     assert (row.registered, row.ended, row.why) == (T0 + 5, T0 + 7, "an operator")
@@ -738,11 +739,11 @@ def test_a_part_that_could_not_be_read_keeps_its_number(
     with closing(Ledger(path)) as ledger:
         ledger.launches.intend(spec("g1"), "r", T0)
         ledger.machines.launched("g1", [one], T0)
-        ledger.stops.stopping("aws", ["i-1"], "idle", T0 + 100)
+        ledger.stops.stopping("aws", ["i-1"], Quoted(text="idle"), T0 + 100)
         ledger.stops.done("aws", {"i-1": 0.1}, T0 + 110)
     site = blind(path, monkeypatch)
     site.ledger.machines.adopt(one, "p", T0 + 200)
-    site.ledger.stops.stopping("aws", ["i-1"], "idle", T0 + 300)
+    site.ledger.stops.stopping("aws", ["i-1"], Quoted(text="idle"), T0 + 300)
     site.ledger.stops.done("aws", {"i-1": 0.1}, T0 + 310)
     site.back()
     parts = site.ledger.machines.live(ended_since=0.0, stopped=True)
@@ -756,9 +757,9 @@ def test_of_a_row_that_two_have_changed_each_ones_columns_count(path: Path) -> N
     site = Failing(path)
     site.ledger.launches.intend(spec("g1"), "r", T0)
     site.ledger.machines.launched("g1", [instance("i-1")], T0)
-    site.ledger.stops.stopping("aws", ["i-1"], "idle", T0 + 1)
+    site.ledger.stops.stopping("aws", ["i-1"], Quoted(text="idle"), T0 + 1)
     site.fail(errno.EMFILE)
-    site.ledger.stops.failed("aws", ["i-1"], "cannot be stopped")
+    site.ledger.stops.failed("aws", ["i-1"], Quoted(text="cannot be stopped"))
     with closing(Ledger(path)) as other:
         other.machines.registered("aws", ["i-1"], T0 + 5)
     site.back()
@@ -776,7 +777,7 @@ def test_others_news_count_though_their_lines_went_with_old_segments(
     site.fail(errno.EMFILE)
     site.ledger.machines.registered("aws", ["i-1"], T0 + 5)
     with closing(Ledger(path)) as other:
-        other.machines.ended("aws", ["i-1"], "an operator", T0 + 7)
+        other.machines.ended("aws", ["i-1"], Quoted(text="an operator"), T0 + 7)
         for number in range(3):
             other.decisions.record(*told(str(number)))
             other.compact(T0)
@@ -1332,7 +1333,9 @@ def test_files_that_are_used_again_are_waited_for_as_before(path: Path) -> None:
 
 def test_what_a_person_cleared_meanwhile_stays_so(path: Path) -> None:
     def cool_down(scope: str, until: float) -> Exclusion:
-        return Exclusion(kind=COOL_DOWN, scope=scope, until=until, cause="full", count=1)
+        return Exclusion(
+            kind=COOL_DOWN, scope=scope, until=until, cause=Quoted(text="full"), count=1
+        )
 
     site = Failing(path)
     site.ledger.exclusions.add(cool_down("aws/a", 10.0), cool_down("aws/b", 10.0))

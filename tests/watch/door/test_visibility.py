@@ -10,6 +10,7 @@ from ckpt_cases import migration_of
 from ledger_cases import T0
 from status_cases import NOW, busy_ledger, config
 
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.memory import Run, UnhelpedJob
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.money.bounds import Spent
@@ -119,7 +120,7 @@ def test_a_nodes_chain_lacks_what_is_of_others_jobs(tmp_path: Path) -> None:
 
 def test_a_decision_on_several_jobs_keeps_the_users_own_alone() -> None:
     both = Decision(
-        at=T0, correlation="c", kind="ranked", subjects=("pub1", "job:41", "job:42"), reason="r",
+        at=T0, correlation="c", kind="ranked", subjects=("pub1", "job:41", "job:42"), cause=Quoted(text="r"),
         detail={"jobs": {"41": "pub1", "42": "pub2"}, "ranked": [["offer", "cheapest"]]},
     )  # fmt: skip
     (told,) = seen_chain(Chain(decisions=(both,)), viewer(BOB, "jobs")).decisions

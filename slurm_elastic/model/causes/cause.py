@@ -1,0 +1,38 @@
+"""The base of all causes: why something was decided, as data."""
+
+from __future__ import annotations
+
+import re
+
+from msgspec import Struct
+
+
+def _tag(name: str) -> str:
+    """The tag of a class: its name in lower case, words joined by ``-``."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower()
+
+
+class Cause(Struct, frozen=True, kw_only=True, tag_field="kind", tag=_tag):
+    """Why something was decided. Program logic compares causes and reads their fields; only
+    people read the ``sentence``, which is built when somebody looks.
+    """
+
+    @property
+    def sentence(self) -> str:
+        """The cause for people, without a full stop."""
+        raise NotImplementedError(type(self).__name__)
+
+    def __str__(self) -> str:
+        return self.sentence
+
+
+class Quoted(Cause, frozen=True, kw_only=True):
+    """A cause of which only the sentence is known: from a journal of an earlier release, or from
+    code that has no cause of its own for it.
+    """
+
+    text: str
+
+    @property
+    def sentence(self) -> str:
+        return self.text

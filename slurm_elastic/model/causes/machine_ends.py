@@ -1,0 +1,219 @@
+"""Why machines end, or are stopped."""
+
+from __future__ import annotations
+
+from slurm_elastic.base.units import brief
+from slurm_elastic.model.causes.cause import Cause
+
+
+class SuspendedBySlurm(Cause, frozen=True, kw_only=True):
+    """Slurm powered the node down in its own time (SuspendTime, or ResumeTimeout)."""
+
+    @property
+    def sentence(self) -> str:
+        return "suspended by Slurm"
+
+
+class OutOfService(Cause, frozen=True, kw_only=True):
+    """Slurm drained the node or set it DOWN, for this ``node_reason``."""
+
+    node_reason: str
+
+    @property
+    def sentence(self) -> str:
+        return f"Slurm took it out of service: {self.node_reason}"
+
+
+class NeverRegistered(Cause, frozen=True, kw_only=True):
+    """The node did not come up in its time."""
+
+    @property
+    def sentence(self) -> str:
+        return "it did not register in time"
+
+
+class JobNotWhole(Cause, frozen=True, kw_only=True):
+    """The job needs all its nodes at once, and some of them cannot be had."""
+
+    @property
+    def sentence(self) -> str:
+        return "its job could not be had whole"
+
+
+class NodePoweredDown(Cause, frozen=True, kw_only=True):
+    """The machine runs, and Slurm has its node powered down, ``for_s`` seconds long if that was
+    watched.
+    """
+
+    for_s: int | None = None
+    was_stopped: bool = False
+
+    @property
+    def sentence(self) -> str:
+        before = "it was stopped and runs: " if self.was_stopped else ""
+        time = "" if self.for_s is None else f" for {brief(self.for_s)}"
+        return f"{before}Slurm has its node powered down{time}"
+
+
+class SecondMachine(Cause, frozen=True, kw_only=True):
+    """The node has another machine, which stays: ``keeper``, of the launch ``generation``; "" for
+    one that is of the node's own cloud.
+    """
+
+    node: str
+    keeper: str
+    generation: str = ""
+
+    @property
+    def sentence(self) -> str:
+        of = f"of generation {self.generation}" if self.generation else "of its own cloud"
+        return f"node {self.node} has machine {self.keeper} {of}"
+
+
+class PoweredUpAgain(Cause, frozen=True, kw_only=True):
+    """Slurm powers the node up once more, and takes no slurmd that booted before."""
+
+    @property
+    def sentence(self) -> str:
+        return "Slurm powers its node up again: it waits for a machine that boots after that"
+
+
+class StoppedByOthers(Cause, frozen=True, kw_only=True):
+    """The cloud has the machine stopped, which we did not ask for."""
+
+    @property
+    def sentence(self) -> str:
+        return "the cloud has it stopped, which nobody asked for: it serves nobody"
+
+
+class NoSuchNode(Cause, frozen=True, kw_only=True):
+    """Slurm has no node of the name that the machine's tags have."""
+
+    @property
+    def sentence(self) -> str:
+        return "Slurm has no such node"
+
+
+class TooOldWithoutNode(Cause, frozen=True, kw_only=True):
+    """The machine's tags name no node, and it has passed its maximum age."""
+
+    @property
+    def sentence(self) -> str:
+        return "its tags name no node and it is too old"
+
+
+class EndPending(Cause, frozen=True, kw_only=True):
+    """The end was decided before, and the cloud still lists the machine."""
+
+    @property
+    def sentence(self) -> str:
+        return "its end was decided and it is still there"
+
+
+class EndConfirmed(Cause, frozen=True, kw_only=True):
+    """The end was decided before, and the cloud lists the machine no more."""
+
+    @property
+    def sentence(self) -> str:
+        return "its end was decided and it is gone"
+
+
+class NotListed(Cause, frozen=True, kw_only=True):
+    """The cloud's list lacked the machine ``times`` times in a row."""
+
+    times: int
+    was_stopped: bool = False
+
+    @property
+    def sentence(self) -> str:
+        stopped = ", stopped," if self.was_stopped else ""
+        return f"the cloud did not list it{stopped} {self.times} times in a row"
+
+
+class EndedInCloud(Cause, frozen=True, kw_only=True):
+    """The cloud's list says that the machine has ended."""
+
+    @property
+    def sentence(self) -> str:
+        return "terminated in the cloud"
+
+
+class EndedWhileUnwritable(Cause, frozen=True, kw_only=True):
+    """The machine was launched and ended while the ledger could not be written."""
+
+    @property
+    def sentence(self) -> str:
+        return "it was gone before the ledger could be written again"
+
+
+class CountedAsGone(Cause, frozen=True, kw_only=True):
+    """An operator (``uid``) said that it is gone: its cloud has left the configuration."""
+
+    uid: int
+
+    @property
+    def sentence(self) -> str:
+        return f"gone, by the operator (uid {self.uid})"
+
+
+class IdleStopped(Cause, frozen=True, kw_only=True):
+    """The machine is idle, and its pool keeps stopped machines."""
+
+    @property
+    def sentence(self) -> str:
+        return "idle: stopped, to be started again"
+
+
+class StoppedMachineUnwanted(Cause, frozen=True, kw_only=True):
+    """A stopped machine that is not to be started any more; ``because`` says why."""
+
+    because: str
+
+    @property
+    def sentence(self) -> str:
+        return f"it was stopped: {self.because}"
+
+
+class CannotBeStopped(Cause, frozen=True, kw_only=True):
+    """The cloud, or the state of the ledger, lets the machine not be stopped."""
+
+    error: str
+
+    @property
+    def sentence(self) -> str:
+        return f"it cannot be stopped: {self.error}"
+
+
+class CannotBeStarted(Cause, frozen=True, kw_only=True):
+    """The cloud did not start the stopped machine."""
+
+    error: str
+
+    @property
+    def sentence(self) -> str:
+        return f"it could not be started: {self.error}"
+
+
+MachineEnd = (
+    SuspendedBySlurm
+    | OutOfService
+    | NeverRegistered
+    | JobNotWhole
+    | NodePoweredDown
+    | SecondMachine
+    | PoweredUpAgain
+    | StoppedByOthers
+    | NoSuchNode
+    | TooOldWithoutNode
+    | EndPending
+    | EndConfirmed
+    | NotListed
+    | EndedInCloud
+    | EndedWhileUnwritable
+    | CountedAsGone
+    | IdleStopped
+    | StoppedMachineUnwanted
+    | CannotBeStopped
+    | CannotBeStarted
+)
+"""All causes for which machines end, or are stopped."""

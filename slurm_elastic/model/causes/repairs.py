@@ -1,0 +1,351 @@
+"""Why a pass changes nodes, launches and rows of the ledger (``policies.repair``)."""
+
+from __future__ import annotations
+
+from slurm_elastic.base.units import brief, counted
+from slurm_elastic.model.causes.cause import Cause
+
+
+class AskedBySlurm(Cause, frozen=True, kw_only=True):
+    """slurmctld called ResumeProgram for the node."""
+
+    @property
+    def sentence(self) -> str:
+        return "Slurm asks for it"
+
+
+class RequestLost(Cause, frozen=True, kw_only=True):
+    """slurmctld waits for the node, and no request, launch or machine is there for it."""
+
+    @property
+    def sentence(self) -> str:
+        return "Slurm waits for it and nothing serves it: the request was lost"
+
+
+class NotPoweringUp(Cause, frozen=True, kw_only=True):
+    """A request to power the node up that slurmctld does not stand by (any more)."""
+
+    @property
+    def sentence(self) -> str:
+        return "Slurm does not have the node powering up (any more)"
+
+
+class NotPoweringDown(Cause, frozen=True, kw_only=True):
+    """A request to power the node down that slurmctld does not stand by (any more)."""
+
+    @property
+    def sentence(self) -> str:
+        return "Slurm does not have the node powering down (any more)"
+
+
+class AlreadyServed(Cause, frozen=True, kw_only=True):
+    """The node has a machine or an open launch."""
+
+    @property
+    def sentence(self) -> str:
+        return "the node has a machine or an open launch already"
+
+
+class NoOfferLeft(Cause, frozen=True, kw_only=True):
+    """No offer was left for the node."""
+
+    @property
+    def sentence(self) -> str:
+        return "no offer was left for it"
+
+
+class TagsOfCluster(Cause, frozen=True, kw_only=True):
+    """The machine bears this cluster's tags, and the ledger lacks it."""
+
+    node: str
+
+    @property
+    def sentence(self) -> str:
+        return f"carries this cluster's tag for node {self.node}; the ledger lacks it"
+
+
+class MachinesOfLaunch(Cause, frozen=True, kw_only=True):
+    """So many machines of an open launch are there."""
+
+    count: int
+
+    @property
+    def sentence(self) -> str:
+        return f"this open launch has {counted(self.count, 'machine')}"
+
+
+class StillWanted(Cause, frozen=True, kw_only=True):
+    """The cloud's answer to a launch is not known, and slurmctld waits for ``count`` nodes."""
+
+    count: int
+
+    @property
+    def sentence(self) -> str:
+        return f"no answer is known and Slurm still wants {self.count} of its nodes"
+
+
+class NothingLaunched(Cause, frozen=True, kw_only=True):
+    """A launch of which no machine was seen for ``age_s``; ``served`` is a node of it that has a
+    machine of another launch, "" where slurmctld waits for none of its nodes.
+    """
+
+    age_s: int
+    served: str = ""
+
+    @property
+    def sentence(self) -> str:
+        why = f"{self.served} has another one" if self.served else "Slurm wants none of its nodes"
+        return f"no machine of it was seen for {brief(self.age_s)} and {why}"
+
+
+class StopConfirmed(Cause, frozen=True, kw_only=True):
+    """The stop was decided before, and the machine is stopped."""
+
+    @property
+    def sentence(self) -> str:
+        return "it is stopped, to be started again"
+
+
+class StopPending(Cause, frozen=True, kw_only=True):
+    """The stop was decided before, and the machine runs."""
+
+    @property
+    def sentence(self) -> str:
+        return "it was to be stopped and still runs"
+
+
+class StartPending(Cause, frozen=True, kw_only=True):
+    """The start was decided before, and the machine is stopped."""
+
+    @property
+    def sentence(self) -> str:
+        return "it was to be started and is still stopped"
+
+
+class StartedByOthers(Cause, frozen=True, kw_only=True):
+    """A stopped machine runs, which we did not ask for, and its node is up."""
+
+    @property
+    def sentence(self) -> str:
+        return "somebody has started it, and its node is up"
+
+
+class OverAge(Cause, frozen=True, kw_only=True):
+    """The machine is older than its pool allows; ``age_s`` None: it is from before the head's
+    clock was set back.
+    """
+
+    age_s: int | None
+    maximum_s: int
+
+    @property
+    def sentence(self) -> str:
+        old = (
+            "from before the clock was set back"
+            if self.age_s is None
+            else (f"{brief(self.age_s)} old")
+        )
+        return f"its machine is {old}, the pool's maximum is {brief(self.maximum_s)}"
+
+
+class MachineLost(Cause, frozen=True, kw_only=True):
+    """slurmctld has the node up, and its machine is gone."""
+
+    @property
+    def sentence(self) -> str:
+        return "Slurm has it up and its machine is gone"
+
+
+class AllocatedWithoutJob(Cause, frozen=True, kw_only=True):
+    """slurmctld has a powered-down node allocated, and no job has it."""
+
+    @property
+    def sentence(self) -> str:
+        return "Slurm has it powered down and allocated, and no job has it"
+
+
+class NotResponding(Cause, frozen=True, kw_only=True):
+    """A powered-down node that is NOT_RESPONDING."""
+
+    @property
+    def sentence(self) -> str:
+        return "powered down and NOT_RESPONDING: no job would get it once slurmctld starts anew"
+
+
+class DrainOutlived(Cause, frozen=True, kw_only=True):
+    """The node was drained for a machine that is gone."""
+
+    @property
+    def sentence(self) -> str:
+        return "drained for a machine that is gone: back to the powered-down nodes"
+
+
+class IllAndPoweredDown(Cause, frozen=True, kw_only=True):
+    """Slurm took the node out of service for ``node_reason``, and its machine is gone."""
+
+    node_reason: str
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.node_reason}: its machine is gone, back to the powered-down nodes"
+
+
+class NodeIll(Cause, frozen=True, kw_only=True):
+    """Slurm took the node out of service for ``node_reason``, which means ``meaning``; ``remedy``
+    is what a person can do, "" where nothing is needed.
+    """
+
+    node_reason: str
+    meaning: str
+    remedy: str = ""
+
+    @property
+    def sentence(self) -> str:
+        remedy = f"; do: {self.remedy}" if self.remedy else ""
+        return f"{self.node_reason}: {self.meaning}{remedy}"
+
+
+class NodeDown(Cause, frozen=True, kw_only=True):
+    """The node is DOWN for ``node_reason``, which is ours or slurmctld's own."""
+
+    node_reason: str
+
+    @property
+    def sentence(self) -> str:
+        return f"DOWN ({self.node_reason}): back to the powered-down nodes"
+
+
+class ListRead(Cause, frozen=True, kw_only=True):
+    """All that the cloud lists is in the ledger."""
+
+    @property
+    def sentence(self) -> str:
+        return "all that it lists is in the ledger"
+
+
+class MachineThere(Cause, frozen=True, kw_only=True):
+    """The cloud tells the machine's address."""
+
+    machine: str
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.machine} is there"
+
+
+class NameLookedUp(Cause, frozen=True, kw_only=True):
+    """slurmctld would look the node's name up."""
+
+    @property
+    def sentence(self) -> str:
+        return "slurmctld would look its name up"
+
+
+class NodeUp(Cause, frozen=True, kw_only=True):
+    """The machine's node is up."""
+
+    node: str
+
+    @property
+    def sentence(self) -> str:
+        return f"node {self.node} is up"
+
+
+class PoolWorks(Cause, frozen=True, kw_only=True):
+    """A machine of the pool has registered."""
+
+    pool: str
+
+    @property
+    def sentence(self) -> str:
+        return f"a machine of pool {self.pool} has registered: it works again"
+
+
+class TakesNoJobs(Cause, frozen=True, kw_only=True):
+    """The node is drained."""
+
+    @property
+    def sentence(self) -> str:
+        return "it takes no jobs"
+
+
+class TakesJobs(Cause, frozen=True, kw_only=True):
+    """The node is drained no more, or has no machine."""
+
+    @property
+    def sentence(self) -> str:
+        return "it takes jobs, or has no machine"
+
+
+class HoldNotInLedger(Cause, frozen=True, kw_only=True):
+    """The node bears our mark of a hold, and the ledger lacks the hold."""
+
+    @property
+    def sentence(self) -> str:
+        return "its hold is not in the ledger"
+
+
+class NodeOfNoPool(Cause, frozen=True, kw_only=True):
+    """The configuration has no pool with the node any more."""
+
+    @property
+    def sentence(self) -> str:
+        return "no pool of the configuration has it any more"
+
+
+class OfferAvailable(Cause, frozen=True, kw_only=True):
+    """The offer (``Offer.key``) has room again."""
+
+    offer: str
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.offer} can be had again"
+
+
+class ListDoubted(Cause, frozen=True, kw_only=True):
+    """The cloud's list of machines cannot be true."""
+
+    doubt: str
+
+    @property
+    def sentence(self) -> str:
+        return self.doubt
+
+
+Repair = (
+    AskedBySlurm
+    | RequestLost
+    | NotPoweringUp
+    | NotPoweringDown
+    | AlreadyServed
+    | NoOfferLeft
+    | TagsOfCluster
+    | MachinesOfLaunch
+    | StillWanted
+    | NothingLaunched
+    | StopConfirmed
+    | StopPending
+    | StartPending
+    | StartedByOthers
+    | OverAge
+    | MachineLost
+    | AllocatedWithoutJob
+    | NotResponding
+    | DrainOutlived
+    | IllAndPoweredDown
+    | NodeIll
+    | NodeDown
+    | ListRead
+    | MachineThere
+    | NameLookedUp
+    | NodeUp
+    | PoolWorks
+    | TakesNoJobs
+    | TakesJobs
+    | HoldNotInLedger
+    | NodeOfNoPool
+    | OfferAvailable
+    | ListDoubted
+)
+"""All causes of repairs that end no machine."""

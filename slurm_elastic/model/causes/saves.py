@@ -1,0 +1,75 @@
+"""Why a job is saved (``policies.checkpoint``)."""
+
+from __future__ import annotations
+
+from slurm_elastic.base.units import brief, money
+from slurm_elastic.model.causes.cause import Cause
+
+
+class LeaseEnds(Cause, frozen=True, kw_only=True):
+    """The machine's time of ``time_s`` ends in ``left_s``, within the policy's ``margin_s``;
+    ``is_paid``: the time that the cloud charges as a whole.
+    """
+
+    time_s: float
+    left_s: float
+    margin_s: float
+    is_paid: bool
+
+    @property
+    def sentence(self) -> str:
+        time = "the paid lease" if self.is_paid else "its time"
+        return (
+            f"{time} of {brief(self.time_s)} ends in {brief(self.left_s)} "
+            f"(margin {brief(self.margin_s)})"
+        )
+
+
+class PriceOverThreshold(Cause, frozen=True, kw_only=True):
+    """The spot price ($/h) is over the policy's threshold."""
+
+    price: float
+    threshold: float
+
+    @property
+    def sentence(self) -> str:
+        return f"price {money(self.price)} is over the threshold {money(self.threshold)}"
+
+
+class PriceRose(Cause, frozen=True, kw_only=True):
+    """The spot price ($/h) rose over the edge of the policy's band below the bid."""
+
+    price: float
+    edge: float
+
+    @property
+    def sentence(self) -> str:
+        return f"price {money(self.price)} rose over {money(self.edge)}"
+
+
+class IntervalOver(Cause, frozen=True, kw_only=True):
+    """The job has worked for ``interval_s`` since its last checkpoint."""
+
+    interval_s: float
+
+    @property
+    def sentence(self) -> str:
+        return f"{brief(self.interval_s)} of work since the last checkpoint"
+
+
+class NoticeGiven(Cause, frozen=True, kw_only=True):
+    """The cloud, or a person, gave a ``notice`` (``NoticeKind``); ``left_s`` is the time until its
+    deadline, None where it has none.
+    """
+
+    notice: str
+    left_s: float | None = None
+
+    @property
+    def sentence(self) -> str:
+        left = "" if self.left_s is None else f", {brief(self.left_s)} left"
+        return f"{self.notice} notice{left}"
+
+
+JobSave = LeaseEnds | PriceOverThreshold | PriceRose | IntervalOver | NoticeGiven
+"""All causes for which policies save jobs."""

@@ -1,0 +1,95 @@
+"""Rows as earlier releases wrote them into the journal, made rows of today. Until schema 18 the
+ledger kept sentences: this is the only module that reads sentences of ours.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from slurm_elastic.model.causes import AnyCause, Quoted, encoded
+from slurm_elastic.model.causes.holds import GrowthStartsIt
+from slurm_elastic.model.causes.machine_ends import OutOfService, SuspendedBySlurm
+from slurm_elastic.model.causes.pool_failures import BootsFailed, KeyNotBrought, NodeFailed
+
+_OUT_OF_SERVICE = "Slurm took it out of service: "
+_REMEDY = "; do: "
+_FAILED_BOOTS = re.compile(
+    r"(?:(?P<count>\d+) machines in a row )?"
+    r"(?:booted but never registered with Slurm"
+    r"|were taken out of service by Slurm: (?P<taken_out>.*))",
+    re.DOTALL,
+)
+
+Row = Mapping[str, Any]
+
+
+def _machine_end(sentence: str) -> AnyCause:
+    """The ends that later decisions go by; of any other the sentence is enough."""
+    if sentence == "suspended by Slurm":
+        return SuspendedBySlurm()
+    if sentence.startswith(_OUT_OF_SERVICE):
+        return OutOfService(node_reason=sentence.removeprefix(_OUT_OF_SERVICE))
+    return Quoted(text=sentence)
+
+
+def _pool_failure(sentence: str) -> AnyCause:
+    """The cause of a breaker: how it closes depends on it."""
+    found = _FAILED_BOOTS.fullmatch(sentence)
+    if found is None:
+        return Quoted(text=sentence)
+    node_reason, _, remedy = (found["taken_out"] or "").partition(_REMEDY)
+    return BootsFailed(in_a_row=int(found["count"] or 0), node_reason=node_reason, remedy=remedy)
+
+
+def _decided(kind: str, sentence: str) -> AnyCause:
+    """The causes of decisions that are read again while their machine is there."""
+    machine, colon, words = sentence.partition(": ")
+    if colon and kind == "node-failed":
+        return NodeFailed(machine=machine, ill=words)
+    if colon and kind in ("key-refused", "key-failed"):
+        return KeyNotBrought(machine=machine, error=words)
+    return Quoted(text=sentence)
+
+
+def _exclusion_cause(kind: str, sentence: str) -> AnyCause:
+    if kind == "breaker":
+        return _pool_failure(sentence)
+    if sentence == GrowthStartsIt().sentence:
+        return GrowthStartsIt()
+    return Quoted(text=sentence)
+
+
+def _machine(row: Row) -> Row:
+    if "why" not in row:
+        return row
+    sentence = row["why"]
+    cause = None if sentence is None else encoded(_machine_end(sentence))
+    return {**_without(row, "why"), "cause": cause}
+
+
+def _decision(row: Row) -> Row:
+    if "reason" not in row:
+        return row
+    cause = _decided(row["kind"], row["reason"])
+    return {**_without(row, "reason"), "cause": encoded(cause)}
+
+
+def _exclusion(row: Row) -> Row:
+    if "cause" not in row:
+        return row
+    cause = _exclusion_cause(row["kind"], row["cause"])
+    return {**_without(row, "cause"), "because": encoded(cause)}
+
+
+def _without(row: Row, column: str) -> Row:
+    return {name: value for name, value in row.items() if name != column}
+
+
+EARLIER_ROWS: Mapping[str, Callable[[Row], Row]] = {
+    "machines": _machine,
+    "decisions": _decision,
+    "exclusions": _exclusion,
+}
+"""By table, what makes a row of an earlier schema one of today; a row of today stays."""

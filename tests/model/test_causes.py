@@ -1,0 +1,56 @@
+"""Causes are data: each is kept and read whole, and has a sentence of its own."""
+
+from __future__ import annotations
+
+import typing
+from typing import Any
+
+import msgspec
+import pytest
+
+from slurm_elastic.model.causes import AnyCause, Cause, Quoted, cause_of, decoded, encoded
+
+KINDS: tuple[type[Cause], ...] = typing.get_args(AnyCause)
+VALUES: dict[Any, Any] = {str: "aws-1", int: 3, float: 1.5, bool: True}
+
+
+def example(kind: type[Cause]) -> Cause:
+    """One with a value for each field that needs one."""
+    fields = msgspec.structs.fields(kind)
+    needed = {f.name: VALUES.get(f.type, 3) for f in fields if f.required}
+    return kind(**needed)
+
+
+def subclasses(of: type[Cause]) -> set[type[Cause]]:
+    found = set(of.__subclasses__())
+    return found.union(*(subclasses(one) for one in found))
+
+
+def test_the_ledger_can_read_every_cause() -> None:
+    assert subclasses(Cause) == set(KINDS)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=[kind.__name__ for kind in KINDS])
+def test_a_cause_is_kept_whole_and_has_a_sentence(kind: type[Cause]) -> None:
+    cause = example(kind)
+    assert decoded(encoded(cause)) == cause
+    assert cause.sentence == str(cause) != ""
+    assert not cause.sentence.endswith(".")
+
+
+def test_no_two_causes_read_alike() -> None:
+    sentences = [example(kind).sentence for kind in KINDS]
+    repeated = {one for one in sentences if sentences.count(one) > 1}
+    # What a cloud, Slurm or an earlier release said is quoted as it is.
+    quoted = {"aws-1", "aws-1: aws-1"}
+    assert repeated <= quoted
+
+
+def test_a_text_that_is_no_cause_is_refused() -> None:
+    with pytest.raises(msgspec.ValidationError):
+        decoded('{"kind":"of-tomorrow"}')
+
+
+def test_a_sentence_alone_is_quoted() -> None:
+    assert cause_of("it rains") == Quoted(text="it rains")
+    assert cause_of(Quoted(text="it rains")) == Quoted(text="it rains")
