@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import threading
 import time
 from pathlib import Path
@@ -9,11 +10,23 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from guarded import GUARDS
+from guarded import (
+    classes_of,
+    declarations,
+    declared,
+    declared_or_derived,
+    locks_of_modules,
+    own_declarations,
+    product_classes,
+    product_texts,
+    undeclared,
+    unguarded,
+)
 from ledger_cases import spec
 from patience import patience
 
 from slurm_elastic.base.errors import SlurmError, UnsettledError
+from slurm_elastic.base.guards import Guarded
 from slurm_elastic.checkpointers.ssh import Shells
 from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.journal import Journal
@@ -277,5 +290,114 @@ def test_the_list_of_jobs() -> None:
     assert jobs.anew(7) is not None
 
 
-def test_each_guard_names_what_is_there() -> None:
-    assert len({(guard.of, name) for guard in GUARDS for name in guard.attributes}) > 10
+def test_each_class_says_what_its_locks_guard() -> None:
+    missing = [where for one in product_classes() for where in undeclared(one)]
+    assert not missing, "a class that makes a lock says in guarded_by what that guards"
+    strays = [w for name, text in product_texts().items() for w in locks_of_modules(name, text)]
+    assert not strays, "a lock belongs to a class, which can say what it guards"
+    assert len(declared()) > 40
+
+
+def test_each_method_takes_the_lock_of_what_it_touches() -> None:
+    classes = product_classes()
+    derived = declared_or_derived()
+    assert not [w for one in derived for w in unguarded(one, declarations(one), classes)]
+
+
+def test_each_declaration_names_attributes_that_are_there() -> None:
+    for one in declared():
+        names = {n.attr for n in ast.walk(one.tree) if isinstance(n, ast.Attribute)}
+        methods = one.methods.keys()
+        for lock, guard in own_declarations(one):
+            where = f"{one.module}.{one.tree.name}"
+            assert {lock, *guard.attributes} <= names, where
+            assert guard.unguarded_readers | guard.callers_hold_lock <= methods, where
+
+
+LOCKED = """
+import threading
+from slurm_elastic.base.guards import Guarded
+
+class Shared:
+    guarded_by = {"_lock": Guarded("_rows", unguarded_readers=["last"])}
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self._rows = {}
+
+    def last(self):
+        return self._rows
+
+    def good(self):
+        with self._lock:
+            self._change()
+
+    def _change(self):
+        self._rows = {}
+
+class More(Shared):
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "where"),
+    [
+        ("def get(self):\n        return self._rows", "get, line 24"),
+        ("def put(self):\n        self._rows = 1", "put, line 24"),
+        ("def again(self):\n        self._change()", "_change, line 20"),
+        ("def later(self):\n        return self._change", "_change, line 20"),
+        ("def later(self):\n        with self._lock:\n            return lambda: self._rows",
+         "later, line 25"),
+        ("def after(self):\n        with self._lock:\n            pass\n        self._rows = 1",
+         "after, line 26"),
+    ],
+)  # fmt: skip
+def test_a_method_without_the_lock_is_found(method: str, where: str) -> None:
+    guarded_by = [("_lock", Guarded("_rows", unguarded_readers=["last"]))]
+    classes = classes_of("m", f"{LOCKED}    {method}\n")
+    found = [w for one in classes for w in unguarded(one, guarded_by, classes)]
+    assert found == [f"m.More.{where}: _rows without _lock"]
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "def get(self):\n        with self._lock:\n            return [r for r in self._rows]",
+        "def both(self, other):\n        with other, self._lock:\n            self._change()",
+        "def __init__(self):\n        self._rows = 1",
+    ],
+)
+def test_a_method_with_the_lock_is_fine(method: str) -> None:
+    guarded_by = [("_lock", Guarded("_rows", unguarded_readers=["last"]))]
+    classes = classes_of("m", f"{LOCKED}    {method}\n")
+    assert not [w for one in classes for w in unguarded(one, guarded_by, classes)]
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "self._lock = threading.Lock()",
+        "self._lock = RLock()",
+        "self._wake = threading.Condition(lock)",
+        "self._hosts = {h: threading.Lock() for h in hosts}",
+        "turn = self._hosts.setdefault(host, threading.Lock())",
+        "fcntl.flock(self._file, fcntl.LOCK_EX)",
+    ],
+)
+def test_a_lock_without_a_declaration_is_found(made: str) -> None:
+    text = "import fcntl, threading\nfrom threading import RLock\nclass A:\n"
+    (one,) = classes_of("m", f"{text}    def make(self):\n        {made}\n")
+    assert list(undeclared(one)) == ["m.A, line 5"]
+    name = next(word for word in ("_lock", "_wake", "_hosts", "_file") if word in made)
+    declaration = f"    guarded_by = {{{name!r}: 'the work'}}\n"
+    (one,) = classes_of("m", f"{text}{declaration}    def make(self):\n        {made}\n")
+    assert not list(undeclared(one))
+
+
+def test_a_lock_that_is_a_field_or_a_modules_is_found() -> None:
+    text = "from dataclasses import field\nimport threading\n"
+    field = "    lock: threading.Lock = field(default_factory=threading.Lock)\n"
+    (one,) = classes_of("m", f"{text}class A:\n{field}")
+    assert list(undeclared(one)) == ["m.A, line 4"]
+    assert list(locks_of_modules("m", f"{text}lock = threading.Lock()\n")) == ["m, line 3"]
+    assert not list(locks_of_modules("m", f"{text}class A:\n{field}"))

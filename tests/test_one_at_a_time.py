@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from slurm_elastic.model.cluster import Location
 from slurm_elastic.model.exclusion import COOL_DOWN, Exclusion
 from slurm_elastic.providers.aws import rate_limit
 from slurm_elastic.providers.aws.settings import AwsCloud
+from slurm_elastic.providers.base.hosted import Tagged
 from slurm_elastic.providers.docker.provider import DockerProvider
 from slurm_elastic.providers.docker.settings import DockerCloud, DockerHost, DockerType
 from slurm_elastic.state.ckptstate import CheckpointState
@@ -161,13 +163,48 @@ def test_a_hosts_room_is_counted_for_one_launch_at_a_time(monkeypatch: pytest.Mo
     alone.second.end()
 
 
+class Slow(dict[str, object]):
+    """A mapping in which another thread comes between the look and the read."""
+
+    look: Callable[[], None]
+
+    def __contains__(self, name: object) -> bool:
+        found = super().__contains__(name)
+        self.look()
+        return found
+
+
+def test_a_machine_that_is_tidied_away_while_it_is_ended_is_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cloud = DockerCloud(
+        name="aws", location=Location.ON_PREMISES, image="node", network="n", types={},
+        hosts={"h": DockerHost(url="unix:///nowhere")}, timeout=patience(60),
+    )  # fmt: skip
+    boxes: Any = DockerProvider(cloud, Cluster(name="c", uuid="u"))
+    box = Tagged(machine=instance(), name="b", host="h", half=False, tags={})
+    boxes._lock, boxes._ours = Watched(), Slow({box.short: box})
+    boxes._ended = {box.short: -math.inf}
+    ended: list[object] = []
+    monkeypatch.setattr(boxes, "_end", ended.append)
+    monkeypatch.setattr(boxes, "_remove", lambda _: None)
+    monkeypatch.setattr(boxes, "_unseen", lambda _: ())
+    other = Meanwhile(boxes._lock, lambda: boxes._tidy([box]))
+    boxes._ours.look = other
+    boxes.terminate([box.short])
+    other.end()
+    assert ended == [box]
+    assert not boxes._ours
+
+
 def test_the_clouds_of_an_account_share_one_pace(monkeypatch: pytest.MonkeyPatch) -> None:
     lock = Watched()
     found: list[object] = []
     cloud = AwsCloud(name="a", location=Location.PUBLIC, region="r", image="ami-1", types={})
     other = Meanwhile(lock, lambda: found.append(rate_limit.pace_of(cloud)))
-    monkeypatch.setattr(rate_limit, "_shared", {})
-    monkeypatch.setattr(rate_limit, "_shared_lock", lock)
+    shared: Any = rate_limit.SharedPaces()
+    shared._lock = lock
+    monkeypatch.setattr(rate_limit, "_shared", shared)
     monkeypatch.setattr(rate_limit, "Pace", other.before(rate_limit.Pace))
     found.append(rate_limit.pace_of(cloud))
     other.end()

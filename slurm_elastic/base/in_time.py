@@ -11,8 +11,9 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Hashable
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
+from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.base.units import brief
 
 MOST = 4
@@ -27,6 +28,8 @@ T = TypeVar("T")
 
 class InTime:
     """Calls, counted by their ``owner``, so that none takes the threads of another."""
+
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_left")}
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -6,8 +6,10 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 from slurm_elastic.base.errors import CheckpointError
+from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.base.units import brief
 from slurm_elastic.model.checkpoint import Image, JobRun, Origin
 
@@ -21,6 +23,8 @@ class FakeCheckpointer:
     their newest image, or could not be saved now. ``held`` are the runs (job, attempt) that are
     stopped; ``calls`` records what was asked about which job.
     """
+
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_images", "_number", "calls", "held")}
 
     name = "fake"
 

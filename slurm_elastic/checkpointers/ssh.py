@@ -10,6 +10,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import paramiko
 from msgspec import Struct
@@ -17,6 +18,7 @@ from msgspec import Struct
 from slurm_elastic.base import bounded
 from slurm_elastic.base.bounded import BoundedSocket, Budget
 from slurm_elastic.base.errors import CheckpointError
+from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.config.checkpoint import BlcrSettings
 
 log = logging.getLogger(__name__)
@@ -44,6 +46,11 @@ class Shells:
     open; the one that was not used for longest is closed first.
     """
 
+    guarded_by: ClassVar[GuardedBy] = {
+        "_changing": Guarded("_open", "_hosts", "_links"),
+        "_hosts": "the commands on one host",
+    }
+
     def __init__(self, settings: BlcrSettings) -> None:
         self._settings = settings
         self._open: OrderedDict[str, paramiko.SSHClient] = OrderedDict()
@@ -59,7 +66,8 @@ class Shells:
         with self._turn(host, deadline):
             for last in (False, True):
                 client, kept = self._client(host, deadline)
-                link = self._links[client]
+                with self._changing:
+                    link = self._links[client]
                 link.renew(Budget(_TRAFFIC, _left(deadline)))
                 try:
                     channel = _channel(client, deadline)
@@ -81,7 +89,9 @@ class Shells:
 
     def close(self) -> None:
         """Close all connections."""
-        for host in list(self._open):
+        with self._changing:
+            hosts = list(self._open)
+        for host in hosts:
             self._drop(host)
 
     @contextlib.contextmanager
@@ -124,7 +134,8 @@ class Shells:
             known = Path(settings.known_hosts or "~/.ssh/known_hosts").expanduser()
             client.load_host_keys(str(known))
             link = bounded.connect(host, settings.port, Budget(_TRAFFIC, wait))
-            self._links[client] = link
+            with self._changing:
+                self._links[client] = link
             client.connect(
                 host, port=settings.port, username=settings.user, key_filename=settings.key,
                 timeout=wait, banner_timeout=wait, auth_timeout=wait, allow_agent=False,
@@ -145,7 +156,8 @@ class Shells:
 
     def _close(self, client: paramiko.SSHClient) -> None:
         client.close()
-        link = self._links.pop(client, None)
+        with self._changing:
+            link = self._links.pop(client, None)
         if link is not None:
             link.close()
 

@@ -11,8 +11,9 @@ import logging
 import threading
 from collections.abc import Callable
 from enum import Enum, auto
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
+from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.base.lasting import LastingThread
 
 log = logging.getLogger(__name__)
@@ -33,6 +34,8 @@ class KeyedExecutor:
     """At most ``size`` at urgent work, half as many (one at least) at periodic, one at removals; 0:
     whoever submits does it at once. Threads start when needed.
     """
+
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_busy")}
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -108,6 +111,12 @@ class _Work(NamedTuple):
 class _Lane:
     """The threads and the waiting work of one kind, under the crew's ``lock``."""
 
+    guarded_by: ClassVar[GuardedBy] = {
+        "_wake": Guarded(
+            "_waiting", "_idle", "_threads", "closed", callers_hold_lock=["put", "take_out"]
+        ),
+    }
+
     def __init__(
         self,
         name: str,
@@ -151,7 +160,10 @@ class _Lane:
 
     def join(self) -> None:
         """Wait for what runs."""
-        for thread in self._threads:
+        # Without the lock, which each thread needs to end.
+        with self._wake:
+            threads = tuple(self._threads)
+        for thread in threads:
             thread.join()
 
     def _run(self) -> None:

@@ -9,9 +9,11 @@ import sqlite3
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from typing import ClassVar
 
 from slurm_elastic.base.errors import ProviderError, SlurmElasticError, SlurmError
 from slurm_elastic.model.causes import cause_of
+from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.model.directive import scope_of_cloud
 from slurm_elastic.state.ckptstate import CheckpointState
@@ -33,6 +35,10 @@ class Journal:
     """Safe for several threads. The ledger is the other service's: while it cannot be written,
     decisions wait in memory and jobs are saved all the same.
     """
+
+    guarded_by: ClassVar[GuardedBy] = {
+        "_lock": Guarded("_decisions", "_counts", "_observed", "_counted", "_healths", "_trouble"),
+    }
 
     def __init__(self, ledger: Ledger, state: CheckpointState, now: Callable[[], float]) -> None:
         self._ledger, self._state, self._now = ledger, state, now
@@ -115,9 +121,10 @@ class Journal:
 
     def health(self, name: str, error: str | None, code: str = "ckpt") -> None:
         """How a source answered; told once for each change."""
-        if self._healths.get(name) == (error or ""):
-            return
-        self._healths[name] = error or ""
+        with self._lock:
+            if self._healths.get(name) == (error or ""):
+                return
+            self._healths[name] = error or ""
         if error:
             log.warning("%s fails: %s", name, error)
         try:
@@ -127,7 +134,8 @@ class Journal:
         except sqlite3.Error as trouble:
             self._say(trouble)
             # Not told to the ledger yet: the next answer is to be news once more.
-            self._healths.pop(name)
+            with self._lock:
+                self._healths.pop(name, None)
 
     def flush(self, *, last: bool = False) -> None:
         """Write down what was noted since; once a minute, and at the ``last`` time, what was
@@ -144,7 +152,8 @@ class Journal:
         try:
             if decisions:
                 self._ledger.decisions.record(*decisions)
-            self._trouble = ""
+            with self._lock:
+                self._trouble = ""
         except sqlite3.Error as error:
             self._say(error)
             with self._lock:
@@ -154,9 +163,10 @@ class Journal:
             self._state.count(counts)
 
     def _say(self, error: sqlite3.Error) -> None:
-        if str(error) != self._trouble:
+        with self._lock:
+            is_news, self._trouble = str(error) != self._trouble, str(error)
+        if is_news:
             log.warning("the ledger cannot be written, decisions wait: %s", error)
-        self._trouble = str(error)
 
 
 def lost_node_seconds(move: Migration) -> float:

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
+from typing import ClassVar
 
 from msgspec import Struct
 
+from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.state.ckptstate.orders import AnyOrder
 
 
@@ -27,6 +29,8 @@ class Orders:
     """Safe for several threads: pollers tell, the loop takes, the crew carries out. ``woken`` is
     called when there is a new one.
     """
+
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_waiting", "_begun", "_carried")}
 
     def __init__(self, woken: Callable[[], None]) -> None:
         self._woken = woken

@@ -9,8 +9,10 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from slurm_elastic.base.errors import SlurmError
+from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.ckptman.journal import Journal
 from slurm_elastic.config import Config, PoolSettings, max_age
@@ -31,6 +33,12 @@ class JobList:
     which is monotonic.
     """
 
+    guarded_by: ClassVar[GuardedBy] = {
+        # A reading may take seconds, and its result is replaced, never changed: readers that do not
+        # wait see a whole list.
+        "_lock": Guarded("_jobs", "_begun", "_cost", unguarded_readers=["last", "knows", "cost"]),
+    }
+
     def __init__(
         self, slurm: Slurm, clock: Callable[[], float] = time.monotonic, fresh: float = FRESH
     ) -> None:
@@ -38,10 +46,19 @@ class JobList:
         self.clock = clock
         self.fresh = fresh
         self._lock = threading.Lock()
-        self.last: Mapping[int, SlurmJob] = {}
-        """The jobs of the last reading, however long ago."""
+        self._jobs: Mapping[int, SlurmJob] = {}
         self._begun = float("-inf")
-        self.cost = 0.0
+        self._cost = 0.0
+
+    @property
+    def last(self) -> Mapping[int, SlurmJob]:
+        """The jobs of the last reading, however long ago."""
+        return self._jobs
+
+    @property
+    def cost(self) -> float:
+        """Seconds that the last reading took."""
+        return self._cost
 
     def read(self, *, anew: bool = False) -> Mapping[int, SlurmJob]:
         """All jobs, by a list of this moment (``anew``: one that was asked for after this call
@@ -52,9 +69,9 @@ class JobList:
             if self._begun < when:
                 # What happens while Slurm answers may not be in its list.
                 begun = self.clock()
-                self.last = {job.id: job for job in self._slurm.jobs(ended=True)}
-                self._begun, self.cost = begun, self.clock() - begun
-            return self.last
+                self._jobs = {job.id: job for job in self._slurm.jobs(ended=True)}
+                self._begun, self._cost = begun, self.clock() - begun
+            return self._jobs
 
     def anew(self, job: int) -> SlurmJob | None:
         """The job by a list that was asked for after this call began."""

@@ -9,10 +9,12 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from msgspec import Struct
 
 from slurm_elastic.base.errors import ConfigError, NotLearntError, SlurmError
+from slurm_elastic.base.guards import GuardedBy
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Config, blocked_clouds, domain_pools
 from slurm_elastic.config.clouds import CloudSettings
@@ -64,6 +66,10 @@ class Site:
     not asked to end, after another head acted; ``epoch``: in which this head acts, 0 with one head.
     ``slurm_absence``: when slurmctld was away. ``job_starts``: when prologs let jobs go.
     """
+
+    guarded_by: ClassVar[GuardedBy] = {
+        "holding": "to change a hold: its row in the ledger and what its node does",
+    }
 
     config: Config
     slurm: Slurm

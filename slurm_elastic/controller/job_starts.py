@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import threading
+from typing import ClassVar
+
+from slurm_elastic.base.guards import Guarded, GuardedBy
 
 RUNS_AFTER_S = 3.0
 """Seconds after its prolog by which Slurm shows a job as running: mostly 0.2 s (22.05 to 26.05)."""
@@ -10,6 +13,8 @@ RUNS_AFTER_S = 3.0
 
 class JobStarts:
     """Job starts since the last look at Slurm. Thread-safe; times are monotonic."""
+
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_first_at", "_last_at")}
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -11,9 +11,11 @@ import logging
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import ClassVar
 
 from slurm_elastic.base.background import submit
 from slurm_elastic.base.errors import ConfigError, ProviderError
+from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.config import Config
 from slurm_elastic.config.joining import CONSOLE, Ssh
 from slurm_elastic.controller.boots import KEY_FAILED, KEY_REFUSED
@@ -50,6 +52,8 @@ class MungeKeys:
     in threads of its own. ``complaints`` is why the last try at a machine failed, by its id.
     """
 
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_known", "complaints")}
+
     def __init__(
         self, site: Site, ssh: Ssh, *, mark: str = KEY_MARK,
         worker: Executor | None = None, pause: float = PAUSE, own: Executor | None = None,
@@ -81,10 +85,9 @@ class MungeKeys:
         alive = {m.instance.id for m in machines}
         with self._lock:  # one that is stopped comes back with the keys that it had
             self._known.keep(alive | {m.instance.id for m in self._site.ledger.stops.machines()})
+            self.complaints = {i: why for i, why in self.complaints.items() if i in alive}
         self._done &= alive
-        for known in (self._again, self.complaints):
-            for gone in known.keys() - alive:
-                del known[gone]
+        self._again = {i: at for i, at in self._again.items() if i in alive}
         for machine in machines:
             if machine.registered is not None:
                 self._note_joined(machine)
@@ -114,7 +117,7 @@ class MungeKeys:
         if self._site.now() - born <= given_up_after(timeout) - PERIOD:  # it is gone after that
             return True
         self._done.add(one.id)
-        why = self.complaints.get(one.id, "it was never tried")
+        why = self._complaint(one.id) or "it was never tried"
         log.error(
             "%s not brought, too late id=%s node=%s reason=%s", self._what, one.id, one.node, why
         )
@@ -125,7 +128,7 @@ class MungeKeys:
 
     def _note_joined(self, machine: Machine) -> None:
         """The key has come with a try whose answer did not: a slow machine goes on without us."""
-        one, last = machine.instance, self.complaints.get(machine.instance.id)
+        one, last = machine.instance, self._complaint(machine.instance.id)
         if last is None or one.id in self._done or one.id in self._running:
             return
         self._done.add(one.id)
@@ -191,12 +194,19 @@ class MungeKeys:
             raise PushError(f"cloud {provider.name} does not show what its machines print")
         return printed_keys(provider.console(machine.instance.id))
 
+    def _complaint(self, name: str) -> str | None:
+        """Why the last try at that machine failed; None if no try has failed."""
+        with self._lock:
+            return self.complaints.get(name)
+
     def _complain(self, machine: Machine, why: str, *, loud: bool) -> None:
         """Each complaint about a machine once: most only mean that it boots."""
         one = machine.instance
-        if self.complaints.get(one.id) == why:
+        with self._lock:
+            is_news = self.complaints.get(one.id) != why
+            self.complaints[one.id] = why
+        if not is_news:
             return
-        self.complaints[one.id] = why
         level = logging.ERROR if loud else logging.INFO
         log.log(
             level, "%s not brought yet id=%s node=%s reason=%s", self._what, one.id, one.node, why

@@ -11,11 +11,13 @@ import logging
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 from msgspec import Struct
 
 from slurm_elastic.base.backoff import Backoff
 from slurm_elastic.base.errors import EndOnlyError, NotLearntError, SlurmElasticError, SlurmError
+from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.context import Site
 from slurm_elastic.model.slurm import Request
@@ -47,6 +49,8 @@ class _Part(Struct):
 
 class Requests:
     """Filled by the daemon's thread, served by those of the clouds."""
+
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_parts", "_served")}
 
     def __init__(self, site: Site, spool: Spool) -> None:
         self._site, self._spool = site, spool

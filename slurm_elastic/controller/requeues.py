@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Collection, Iterable
+from typing import ClassVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.faults import reach
+from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.repair.requeue import may_hurry
@@ -40,6 +42,14 @@ class Requeues:
     """Which jobs to hurry. In memory: without it a job waits out its hold, no more. But those whose
     own ``--no-requeue`` is lifted for it are in the ledger, too. ``clock`` is monotonic time.
     """
+
+    guarded_by: ClassVar[GuardedBy] = {
+        # Whether any job is expected: a job that comes a moment later is for the next pass.
+        "_lock": Guarded("_expected", unguarded_readers=["__bool__", "tick"]),
+        # A job must not be expected again between the look whether it is expected and the command,
+        # which would fail it with its nodes.
+        "_putting_back": "to put back a setting that was lifted for one requeue",
+    }
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -14,9 +14,11 @@ import threading
 from collections.abc import Callable, Sequence, Set
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from math import inf
+from typing import ClassVar
 
 from slurm_elastic.base.background import submit
 from slurm_elastic.base.errors import ProviderError
+from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.config.joining import Enrol, Network
 from slurm_elastic.config.tunnel import clouds_with_tunnel, enrols, node_addresses
 from slurm_elastic.controller.context import Site
@@ -81,6 +83,12 @@ class Tunnels:
     ``desk`` is where keys are handed in, if anywhere.
     """
 
+    guarded_by: ClassVar[GuardedBy] = {
+        "_applying": Guarded("_applied", "_due"),
+        # Also held while the trouble is reported: the last report must be of the last answer.
+        "_lock": Guarded("_told", "_trouble"),
+    }
+
     def __init__(
         self,
         site: Site,
@@ -104,7 +112,7 @@ class Tunnels:
         self._readers = readers or ThreadPoolExecutor(READERS, thread_name_prefix="console")
         self._reading: dict[str, Future[None]] = {}
         self._again: dict[str, float] = {}
-        self._applying = threading.Lock()
+        self._applying, self._lock = threading.Lock(), threading.Lock()
         self._applied: frozenset[Peer] | None = None
         self._due = -inf
         self._recovered = False
@@ -258,8 +266,8 @@ class Tunnels:
         self._reading = {
             name: read for name, read in self._reading.items() if name in names or not read.done()
         }
-        # A copy, as the readers of consoles add to it.
-        self._told -= {told for told in self._told.copy() if told[0] not in nodes}
+        with self._lock:
+            self._told = {told for told in self._told if told[0] in nodes}
 
     def _read_console(self, one: Instance) -> None:
         provider = self._site.providers[one.cloud]
@@ -306,9 +314,11 @@ class Tunnels:
 
     def _tell(self, node: str, why: str, *, loud: bool = False) -> None:
         """Each once; most only mean that a machine boots."""
-        if (node, why) in self._told:
+        with self._lock:
+            is_news = (node, why) not in self._told
+            self._told.add((node, why))
+        if not is_news:
             return
-        self._told.add((node, why))
         log.log(
             logging.ERROR if loud else logging.INFO, "not enrolled node=%s reason=%s", node, why
         )
@@ -317,17 +327,17 @@ class Tunnels:
 
     def _guarded(self, step: Callable[[], None]) -> bool:
         """Whether it went well; what does not is told in the log and in ``status``."""
+        trouble = ""
         try:
             step()
         except HubError as error:
             trouble = str(error)
+        with self._lock:
             if trouble != self._trouble:
-                log.error("%s", trouble)  # noqa: TRY400 - it says what is wrong
-        else:
-            trouble = ""
-        if trouble != self._trouble:
-            self._report(trouble)
-        self._trouble = trouble
+                if trouble:
+                    log.error("%s", trouble)
+                self._report(trouble)
+            self._trouble = trouble
         return not trouble
 
     def _report(self, trouble: str) -> None:

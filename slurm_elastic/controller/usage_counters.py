@@ -11,9 +11,10 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import ClassVar, ParamSpec, TypeVar
 
 from slurm_elastic.base.errors import ProviderError
+from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Config
 from slurm_elastic.controller.books import Books, charges, read_books
@@ -63,6 +64,8 @@ def counted(config: Config, ledger: Ledger, since: float, until: float, now: flo
 
 class CallTimes:
     """How long calls to clouds take, and how they end. Thread-safe."""
+
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_calls")}
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

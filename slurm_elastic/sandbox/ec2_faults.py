@@ -7,11 +7,13 @@ from collections.abc import Iterable
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from threading import Event, Lock
+from typing import ClassVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import SandboxError
+from slurm_elastic.base.guards import Guarded, GuardedBy
 
 log = logging.getLogger(__name__)
 
@@ -132,6 +134,8 @@ class Target(Struct, frozen=True, kw_only=True):
 
 class Faults:
     """The faults in force; the first one added that fits a call strikes it. Thread-safe."""
+
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_faults")}
 
     def __init__(self) -> None:
         self._faults: list[Fault] = []

@@ -12,11 +12,12 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.sandbox import (
     ec2_control,
     ec2_events,
@@ -91,6 +92,8 @@ class _Shop:
 
 class Front:
     """The WSGI application. ``moto`` is moto's own; ``clock`` gives Unix time."""
+
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_tokens", "_fleets")}
 
     def __init__(
         self,

@@ -17,12 +17,14 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 from xml.parsers.expat import ExpatError
 from xml.sax.saxutils import escape
 
 import msgspec
 
 from slurm_elastic.base.errors import SandboxError, SlurmElasticError
+from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.sandbox import one_api, one_control
 from slurm_elastic.sandbox.ec2_faults import PAGE, Fault, FaultKind, Faults, Stage, Target
 from slurm_elastic.sandbox.one_cloud import Cloud, Refusal
@@ -50,6 +52,8 @@ _ERRORS = {
 
 class Front:
     """All requests come here. ``clock`` gives Unix time."""
+
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("cloud", "calls")}
 
     def __init__(self, world: World, clock: Callable[[], float] = time.time) -> None:
         self.cloud = Cloud(world)

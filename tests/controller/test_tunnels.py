@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from meanwhile import Meanwhile, Watched
 from msgspec.structs import replace
 from patience import eventually
 
@@ -43,7 +44,7 @@ from slurm_elastic.policies.repair.peers import enrolment_key as machine_key
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.fake.provider import FakeProvider
 from slurm_elastic.slurm.client.fake import FakeSlurm
-from slurm_elastic.state.ledger import Launch, Ledger, Machine
+from slurm_elastic.state.ledger import Health, Launch, Ledger, Machine
 from tests.controller.world import Inline
 
 AWS = AwsCloud(
@@ -246,6 +247,30 @@ def test_a_cloud_without_consoles_is_told_of_once(
         bed.tunnels.look()
     bed.tunnels.close()
     assert caplog.text.count(said) == 1
+
+
+def test_a_hub_that_answers_again_is_reported_whatever_threads_asked_it_at_once(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = bed.tunnels._lock = Watched()  # type: ignore[assignment]
+    bed.hub.away = "the hub is away"
+    assert not bed.tunnels.apply()
+    bed.hub.away = ""
+
+    def fail() -> None:
+        raise HubError("the hub is full")
+
+    other, report = Meanwhile(lock, lambda: bed.tunnels._guarded(fail)), bed.ledger.health.report
+
+    def reported(health: Health) -> None:
+        report(health)
+        other()
+
+    monkeypatch.setattr(bed.ledger.health, "report", reported)
+    assert bed.tunnels.apply()
+    other.end()
+    assert bed.tunnels.apply()
+    assert [h.error for h in bed.ledger.health.all() if h.name == HEALTH] == [None]
 
 
 def test_before_it_has_enrolled_a_machine_is_nowhere(bed: Bed) -> None:

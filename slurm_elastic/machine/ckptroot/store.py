@@ -23,7 +23,7 @@ import secrets
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from . import files
 from . import manifest as manifests
@@ -73,6 +73,8 @@ class Taken(Refused):
 
 class Store:
     """The directory of one job, which only we make. Everything in it but the script is root's."""
+
+    guarded_by: ClassVar = {"lock": "to change the directory, of all processes"}
 
     def __init__(self, site: Site, job: int) -> None:
         self.path = site.jobs / str(job)

@@ -14,11 +14,13 @@ from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from threading import Lock
+from typing import ClassVar
 
 import msgspec
 from msgspec.structs import replace
 
 from slurm_elastic.base import writing
+from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.config.joining import Network
 from slurm_elastic.machine.hub.link import Link, make_key, run
 from slurm_elastic.machine.hub.ports import slurm_ports
@@ -34,6 +36,8 @@ KEY_BYTES = 32
 
 class Hub:
     """Answers one message after the other; call ``start`` first."""
+
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_enrolling", "_plain")}
 
     def __init__(self, network: Network, slurm_conf: str) -> None:
         self._network, self._slurm_conf = network, slurm_conf
@@ -55,7 +59,8 @@ class Hub:
         except (FileNotFoundError, msgspec.DecodeError, ValueError) as error:
             log.info("nobody is let in yet: %s", error)
             peers = ()
-        self._apply(peers)
+        with self._lock:
+            self._apply(peers)
 
     def answer(self, line: bytes) -> bytes:
         """The answer to a line. A mistake in the request is told and changes nothing."""

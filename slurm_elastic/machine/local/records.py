@@ -12,11 +12,12 @@ import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, ClassVar
 
 import msgspec
 
 from slurm_elastic.base import writing
+from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.machine.local.wire import Record
 from slurm_elastic.model.cluster import STANDING, InstanceState
 
@@ -25,6 +26,16 @@ log = logging.getLogger(__name__)
 
 class Register:
     """The machines by id. Hold ``changing`` from reading a record until its change is saved."""
+
+    guarded_by: ClassVar[GuardedBy] = {
+        # Readers may hold the lock or not: the mapping is never changed, only replaced.
+        "changing": Guarded(
+            "_records",
+            "_guard",
+            unguarded_readers=["all", "get"],
+            callers_hold_lock=["save", "forget"],
+        ),
+    }
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -61,12 +72,12 @@ class Register:
             raise OSError("this agent has closed its directory")
         changed = msgspec.structs.replace(record, **changes)
         writing.replace(self._file(record), msgspec.json.encode(changed))
-        self._records[record.id] = changed
+        self._records = {**self._records, record.id: changed}
         return changed
 
     def forget(self, record: Record) -> None:
         """Drop an ended machine and its working directory, if that is empty."""
-        self._records.pop(record.id, None)
+        self._records = {name: one for name, one in self._records.items() if name != record.id}
         self._file(record).unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             os.rmdir(self.workdir(record))

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import boto3
 import botocore.session
@@ -24,6 +24,7 @@ from slurm_elastic.base import trust
 from slurm_elastic.base.backoff import Backoff
 from slurm_elastic.base.bounded import bound_boto
 from slurm_elastic.base.errors import AuthError, TransientError
+from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.providers.aws.convert import READ, READ_OF_PLACEMENT
 from slurm_elastic.providers.aws.errors import THROTTLES, translated
 from slurm_elastic.providers.aws.rate_limit import Busy, Pace
@@ -52,6 +53,8 @@ _PATIENCE = 1 / 3
 class Api:
     """Thread-safe. ``pace`` None: the service has no limits that are known beforehand."""
 
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_ec2")}
+
     def __init__(self, settings: AwsCloud, pace: Pace | None) -> None:
         self.pace = pace
         self.patience = settings.timeout * _PATIENCE
@@ -75,7 +78,8 @@ class Api:
                     answer: Mapping[str, Any] = getattr(self._client(), operation)(**request)
             except AuthError:
                 # Credentials may be renewed while we run; a client keeps those it began with.
-                self._ec2 = None
+                with self._lock:
+                    self._ec2 = None
                 raise
             except TransientError as error:
                 self._note(operation, machines, error)

@@ -14,9 +14,11 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from typing import ClassVar
 
 from msgspec import Struct
 
+from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.base.units import brief
 from slurm_elastic.providers.aws.settings import AwsCloud
 
@@ -113,6 +115,18 @@ class Bucket:
 class Pace:
     """All buckets of one account and region. Thread-safe."""
 
+    guarded_by: ClassVar[GuardedBy] = {
+        # The clock is read under the lock, because the time of a bucket must never go back.
+        # The readers pass a bucket on to ``_within``, which takes the lock, or read its fixed rate.
+        "_lock": Guarded(
+            "_requests",
+            "_clock",
+            "_launches",
+            "_terminations",
+            unguarded_readers=["startable", "endable", "launches"],
+        ),
+    }
+
     def __init__(
         self,
         launches: Rate = LAUNCHES,
@@ -194,8 +208,25 @@ class Pace:
         return needs
 
 
-_shared: dict[tuple[str, str | None], Pace] = {}
-_shared_lock = threading.Lock()
+class SharedPaces:
+    """The paces of all accounts, as clouds of one account and region share their limits."""
+
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_paces")}
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._paces: dict[tuple[str, str | None], Pace] = {}
+
+    def get(self, key: tuple[str, str | None], rate: Rate) -> Pace:
+        """The pace of that account and region, a new one if its rate has changed."""
+        with self._lock:
+            pace = self._paces.get(key)
+            if pace is None or pace.launches != rate:
+                pace = self._paces[key] = Pace(rate)
+            return pace
+
+
+_shared = SharedPaces()
 
 
 def pace_of(settings: AwsCloud) -> Pace | None:
@@ -209,9 +240,4 @@ def pace_of(settings: AwsCloud) -> Pace | None:
         float(settings.launch_burst or LAUNCHES.burst), settings.launch_rate or LAUNCHES.refill
     )
     where = f"{settings.endpoint or ''} {settings.region}"
-    with _shared_lock:
-        key = (where, settings.profile)
-        pace = _shared.get(key)
-        if pace is None or pace.launches != rate:
-            pace = _shared[key] = Pace(rate)
-        return pace
+    return _shared.get((where, settings.profile), rate)

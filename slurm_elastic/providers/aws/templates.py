@@ -12,11 +12,12 @@ import json
 import logging
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from msgspec import structs
 
 from slurm_elastic.base.errors import ProviderError
+from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.config import Cluster
 from slurm_elastic.model.cluster import LaunchSpec, Market
 from slurm_elastic.providers.aws.client import Api
@@ -42,6 +43,8 @@ _MAX_NAME = 128
 
 class Templates:
     """The launch templates of one cloud; each is made when it is first needed. Thread-safe."""
+
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_there")}
 
     def __init__(
         self,

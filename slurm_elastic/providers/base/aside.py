@@ -6,9 +6,10 @@ import threading
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from slurm_elastic.base.errors import ProviderError, TransientError
+from slurm_elastic.base.guards import GuardedBy
 from slurm_elastic.providers.base.hosts import Connection, Hosts, left, until
 
 Result = TypeVar("Result")
@@ -20,6 +21,8 @@ class AsideHosts(Hosts[Connection]):
     """``places``: so many calls at a time run for one host. A thread that is left behind keeps its
     place until it ends, so that they cannot grow in number. ``failure`` is the SDK's own error.
     """
+
+    guarded_by: ClassVar[GuardedBy] = {"_places": "so many calls to one host"}
 
     failure: type[Exception]
 

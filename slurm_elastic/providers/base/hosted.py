@@ -14,11 +14,12 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from msgspec import Struct
 
 from slurm_elastic.base.errors import CapacityError, ProviderError, TransientError
+from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.model.cluster import (
@@ -78,6 +79,11 @@ Room = tuple[int, str]
 
 class HostedProvider(ABC, Generic[Kind]):
     """One or more hosts; see protocols.Provider for the contract. Thread-safe."""
+
+    guarded_by: ClassVar[GuardedBy] = {
+        "_lock": Guarded("_ours", "_ended"),
+        "_launching": "to launch on one host",
+    }
 
     def __init__(
         self,
@@ -180,10 +186,10 @@ class HostedProvider(ABC, Generic[Kind]):
             return
         with self._hosts.limited():
             unseen = self._unseen(wanted)
-            mine = [self._ours[i] for i in wanted if i in self._ours]
-            results = each(mine, self._hosts.in_time(self._end_named), self._threads)
+            mine = self._seen(wanted)
+            results = each(list(mine.values()), self._hosts.in_time(self._end_named), self._threads)
         failed = failures(results)
-        if strangers := [i for i in wanted if i not in self._ours]:
+        if strangers := [i for i in wanted if i not in mine]:
             failed += unseen
             log.warning(
                 "not terminated, %s cloud=%s ids=%s",
@@ -233,7 +239,7 @@ class HostedProvider(ABC, Generic[Kind]):
 
     def _unseen(self, wanted: Sequence[str]) -> Sequence[BaseException]:
         """Look where these ids are, unless they are known; why hosts could not be looked at."""
-        if self._ours.keys() >= set(wanted):
+        if self._seen(wanted).keys() >= set(wanted):
             return ()
         hosts = self._hosts.names
         return failures(each(hosts, self._hosts.in_time(self._look), len(hosts)))
@@ -243,8 +249,14 @@ class HostedProvider(ABC, Generic[Kind]):
 
     def _mine(self, there: Sequence[Tagged]) -> Sequence[Tagged]:
         mine = self._known.among(there, lambda m: m.tags, lambda m: m.short)
-        self._ours.update({m.short: m for m in mine})
+        with self._lock:
+            self._ours.update({m.short: m for m in mine})
         return mine
+
+    def _seen(self, wanted: Sequence[str]) -> dict[str, Tagged]:
+        """The machines of ours among these ids, as they were seen last."""
+        with self._lock:
+            return {name: self._ours[name] for name in wanted if name in self._ours}
 
     def _end_named(self, one: Tagged) -> None:
         """A host's words do not always say which machine it is that does not end."""
@@ -265,7 +277,8 @@ class HostedProvider(ABC, Generic[Kind]):
             except ProviderError as error:
                 log.info("not removed yet cloud=%s id=%s error=%s", self.name, one.short, error)
             else:
-                self._ours.pop(one.short, None)
+                with self._lock:
+                    self._ours.pop(one.short, None)
 
     @contextmanager
     def _alone(self, host: str) -> Iterator[None]:

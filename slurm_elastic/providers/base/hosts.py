@@ -9,10 +9,11 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from slurm_elastic.base import asking
 from slurm_elastic.base.errors import ProviderError
+from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.providers.base.parallel import each
 
 log = logging.getLogger(__name__)
@@ -54,6 +55,8 @@ class Hosts(ABC, Generic[Connection]):
     """The ``names`` of a cloud's hosts, and ``timeout`` (s), within which a whole call of a
     provider ends. Thread-safe.
     """
+
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_open")}
 
     @abstractmethod
     def _opened(self, host: str) -> Connection:

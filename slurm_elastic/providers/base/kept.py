@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import Any, ClassVar
+
+from slurm_elastic.base.guards import Guarded, GuardedBy
 
 
 class Kept:
     """By what was asked. Thread-safe; two who ask at once may both ask the cloud."""
+
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_told")}
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic

@@ -12,10 +12,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import ClassVar
 
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import InstanceNotFound, ProviderError, TransientError
+from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.model.cluster import STANDING, Instance, InstanceState, LaunchSpec
 from slurm_elastic.providers.base.launched import launched
 from slurm_elastic.providers.base.parallel import each
@@ -36,6 +38,8 @@ class OneByOne:
     default a throttle's. With ``threads`` several calls are made at a time, and none stands for
     another: one that is refused ends the launch only where they come one after the other.
     """
+
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_made", "_ended")}
 
     def __init__(
         self,

@@ -6,8 +6,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
+from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.providers.base.ownership import AMBIGUOUS, Ownership
 from slurm_elastic.providers.base.tags import CLOUD
 
@@ -23,6 +24,8 @@ class Ours:
     machines that might be any of several clouds'. ``key``: how the tag of the cloud is spelled.
     Thread-safe.
     """
+
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_seen_at", "_pruned_at", "unclear")}
 
     def __init__(
         self,

@@ -5,15 +5,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from slurm_elastic.base.errors import AuthError
+from slurm_elastic.base.guards import Guarded, GuardedBy
 
 Connection = TypeVar("Connection")
 
 
 class Reopened(Generic[Connection]):
     """``translated`` turns what is raised inside into ProviderErrors. Thread-safe."""
+
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_connection")}
 
     def __init__(
         self,

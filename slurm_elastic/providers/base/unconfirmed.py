@@ -12,8 +12,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import ClassVar
 
 from slurm_elastic.base.errors import ProviderError, UnsettledError
+from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.base.units import brief, counted
 from slurm_elastic.model.cluster import LaunchSpec
 
@@ -25,6 +27,8 @@ class UnconfirmedOrders:
     remembers the orders of an earlier process, so a launch of one (``LaunchSpec.again``) counts as
     ordered at the latest time possible: when this process began.
     """
+
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_since")}
 
     def __init__(self, cloud: str, lag: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._cloud = cloud

@@ -11,9 +11,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from slurm_elastic.base.errors import InstanceNotFound, ProviderError, TransientError
+from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.config import Cluster
 from slurm_elastic.model.cluster import LaunchSpec, Pool
 from slurm_elastic.model.finding import Finding
@@ -35,6 +36,8 @@ PRINTED_LINES = 500
 
 class DockerProvider(HostedProvider[DockerType]):
     """One or more engines; see protocols.Provider for the contract. Thread-safe."""
+
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_killed")}
 
     def __init__(
         self,
@@ -61,7 +64,7 @@ class DockerProvider(HostedProvider[DockerType]):
         """
         with self._hosts.limited():
             failed = self._unseen([instance])
-            one = self._ours.get(instance)
+            one = self._seen([instance]).get(instance)
             if one is None and failed:
                 raise failed[0]
             if one is None:

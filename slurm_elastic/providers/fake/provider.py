@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
+from typing import ClassVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -24,6 +25,7 @@ from slurm_elastic.base.errors import (
     QuotaError,
     TransientError,
 )
+from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.model.cluster import (
@@ -64,6 +66,11 @@ class FakeAccount:
     """The machines of everybody, the stock and the prices; those ``protected`` cannot be ended.
     Thread-safe through its provider.
     """
+
+    guarded_by: ClassVar[GuardedBy] = {
+        # Tests read and set the other attributes while no thread of a provider runs.
+        "lock": Guarded("launches"),
+    }
 
     def __init__(self) -> None:
         self.lock = threading.RLock()

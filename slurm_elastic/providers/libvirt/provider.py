@@ -7,9 +7,10 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from slurm_elastic.base.errors import CapacityError, InstanceNotFound, ProviderError, TransientError
+from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.config import Cluster
 from slurm_elastic.model.cluster import InstanceState, LaunchSpec, Pool
 from slurm_elastic.model.finding import Finding
@@ -33,6 +34,8 @@ Marks = Mapping[str, str] | None
 
 class LibvirtProvider(HostedProvider[LibvirtType]):
     """One or more hosts; see protocols.Provider for the contract. Thread-safe."""
+
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_marks", "_changed")}
 
     def __init__(
         self, settings: LibvirtCloud, cluster: Cluster, ownership: Ownership, joining: str = "",
@@ -59,13 +62,15 @@ class LibvirtProvider(HostedProvider[LibvirtType]):
         return self._calls.call(host, lambda connection: list(self._there(connection, host)))
 
     def _there(self, connection: Any, host: str) -> Iterator[Tagged]:  # noqa: ANN401
-        known, seen = self._marks.get(host, {}), {}
+        seen: dict[tuple[str, bool], Marks] = {}
+        with self._lock:
+            known = self._marks.get(host, {})
         for domain, told in connection.getAllDomainStats(bindings().VIR_DOMAIN_STATS_STATE):
             left()
             number = domain.UUIDString()
             # Marks stay as they are but for one's that was stopped, started or ended since.
             key = number, told["state.state"] == machine.OFF
-            fresh = key not in known or number in self._changed[host]
+            fresh = key not in known or self._is_changed(host, number)
             seen[key] = tags = _marks(domain, number) if fresh else known[key]
             if tags is not None:
                 now = time.time()
@@ -74,8 +79,18 @@ class LibvirtProvider(HostedProvider[LibvirtType]):
                 one = machine_of(number, tags, self._settings, state, found)
                 half = state is InstanceState.PENDING
                 yield Tagged(machine=one, name=domain.name(), host=host, half=half, tags=tags)
-        self._marks[host] = seen
-        self._changed[host] &= {number for number, _ in seen}  # the others are gone
+        with self._lock:
+            self._marks[host] = seen
+            self._changed[host] &= {number for number, _ in seen}  # the others are gone
+
+    def _note_change(self, one: Tagged) -> None:
+        """Read the marks of this machine with each listing from now on."""
+        with self._lock:
+            self._changed[one.host].add(one.short)
+
+    def _is_changed(self, host: str, number: str) -> bool:
+        with self._lock:
+            return number in self._changed[host]
 
     def _room(
         self, host: str, types: Mapping[str, LibvirtType], there: Sequence[Tagged]
@@ -110,7 +125,7 @@ class LibvirtProvider(HostedProvider[LibvirtType]):
         """By ACPI: the guest shuts down. Its definition is marked before."""
         with self._calls.limited():
             for one in self._named(ids):
-                self._changed[one.host].add(one.short)
+                self._note_change(one)
                 self._calls.call(one.host, partial(domains.stop, number=one.short))
 
     def start(self, instance: str) -> None:
@@ -132,7 +147,7 @@ class LibvirtProvider(HostedProvider[LibvirtType]):
             count, why = self._room(one.host, {name: kind}, there)[name]
             if not count:
                 raise CapacityError(self.name, "NoSlots", f"{one.host}: {why}")
-        self._changed[one.host].add(one.short)
+        self._note_change(one)
         if not self._calls.call(one.host, lambda c: domains.boot(c, one.short)):
             raise InstanceNotFound(self.name, "NotFound", f"there is no {one.short}")
 
@@ -140,13 +155,14 @@ class LibvirtProvider(HostedProvider[LibvirtType]):
         """The machines of ours among them, as they were seen last."""
         wanted = list(dict.fromkeys(ids))
         unseen = self._unseen(wanted)
-        if missing := [i for i in wanted if i not in self._ours]:
+        mine = self._seen(wanted)
+        if missing := [i for i in wanted if i not in mine]:
             log.warning("not touched, gone or not ours cloud=%s ids=%s", self.name, missing)
             require(unseen)
-        return [self._ours[i] for i in wanted if i in self._ours]
+        return list(mine.values())
 
     def _end(self, one: Tagged) -> None:
-        self._changed[one.host].add(one.short)
+        self._note_change(one)
         self._calls.call(one.host, lambda connection: domains.end(connection, *_place(one)))
 
     def _remove(self, one: Tagged) -> None:

@@ -6,9 +6,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from slurm_elastic.base.errors import InstanceNotFound, TransientError, UnsettledError
+from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.model.cluster import OFF, STANDING, InstanceState
 from slurm_elastic.providers.base.ours import Ours
 from slurm_elastic.providers.base.ownership import Ownership
@@ -35,6 +36,8 @@ ASKED_AGAIN = 30.0
 
 class OneMachines:
     """``ours`` are the ids that were ever seen with our tag, or started. Thread-safe."""
+
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_leaving")}
 
     def __init__(
         self, name: str, ownership: Ownership, call: Call, threads: int, timeout: float

@@ -15,10 +15,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from typing import ClassVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.providers.opennebula.convert import Vm
 
 CYCLES = 2.0
@@ -38,6 +40,8 @@ class Waiting(Struct, frozen=True):
 
 class Placements:
     """Remembers when each machine was first seen to have a place. Thread-safe."""
+
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_seen")}
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import quote, urlencode
 
 from msgspec.structs import replace
@@ -18,6 +18,7 @@ from slurm_elastic.base.errors import (
     TransientError,
     UnsettledError,
 )
+from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.providers.base.ours import Ours
 from slurm_elastic.providers.base.ownership import Ownership
 from slurm_elastic.providers.base.parallel import each, failures, require
@@ -44,6 +45,8 @@ BELIEVED = 120.0
 
 class Servers:
     """Thread-safe. ``ours`` are the ids that were ever seen with our metadata."""
+
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_taken")}
 
     def __init__(self, name: str, ownership: Ownership, call: Call, threads: int) -> None:
         self.name = name

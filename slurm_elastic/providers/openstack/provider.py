@@ -12,10 +12,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from typing import ClassVar
 
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import InstanceNotFound, ProviderError
+from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import LISTING_LAG
 from slurm_elastic.model.cluster import Instance, LaunchSpec, Notice, Offer, Pool
@@ -49,6 +51,8 @@ class OpenStackProvider:
 
     Each request ends after the cloud's ``timeout``; a launch may take several.
     """
+
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_failed", "_launching")}
 
     def __init__(
         self,

@@ -6,11 +6,12 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
 from slurm_elastic.base.errors import SlurmError
+from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.model.slurm import Reservation, SlurmJob, SlurmNode, SuspendExclusions
 
 
@@ -23,6 +24,8 @@ class FakeSlurm:
     ``latency`` (s) is how long each command takes; ``on_signal`` hears of signals to jobs;
     ``clock`` tells Unix time; ``timeout`` (s) is SlurmdTimeout.
     """
+
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_nodes", "_jobs", "calls")}
 
     def __init__(
         self,

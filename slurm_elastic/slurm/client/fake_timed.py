@@ -8,11 +8,12 @@ a start time 121 s ahead. After ResumeTimeout a node that powers up is DOWN+POWE
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import SlurmError
+from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.nodes.node_state import Phase, is_busy, is_down, phase
 from slurm_elastic.slurm.client.fake import (
@@ -34,6 +35,8 @@ nodes.
 
 class TimedSlurm(FakeSlurm):
     """Nodes start powered down; ``step`` brings all up to the clock. Times in seconds."""
+
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_since", "_wishes")}
 
     def __init__(
         self,
@@ -59,61 +62,72 @@ class TimedSlurm(FakeSlurm):
 
     def node(self, name: str) -> SlurmNode:
         """The node, also while no command gets an answer."""
-        return self._nodes[name]
+        with self._lock:
+            return self._nodes[name]
 
     def queue(self) -> Mapping[int, SlurmJob]:
         """The jobs, also while no command gets an answer."""
-        return dict(self._jobs)
+        with self._lock:
+            return dict(self._jobs)
 
     def asked(self, name: str) -> float:
         """Since when the node is in its phase: of one that powers up, when that was asked for."""
-        return self._since[name]
+        with self._lock:
+            return self._since[name]
 
     def submit(self, job: int, among: Sequence[str], count: int = 1, **fields: Any) -> None:  # noqa: ANN401
         """Queue a job that wants ``count`` of these nodes whole."""
-        self.set_job(job, "PENDING", submit=self.clock(), **fields)
-        self._wishes[job] = (among, count)
-        self.step()
+        with self._lock:
+            self.set_job(job, "PENDING", submit=self.clock(), **fields)
+            self._wishes[job] = (among, count)
+            self.step()
 
     def wish(self, job: int) -> Sequence[str]:
         """The nodes that a job may use."""
-        return self._wishes[job][0]
+        with self._lock:
+            return self._wishes[job][0]
 
     def finish(self, job: int) -> None:
         """The job is over, or cancelled."""
-        old = self._jobs.pop(job)
-        for name in old.nodes:
-            self._free(name)
+        with self._lock:
+            old = self._jobs.pop(job)
+            for name in old.nodes:
+                self._free(name)
 
     def register(self, name: str, address: str) -> bool:
         """A freshly booted slurmd says that it is there; whether it was waited for."""
-        node = self._nodes[name]
-        if phase(node) is not Phase.POWERING_UP:
-            return False
-        self._become(name, states=node.states - POWER_STATES, address=address)
-        self._configure()
-        return True
+        with self._lock:
+            node = self._nodes[name]
+            if phase(node) is not Phase.POWERING_UP:
+                return False
+            self._become(name, states=node.states - POWER_STATES, address=address)
+            self._configure()
+            return True
 
     def miss(self, name: str) -> None:
         """The slurmd has not answered a ping, as it has to every SlurmdTimeout / 3."""
-        node = self._nodes[name]
-        self._nodes[name] = replace(node, states=node.states | {"NOT_RESPONDING"})
+        with self._lock:
+            node = self._nodes[name]
+            self._nodes[name] = replace(node, states=node.states | {"NOT_RESPONDING"})
 
     def hear(self, name: str) -> None:
         """The slurmd of a node that is up answers."""
-        node = self._nodes[name]
-        if phase(node) is Phase.UP and not is_down(node):
-            self._nodes[name] = replace(node, states=node.states - {"NOT_RESPONDING"})
+        with self._lock:
+            node = self._nodes[name]
+            if phase(node) is Phase.UP and not is_down(node):
+                self._nodes[name] = replace(node, states=node.states - {"NOT_RESPONDING"})
 
     def lose(self, name: str) -> None:
         """The slurmd has not answered for SlurmdTimeout."""
-        self._fail(name, "Not responding", {"NOT_RESPONDING"})
+        with self._lock:
+            self._fail(name, "Not responding", {"NOT_RESPONDING"})
 
     def step(self) -> None:
         """All that is due by now: power phases, then the scheduler."""
-        for name in list(self._nodes):
-            self._step_node(name)
-        self._schedule()
+        with self._lock:
+            for name in list(self._nodes):
+                self._step_node(name)
+            self._schedule()
 
     # protocols.Slurm
 

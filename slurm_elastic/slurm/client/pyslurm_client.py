@@ -12,8 +12,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 from slurm_elastic.base.errors import SlurmError
+from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.config import SlurmSettings
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.slurm.client import answers
@@ -61,6 +63,8 @@ def unusable(settings: SlurmSettings, version: tuple[int, int]) -> str:
 
 class PyslurmClient(SlurmCli):
     """``model.protocols.Slurm``, nodes by pyslurm. Only where ``unusable`` is empty."""
+
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_child")}
 
     def __init__(self, settings: SlurmSettings, stop: threading.Event | None = None) -> None:
         super().__init__(settings, stop)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
+
+from slurm_elastic.base.guards import Guarded, GuardedBy
 
 T = TypeVar("T")
 
@@ -14,6 +16,11 @@ class SharedReading(Generic[T]):
     """``get`` gives what a reading found that began after the call: never an older one. So two run
     at most for any number of threads, one after the other. Nothing is kept when nobody waits.
     """
+
+    guarded_by: ClassVar[GuardedBy] = {
+        "_reading": Guarded("_last"),
+        "_counting": Guarded("_callers"),
+    }
 
     def __init__(self, read: Callable[[], T]) -> None:
         self._read = read
@@ -38,5 +45,7 @@ class SharedReading(Generic[T]):
             with self._counting:
                 self._callers -= 1
                 if not self._callers:
-                    # Also where the reading fails: an older one is for nobody who waits now.
-                    self._last = None
+                    # Nobody else reads now, so this does not wait. Also where the reading fails: an
+                    # older one is for nobody who waits now.
+                    with self._reading:
+                        self._last = None

@@ -25,12 +25,13 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, ClassVar, NamedTuple
 
 import msgspec
 from msgspec import Struct
 
 from slurm_elastic.base import ownfile, writing
+from slurm_elastic.base.guards import GuardedBy
 from slurm_elastic.state import statedir
 from slurm_elastic.state.store.trouble import LostFileError, locked_error
 
@@ -168,6 +169,8 @@ class Journal:
     """For one thread at a time; OSError passes through. ``epoch``: of two heads, in which it
     writes.
     """
+
+    guarded_by: ClassVar[GuardedBy] = {"_lock": "to read or write the segments, of all processes"}
 
     epoch = 0
 

@@ -29,11 +29,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from msgspec import Struct
 
 from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.state.store import view
 from slurm_elastic.state.store.disk import Disk, Elsewhere
 from slurm_elastic.state.store.endurance import Memory, Refuge
@@ -84,6 +85,19 @@ class Store:
     of each pass has them from memory until a write here changes them. So it is with those that are
     ``keyed``, in which what threads write together is changed row by row.
     """
+
+    guarded_by: ClassVar[GuardedBy] = {
+        "lock": Guarded(
+            "_db",
+            "_memory",
+            "_depth",
+            "_version",
+            "_facts",
+            "_line",
+            callers_hold_lock=["change", "insert", "first_id", "by_key"],
+        ),
+        "_gather": Guarded("_tickets"),
+    }
 
     def __init__(
         self,

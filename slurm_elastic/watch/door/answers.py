@@ -10,12 +10,13 @@ import re
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError, SlurmError
+from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.base.unixsocket import Peer
 from slurm_elastic.config import Config
 from slurm_elastic.model.protocols import Slurm
@@ -81,6 +82,11 @@ T = TypeVar("T")
 
 class Refreshed(Generic[T]):
     """A value that is read again after ``fresh`` seconds; who asks meanwhile waits. Thread-safe."""
+
+    guarded_by: ClassVar[GuardedBy] = {
+        # ``last`` must not wait for a reading. A value is never changed, only replaced.
+        "_reading": Guarded("_value", "_until", unguarded_readers=["last"]),
+    }
 
     def __init__(self, read: Callable[[], T], fresh: float) -> None:
         self._reading = threading.Lock()

@@ -8,10 +8,12 @@ import gzip
 import threading
 import time
 from collections.abc import Callable, Mapping
+from typing import ClassVar
 
 from msgspec import Struct
 
 from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.base.guards import Guarded, GuardedBy
 
 Query = Mapping[str, str]
 
@@ -42,9 +44,15 @@ class Reading(Struct, frozen=True, kw_only=True):
 class Documents:
     """The documents of ``sources`` by name. Thread-safe: who asks meanwhile waits for it."""
 
+    guarded_by: ClassVar[GuardedBy] = {
+        "_making": "to make the documents of one name",
+        "_lock": Guarded("_readings"),
+    }
+
     def __init__(self, sources: Mapping[str, Source]) -> None:
         self._sources = sources
         self._making = {name: threading.Lock() for name in sources}
+        self._lock = threading.Lock()
         self._readings: dict[tuple[str, tuple[tuple[str, str], ...]], Reading] = {}
 
     def __contains__(self, name: str) -> bool:
@@ -57,7 +65,8 @@ class Documents:
         key = (name, tuple(query.items()))
         with self._making[name]:
             began = time.monotonic()
-            kept = self._readings.get(key)
+            with self._lock:
+                kept = self._readings.get(key)
             if kept is not None and began < kept.until:
                 return kept
             text = source.make(query).encode("utf-8", "backslashreplace")
@@ -65,11 +74,12 @@ class Documents:
             good = max(source.fresh, min(SHARE * (now - began), STALE))
             packed = gzip.compress(text, 1, mtime=0) if len(text) >= _PACKED else b""
             made = Reading(until=now + good, body=text, packed=packed)
-            # To the end of the order, of which the first ones are dropped.
-            self._readings.pop(key, None)
-            self._readings[key] = made
-            for old in list(self._readings)[:-KEPT]:
-                self._readings.pop(old, None)
+            with self._lock:
+                # To the end of the order, of which the first ones are dropped.
+                self._readings.pop(key, None)
+                self._readings[key] = made
+                for old in list(self._readings)[:-KEPT]:
+                    del self._readings[old]
             return made
 
 

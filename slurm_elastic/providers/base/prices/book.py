@@ -6,8 +6,9 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
+from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.providers.base.prices.trace import load_trace
 
 log = logging.getLogger(__name__)
@@ -57,6 +58,8 @@ class FileFeed:
 
 class PriceBook:
     """The prices by key, brought up to date by ``refresh``; what is known stays when that fails."""
+
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_points")}
 
     def __init__(self, feed: PriceFeed, now: Callable[[], float]) -> None:
         self._feed, self._now = feed, now
