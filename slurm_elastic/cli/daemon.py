@@ -83,7 +83,9 @@ def _serve_as(plain: Config, config: Config, ended: threading.Event, head: Head 
         spool, wake = _open(config.state, closing, shares=head is not None)
         site = replace(Site.of(config, slurm, ledger, providers, time.time), wait=stop.wait)
         if head is not None:
-            site = replace(site, settled=time.monotonic() + head.unsettled, epoch=head.epoch)
+            site = replace(
+                site, repairs_allowed_from=time.monotonic() + head.unsettled, epoch=head.epoch
+            )
         waiter = PrologServer(config.state / "prolog.sock", slurm, stop)
         closing.callback(waiter.close)
         log.info(

@@ -43,7 +43,7 @@ def adopt(
         except Exception:
             log.exception("not adopted, tried again id=%s", instance.id)
             continue
-        del site.unadopted[instance.cloud, instance.id]
+        site.unadopted.pop((instance.cloud, instance.id))
         why = wanted[instance.id] if before is None else _back(before, instance)
         if instance.id in doubts:
             why += f"; its tags are not believed: {doubts[instance.id]}"
@@ -59,8 +59,8 @@ def account_for_gone(site: Site, cloud: str, seen: Sequence[Instance]) -> None:
     about is adopted again.
     """
     there = {i.id for i in seen}
-    # A copy, as the rounds of other clouds write to it.
-    gone = [i for i in list(site.unadopted.values()) if i.cloud == cloud and i.id not in there]
+    unadopted = site.unadopted.snapshot().values()
+    gone = [i for i in unadopted if i.cloud == cloud and i.id not in there]
     for instance in gone:
         try:
             _write_down_gone(site, instance)
@@ -69,7 +69,7 @@ def account_for_gone(site: Site, cloud: str, seen: Sequence[Instance]) -> None:
             continue
         except Exception:  # one that nothing can be made of must not stop the round for ever
             log.exception("not written down id=%s", instance.id)
-        del site.unadopted[cloud, instance.id]
+        site.unadopted.pop((cloud, instance.id))
 
 
 def _write_down_gone(site: Site, instance: Instance) -> None:

@@ -224,7 +224,7 @@ class _Apply:
     def _launch(self, some: Sequence[actions.Launch]) -> None:
         """End the machines of the past, and give the nodes others, unless something serves them."""
         site, cloud, request = self._site, self._cloud, self._request
-        unread = site.unlearnt(cloud, site.ledger.machines.clouds_read())
+        unread = site.first_unread_cloud(cloud, site.ledger.machines.clouds_read())
         trouble = site.unreadable.get(unread, "")
         # What is there is in no limit yet.
         if unread and request is None:
@@ -389,7 +389,7 @@ def _is_suspended(site: Site, row: Launch) -> bool:
     decided = generation_order(row.generation)
     return any(
         decided <= request.received and not set(row.nodes).isdisjoint(request.nodes)
-        for request in list(site.suspends.values())
+        for request in site.suspends.snapshot().values()
     )
 
 

@@ -16,6 +16,7 @@ from msgspec import Struct
 from slurm_elastic.base.errors import ConfigError, NotLearntError, SlurmError
 from slurm_elastic.base.guards import GuardedBy
 from slurm_elastic.base.hostlist import expand
+from slurm_elastic.base.shared_dict import SharedDict
 from slurm_elastic.config import Config, blocked_clouds, domain_pools
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.pool_rules import rules_of
@@ -33,7 +34,7 @@ from slurm_elastic.policies.growth.scaling import PoolRules
 from slurm_elastic.policies.launch.ranking import Scope
 from slurm_elastic.policies.money.accounting import usage
 from slurm_elastic.slurm.client.site import read_site
-from slurm_elastic.state.ledger import Decision, Ledger, LedgerState, Machine
+from slurm_elastic.state.ledger import Decision, Launch, Ledger, LedgerState, Machine
 from slurm_elastic.state.spool import Spool
 
 
@@ -48,27 +49,30 @@ class Barred(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Site:
-    """One cluster as its daemon knows it. ``now`` is the clock (Unix time), ``monotonic`` the one
-    for time limits; ``wait`` waits that many seconds, and is True if the service is to stop.
+    """One cluster as its daemon knows it. All threads of the service share it: no field changes
+    after the start, and the values that do change are of classes with a lock of their own.
 
-    ``holding`` guards what a hold's row says and what its node does: a node must not be drained
-    after it was let go. ``dearest``: by offer, what it may come to ($/h) as the clouds told last;
-    machines that were bought when less was known count so, too. ``oversized``: jobs that can never
-    fit a cloud, on their way back into the queue; one that is forgotten is tried once more, and
-    found too large again. ``blocked``: by cloud, why nothing may be started there before the site
-    allows it. ``unreadable``: by cloud, why its last list could not be read; a cloud that was not
-    read yet is not in it. ``unadopted``: machines, by cloud and id, that the ledger could not take
-    in yet. ``suspends``: by id, suspend requests that have come and are not carried out yet.
-    ``tunnelled``: the clouds whose machines are Slurm's nodes under addresses in a tunnel;
-    ``steps``: what optional features do (``features``). ``shortest_boot``: seconds that machines of
-    the quickest cloud may take. ``looks_names_up``: whether slurmctld looks up the names of nodes
-    without an address in vain. ``settled``: from when on (monotonic) machines end that Slurm has
-    not asked to end, after another head acted; ``epoch``: in which this head acts, 0 with one head.
-    ``slurm_absence``: when slurmctld was away. ``job_starts``: when prologs let jobs go.
+    ``now`` is the clock (Unix time), ``monotonic`` the clock for time limits. ``wait(seconds)``
+    sleeps; it returns True if the service must stop. ``blocked``: by cloud, why nothing may be
+    started there before the site allows it. ``tunnelled``: the clouds whose machines are Slurm's
+    nodes under addresses in a tunnel. ``steps``: the steps of optional features (``features``).
+    ``shortest_boot``: seconds that machines of the quickest cloud may take. ``looks_names_up``:
+    whether slurmctld looks up the names of nodes without an address. ``repairs_allowed_from`` (monotonic): after a takeover we end, until then, only machines that
+    Slurm asked to suspend. ``epoch``: in which this head acts, 0 with one head. ``slurm_absence``:
+    when slurmctld was away. ``job_starts``: when prologs let jobs go.
+
+    In memory only: ``worst_prices``: per offer the highest hourly price that its cloud has quoted.
+    It also applies to machines bought before that quote. ``oversized``: jobs that fit no cloud and
+    are being requeued. If an entry is lost, the job is tried once more and rejected again.
+    ``unreadable``: by cloud, why its last list could not be read. A cloud that was never read is
+    not in it. ``unadopted``: by cloud and id, machines that the ledger could not take in yet.
+    ``suspends``: by id, suspend requests that came and are not carried out yet.
     """
 
     guarded_by: ClassVar[GuardedBy] = {
-        "holding": "to change a hold: its row in the ledger and what its node does",
+        # The row and the node's DRAIN flag must change together. Otherwise a node that was released
+        # a moment ago could be drained again.
+        "hold_lock": "to change a hold: its ledger row and the node's DRAIN flag",
     }
 
     config: Config
@@ -81,23 +85,23 @@ class Site:
     clouds: Mapping[str, CloudSettings]
     spool: Spool
     tunnelled: frozenset[str] = frozenset()
-    holding: threading.Lock = field(default_factory=threading.Lock)
+    hold_lock: threading.Lock = field(default_factory=threading.Lock)
     requeues: Requeues = field(default_factory=Requeues)
     monotonic: Callable[[], float] = time.monotonic
     rules: Mapping[str, PoolRules] = field(default_factory=dict)
     wait: Callable[[float], bool] = field(default_factory=lambda: threading.Event().wait)
-    dearest: dict[str, float] = field(default_factory=dict)
-    oversized: dict[int, Barred] = field(default_factory=dict)
+    worst_prices: SharedDict[str, float] = field(default_factory=SharedDict)
+    oversized: SharedDict[int, Barred] = field(default_factory=SharedDict)
     blocked: Mapping[str, str] = field(default_factory=dict)
-    unreadable: dict[str, str] = field(default_factory=dict)
-    unadopted: dict[tuple[str, str], Instance] = field(default_factory=dict)
-    suspends: dict[str, Request] = field(default_factory=dict)
+    unreadable: SharedDict[str, str] = field(default_factory=SharedDict)
+    unadopted: SharedDict[tuple[str, str], Instance] = field(default_factory=SharedDict)
+    suspends: SharedDict[str, Request] = field(default_factory=SharedDict)
     steps: Steps = field(default_factory=Steps)
     slurm_absence: SlurmAbsence = field(default_factory=SlurmAbsence)
     job_starts: JobStarts = field(default_factory=JobStarts)
     shortest_boot: float = math.inf
     looks_names_up: bool = False
-    settled: float = 0.0
+    repairs_allowed_from: float = 0.0
     epoch: int = 0
 
     @classmethod
@@ -138,8 +142,10 @@ class Site:
 
     def served(self) -> set[str]:
         """Nodes that have a machine, or an open launch that may have made one."""
-        launching = self.launching()  # first: its machines are not there yet, or serve by then
-        return launching | {m.instance.node for m in self.serving()}
+        # As of one moment: a launch that is answered between two reads would be in neither.
+        state = self.ledger.state()
+        nodes = {m.instance.node for m in self.serving(state.machines)}
+        return nodes | self.launching(state.launches)
 
     def serving(self, live: Sequence[Machine] | None = None) -> list[Machine]:
         """Live machines whose end is not decided. One of a cloud that has left the configuration is
@@ -149,26 +155,28 @@ class Site:
         live = self.ledger.machines.live() if live is None else live
         return [m for m in live if m.suspending is None and m.instance.cloud in clouds]
 
-    def launching(self) -> set[str]:
+    def launching(self, rows: Sequence[Launch] | None = None) -> set[str]:
         """Nodes of open launches, but of clouds that have left the configuration."""
-        rows = self.ledger.launches.open()
+        rows = self.ledger.launches.open() if rows is None else rows
         return {n for row in rows if row.cloud in self.providers for n in row.nodes}
 
     def usage(self) -> Usage:
         """The usage that is paid for now, by the ledger."""
-        machines, launches = self.ledger.current()
-        return usage((*machines, *self.ledger.stops.machines()), launches, self.dearest)
+        state = self.ledger.state()
+        machines = (*state.machines, *state.stopped)
+        return usage(machines, state.launches, self.worst_prices.snapshot())
 
-    def unlearnt(self, cloud: str, read: Collection[str]) -> str:
-        """A cloud that the ledger has yet to learn of before it buys from ``cloud``; "" for none:
-        that one itself and, where all clouds have a common limit, each other that can be read.
-        ``read``: the clouds it knows whole.
+    def first_unread_cloud(self, cloud: str, read: Collection[str]) -> str:
+        """Return a cloud whose machines must be listed before we may buy from ``cloud``, or "".
+        This is ``cloud`` itself and, if a limit spans all clouds, every other cloud that can be
+        read. ``read``: the clouds whose machines were all listed once.
         """
         if cloud not in read:
             return cloud
         if self.config.limits == Limits():
             return ""
-        return next((c for c in self.providers if c not in read and c not in self.unreadable), "")
+        unreadable = self.unreadable.snapshot()
+        return next((c for c in self.providers if c not in read and c not in unreadable), "")
 
     @contextmanager
     def spending(self, pool: Pool) -> Iterator[Scope]:
@@ -179,7 +187,7 @@ class Site:
         """
         with self.ledger.together():
             state = self.ledger.state()
-            if unknown := self.unlearnt(pool.cloud, state.read_whole):
+            if unknown := self.first_unread_cloud(pool.cloud, state.read_whole):
                 raise NotLearntError(f"{unknown}: not read yet, its machines may be in no count")
             yield self.scope(pool, state)
 
@@ -188,8 +196,8 @@ class Site:
         it was read.
         """
         return launch_scope(
-            self.config, self.ledger, self.rules, pool, self.now(), self.blocked, self.dearest,
-            state,
+            self.config, self.ledger, self.rules, pool, self.now(), self.blocked,
+            self.worst_prices.snapshot(), state,
         )  # fmt: skip
 
     def record(

@@ -100,7 +100,7 @@ def can_drain(node: SlurmNode) -> bool:
 
 def settle(site: Site) -> bool:
     """Put due holds on their nodes; True while some still wait for their node to power down."""
-    with site.holding:
+    with site.hold_lock:
         return _settle(site, site.slurm.nodes())
 
 
@@ -134,7 +134,7 @@ def release(site: Site, nodes: Sequence[str], why: AnyCause | str, kind: str = C
     """Undo holds of one kind: only DRAIN with our own reason is lifted, an admin's stays, and so
     does that of a node which is held for another cause, too.
     """
-    with site.holding:
+    with site.hold_lock:
         _release(site, nodes, why, kind)
 
 

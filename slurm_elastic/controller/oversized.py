@@ -33,7 +33,7 @@ def bar(site: Site, job: int, cloud: str, why: str, correlation: str) -> None:
 
 def keep_out(site: Site) -> None:
     """Change those that are pending by now. The first SlurmError ends the pass."""
-    waiting = dict(site.oversized)
+    waiting = site.oversized.snapshot()
     queue = {job.id: job for job in site.slurm.jobs()} if waiting else {}
     for number, barred in waiting.items():
         job = queue.get(number)
@@ -41,7 +41,7 @@ def keep_out(site: Site) -> None:
             _keep_out(site, job, barred)
         elif job is not None and site.monotonic() < barred.deadline:
             continue
-        site.oversized.pop(number, None)
+        site.oversized.pop(number)
 
 
 def too_large(

@@ -273,7 +273,7 @@ def offers_of(site: Site, request: NodeRequest) -> tuple[Sequence[Offer], str]:
         log.exception("offers failed in an unknown way cloud=%s", provider.name)
         why = bounded(f"{provider.name}: {type(error).__name__}: {error}")
     else:
-        site.dearest.update({offer.key: offer.worst_price for offer in offers})
+        site.worst_prices.update({offer.key: offer.worst_price for offer in offers})
         return offers, ""
     note(site, request, request.nodes, "no-offers", why)
     return (), why

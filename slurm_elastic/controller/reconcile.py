@@ -89,7 +89,7 @@ class Round:
         if snapshot.listed is not None and site.unadopted:
             account_for_gone(site, cloud, snapshot.listed)
         view, patience = cloud_view(snapshot), snapshot.terms.patience
-        if site.monotonic() < site.settled:
+        if site.monotonic() < site.repairs_allowed_from:
             # Slurm has forgotten what it gave out last, and is about to ask for it again.
             patience = replace(patience, grace=inf)
         due = due_repairs(view, patience, self._standing, site.monotonic())

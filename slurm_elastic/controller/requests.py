@@ -142,7 +142,7 @@ class Requests:
                 self._served.add(key)
             self._parts[cloud].remove(part)
         if is_last:
-            self._site.suspends.pop(key, None)
+            self._site.suspends.pop(key)
             self._remove(key)
 
     def _remove(self, key: str) -> None:

@@ -138,7 +138,7 @@ class CloudReader:
                     cloud, id_, why,
                 )  # fmt: skip
         self.trouble = self.code = None
-        self._site.unreadable.pop(cloud, None)
+        self._site.unreadable.pop(cloud)
         self.doubts, self.unusable = found.doubts, found.unusable
         machines = found.machines
         for keep in self._site.steps.listed:

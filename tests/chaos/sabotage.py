@@ -67,7 +67,7 @@ def one_missing_answer_is_an_end(_stage: Any) -> None:
 
 def bought_from_an_unread_cloud(_stage: Any) -> None:
     """Whatever a new ledger lacks."""
-    Site.unlearnt = lambda *_: ""  # type: ignore[method-assign]
+    Site.first_unread_cloud = lambda *_: ""  # type: ignore[method-assign]
 
 
 def an_old_suspend_ends_a_new_machine(_stage: Any) -> None:

@@ -278,7 +278,7 @@ class Stage:
         )
         if head is not None:
             closing.callback(ledger.close)
-            site = replace(site, settled=sched.now + head.unsettled, epoch=head.epoch)
+            site = replace(site, repairs_allowed_from=sched.now + head.unsettled, epoch=head.epoch)
         if self.pair is None or self.pair.books.acts(sched.current.owner):
             self.ledger = ledger
         for part, name, judge in (

@@ -540,7 +540,7 @@ def test_a_gone_machine_that_cannot_be_taken_in_or_is_known_stops_no_round(
 
     monkeypatch.setattr(Machines, "adopt", poisoned)
     world.advance(60)
-    assert world.site.unadopted == {}
+    assert not world.site.unadopted
     assert {id_: row.ended for id_, row in rows(world).items()} == {mine.id: ended}
     assert {h.name: h.error for h in world.ledger.health.all()}["pub"] is None
     world.close()

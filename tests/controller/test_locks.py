@@ -174,7 +174,7 @@ def settle_while(
 ) -> None:
     """The settler has read the holds and is about to drain their nodes; ``let_go`` comes then."""
     lock = Watched()
-    site = replace(world.site, holding=lock)  # type: ignore[arg-type]
+    site = replace(world.site, hold_lock=lock)  # type: ignore[arg-type]
     other = Meanwhile(lock, lambda: let_go(site))
     drain = other.before(holds.node_updates.drain)
     monkeypatch.setattr(holds.node_updates, "drain", drain)

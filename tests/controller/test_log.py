@@ -223,7 +223,7 @@ def test_a_cloud_that_cannot_be_read(
     assert said(told) == ["WARNING" if isinstance(error, ProviderError) else "ERROR"]
     (health,) = [h for h in world.ledger.health.all() if h.name == "pub"]
     assert health.code == code
-    assert world.site.unreadable.keys() == {"pub"}
+    assert world.site.unreadable.snapshot().keys() == {"pub"}
 
 
 def test_tags_that_are_not_believed_are_told_of_once(

@@ -218,7 +218,7 @@ def test_after_a_takeover_none_ends_that_slurm_has_not_asked_to_end(world: World
     """Slurm has forgotten what it gave out last, and is about to ask for it again."""
     (machine,) = up(world, "pub1")
     world.stop()
-    world.settled = world.now + 400.0
+    world.repairs_allowed_from = world.now + 400.0
     world.start()
     world.slurm.finish(1)
     world.slurm.set_node("pub1", "IDLE", "CLOUD", "POWERED_DOWN")

@@ -99,7 +99,7 @@ class World:
         fast = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
         self._own = directory is None
         self.dir = directory or Path(tempfile.mkdtemp(prefix="se-world-", dir=fast))
-        self.now, self.settled = T0, 0.0
+        self.now, self.repairs_allowed_from = T0, 0.0
         self.config = make_config(self.dir, **config)
         self.requests: list[tuple[str, Sequence[str], Mapping[int, Sequence[str]]]] = []
         self._numbers = itertools.count(1)
@@ -147,7 +147,12 @@ class World:
                 new.visible_after = old.visible_after
             self.clouds[cloud.name] = new
         plain = Site.of(self.config, self.slurm, self.ledger, self.clouds, lambda: self.now)
-        self.site = replace(plain, monotonic=lambda: self.now, wait=self.wait, settled=self.settled)
+        self.site = replace(
+            plain,
+            monotonic=lambda: self.now,
+            wait=self.wait,
+            repairs_allowed_from=self.repairs_allowed_from,
+        )
         self.daemon = Daemon(self.site, self.spool, Silent(), lambda _: Inline())  # type: ignore[arg-type]
 
     def stop(self) -> None:
