@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import functools
 import importlib
+import operator
 import re
 import sys
 from collections.abc import Collection, Iterator, Mapping
@@ -188,9 +189,8 @@ def _uses(name: str, method: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator
         if isinstance(node, ast.Attribute) and _is_name(node.value, this):
             yield Use(name, node.attr, node.lineno, isinstance(node.ctx, ast.Load), held)
         if isinstance(node, ast.With):
-            taken = {i.context_expr.attr for i in node.items
-                     if isinstance(i.context_expr, ast.Attribute)
-                     and _is_name(i.context_expr.value, this)}  # fmt: skip
+            paths = [ast.unparse(item.context_expr).split(".", 1) for item in node.items]
+            taken = {path[1] for path in paths if len(path) > 1 and path[0] == this}
             todo += [(item, held) for item in node.items]
             todo += [(line, held | taken) for line in node.body]
         else:
@@ -295,7 +295,7 @@ class _Checked:
         is_free = is_made or frame.f_code.co_name in self._guard.unguarded_readers
         if not frame.f_globals["__name__"].startswith(PRODUCT) or is_free:
             return
-        lock = getattr(one, self._lock)
+        lock = operator.attrgetter(self._lock)(one)
         held = getattr(lock, "_is_owned", None) or lock.locked
         where = f"{frame.f_code.co_qualname}, line {frame.f_lineno}"
         assert held(), f"{self._name} is touched without {self._lock} in {where}"

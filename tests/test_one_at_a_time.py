@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -55,18 +56,36 @@ def test_a_pass_goes_by_a_ledger_of_one_moment(
     assert (state.exclusions, ledger.exclusions.all()) == ((), (cold,))
 
 
-def test_a_launch_that_is_answered_meanwhile_is_not_there_twice(
-    ledger: Any, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("tables", list(itertools.permutations(["launches", "machines"])))
+@pytest.mark.parametrize("is_other_process", [False, True])
+def test_a_launch_that_is_answered_meanwhile_is_open_or_has_its_machine(
+    ledger: Any, tmp_path: Path, tables: Sequence[str], is_other_process: bool
 ) -> None:
-    answer = Meanwhile(
-        ledger.store.lock, lambda: ledger.machines.launched(GENERATION, [instance()], 6.0)
-    )
-    monkeypatch.setattr(ledger.machines, "live", answer.before(ledger.machines.live))
-    machines, launches = ledger.current()
-    answer.end()
-    assert (machines, len(launches)) == ((), 1)
-    machines, launches = ledger.current()
-    assert (len(machines), launches) == (1, ())
+    """In whatever order the tables are read, and whether the other one is a thread or a process."""
+    ledger.refresh()
+    lock = ledger.store.lock
+    daemon = Ledger(tmp_path / "ledger.db") if is_other_process else ledger
+
+    def answer() -> None:
+        daemon.machines.launched(GENERATION, [instance()], 6.0)
+
+    other, select = Meanwhile(lock, answer), ledger.store.select
+    sql, _ = ledger.store._read[tables[1]]
+
+    def second(statement: str, *values: object) -> Any:
+        if statement == sql:
+            other()
+        return select(statement, *values)
+
+    ledger.store.select = second
+    rows = dict(zip(tables, ledger.store.tables(*tables), strict=True))
+    other.end()
+    assert (len(rows["launches"]), len(rows["machines"])) == (1, 0)
+    ledger.refresh()
+    state = ledger.state()
+    assert (len(state.launches), len(state.machines)) == (0, 1)
+    if is_other_process:
+        daemon.close()
 
 
 def test_what_two_report_at_once_is_all_remembered(

@@ -89,15 +89,17 @@ def paid(config: Config, gone: Things, clouds: Set[str]) -> Paid:
             if not is_there(path):
                 return Paid()
             with contextlib.closing(Ledger(path, read_only=True)) as ledger:
-                machines, launches = ledger.current()
+                state = ledger.state()
     except (sqlite3.Error, SlurmElasticError) as error:
         return Paid(unread=f"{path}: {error}")
     return Paid(
         machines=tuple(
-            m for m in machines if m.instance.node in gone.nodes or m.instance.cloud not in clouds
+            m
+            for m in state.machines
+            if m.instance.node in gone.nodes or m.instance.cloud not in clouds
         ),
         launches=tuple(
-            one for one in launches if gone.nodes & set(one.nodes) or one.cloud not in clouds
+            one for one in state.launches if gone.nodes & set(one.nodes) or one.cloud not in clouds
         ),
     )
 

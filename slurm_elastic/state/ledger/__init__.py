@@ -227,28 +227,20 @@ class Ledger:
         """Several writes of this thread as one transaction: all of them, or none after a crash."""
         return self.store.transaction(None)
 
-    def current(self) -> tuple[tuple[Machine, ...], tuple[Launch, ...]]:
-        """Machines that have not ended and open launches, as of one moment: a launch that is
-        answered between two reads may be missing in both.
+    def state(self) -> LedgerState:
+        """All that passes go by, as of one moment: a launch that is answered now is open or has
+        machines, and a cloud that is read whole has all its machines here.
         """
         with self.store.lock:
-            opened = self.launches.open()  # first, as another process may write meanwhile
-            return self.machines.live(), opened
-
-    def state(self) -> LedgerState:
-        """All that passes go by, as of one moment."""
-        # In this order, as another process may write meanwhile: whoever is read whole has all its
-        # machines here, and a launch that is answered now is open or has some.
-        with self.store.lock:
-            complete = self.machines.clouds_read()
-            opened, paid, excluded, words, lifted, drains = self.store.tables(
-                "launches", "machines", "exclusions", "directives", "lifted", "drains"
+            opened, paid, excluded, words, lifted, drains, complete = self.store.tables(
+                "launches", "machines", "exclusions", "directives", "lifted", "drains", "complete"
             )
+            read_whole = self.machines.believed(complete)
         return LedgerState(
             machines=tuple(m for m in paid if m.stopped is None),
             launches=opened,
             exclusions=excluded,
-            read_whole=complete,
+            read_whole=read_whole,
             writable=not self.condition.end_only,
             directives=words,
             lifted=bool(lifted),

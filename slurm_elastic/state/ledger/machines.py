@@ -6,7 +6,7 @@ import math
 import sqlite3
 from collections.abc import Collection, Mapping, Sequence
 from operator import itemgetter
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 from msgspec.structs import replace
@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.model.causes import AnyCause, decoded, encoded
 from slurm_elastic.model.causes.machine_ends import EndedInCloud
+from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.model.cluster import STANDING, Instance, InstanceState, Market, Pool, worst_price
 from slurm_elastic.model.memory import DONE, INTENT, MACHINE_JOBS, Launch, Machine
 from slurm_elastic.policies.clock_guard import AHEAD
@@ -187,6 +188,11 @@ TABLES: Mapping[str, Table] = {
 class Machines:
     """Each method is one transaction."""
 
+    guarded_by: ClassVar[GuardedBy] = {
+        # The set is replaced, never changed, so that a reader sees a whole one.
+        "_store.lock": Guarded("_read", unguarded_readers=["believed"]),
+    }
+
     def __init__(self, store: Store, launches: Launches, read: Collection[str] | None) -> None:
         self._store, self._launches = store, launches
         self._read = None if read is None else frozenset(read)
@@ -350,8 +356,13 @@ class Machines:
         """The clouds whose machines are all in the ledger. A cloud that a new ledger lacks, or that
         is new itself, may have machines of ours.
         """
-        complete = frozenset(self._store.tables("complete")[0])
-        return complete if self._read is None else complete & self._read
+        with self._store.lock:
+            return self.believed(self._store.tables("complete")[0])
+
+    def believed(self, complete: Collection[str]) -> frozenset[str]:
+        """Of the clouds in the table ``complete``, those that count in this process."""
+        clouds = frozenset(complete)
+        return clouds if self._read is None else clouds & self._read
 
     def _machine(self, cloud: str, id_: str) -> Machine | None:
         sql = f"select {MACHINE_COLUMNS} from machines where cloud = ? and id = ?"

@@ -19,6 +19,7 @@ that old rows are forgotten: the next segment of the journal lacks them.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import re
@@ -204,14 +205,18 @@ class Store:
                     self._memory.pop(name or "", None)
 
     def select(self, sql: str, *values: object) -> list[sqlite3.Row]:
-        with self.lock:
-            try:
-                if not self._depth:
-                    self._current()
-                return self._db.execute(sql, values).fetchall()
-            except sqlite3.Error as error:
-                self._home.damage = error
-                raise
+        with self.lock, self._damage_noted():
+            if not self._depth:
+                self._current()
+            return self._db.execute(sql, values).fetchall()
+
+    @contextmanager
+    def _damage_noted(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            self._home.damage = error
+            raise
 
     def change(self, sql: str, *values: object) -> list[sqlite3.Row]:
         """A statement that changes rows, in a transaction; the rows as they are then, or were."""
@@ -270,19 +275,38 @@ class Store:
 
     def tables(self, *names: str) -> list[tuple[Any, ...]]:
         """The rows of these tables, as of the last write here or ``refresh``; read anew each time
-        for who never refreshes.
+        for who never refreshes. Tables that are read in one call are as of one moment.
         """
-        found = []
         with self.lock:
+            if not self._depth and not self._memory.keys() >= set(names):
+                with self._damage_noted():
+                    self._current()  # first, as it may forget the rows that are remembered
+            missing = [name for name in names if name not in self._memory]
+            found = self._read_together(missing)
+            if self._version is not None and not self._depth:
+                self._memory.update(found)
+            rows = {name: found[name] if name in found else self._memory[name] for name in names}
+        return [cast("tuple[Any, ...]", rows[name]) for name in names]
+
+    def _read_together(self, names: Sequence[str]) -> dict[str, tuple[Any, ...]]:
+        """The rows of these tables. In one transaction, because another process may write between
+        two statements: a launch would be in no table if it is answered there.
+        """
+        begins = len(names) > 1 and not self._depth
+        self._depth += begins
+        try:
+            if begins:
+                self.select("begin")
+            found = {}
             for name in names:
-                rows = self._memory.get(name)
-                if rows is None:
-                    sql, read = self._read[name]
-                    rows = tuple(read(row) for row in self.select(sql))
-                    if self._version is not None and not self._depth:
-                        self._memory[name] = rows
-                found.append(cast("tuple[Any, ...]", rows))
-        return found
+                sql, read = self._read[name]
+                found[name] = tuple(read(row) for row in self.select(sql))
+            return found
+        finally:
+            self._depth -= begins
+            if begins:
+                with contextlib.suppress(sqlite3.Error):  # it may not have begun
+                    self._db.execute("rollback")
 
     def by_key(self, name: str) -> dict[Any, Any]:
         """One that is ``keyed``, as of the last write here or ``refresh``. The caller has the lock

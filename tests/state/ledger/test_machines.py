@@ -72,9 +72,9 @@ def test_both_are_told_as_of_one_moment(ledger: Ledger) -> None:
     ledger.launches.intend(spec("g2", ("pub3",)), "r2", T0)
     ledger.machines.launched("g1", [instance("i-1"), instance("i-2", "pub2")], T0)
     ledger.machines.ended("aws", ["i-2"], Quoted(text="gone"), T0)
-    machines, launches = ledger.current()
-    assert [m.instance.id for m in machines] == ["i-1"]
-    assert [row.generation for row in launches] == ["g2"]
+    state = ledger.state()
+    assert [m.instance.id for m in state.machines] == ["i-1"]
+    assert [row.generation for row in state.launches] == ["g2"]
 
 
 def test_of_some_launches_those_that_were_refused_are_forgotten(ledger: Ledger) -> None:
