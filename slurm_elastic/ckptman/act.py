@@ -10,6 +10,7 @@ from functools import partial
 
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.base.faults import reach
+from slurm_elastic.base.shared_dict import SharedDict
 from slurm_elastic.ckptman import after_requeue, migration, node_release, nodes, steps, suspended
 from slurm_elastic.ckptman.decide import MOVE, NEVER, JobPlan
 from slurm_elastic.ckptman.executor import KeyedExecutor, Kind, Order
@@ -40,7 +41,8 @@ class Acts:
         self._stand_in = RequeueFailover(site)
         self._unannounced = Unannounced(site)
         self._refused: dict[int, str] = {}
-        self._helped: dict[int, float] = {}
+        # Written by the crew's threads.
+        self._helped: SharedDict[int, float] = SharedDict()
 
     def apply(self, seen: Snapshot, plans: Sequence[JobPlan], asked: Sequence[Asked]) -> bool:
         """Whether a job is on its way, so that the next look is due soon. ``asked``: orders that
@@ -85,9 +87,8 @@ class Acts:
 
     def _forget(self, seen: Snapshot) -> None:
         """Jobs that Slurm no longer has."""
-        for memory in (self._refused, self._helped):
-            for number in memory.keys() - seen.jobs.keys():
-                memory.pop(number, None)
+        self._refused = {n: said for n, said in self._refused.items() if n in seen.jobs}
+        self._helped.keep(seen.jobs.keys())
         self.saves.forget(seen, self.crew)
 
     def _begin(self, plans: Sequence[JobPlan], seen: Snapshot) -> list[Migration]:
@@ -142,7 +143,7 @@ class Acts:
 
     def _help(self, one: Migration, job: SlurmJob) -> None:
         if after_requeue.watch(self._site, one, job).over:
-            self._helped.pop(job.id, None)
+            self._helped.pop(job.id)
         else:  # a list from before says nothing of what was done now
             self._helped[job.id] = self._site.jobs.mark()
 

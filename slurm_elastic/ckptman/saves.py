@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.backoff import Backoff
 from slurm_elastic.base.errors import CheckpointError, SlurmError
+from slurm_elastic.base.shared_dict import SharedDict
 from slurm_elastic.ckptman import suspended, verdicts
 from slurm_elastic.ckptman.decide import SAVE, JobFacts, JobPlan, is_transparent, run_of
 from slurm_elastic.ckptman.executor import KeyedExecutor, Kind
@@ -58,17 +59,21 @@ class _Stay(Struct, frozen=True):
 
 
 class Saves:
-    """Which jobs not to ask again yet. In memory: a crash loses no more than that."""
+    """Which jobs not to ask again yet. In memory: a crash loses no more than that.
+
+    The loop and the crew's threads share what is remembered of jobs. One piece of work at a time is
+    done for a job (``KeyedExecutor``), so a value that is read and then written is still the same.
+    """
 
     def __init__(self, site: Site, orders: Orders) -> None:
         self._site, self.orders = site, orders
-        self._not_before: dict[int, float] = {}
-        self._doubted: dict[int, float] = {}
-        self._expected: dict[int, float] = {}
-        self._failures: dict[int, tuple[int, int, str]] = {}
-        self._missing: dict[int, float] = {}
-        self._staying: dict[int, _Stay] = {}
-        self._to_lift: dict[int, JobRun] = {}
+        self._not_before: SharedDict[int, float] = SharedDict()
+        self._doubted: SharedDict[int, float] = SharedDict()
+        self._expected: SharedDict[int, float] = SharedDict()
+        self._failures: SharedDict[int, tuple[int, int, str]] = SharedDict()
+        self._missing: SharedDict[int, float] = SharedDict()
+        self._staying: SharedDict[int, _Stay] = SharedDict()
+        self._to_lift: SharedDict[int, JobRun] = SharedDict()
 
     def begin(self, plans: Iterable[JobPlan], crew: KeyedExecutor) -> None:
         """Have jobs saved that go on afterwards, but for those whose last save has just failed."""
@@ -200,7 +205,7 @@ class Saves:
         site.journal.saved(image)
         text = f"{plan.reason}: save {image.number}, {image.size} bytes in {image.seconds:.1f} s"
         self._site.journal.of_run(run, "ckpt-saved", text)
-        self._failures.pop(run.job, None)
+        self._failures.pop(run.job)
         verdicts.acquit(site, run)
         self._lift_no_requeue(run)
 
@@ -250,7 +255,8 @@ class Saves:
         """Lift ``--no-requeue`` again where another service has put it back since the job's first
         save.
         """
-        due = self._to_lift.keys() - self._lifted_for_now() if self._to_lift else ()
+        waiting = self._to_lift.snapshot()
+        due = waiting.keys() - self._lifted_for_now() if waiting else ()
         if not due:
             return
         try:
@@ -259,7 +265,7 @@ class Saves:
         except SlurmError:
             return  # the next look asks again
         for run in [self._to_lift.pop(number) for number in due]:
-            if run.job in jobs and jobs[run.job].restarts == run.attempt:
+            if run is not None and run.job in jobs and jobs[run.job].restarts == run.attempt:
                 self._lift_no_requeue(run)
 
     def forget(self, seen: Snapshot, crew: KeyedExecutor) -> None:
@@ -268,14 +274,14 @@ class Saves:
         images stay.
         """
         kept = seen.jobs.keys() | seen.images.keys() | seen.unsavable.keys()
-        memories: tuple[dict[int, Any], ...] = (
+        memories: tuple[SharedDict[int, Any], ...] = (
             self._not_before, self._doubted, self._expected, self._failures, self._missing,
             self._staying, self._to_lift,
         )  # fmt: skip
         for memory in memories:
-            for number in memory.keys() - kept:
+            for number in memory.snapshot().keys() - kept:
                 if not crew.busy(number):  # its save may still write here
-                    memory.pop(number, None)
+                    memory.pop(number)
 
     def clean(self, seen: Snapshot, moving: frozenset[int], crew: KeyedExecutor) -> None:
         """Have the images of jobs removed that have ended, or that Slurm has not known for a while.
@@ -324,7 +330,7 @@ class Saves:
         if job is None:
             patience_s = GONE if jobs else GONE_FROM_EMPTY_S
             return now - self._missing.setdefault(number, now) > patience_s
-        self._missing.pop(number, None)
+        self._missing.pop(number)
         alive = job.states & {"RUNNING", "PENDING", "COMPLETING", "STOPPED", "SUSPENDED"}
         return bool(job.states & ENDED) and not alive
 

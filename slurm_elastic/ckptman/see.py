@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import ClassVar
 
 from msgspec import Struct, field
 
 from slurm_elastic.base.errors import SlurmError
+from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.ckptman.job_settings import CheckpointPlan, asks_for_limit, plan_for
 from slurm_elastic.ckptman.site import Site
 from slurm_elastic.config.checkpoint import PoolCheckpoint
@@ -92,33 +95,52 @@ class SlurmPlans:
     Read by a thread of its own, as on a large cluster that takes a while.
     """
 
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_found", "_found_since", "_read")}
+
     name = "plans of Slurm"
 
     def __init__(self, site: Site) -> None:
         self._site = site
+        self._lock = threading.Lock()
         self._found: tuple[Threat, ...] = ()
+        self._found_since = float("-inf")
         self._read = float("-inf")
 
     def old(self) -> bool:
         """Whether they may have been taken back since they were read."""
-        return self._site.now() - self._read > FRESH_PLANS
+        with self._lock:
+            return self._site.now() - self._read > FRESH_PLANS
 
     def read(self) -> None:
         """Once. SlurmError where Slurm does not answer: what was known stays."""
         now, slurm = self._site.now(), self._site.slurm
-        self._read = now
+        began = self._site.monotonic()
+        with self._lock:
+            self._read = now
         reserved = of_reservations(slurm.reservations(), now)
         states = (of_node(node, now, OUR_MARK) for node in slurm.nodes().values())
-        self._found = (*reserved, *(one for one in states if one is not None))
+        found = (*reserved, *(one for one in states if one is not None))
+        with self._lock:
+            # The loop and the thread of the plans read at the same time: the newer reading stays.
+            if began >= self._found_since:
+                self._found, self._found_since = found, began
 
     def threats(self) -> Sequence[Threat]:
         """The ones that were read last, but for those whose time is over."""
         now = self._site.now()
-        return [one for one in self._found if one.until is None or one.until > now]
+        with self._lock:
+            found = self._found
+        return [one for one in found if one.until is None or one.until > now]
 
 
 class Watch:
     """Remembers what could be read last, for the time in which it cannot be."""
+
+    guarded_by: ClassVar[GuardedBy] = {
+        # Also held while the ledger is read: pollers and the loop read it at the same time, and an
+        # older reading must not take the place of a newer one.
+        "_lock": Guarded("_machines", "_from_ledger", "_tagged_next", "_blind"),
+    }
 
     def __init__(
         self,
@@ -129,6 +151,7 @@ class Watch:
         self._site = site
         self._prices = prices
         self._plans = plans
+        self._lock = threading.Lock()
         self._machines: Mapping[str, Machine] = {}
         self._from_ledger = False
         self._tagged_next = float("-inf")
@@ -138,7 +161,7 @@ class Watch:
     def look(self) -> Snapshot:
         """Everything once. sqlite3.Error where our own memory cannot be read."""
         site = self._site
-        machines = self.machines()
+        machines, is_blind = self._read_machines(())
         warned = site.state.notices()
         # Before Slurm's jobs: what a job has come to since is seen in them.
         migrations = {(m.run.job, m.run.attempt): m for m in site.state.migrations()}
@@ -170,7 +193,7 @@ class Watch:
             machines=machines,
             machine_of={m.instance.node: m for m in newest if m.instance.node},
             warned=warned,
-            blind=bool(self._blind),
+            blind=is_blind,
             threats=threats,
             leaving=moving(threats),
             nodes=self._nodes(sorted({t.what for t in of_nodes if t.cause in OF_MACHINES})),
@@ -232,9 +255,26 @@ class Watch:
         """The live machines by id; those of the last time while the ledger cannot be read, or if
         all ``known`` ids are among them with their nodes. Also for pollers' threads.
         """
-        last = self._machines
-        if known and all(i in last and last[i].instance.node for i in known):
-            return last
+        return self._read_machines(known)[0]
+
+    def _read_machines(self, known: Collection[str]) -> tuple[Mapping[str, Machine], bool]:
+        """The same, and whether they are of before because the ledger cannot be read."""
+        with self._lock:
+            last = self._machines
+            if known and all(i in last and last[i].instance.node for i in known):
+                return last, bool(self._blind)
+            if self._read_ledger() or self._from_ledger or not self._is_tagged_due():
+                return self._machines, bool(self._blind)
+            last = self._machines
+        # Without the lock, as a cloud may take long: the others go on with the machines of before.
+        found = self._tagged(last)
+        with self._lock:
+            if not self._from_ledger:
+                self._machines = found
+            return self._machines, bool(self._blind)
+
+    def _read_ledger(self) -> bool:
+        """Whether the ledger could be read."""
         try:
             self._site.ledger.refresh()
             self._machines = {m.instance.id: m for m in self._site.ledger.machines.live()}
@@ -243,19 +283,23 @@ class Watch:
             if str(error) != self._blind:
                 log.warning("the ledger cannot be read, machines are those of before: %s", error)
             self._blind = str(error)
-            if not self._from_ledger:
-                self._machines = self._tagged()
-        return self._machines
+            return False
+        return True
 
-    def _tagged(self) -> Mapping[str, Machine]:
+    def _is_tagged_due(self) -> bool:
+        """Whether this thread is to read the clouds now; no other one does for a while."""
+        clock = self._site.monotonic()
+        if clock < self._tagged_next:
+            return False
+        self._tagged_next = clock + TAGGED_EVERY
+        return True
+
+    def _tagged(self, last: Mapping[str, Machine]) -> Mapping[str, Machine]:
         """The machines by their tags alone, for a service that was started without a ledger to
         read: only a machine's node, state and address are known then. A cloud that cannot be read
         has those of before.
         """
-        site, found = self._site, dict(self._machines)
-        if site.monotonic() < self._tagged_next:
-            return found
-        self._tagged_next = site.monotonic() + TAGGED_EVERY
+        site, found = self._site, dict(last)
         for name, provider in site.providers.items():
             try:
                 listed = sound(provider.instances(), lambda _: 0.0, site.now()).machines
