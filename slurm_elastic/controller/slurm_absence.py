@@ -7,10 +7,13 @@ later.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from math import inf
+from typing import ClassVar
 
 from slurm_elastic.base.errors import SlurmError
+from slurm_elastic.base.guards import Guarded, GuardedBy
 
 PERIOD_S = 3.0
 """Seconds between two questions while a machine boots."""
@@ -21,7 +24,13 @@ MOST_SPANS = 100
 class SlurmAbsence:
     """The spans (monotonic s) in which slurmctld did not answer. One thread asks, any may read."""
 
+    guarded_by: ClassVar[GuardedBy] = {
+        # An absence that ends is a span and no longer silence, in one step for all who count it.
+        "_lock": Guarded("_spans", "_answered_at", "_returned_at", "_silent_since", "_started_at"),
+    }
+
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._spans: tuple[tuple[float, float], ...] = ()
         self._asked_next = -inf
         self._answered_at: float | None = None
@@ -36,17 +45,19 @@ class SlurmAbsence:
         A SlurmError that is an answer passes.
         """
         clock = monotonic()
-        if clock < self._asked_next and self._silent_since is None:
+        if clock < self._asked_next and not self.is_away:
             return
         try:
             started_at = started()
         except SlurmError as error:
             if not error.unanswered:
                 raise
-            self._note_silence(clock)
+            with self._lock:
+                self._note_silence(clock)
             return
         self._asked_next = monotonic() + PERIOD_S
-        self._note_answer(started_at, monotonic(), now())
+        with self._lock:
+            self._note_answer(started_at, monotonic(), now())
 
     def _note_silence(self, clock: float) -> None:
         if self._silent_since is None:
@@ -70,14 +81,17 @@ class SlurmAbsence:
     @property
     def is_away(self) -> bool:
         """Whether slurmctld did not answer the last question."""
-        return self._silent_since is not None
+        with self._lock:
+            return self._silent_since is not None
 
     def seconds_since(self, begin: float, clock: float) -> float:
         """For how long slurmctld was away from ``begin`` until ``clock``."""
-        silent_since = self._silent_since
-        spans = self._spans if silent_since is None else (*self._spans, (silent_since, clock))
+        with self._lock:
+            silent_since, spans = self._silent_since, self._spans
+        spans = spans if silent_since is None else (*spans, (silent_since, clock))
         return sum(max(min(end, clock) - max(start, begin), 0.0) for start, end in spans)
 
     def answers_for(self, clock: float) -> float:
         """For how long slurmctld has answered since it was away; infinite if it never was."""
-        return 0.0 if self.is_away else clock - self._returned_at
+        with self._lock:
+            return 0.0 if self._silent_since is not None else clock - self._returned_at

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import inf
+from typing import Any
 
 import pytest
+from meanwhile import Meanwhile, Watched
 
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.controller.slurm_absence import PERIOD_S, SlurmAbsence
@@ -88,3 +91,32 @@ def test_an_answer_that_is_a_refusal_is_no_absence() -> None:
         absence.ask(refuses, lambda: 0.0, lambda: 0.0)
     assert not absence.is_away
     assert absence.answers_for(5.0) == inf
+
+
+class Slow(SlurmAbsence):
+    """Another thread comes before the spans are read."""
+
+    look: Callable[[], None] | None = None
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "_spans" and (look := super().__getattribute__("look")) is not None:
+            look()
+        return super().__getattribute__(name)
+
+
+def test_an_absence_that_ends_while_it_is_counted_counts_once() -> None:
+    case, lock = Case(), Watched()
+    case.absence = absence = Slow()
+    absence._lock = lock  # type: ignore[assignment]
+    case.watch(110.0)
+    case.is_away = True
+    case.watch(150.0)
+    case.is_away = False
+
+    def answer() -> None:
+        absence.ask(case.question, lambda: case.clock, lambda: case.clock + AHEAD)
+
+    other = Meanwhile(lock, answer)
+    absence.look = other
+    assert case.since(100.0) == pytest.approx(40.0, abs=PERIOD_S)
+    other.end()
