@@ -28,7 +28,7 @@ from slurm_elastic.providers.base.hosted import Tagged
 from slurm_elastic.providers.docker.provider import DockerProvider
 from slurm_elastic.providers.docker.settings import DockerCloud, DockerHost, DockerType
 from slurm_elastic.state.ckptstate import CheckpointState
-from slurm_elastic.state.ledger import Health, Ledger
+from slurm_elastic.state.ledger import Decision, Health, Ledger
 
 GENERATION = spec().generation
 
@@ -86,6 +86,34 @@ def test_a_launch_that_is_answered_meanwhile_is_open_or_has_its_machine(
     assert (len(state.launches), len(state.machines)) == (0, 1)
     if is_other_process:
         daemon.close()
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_reads_that_belong_together_are_of_one_moment(
+    ledger: Any, tmp_path: Path, read_only: bool
+) -> None:
+    reader = Ledger(tmp_path / "ledger.db", read_only=read_only)
+    with reader.moment():
+        assert reader.machines.live() == ()
+        ledger.machines.launched(GENERATION, [instance()], 6.0)
+        assert len(reader.launches.open()) == 1
+    assert (len(reader.machines.live()), reader.launches.open()) == (1, ())
+    reader.close()
+
+
+def test_reads_of_one_moment_refuse_a_write_that_would_be_lost(ledger: Any) -> None:
+    writes: tuple[Callable[[], object], ...] = (
+        lambda: ledger.machines.launched(GENERATION, [instance()], 6.0),
+        lambda: ledger.health.beat("somebody", 1.0, 1),
+        lambda: ledger.decisions.record(
+            Decision(at=1.0, correlation="c", kind="k", subjects=(), reason="r")
+        ),
+    )
+    for write in writes:
+        with pytest.raises(RuntimeError, match="a write inside of reads"), ledger.moment():
+            write()
+    ledger.machines.launched(GENERATION, [instance()], 6.0)
+    assert len(ledger.machines.live()) == 1
 
 
 def test_what_two_report_at_once_is_all_remembered(

@@ -177,7 +177,7 @@ class Trial:
         node = self.slurm.nodes([self.node]).get(self.node)
         with self.config.sharing():
             waiting = [r for r in Spool(self.config.state).pending() if self.node in r.nodes]
-        with self._ledger() as ledger:
+        with self._ledger() as ledger, ledger.moment():
             launches = ledger.launches.open()
             machines = self._machines(ledger)
         return Rest(

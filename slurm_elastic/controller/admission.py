@@ -59,8 +59,9 @@ def admit(
 
 def _begun(site: Site, jobs: Jobs) -> set[int]:
     """Jobs for which machines boot already, while others wait for their turn."""
-    booting = site.launching()  # first: its machines are not there yet, or boot by then
-    booting |= {m.instance.node for m in site.serving() if m.boots}
+    state = site.ledger.state()
+    booting = site.launching(state.launches)
+    booting |= {m.instance.node for m in site.serving(state.machines) if m.boots}
     return {job for job, of in jobs.items() if not booting.isdisjoint(of)}
 
 

@@ -93,9 +93,8 @@ class BootTimeouts:
         self._counted &= {m.instance.id for some in late for m in some.machines}
         if not any(some.nodes for some in late):
             return
-        # The ledger once more after the spool: what is no longer in that is done in this.
-        requests = list(self._spool.pending())
-        for some in self._late(dict(seen)):
+        requests, still_late = self._spool.pending_before(lambda: self._late(dict(seen)))
+        for some in still_late:
             still = not_asked_again(site, some, requests)
             if still.nodes:
                 self._give_up(still)

@@ -65,7 +65,10 @@ class Departures:
 
     def _go_on(self, one: Directive, word: Departure) -> None:
         site = self._site
-        there = (*site.serving(), *site.ledger.stops.machines())  # these the repair ends
+        # As of one moment: a machine that is started between two reads would be in neither, and
+        # its node would count as left. The repair ends the stopped ones.
+        state = site.ledger.state()
+        there = (*site.serving(state.machines), *state.stopped)
         machines = concerned(there, word, one.starts)
         if word.to:
             self._redirect(one, word)

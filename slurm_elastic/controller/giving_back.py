@@ -90,10 +90,7 @@ def power_down_and_requeue(
     ours = [n for n in nodes if n in view and may_force(view[n])]
     if not ours:
         return set()
-    waiting = _expect_requeues(site, ours, hurry=hurry)
-    for job in waiting:
-        # A SlurmError passes: without that leave the power-down would kill the job.
-        _allow_requeue(site, job)
+    waiting = _expect_and_allow_requeues(site, ours, hurry=hurry)
     # slurmctld may have taken its time over that, and some may have come up meanwhile.
     found = site.slurm.nodes(ours)
     ours = [n for n in ours if n in found and may_force(found[n])]
@@ -130,9 +127,20 @@ def _address_mates(site: Site, nodes: Sequence[str], jobs: Sequence[SlurmJob]) -
     assign_addresses(site, {n: known.get(n) or NOWHERE for n in nameless})
 
 
+def _expect_and_allow_requeues(site: Site, nodes: Sequence[str], *, hurry: bool) -> list[SlurmJob]:
+    """The jobs that wait for these nodes; they may be requeued now. Each is expected before its
+    setting is changed, because only for a job that is expected ``Requeues`` puts the setting back.
+    """
+    waiting = _expect_requeues(site, nodes, hurry=hurry)
+    for job in waiting:
+        # A SlurmError passes: without that leave the power-down would kill the job.
+        _allow_requeue(site, job)
+    return waiting
+
+
 def _expect_requeues(site: Site, nodes: Sequence[str], *, hurry: bool) -> list[SlurmJob]:
-    """The jobs that wait for these nodes, each with the requeue setting that it has now. They are
-    expected before anything is changed: that also puts a setting back in the end.
+    """Expect the requeue of the jobs that wait for these nodes, each with the requeue setting that
+    it has now. Returns the jobs.
     """
     lifted = {number for number, _ in site.ledger.requeues.lifted()}
 

@@ -81,10 +81,11 @@ class MungeKeys:
             return
         self._next = clock + PERIOD
         self._collect(clock)
-        machines = self._site.ledger.machines.live()
+        state = self._site.ledger.state()
+        machines = state.machines
         alive = {m.instance.id for m in machines}
         with self._lock:  # one that is stopped comes back with the keys that it had
-            self._known.keep(alive | {m.instance.id for m in self._site.ledger.stops.machines()})
+            self._known.keep(alive | {m.instance.id for m in state.stopped})
             self.complaints = {i: why for i, why in self.complaints.items() if i in alive}
         self._done &= alive
         self._again = {i: at for i, at in self._again.items() if i in alive}

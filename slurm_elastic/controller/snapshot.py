@@ -96,13 +96,19 @@ class CloudReader:
         """Slurm's ``nodes`` first, then the cloud's list, which the ledger takes in. SlurmError
         passes; without a list there is none in the snapshot.
         """
-        site = self._site
-        # The time of before the list: a machine that is launched while it is read is not missed.
-        view, began = nodes(), site.now()
+        view = nodes()
+        listed = self._take_in_list()
+        return see(self._site, self.terms, view, listed)
+
+    def _take_in_list(self) -> tuple[Instance, ...] | None:
+        """The cloud's list, which the ledger has taken in as of the time before the cloud was
+        asked: a machine that is launched meanwhile may be missing from it and is still there.
+        """
+        began = self._site.now()
         listed = self._list()
         if listed is not None:
             self._take_in(listed, began)
-        return see(site, self.terms, view, listed)
+        return listed
 
     def _take_in(self, listed: Sequence[Instance], began: float) -> None:
         """Have the ledger take the list in."""

@@ -39,7 +39,7 @@ from slurm_elastic.policies.repair.peers import (
     may_enrol_once,
     newest,
 )
-from slurm_elastic.state.ledger import Health, Machine
+from slurm_elastic.state.ledger import Health, LedgerState, Machine
 
 log = logging.getLogger(__name__)
 
@@ -147,9 +147,11 @@ class Tunnels:
 
     def _apply(self) -> None:
         with self._applying:
-            # Before the machines: one that is adopted in between must not be shut out.
-            unlearnt = self._site.providers.keys() - self._site.ledger.machines.clouds_read()
-            seen, clock = self._seen(), self._site.monotonic()
+            # As of one moment: a machine that is adopted while its cloud is read for the first
+            # time would be shut out if its cloud counted as read already.
+            state = self._site.ledger.state()
+            unlearnt = self._site.providers.keys() - state.read_whole
+            seen, clock = self._seen(state), self._site.monotonic()
             known = (*seen.peers, *self._enrolling(seen))
             peers = (*known, *(self._staying(unlearnt, known, seen.over) if unlearnt else ()))
             if frozenset(peers) == self._applied and clock < self._due:
@@ -163,8 +165,8 @@ class Tunnels:
             if seen.over:
                 self._site.ledger.tunnels.end(seen.over)
 
-    def _seen(self) -> Admission:
-        state = self._site.ledger.state()
+    def _seen(self, state: LedgerState | None = None) -> Admission:
+        state = self._site.ledger.state() if state is None else state
         tunnels = self._site.ledger.tunnels.all()
         subnet = self._network.subnet if self._network.tunnels else None
         return admission(

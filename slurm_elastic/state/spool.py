@@ -19,14 +19,17 @@ import json
 import logging
 import os
 import time
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from msgspec import Struct, ValidationError, convert
 
 from slurm_elastic.base.hostlist import HostlistError, expand
 from slurm_elastic.model.slurm import Request
 from slurm_elastic.state import statedir
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -98,6 +101,13 @@ class Spool:
                 self._set_aside(path, error)
             except OSError as error:  # of the disk or the process, not of this request
                 log.warning("request not read, tried again file=%s reason=%s", path.name, error)
+
+    def pending_before(self, read: Callable[[], T]) -> tuple[list[Request], T]:
+        """All requests, and after them what ``read`` finds in the ledger. A request leaves the
+        spool when the ledger has its effect, so one that waits no longer is in the ledger.
+        """
+        requests = list(self.pending())
+        return requests, read()
 
     def count(self) -> int:
         """How many requests wait."""

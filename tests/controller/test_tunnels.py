@@ -249,6 +249,33 @@ def test_a_cloud_without_consoles_is_told_of_once(
     assert caplog.text.count(said) == 1
 
 
+def test_a_machine_that_is_adopted_meanwhile_is_not_shut_out(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its cloud was read whole after the first look at the ledger: both are of one moment."""
+    one = bed.machine()
+    bed.prints(one, K1)
+    bed.until(lambda: bed.admitted() == {(K1, True)})
+    bed.lose_ledger()
+    done: list[bool] = []
+
+    def then(read: Callable[[], Any]) -> Callable[[], Any]:
+        def reading() -> Any:
+            found = read()
+            if not done:
+                done.append(True)
+                bed.ledger.machines.adopt(one, "pub", bed.now)
+                bed.ledger.machines.read_whole("aws", bed.now)
+            return found
+
+        return reading
+
+    monkeypatch.setattr(bed.ledger, "state", then(bed.ledger.state))
+    monkeypatch.setattr(bed.ledger.machines, "clouds_read", then(bed.ledger.machines.clouds_read))
+    assert bed.tunnels.apply()
+    assert (K1, True) in bed.admitted()
+
+
 def test_a_hub_that_answers_again_is_reported_whatever_threads_asked_it_at_once(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,6 +38,22 @@ def test_requests_come_oldest_first_and_are_forgotten_once(tmp_path: Path, spool
     assert [r.kind for r in spool.pending()] == ["suspend"]
 
 
+def test_a_request_that_is_carried_out_meanwhile_is_pending_or_in_the_ledger(
+    tmp_path: Path, spool: Spool
+) -> None:
+    """It leaves the spool once the ledger has it: the ledger is read after the spool."""
+    put(tmp_path)
+    ledger: list[str] = []
+
+    def read() -> list[str]:
+        spool.remove("1-1-resume")
+        ledger.append("launched")
+        return list(ledger)
+
+    requests, rows = spool.pending_before(read)
+    assert ([r.id for r in requests], rows) == (["1-1-resume"], ["launched"])
+
+
 def test_a_node_named_twice_is_one_node(tmp_path: Path, spool: Spool) -> None:
     put(tmp_path, hostlist="pub[1-2],pub1,pub[2-3]")
     (request,) = spool.pending()

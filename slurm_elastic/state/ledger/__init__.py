@@ -227,6 +227,10 @@ class Ledger:
         """Several writes of this thread as one transaction: all of them, or none after a crash."""
         return self.store.transaction(None)
 
+    def moment(self) -> AbstractContextManager[None]:
+        """Around reads that belong together: all are as of one moment. Nothing may be written."""
+        return self.store.moment()
+
     def state(self) -> LedgerState:
         """All that passes go by, as of one moment: a launch that is answered now is open or has
         machines, and a cloud that is read whole has all its machines here.

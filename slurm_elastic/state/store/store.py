@@ -92,6 +92,7 @@ class Store:
             "_db",
             "_memory",
             "_depth",
+            "_is_reading",
             "_version",
             "_facts",
             "_line",
@@ -118,6 +119,7 @@ class Store:
         self._memory: dict[str, object] = {}
         self._version: int | None = None
         self._depth = 0
+        self._is_reading = False
         self._facts: list[Fact] = []
         self._line = 0  # of the open transaction
         self._gather = threading.Lock()
@@ -182,6 +184,7 @@ class Store:
         of the tables it changes, None where none. What ``change`` did is a line of the journal.
         """
         with self.lock:
+            self._require_no_moment()
             self._depth += 1
             try:
                 if self._depth > 1:
@@ -203,6 +206,33 @@ class Store:
                 self._depth -= 1
                 for name in changes:
                     self._memory.pop(name or "", None)
+
+    @contextmanager
+    def moment(self) -> Iterator[None]:
+        """All reads inside are as of one moment, also while other processes write. Nothing may be
+        written inside.
+        """
+        with self.lock:
+            if self._depth:
+                yield
+                return
+            with self._damage_noted():
+                self._current()
+            self._depth += 1
+            self._is_reading = True
+            try:
+                self.select("begin")
+                yield
+            finally:
+                self._is_reading = False
+                self._depth -= 1
+                with contextlib.suppress(sqlite3.Error):  # it may not have begun
+                    self._db.execute("rollback")
+
+    def _require_no_moment(self) -> None:
+        """The writes of a ``moment`` would be lost at its end."""
+        if self._is_reading:
+            raise RuntimeError("a write inside of reads as of one moment")
 
     def select(self, sql: str, *values: object) -> list[sqlite3.Row]:
         with self.lock, self._damage_noted():
@@ -268,6 +298,7 @@ class Store:
         remembered, as that may not come to its end.
         """
         with self.lock:
+            self._require_no_moment()
             self.select(sql, *values)
             self._memory.pop(changes or "", None)
             if changes and rows is not None and self._version is not None and not self._depth:
@@ -289,24 +320,15 @@ class Store:
         return [cast("tuple[Any, ...]", rows[name]) for name in names]
 
     def _read_together(self, names: Sequence[str]) -> dict[str, tuple[Any, ...]]:
-        """The rows of these tables. In one transaction, because another process may write between
-        two statements: a launch would be in no table if it is answered there.
+        """The rows of these tables as of one moment: a launch that another process answers between
+        two statements would be in no table.
         """
-        begins = len(names) > 1 and not self._depth
-        self._depth += begins
-        try:
-            if begins:
-                self.select("begin")
+        with self.moment() if len(names) > 1 else contextlib.nullcontext():
             found = {}
             for name in names:
                 sql, read = self._read[name]
                 found[name] = tuple(read(row) for row in self.select(sql))
             return found
-        finally:
-            self._depth -= begins
-            if begins:
-                with contextlib.suppress(sqlite3.Error):  # it may not have begun
-                    self._db.execute("rollback")
 
     def by_key(self, name: str) -> dict[Any, Any]:
         """One that is ``keyed``, as of the last write here or ``refresh``. The caller has the lock
@@ -333,6 +355,7 @@ class Store:
         with self._gather:
             self._tickets.append(mine)
         with self.lock:
+            self._require_no_moment()
             with self._gather:
                 batch, self._tickets = self._tickets, []
             if batch:

@@ -99,7 +99,7 @@ def _ledger_facts(config: Config, now: float) -> Facts:
     path = config.state / "ledger.db"
     try:
         ledger = Ledger(path, read_only=True)
-        with contextlib.closing(ledger):
+        with contextlib.closing(ledger), ledger.moment():
             # Read once: there may be thousands.
             found = ledger.machines.live(ended_since=now - DAY, stopped=True)
             return Facts(
