@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar
 
 from slurm_elastic.base.errors import ProviderError, SlurmElasticError, SlurmError
-from slurm_elastic.model.causes import cause_of
 from slurm_elastic.base.guards import Guarded, GuardedBy
+from slurm_elastic.model.causes import cause_of
 from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.model.directive import scope_of_cloud
 from slurm_elastic.state.ckptstate import CheckpointState

@@ -57,9 +57,10 @@ class Site:
     started there before the site allows it. ``tunnelled``: the clouds whose machines are Slurm's
     nodes under addresses in a tunnel. ``steps``: the steps of optional features (``features``).
     ``shortest_boot``: seconds that machines of the quickest cloud may take. ``looks_names_up``:
-    whether slurmctld looks up the names of nodes without an address. ``repairs_allowed_from`` (monotonic): after a takeover we end, until then, only machines that
-    Slurm asked to suspend. ``epoch``: in which this head acts, 0 with one head. ``slurm_absence``:
-    when slurmctld was away. ``job_starts``: when prologs let jobs go.
+    whether slurmctld looks up the names of nodes without an address. ``repairs_allowed_from``
+    (monotonic): after a takeover we end, until then, only machines that Slurm asked to suspend.
+    ``epoch``: in which this head acts, 0 with one head. ``slurm_absence``: when slurmctld was away.
+    ``job_starts``: when prologs let jobs go.
 
     In memory only: ``worst_prices``: per offer the highest hourly price that its cloud has quoted.
     It also applies to machines bought before that quote. ``oversized``: jobs that fit no cloud and

@@ -12,9 +12,9 @@ import msgspec
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import SlurmElasticError
+from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.model.causes import AnyCause, decoded, encoded
 from slurm_elastic.model.causes.machine_ends import EndedInCloud
-from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.model.cluster import STANDING, Instance, InstanceState, Market, Pool, worst_price
 from slurm_elastic.model.memory import DONE, INTENT, MACHINE_JOBS, Launch, Machine
 from slurm_elastic.policies.clock_guard import AHEAD
