@@ -10,6 +10,7 @@ from functools import partial
 
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.base.faults import reach
+from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.base.shared_dict import SharedDict
 from slurm_elastic.ckptman import after_requeue, migration, node_release, nodes, steps, suspended
 from slurm_elastic.ckptman.decide import MOVE, NEVER, JobPlan
@@ -40,7 +41,7 @@ class Acts:
         self._releases = node_release.NodeReleases(site)
         self._stand_in = RequeueFailover(site)
         self._unannounced = Unannounced(site)
-        self._refused: dict[int, str] = {}
+        self._reports = ReportOnce[int]()
         # Written by the crew's threads.
         self._helped: SharedDict[int, float] = SharedDict()
 
@@ -79,15 +80,14 @@ class Acts:
                 t.why for t in seen.threats.get(f"job:{number}", ()) if t.answer is Response.END
             ]
             said = choice.refused or next(iter(ends), "")
-            if said and self._refused.get(number) != said:
-                self._refused[number] = said
+            if said and self._reports.is_news(number, said):
                 kind = "ckpt-refused" if choice.refused else "ckpt-limit"
                 label = seen.jobs[number].label
                 self._site.journal.note(f"ckpt-{label}", kind, (f"job:{number}",), said)
 
     def _forget(self, seen: Snapshot) -> None:
         """Jobs that Slurm no longer has."""
-        self._refused = {n: said for n, said in self._refused.items() if n in seen.jobs}
+        self._reports.forget_unless(seen.jobs.__contains__)
         self._helped.keep(seen.jobs.keys())
         self.saves.forget(seen, self.crew)
 

@@ -13,6 +13,7 @@ from typing import ClassVar
 
 from slurm_elastic.base.errors import ProviderError, SlurmElasticError, SlurmError
 from slurm_elastic.base.guards import Guarded, GuardedBy
+from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.model.causes import cause_of
 from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.model.directive import scope_of_cloud
@@ -37,7 +38,7 @@ class Journal:
     """
 
     guarded_by: ClassVar[GuardedBy] = {
-        "_lock": Guarded("_decisions", "_counts", "_observed", "_counted", "_healths", "_trouble"),
+        "_lock": Guarded("_decisions", "_counts", "_observed", "_counted"),
     }
 
     def __init__(self, ledger: Ledger, state: CheckpointState, now: Callable[[], float]) -> None:
@@ -47,8 +48,8 @@ class Journal:
         self._counts: defaultdict[tuple[str, Labels], float] = defaultdict(float)
         self._observed: list[tuple[str, float, Labels]] = []
         self._counted = float("-inf")
-        self._healths: dict[str, str] = {}
-        self._trouble = ""
+        self._healths = ReportOnce[str]()
+        self._ledger_reports = ReportOnce[str]()
 
     def note(
         self,
@@ -121,10 +122,8 @@ class Journal:
 
     def health(self, name: str, error: str | None, code: str = "ckpt") -> None:
         """How a source answered; told once for each change."""
-        with self._lock:
-            if self._healths.get(name) == (error or ""):
-                return
-            self._healths[name] = error or ""
+        if not self._healths.is_news(name, error):
+            return
         if error:
             log.warning("%s fails: %s", name, error)
         try:
@@ -134,8 +133,7 @@ class Journal:
         except sqlite3.Error as trouble:
             self._say(trouble)
             # Not told to the ledger yet: the next answer is to be news once more.
-            with self._lock:
-                self._healths.pop(name, None)
+            self._healths.over(name)
 
     def flush(self, *, last: bool = False) -> None:
         """Write down what was noted since; once a minute, and at the ``last`` time, what was
@@ -152,8 +150,7 @@ class Journal:
         try:
             if decisions:
                 self._ledger.decisions.record(*decisions)
-            with self._lock:
-                self._trouble = ""
+            self._ledger_reports.over("ledger")
         except sqlite3.Error as error:
             self._say(error)
             with self._lock:
@@ -163,9 +160,7 @@ class Journal:
             self._state.count(counts)
 
     def _say(self, error: sqlite3.Error) -> None:
-        with self._lock:
-            is_news, self._trouble = str(error) != self._trouble, str(error)
-        if is_news:
+        if self._ledger_reports.is_news("ledger", str(error)):
             log.warning("the ledger cannot be written, decisions wait: %s", error)
 
 

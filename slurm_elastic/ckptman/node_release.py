@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.hostlist import compress
+from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.ckptman.nodes import ALL, CORRELATION, MARK, PAUSES
 from slurm_elastic.ckptman.see import told_of
 from slurm_elastic.ckptman.site import Site
@@ -22,9 +23,8 @@ log = logging.getLogger(__name__)
 
 
 class _Refused(Struct, frozen=True):
-    """Why Slurm did not, and until when (the clock for pauses) it is not asked again."""
+    """Until when (the clock for pauses) Slurm is not asked again."""
 
-    why: str = ""
     pause: float = 0.0
     until: float = float("-inf")
 
@@ -37,12 +37,14 @@ class NodeReleases:
     def __init__(self, site: Site) -> None:
         self._site = site
         self._refused: dict[str, _Refused] = {}
+        self._reports = ReportOnce[str]()
 
     def look(self, machines: Mapping[str, Machine]) -> None:
         """Undo our drains that are due."""
         state = self._site.state
         owed = state.releases()
         self._refused = {n: r for n, r in self._refused.items() if n in owed or (owed and not n)}
+        self._reports.forget_unless(self._refused.__contains__)
         if not owed:
             return
         leaving = moving(by_subject(told_of(state.notices(), machines)))
@@ -59,6 +61,7 @@ class NodeReleases:
             self._put_off(ALL, compress(names), str(error))
             return
         self._refused.pop(ALL, None)
+        self._reports.over(ALL)
         for name in names:
             if self._is_released(name, view.get(name)):
                 self._site.state.released(name)
@@ -82,9 +85,7 @@ class NodeReleases:
 
     def _put_off(self, name: str, nodes: str, why: str) -> None:
         """Told once for each reason, though it is tried again and again."""
-        last = self._refused.get(name, _Refused())
-        pause = PAUSES.longer(last.pause)
-        until = self._site.monotonic() + pause
-        self._refused[name] = _Refused(why=why, pause=pause, until=until)
-        if last.why != why:
+        pause = PAUSES.longer(self._refused.get(name, _Refused()).pause)
+        self._refused[name] = _Refused(pause=pause, until=self._site.monotonic() + pause)
+        if self._reports.is_news(name, why):
             log.warning("nodes stay drained nodes=%s error=%s", nodes, why)

@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from slurm_elastic.base.errors import SlurmError
+from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.base.units import brief
 from slurm_elastic.ckptman.site import Site
 from slurm_elastic.model.slurm import SlurmJob
@@ -36,7 +37,7 @@ class RequeueFailover:
     def __init__(self, site: Site) -> None:
         self._site = site
         self._mine: set[int] = set()
-        self._said: set[str] = set()
+        self._reports = ReportOnce[str]()
         self._troubles: set[str] = set()
 
     def look(self, jobs: Mapping[int, SlurmJob]) -> None:
@@ -46,7 +47,7 @@ class RequeueFailover:
         self._troubles = set()
         with self._spared("what it has lifted"):
             self._look(jobs)
-        self._said &= self._troubles
+        self._reports.forget_unless(self._troubles.__contains__)
 
     def _look(self, jobs: Mapping[int, SlurmJob]) -> None:
         site = self._site
@@ -100,9 +101,8 @@ class RequeueFailover:
         except (SlurmError, sqlite3.Error) as error:
             kind = type(error).__name__
             self._troubles.add(kind)
-            if kind not in self._said:
+            if self._reports.is_news(kind):
                 log.warning("its requeue setting stays as it is job=%s error=%s", job, error)
-            self._said.add(kind)
 
     def _in_danger(self, jobs: Collection[SlurmJob], away: float | None) -> dict[int, str]:
         """Jobs that slurmctld would fail, and why nobody else prevents it; slurm-elasticd is away

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.backoff import Backoff
 from slurm_elastic.base.errors import CheckpointError, SlurmError
+from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.base.shared_dict import SharedDict
 from slurm_elastic.ckptman import suspended, verdicts
 from slurm_elastic.ckptman.decide import SAVE, JobFacts, JobPlan, is_transparent, run_of
@@ -51,9 +52,8 @@ NEVER = (float("inf"), 0.0)
 
 
 class _Stay(Struct, frozen=True):
-    """Images that could not be removed: why, and until when nobody tries again."""
+    """Images that could not be removed: until when nobody tries again."""
 
-    why: str = ""
     pause: float = 0.0
     until: float = 0.0
 
@@ -74,6 +74,7 @@ class Saves:
         self._missing: SharedDict[int, float] = SharedDict()
         self._staying: SharedDict[int, _Stay] = SharedDict()
         self._to_lift: SharedDict[int, JobRun] = SharedDict()
+        self._reports = ReportOnce[int]()
 
     def begin(self, plans: Iterable[JobPlan], crew: KeyedExecutor) -> None:
         """Have jobs saved that go on afterwards, but for those whose last save has just failed."""
@@ -282,6 +283,7 @@ class Saves:
             for number in memory.snapshot().keys() - kept:
                 if not crew.busy(number):  # its save may still write here
                     memory.pop(number)
+        self._reports.forget_unless(lambda number: number in kept or crew.busy(number))
 
     def clean(self, seen: Snapshot, moving: frozenset[int], crew: KeyedExecutor) -> None:
         """Have the images of jobs removed that have ended, or that Slurm has not known for a while.
@@ -319,10 +321,9 @@ class Saves:
 
     def _stay(self, image: Image, why: str) -> None:
         """Told once, though it is tried again, ever later: nobody can remove them at the moment."""
-        last = self._staying.get(image.job, _Stay())
-        pause = REMOVALS.longer(last.pause)
-        self._staying[image.job] = _Stay(why=why, pause=pause, until=self._site.now() + pause)
-        if last.why != why:
+        pause = REMOVALS.longer(self._staying.get(image.job, _Stay()).pause)
+        self._staying[image.job] = _Stay(pause=pause, until=self._site.now() + pause)
+        if self._reports.is_news(image.job, why):
             log.warning("images stay job=%s error=%s", image.label, why)
 
     def _is_over(self, number: int, jobs: Mapping[int, SlurmJob], now: float) -> bool:

@@ -13,6 +13,7 @@ from msgspec import Struct, field
 
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.guards import Guarded, GuardedBy
+from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.ckptman.job_settings import CheckpointPlan, asks_for_limit, plan_for
 from slurm_elastic.ckptman.site import Site
 from slurm_elastic.config.checkpoint import PoolCheckpoint
@@ -156,7 +157,8 @@ class Watch:
         self._from_ledger = False
         self._tagged_next = float("-inf")
         self._mtti: Mapping[str, float] = {}
-        self._blind = ""
+        self._blind = False
+        self._reports = ReportOnce[str]()
 
     def look(self) -> Snapshot:
         """Everything once. sqlite3.Error where our own memory cannot be read."""
@@ -278,11 +280,12 @@ class Watch:
         try:
             self._site.ledger.refresh()
             self._machines = {m.instance.id: m for m in self._site.ledger.machines.live()}
-            self._blind, self._from_ledger = "", bool(self._machines)
+            self._blind, self._from_ledger = False, bool(self._machines)
+            self._reports.over("ledger")
         except sqlite3.Error as error:
-            if str(error) != self._blind:
+            if self._reports.is_news("ledger", str(error)):
                 log.warning("the ledger cannot be read, machines are those of before: %s", error)
-            self._blind = str(error)
+            self._blind = True
             return False
         return True
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from slurm_elastic.base import heap
 from slurm_elastic.base.errors import SlurmError
+from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.ckptman.act import Acts
 from slurm_elastic.ckptman.decide import MOVE, JobPlan, decide
 from slurm_elastic.ckptman.executor import KeyedExecutor
@@ -53,7 +54,7 @@ class Service:
         self.acts = Acts(site, crew, self.orders, self._wake.set)
         self._next_beat = self._next_count = float("-inf")
         self._next_giving_back = site.monotonic() + heap.GIVE_BACK_EVERY_S
-        self._trouble = self._markless = ""
+        self._reports = ReportOnce[str]()
         self._moving = False
         self._quiet = site.config.checkpoint.period
 
@@ -127,13 +128,12 @@ class Service:
             work()
         except (sqlite3.Error, OSError) as error:
             trouble = f"{type(error).__name__}: {error}"
-            if trouble != self._trouble:
+            if self._reports.is_news("state directory", trouble):
                 log.error("the state directory cannot be used: %s", trouble)  # noqa: TRY400
-            self._trouble = trouble
         except Exception:
             log.exception("a look fails; the next one starts anew")
         else:
-            self._trouble = ""
+            self._reports.over("state directory")
 
     def tick(self) -> None:
         """One look: see, decide, act."""
@@ -188,6 +188,7 @@ class Service:
         try:
             leave_mark(self.site.config.state, mark, CKPTMAN_MARK)
         except OSError as error:
-            if str(error) != self._markless:
+            if self._reports.is_news("mark", str(error)):
                 log.warning("no sign of life can be left in the state directory: %s", error)
-            self._markless = str(error)
+        else:
+            self._reports.over("mark")

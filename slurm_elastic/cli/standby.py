@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from slurm_elastic.base import asking, trust
 from slurm_elastic.base.errors import ConfigError, PassingError
 from slurm_elastic.base.lasting import LastingThread
+from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.machine.ckptroot import mounts
 from slurm_elastic.model.protocols import Provider, Slurm
@@ -99,7 +100,7 @@ class Head:
         self._fence: Fence | None = None
         self._directory = directory
         self._remedy, self._means = _WAIT, STANDS_BY_MEANS
-        self._said = ""
+        self._reports = ReportOnce[str]()
         self._since = time.time()
         self._beaten = float("-inf")
         # By the monotonic clock; None while it stands by.
@@ -140,7 +141,7 @@ class Head:
         self._fence = Fence(epochs=self._epochs, epoch=epoch.number, host=host)
         asking.first(self.require)
         log.info("acting host=%s epoch=%d", host, epoch.number)
-        self._said = ""
+        self._reports.over("standing by")
         return ""
 
     def _older(self, last: Epoch | None) -> str:
@@ -176,9 +177,9 @@ class Head:
 
     def _stand_by(self, why: str) -> None:
         self._settles = None
-        if why != self._said:
+        if self._reports.is_news("standing by", why):
             log.info("standing by: %s", why)
-            self._said, self._since = why, time.time()
+            self._since = time.time()
         clock = time.monotonic()
         if clock >= self._beaten + _BEAT:
             self._beaten = clock

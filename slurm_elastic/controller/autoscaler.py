@@ -14,12 +14,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence, Set
 from concurrent.futures import Executor
+from itertools import islice
 
 import msgspec
 from msgspec.structs import replace
 
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.base.in_time import InTime
+from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.config.pool_rules import inert
 from slurm_elastic.controller import budget_enforcement, holds
 from slurm_elastic.controller.context import Site
@@ -73,8 +75,8 @@ class Autoscaler:
         self._asked = InTime()
         self._guard = PurchaseGuard(site)
         self._counted: dict[str, CoveredJobs] = {}
-        self._cause: dict[str, object] = {}
-        self._told: dict[str, set[int]] = {}
+        self._causes = ReportOnce[str]()
+        self._reasons = ReportOnce[tuple[str, int]]()
         self._weights = slurm_weights(site.config, tuple(site.pools.values()))
 
     def _clear(self) -> None:
@@ -149,14 +151,10 @@ class Autoscaler:
         """
         stops = tuple(pool.stop for pool in group.now.pools)
         cause = (stops, tuple((n.pools[0].name, p.unserved is not None) for n, p in dealt))
-        news = cause != self._cause.get(group.name)
-        self._cause[group.name] = cause
-        if news:
-            # Each job hears again why it waits, as that is another cause.
-            self._told[group.name] = set()
-        # Jobs that no longer wait are forgotten.
-        waiting = {job.id for now, _ in dealt for job in now.queue}
-        self._told[group.name] = self._told.get(group.name, set()) & waiting
+        news = self._causes.is_news(group.name, cause)
+        # After another cause each job hears again why it waits; jobs that no longer wait are gone.
+        waiting = set() if news else {job.id for now, _ in dealt for job in now.queue}
+        self._reasons.forget_unless(lambda row: row[0] != group.name or row[1] in waiting)
         taken: list[str] = []
         placed = {node for _, plan in dealt for start in plan.starts for node in start.nodes}
         for now, plan in dealt:
@@ -191,11 +189,11 @@ class Autoscaler:
         self, group: str, queue: Sequence[PendingJob], reason: str, *, anew: bool
     ) -> None:
         """Each waiting job hears once why it waits, and of each start."""
-        told = self._told.setdefault(group, set())
-        waiting = [job.id for job in queue if anew or job.id not in told][:JOBS_TOLD]
-        if waiting and reason:
-            told.update(waiting)
-            jobs = tuple(f"job:{job}" for job in dict.fromkeys(waiting))
+        if not reason:
+            return
+        waiting = (job.id for job in queue if self._reasons.is_news((group, job.id)) or anew)
+        # Lazily, as jobs beyond the limit have yet to hear it.
+        if jobs := tuple(f"job:{job}" for job in dict.fromkeys(islice(waiting, JOBS_TOLD))):
             self._site.record(CORRELATION, "awaited", jobs, reason)
 
     def _let_go(self, group: PoolGroup) -> None:

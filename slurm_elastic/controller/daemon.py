@@ -18,6 +18,7 @@ from functools import partial
 
 from slurm_elastic.base import heap
 from slurm_elastic.base.background import submit
+from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.base.units import brief
 from slurm_elastic.controller.autoscaler import Autoscaler
 from slurm_elastic.controller.boot_timeouts import BootTimeouts
@@ -111,8 +112,7 @@ class Daemon:
         self._next_beat = float("-inf")
         self._next_pruning = float("-inf")
         self._next_giving_back = site.monotonic() + heap.GIVE_BACK_EVERY_S
-        self._trouble = ""
-        self._markless = ""
+        self._reports = ReportOnce[str]()
         self._strays = Strays(site, self.rounds.values())
 
     def run(self, stop: threading.Event) -> None:
@@ -140,13 +140,12 @@ class Daemon:
             if isinstance(error, sqlite3.Error):
                 self._site.ledger.give_up(error)
             trouble = f"{type(error).__name__}: {error}"
-            if trouble != self._trouble:
+            if self._reports.is_news("state directory", trouble):
                 log.error(  # noqa: TRY400 - what is wrong is the disk, not the code
                     "state directory cannot be used, nothing is launched until it can: %s", trouble
                 )
-            self._trouble = trouble
         else:
-            self._trouble = ""
+            self._reports.over("state directory")
 
     def tick(self) -> None:
         """One pass: beat, repair, wake the rounds of clouds with requests, settle."""
@@ -173,11 +172,10 @@ class Daemon:
             mark = Mark(now, pid, ledger.end_only, ledger.remedy, ledger.since)
             leave_mark(self._state_dir, mark)
         except OSError as error:
-            if str(error) != self._markless:
+            if self._reports.is_news("mark", str(error)):
                 log.warning("no sign of life can be left beside the ledger: %s", error)
-            self._markless = str(error)
         else:
-            self._markless = ""
+            self._reports.over("mark")
 
     def _wake_rounds(self) -> None:
         """A cloud's requests are served one after the other, behind a round of it that runs."""

@@ -16,6 +16,7 @@ from collections.abc import Sequence, Set
 
 from slurm_elastic.base.errors import SlurmElasticError, SlurmError
 from slurm_elastic.base.hostlist import compress
+from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.giving_back import power_down_and_requeue
 from slurm_elastic.model.directive import MAINTENANCE, OPERATORS, Departure, Directive, told
@@ -47,7 +48,7 @@ class Departures:
     def __init__(self, site: Site) -> None:
         self._site = site
         self._noticed: dict[tuple[int, str], float] = {}
-        self._told: set[tuple[object, ...]] = set()
+        self._reports = ReportOnce[tuple[int, str, str]]()
 
     def look(self) -> None:
         """The next step of each departure that is in force."""
@@ -60,7 +61,7 @@ class Departures:
 
     def _forget(self, kept: Set[int]) -> None:
         """Forget the departures that the ledger no longer has."""
-        self._told = {told for told in self._told if told[0] in kept}
+        self._reports.forget_unless(lambda report: report[0] in kept)
         self._noticed = {key: at for key, at in self._noticed.items() if key[0] in kept}
 
     def _go_on(self, one: Directive, word: Departure) -> None:
@@ -97,8 +98,7 @@ class Departures:
 
     def _tell(self, one: Directive, kind: str, subjects: Sequence[str], why: str) -> None:
         """Once for each of them."""
-        news = [s for s in subjects if (one.number, kind, s) not in self._told]
-        self._told.update((one.number, kind, s) for s in news)
+        news = [s for s in subjects if self._reports.is_news((one.number, kind, s))]
         if news:
             self._site.record(OPERATORS, kind, news, why)
             log.info("%s subjects=%s reason=%s", kind, ",".join(news), why)

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from slurm_elastic.base import writing
 from slurm_elastic.base.bounded import Exceeded
+from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.base.server import Bounds, Client, Server
 from slurm_elastic.machine.hub.link import run
 from slurm_elastic.policies.repair.peers import ENROL_PORT, enrolment_key
@@ -64,7 +65,7 @@ class Desk:
         self._state, self.place, self._take = state, (address, port), take
         self._server: Handing | None = None
         self._public: dict[tuple[str, str], str] = {}
-        self._trouble = ""
+        self._reports = ReportOnce[str]()
 
     def public_key(self, generation: str, node: str) -> str:
         """The public part of the key by which that machine enrols. HubError without wg(8)."""
@@ -89,9 +90,8 @@ class Desk:
         try:
             server.start()
         except OSError as error:
-            if str(error) != self._trouble:
+            if self._reports.is_news("port", str(error)):
                 log.warning("machines cannot enrol yet: %s: %s", self.place, error)
-            self._trouble = str(error)
         else:
             self._server = server
 

@@ -16,6 +16,7 @@ from typing import ClassVar
 from slurm_elastic.base.background import submit
 from slurm_elastic.base.errors import ConfigError, ProviderError
 from slurm_elastic.base.guards import Guarded, GuardedBy
+from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.config import Config
 from slurm_elastic.config.joining import CONSOLE, Ssh
 from slurm_elastic.controller.boots import KEY_FAILED, KEY_REFUSED
@@ -49,10 +50,10 @@ CORRELATION = "join"
 
 class MungeKeys:
     """``looks`` is the daemon's task, in the thread of ``own``, and starts what is due; the work is
-    in threads of its own. ``complaints`` is why the last try at a machine failed, by its id.
+    in threads of its own. ``_failures``: why the last try at a machine failed, by its id.
     """
 
-    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_known", "complaints")}
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_known")}
 
     def __init__(
         self, site: Site, ssh: Ssh, *, mark: str = KEY_MARK,
@@ -71,7 +72,7 @@ class MungeKeys:
         self._running: dict[str, Future[bool]] = {}
         self._again: dict[str, float] = {}
         self._done: set[str] = set()
-        self.complaints: dict[str, str] = {}
+        self._failures = ReportOnce[str]()
         self._next = float("-inf")
 
     def tick(self) -> None:
@@ -86,8 +87,8 @@ class MungeKeys:
         alive = {m.instance.id for m in machines}
         with self._lock:  # one that is stopped comes back with the keys that it had
             self._known.keep(alive | {m.instance.id for m in state.stopped})
-            self.complaints = {i: why for i, why in self.complaints.items() if i in alive}
         self._done &= alive
+        self._failures.forget_unless(alive.__contains__)
         self._again = {i: at for i, at in self._again.items() if i in alive}
         for machine in machines:
             if machine.registered is not None:
@@ -118,7 +119,7 @@ class MungeKeys:
         if self._site.now() - born <= given_up_after(timeout) - PERIOD:  # it is gone after that
             return True
         self._done.add(one.id)
-        why = self._complaint(one.id) or "it was never tried"
+        why = self._failures.last(one.id) or "it was never tried"
         log.error(
             "%s not brought, too late id=%s node=%s reason=%s", self._what, one.id, one.node, why
         )
@@ -129,7 +130,7 @@ class MungeKeys:
 
     def _note_joined(self, machine: Machine) -> None:
         """The key has come with a try whose answer did not: a slow machine goes on without us."""
-        one, last = machine.instance, self._complaint(machine.instance.id)
+        one, last = machine.instance, self._failures.last(machine.instance.id)
         if last is None or one.id in self._done or one.id in self._running:
             return
         self._done.add(one.id)
@@ -195,18 +196,10 @@ class MungeKeys:
             raise PushError(f"cloud {provider.name} does not show what its machines print")
         return printed_keys(provider.console(machine.instance.id))
 
-    def _complaint(self, name: str) -> str | None:
-        """Why the last try at that machine failed; None if no try has failed."""
-        with self._lock:
-            return self.complaints.get(name)
-
     def _complain(self, machine: Machine, why: str, *, loud: bool) -> None:
         """Each complaint about a machine once: most only mean that it boots."""
         one = machine.instance
-        with self._lock:
-            is_news = self.complaints.get(one.id) != why
-            self.complaints[one.id] = why
-        if not is_news:
+        if not self._failures.is_news(one.id, why):
             return
         level = logging.ERROR if loud else logging.INFO
         log.log(

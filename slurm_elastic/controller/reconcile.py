@@ -11,6 +11,7 @@ from math import inf
 
 from msgspec.structs import replace
 
+from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.controller.adoption import account_for_gone
 from slurm_elastic.controller.apply import apply
 from slurm_elastic.controller.context import Site
@@ -41,7 +42,7 @@ class Round:
         self._site = site
         self._cloud = cloud
         self._standing: Mapping[tuple[str, str], float] = {}
-        self._doubt: str | None = None
+        self._doubts = ReportOnce[str]()
         self._knows_offers = False
         self.reader = CloudReader(site, cloud)
         self.served = float("-inf")
@@ -133,9 +134,9 @@ class Round:
         site, cloud, patience = self._site, self._cloud, snapshot.terms.patience
         problem = doubts[0].reason if doubts else lasting_doubt(site, snapshot)
         doubt = f"{cloud}: {problem}" if problem else None
-        if doubts and doubt != self._doubt:
+        is_news = self._doubts.is_news(cloud, doubt)
+        if doubts and is_news:
             log.error("list cannot be true, nothing ends by it %s", doubt)
-        self._doubt = doubt
         if doubts:
             stood = site.monotonic() - self._standing[doubts[0].kind, doubts[0].subject]
             if is_lasting(stood, snapshot.slurmd_timeout):

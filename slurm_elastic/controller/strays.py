@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 
+from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.base.units import does
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.ending import TERMINATE_FAILED
@@ -32,7 +33,8 @@ class Strays:
     def __init__(self, site: Site, rounds: Iterable[Round]) -> None:
         self._site = site
         self._readers = [one.reader for one in rounds]
-        self._told: Mapping[tuple[str, str], str] | None = None
+        self._machines = ReportOnce[tuple[str, str]]()
+        self._health = ReportOnce[str]()
 
     def report(self, state: LedgerState) -> None:
         """Tell what has changed since the last time."""
@@ -47,15 +49,14 @@ class Strays:
             key = machine.instance.cloud, machine.instance.id
             if key in found and machine.suspending and (no := self._refused(machine)):
                 found[key] = f"{found[key]}; {no}"
-        if found == self._told:
-            return
+        self._machines.forget_unless(found.__contains__)
         for (cloud, id_), why in found.items():
-            if (cloud, id_) not in (self._told or {}):
+            if self._machines.is_news((cloud, id_)):
                 log.error(
                     "machine is paid but not served cloud=%s id=%s reason=%s", cloud, id_, why
                 )
-        self._told = found
-        site.ledger.health.report(health_of(found, site.now()))
+        if self._health.is_news(NAME, frozenset(found.items())):
+            site.ledger.health.report(health_of(found, site.now()))
 
     def _refused(self, machine: Machine) -> str:
         """The words with which its cloud would not end it; "" if it did not say so."""

@@ -19,6 +19,7 @@ from typing import ClassVar
 from slurm_elastic.base.background import submit
 from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.base.guards import Guarded, GuardedBy
+from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.config.joining import Enrol, Network
 from slurm_elastic.config.tunnel import clouds_with_tunnel, enrols, node_addresses
 from slurm_elastic.controller.context import Site
@@ -86,7 +87,7 @@ class Tunnels:
     guarded_by: ClassVar[GuardedBy] = {
         "_applying": Guarded("_applied", "_due"),
         # Also held while the trouble is reported: the last report must be of the last answer.
-        "_lock": Guarded("_told", "_trouble"),
+        "_lock": Guarded("_hub_reports"),
     }
 
     def __init__(
@@ -116,8 +117,8 @@ class Tunnels:
         self._applied: frozenset[Peer] | None = None
         self._due = -inf
         self._recovered = False
-        self._trouble = ""
-        self._told: set[tuple[str, str]] = set()
+        self._hub_reports = ReportOnce[str]()
+        self._key_reports = ReportOnce[tuple[str, str]]()
         self.looks = PeriodicTask(site, worker, self.look, "the network", period=PERIOD)
 
     def close(self) -> None:
@@ -268,8 +269,7 @@ class Tunnels:
         self._reading = {
             name: read for name, read in self._reading.items() if name in names or not read.done()
         }
-        with self._lock:
-            self._told = {told for told in self._told if told[0] in nodes}
+        self._key_reports.forget_unless(lambda report: report[0] in nodes)
 
     def _read_console(self, one: Instance) -> None:
         provider = self._site.providers[one.cloud]
@@ -316,10 +316,7 @@ class Tunnels:
 
     def _tell(self, node: str, why: str, *, loud: bool = False) -> None:
         """Each once; most only mean that a machine boots."""
-        with self._lock:
-            is_news = (node, why) not in self._told
-            self._told.add((node, why))
-        if not is_news:
+        if not self._key_reports.is_news((node, why)):
             return
         log.log(
             logging.ERROR if loud else logging.INFO, "not enrolled node=%s reason=%s", node, why
@@ -330,16 +327,17 @@ class Tunnels:
     def _guarded(self, step: Callable[[], None]) -> bool:
         """Whether it went well; what does not is told in the log and in ``status``."""
         trouble = ""
+        trouble = ""
         try:
             step()
         except HubError as error:
             trouble = str(error)
         with self._lock:
-            if trouble != self._trouble:
-                if trouble:
-                    log.error("%s", trouble)
+            if trouble and self._hub_reports.is_news(HEALTH, trouble):
+                log.error("%s", trouble)
                 self._report(trouble)
-            self._trouble = trouble
+            elif not trouble and self._hub_reports.over(HEALTH):
+                self._report("")
         return not trouble
 
     def _report(self, trouble: str) -> None:

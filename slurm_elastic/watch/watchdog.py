@@ -19,6 +19,7 @@ from pathlib import Path
 
 from slurm_elastic.base.errors import ConfigError, InstanceNotFound, SlurmError
 from slurm_elastic.base.hostlist import compress
+from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.base.units import brief
 from slurm_elastic.model.cluster import Instance, InstanceState
 from slurm_elastic.model.protocols import Provider, Slurm
@@ -62,7 +63,7 @@ class Watchdog:
         # By our own looks alone: what was before our start nobody here has seen.
         self._silent_since = monotonic()
         self._standing: dict[str, Mapping[str, Standing]] = {}
-        self._said = ""
+        self._reports = ReportOnce[str]()
 
     def run(self, stop: threading.Event, every: float) -> None:
         """Look until ``stop``. Whatever goes wrong in one look, the next one starts anew."""
@@ -115,7 +116,7 @@ class Watchdog:
             self._beat, self._silent_since = beat, now
         silent = now - self._silent_since
         if silent < self._bound.seconds:
-            self._say("")
+            self._reports.over(NAME)
         else:
             self._say(f"slurm-elasticd has given no sign of life for {brief(self._bound.seconds)}")
         return silent
@@ -175,10 +176,9 @@ class Watchdog:
             _terminate(cloud, provider, [action.machine for action in still])
 
     def _say(self, what: str) -> None:
-        """Say it once for as long as it lasts."""
-        if what and what != self._said:
+        """Log it once for as long as it lasts."""
+        if self._reports.is_news(NAME, what):
             log.warning("%s", what)
-        self._said = what
 
 
 def _terminate(cloud: str, provider: Provider, ids: Sequence[str]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from slurm_elastic.base.errors import CheckpointError, SlurmError
+from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.ckptman.saves import GONE, GONE_FROM_EMPTY_S
 from tests.ckptman.world import CkptWorld
 
@@ -29,7 +30,8 @@ def remembered(world: CkptWorld) -> set[int]:
     found: set[int] = set()
     for part in (world.service.acts, world.service.acts.saves):
         for memory in vars(part).values():
-            found |= memory.keys() if isinstance(memory, dict) else set()
+            rows = memory._reports if isinstance(memory, ReportOnce) else memory
+            found |= rows.keys() if isinstance(rows, dict) else set()
     return found
 
 

@@ -502,10 +502,10 @@ def test_jobs_that_wait_no_more_are_forgotten(make: Callable[..., World]) -> Non
     for number in range(1, 6):
         submit(world, number)
         made.look()
-        assert any(number in told for told in made._told.values())
+        assert number in {job for _, job in made._reasons._reports}
         world.slurm.finish(number)
     made.look()
-    assert not any(made._told.values())
+    assert not made._reasons._reports
 
 
 @pytest.mark.parametrize(

@@ -247,7 +247,7 @@ def test_a_machine_is_tried_until_it_has_booted(bed: Bed) -> None:
     bed.open(known=bed.sshd.host_key)
     bed.machine()
     assert bed.keys is not None
-    bed.until(lambda: bed.keys.complaints)  # type: ignore[union-attr]
+    bed.until(lambda: bed.keys._failures._reports)  # type: ignore[union-attr]
     with bed.sshd.running():
         bed.until(lambda: "key-brought" in bed.kinds())
 
@@ -380,7 +380,7 @@ def test_of_machines_that_are_gone_no_complaint_is_kept(
     pushes.tick(102.0)
     bed.ledger.machines.ended("aws", ["i-1"], Quoted(text="gone"), bed.now)
     pushes.tick(104.0)
-    assert pushes.keys.complaints.keys() == {"i-2"}
+    assert pushes.keys._failures._reports.keys() == {"i-2"}
     bed.machine()
     assert pushes.tick(106.0) == 3, "as if it had never been tried"
 
@@ -647,7 +647,7 @@ def test_after_its_time_to_boot_a_machine_is_given_up(
 ) -> None:
     bed.open(known=bed.sshd.host_key)
     bed.machine()
-    bed.until(lambda: bed.keys.complaints)  # type: ignore[union-attr]
+    bed.until(lambda: bed.keys._failures._reports)  # type: ignore[union-attr]
     bed.now += 10_000
     bed.until(lambda: bed.kinds() == ["key-failed"])
     tries: list[object] = []
@@ -673,7 +673,7 @@ def test_a_machine_that_is_up_or_going_is_left_alone(
 def test_a_node_that_registers_after_a_lost_answer_has_its_key(bed: Bed) -> None:
     bed.open(known=bed.sshd.host_key)
     bed.machine()
-    bed.until(lambda: bed.keys.complaints)  # type: ignore[union-attr]
+    bed.until(lambda: bed.keys._failures._reports)  # type: ignore[union-attr]
     bed.ledger.machines.registered("aws", ["i-1"], bed.now)
     bed.until(lambda: bed.kinds() == ["key-brought"])
     assert "its node has registered; the last try told: 127.0.0.1" in (
@@ -711,7 +711,7 @@ def test_a_command_that_fails_over_there_is_tried_again(bed: Bed) -> None:
     bed.open(known=bed.sshd.host_key)
     bed.machine()
     with bed.sshd.running():
-        bed.until(lambda: "exit 1" in str(bed.keys.complaints))  # type: ignore[union-attr]
+        bed.until(lambda: "exit 1" in str(bed.keys._failures._reports))  # type: ignore[union-attr]
         bed.target.parent.mkdir()
         bed.until(lambda: "key-brought" in bed.kinds())
 

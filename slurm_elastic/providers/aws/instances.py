@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from botocore.exceptions import ClientError
 
 from slurm_elastic.base.errors import TransientError
+from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.model.cluster import Instance, InstanceState
 from slurm_elastic.providers.aws import convert
 from slurm_elastic.providers.aws.convert import Record
@@ -26,7 +27,7 @@ class Ec2Instances:
         self.ours = Ours(settings.name, ownership)
         self._settings = settings
         self._ended: set[str] = set()
-        self._told: set[str] = set()
+        self._losses = ReportOnce[str]()
 
     def mine(self, record: Record) -> bool:
         """Whether the tags of a record (a machine, a spot request) say that it is this cloud's."""
@@ -46,8 +47,9 @@ class Ec2Instances:
         """
         found = list(found)
         gone = {i.id for i in found if i.state is InstanceState.TERMINATED}
-        lost = gone - self._told - self._ended
-        self._told, self._ended = (self._told & gone) | lost, self._ended & {i.id for i in found}
+        lost = {i for i in gone - self._ended if self._losses.is_news(i)}
+        self._losses.forget_unless(gone.__contains__)
+        self._ended &= {i.id for i in found}
         return [i for i in found if i.id not in gone or i.id in lost]
 
     def ended(self, ids: Iterable[str]) -> None:

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 
 from slurm_elastic.base.errors import AuthError
+from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.config import Cluster
 from slurm_elastic.model.cluster import Notice, NoticeKind
 from slurm_elastic.providers.aws import client
@@ -56,7 +57,7 @@ class Notices:
         self._learn = learn
         self._kept = Kept(monotonic)
         self._foreign: set[str] = set()
-        self._refused = False
+        self._reports = ReportOnce[str]()
 
     def standing(self, now: float) -> Sequence[Notice]:
         """All that stand at ``now`` (Unix time)."""
@@ -112,10 +113,10 @@ class Notices:
         try:
             found = list(self._api.pages("describe_instance_status", "InstanceStatuses", request))
         except AuthError as error:
-            if not self._refused:
+            if self._reports.is_news("events"):
                 log.warning("scheduled events cannot be read, spot notices can: %s", error)
-            self._refused = True
             return ()
+        self._reports.over("events")
         return found
 
     def _ours(self, ids: Collection[str]) -> Collection[str]:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.base.server import Bounds, Client, Server
 from slurm_elastic.base.unixsocket import Peer
 from slurm_elastic.watch.door.answers import refused
@@ -59,7 +60,7 @@ class Door(Server):
         super().__init__("door", path, self._limits, mode=0o666)
         self._answer, self._trusts = answer, trusts
         self._lanes = {lane: Turns() for lane in Lane}
-        self._trouble = ""
+        self._failures = ReportOnce[str]()
 
     def trusts(self, peer: Peer) -> bool:
         return self._trusts(peer)
@@ -107,9 +108,9 @@ class Door(Server):
         try:
             document = self._answer(one.peer, one.line)
         except Exception as error:
-            if repr(error) != self._trouble:  # users may ask the same again and again
+            # Never over: users may ask again and again, and other questions are answered.
+            if self._failures.is_news("door", repr(error)):
                 log.exception("no answer at the read door uid=%d", one.peer.uid)
-            self._trouble = repr(error)
         return document, time.monotonic() - began
 
 

@@ -87,6 +87,6 @@ def test_of_what_is_listed_no_more_nothing_is_kept() -> None:
     made = machines()
     made.ended(["i-2"])
     standing(made, record("i-2", GONE), record("i-3", GONE))
-    assert (made._ended, made._told) == ({"i-2"}, {"i-3"})
+    assert (made._ended, set(made._losses._reports)) == ({"i-2"}, {"i-3"})
     standing(made, record("i-1"))
-    assert (made._ended, made._told) == (set(), set())
+    assert (made._ended, set(made._losses._reports)) == (set(), set())
