@@ -35,7 +35,7 @@ class Ours:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._seen_at: dict[str, float] = {}
-        self.unclear: frozenset[str] = frozenset()
+        self._unclear_at: dict[str, float] = {}
         self._cloud = cloud
         self._ownership = ownership
         self._key = key
@@ -49,6 +49,12 @@ class Ours:
         with self._lock:
             return set(self._seen_at)
 
+    @property
+    def unclear(self) -> set[str]:
+        """The ids of machines that may be another cloud's."""
+        with self._lock:
+            return set(self._unclear_at)
+
     def remember(self, ids: Iterable[str]) -> None:
         """Note the ids of a list or a launch. An id that no list has shown for KEPT_S is forgotten,
         and a question about it makes a new list.
@@ -58,8 +64,8 @@ class Ours:
             self._seen_at.update(dict.fromkeys(ids, now))
             if now - self._pruned_at >= KEPT_S:
                 self._pruned_at = now
-                seen_at = self._seen_at.items()
-                self._seen_at = {one: at for one, at in seen_at if now - at < KEPT_S}
+                self._seen_at = _recent(self._seen_at, now)
+                self._unclear_at = _recent(self._unclear_at, now)
 
     def has(self, marks: Mapping[str, str]) -> bool:
         """Whether these tags say that what bears them is this cloud's."""
@@ -77,7 +83,8 @@ class Ours:
         owned = [(self._ownership.owner(marks(one)), one) for one in found]
         unclear = frozenset(number(one) for whose, one in owned if whose == AMBIGUOUS)
         with self._lock:
-            new, self.unclear = unclear - self.unclear, self.unclear | unclear
+            new = unclear - self._unclear_at.keys()
+            self._unclear_at |= dict.fromkeys(unclear, self._clock())
         if new:
             log.error(
                 "machines left alone, any of these clouds may have started them: tag them %s=NAME "
@@ -98,3 +105,7 @@ class Ours:
             if one not in ours:
                 log.warning("not %s, gone or not ours cloud=%s id=%s", done, self._cloud, one)
         return [one for one in wanted if one in ours]
+
+
+def _recent(seen_at: Mapping[str, float], now: float) -> dict[str, float]:
+    return {one: at for one, at in seen_at.items() if now - at < KEPT_S}

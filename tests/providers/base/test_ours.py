@@ -54,3 +54,15 @@ def test_an_id_that_nothing_tells_any_more_is_forgotten() -> None:
         ours.remember(["lives"])
     assert ours.ids == {"lives"}
     assert ours.named(["gone"], lambda: ours.remember(["gone"])) == ["gone"], "all are listed again"
+
+
+def test_a_machine_of_no_clear_cloud_that_is_gone_is_forgotten() -> None:
+    now = 0.0
+    ours = Ours("a", OWNERS, clock=lambda: now)
+    tags = {"stays": UNCLEAR, "gone": UNCLEAR}
+    ours.among(tags, tags.__getitem__, str)
+    for _ in range(4):
+        now += KEPT_S / 2
+        ours.among(["stays"], tags.__getitem__, str)
+        ours.remember([])
+    assert ours.unclear == {"stays"}
