@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
 
 from slurm_elastic.base.errors import SlurmError
+from slurm_elastic.base.fence import behind_fence
 from slurm_elastic.model.protocols import Slurm
 
 READS = frozenset({
@@ -33,20 +33,11 @@ def fenced(slurm: Slurm, require: Callable[[], None]) -> Slurm:
     a node whose machine the other head has bought, or requeue a job that runs on it.
     """
 
-    def asked(name: str) -> Callable[..., object]:
-        def call(_: object, *args: object, **kwargs: object) -> object:
-            try:
-                require()
-            except OSError as error:
-                raise NotActingError(name, str(error)) from error
-            return getattr(slurm, name)(*args, **kwargs)
+    def guard(name: str, call: Callable[[], object]) -> object:
+        try:
+            require()
+        except OSError as error:
+            raise NotActingError(name, str(error)) from error
+        return call()
 
-        return call
-
-    def read(name: str) -> property:
-        return property(lambda _: getattr(slurm, name))
-
-    names = [name for name in dir(slurm) if not name.startswith("_")]
-    changes = {n for n in names if n not in READS and callable(getattr(slurm, n))}
-    body: dict[str, Any] = {n: asked(n) if n in changes else read(n) for n in names}
-    return cast("Slurm", type("Fenced", (), body)())
+    return behind_fence(slurm, guard, free=READS)
