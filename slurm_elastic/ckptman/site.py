@@ -9,11 +9,10 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from slurm_elastic.base.errors import SlurmError
-from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.base.hostlist import expand
+from slurm_elastic.base.ttl_cache import TtlCache
 from slurm_elastic.ckptman.journal import Journal
 from slurm_elastic.config import Config, PoolSettings, max_age
 from slurm_elastic.config.pool_rules import rules_of
@@ -33,45 +32,37 @@ class JobList:
     which is monotonic.
     """
 
-    guarded_by: ClassVar[GuardedBy] = {
-        # A reading may take seconds, and its result is replaced, never changed: readers that do not
-        # wait see a whole list.
-        "_lock": Guarded("_jobs", "_begun", "_cost", unguarded_readers=["last", "knows", "cost"]),
-    }
-
     def __init__(
         self, slurm: Slurm, clock: Callable[[], float] = time.monotonic, fresh: float = FRESH
     ) -> None:
         self._slurm = slurm
         self.clock = clock
         self.fresh = fresh
-        self._lock = threading.Lock()
-        self._jobs: Mapping[int, SlurmJob] = {}
-        self._begun = float("-inf")
-        self._cost = 0.0
-
-    @property
-    def last(self) -> Mapping[int, SlurmJob]:
-        """The jobs of the last reading, however long ago."""
-        return self._jobs
-
-    @property
-    def cost(self) -> float:
-        """Seconds that the last reading took."""
-        return self._cost
+        # By the clock of this moment, which tests set.
+        self._cache = TtlCache[str, Mapping[int, SlurmJob]](lambda: self.clock())
 
     def read(self, *, anew: bool = False) -> Mapping[int, SlurmJob]:
         """All jobs, by a list of this moment (``anew``: one that was asked for after this call
         began). SlurmError where it cannot be read.
         """
-        when = self.clock() - (0.0 if anew else self.fresh)
-        with self._lock:
-            if self._begun < when:
-                # What happens while Slurm answers may not be in its list.
-                begun = self.clock()
-                self._jobs = {job.id: job for job in self._slurm.jobs(ended=True)}
-                self._begun, self._cost = begun, self.clock() - begun
-            return self._jobs
+        # As of the call: threads that waited for a slow list take that one, and no other each.
+        return self._cache.get(
+            "jobs", self._read, since=self.clock() - (0.0 if anew else self.fresh)
+        )
+
+    def _read(self) -> Mapping[int, SlurmJob]:
+        return {job.id: job for job in self._slurm.jobs(ended=True)}
+
+    @property
+    def last(self) -> Mapping[int, SlurmJob]:
+        """The jobs of the last list, however long ago."""
+        return self._cache.last("jobs") or {}
+
+    @property
+    def cost(self) -> float:
+        """How long Slurm took for the last list (s)."""
+        reading = self._cache.reading("jobs")
+        return 0.0 if reading is None else reading.took_s
 
     def anew(self, job: int) -> SlurmJob | None:
         """The job by a list that was asked for after this call began."""
@@ -87,7 +78,8 @@ class JobList:
 
     def knows(self, mark: float) -> bool:
         """Whether the last list was asked for after that moment."""
-        return self._begun >= mark
+        reading = self._cache.reading("jobs")
+        return reading is not None and reading.began_at >= mark
 
 
 @dataclass(frozen=True)

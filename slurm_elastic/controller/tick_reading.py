@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
+from math import inf, nextafter
 from typing import ClassVar
 
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.guards import Guarded, GuardedBy
+from slurm_elastic.base.ttl_cache import TtlCache
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.snapshot import all_nodes
 from slurm_elastic.model.slurm import SlurmNode
@@ -27,25 +28,22 @@ class TickReading:
 
     def __init__(self, site: Site) -> None:
         self._site = site
-        self._lock = threading.Lock()
-        self._began = float("-inf")
-        self._found: Mapping[str, SlurmNode] | SlurmError = {}
+        self._cache = TtlCache[str, Mapping[str, SlurmNode] | SlurmError](site.monotonic)
 
-    def nodes(self, since: float = float("-inf")) -> Mapping[str, SlurmNode]:
+    def nodes(self, since: float = -inf) -> Mapping[str, SlurmNode]:
         """Every node by Slurm, by a reading that began after ``since`` (monotonic s), when a cloud
         last served a request: an older one does not know why a machine is there. SlurmError where
         there is no answer.
         """
-        with self._lock:
-            clock = self._site.monotonic()
-            if clock - self._began > FRESH or self._began <= since:
-                self._began = clock
-                try:
-                    self._found = all_nodes(self._site)
-                except SlurmError as error:
-                    # The failure is kept, too: each round would wait for the same slurmctld.
-                    self._found = error
-            found = self._found
-        if isinstance(found, SlurmError):
-            raise found
-        return found
+        # One that began at that very moment may not know it, either.
+        nodes = self._cache.get("nodes", self._read, ttl_s=FRESH, since=nextafter(since, inf))
+        if isinstance(nodes, SlurmError):
+            raise nodes
+        return nodes
+
+    def _read(self) -> Mapping[str, SlurmNode] | SlurmError:
+        try:
+            return all_nodes(self._site)
+        except SlurmError as error:
+            # The failure is kept, too: each round would wait for the same slurmctld.
+            return error

@@ -11,6 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import ProviderError
+from slurm_elastic.base.ttl_cache import TtlCache
 from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.model.cluster import Market, Offer, Pool
 from slurm_elastic.policies.repair.list_plausibility import price_in
@@ -18,7 +19,6 @@ from slurm_elastic.providers.aws import client
 from slurm_elastic.providers.aws.client import Api
 from slurm_elastic.providers.aws.images import Images
 from slurm_elastic.providers.aws.settings import AwsCloud
-from slurm_elastic.providers.base.kept import Kept
 from slurm_elastic.providers.base.offers import typed_offer
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class Offers:
         self._settings = settings
         self._images = images
         self._clock = clock
-        self._kept = Kept(monotonic)
+        self._cache = TtlCache[str, Mapping[tuple[str, str], float]](monotonic)
         self._zones: tuple[str, ...] = ()
 
     def of(self, pool: Pool) -> Sequence[Offer]:
@@ -134,10 +134,10 @@ class Offers:
         product = self._images.product(pool)
         found: Mapping[tuple[str, str], float] | None
         try:
-            found = self._kept.of(product, PRICES_FRESH, lambda: self._spot(product))
+            found = self._cache.get(product, lambda: self._spot(product), ttl_s=PRICES_FRESH)
         except ProviderError as error:
             self._say(error)
-            found = self._kept.last(product, None, PRICES_STALE)
+            found = self._cache.last(product, PRICES_STALE)
             if found is not None:
                 return found
             if Market.SPOT in pool.markets and Market.ON_DEMAND not in pool.markets:

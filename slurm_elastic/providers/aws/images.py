@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from datetime import datetime
 from typing import Any
 
 from slurm_elastic.base.errors import ProviderError
+from slurm_elastic.base.ttl_cache import TtlCache
 from slurm_elastic.model.boot_image import ImageChoice
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.policies.launch.images import Candidate, newest, none_fits, software_of
 from slurm_elastic.providers.aws.client import Api
 from slurm_elastic.providers.aws.convert import tags
 from slurm_elastic.providers.aws.settings import AwsCloud
-from slurm_elastic.providers.base.kept import Kept
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class Images:
     def __init__(self, api: Api, settings: AwsCloud, monotonic: Callable[[], float]) -> None:
         self._api = api
         self._settings = settings
-        self._kept = Kept(monotonic)
+        self._cache = TtlCache[Hashable, Any](monotonic)
 
     def of(self, pool: Pool) -> str:
         """The image's id; ProviderError where none fits."""
@@ -49,8 +49,8 @@ class Images:
             return self._settings.image
         if choice.id is not None:
             return choice.id
-        before = self._kept.last(choice, None)
-        found: Candidate = self._kept.of(choice, FRESH, lambda: self._look(choice))
+        before = self._cache.last(choice)
+        found: Candidate = self._cache.get(choice, lambda: self._look(choice), ttl_s=FRESH)
         if before is None or found.id != before.id:
             log.info("image cloud=%s pool=%s id=%s name=%s",
                      self._settings.name, pool.name, found.id, found.name)  # fmt: skip
@@ -63,8 +63,8 @@ class Images:
         except ProviderError:
             return LINUX  # nothing starts from it, which the launch will say
         # It never changes of an image: asked once, and anew only where it was not told.
-        fresh = math.inf if self._kept.last(image, None) else FRESH
-        sold: str | None = self._kept.of(image, fresh, lambda: self._sold_as(image))
+        fresh = math.inf if self._cache.last(image) else FRESH
+        sold: str | None = self._cache.get(image, lambda: self._sold_as(image), ttl_s=fresh)
         return sold or LINUX
 
     def _sold_as(self, image: str) -> str | None:

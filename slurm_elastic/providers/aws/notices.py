@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from slurm_elastic.base.errors import AuthError
 from slurm_elastic.base.report_once import ReportOnce
+from slurm_elastic.base.ttl_cache import TtlCache
 from slurm_elastic.config import Cluster
 from slurm_elastic.model.cluster import Notice, NoticeKind
 from slurm_elastic.providers.aws import client
@@ -18,7 +19,6 @@ from slurm_elastic.providers.aws.convert import Record
 from slurm_elastic.providers.aws.instances import Ec2Instances
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.base import tags as machine_tags
-from slurm_elastic.providers.base.kept import Kept
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class Notices:
         self._cluster = cluster
         self._machines = machines
         self._learn = learn
-        self._kept = Kept(monotonic)
+        self._cache = TtlCache[str, Sequence[Record]](monotonic)
         self._foreign: set[str] = set()
         self._reports = ReportOnce[str]()
 
@@ -89,7 +89,7 @@ class Notices:
         """The account's scheduled events, as far as they are of our machines and near."""
         near = [
             (status["InstanceId"], event)
-            for status in self._kept.of("events", EVENTS_FRESH, self._scheduled)
+            for status in self._cache.get("events", self._scheduled, ttl_s=EVENTS_FRESH)
             for event in status.get("Events", ())
             if event.get("NotBefore") and event["NotBefore"].timestamp() - now < SOON
             if not event.get("Description", "").startswith(_OVER)

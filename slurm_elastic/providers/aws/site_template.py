@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from slurm_elastic.base.errors import ProviderError
+from slurm_elastic.base.ttl_cache import TtlCache
 from slurm_elastic.model.finding import Finding
 from slurm_elastic.providers.aws.client import Api
 from slurm_elastic.providers.aws.requests import site_template
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.aws.tags import SITE_TAGS
-from slurm_elastic.providers.base.kept import Kept
 from slurm_elastic.providers.base.preflight import Look
 
 log = logging.getLogger(__name__)
@@ -31,17 +31,16 @@ class SiteTemplate:
     def __init__(self, api: Api, settings: AwsCloud, monotonic: Callable[[], float]) -> None:
         self._api = api
         self._settings = settings
-        self._kept = Kept(monotonic)
+        self._cache = TtlCache[str | None, Data](monotonic)
 
     def data(self) -> Data:
         """Its content, empty where the site has none; ProviderError where it cannot be read."""
         which = self._settings.launch_template
-        data: Data = self._kept.of(which, FRESH, lambda: self._read(which))
-        return data
+        return self._cache.get(which, lambda: self._read(which), ttl_s=FRESH)
 
     def forget(self) -> None:
         """Read it anew."""
-        self._kept.forget()
+        self._cache.forget()
 
     def if_readable(self) -> Data:
         """Its content; as it was where it cannot be read any more, and empty where it never could:
@@ -50,7 +49,7 @@ class SiteTemplate:
         try:
             return self.data()
         except ProviderError as error:
-            last: Data | None = self._kept.last(self._settings.launch_template, None)
+            last = self._cache.last(self._settings.launch_template)
             kept = "not kept" if last is None else "those of before"
             log.warning("launch template's metadata options and placement are %s "
                         "cloud=%s error=%s", kept, self._settings.name, error)  # fmt: skip

@@ -25,7 +25,7 @@ class Ours:
     Thread-safe.
     """
 
-    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_seen_at", "_pruned_at", "unclear")}
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_seen_at", "_pruned_at", "_unclear_at")}
 
     def __init__(
         self,

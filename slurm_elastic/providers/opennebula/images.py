@@ -15,10 +15,10 @@ from typing import Any
 from msgspec import Struct
 
 from slurm_elastic.base.errors import ProviderError
+from slurm_elastic.base.ttl_cache import TtlCache
 from slurm_elastic.model.boot_image import ImageChoice
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.policies.launch.images import Candidate, lacks, newest, none_fits, software_of
-from slurm_elastic.providers.base.kept import Kept
 from slurm_elastic.providers.opennebula.requests import PREFIX
 from slurm_elastic.providers.opennebula.settings import OpenNebulaCloud
 
@@ -74,7 +74,7 @@ class Images:
     ) -> None:
         self._call = call
         self._settings = settings
-        self._kept = Kept(monotonic)
+        self._cache = TtlCache[ImageChoice, Candidate](monotonic)
 
     def of(self, pool: Pool) -> int | None:
         """The image's id; None where the pool has that of its template. ProviderError where none
@@ -85,8 +85,8 @@ class Images:
             return None
         if choice.id is not None:
             return int(choice.id)
-        before = self._kept.last(choice, None)
-        found: Candidate = self._kept.of(choice, FRESH, lambda: self._look(choice))
+        before = self._cache.last(choice)
+        found = self._cache.get(choice, lambda: self._look(choice), ttl_s=FRESH)
         if before is None or found.id != before.id:
             log.info("image cloud=%s pool=%s id=%s name=%s",
                      self._settings.name, pool.name, found.id, found.name)  # fmt: skip
@@ -94,7 +94,7 @@ class Images:
 
     def forget(self) -> None:
         """The cloud has refused what we know."""
-        self._kept.forget()
+        self._cache.forget()
 
     def _look(self, choice: ImageChoice) -> Candidate:
         records = self._call("imagepool.info", ALL, -1, -1).IMAGE

@@ -15,9 +15,9 @@ from urllib.parse import quote
 from msgspec import Struct
 
 from slurm_elastic.base.errors import ProviderError
+from slurm_elastic.base.ttl_cache import TtlCache
 from slurm_elastic.model.boot_image import ImageChoice
 from slurm_elastic.policies.launch.images import Candidate, newest, none_fits, software_of
-from slurm_elastic.providers.base.kept import Kept
 from slurm_elastic.providers.openstack import requests
 from slurm_elastic.providers.openstack.settings import Flavor, OpenStackCloud
 
@@ -45,11 +45,11 @@ class Catalog:
     def __init__(self, settings: OpenStackCloud, call: Call) -> None:
         self._settings = settings
         self._call = call
-        self._kept = Kept(lambda: time.monotonic())
+        self._cache = TtlCache[str, Any](lambda: time.monotonic())
 
     def forget(self) -> None:
         """The cloud has refused what we know."""
-        self._kept.forget()
+        self._cache.forget()
 
     def flavors(self) -> Mapping[str, FlavorFound]:
         """The flavors of the settings' types that are there and have what the settings say."""
@@ -94,7 +94,7 @@ class Catalog:
         return found
 
     def _fresh(self, what: str, read: Callable[[], Any]) -> Any:  # noqa: ANN401
-        return self._kept.of(what, FRESH, read)
+        return self._cache.get(what, read, ttl_s=FRESH)
 
     def _read_flavors(self) -> Mapping[str, FlavorFound]:
         there = self._listed_flavors()

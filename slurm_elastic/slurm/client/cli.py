@@ -22,6 +22,7 @@ from msgspec import Struct
 
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.hostlist import chunks, compress, expand
+from slurm_elastic.base.ttl_cache import TtlCache
 from slurm_elastic.config import SlurmSettings
 from slurm_elastic.model.slurm import Reservation, SlurmJob, SlurmNode, SuspendExclusions
 from slurm_elastic.slurm.client import answers, queue_text
@@ -59,7 +60,7 @@ class SlurmCli:
         self._version: tuple[int, int] | None = None
         self._json: str | None = None
         self._labels: dict[int, str] = {}
-        self._timeout = -math.inf, 0.0
+        self._options = TtlCache[str, float]()
         self._patience = Patience(settings.command_timeout, stop)
         self._queue, self._history = SharedReading(self._jobs), SharedReading(self._all_jobs)
         self.calls: dict[str, int] = defaultdict(int)
@@ -79,12 +80,10 @@ class SlurmCli:
 
     def slurmd_timeout(self) -> float:
         """SlurmdTimeout (s) of the running slurmctld, asked again every ten minutes."""
-        asked, timeout = self._timeout
-        if time.monotonic() - asked >= OPTIONS_KEPT:
-            asked = time.monotonic()
-            timeout = answers.slurmd_timeout(self._run("scontrol", "show", "config"))
-            self._timeout = asked, timeout
-        return timeout
+        return self._options.get("SlurmdTimeout", self._slurmd_timeout, ttl_s=OPTIONS_KEPT)
+
+    def _slurmd_timeout(self) -> float:
+        return answers.slurmd_timeout(self._run("scontrol", "show", "config"))
 
     def nodes(self, names: Sequence[str] | None = None) -> Mapping[str, SlurmNode]:
         """All nodes, or those of ``names`` that Slurm shows (22.05 hides powered-down cloud nodes

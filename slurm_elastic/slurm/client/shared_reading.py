@@ -14,7 +14,8 @@ T = TypeVar("T")
 
 class SharedReading(Generic[T]):
     """``get`` gives what a reading found that began after the call: never an older one. So two run
-    at most for any number of threads, one after the other. Nothing is kept when nobody waits.
+    at most for any number of threads, one after the other. Nothing is kept when nobody waits:
+    a list of all jobs may be large, so this is no cache (``base.ttl_cache``).
     """
 
     guarded_by: ClassVar[GuardedBy] = {

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import logging
 import re
-import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Generic, TypeVar
 
@@ -17,6 +15,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError, SlurmError
 from slurm_elastic.base.guards import Guarded, GuardedBy
+from slurm_elastic.base.ttl_cache import TtlCache
 from slurm_elastic.base.unixsocket import Peer
 from slurm_elastic.config import Config
 from slurm_elastic.model.protocols import Slurm
@@ -81,7 +80,7 @@ T = TypeVar("T")
 
 
 class Refreshed(Generic[T]):
-    """A value that is read again after ``fresh`` seconds; who asks meanwhile waits. Thread-safe."""
+    """A value that is read again ``fresh`` seconds after a reading, and later if that took long."""
 
     guarded_by: ClassVar[GuardedBy] = {
         # ``last`` must not wait for a reading. A value is never changed, only replaced.
@@ -89,28 +88,22 @@ class Refreshed(Generic[T]):
     }
 
     def __init__(self, read: Callable[[], T], fresh: float) -> None:
-        self._reading = threading.Lock()
         self._read, self._fresh = read, fresh
-        self._value: T | None = None
-        self._until = float("-inf")
+        self._cache = TtlCache[None, T]()
 
     def get(self) -> T:
-        with self._reading:
-            began = time.monotonic()
-            if self._value is None or began >= self._until:
-                self._value = self._read()
-                took = time.monotonic() - began
-                self._until = began + took + max(self._fresh, min(SHARE * took, STALE))
-            return self._value
+        return self._cache.get(None, self._read, ttl_s=self._ttl_s)
+
+    def _ttl_s(self, took_s: float) -> float:
+        return took_s + max(self._fresh, min(SHARE * took_s, STALE))
 
     def last(self) -> T | None:
         """What was read last, for callers that may not wait; None before the first reading."""
-        return self._value
+        return self._cache.last(None)
 
     def forget(self) -> None:
         """Read it again next time, as it has changed."""
-        with self._reading:
-            self._value = None
+        self._cache.forget()
 
 
 class DoorAnswers:

@@ -1,0 +1,100 @@
+"""Values that are read once and serve for a while."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Hashable
+from math import inf
+from typing import ClassVar, Generic, NamedTuple, TypeVar
+
+from slurm_elastic.base.guards import Guarded, GuardedBy
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+MAX_KEYS = 10_000
+"""More than anybody asks for on purpose; the keys that were read longest ago are dropped."""
+
+
+class Reading(NamedTuple, Generic[V]):
+    """A value, when its reading began (by the cache's clock) and how long it took (s)."""
+
+    value: V
+    began_at: float
+    took_s: float
+
+
+class TtlCache(Generic[K, V]):
+    """The last reading of each key. Thread-safe: callers that ask for a key while it is read wait
+    for that reading, and other keys do not wait for it. A reading that fails changes nothing here.
+    """
+
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_readings", "_turns", "_forgotten")}
+
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, max_keys: int = MAX_KEYS
+    ) -> None:
+        self._clock, self._max_keys = clock, max_keys
+        self._lock = threading.Lock()
+        self._readings: dict[K, Reading[V]] = {}
+        self._turns: dict[K, threading.Lock] = {}
+        self._forgotten = 0
+
+    def get(
+        self,
+        key: K,
+        read: Callable[[], V],
+        *,
+        ttl_s: float | Callable[[float], float] = inf,
+        since: float = -inf,
+    ) -> V:
+        """The value by a reading that began less than ``ttl_s`` ago, and at ``since`` or later.
+        The age counts from the beginning, as what changes during a reading may be missing from it.
+        ``ttl_s`` may be a function of how long the reading took (s).
+        """
+        with self._lock:
+            turn = self._turns.setdefault(key, threading.Lock())
+        with turn:
+            reading = self.reading(key)
+            # After the wait for the turn, so that nobody gets a value that has become too old.
+            if reading is None or reading.began_at < since or self._is_old(reading, ttl_s):
+                reading = self._read(key, read)
+        return reading.value
+
+    def reading(self, key: K) -> Reading[V] | None:
+        """The last reading, however old. It waits for none."""
+        with self._lock:
+            return self._readings.get(key)
+
+    def last(self, key: K, max_age_s: float = inf) -> V | None:
+        """The last value, unless it is older than ``max_age_s``. It waits for no reading."""
+        reading = self.reading(key)
+        return None if reading is None or self._is_old(reading, max_age_s) else reading.value
+
+    def forget(self) -> None:
+        """Read everything again. A reading that is under way serves only its own caller."""
+        with self._lock:
+            self._readings.clear()
+            self._forgotten += 1
+
+    def _is_old(self, reading: Reading[V], ttl_s: float | Callable[[float], float]) -> bool:
+        ttl = ttl_s(reading.took_s) if callable(ttl_s) else ttl_s
+        return ttl != inf and self._clock() - reading.began_at >= ttl
+
+    def _read(self, key: K, read: Callable[[], V]) -> Reading[V]:
+        with self._lock:
+            forgotten = self._forgotten
+        began_at = self._clock()
+        value = read()
+        reading = Reading(value, began_at, self._clock() - began_at)
+        with self._lock:
+            if forgotten == self._forgotten:
+                # To the end of the order, so that the first key is the one read longest ago.
+                self._readings.pop(key, None)
+                self._readings[key] = reading
+                if len(self._readings) > self._max_keys:
+                    oldest = next(iter(self._readings))
+                    del self._readings[oldest]
+                    self._turns.pop(oldest, None)
+        return reading
