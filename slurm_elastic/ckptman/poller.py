@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.backoff import Backoff
 from slurm_elastic.base.faults import reach
-from slurm_elastic.base.lasting import LastingThread
+from slurm_elastic.base.periodic import PeriodicTask, PeriodicThread
 from slurm_elastic.base.units import brief
 from slurm_elastic.ckptman.nodes import cool_down, machine_of
 from slurm_elastic.ckptman.orders import Asked, Orders
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 MOST_PAUSE = 60.0
 
 
-class Poller:
+class Poller(PeriodicThread):
     """``machines`` gives the live machines by id, for ids that must be among them; ``woken`` is
     called when there is news; every order that is no notice is for ``orders``.
     """
@@ -42,23 +42,11 @@ class Poller:
         woken: Callable[[], None],
         orders: Orders,
     ) -> None:
-        self._site, self._source, self._every = site, source, every
+        retry = Backoff(2 * max(every, 1.0), MOST_PAUSE)
+        task = PeriodicTask(source.name, self.poll, every, retry=retry, first_in_s=every)
+        super().__init__(task, site.stop)
+        self._site, self._source = site, source
         self._machines, self._woken, self._orders = machines, woken, orders
-        self._thread = LastingThread(source.name, self._run)
-
-    def start(self) -> None:
-        """Until the site stops."""
-        self._thread.start()
-
-    def join(self, timeout: float) -> None:
-        """Wait for the reading that is under way."""
-        self._thread.join(timeout)
-
-    def _run(self) -> None:
-        backoff = Backoff(2 * max(self._every, 1.0), MOST_PAUSE)
-        pause = self._every
-        while not self._site.stop.wait(pause):
-            pause = self._every if self.poll() else backoff.longer(pause)
 
     def poll(self) -> bool:
         """Read once; say whether that went well. News is kept before the source is told so."""

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 from slurm_elastic.base.backoff import Backoff
-from slurm_elastic.base.lasting import LastingThread
+from slurm_elastic.base.periodic import PeriodicTask, PeriodicThread
 from slurm_elastic.ckptman.site import Site
 from slurm_elastic.model.cluster import Market
 from slurm_elastic.providers.base.prices.book import PriceBook
@@ -21,31 +21,16 @@ PACE = 20.0
 """A reading may take one part in so many of the time, and one more."""
 
 
-class Reader:
+class PeriodicReader(PeriodicThread):
     """Calls ``read`` every so often (s), less often while it raises: what was read before serves
     then. ``name`` is told with how that goes.
     """
 
     def __init__(self, site: Site, name: str, every: float, read: Callable[[], None]) -> None:
-        self._site, self._name, self._every, self._read = site, name, every, read
-        self._thread = LastingThread(name, self._run)
-
-    def start(self) -> None:
-        """Until the site stops."""
-        self._thread.start()
-
-    def join(self, timeout: float) -> None:
-        """Wait for the reading that is under way."""
-        self._thread.join(timeout)
-
-    def _run(self) -> None:
-        backoff = Backoff(2 * self._every, MOST_PAUSE)
-        pause = 0.0
-        while not self._site.stop.wait(pause):
-            began = self._site.monotonic()
-            well = self.read()
-            longest = max(self._every, PACE * (self._site.monotonic() - began))
-            pause = longest if well else backoff.longer(pause)
+        retry = Backoff(2 * every, MOST_PAUSE)
+        task = PeriodicTask(name, self.read, every, pace=PACE, retry=retry, clock=site.monotonic)
+        super().__init__(task, site.stop)
+        self._site, self._name, self._read = site, name, read
 
     def read(self) -> bool:
         """Once; whether that went well."""

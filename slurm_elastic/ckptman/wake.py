@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from slurm_elastic.base.lasting import LastingThread
+from slurm_elastic.base.periodic import PeriodicTask, PeriodicThread
 
 SOCKET = "ckptman.sock"
 """In the state directory; programs/power.py and programs/slurm-elastic-wait name it, too."""
@@ -16,7 +16,7 @@ TICK = 1.0
 """Seconds after which the end of the service is noticed."""
 
 
-class Events:
+class Events(PeriodicThread):
     """``wait`` gives the datagrams that came within so many seconds; what they say does not matter,
     as all that is to be known stands in Slurm: ``happened`` is called once for any number of them.
     """
@@ -27,18 +27,10 @@ class Events:
         wait: Callable[[float], Sequence[bytes]],
         happened: Callable[[], None],
     ) -> None:
-        self._stop, self._wait, self._happened = stop, wait, happened
-        self._thread = LastingThread("slurm's events", self._run)
+        # No pause between two calls: each waits by itself.
+        super().__init__(PeriodicTask("slurm's events", self._hear, 0.0), stop)
+        self._wait, self._happened = wait, happened
 
-    def start(self) -> None:
-        """Until the service stops."""
-        self._thread.start()
-
-    def join(self, timeout: float) -> None:
-        """Wait for the thread."""
-        self._thread.join(timeout)
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            if self._wait(TICK):
-                self._happened()
+    def _hear(self) -> None:
+        if self._wait(TICK):
+            self._happened()

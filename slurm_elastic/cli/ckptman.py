@@ -14,7 +14,7 @@ from pathlib import Path
 from slurm_elastic.base.errors import ConfigError, PassingError
 from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.poller import Poller
-from slurm_elastic.ckptman.readers import Reader, spot_prices
+from slurm_elastic.ckptman.readers import PeriodicReader, spot_prices
 from slurm_elastic.ckptman.service import Service
 from slurm_elastic.ckptman.wake import SOCKET, Events
 from slurm_elastic.ckptman.wiring import open_pollers, open_prices, open_site
@@ -70,7 +70,7 @@ def _serve_as(config: Config, ended: threading.Event, head: Head | None = None) 
                 site = replace(site, providers=head.fenced(site.providers))
             prices = open_prices(config)
             service = Service(site, KeyedExecutor(config.checkpoint.parallel), prices)
-            threads: list[Poller | Reader | Events] = list(open_pollers(site, service))
+            threads: list[Poller | PeriodicReader | Events] = list(open_pollers(site, service))
             wake = closing.enter_context(WakeSocket(config.state / SOCKET))
             threads.append(Events(stop, wake.wait, service.happened))
         except OSError as error:
@@ -87,10 +87,10 @@ def _serve_as(config: Config, ended: threading.Event, head: Head | None = None) 
             return
         if head is not None:
             closing.enter_context(head.watched(service.stop))
-        threads.append(Reader(site, service.plans.name, PLANS_EVERY, service.plans.read))
+        threads.append(PeriodicReader(site, service.plans.name, PLANS_EVERY, service.plans.read))
         if prices is not None:
             read = partial(spot_prices, prices, service.watch.machines)
-            threads.append(Reader(site, prices.name, config.checkpoint.prices.every, read))
+            threads.append(PeriodicReader(site, prices.name, config.checkpoint.prices.every, read))
         for one in threads:
             one.start()
         log.info(

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.base import asking, trust
 from slurm_elastic.base.errors import ConfigError, PassingError
-from slurm_elastic.base.lasting import LastingThread
+from slurm_elastic.base.periodic import PeriodicTask, PeriodicThread
 from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.machine.ckptroot import mounts
@@ -197,7 +197,8 @@ class Head:
         """Call ``lost`` once when this head acts no more."""
         over = threading.Event()
         # A service whose watch died would never notice that the other head acts.
-        watch = LastingThread("head", partial(self._watch, over, lost), died=lost)
+        task = PeriodicTask("head", lambda: self._watch(task, lost), EVERY, first_in_s=EVERY)
+        watch = PeriodicThread(task, over, died=lost)
         watch.start()
         try:
             yield
@@ -205,15 +206,14 @@ class Head:
             over.set()
             watch.join()
 
-    def _watch(self, over: threading.Event, lost: Callable[[], object]) -> None:
-        while not over.wait(EVERY):
-            if time.monotonic() >= self._beaten + _BEAT:
-                self._beaten = time.monotonic()
-                self._tells()
-            if cause := self._cause_of_loss():
-                log.warning("this head no longer acts: %s", cause)
-                lost()
-                return
+    def _watch(self, task: PeriodicTask, lost: Callable[[], object]) -> None:
+        if time.monotonic() >= self._beaten + _BEAT:
+            self._beaten = time.monotonic()
+            self._tells()
+        if cause := self._cause_of_loss():
+            log.warning("this head no longer acts: %s", cause)
+            task.end()
+            lost()
 
     def _cause_of_loss(self) -> str:
         """Why this head no longer acts; "" if it still does."""

@@ -27,7 +27,7 @@ from slurm_elastic.controller import budget_enforcement, holds
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.covered_jobs import CoveredJobs, counted_id
 from slurm_elastic.controller.observe import PoolGroup, observe, pool_groups
-from slurm_elastic.controller.periodic import PeriodicTask
+from slurm_elastic.controller.periodic import SiteTask
 from slurm_elastic.controller.pool_nodes import Observation
 from slurm_elastic.controller.purchase_guard import PurchaseGuard
 from slurm_elastic.model.causes import Quoted
@@ -71,7 +71,7 @@ class Autoscaler:
     def __init__(self, site: Site, worker: Executor) -> None:
         self._site = site
         look, period = self._clear if inert(site.config) else self.look, site.config.policies.look
-        self.looks = PeriodicTask(site, worker, look, "policies", period=period, pace=PACE)
+        self.looks = SiteTask(site, worker, look, "policies", period=period, pace=PACE)
         self._asked = InTime()
         self._guard = PurchaseGuard(site)
         self._counted: dict[str, CoveredJobs] = {}

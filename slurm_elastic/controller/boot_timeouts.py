@@ -22,6 +22,7 @@ from slurm_elastic.controller.giving_back import may_force, power_down_and_reque
 from slurm_elastic.controller.holds import hold
 from slurm_elastic.controller.periodic import PeriodicTask
 from slurm_elastic.model.causes.machine_ends import JobNotWhole, NeverRegistered
+from slurm_elastic.controller.periodic import SiteTask
 from slurm_elastic.model.cluster import Instance
 from slurm_elastic.model.memory import generation_order, generation_time
 from slurm_elastic.model.slurm import Request, SlurmJob
@@ -70,7 +71,7 @@ class BootTimeouts:
         self._clouds = clouds
         self._spool = spool
         self._had_round = had_round
-        self.looks = PeriodicTask(
+        self.looks = SiteTask(
             site, worker, self._look, "giving up nodes", period=PERIOD, idle=self._is_idle
         )
         self._counted: set[str] = set()

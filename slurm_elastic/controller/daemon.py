@@ -28,7 +28,7 @@ from slurm_elastic.controller.expiry import CredentialsEnd
 from slurm_elastic.controller.features import FEATURES, Feature, join
 from slurm_elastic.controller.launch import end_far
 from slurm_elastic.controller.notify_socket import WakeSocket
-from slurm_elastic.controller.periodic import PeriodicTask, run_guarded, tick_all
+from slurm_elastic.controller.periodic import SiteTask, run_guarded, tick_all
 from slurm_elastic.controller.reconcile import Round
 from slurm_elastic.controller.requests import Requests
 from slurm_elastic.controller.settling import TICK as SETTLING_TICK
@@ -99,7 +99,7 @@ class Daemon:
         )
         self._parts = [make(own[name]) for name, make in site.steps.parts]
         self._usage = UsageRecord(site, own["usage"])
-        self._tasks: tuple[PeriodicTask, ...] = (
+        self._tasks: tuple[SiteTask, ...] = (
             self.overdue.looks,
             Directives(site, own["operators"]).looks,
             Autoscaler(site, own["policies"]).looks,

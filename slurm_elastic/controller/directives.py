@@ -18,6 +18,7 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.departures import Departures
 from slurm_elastic.controller.periodic import PeriodicTask
 from slurm_elastic.model.causes import Quoted
+from slurm_elastic.controller.periodic import SiteTask
 from slurm_elastic.model.directive import Directive, stopped_nodes, stopped_pools, told
 from slurm_elastic.model.exclusion import OPERATOR
 from slurm_elastic.policies.money.account_budgets import ACCOUNT
@@ -35,9 +36,7 @@ class Directives:
     def __init__(self, site: Site, worker: Executor) -> None:
         self._site = site
         self._departures = Departures(site)
-        self.looks = PeriodicTask(
-            site, worker, self.look, "directives", period=PERIOD, idle=is_idle
-        )
+        self.looks = SiteTask(site, worker, self.look, "directives", period=PERIOD, idle=is_idle)
 
     def look(self) -> None:
         """One look at all that operators have said."""

@@ -7,7 +7,7 @@ from concurrent.futures import Executor
 
 from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.periodic import PeriodicTask
+from slurm_elastic.controller.periodic import SiteTask
 from slurm_elastic.model.protocols import Expiring
 from slurm_elastic.state.credentials import health_of
 
@@ -21,7 +21,7 @@ class CredentialsEnd:
 
     def __init__(self, site: Site, worker: Executor) -> None:
         self._site = site
-        self.looks = PeriodicTask(site, worker, self.look, "credentials", period=PERIOD)
+        self.looks = SiteTask(site, worker, self.look, "credentials", period=PERIOD)
 
     def look(self) -> None:
         """Ask each provider that can tell; a cloud that does not answer keeps what it said."""

@@ -23,7 +23,7 @@ from slurm_elastic.controller.boots import KEY_FAILED, KEY_REFUSED
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.host_keys import HostKey, KnownHosts, host_key, printed_keys
 from slurm_elastic.controller.join_secret import name_of, owner_of, text_for
-from slurm_elastic.controller.periodic import PeriodicTask
+from slurm_elastic.controller.periodic import SiteTask
 from slurm_elastic.controller.ssh_file import (
     PushError,
     Target,
@@ -68,7 +68,7 @@ class MungeKeys:
         self._known = KnownHosts((site.config.state / "known_hosts").resolve())
         self._lock = threading.Lock()
         self._worker = worker or ThreadPoolExecutor(ssh.at_once, thread_name_prefix="munge-key")
-        self.looks = PeriodicTask(site, own or self._worker, self.tick, "munge keys", period=PERIOD)
+        self.looks = SiteTask(site, own or self._worker, self.tick, "munge keys", period=PERIOD)
         self._running: dict[str, Future[bool]] = {}
         self._again: dict[str, float] = {}
         self._done: set[str] = set()

@@ -10,25 +10,24 @@ import logging
 import sqlite3
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
-from math import inf
 
 from slurm_elastic.base.background import submit
+from slurm_elastic.base.backoff import Backoff
 from slurm_elastic.base.errors import SlurmError
+from slurm_elastic.base.periodic import PeriodicTask
 from slurm_elastic.controller.context import Site
 from slurm_elastic.state.ledger import Health, LedgerState
 
 log = logging.getLogger(__name__)
 
 
-class PeriodicTask:
-    """One look after the other, never two at once; ``what`` is its name in the log.
+class SiteTask(PeriodicTask):
+    """A periodic task in a worker; ``what`` is its name in the log.
 
-    The next is due ``period`` seconds after the end of the last one, or ``pace`` times as long as
-    that took if this is more: on a large cluster a reading of all nodes and jobs is work for
-    slurmctld. After one that failed it is due in ``again`` seconds, if that is given. If by
+    ``pace`` is for looks that read all nodes and jobs, which is work for slurmctld on a large
+    cluster. After a look that failed the next is due in ``again`` seconds, if that is given. If by
     ``hurried`` something has happened, it is due before ``period``, but never before ``pace``.
-    Where by ``idle`` there is nothing to look at in the ledger's state, the worker is not woken for
-    it.
+    If by ``idle`` there is nothing to look at in the ledger's state, the worker is not woken.
     """
 
     def __init__(
@@ -37,50 +36,34 @@ class PeriodicTask:
         idle: Callable[[LedgerState], bool] | None = None,
         hurried: Callable[[float], bool] | None = None,
     ) -> None:  # fmt: skip
-        self._site, self._worker = site, worker
-        self._look, self._what = look, what
-        self._period, self._pace, self._again, self._idle = period, pace, again, idle
-        self._running: Future[None] | None = None
-        self._hurried = hurried
-        self._next = self._soonest = -inf
-        self._ended = False
+        super().__init__(
+            what, lambda: run_guarded(site, self._look, what), period,
+            pace=pace, retry=None if again is None else Backoff(again, again), clock=site.monotonic,
+        )  # fmt: skip
+        self._worker, self._look, self._idle, self._hurried = worker, look, idle, hurried
+        self._running: Future[bool] | None = None
 
     @property
     def is_due(self) -> bool:
         """Whether the next look is due, and none runs."""
         over = self._running is None or self._running.done()
-        clock = self._site.monotonic()
-        return over and (clock >= self._next or self._is_hurried(clock))
+        clock = self._clock()
+        return over and (clock >= self._due_at or self._is_hurried(clock))
 
     def _is_hurried(self, clock: float) -> bool:
-        return self._hurried is not None and clock >= self._soonest and self._hurried(clock)
+        return self._hurried is not None and clock >= self._soonest_at and self._hurried(clock)
 
     def tick(self, state: LedgerState | None = None) -> None:
         """Start a look, unless none is due or, by the ledger's ``state``, none is needed."""
         if not self.is_due:
             return
         if state is not None and self._idle is not None and self._idle(state):
-            self._next = self._site.monotonic() + self._period
+            self.skip()
         else:
-            self._running = submit(self._worker, self._what, self._once)
-
-    def end(self) -> None:
-        """Start no look any more: nothing is left to do."""
-        self._ended, self._next, self._soonest = True, inf, inf
-
-    def _once(self) -> None:
-        began = self._site.monotonic()
-        well = run_guarded(self._site, self._look, self._what)
-        ended = self._site.monotonic()
-        pause = max(self._period, self._pace * (ended - began))
-        self._soonest = ended + self._pace * (ended - began)
-        self._next = ended + (pause if well or self._again is None else self._again)
-        # The look itself may have ended the task.
-        if self._ended:
-            self._next = self._soonest = inf
+            self._running = submit(self._worker, self.name, self.once)
 
 
-def tick_all(tasks: Iterable[PeriodicTask], read: Callable[[], LedgerState]) -> None:
+def tick_all(tasks: Iterable[SiteTask], read: Callable[[], LedgerState]) -> None:
     """Start the looks that are due, by the ledger as ``read`` has it."""
     due = [task for task in tasks if task.is_due]
     state = read() if due else None

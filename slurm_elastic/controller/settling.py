@@ -8,7 +8,7 @@ from concurrent.futures import Executor
 from slurm_elastic.controller import holds
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.oversized import keep_out
-from slurm_elastic.controller.periodic import PeriodicTask
+from slurm_elastic.controller.periodic import SiteTask
 from slurm_elastic.model.exclusion import HOLDS
 from slurm_elastic.state.ledger import LedgerState
 
@@ -31,7 +31,7 @@ class Settler:
     def __init__(self, site: Site, worker: Executor) -> None:
         self._site = site
         what = "holds and requeued jobs"
-        self.looks = PeriodicTask(
+        self.looks = SiteTask(
             site, worker, self._settle, what, period=TICK, pace=PACE, again=AGAIN,
             idle=self._is_idle,
         )  # fmt: skip

@@ -19,7 +19,7 @@ from slurm_elastic.policies.launch.gang import Gang
 from slurm_elastic.state.ledger import Machine
 
 if TYPE_CHECKING:
-    from slurm_elastic.controller.periodic import PeriodicTask
+    from slurm_elastic.controller.periodic import SiteTask
 
 Jobs = Mapping[int, Sequence[str]]
 """Jobs with all of their nodes."""
@@ -33,7 +33,7 @@ class Part(Protocol):
     """What runs beside the rounds: ``looks`` is a task of the daemon's."""
 
     @property
-    def looks(self) -> PeriodicTask: ...
+    def looks(self) -> SiteTask: ...
 
     def close(self) -> None:
         """The service ends."""

@@ -36,7 +36,7 @@ from slurm_elastic.controller.notify_occasions import (
     of_moves,
     of_rate,
 )
-from slurm_elastic.controller.periodic import PeriodicTask
+from slurm_elastic.controller.periodic import SiteTask
 from slurm_elastic.controller.steps import Steps
 from slurm_elastic.model.directive import scope_in_words
 from slurm_elastic.slurm.client import siteconf
@@ -70,7 +70,7 @@ class Teller:
 
     def __init__(self, site: Site, worker: Executor) -> None:
         self._site, self._notify = site, site.config.notify
-        self.looks = PeriodicTask(site, worker, self.look, "notify", period=PERIOD)
+        self.looks = SiteTask(site, worker, self.look, "notify", period=PERIOD)
         self._queue: queue.Queue[Occasion | None] = queue.Queue(WAITING)
         self._thread = LastingThread("notify", self._deliver)
         self._thread.start()

@@ -24,7 +24,7 @@ from slurm_elastic.config.joining import Enrol, Network
 from slurm_elastic.config.tunnel import clouds_with_tunnel, enrols, node_addresses
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.enrolment import Desk
-from slurm_elastic.controller.periodic import PeriodicTask
+from slurm_elastic.controller.periodic import SiteTask
 from slurm_elastic.controller.steps import Steps
 from slurm_elastic.machine.hub.link import by_address
 from slurm_elastic.machine.hub.wire import Apply, HubAnswer, HubError, Message, Show, ask
@@ -119,7 +119,7 @@ class Tunnels:
         self._recovered = False
         self._hub_reports = ReportOnce[str]()
         self._key_reports = ReportOnce[tuple[str, str]]()
-        self.looks = PeriodicTask(site, worker, self.look, "the network", period=PERIOD)
+        self.looks = SiteTask(site, worker, self.look, "the network", period=PERIOD)
 
     def close(self) -> None:
         """Wait for the consoles that are being read."""

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.cost_notes import note_costs
-from slurm_elastic.controller.periodic import PeriodicTask
+from slurm_elastic.controller.periodic import SiteTask
 from slurm_elastic.controller.usage_counters import CallTimes, settle
 from slurm_elastic.model.memory import Run
 from slurm_elastic.model.slurm import ENDED, SlurmJob
@@ -38,7 +38,7 @@ class UsageRecord:
         self._calls = CallTimes()
         for name, provider in site.providers.items():
             self._calls.watch(name, provider)
-        self.looks = PeriodicTask(
+        self.looks = SiteTask(
             site, worker, self.look, "usage", period=PERIOD, pace=PACE,
             hurried=site.job_starts.are_due,
         )  # fmt: skip

@@ -16,8 +16,9 @@ from typing import Protocol
 import msgspec
 
 from slurm_elastic.base import writing
+from slurm_elastic.base.backoff import Backoff
 from slurm_elastic.base.errors import ProviderError
-from slurm_elastic.base.lasting import LastingThread
+from slurm_elastic.base.periodic import PeriodicTask, PeriodicThread
 from slurm_elastic.base.units import money
 from slurm_elastic.config import Config
 from slurm_elastic.config.catalogue import (
@@ -94,7 +95,9 @@ class Keeper:
     ) -> None:
         self._plain, self._used, self._changed, self._clock = plain, used, changed, clock
         self._ended = threading.Event()
-        self._thread = LastingThread("catalogues", self._run)
+        retry = Backoff(AGAIN, AGAIN)
+        self._task = PeriodicTask("catalogues", self._look, LOOK, retry=retry)
+        self._thread = PeriodicThread(self._task, self._ended)
 
     def start(self) -> None:
         """Start asking, until ``stop``."""
@@ -104,18 +107,17 @@ class Keeper:
         """Wait for the end."""
         self._thread.join(timeout)
 
-    def _run(self) -> None:
-        wait = 0.0
-        while not self._ended.wait(wait):
-            try:
-                silent = refresh(self._plain, self._clock())
-            except Exception:
-                log.exception("catalogues cannot be read, tried again later")
-                silent = ("?",)
-            if from_state(self._plain, self._clock()) != self._used:
-                self._changed()
-                return
-            wait = AGAIN if silent else LOOK
+    def _look(self) -> bool:
+        """Whether all clouds answered."""
+        try:
+            is_whole = not refresh(self._plain, self._clock())
+        except Exception:
+            log.exception("catalogues cannot be read, tried again later")
+            is_whole = False
+        if from_state(self._plain, self._clock()) != self._used:
+            self._changed()
+            self._task.end()
+        return is_whole
 
     def stop(self) -> None:
         """End it; a cloud that is being asked is left to itself."""

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from slurm_elastic.base.errors import ConfigError, InstanceNotFound, SlurmError
 from slurm_elastic.base.hostlist import compress
+from slurm_elastic.base.periodic import PeriodicTask
 from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.base.units import brief
 from slurm_elastic.model.cluster import Instance, InstanceState
@@ -67,22 +68,23 @@ class Watchdog:
 
     def run(self, stop: threading.Event, every: float) -> None:
         """Look until ``stop``. Whatever goes wrong in one look, the next one starts anew."""
-        while not stop.is_set():
-            try:
-                self.look()
-            except SlurmError as error:
-                self._say(f"Slurm cannot be read, nothing is counted: {error}")
-                self._standing.clear()
-            except OSError as error:
-                self._say(f"signs of life cannot be looked for, nothing is counted: {error}")
-                self._standing.clear()
-                self._silent_since = self._monotonic()
-            except ConfigError:
-                raise
-            except Exception:
-                log.exception("a look fails, nothing is counted")
-                self._standing.clear()
-            stop.wait(every)
+        PeriodicTask(NAME, self._look_if_possible, every).run(stop)
+
+    def _look_if_possible(self) -> None:
+        try:
+            self.look()
+        except SlurmError as error:
+            self._say(f"Slurm cannot be read, nothing is counted: {error}")
+            self._standing.clear()
+        except OSError as error:
+            self._say(f"signs of life cannot be looked for, nothing is counted: {error}")
+            self._standing.clear()
+            self._silent_since = self._monotonic()
+        except ConfigError:
+            raise
+        except Exception:
+            log.exception("a look fails, nothing is counted")
+            self._standing.clear()
 
     def look(self) -> None:
         """One look at everything. SlurmError is passed on; nothing was ended then."""

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from slurm_elastic.ckptman.executor import KeyedExecutor
-from slurm_elastic.ckptman.readers import Reader, spot_prices
+from slurm_elastic.ckptman.readers import PeriodicReader, spot_prices
 from slurm_elastic.ckptman.service import Service
 from slurm_elastic.config.checkpoint import PriceSettings
 from slurm_elastic.providers.base.prices.book import Key, Points, PriceBook
@@ -40,11 +40,11 @@ def world() -> Iterator[CkptWorld]:
     made.close()
 
 
-def watched(world: CkptWorld, feed: Feed) -> Reader:
+def watched(world: CkptWorld, feed: Feed) -> PeriodicReader:
     book = PriceBook(feed, lambda: world.now)
     world.service = Service(world.ckpt, KeyedExecutor(0), book)
     read = partial(spot_prices, book, world.service.watch.machines)
-    return Reader(world.ckpt, book.name, PRICES.every, read)
+    return PeriodicReader(world.ckpt, book.name, PRICES.every, read)
 
 
 def saves(world: CkptWorld) -> int:

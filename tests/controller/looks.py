@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slurm_elastic.controller.periodic import PeriodicTask
+from slurm_elastic.controller.periodic import SiteTask
 from tests.controller.world import World
 
 
@@ -19,7 +19,7 @@ class Looks:
         if self._fails:
             raise RuntimeError("nobody thought of that")
 
-    def begun(self, task: PeriodicTask, due: float) -> list[float]:
+    def begun(self, task: SiteTask, due: float) -> list[float]:
         """When the looks began, in seconds after the end of the first; the task is ticked at once
         then, shortly before the next is ``due``, and when it is.
         """

@@ -20,7 +20,7 @@ from slurm_elastic.base.errors import SlurmError, TransientError
 from slurm_elastic.controller import apply
 from slurm_elastic.controller.daemon import OWN, Daemon
 from slurm_elastic.controller.notify_socket import WakeSocket
-from slurm_elastic.controller.periodic import PeriodicTask
+from slurm_elastic.controller.periodic import SiteTask
 from slurm_elastic.controller.reconcile import Round
 from slurm_elastic.controller.steps import Steps
 from slurm_elastic.state.heartbeat import DAEMON, read_mark
@@ -277,7 +277,7 @@ def test_it_tells_of_a_job_that_has_ended_and_closes_all_that_it_has(
     class Part:
         def __init__(self, worker: Worker) -> None:
             self.name = f"part {worker.name}"
-            self.looks = PeriodicTask(world.site, worker, self.look, self.name, period=1.0)
+            self.looks = SiteTask(world.site, worker, self.look, self.name, period=1.0)
 
         def look(self) -> None:
             looked.append(self.name)

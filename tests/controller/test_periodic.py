@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from slurm_elastic.base.errors import SlurmError
-from slurm_elastic.controller.periodic import PeriodicTask, tick_all
+from slurm_elastic.controller.periodic import SiteTask, tick_all
 from slurm_elastic.model.directive import Directive, Pause
 from slurm_elastic.state.ledger import LedgerState
 from tests.controller.world import Inline, World
@@ -28,8 +28,8 @@ class Bed:
         self.takes = 0.0
         self.wrong: Exception | None = None
 
-    def task(self, **settings: Any) -> PeriodicTask:
-        return PeriodicTask(self.site, Inline(), self.look, "looking", **settings)  # type: ignore[arg-type]
+    def task(self, **settings: Any) -> SiteTask:
+        return SiteTask(self.site, Inline(), self.look, "looking", **settings)  # type: ignore[arg-type]
 
     def look(self) -> None:
         self.looks.append(self.clock)
@@ -37,7 +37,7 @@ class Bed:
         if self.wrong is not None:
             raise self.wrong
 
-    def until(self, end: float, *tasks: PeriodicTask) -> list[float]:
+    def until(self, end: float, *tasks: SiteTask) -> list[float]:
         """The looks that are begun by then, ticking each second."""
         while self.clock < end:
             tick_all(tasks, self.site.ledger.state)
@@ -108,7 +108,7 @@ def test_a_failure_is_told_and_ends_neither_the_task_nor_its_neighbours(
 ) -> None:
     bed.wrong = wrong
     other: list[float] = []
-    beside = PeriodicTask(
+    beside = SiteTask(
         bed.site,
         Inline(),
         lambda: other.append(bed.clock),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from slurm_elastic.base.lasting import LastingThread
+from slurm_elastic.base.periodic import PeriodicTask, PeriodicThread
 from slurm_elastic.machine.local import local_processes
 from slurm_elastic.machine.local.records import Register
 from slurm_elastic.machine.local.wire import Record
@@ -61,11 +61,12 @@ class Driver:
         self._register = register
         self._clock = clock
         self._wake = threading.Event()
-        self._stopped = False
+        self._stop = threading.Event()
         with register.changing:
             for record in register.live():
                 self._recover(record)
-        self._thread = LastingThread("driver", self._run)
+        task = PeriodicTask("driver", self._drive, _PERIOD, first_in_s=_PERIOD)
+        self._thread = PeriodicThread(task, self._stop, woken=self._wake)
         self._thread.start()
 
     def wake(self) -> None:
@@ -74,16 +75,13 @@ class Driver:
 
     def close(self) -> None:
         """Stop driving; the machines go on."""
-        self._stopped = True
+        self._stop.set()
         self._wake.set()
         self._thread.join()
 
-    def _run(self) -> None:
-        while not self._stopped:
-            self._wake.wait(_PERIOD)
-            self._wake.clear()
-            for record in self._register.all():
-                self._step(record)
+    def _drive(self) -> None:
+        for record in self._register.all():
+            self._step(record)
 
     def _step(self, record: Record) -> None:
         try:
