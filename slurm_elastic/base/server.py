@@ -396,6 +396,9 @@ class Hands:
                 done.set_result(function(*args, **named))
             except Exception as error:  # noqa: BLE001 - whoever waits for it has it
                 done.set_exception(error)
+            except BaseException as error:  # noqa: BLE001 - else its caller would wait for ever
+                # As an ordinary error: a SystemExit of one answer must not end the server's loop.
+                done.set_exception(RuntimeError(f"{type(error).__name__}: {error}"))
 
         self._work.put(work)
         self._busy += 1

@@ -13,7 +13,6 @@ import argparse
 import logging
 import os
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -53,7 +52,7 @@ def serve(directory: Path, port: int, prices: Path | None, speed: float) -> None
     # Werkzeug exits where the port is taken.
     except (OSError, SystemExit) as error:
         raise SandboxError(f"port {port} on {HOST} cannot be had: {error}") from error
-    threading.Thread(target=front.reap_until_stopped, daemon=True).start()
+    front.reaper.start()
     serve_until_ended(server, directory / "ec2", front.stop)
 
 

@@ -18,6 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from slurm_elastic.base.guards import Guarded, GuardedBy
+from slurm_elastic.base.periodic import PeriodicTask, PeriodicThread
 from slurm_elastic.sandbox import (
     ec2_control,
     ec2_events,
@@ -107,6 +108,8 @@ class Front:
         # moto is not thread-safe; calls that hang or are dropped wait outside of it.
         self._lock = threading.Lock()
         self._stopped = threading.Event()
+        task = PeriodicTask("reaper", self._reap, _REAP_EVERY, first_in_s=_REAP_EVERY)
+        self.reaper = PeriodicThread(task, self._stopped)
         self._tokens: dict[str, _Launch] = {}
         self._fleets: dict[str, ec2_fleet.Fleet] = {}
         self._imports = ec2_images.Imports()
@@ -138,11 +141,10 @@ class Front:
         start_response(f"{answer.status} {'OK' if answer.status == 200 else 'Refused'}", headers)
         return [answer.body]
 
-    def reap_until_stopped(self) -> None:
-        """Take interrupted machines when their notice is over; returns after ``stop``."""
-        while not self._stopped.wait(_REAP_EVERY):
-            with self._lock:
-                self.cloud.reap(self._clock())
+    def _reap(self) -> None:
+        """Take interrupted machines when their notice is over."""
+        with self._lock:
+            self.cloud.reap(self._clock())
 
     def stop(self) -> None:
         """End what waits."""

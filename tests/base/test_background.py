@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import ast
+import re
+import sys
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from patience import patience
 
 import slurm_elastic
-from slurm_elastic.base.background import submit
+from slurm_elastic.base.background import in_background, submit
 
 PACKAGE = Path(slurm_elastic.__file__).parent
 READS_ALL = {"base/background.py", "providers/base/parallel.py", "cli/doctor.py"}
 """Modules that ask every Future of theirs for its result, and `submit` itself."""
+RETURNS_FUTURES = re.compile(r"\b(each|map|create_task|ensure_future|run_in_executor)\(")
 OWN_THREADS = {"crew", "sandbox", "_head", "slurm"}
 """Names of objects whose ``submit`` is no executor's."""
 
@@ -44,6 +48,53 @@ def test_nothing_is_logged_of_work_that_succeeds_or_is_cancelled(
     with Cancelling(1) as workers, pytest.raises(CancelledError):
         submit(workers, "count", int, "5").result()
     assert not caplog.records
+
+
+def test_a_thread_for_one_task_logs_its_exception(caplog: pytest.LogCaptureFixture) -> None:
+    done: list[int] = []
+    in_background("count", done.append, 1).join(patience(30))
+    assert (done, caplog.records) == ([1], [])
+    in_background("close host", sys.exit, "no such host").join(patience(30))
+    (record,) = caplog.records
+    assert "background task close host failed: SystemExit: no such host" in record.getMessage()
+
+
+THREADS = {
+    "base/background.py": "in_background itself",
+    "base/in_time.py": "the caller raises what the thread catches",
+    "base/lasting.py": "LastingThread itself",
+    "base/server.py": "the server ends with its thread; its hands give each error to their caller",
+    "image/imds.py": "has the standard library alone, and its server handles errors",
+    "providers/base/aside.py": "the caller gets each error by a Future",
+    "providers/docker/client.py": "the caller gets each error by a Future",
+    "testing/patience.py": "only counts, for tests",
+    # Programs on a machine have the standard library alone.
+    "machine/ckptroot/dump.py": "its caller waits for it and looks whether it saw something",
+    "machine/programs/agent.py": "it says each error and tries again",
+}
+"""Modules that start a bare thread, and who gets an exception in it."""
+
+
+def test_a_bare_thread_is_started_only_where_somebody_gets_its_exception() -> None:
+    bare = {
+        str(path.relative_to(PACKAGE))
+        for path in PACKAGE.rglob("*.py")
+        if "threading.Thread(" in path.read_text()
+    }
+    assert bare == set(THREADS)
+
+
+def test_no_result_of_parallel_work_is_thrown_away() -> None:
+    """A bare ``each(...)``, ``workers.map(...)`` or ``create_task(...)`` loses all exceptions."""
+    thrown_away = [
+        f"{path.relative_to(PACKAGE)}:{statement.lineno}"
+        for path in PACKAGE.rglob("*.py")
+        if RETURNS_FUTURES.search(text := path.read_text())
+        for statement in ast.walk(ast.parse(text))
+        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)
+        if RETURNS_FUTURES.search(ast.unparse(statement.value.func) + "(")
+    ]
+    assert thrown_away == []
 
 
 def test_no_module_hands_work_to_a_thread_in_another_way() -> None:

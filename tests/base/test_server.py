@@ -9,6 +9,7 @@ import os
 import resource
 import socket
 import stat
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -273,6 +274,20 @@ def test_what_fails_for_one_is_in_the_log_and_others_are_served(
         assert is_served(path)
         assert not one.failed
     assert "echo: a client could not be served" in caplog.text
+
+
+def test_a_thread_that_would_end_tells_its_caller_and_serves_the_next() -> None:
+    """Else the caller waits for ever, and one of few threads is gone."""
+
+    async def ask() -> str:
+        hands = module.Hands("hands", 1)
+        with pytest.raises(RuntimeError, match="SystemExit: 3"):
+            await asyncio.wait_for(hands.do(sys.exit, 3), patience(SECONDS))
+        answer = await asyncio.wait_for(hands.do(str, 5), patience(SECONDS))
+        hands.close()
+        return answer
+
+    assert asyncio.run(ask()) == "5"
 
 
 def test_without_descriptors_one_waits_until_there_are_some(

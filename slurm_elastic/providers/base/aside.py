@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import ClassVar, TypeVar
 
+from slurm_elastic.base.background import in_background
 from slurm_elastic.base.errors import ProviderError, TransientError
 from slurm_elastic.base.guards import GuardedBy
 from slurm_elastic.providers.base.hosts import Connection, Hosts, left, until
@@ -55,7 +56,7 @@ class AsideHosts(Hosts[Connection]):
         """
         with self._lock:
             last = [self._open.pop(host, None)]
-        threading.Thread(target=last.clear, daemon=True).start()
+        in_background(f"closing {host}", last.clear)
 
     def _close(self, connection: Connection) -> None:
         """It ends with the last that has it."""
