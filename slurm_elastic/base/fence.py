@@ -11,8 +11,8 @@ Guard = Callable[[str, Callable[[], object]], object]
 
 
 def behind_fence(target: T, guard: Guard, free: Container[str] = ()) -> T:
-    """An object with the methods of ``target``, which ``guard`` calls. The ``free`` methods and the
-    attributes are those of ``target``.
+    """An object with the methods of ``target``, which ``guard`` calls. ``guard`` does not see the
+    ``free`` methods and the attributes.
     """
 
     def guarded(name: str) -> Callable[..., object]:

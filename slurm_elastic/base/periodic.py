@@ -1,4 +1,4 @@
-"""Tasks that are done again and again: when the next time is due, and a thread that does one."""
+"""Periodic tasks: the rules for the next time, and a thread that runs a task."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ class PeriodicTask:
         self._due_at = self._clock() + self._period_s
 
     def end(self) -> None:
-        """No time is due any more."""
+        """Never do it again."""
         self._has_ended, self._due_at, self._soonest_at = True, inf, inf
 
     def run(self, stop: threading.Event, woken: threading.Event | None = None) -> None:
         """Do it whenever it is due, until ``stop`` is set or the task has ended. ``woken`` makes it
-        due at once; whoever has it sets it after ``stop``, too.
+        due at once; its owner sets ``woken`` after ``stop``, too.
         """
         while not self._has_ended:
             (woken or stop).wait(max(self._due_at - self._clock(), 0.0))

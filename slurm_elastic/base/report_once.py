@@ -59,7 +59,7 @@ class ReportOnce(Generic[S]):
         with self._lock:
             subjects = tuple(self._reports)
         # Not under our lock: ``exists`` may take another one.
-        gone = [subject for subject in subjects if not exists(subject)]
+        obsolete = [subject for subject in subjects if not exists(subject)]
         with self._lock:
-            for subject in gone:
+            for subject in obsolete:
                 self._reports.pop(subject, None)

@@ -1,4 +1,4 @@
-"""Values that are read once and serve for a while."""
+"""A cache whose values serve for a limited time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 MAX_KEYS = 10_000
-"""More than anybody asks for on purpose; the keys that were read longest ago are dropped."""
+"""More keys than any caller asks for on purpose. The cache drops the keys read longest ago."""
 
 
 class Reading(NamedTuple, Generic[V]):
@@ -57,7 +57,7 @@ class TtlCache(Generic[K, V]):
             turn = self._turns.setdefault(key, threading.Lock())
         with turn:
             reading = self.reading(key)
-            # After the wait for the turn, so that nobody gets a value that has become too old.
+            # Checked after the wait for the turn, because the value may have become too old in it.
             if reading is None or reading.began_at < since or self._is_old(reading, ttl_s):
                 reading = self._read(key, read)
         return reading.value
@@ -73,7 +73,7 @@ class TtlCache(Generic[K, V]):
         return None if reading is None or self._is_old(reading, max_age_s) else reading.value
 
     def forget(self) -> None:
-        """Read everything again. A reading that is under way serves only its own caller."""
+        """Read everything again. An unfinished reading serves only its own caller."""
         with self._lock:
             self._readings.clear()
             self._forgotten += 1
@@ -90,7 +90,7 @@ class TtlCache(Generic[K, V]):
         reading = Reading(value, began_at, self._clock() - began_at)
         with self._lock:
             if forgotten == self._forgotten:
-                # To the end of the order, so that the first key is the one read longest ago.
+                # The key moves to the end, so the first key was read longest ago.
                 self._readings.pop(key, None)
                 self._readings[key] = reading
                 if len(self._readings) > self._max_keys:

@@ -52,7 +52,7 @@ NEVER = (float("inf"), 0.0)
 
 
 class _Stay(Struct, frozen=True):
-    """Images that could not be removed: until when nobody tries again."""
+    """Images that could not be removed, and when the next try is due."""
 
     pause: float = 0.0
     until: float = 0.0

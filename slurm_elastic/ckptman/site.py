@@ -38,7 +38,7 @@ class JobList:
         self._slurm = slurm
         self.clock = clock
         self.fresh = fresh
-        # By the clock of this moment, which tests set.
+        # Asks for ``clock`` each time, because tests set it later.
         self._cache = TtlCache[str, Mapping[int, SlurmJob]](lambda: self.clock())
 
     def read(self, *, anew: bool = False) -> Mapping[int, SlurmJob]:

@@ -25,7 +25,7 @@ class SiteTask(PeriodicTask):
     """A periodic task in a worker; ``what`` is its name in the log.
 
     ``pace`` is for looks that read all nodes and jobs, which is work for slurmctld on a large
-    cluster. After a look that failed the next is due in ``again`` seconds, if that is given. If by
+    cluster. After a failure the next look is due in ``again`` seconds, if given. If by
     ``hurried`` something has happened, it is due before ``period``, but never before ``pace``.
     If by ``idle`` there is nothing to look at in the ledger's state, the worker is not woken.
     """

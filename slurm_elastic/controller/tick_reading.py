@@ -35,7 +35,7 @@ class TickReading:
         last served a request: an older one does not know why a machine is there. SlurmError where
         there is no answer.
         """
-        # One that began at that very moment may not know it, either.
+        # A reading that began at that very moment may not know of the machine, either.
         nodes = self._cache.get("nodes", self._read, ttl_s=FRESH, since=nextafter(since, inf))
         if isinstance(nodes, SlurmError):
             raise nodes

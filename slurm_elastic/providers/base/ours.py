@@ -108,4 +108,4 @@ class Ours:
 
 
 def _recent(seen_at: Mapping[str, float], now: float) -> dict[str, float]:
-    return {one: at for one, at in seen_at.items() if now - at < KEPT_S}
+    return {id_: time_s for id_, time_s in seen_at.items() if now - time_s < KEPT_S}

@@ -80,7 +80,7 @@ T = TypeVar("T")
 
 
 class Refreshed(Generic[T]):
-    """A value that is read again ``fresh`` seconds after a reading, and later if that took long."""
+    """A value, read again ``fresh`` seconds after the last reading, or later if that took long."""
 
     guarded_by: ClassVar[GuardedBy] = {
         # ``last`` must not wait for a reading. A value is never changed, only replaced.
