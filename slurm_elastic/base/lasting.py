@@ -11,6 +11,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from slurm_elastic.base.backoff import Backoff
+
 log = logging.getLogger(__name__)
 
 FIRST_PAUSE_S = 1.0
@@ -42,7 +44,8 @@ class LastingThread:
             self._thread.join(timeout)
 
     def _last(self) -> None:
-        pause = FIRST_PAUSE_S
+        pauses = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
+        pause = pauses.longer(0.0)
         while not self._ended.is_set():
             began = time.monotonic()
             try:
@@ -56,7 +59,7 @@ class LastingThread:
                 return
             self._ended.wait(pause)
             is_rare = time.monotonic() - began > 2 * LONGEST_PAUSE_S
-            pause = FIRST_PAUSE_S if is_rare else min(2 * pause, LONGEST_PAUSE_S)
+            pause = pauses.longer(0.0 if is_rare else pause)
 
     def _consequence(self, pause: float) -> str:
         if self._died is not None:

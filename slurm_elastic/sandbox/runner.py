@@ -11,11 +11,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.base.hostlist import expand
+from slurm_elastic.base.periodic import PeriodicTask
 from slurm_elastic.base.signals import on_end
 from slurm_elastic.machine.local.local_processes import SlurmdSettings
 from slurm_elastic.sandbox import control, machine_agent
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+Look = Callable[[], Iterable[CloudMachine]]
 PERIOD = 0.25
 EC2_PREFIX = "i-"
 
@@ -107,14 +110,17 @@ def main(argv: list[str] | None = None) -> int:
         (_powered(layout, saved, never, prefix), look) for prefix, look in _clouds(layout, saved)
     ]
     on_end(stop.set)
-    while not stop.wait(PERIOD):
-        for runner, look in clouds:
-            try:
-                runner.step(look(), time.time())
-            except (SlurmElasticError, OSError):
-                # An API that does not answer says nothing about machines: they stay as they are.
-                log.exception("step failed")
+    PeriodicTask("machines", partial(_step, clouds), PERIOD, first_in_s=PERIOD).run(stop)
     return 0
+
+
+def _step(clouds: Iterable[tuple[Runner | Hypervisor, Look]]) -> None:
+    for runner, look in clouds:
+        try:
+            runner.step(look(), time.time())
+        except (SlurmElasticError, OSError):
+            # An API that does not answer says nothing about machines: they stay as they are.
+            log.exception("step failed")
 
 
 def _powered(
@@ -131,9 +137,7 @@ def _powered(
     return Runner(layout, spec.boot_seconds, never, prefix, spec.dead_man, spec.check)
 
 
-def _clouds(
-    layout: Layout, saved: Saved
-) -> Iterable[tuple[str, Callable[[], Iterable[CloudMachine]]]]:
+def _clouds(layout: Layout, saved: Saved) -> Iterable[tuple[str, Look]]:
     """The clouds of a sandbox: how their machines' ids begin, and how to look at them."""
     if cloud_of(saved.spec, "aws"):
         ec2 = control.control(saved)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import threading
 from math import inf
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from patience import eventually, patience
 
+import slurm_elastic
 from slurm_elastic.base import lasting
 from slurm_elastic.base.backoff import Backoff
 from slurm_elastic.base.periodic import PeriodicTask, PeriodicThread
@@ -156,3 +159,30 @@ def test_what_cannot_do_without_the_task_ends_with_it() -> None:
     thread.start()
     assert died.wait(patience(30))
     thread.join(patience(30))
+
+
+PACKAGE = Path(slurm_elastic.__file__).parent
+LOOPS = {
+    "base/lasting.py": "starts a thread over",
+    "ckptman/service.py": "the main loop, which rests by the jobs on their way",
+    "cli/daemon.py": "serves again with other catalogues or as another head",
+    "cli/standby.py": "waits until this head may act, and does nothing else meanwhile",
+    "controller/daemon.py": "the main loop, which waits for datagrams",
+    "controller/prolog.py": "in a loop of asyncio",
+    "machine/ckptroot/dump.py": "a program with the standard library alone",
+    "testing/patience.py": "measures how long its own pauses are",
+    "watch/web/server.py": "in a loop of asyncio",
+}
+"""Modules with a loop of their own until an event is set."""
+
+
+def test_no_other_module_has_a_loop_of_its_own_until_an_event() -> None:
+    by_hand = {
+        str(path.relative_to(PACKAGE))
+        for path in PACKAGE.rglob("*.py")
+        if "while " in (text := path.read_text())
+        for loop in ast.walk(ast.parse(text))
+        if isinstance(loop, ast.While)
+        if any(end in ast.unparse(loop.test) for end in (".is_set()", ".wait("))
+    }
+    assert by_hand == set(LOOPS)
