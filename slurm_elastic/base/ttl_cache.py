@@ -55,6 +55,9 @@ class TtlCache(Generic[K, V]):
         """
         with self._lock:
             turn = self._turns.setdefault(key, threading.Lock())
+            # Keys whose readings all fail have a turn, too.
+            if len(self._turns) > self._max_keys:
+                del self._turns[next(iter(self._turns))]
         with turn:
             reading = self.reading(key)
             # Checked after the wait for the turn, because the value may have become too old in it.
@@ -94,7 +97,5 @@ class TtlCache(Generic[K, V]):
                 self._readings.pop(key, None)
                 self._readings[key] = reading
                 if len(self._readings) > self._max_keys:
-                    oldest = next(iter(self._readings))
-                    del self._readings[oldest]
-                    self._turns.pop(oldest, None)
+                    del self._readings[next(iter(self._readings))]
         return reading

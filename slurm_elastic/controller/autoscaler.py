@@ -12,6 +12,7 @@ Where the configuration has no policies, nothing is measured and nothing done.
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 from concurrent.futures import Executor
 from itertools import islice
@@ -76,7 +77,7 @@ class Autoscaler:
         self._guard = PurchaseGuard(site)
         self._counted: dict[str, CoveredJobs] = {}
         self._causes = ReportOnce[str]()
-        self._reasons = ReportOnce[tuple[str, int]]()
+        self._reasons: defaultdict[str, ReportOnce[int]] = defaultdict(ReportOnce)
         self._weights = slurm_weights(site.config, tuple(site.pools.values()))
 
     def _clear(self) -> None:
@@ -152,9 +153,11 @@ class Autoscaler:
         stops = tuple(pool.stop for pool in group.now.pools)
         cause = (stops, tuple((n.pools[0].name, p.unserved is not None) for n, p in dealt))
         news = self._causes.is_news(group.name, cause)
-        # After another cause each job hears again why it waits; jobs that no longer wait are gone.
-        waiting = set() if news else {job.id for now, _ in dealt for job in now.queue}
-        self._reasons.forget_unless(lambda row: row[0] != group.name or row[1] in waiting)
+        if news:
+            # Each job hears again why it waits, as that is another cause.
+            self._reasons.pop(group.name, None)
+        waiting = {job.id for now, _ in dealt for job in now.queue}
+        self._reasons[group.name].forget_unless(waiting.__contains__)
         taken: list[str] = []
         placed = {node for _, plan in dealt for start in plan.starts for node in start.nodes}
         for now, plan in dealt:
@@ -191,7 +194,8 @@ class Autoscaler:
         """Each waiting job hears once why it waits, and of each start."""
         if not reason:
             return
-        waiting = (job.id for job in queue if self._reasons.is_news((group, job.id)) or anew)
+        reasons = self._reasons[group]
+        waiting = (job.id for job in queue if reasons.is_news(job.id) or anew)
         # Lazily, as jobs beyond the limit have yet to hear it.
         if jobs := tuple(f"job:{job}" for job in dict.fromkeys(islice(waiting, JOBS_TOLD))):
             self._site.record(CORRELATION, "awaited", jobs, reason)

@@ -150,6 +150,9 @@ def test_the_keys_that_were_read_longest_ago_are_dropped() -> None:
     for key in (1, 2, 1, 3):
         cache.get(key, lambda: 0, ttl_s=0.0)
     assert [cache.reading(key) is None for key in (1, 2, 3)] == [False, True, False]
+    for key in range(9):
+        with pytest.raises(ZeroDivisionError):
+            cache.get(-key, lambda: 1 // 0, ttl_s=0.0)
     assert len(cache._turns) == 2
 
 
