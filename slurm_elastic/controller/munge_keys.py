@@ -119,26 +119,29 @@ class MungeKeys:
         if self._site.now() - born <= given_up_after(timeout) - PERIOD:  # it is gone after that
             return True
         self._done.add(one.id)
-        why = self._failures.last(one.id) or "it was never tried"
+        last_failure = self._failures.last(one.id) or "it was never tried"
         log.error(
-            "%s not brought, too late id=%s node=%s reason=%s", self._what, one.id, one.node, why
+            "%s not brought, too late id=%s node=%s reason=%s",
+            self._what,
+            one.id,
+            one.node,
+            last_failure,
         )
-        self._site.record(
-            CORRELATION, KEY_FAILED, (one.node,), KeyNotBrought(machine=one.id, error=why)
-        )
+        cause = KeyNotBrought(machine=one.id, error=str(last_failure))
+        self._site.record(CORRELATION, KEY_FAILED, (one.node,), cause)
         return False
 
     def _note_joined(self, machine: Machine) -> None:
         """The key has come with a try whose answer did not: a slow machine goes on without us."""
-        one, last = machine.instance, self._failures.last(machine.instance.id)
-        if last is None or one.id in self._done or one.id in self._running:
+        one, last_failure = machine.instance, self._failures.last(machine.instance.id)
+        if last_failure is None or one.id in self._done or one.id in self._running:
             return
         self._done.add(one.id)
         log.info(
             "%s: the node has registered id=%s node=%s last=%s",
-            self._what, one.id, one.node, last,
+            self._what, one.id, one.node, last_failure,
         )  # fmt: skip
-        why = f"{one.id}: its node has registered; the last try told: {last}"
+        why = f"{one.id}: its node has registered; the last try told: {last_failure}"
         self._site.record(CORRELATION, "key-brought", (one.node,), why)
 
     def _collect(self, clock: float) -> None:

@@ -132,19 +132,19 @@ class Offers:
         is bought then, for which they are only to check typed prices by.
         """
         product = self._images.product(pool)
-        found: Mapping[tuple[str, str], float] | None
+        prices: Mapping[tuple[str, str], float] | None
         try:
-            found = self._cache.get(product, lambda: self._spot(product), ttl_s=PRICES_FRESH)
+            prices = self._cache.get(product, lambda: self._spot(product), ttl_s=PRICES_FRESH)
         except ProviderError as error:
             self._say(error)
-            found = self._cache.last(product, PRICES_STALE)
-            if found is not None:
-                return found
+            prices = self._cache.last(product, PRICES_STALE)
+            if prices is not None:
+                return prices
             if Market.SPOT in pool.markets and Market.ON_DEMAND not in pool.markets:
                 raise
             return {}
         self.trouble = None
-        return found
+        return prices
 
     def _say(self, error: ProviderError) -> None:
         """Once for each trouble: it costs the price of on demand."""

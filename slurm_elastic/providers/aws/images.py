@@ -50,11 +50,11 @@ class Images:
         if choice.id is not None:
             return choice.id
         before = self._cache.last(choice)
-        found: Candidate = self._cache.get(choice, lambda: self._look(choice), ttl_s=FRESH)
-        if before is None or found.id != before.id:
+        newest_image: Candidate = self._cache.get(choice, lambda: self._look(choice), ttl_s=FRESH)
+        if before is None or newest_image.id != before.id:
             log.info("image cloud=%s pool=%s id=%s name=%s",
-                     self._settings.name, pool.name, found.id, found.name)  # fmt: skip
-        return found.id
+                     self._settings.name, pool.name, newest_image.id, newest_image.name)  # fmt: skip
+        return newest_image.id
 
     def product(self, pool: Pool) -> str:
         """As what EC2 prices spot machines of the pool's image; Linux where that cannot be read."""

@@ -86,11 +86,11 @@ class Images:
         if choice.id is not None:
             return int(choice.id)
         before = self._cache.last(choice)
-        found = self._cache.get(choice, lambda: self._look(choice), ttl_s=FRESH)
-        if before is None or found.id != before.id:
+        newest_image = self._cache.get(choice, lambda: self._look(choice), ttl_s=FRESH)
+        if before is None or newest_image.id != before.id:
             log.info("image cloud=%s pool=%s id=%s name=%s",
-                     self._settings.name, pool.name, found.id, found.name)  # fmt: skip
-        return int(found.id)
+                     self._settings.name, pool.name, newest_image.id, newest_image.name)  # fmt: skip
+        return int(newest_image.id)
 
     def forget(self) -> None:
         """The cloud has refused what we know."""
