@@ -20,9 +20,8 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.ending import terminate
 from slurm_elastic.controller.giving_back import may_force, power_down_and_requeue
 from slurm_elastic.controller.holds import hold
-from slurm_elastic.controller.periodic import PeriodicTask
-from slurm_elastic.model.causes.machine_ends import JobNotWhole, NeverRegistered
 from slurm_elastic.controller.periodic import SiteTask
+from slurm_elastic.model.causes.machine_ends import JobNotWhole, NeverRegistered
 from slurm_elastic.model.cluster import Instance
 from slurm_elastic.model.memory import generation_order, generation_time
 from slurm_elastic.model.slurm import Request, SlurmJob
