@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from slurm_elastic.base.errors import ProviderError
+from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.base.ttl_cache import TtlCache
 from slurm_elastic.model.boot_image import ImageChoice
 from slurm_elastic.model.cluster import Pool
@@ -41,6 +42,7 @@ class Images:
         self._api = api
         self._settings = settings
         self._cache = TtlCache[Hashable, Any](monotonic)
+        self._reports = ReportOnce[ImageChoice]()
 
     def of(self, pool: Pool) -> str:
         """The image's id; ProviderError where none fits."""
@@ -49,12 +51,11 @@ class Images:
             return self._settings.image
         if choice.id is not None:
             return choice.id
-        before = self._cache.last(choice)
-        newest_image: Candidate = self._cache.get(choice, lambda: self._look(choice), ttl_s=FRESH)
-        if before is None or newest_image.id != before.id:
+        image: Candidate = self._cache.get(choice, lambda: self._look(choice), ttl_s=FRESH)
+        if self._reports.is_news(choice, image.id):
             log.info("image cloud=%s pool=%s id=%s name=%s",
-                     self._settings.name, pool.name, newest_image.id, newest_image.name)  # fmt: skip
-        return newest_image.id
+                     self._settings.name, pool.name, image.id, image.name)  # fmt: skip
+        return image.id
 
     def product(self, pool: Pool) -> str:
         """As what EC2 prices spot machines of the pool's image; Linux where that cannot be read."""

@@ -15,6 +15,7 @@ from typing import Any
 from msgspec import Struct
 
 from slurm_elastic.base.errors import ProviderError
+from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.base.ttl_cache import TtlCache
 from slurm_elastic.model.boot_image import ImageChoice
 from slurm_elastic.model.cluster import Pool
@@ -75,6 +76,7 @@ class Images:
         self._call = call
         self._settings = settings
         self._cache = TtlCache[ImageChoice, Candidate](monotonic)
+        self._reports = ReportOnce[ImageChoice]()
 
     def of(self, pool: Pool) -> int | None:
         """The image's id; None where the pool has that of its template. ProviderError where none
@@ -85,12 +87,11 @@ class Images:
             return None
         if choice.id is not None:
             return int(choice.id)
-        before = self._cache.last(choice)
-        newest_image = self._cache.get(choice, lambda: self._look(choice), ttl_s=FRESH)
-        if before is None or newest_image.id != before.id:
+        image = self._cache.get(choice, lambda: self._look(choice), ttl_s=FRESH)
+        if self._reports.is_news(choice, image.id):
             log.info("image cloud=%s pool=%s id=%s name=%s",
-                     self._settings.name, pool.name, newest_image.id, newest_image.name)  # fmt: skip
-        return int(newest_image.id)
+                     self._settings.name, pool.name, image.id, image.name)  # fmt: skip
+        return int(image.id)
 
     def forget(self) -> None:
         """The cloud has refused what we know."""
