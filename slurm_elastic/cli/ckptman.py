@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 
 from slurm_elastic.base.errors import ConfigError, PassingError
+from slurm_elastic.base.periodic import PeriodicThread
 from slurm_elastic.ckptman.executor import KeyedExecutor
-from slurm_elastic.ckptman.poller import Poller
 from slurm_elastic.ckptman.readers import PeriodicReader, spot_prices
 from slurm_elastic.ckptman.service import Service
 from slurm_elastic.ckptman.wake import SOCKET, Events
@@ -70,7 +70,7 @@ def _serve_as(config: Config, ended: threading.Event, head: Head | None = None) 
                 site = replace(site, providers=head.fenced(site.providers))
             prices = open_prices(config)
             service = Service(site, KeyedExecutor(config.checkpoint.parallel), prices)
-            threads: list[Poller | PeriodicReader | Events] = list(open_pollers(site, service))
+            threads: list[PeriodicThread] = list(open_pollers(site, service))
             wake = closing.enter_context(WakeSocket(config.state / SOCKET))
             threads.append(Events(stop, wake.wait, service.happened))
         except OSError as error:
