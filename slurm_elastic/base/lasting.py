@@ -50,7 +50,8 @@ class LastingThread:
             began = time.monotonic()
             try:
                 self._run()
-            except Exception:
+            # Also SystemExit, which a library may raise: Python ends the thread without a word.
+            except BaseException:
                 log.exception("thread %s fails, %s", self._name, self._consequence(pause))
             else:
                 return

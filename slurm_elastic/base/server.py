@@ -396,9 +396,10 @@ class Hands:
                 done.set_result(function(*args, **named))
             except Exception as error:  # noqa: BLE001 - whoever waits for it has it
                 done.set_exception(error)
-            except BaseException as error:  # noqa: BLE001 - else its caller would wait for ever
+            except BaseException as error:
                 # As an ordinary error: a SystemExit of one answer must not end the server's loop.
-                done.set_exception(RuntimeError(f"{type(error).__name__}: {error}"))
+                log.exception("%s: a library ends the thread", self._name)
+                done.set_exception(RuntimeError(f"{self._name}: {type(error).__name__}: {error}"))
 
         self._work.put(work)
         self._busy += 1

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import threading
 
 import pytest
+from guarded import product_texts
 from patience import eventually
 
 from slurm_elastic.base import lasting
@@ -82,3 +84,42 @@ def test_the_pause_grows_and_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(thread._ended, "is_set", lambda: len(pauses) == 6)
     thread._last()
     assert pauses == [0.01, 0.02, 0.04, 0.05, 0.05, 0.05]
+
+
+def test_a_library_that_wants_to_exit_ends_no_thread_without_a_word(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Python ends a thread that raises SystemExit, and prints nothing."""
+    rounds: list[int] = []
+
+    def run() -> None:
+        rounds.append(1)
+        if len(rounds) < 2:
+            raise SystemExit(1)
+
+    thread = LastingThread("source", run)
+    thread.start()
+    eventually(lambda: len(rounds) == 2)
+    thread.join()
+    assert caplog.text.count("thread source fails, and starts over in ") == 1
+
+
+SEEN_BY = {
+    "base/lasting.py": "LastingThread logs a failure, and starts over or ends what depends on it",
+    "base/server.py": "a server that fails tells its service; Hands give errors to who waits",
+    "base/in_time.py": "the error is raised where the result is waited for",
+    "providers/base/aside.py": "the error is raised where the result is waited for",
+    "providers/docker/client.py": "the error is raised where the result is waited for",
+    "machine/programs/agent.py": "it catches all errors itself; a program of the standard library",
+    "machine/ckptroot/dump.py": "the image's size is looked at once more at its end",
+    "image/imds.py": "for one command, which a person watches",
+    "testing/patience.py": "of tests",
+}
+"""The places that start threads, and how the end of one is noticed there."""
+
+
+def test_each_place_that_starts_threads_notices_the_end_of_one() -> None:
+    made = re.compile(r"\b(?:threading\.)?(?:Thread|Timer)\(")
+    found = {name for name, text in product_texts().items() if made.search(text)}
+    places = {f"slurm_elastic/{name}".removesuffix(".py").replace("/", ".") for name in SEEN_BY}
+    assert found == places, "start a LastingThread, or say here how the end is noticed"

@@ -436,6 +436,28 @@ def test_threads_are_as_many_as_are_needed_and_may_be(path: Path) -> None:
     eventually(lambda: not hands_now())
 
 
+def test_a_library_that_wants_to_exit_ends_no_hand_and_nobody_waits_for_ever(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def leave() -> None:
+        raise SystemExit(3)
+
+    class Leaving(Echo):
+        async def attend(self, client: Client) -> None:
+            await client.line(SECONDS)
+            with pytest.raises(RuntimeError, match="hand: SystemExit: 3"):
+                await hands[0].do(leave)
+            await client.send(b"%d\n" % await hands[0].do(lambda: 7), SECONDS)
+
+    one = Leaving(path)
+    hands = [one.hands("hand")]
+    with serving(one):
+        link = connect(path)
+        link.sendall(b"x\n")
+        assert said(link) == b"7\n"
+    assert "hand: a library ends the thread" in caplog.text
+
+
 def hands_now() -> int:
     return sum(thread.name == "hand" for thread in threading.enumerate())
 
