@@ -106,7 +106,7 @@ def test_reads_of_one_moment_refuse_a_write_that_would_be_lost(ledger: Any) -> N
         lambda: ledger.machines.launched(GENERATION, [instance()], 6.0),
         lambda: ledger.health.beat("somebody", 1.0, 1),
         lambda: ledger.decisions.record(
-            Decision(at=1.0, correlation="c", kind="k", subjects=(), reason="r")
+            Decision(at=1.0, correlation="c", kind="k", subjects=(), cause=Quoted(text="r"))
         ),
     )
     for write in writes:
