@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slurm_elastic.base.errors import SandboxError, SlurmElasticError
-from slurm_elastic.base.lasting import LastingThread
 from slurm_elastic.providers.base.prices.trace import load_trace
 from slurm_elastic.sandbox import ec2_moto
 from slurm_elastic.sandbox.ec2_cloud import EmulatedCloud
