@@ -9,8 +9,8 @@ lock, or which work only one thread or process does at a time::
             "_putting_back": "to put a job's --no-requeue back",
         }
 
-``tests/guarded.py`` reads the declarations. One test checks each method by its syntax tree, another
-one checks each access while methods run, and a third one refuses a lock without a declaration.
+Tests read the declarations. One test checks each method by its syntax tree, another one checks each
+access while methods run, and a third one refuses a lock without a declaration.
 """
 
 from __future__ import annotations

@@ -30,7 +30,10 @@ class TtlCache(Generic[K, V]):
     for that reading, and other keys do not wait for it. A reading that fails changes nothing here.
     """
 
-    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_readings", "_turns", "_forgotten")}
+    guarded_by: ClassVar[GuardedBy] = {
+        "_lock": Guarded("_readings", "_turns", "_forgotten"),
+        "_turns": "to read the value of a key",
+    }
 
     def __init__(
         self, clock: Callable[[], float] = time.monotonic, max_keys: int = MAX_KEYS

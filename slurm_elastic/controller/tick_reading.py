@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import inf, nextafter
-from typing import ClassVar
 
 from slurm_elastic.base.errors import SlurmError
-from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.base.ttl_cache import TtlCache
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.snapshot import all_nodes
@@ -23,8 +21,6 @@ class TickReading:
     """The first round reads, the others of the tick have it, or its failure. Called by the threads
     of all clouds.
     """
-
-    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_began", "_found")}
 
     def __init__(self, site: Site) -> None:
         self._site = site

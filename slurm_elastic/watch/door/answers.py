@@ -8,13 +8,12 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError, SlurmError
-from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.base.ttl_cache import TtlCache
 from slurm_elastic.base.unixsocket import Peer
 from slurm_elastic.config import Config
@@ -81,11 +80,6 @@ T = TypeVar("T")
 
 class Refreshed(Generic[T]):
     """A value, read again ``fresh`` seconds after the last reading, or later if that took long."""
-
-    guarded_by: ClassVar[GuardedBy] = {
-        # ``last`` must not wait for a reading. A value is never changed, only replaced.
-        "_reading": Guarded("_value", "_until", unguarded_readers=["last"]),
-    }
 
     def __init__(self, read: Callable[[], T], fresh: float) -> None:
         self._read, self._fresh = read, fresh
