@@ -200,9 +200,13 @@ class NodeIll(Cause, frozen=True, kw_only=True):
     remedy: str = ""
 
     @property
+    def finding(self) -> str:
+        """The sentence without what to do."""
+        return f"{self.node_reason}: {self.meaning}"
+
+    @property
     def sentence(self) -> str:
-        remedy = f"; do: {self.remedy}" if self.remedy else ""
-        return f"{self.node_reason}: {self.meaning}{remedy}"
+        return f"{self.finding}; do: {self.remedy}" if self.remedy else self.finding
 
 
 class NodeDown(Cause, frozen=True, kw_only=True):

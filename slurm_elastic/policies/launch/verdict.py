@@ -15,6 +15,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from msgspec import Struct, field
 
 from slurm_elastic.base.units import brief
+from slurm_elastic.model.causes import Quoted
+from slurm_elastic.model.causes.repairs import NodeIll
 from slurm_elastic.model.cluster import Market, Pool
 from slurm_elastic.model.memory import UnhelpedJob
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
@@ -387,15 +389,15 @@ def _own_part(question: _Question) -> int:
     return min(need(question.job, pool), len(pool.nodes))
 
 
-def out_of_service(nodes: Iterable[SlurmNode], terms: DrainTerms) -> tuple[int, str]:
+def out_of_service(nodes: Iterable[SlurmNode], terms: DrainTerms) -> tuple[int, NodeIll | Quoted]:
     """How many are down or drained, and why most of them are."""
-    reasons: Counter[str] = Counter()
+    reasons: Counter[NodeIll | Quoted] = Counter()
     for node in nodes:
         if is_down(node) or is_drained(node):
             ails = ill(node, terms)
             words = node.reason.removeprefix(HOLD_MARK).strip()
-            reasons[str(ails) if ails else words or "without a reason"] += 1
-    return reasons.total(), reasons.most_common(1)[0][0] if reasons else ""
+            reasons[ails.cause if ails else Quoted(text=words or "without a reason")] += 1
+    return reasons.total(), reasons.most_common(1)[0][0] if reasons else Quoted(text="")
 
 
 def _in_use(question: _Question) -> str:

@@ -13,6 +13,8 @@ from slurm_elastic.config import Config, blocked_clouds
 from slurm_elastic.config.access import Who
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.pool_rules import rules_of
+from slurm_elastic.model.causes import Quoted
+from slurm_elastic.model.causes.repairs import NodeIll
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.model.finding import Finding, Level
 from slurm_elastic.model.slurm import SlurmNode
@@ -165,13 +167,17 @@ def in_service(config: Config, nodes: Mapping[str, SlurmNode]) -> Iterator[Findi
         ]
         out, why = out_of_service(others, config.slurm.drain_terms)
         if 2 * out > len(own):
-            found, _, remedy = why.partition("; do: ")
             yield Finding.wrong(
                 f"nodes of pool {pool.name}",
-                f"{out} of {len(own)} take no jobs: {found}",
+                f"{out} of {len(own)} take no jobs: {_finding(why)}",
                 expected="most of them in service",
-                advice=remedy or "sinfo -R says who drained them, and when",
+                advice=(isinstance(why, NodeIll) and why.remedy)
+                or "sinfo -R says who drained them, and when",
             )
+
+
+def _finding(cause: NodeIll | Quoted) -> str:
+    return cause.finding if isinstance(cause, NodeIll) else cause.sentence
 
 
 def probes(config: Config, client: Probing) -> Iterator[Finding]:

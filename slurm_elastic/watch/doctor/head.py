@@ -15,6 +15,7 @@ from slurm_elastic.base.errors import ConfigError, SlurmElasticError, SlurmError
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.base.units import brief, counted
 from slurm_elastic.config import Config
+from slurm_elastic.model.causes.repairs import NodeIll
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.model.finding import SLURMCTLD, Finding, Level
 from slurm_elastic.model.protocols import NO_NODE, Slurm
@@ -236,17 +237,16 @@ def spool(config: Config, now: float) -> Iterator[Finding]:
 
 def _failed(config: Config, nodes: Mapping[str, SlurmNode]) -> Iterator[Finding]:
     """Our nodes that Slurm itself has taken out of service, with its reasons."""
-    by_words: dict[str, list[str]] = {}
+    by_cause: dict[NodeIll, list[str]] = {}
     for name in (n for pool in plan.pools_of(config) for n in pool.nodes):
         if name in nodes and (ails := ill(nodes[name], config.slurm.drain_terms)) is not None:
-            by_words.setdefault(str(ails), []).append(name)
-    for text, names in by_words.items():
-        found, _, remedy = text.partition("; do: ")
+            by_cause.setdefault(ails.cause, []).append(name)
+    for cause, names in by_cause.items():
         yield Finding.note(
             f"nodes {compress(names)}",
-            f"Slurm took them out of service: {found}",
+            f"Slurm took them out of service: {cause.finding}",
             expected="nodes in service; slurm-elasticd gives them other machines",
-            advice=remedy,
+            advice=cause.remedy,
         )
 
 
