@@ -47,7 +47,7 @@ from slurm_elastic.policies.money.account_budgets import parts, payer
 from slurm_elastic.slurm.client import node_updates
 from slurm_elastic.slurm.conf.fragment import slurm_weights
 from slurm_elastic.state.audit_trail import pool_subject
-from slurm_elastic.state.ledger import Health
+from slurm_elastic.state.ledger import Decision, Health
 
 log = logging.getLogger(__name__)
 
@@ -300,11 +300,18 @@ def recalled(site: Site, group: str) -> CoveredJobs:
     jobs: set[int] = set()
     started: dict[str, frozenset[int]] = {}
     for decision in site.ledger.decisions.about(pool_subject(group), RECALLED):
-        plan = (decision.detail or {}).get("plan")
-        if isinstance(plan, dict):
-            was = msgspec.convert(plan, ScalingPlan)
+        if (was := _plan_of(decision)) is not None:
             leaving = {leave.node for leave in was.leaves}
             nodes = [n for n in decision.subjects if n in site.pool_of and n not in leaving]
             started |= dict.fromkeys(nodes, frozenset(was.covered) - jobs)
             jobs.update(was.covered)
     return CoveredJobs(jobs, started)
+
+
+def _plan_of(decision: Decision) -> ScalingPlan | None:
+    plan = (decision.detail or {}).get("plan")
+    try:
+        return msgspec.convert(plan, ScalingPlan)
+    except msgspec.ValidationError:
+        # Of another release, or of no plan at all: growth must not stop for it.
+        return None

@@ -467,6 +467,15 @@ def test_a_new_daemon_knows_for_which_jobs_each_node_was_started(
     assert counted.remaining(waiting, nodes) == (2,)
 
 
+@pytest.mark.parametrize("plan", [{"covered": "of another release"}, "no plan", None])
+def test_growth_goes_on_after_a_decision_that_it_cannot_read(
+    make: Callable[..., World], plan: object
+) -> None:
+    world = make(growth="on_demand")
+    world.site.record("policy", "policy", ("pool:burst",), "x", {"plan": plan})
+    assert autoscaler.recalled(world.site, "burst").remaining([], {}) == ()
+
+
 @pytest.mark.parametrize(("took", "due"), [(0.0, 5.0), (0.25, 5.0), (0.5, 10.0)])
 def test_a_look_is_due_when_the_site_says_and_takes_a_twentieth_of_the_time_at_most(
     make: Callable[..., World], monkeypatch: pytest.MonkeyPatch, took: float, due: float
