@@ -31,7 +31,7 @@ class TtlCache(Generic[K, V]):
     """
 
     guarded_by: ClassVar[GuardedBy] = {
-        "_lock": Guarded("_readings", "_turns", "_forgotten"),
+        "_lock": Guarded("_readings", "_turns", "_era"),
         "_turns": "to read the value of a key",
     }
 
@@ -42,7 +42,7 @@ class TtlCache(Generic[K, V]):
         self._lock = threading.Lock()
         self._readings: dict[K, Reading[V]] = {}
         self._turns: dict[K, threading.Lock] = {}
-        self._forgotten = 0
+        self._era = object()
 
     def get(
         self,
@@ -82,7 +82,7 @@ class TtlCache(Generic[K, V]):
         """Read everything again. An unfinished reading serves only its own caller."""
         with self._lock:
             self._readings.clear()
-            self._forgotten += 1
+            self._era = object()
 
     def _is_old(self, reading: Reading[V], ttl_s: float | Callable[[float], float]) -> bool:
         ttl = ttl_s(reading.took_s) if callable(ttl_s) else ttl_s
@@ -90,12 +90,12 @@ class TtlCache(Generic[K, V]):
 
     def _read(self, key: K, read: Callable[[], V]) -> Reading[V]:
         with self._lock:
-            forgotten = self._forgotten
+            era = self._era
         began_at = self._clock()
         value = read()
         reading = Reading(value, began_at, self._clock() - began_at)
         with self._lock:
-            if forgotten == self._forgotten:
+            if era is self._era:  # not forgotten meanwhile
                 # The key moves to the end, so the first key was read longest ago.
                 self._readings.pop(key, None)
                 self._readings[key] = reading

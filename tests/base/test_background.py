@@ -59,31 +59,6 @@ def test_a_thread_for_one_task_logs_its_exception(caplog: pytest.LogCaptureFixtu
     assert "background task close host failed: SystemExit: no such host" in record.getMessage()
 
 
-THREADS = {
-    "base/background.py": "in_background itself",
-    "base/in_time.py": "the caller raises what the thread catches",
-    "base/lasting.py": "LastingThread itself",
-    "base/server.py": "the server ends with its thread; its hands give each error to their caller",
-    "image/imds.py": "has the standard library alone, and its server handles errors",
-    "providers/base/aside.py": "the caller gets each error by a Future",
-    "providers/docker/client.py": "the caller gets each error by a Future",
-    "testing/patience.py": "only counts, for tests",
-    # Programs on a machine have the standard library alone.
-    "machine/ckptroot/dump.py": "its caller waits for it and looks whether it saw something",
-    "machine/programs/agent.py": "it says each error and tries again",
-}
-"""Modules that start a bare thread, and who gets an exception in it."""
-
-
-def test_a_bare_thread_is_started_only_where_somebody_gets_its_exception() -> None:
-    bare = {
-        str(path.relative_to(PACKAGE))
-        for path in PACKAGE.rglob("*.py")
-        if "threading.Thread(" in path.read_text()
-    }
-    assert bare == set(THREADS)
-
-
 def test_no_result_of_parallel_work_is_thrown_away() -> None:
     """A bare ``each(...)``, ``workers.map(...)`` or ``create_task(...)`` loses all exceptions."""
     thrown_away = [

@@ -105,6 +105,7 @@ def test_a_library_that_wants_to_exit_ends_no_thread_without_a_word(
 
 
 SEEN_BY = {
+    "base/background.py": "in_background logs the exception under the name of its work",
     "base/lasting.py": "LastingThread logs a failure, and starts over or ends what depends on it",
     "base/server.py": "a server that fails tells its service; Hands give errors to who waits",
     "base/in_time.py": "the error is raised where the result is waited for",

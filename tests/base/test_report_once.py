@@ -50,6 +50,12 @@ def test_an_owner_that_forgets_nothing_loses_the_subject_asked_about_longest_ago
     assert [reports.last(subject) for subject in (1, 2, 3)] == ["", None, ""]
 
 
+def test_a_site_has_room_for_a_hundred_thousand_subjects() -> None:
+    reports = ReportOnce[int]()
+    assert all(reports.is_news(number) for number in range(100_001))
+    assert (len(reports._reports), reports.last(0), reports.last(1)) == (100_000, None, "")
+
+
 def test_of_many_threads_one_reports() -> None:
     reports = ReportOnce[str]()
     with ThreadPoolExecutor(8) as workers:

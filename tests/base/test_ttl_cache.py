@@ -48,13 +48,35 @@ def test_the_age_counts_from_the_beginning_of_the_reading() -> None:
     clock = Clock()
     cache, read = TtlCache[str, int](clock), Reads(clock, took_s=3.0)
     assert cache.get("a", read, ttl_s=5.0) == 1
-    reading = cache.reading("a")
-    assert reading is not None
-    assert (reading.began_at, reading.took_s) == (0.0, 3.0)
     clock.now = 5.0
     assert cache.last("a", 5.0) is None
     assert cache.last("a") == 1
     assert cache.get("a", read, ttl_s=5.0) == 2
+
+
+def test_a_reading_tells_when_it_began_and_how_long_it_took() -> None:
+    clock = Clock()
+    clock.now = 7.0
+    cache, read = TtlCache[str, int](clock), Reads(clock, took_s=3.0)
+    assert cache.reading("a") is None
+    cache.get("a", read)
+    assert cache.reading("a") == (1, 7.0, 3.0)
+
+
+def test_what_is_forgotten_is_read_again() -> None:
+    clock = Clock()
+    cache, read = TtlCache[str, int](clock), Reads(clock)
+    assert [cache.get("a", read), cache.get("a", read)] == [1, 1]
+    cache.forget()
+    assert cache.last("a") is None
+    assert cache.get("a", read) == 2
+
+
+def test_a_cache_has_room_for_ten_thousand_keys() -> None:
+    cache = TtlCache[int, int](Clock())
+    for key in range(10_001):
+        cache.get(key, lambda: 0)
+    assert (len(cache._readings), cache.last(0), cache.last(1)) == (10_000, None, 0)
 
 
 def test_a_reading_that_takes_long_may_serve_longer() -> None:
