@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -189,6 +190,28 @@ def test_no_class_compares_with_its_own_memory_before_it_logs() -> None:
         for name in asked & _assigned(function)
     }
     assert by_hand == set(LOGGED_ONCE_FOR_OTHER_REASONS)
+
+
+NOTHING_TO_FORGET = {
+    "controller/autoscaler.py _causes": "the pool groups of the configuration",
+    "controller/enrolment.py _reports": "one port, which is opened once",
+    "controller/reconcile.py _doubts": "one cloud, whose report is None without a doubt",
+    "controller/strays.py _health": "one report, which is empty without strays",
+    "providers/aws/images.py _reports": "the pools' images of the configuration",
+    "providers/opennebula/images.py _reports": "the pools' images of the configuration",
+    "watch/door/server.py _failures": "one subject, which users could have reported for ever",
+}
+
+
+def test_each_owner_forgets_what_is_over_or_no_longer_there() -> None:
+    kept_for_ever = {
+        f"{path.relative_to(PACKAGE)} {name}"
+        for path in PACKAGE.rglob("*.py")
+        if "ReportOnce" in (text := path.read_text())
+        for name in re.findall(r"self\.(\w+)\b[^=\n]*= .*\bReportOnce\b", text)
+        if not re.search(rf"\b{name}(\[[\w.]+\])?\.(over|forget_unless)\(", text)
+    }
+    assert kept_for_ever == set(NOTHING_TO_FORGET)
 
 
 @pytest.mark.parametrize(
