@@ -51,7 +51,7 @@ class LastingThread:
             try:
                 self._run()
             # Also SystemExit, which a library may raise: Python ends the thread without a word.
-            except BaseException:
+            except (Exception, SystemExit):
                 log.exception("thread %s fails, %s", self._name, self._consequence(pause))
             else:
                 return

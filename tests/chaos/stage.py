@@ -274,7 +274,7 @@ class Stage:
             Site.of(config, slurm, ledger, clouds, self.now),
             monotonic=lambda: sched.now,
             wait=self._wait,
-            holding=Lock(),
+            hold_lock=Lock(),
         )
         if head is not None:
             closing.callback(ledger.close)
