@@ -22,13 +22,15 @@ class PeriodicTask:
     def __init__(
         self, name: str, work: Callable[[], object], period_s: float, *,
         pace: float = 0.0, retry: Backoff | None = None, first_in_s: float = 0.0,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] | None = None,
     ) -> None:  # fmt: skip
-        self.name, self._work, self._clock = name, work, clock
+        self.name, self._work = name, work
+        # As a name of the module, so that tests can put another clock into it.
+        self._clock = time.monotonic if clock is None else clock
         self._period_s, self._pace, self._retry = period_s, pace, retry
         self._failures = 0
         self._has_ended = False
-        self._due_at = clock() + first_in_s
+        self._due_at = self._clock() + first_in_s
         self._soonest_at = -inf
         """Before that not even an event makes the next time due, as the last one took long."""
 

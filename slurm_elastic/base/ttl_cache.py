@@ -35,10 +35,10 @@ class TtlCache(Generic[K, V]):
         "_turns": "to read the value of a key",
     }
 
-    def __init__(
-        self, clock: Callable[[], float] = time.monotonic, max_keys: int = MAX_KEYS
-    ) -> None:
-        self._clock, self._max_keys = clock, max_keys
+    def __init__(self, clock: Callable[[], float] | None = None, max_keys: int = MAX_KEYS) -> None:
+        # As a name of the module, so that tests can put another clock into it.
+        self._clock = time.monotonic if clock is None else clock
+        self._max_keys = max_keys
         self._lock = threading.Lock()
         self._readings: dict[K, Reading[V]] = {}
         self._turns: dict[K, threading.Lock] = {}

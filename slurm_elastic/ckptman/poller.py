@@ -43,7 +43,9 @@ class Poller(PeriodicThread):
         orders: Orders,
     ) -> None:
         retry = Backoff(2 * max(every, 1.0), MOST_PAUSE)
-        task = PeriodicTask(source.name, self.poll, every, retry=retry, first_in_s=every)
+        task = PeriodicTask(
+            source.name, self.poll, every, retry=retry, first_in_s=every, clock=site.monotonic
+        )
         super().__init__(task, site.stop)
         self._site, self._source = site, source
         self._machines, self._woken, self._orders = machines, woken, orders

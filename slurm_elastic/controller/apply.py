@@ -180,7 +180,7 @@ class _Apply:
 
     def _note_end(self, some: Sequence[NoteEnd | NoteMissing]) -> None:
         nodes = self._nodes_of(some)
-        for cause in {a.cause for a in some}:
+        for cause in dict.fromkeys(a.cause for a in some):
             ids = [a.machine for a in some if a.cause == cause]
             self._site.ledger.machines.ended(self._cloud, ids, cause, self._site.now())
             self._site.record(CORRELATION, "ended", [nodes[i] for i in ids], cause)
@@ -191,7 +191,7 @@ class _Apply:
 
     def _terminate(self, some: Sequence[actions.OnMachine]) -> None:
         """The ones that are live: another worker may have ended some since the round read them."""
-        for cause in {a.cause for a in some}:
+        for cause in dict.fromkeys(a.cause for a in some):
             doomed = self._machines([a for a in some if a.cause == cause])
             terminate(self._site, self._cloud, doomed, cause, CORRELATION)
 

@@ -222,7 +222,7 @@ def end_stopped(
 ) -> None:
     """End them, the intent first."""
     machines = {m.instance.id: m for m in site.ledger.stops.machines() if m.instance.cloud == cloud}
-    for cause in {a.cause for a in some}:
+    for cause in dict.fromkeys(a.cause for a in some):
         doomed = [machines[a.machine] for a in some if a.cause == cause if a.machine in machines]
         ids = [m.instance.id for m in doomed]
         site.ledger.stops.end(cloud, ids, cause, site.now())

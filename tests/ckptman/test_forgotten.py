@@ -9,6 +9,7 @@ import pytest
 
 from slurm_elastic.base.errors import CheckpointError, SlurmError
 from slurm_elastic.base.report_once import ReportOnce
+from slurm_elastic.base.shared_dict import SharedDict
 from slurm_elastic.ckptman.saves import GONE, GONE_FROM_EMPTY_S
 from tests.ckptman.world import CkptWorld
 
@@ -30,8 +31,10 @@ def remembered(world: CkptWorld) -> set[int]:
     found: set[int] = set()
     for part in (world.service.acts, world.service.acts.saves):
         for memory in vars(part).values():
-            rows = memory._reports if isinstance(memory, ReportOnce) else memory
-            found |= rows.keys() if isinstance(rows, dict) else set()
+            if isinstance(memory, ReportOnce):
+                found |= memory._reports.keys()
+            elif isinstance(memory, SharedDict):
+                found |= memory.snapshot().keys()
     return found
 
 

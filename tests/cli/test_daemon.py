@@ -287,7 +287,7 @@ def test_it_serves_anew_when_a_catalogue_has_come(
                 with contextlib.suppress(sqlite3.Error):
                     reader = sqlite3.connect(f"file:{ledger}?mode=ro", uri=True)
                     with contextlib.closing(reader) as db:
-                        rows = db.execute("select reason from decisions where kind='catalogue'")
+                        rows = db.execute("select cause from decisions where kind='catalogue'")
                         return any("3 types by the catalogue" in row[0] for row in rows)
                 return False
 
