@@ -327,7 +327,6 @@ class Tunnels:
     def _guarded(self, step: Callable[[], None]) -> bool:
         """Whether it went well; what does not is told in the log and in ``status``."""
         trouble = ""
-        trouble = ""
         try:
             step()
         except HubError as error:
