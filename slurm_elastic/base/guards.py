@@ -38,4 +38,4 @@ class Guarded:
 
 
 GuardedBy = Mapping[str, Guarded | str]
-"""By the name of a lock, its attributes, or the work that is done by one at a time."""
+"""For the name of each lock its attributes, or the work that only one thread does at a time."""

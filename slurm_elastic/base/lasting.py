@@ -50,7 +50,7 @@ class LastingThread:
             began = time.monotonic()
             try:
                 self._run()
-            # Also SystemExit, which a library may raise: Python ends the thread without a word.
+            # A library may raise SystemExit, for which Python ends the thread and logs nothing.
             except (Exception, SystemExit):
                 log.exception("thread %s fails, %s", self._name, self._consequence(pause))
             else:

@@ -160,7 +160,7 @@ class _Lane:
 
     def join(self) -> None:
         """Wait for what runs."""
-        # Without the lock, which each thread needs to end.
+        # We release the lock first, because each thread needs it to end.
         with self._wake:
             threads = tuple(self._threads)
         for thread in threads:

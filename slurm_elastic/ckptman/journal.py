@@ -14,7 +14,7 @@ from typing import ClassVar
 from slurm_elastic.base.errors import ProviderError, SlurmElasticError, SlurmError
 from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.base.report_once import ReportOnce
-from slurm_elastic.model.causes import cause_of
+from slurm_elastic.model.causes import as_cause
 from slurm_elastic.model.checkpoint import Image, JobRun
 from slurm_elastic.model.directive import scope_of_cloud
 from slurm_elastic.state.ckptstate import CheckpointState
@@ -69,7 +69,7 @@ class Journal:
             correlation=correlation,
             kind=kind,
             subjects=named,
-            cause=cause_of(reason),
+            cause=as_cause(reason),
         )
         with self._lock:
             self._decisions.append(decision)

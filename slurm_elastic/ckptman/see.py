@@ -268,7 +268,7 @@ class Watch:
             if self._read_ledger() or self._from_ledger or not self._is_tagged_due():
                 return self._machines, bool(self._blind)
             last = self._machines
-        # Without the lock, as a cloud may take long: the others go on with the machines of before.
+        # We release the lock, because a cloud may take long; other threads use the last machines.
         found = self._tagged(last)
         with self._lock:
             if not self._from_ledger:

@@ -46,7 +46,7 @@ from slurm_elastic.watch.doctor import (
 )
 
 Catalogues = Mapping[str, Catalogue | ProviderError]
-"""By cloud, what its types and prices were read from, or why there is nothing to read."""
+"""For each cloud the catalogue of its types and prices, or why it could not be read."""
 NO_CATALOGUES: Catalogues = {}
 
 _STYLES = {Level.OK: "green", Level.NOTE: "yellow", Level.WRONG: "bold red"}
@@ -118,7 +118,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _catalogues(typed: Config) -> Catalogues:
     """Read once, so that offers and findings speak of the same ones; a cloud that does not answer
-    is told as a finding.
+    becomes a finding.
     """
     if _is_closed(typed):
         files = {c.name: kept_catalogue(path_of(typed, c)) for c in typed.clouds if c.catalogued}

@@ -313,5 +313,5 @@ def _plan_of(decision: Decision) -> ScalingPlan | None:
     try:
         return msgspec.convert(plan, ScalingPlan)
     except msgspec.ValidationError:
-        # Of another release, or of no plan at all: growth must not stop for it.
+        # Another release wrote it, or it has no plan. Growth must not stop for that.
         return None

@@ -141,7 +141,7 @@ def _count(
     site.ledger.exclusions.add(after)
     row = f"{after.count} in a row in pool {pool.name}"
     how = (
-        OutOfService(node_reason=taken_out.words).sentence
+        OutOfService(node_reason=taken_out.reason_with_remedy).sentence
         if taken_out
         else "booted but not registered in time"
     )
@@ -185,7 +185,7 @@ def _cool_down(
     machines = "machine" if len(failed) == 1 else "machines"
     reason = f"the {machines} of {nodes} did not register{cause_of(site, failed)}"
     if taken_out:
-        reason = f"Slurm took {nodes} out of service: {taken_out.words}"
+        reason = f"Slurm took {nodes} out of service: {taken_out.reason_with_remedy}"
     for key in keys:
         if key in standing:  # these were on their way already: it counts once
             cooling = standing[key]

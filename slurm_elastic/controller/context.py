@@ -26,7 +26,7 @@ from slurm_elastic.controller.job_starts import JobStarts
 from slurm_elastic.controller.requeues import Requeues
 from slurm_elastic.controller.slurm_absence import SlurmAbsence
 from slurm_elastic.controller.steps import Steps
-from slurm_elastic.model.causes import AnyCause, cause_of
+from slurm_elastic.model.causes import AnyCause, as_cause
 from slurm_elastic.model.cluster import Instance, Limits, Pool, Usage
 from slurm_elastic.model.protocols import Provider, Slurm
 from slurm_elastic.model.slurm import Request
@@ -216,7 +216,7 @@ class Site:
                 correlation=correlation,
                 kind=kind,
                 subjects=tuple(subjects),
-                cause=cause_of(reason),
+                cause=as_cause(reason),
                 detail=detail,
             )
         )
@@ -231,7 +231,7 @@ class Site:
         """The nodes of which something else was told last: what is looked at again and again is
         told when it changes. With a ``correlation`` it is news also where it was another one's.
         """
-        cause = cause_of(reason)
+        cause = as_cause(reason)
 
         def is_news(node: str) -> bool:
             for last in self.ledger.decisions.about(node, 1):

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from slurm_elastic.base.faults import reach
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.context import Site
-from slurm_elastic.model.causes import AnyCause, Quoted, cause_of
+from slurm_elastic.model.causes import AnyCause, Quoted, as_cause
 from slurm_elastic.model.causes.holds import GrowthStartsIt
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.model.exclusion import CAPACITY, POLICY, Exclusion
@@ -63,7 +63,7 @@ def hold_back(site: Site, nodes: Sequence[str], why: AnyCause | str, kind: str =
                 kind=kind,
                 scope=n,
                 pool=site.pool_of[n].name,
-                cause=cause_of(why),
+                cause=as_cause(why),
                 since=now,
                 until=now,
             )

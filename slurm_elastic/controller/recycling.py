@@ -68,7 +68,10 @@ def _count_ill(site: Site, machines: Sequence[Machine], ails: Ill, correlation: 
         jobs = (job_subject(job) for job in m.jobs)
         subjects = (m.instance.node, pool_subject(m.pool), *jobs)
         site.record(
-            correlation, NODE_FAILED, subjects, NodeFailed(machine=m.instance.id, ill=str(ails))
+            correlation,
+            NODE_FAILED,
+            subjects,
+            NodeFailed(machine=m.instance.id, explanation=str(ails)),
         )
     if ails.strike is Strike.POOL:
         waiting = dict.fromkeys(job for m in news for job in m.jobs)

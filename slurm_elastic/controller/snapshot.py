@@ -102,7 +102,7 @@ class CloudReader:
 
     def _take_in_list(self) -> tuple[Instance, ...] | None:
         """The cloud's list, which the ledger has taken in as of the time before the cloud was
-        asked: a machine that is launched meanwhile may be missing from it and is still there.
+        asked: the list may lack a machine that was launched after that time.
         """
         began = self._site.now()
         listed = self._list()

@@ -463,7 +463,9 @@ def test_a_failure_is_told_of_each_machine_of_a_node(
     world: World, machine: str, *, known: bool
 ) -> None:
     (one,) = up(world, "pub1")
-    cause = NodeFailed(machine=machine, ill="it rebooted") if machine else Quoted(text=one.id)
+    cause = (
+        NodeFailed(machine=machine, explanation="it rebooted") if machine else Quoted(text=one.id)
+    )
     world.site.record("r1", recycling.NODE_FAILED, ["pub1"], cause)
     before = told(world, "pub1", recycling.NODE_FAILED)
     world.slurm.requeue_jobs_of("pub1")

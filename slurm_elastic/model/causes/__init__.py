@@ -29,8 +29,8 @@ def decoded(text: str) -> AnyCause:
     return _DECODER.decode(text)
 
 
-def cause_of(reason: str | AnyCause) -> AnyCause:
-    """The cause itself; of callers that have only a sentence, one with that."""
+def as_cause(reason: str | AnyCause) -> AnyCause:
+    """The cause, or a quoted one for callers that have only a sentence."""
     return Quoted(text=reason) if isinstance(reason, str) else reason
 
 
@@ -41,7 +41,7 @@ __all__ = [
     "MachineEnd",
     "Quoted",
     "Repair",
-    "cause_of",
+    "as_cause",
     "decoded",
     "encoded",
 ]

@@ -165,7 +165,7 @@ class IdleStopped(Cause, frozen=True, kw_only=True):
 
 
 class StoppedMachineUnwanted(Cause, frozen=True, kw_only=True):
-    """A stopped machine that is not to be started any more; ``because`` says why."""
+    """We will not start the stopped machine again; ``because`` says why."""
 
     because: str
 

@@ -16,7 +16,7 @@ class BootsFailed(Cause, frozen=True, kw_only=True):
     remedy: str = ""
 
     @property
-    def words(self) -> str:
+    def reason_with_remedy(self) -> str:
         """Slurm's reason with what to do."""
         return f"{self.node_reason}; do: {self.remedy}" if self.remedy else self.node_reason
 
@@ -35,14 +35,14 @@ class BootsFailed(Cause, frozen=True, kw_only=True):
 
 
 class NodeFailed(Cause, frozen=True, kw_only=True):
-    """Slurm took a node with this ``machine`` out of service; ``ill`` says why."""
+    """Slurm took a node with this ``machine`` out of service; ``explanation`` says why."""
 
     machine: str
-    ill: str
+    explanation: str
 
     @property
     def sentence(self) -> str:
-        return f"{self.machine}: {self.ill}"
+        return f"{self.machine}: {self.explanation}"
 
 
 class KeyNotBrought(Cause, frozen=True, kw_only=True):

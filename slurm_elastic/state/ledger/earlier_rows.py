@@ -26,7 +26,7 @@ Row = Mapping[str, Any]
 
 
 def _machine_end(sentence: str) -> AnyCause:
-    """The ends that later decisions go by; of any other the sentence is enough."""
+    """The cause of an end. Later decisions read two causes; the others keep their sentence."""
     if sentence == "suspended by Slurm":
         return SuspendedBySlurm()
     if sentence.startswith(_OUT_OF_SERVICE):
@@ -47,7 +47,7 @@ def _decided(kind: str, sentence: str) -> AnyCause:
     """The causes of decisions that are read again while their machine is there."""
     machine, colon, words = sentence.partition(": ")
     if colon and kind == "node-failed":
-        return NodeFailed(machine=machine, ill=words)
+        return NodeFailed(machine=machine, explanation=words)
     if colon and kind in ("key-refused", "key-failed"):
         return KeyNotBrought(machine=machine, error=words)
     return Quoted(text=sentence)
@@ -92,4 +92,4 @@ EARLIER_ROWS: Mapping[str, Callable[[Row], Row]] = {
     "decisions": _decision,
     "exclusions": _exclusion,
 }
-"""By table, what makes a row of an earlier schema one of today; a row of today stays."""
+"""For each table the function that translates an earlier row; a row of today stays as it is."""

@@ -59,7 +59,7 @@ _STATEMENTS = (
         kind text not null,
         scope text not null,
         until real not null,
-        because text not null,
+        because text not null, -- the cause; a column named cause had sentences until schema 18
         code text not null,
         count integer not null,
         since real not null,

@@ -13,7 +13,6 @@ from slurm_elastic.config import Config, blocked_clouds
 from slurm_elastic.config.access import Who
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.pool_rules import rules_of
-from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.causes.repairs import NodeIll
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.model.finding import Finding, Level
@@ -167,17 +166,14 @@ def in_service(config: Config, nodes: Mapping[str, SlurmNode]) -> Iterator[Findi
         ]
         out, why = out_of_service(others, config.slurm.drain_terms)
         if 2 * out > len(own):
+            finding = why.finding if isinstance(why, NodeIll) else why.sentence
+            remedy = why.remedy if isinstance(why, NodeIll) else ""
             yield Finding.wrong(
                 f"nodes of pool {pool.name}",
-                f"{out} of {len(own)} take no jobs: {_finding(why)}",
+                f"{out} of {len(own)} take no jobs: {finding}",
                 expected="most of them in service",
-                advice=(isinstance(why, NodeIll) and why.remedy)
-                or "sinfo -R says who drained them, and when",
+                advice=remedy or "sinfo -R says who drained them, and when",
             )
-
-
-def _finding(cause: NodeIll | Quoted) -> str:
-    return cause.finding if isinstance(cause, NodeIll) else cause.sentence
 
 
 def probes(config: Config, client: Probing) -> Iterator[Finding]:

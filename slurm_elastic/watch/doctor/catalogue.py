@@ -18,25 +18,25 @@ TOLERANCE = 0.01  # the share by which a typed price may differ
 def examine(
     cloud: CloudSettings,
     pools: Sequence[Pool],
-    read: Catalogue | ProviderError | None,
+    answer: Catalogue | ProviderError | None,
     now: float,
 ) -> Iterator[Finding]:
-    """Finds nothing for a cloud without ``catalogue: true``. ``read`` is what the cloud's types and
-    the pools were made by: slurm-elasticd may write another one while doctor looks at the cloud.
+    """Finds nothing for a cloud without ``catalogue: true``. ``answer`` is what the cloud's types
+    and the pools were made by. slurm-elasticd may write another one while doctor runs.
     """
     if not cloud.catalogued:
         return
-    if not isinstance(read, Catalogue):
+    if not isinstance(answer, Catalogue):
         yield Finding.wrong(
             WHAT,
-            f"{read.code}: {read.message}" if read else "none is kept yet",
+            f"{answer.code}: {answer.message}" if answer else "none is kept yet",
             expected="the cloud's types and prices: pools have only what is typed",
             advice="once the credentials work: `slurm-elastic iam render "
             f"{cloud.provider}` writes the rights that they need",
         )
         return
-    yield _age(cloud, read, now)
-    yield from _typed(cloud, read)
+    yield _age(cloud, answer, now)
+    yield from _typed(cloud, answer)
     for pool in pools:
         sold = [name for name in pool.instance_types if name in cloud.shapes]
         if not sold:

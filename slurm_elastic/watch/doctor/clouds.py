@@ -34,16 +34,16 @@ def examine(
     config: Config,
     cloud: CloudSettings,
     pools: Sequence[Pool],
-    read: Catalogue | ProviderError | None = None,
+    answer: Catalogue | ProviderError | None = None,
 ) -> tuple[Finding, ...]:
-    """All findings on one cloud. Whatever an SDK raises becomes a finding. ``read``: the catalogue
-    that ``config`` has the cloud's types from.
+    """All findings on one cloud. Whatever an SDK raises becomes a finding. ``answer``: the
+    catalogue that ``config`` has the cloud's types from, or why there is none.
     """
     try:
         # Both limits bound what pools can ask for.
         bounded = altered(cloud, limits=tighter(cloud.limits, config.limits))
         provider = open_provider(bounded, config.cluster, config)
-        told = catalogue.examine(cloud, pools, read, time.time())
+        told = catalogue.examine(cloud, pools, answer, time.time())
         return (*look(provider, cloud, pools, config.limits), *told)
     except Exception as error:  # noqa: BLE001 - the other clouds must still be looked at
         known = isinstance(error, SlurmElasticError)

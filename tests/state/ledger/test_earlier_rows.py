@@ -68,7 +68,7 @@ def test_decisions_keep_their_sentences(path: Path) -> None:
     assert launched.detail == {"a": 1}
     assert key.cause == KeyNotBrought(machine="i-2", error="Connection refused")
     assert failed.cause == NodeFailed(
-        machine="i-4", ill="Prolog error: the Prolog failed; do: look at the Prolog"
+        machine="i-4", explanation="Prolog error: the Prolog failed; do: look at the Prolog"
     )
 
 
