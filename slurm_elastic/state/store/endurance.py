@@ -340,6 +340,9 @@ class Refuge:
                     merge = Merge(disk.db, self._base, self._schema)
                     merged = [found for facts in lines if (found := merge.facts(facts))]
                     disk.put(merged, self._how.now)
+            # The view still has its counts from before. Lists that were read while the rows were in
+            # memory changed them there, and such changes are not in the journal.
+            view.begin_counts_anew(disk.db, self._schema)
         except BaseException as error:
             disk.close()
             if isinstance(error, sqlite3.Error) and kind_of(error) is Kind.CORRUPT:

@@ -70,6 +70,14 @@ class Schema(Struct, frozen=True, kw_only=True):
     begun_anew: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
+def begin_counts_anew(db: sqlite3.Connection, schema: Schema) -> None:
+    """Set the columns ``begun_anew`` of all rows to the values that they begin with."""
+    with transaction(db):
+        for table, values in schema.begun_anew.items():
+            columns = ", ".join(f"{name} = ?" for name in values)
+            db.execute(f"update {table} set {columns}", tuple(values.values()))
+
+
 @contextlib.contextmanager
 def transaction(db: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
     """Everything that is written inside, or after an error none of it."""

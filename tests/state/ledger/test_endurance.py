@@ -92,6 +92,26 @@ def test_a_file_that_is_gone_again_as_it_comes_back_leaves_the_memory_in_use(
     assert len(ledger.launches.open()) == 1
 
 
+def test_lists_before_a_full_disk_do_not_count_after_it(
+    ledger: Ledger, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list that has the machine again is read in memory; its reset of the count is no fact."""
+    ledger.launches.intend(spec(), "r", T0)
+    ledger.machines.launched(spec().generation, [instance("i-1")], T0)
+    for now in (T0 + 700, T0 + 760):
+        ledger.machines.observe("aws", [], now)
+    assert [m.misses for m in ledger.machines.live()] == [2]
+    with monkeypatch.context() as patched:
+        gives_out(patched)
+        ledger.check()
+    ledger.machines.observe("aws", [instance("i-1")], T0 + 820)
+    clock.up += 20
+    assert ledger.check() is SOUND
+    assert [m.misses for m in ledger.machines.live()] == [0]
+    ledger.machines.observe("aws", [], T0 + 900)
+    assert [m.misses for m in ledger.machines.live()] == [1]
+
+
 def test_a_file_that_is_found_damaged_as_it_comes_back_is_made_anew(
     ledger: Ledger, path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
