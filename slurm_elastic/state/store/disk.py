@@ -397,6 +397,15 @@ class Elsewhere:
 
     def require_current(self) -> Disk:
         """The disk, with the view open that is there now."""
+        try:
+            return self._current()
+        except OSError as error:
+            # A directory that two heads share may go while it is looked at (ESTALE).
+            raise sqlite3.OperationalError(
+                f"the {self._schema.name} cannot be opened: {error}"
+            ) from error
+
+    def _current(self) -> Disk:
         begins, self._begins = self._begins, False
         if not begins and not is_there(self._path):
             raise sqlite3.OperationalError(f"there is no {self._schema.name} at the moment")

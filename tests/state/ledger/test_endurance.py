@@ -436,6 +436,21 @@ def test_another_file_in_its_place_is_opened_at_once(followed: Ledger, path: Pat
         assert ledger.health.heartbeat("ckptman") == (T0, 8)
 
 
+def test_a_directory_that_is_stale_is_an_error_of_the_ledger(
+    followed: Ledger, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its callers expect sqlite3.Error alone, at the end of a service, too."""
+    followed.health.beat("ckptman", T0, 8)
+
+    def stale(_: Journal) -> list[int]:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    monkeypatch.setattr(Journal, "segments", stale)
+    path.unlink()
+    with pytest.raises(sqlite3.OperationalError, match="Stale file handle"):
+        followed.decisions.record(decision(1))
+
+
 def test_the_file_that_was_there_before_is_let_go(followed: Ledger, path: Path) -> None:
     path.rename(path.with_name("aside.db"))
     Ledger(path).close()
