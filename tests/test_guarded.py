@@ -35,7 +35,7 @@ from slurm_elastic.ckptman.site import JobList
 from slurm_elastic.config.checkpoint import BlcrSettings
 from slurm_elastic.controller.requeues import PATIENCE, Requeues
 from slurm_elastic.controller.tick_reading import TickReading
-from slurm_elastic.controller.usage_counters import CALLS, CallTimes
+from slurm_elastic.features.usage_counters import CALLS, CallTimes
 from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.model.cluster import Notice, NoticeKind
 from slurm_elastic.model.slurm import SlurmJob

@@ -20,7 +20,7 @@ from slurm_elastic.cli.machine_readable import write_csv, write_json
 from slurm_elastic.cli.streams import in_a_line
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
-from slurm_elastic.controller.books import By, Costs, Line, charges, read_books
+from slurm_elastic.features.books import By, Costs, Line, charges, read_books
 from slurm_elastic.watch.door.client import costs_of
 from slurm_elastic.watch.door.questions import CostAsk
 from slurm_elastic.watch.door.records import may_read, opened

@@ -17,7 +17,7 @@ from slurm_elastic.config.configfile import load
 from slurm_elastic.config.joining import Ssh
 
 if TYPE_CHECKING:
-    from slurm_elastic.controller.key_rotation import Rotation
+    from slurm_elastic.features.key_rotation import Rotation
 
 WORDS = """\
 munged has one key at a time: from the head's change to the last machine's, Slurm's messages

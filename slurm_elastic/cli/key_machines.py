@@ -17,13 +17,13 @@ from slurm_elastic.config.joining import Ssh
 from slurm_elastic.state.ledger import Ledger, Machine
 
 if TYPE_CHECKING:
-    from slurm_elastic.controller.key_rotation import Result, Rotation
+    from slurm_elastic.features.key_rotation import Result, Rotation
 
 
 def module() -> ModuleType:
     """The rotation, which needs SSH; ConfigError where that is not installed."""
     try:
-        from slurm_elastic.controller import key_rotation
+        from slurm_elastic.features import key_rotation
     except ModuleNotFoundError as error:
         raise ConfigError(f"join.ssh: {missing_module(error, 'ssh')}") from error
     return key_rotation

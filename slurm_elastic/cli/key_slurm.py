@@ -23,7 +23,7 @@ from slurm_elastic.slurm.conf import keyset
 from slurm_elastic.slurm.conf.keyset import KeySet
 
 if TYPE_CHECKING:
-    from slurm_elastic.controller.key_rotation import Rotation
+    from slurm_elastic.features.key_rotation import Rotation
 
 WORDS = """\
 Slurm knows several keys at once: machines learn the new ones, then slurmctld signs with its new

@@ -17,7 +17,7 @@ from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.cli.shortened import words
 from slurm_elastic.config import Config, domain_pools
-from slurm_elastic.controller.covered_jobs import counted_id
+from slurm_elastic.features.covered_jobs import counted_id
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.launch.grouping import shortened

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import NotLearntError, SlurmElasticError, SlurmError
 from slurm_elastic.base.hostlist import compress
-from slurm_elastic.controller import holds, starting, stopping
+from slurm_elastic.controller import holds
 from slurm_elastic.controller.adoption import adopt
 from slurm_elastic.controller.boot_timeouts import blamed, expect_requeued
 from slurm_elastic.controller.boots import record_boot_failures, register, reopen_pools
@@ -35,6 +35,7 @@ from slurm_elastic.controller.recycling import recycle
 from slurm_elastic.controller.snapshot import CORRELATION, all_nodes, capacity_holds, machines_of
 from slurm_elastic.controller.stale_machines import stale_instances
 from slurm_elastic.controller.steps import Jobs
+from slurm_elastic.features import starting, stopping
 from slurm_elastic.model.causes.machine_ends import CannotBeStopped, PoweredUpAgain
 from slurm_elastic.model.causes.repairs import AlreadyServed
 from slurm_elastic.model.cluster import Instance

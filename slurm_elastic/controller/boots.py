@@ -10,9 +10,9 @@ from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.giving_back import quarantine_pool
-from slurm_elastic.controller.join_secret import name_of
 from slurm_elastic.controller.launch import grown
 from slurm_elastic.controller.snapshot import see, terms_of
+from slurm_elastic.features.join_secret import name_of
 from slurm_elastic.model.causes.machine_ends import OutOfService
 from slurm_elastic.model.causes.pool_failures import BootsFailed, KeyNotBrought
 from slurm_elastic.model.cluster import Pool

@@ -20,11 +20,8 @@ from slurm_elastic.base import heap
 from slurm_elastic.base.background import submit
 from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.base.units import brief
-from slurm_elastic.controller.autoscaler import Autoscaler
 from slurm_elastic.controller.boot_timeouts import BootTimeouts
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.directives import Directives
-from slurm_elastic.controller.expiry import CredentialsEnd
 from slurm_elastic.controller.features import FEATURES, Feature, join
 from slurm_elastic.controller.launch import end_far
 from slurm_elastic.controller.notify_socket import WakeSocket
@@ -35,7 +32,10 @@ from slurm_elastic.controller.settling import TICK as SETTLING_TICK
 from slurm_elastic.controller.settling import Settler
 from slurm_elastic.controller.strays import Strays
 from slurm_elastic.controller.tick_reading import TickReading
-from slurm_elastic.controller.usage_record import UsageRecord
+from slurm_elastic.features.autoscaler import Autoscaler
+from slurm_elastic.features.directives import Directives
+from slurm_elastic.features.expiry import CredentialsEnd
+from slurm_elastic.features.usage_record import UsageRecord
 from slurm_elastic.state.heartbeat import DAEMON, Mark, leave_mark
 from slurm_elastic.state.ledger import Condition, Health
 from slurm_elastic.state.spool import Spool

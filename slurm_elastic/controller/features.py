@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.extras import missing_module
-from slurm_elastic.controller import addresses, admission, owners, starting, telling, tunnels
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.steps import Steps
+from slurm_elastic.features import addresses, admission, owners, starting, telling, tunnels
 
 
 def munge_keys(site: Site) -> Steps | None:
@@ -18,7 +18,7 @@ def munge_keys(site: Site) -> Steps | None:
     if ssh is None:
         return None
     try:
-        from slurm_elastic.controller.munge_keys import MungeKeys
+        from slurm_elastic.features.munge_keys import MungeKeys
     except ModuleNotFoundError as error:
         raise ConfigError(f"join.ssh: {missing_module(error, 'ssh')}") from error
     # Its threads tell each failed connection with a traceback; we tell it in a line.

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import AuthError, ProviderError, SlurmError, bounded
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.stopping import recipes_of
+from slurm_elastic.features.stopping import recipes_of
 from slurm_elastic.model.cluster import Instance, Offer, Pool
 from slurm_elastic.model.exclusion import BREAKER, CAPACITY, Exclusion
 from slurm_elastic.model.memory import REFUSED, UNREADABLE, Machine

@@ -168,7 +168,7 @@ LOOPS = {
     "cli/daemon.py": "serves again with other catalogues or as another head",
     "cli/standby.py": "waits until this head may act, and does nothing else meanwhile",
     "controller/daemon.py": "the main loop, which waits for datagrams",
-    "controller/prolog.py": "in a loop of asyncio",
+    "features/prolog.py": "in a loop of asyncio",
     "machine/ckptroot/dump.py": "a program with the standard library alone",
     "testing/patience.py": "measures how long its own pauses are",
     "watch/web/server.py": "in a loop of asyncio",

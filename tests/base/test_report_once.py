@@ -116,8 +116,8 @@ def test_the_memory_is_never_larger_than_its_bound(subjects: list[int], bound: i
 # No module remembers in another way what it has reported.
 
 LOGGED_ONCE_FOR_OTHER_REASONS = {
-    "controller/munge_keys.py MungeKeys._is_due _done": "machines that are tried no more",
-    "controller/munge_keys.py MungeKeys._note_joined _done": "machines that are tried no more",
+    "features/munge_keys.py MungeKeys._is_due _done": "machines that are tried no more",
+    "features/munge_keys.py MungeKeys._note_joined _done": "machines that are tried no more",
     "controller/snapshot.py CloudReader._list doubts": "the last list's own doubts, replaced whole",
 }
 
@@ -193,8 +193,8 @@ def test_no_class_compares_with_its_own_memory_before_it_logs() -> None:
 
 
 NOTHING_TO_FORGET = {
-    "controller/autoscaler.py _causes": "the pool groups of the configuration",
-    "controller/enrolment.py _reports": "one port, which is opened once",
+    "features/autoscaler.py _causes": "the pool groups of the configuration",
+    "features/enrolment.py _reports": "one port, which is opened once",
     "controller/reconcile.py _doubts": "one cloud, whose report is None without a doubt",
     "controller/strays.py _health": "one report, which is empty without strays",
     "providers/aws/images.py _reports": "the pools' images of the configuration",

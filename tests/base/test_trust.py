@@ -185,7 +185,7 @@ OTHER_WAYS = {
     "state/statedir.py": "closes the state directory to others",
     "base/ownfile.py": "files of a directory of ours, opened and then looked at",
     "base/writing.py": "the owner of a directory, for files in it",
-    "controller/key_rotation.py": "the owner of a file, for its next one",
+    "features/key_rotation.py": "the owner of a file, for its next one",
     "checkpointers/node_helper_client.py": "a regular file, whoever's",
     "base/unixsocket.py": "a socket, whoever's",
 }

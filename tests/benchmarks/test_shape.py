@@ -28,7 +28,7 @@ def test_all_ways_are_served_and_counted():
 
 def test_what_is_switched_on_is_on_the_way_of_a_resume():
     off, on = shape.resume(), shape.resume(on=True)
-    mine = ("controller/admission.py", "controller/owners.py", "controller/starting.py")
+    mine = ("features/admission.py", "features/owners.py", "features/starting.py")
     assert not any(line.startswith(mine) for line in off.lines)
     assert all(any(line.startswith(one) for line in on.lines) for one in mine)
     assert on.readings > off.readings > 0

@@ -12,8 +12,9 @@ from msgspec.structs import replace
 from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.ckptman import migration
 from slurm_elastic.cli.standby import Head
-from slurm_elastic.controller import provision, starting, stopping
+from slurm_elastic.controller import provision
 from slurm_elastic.controller.context import Site
+from slurm_elastic.features import starting, stopping
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Usage
 from slurm_elastic.policies.actions import Suspend

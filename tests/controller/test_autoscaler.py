@@ -15,11 +15,12 @@ from msgspec.structs import replace
 from slurm_elastic.config.access import Who
 from slurm_elastic.config.policies import Budget, CloudPolicies, PoolPolicies, SitePolicies
 from slurm_elastic.config.pool_rules import fail_safe
-from slurm_elastic.controller import autoscaler, holds
-from slurm_elastic.controller.autoscaler import Autoscaler
+from slurm_elastic.controller import holds
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.covered_jobs import CoveredJobs
-from slurm_elastic.controller.observe import observe, pool_groups
+from slurm_elastic.features import autoscaler
+from slurm_elastic.features.autoscaler import Autoscaler
+from slurm_elastic.features.covered_jobs import CoveredJobs
+from slurm_elastic.features.observe import observe, pool_groups
 from slurm_elastic.model.cluster import Limits, Location, Market
 from slurm_elastic.model.exclusion import POLICY
 from slurm_elastic.model.memory import Deferral

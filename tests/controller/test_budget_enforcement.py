@@ -15,8 +15,8 @@ from slurm_elastic.config import Timings
 from slurm_elastic.config.access import Who
 from slurm_elastic.config.policies import Budget, SitePolicies
 from slurm_elastic.controller.budget import spending, spending_of_payers
-from slurm_elastic.controller.budget_enforcement import enforce
-from slurm_elastic.controller.usage_record import PERIOD
+from slurm_elastic.features.budget_enforcement import enforce
+from slurm_elastic.features.usage_record import PERIOD
 from slurm_elastic.model.cluster import Limits, Location, Market
 from slurm_elastic.model.memory import Deferral
 from slurm_elastic.policies.money.account_budgets import Overdrawn

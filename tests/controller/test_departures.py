@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import ConfigError, SlurmError
 from slurm_elastic.controller.context import new_generation
-from slurm_elastic.controller.departures import Departures
+from slurm_elastic.features.departures import Departures
 from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.model.cluster import Limits
 from slurm_elastic.model.directive import Departure, LimitChange

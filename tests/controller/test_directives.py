@@ -11,7 +11,7 @@ from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config.policies import Budget, SitePolicies
 from slurm_elastic.controller import holds
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.directives import closed_nodes, subjects_of
+from slurm_elastic.features.directives import closed_nodes, subjects_of
 from slurm_elastic.model.cluster import Limits
 from slurm_elastic.model.directive import Departure, Directive, LimitChange, Pause, Word
 from slurm_elastic.model.exclusion import OPERATOR, POLICY

@@ -10,8 +10,8 @@ import pytest
 
 from slurm_elastic.base.errors import TransientError
 from slurm_elastic.config.telling import Event
-from slurm_elastic.controller.expiry import CredentialsEnd
-from slurm_elastic.controller.telling import all_occasions
+from slurm_elastic.features.expiry import CredentialsEnd
+from slurm_elastic.features.telling import all_occasions
 from slurm_elastic.model.protocols import Expiring
 from slurm_elastic.state.credentials import ends_of
 from tests.controller.world import Inline, World

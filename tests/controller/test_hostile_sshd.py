@@ -16,8 +16,8 @@ import pytest
 from slurm_elastic.base.errors import CheckpointError
 from slurm_elastic.checkpointers.ssh import Shells
 from slurm_elastic.config.checkpoint import BlcrSettings
-from slurm_elastic.controller.host_keys import HostKey, printed_keys
-from slurm_elastic.controller.ssh_file import MOST, PushError, Target, push
+from slurm_elastic.features.host_keys import HostKey, printed_keys
+from slurm_elastic.features.ssh_file import MOST, PushError, Target, push
 
 BUFFERS = 16 << 20
 """Bytes that paramiko's window and the kernel's buffers may hold beside what is read."""

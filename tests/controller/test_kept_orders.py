@@ -13,9 +13,10 @@ from msgspec.structs import replace
 
 from slurm_elastic.config import PoolSettings
 from slurm_elastic.config.policies import PoolPolicies
-from slurm_elastic.controller import admission, giving_back, holds
-from slurm_elastic.controller.departures import Departures
+from slurm_elastic.controller import giving_back, holds
 from slurm_elastic.controller.snapshot import CloudReader
+from slurm_elastic.features import admission
+from slurm_elastic.features.departures import Departures
 from slurm_elastic.model.cluster import Instance
 from slurm_elastic.model.directive import Departure, Directive
 from slurm_elastic.model.exclusion import CAPACITY, POLICY

@@ -15,10 +15,10 @@ from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.config.joining import CONSOLE, Join, Ssh
-from slurm_elastic.controller import key_rotation
 from slurm_elastic.controller.context import new_generation
-from slurm_elastic.controller.host_keys import KnownHosts, host_key
-from slurm_elastic.controller.key_rotation import (
+from slurm_elastic.features import key_rotation
+from slurm_elastic.features.host_keys import KnownHosts, host_key
+from slurm_elastic.features.key_rotation import (
     SIZE,
     Result,
     Rotation,

@@ -17,11 +17,12 @@ from msgspec import structs
 
 from slurm_elastic.config import PoolSettings
 from slurm_elastic.config.policies import PoolPolicies, SitePolicies
-from slurm_elastic.controller import budget_enforcement, holds, provision, starting
-from slurm_elastic.controller.autoscaler import Autoscaler
+from slurm_elastic.controller import holds, provision
 from slurm_elastic.controller.reconcile import Round
 from slurm_elastic.controller.settling import Settler
 from slurm_elastic.controller.snapshot import see_request, terms_of
+from slurm_elastic.features import budget_enforcement, starting
+from slurm_elastic.features.autoscaler import Autoscaler
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import LaunchSpec, Limits, Location, Market
 from slurm_elastic.model.exclusion import CAPACITY, Exclusion

@@ -24,11 +24,11 @@ from slurm_elastic.base.errors import ConfigError, TransientError
 from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.config.joining import CONSOLE, Join, Ssh
-from slurm_elastic.controller import munge_keys, ssh_file
 from slurm_elastic.controller.context import Site, new_generation
-from slurm_elastic.controller.host_keys import HostKey, KnownHosts, host_key, printed_keys
-from slurm_elastic.controller.munge_keys import PERIOD, MungeKeys
-from slurm_elastic.controller.ssh_file import PushError, Target
+from slurm_elastic.features import munge_keys, ssh_file
+from slurm_elastic.features.host_keys import HostKey, KnownHosts, host_key, printed_keys
+from slurm_elastic.features.munge_keys import PERIOD, MungeKeys
+from slurm_elastic.features.ssh_file import PushError, Target
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Instance, InstanceState, Location, Market, Offer
 from slurm_elastic.model.memory import INTENT

@@ -16,8 +16,8 @@ from slurm_elastic.config import configfile, growth_kinds
 from slurm_elastic.config.access import Who
 from slurm_elastic.config.growth_kinds import checked_growth, growth_of, table
 from slurm_elastic.config.policies import PoolPolicies, SitePolicies
-from slurm_elastic.controller import autoscaler, budget_enforcement
-from slurm_elastic.controller.autoscaler import HEALTH
+from slurm_elastic.features import autoscaler, budget_enforcement
+from slurm_elastic.features.autoscaler import HEALTH
 from slurm_elastic.model.cluster import Limits, Location, Market
 from slurm_elastic.policies.growth.capacity import Demand, parse_growth
 from slurm_elastic.policies.growth.guarded import grown, surplus

@@ -20,8 +20,8 @@ from patience import awake, patience, stretched
 
 from benchmarks.small_slurm import wait_until
 from slurm_elastic.base.errors import SlurmError
-from slurm_elastic.controller import prolog
-from slurm_elastic.controller.prolog import PrologServer, PrologTimes, QueueWatch, Waiter
+from slurm_elastic.features import prolog
+from slurm_elastic.features.prolog import PrologServer, PrologTimes, QueueWatch, Waiter
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.slurm.client import fake
 from slurm_elastic.slurm.client.fake import FakeSlurm

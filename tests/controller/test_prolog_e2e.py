@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.small_slurm import SmallSlurm, wait_until
-from slurm_elastic.controller.prolog import PrologServer
+from slurm_elastic.features.prolog import PrologServer
 
 pytestmark = [
     pytest.mark.e2e,

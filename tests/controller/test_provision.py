@@ -14,7 +14,7 @@ from slurm_elastic.base.errors import DeniedError
 from slurm_elastic.config import PoolSettings
 from slurm_elastic.config.telling import Event
 from slurm_elastic.controller import provision, shortfall
-from slurm_elastic.controller.telling import all_occasions
+from slurm_elastic.features.telling import all_occasions
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Instance, Limits, Location, Market
 from slurm_elastic.model.exclusion import COOL_DOWN, Exclusion

@@ -23,8 +23,9 @@ from slurm_elastic.base.errors import (
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.config import PoolSettings
 from slurm_elastic.config.joining import Join, Ssh
-from slurm_elastic.controller import provision, starting, stopping
-from slurm_elastic.controller.books import By, charges, read_books, report
+from slurm_elastic.controller import provision
+from slurm_elastic.features import starting, stopping
+from slurm_elastic.features.books import By, charges, read_books, report
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import (
     Instance,

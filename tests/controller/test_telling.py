@@ -22,8 +22,8 @@ from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.config import configfile
 from slurm_elastic.config.policies import Budget, SitePolicies
 from slurm_elastic.config.telling import Event, Notify
-from slurm_elastic.controller import telling
-from slurm_elastic.controller.notify_occasions import (
+from slurm_elastic.features import telling
+from slurm_elastic.features.notify_occasions import (
     Occasion,
     of_breakers,
     of_budget,
@@ -31,7 +31,7 @@ from slurm_elastic.controller.notify_occasions import (
     of_moves,
     of_rate,
 )
-from slurm_elastic.controller.telling import (
+from slurm_elastic.features.telling import (
     MOST,
     WAITING,
     Teller,

@@ -29,11 +29,11 @@ from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.config.joining import Enrol, Firewall, Join, Network, NetworkKind
 from slurm_elastic.config.tunnel import clouds_with_tunnel, node_addresses
-from slurm_elastic.controller import enrolment, tunnels
-from slurm_elastic.controller.addresses import enrolment_word, in_tunnel
 from slurm_elastic.controller.context import Site, new_generation
-from slurm_elastic.controller.enrolment import Desk, word_of
-from slurm_elastic.controller.tunnels import HEALTH, Tunnels, printed_key
+from slurm_elastic.features import enrolment, tunnels
+from slurm_elastic.features.addresses import enrolment_word, in_tunnel
+from slurm_elastic.features.enrolment import Desk, word_of
+from slurm_elastic.features.tunnels import HEALTH, Tunnels, printed_key
 from slurm_elastic.machine.hub.wire import Apply, HubAnswer, HubError, Message, PeerSeen
 from slurm_elastic.machine.programs.tunnel import enrolment_key
 from slurm_elastic.model.causes import Quoted

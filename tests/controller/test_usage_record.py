@@ -16,14 +16,14 @@ from msgspec.structs import replace
 from slurm_elastic.base.errors import SlurmError, TransientError
 from slurm_elastic.config.books import BooksSettings
 from slurm_elastic.config.policies import Budget, SitePolicies
-from slurm_elastic.controller import usage_counters
 from slurm_elastic.controller.apply import apply
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.cost_notes import costs_of
 from slurm_elastic.controller.launch import spec_of
 from slurm_elastic.controller.snapshot import see, terms_of
-from slurm_elastic.controller.usage_counters import counted
-from slurm_elastic.controller.usage_record import UsageRecord, news, run_of
+from slurm_elastic.features import usage_counters
+from slurm_elastic.features.cost_notes import costs_of
+from slurm_elastic.features.usage_counters import counted
+from slurm_elastic.features.usage_record import UsageRecord, news, run_of
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Market
 from slurm_elastic.model.memory import Drained

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from slurm_elastic.config.access import Who
 from slurm_elastic.config.policies import SitePolicies
-from slurm_elastic.controller.covered_jobs import CoveredJobs
-from slurm_elastic.controller.observe import observe, pool_groups
-from slurm_elastic.controller.pool_nodes import Observation, QueueFacts
+from slurm_elastic.features.covered_jobs import CoveredJobs
+from slurm_elastic.features.observe import observe, pool_groups
+from slurm_elastic.features.pool_nodes import Observation, QueueFacts
 from slurm_elastic.model.cluster import Limits
 from slurm_elastic.model.slurm import Reservation, SlurmJob, SlurmNode
 from slurm_elastic.policies.growth.dealing import split_demand

@@ -17,7 +17,7 @@ from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.base.units import brief
 from slurm_elastic.base.unixsocket import peer_of
 from slurm_elastic.config import Config
-from slurm_elastic.controller.books import Costs
+from slurm_elastic.features.books import Costs
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.watch.door.questions import (
     MAX_ANSWER,

@@ -14,13 +14,13 @@ from msgspec.structs import replace
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Config
-from slurm_elastic.controller.books import Costs, read_books, report
 from slurm_elastic.controller.budget import (
     barred,
     limits_now,
     spending,
     spending_of_payers,
 )
+from slurm_elastic.features.books import Costs, read_books, report
 from slurm_elastic.model.exclusion import CAPACITY
 from slurm_elastic.model.memory import Run
 from slurm_elastic.policies.money.account_budgets import barring

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
-from slurm_elastic.controller.books import Charge
+from slurm_elastic.features.books import Charge
 from slurm_elastic.model.cluster import Market
 from slurm_elastic.model.memory import Run, whole_id
 from slurm_elastic.policies.money.cost_split import HOUR, METHOD, WHOLE, Hour, Unused

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from slurm_elastic.config.joining import Enrol
 from slurm_elastic.config.tunnel import enrols
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.enrolment import word_of
 from slurm_elastic.controller.steps import Steps
+from slurm_elastic.features.enrolment import word_of
 from slurm_elastic.model.cluster import Instance, LaunchSpec
 
 

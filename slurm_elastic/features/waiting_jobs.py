@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, MutableMapping, Sequence, Set
 
 from slurm_elastic.base.hostlist import compress, expand
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.covered_jobs import counted_id
-from slurm_elastic.controller.pool_nodes import ABOUT_TO_START, Observation, PoolNodes, QueueFacts
+from slurm_elastic.features.covered_jobs import counted_id
+from slurm_elastic.features.pool_nodes import ABOUT_TO_START, Observation, PoolNodes, QueueFacts
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.model.slurm_words import partition_states

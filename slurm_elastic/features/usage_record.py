@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.cost_notes import note_costs
 from slurm_elastic.controller.periodic import SiteTask
-from slurm_elastic.controller.usage_counters import CallTimes, settle
+from slurm_elastic.features.cost_notes import note_costs
+from slurm_elastic.features.usage_counters import CallTimes, settle
 from slurm_elastic.model.memory import Run
 from slurm_elastic.model.slurm import ENDED, SlurmJob
 from slurm_elastic.policies.money.cost_split import share

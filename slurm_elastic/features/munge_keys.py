@@ -21,10 +21,10 @@ from slurm_elastic.config import Config
 from slurm_elastic.config.joining import CONSOLE, Ssh
 from slurm_elastic.controller.boots import KEY_FAILED, KEY_REFUSED
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.host_keys import HostKey, KnownHosts, host_key, printed_keys
-from slurm_elastic.controller.join_secret import name_of, owner_of, text_for
 from slurm_elastic.controller.periodic import SiteTask
-from slurm_elastic.controller.ssh_file import (
+from slurm_elastic.features.host_keys import HostKey, KnownHosts, host_key, printed_keys
+from slurm_elastic.features.join_secret import name_of, owner_of, text_for
+from slurm_elastic.features.ssh_file import (
     PushError,
     Target,
     WrongHostKeyError,

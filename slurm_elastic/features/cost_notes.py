@@ -10,8 +10,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable
 
 from slurm_elastic.base.errors import SlurmError
-from slurm_elastic.controller.books import charges, of_jobs, read_books
 from slurm_elastic.controller.context import Site
+from slurm_elastic.features.books import charges, of_jobs, read_books
 from slurm_elastic.model.memory import Run
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.money.cost_note import noted

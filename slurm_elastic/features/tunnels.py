@@ -23,9 +23,9 @@ from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.config.joining import Enrol, Network
 from slurm_elastic.config.tunnel import clouds_with_tunnel, enrols, node_addresses
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.enrolment import Desk
 from slurm_elastic.controller.periodic import SiteTask
 from slurm_elastic.controller.steps import Steps
+from slurm_elastic.features.enrolment import Desk
 from slurm_elastic.machine.hub.link import by_address
 from slurm_elastic.machine.hub.wire import Apply, HubAnswer, HubError, Message, Show, ask
 from slurm_elastic.model.cluster import Instance

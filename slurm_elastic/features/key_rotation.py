@@ -22,10 +22,10 @@ from slurm_elastic.base import writing
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.config import Config
 from slurm_elastic.config.joining import Ssh
-from slurm_elastic.controller.host_keys import KnownHosts, host_key
-from slurm_elastic.controller.join_secret import owner_of, read_munge_key, require_private
-from slurm_elastic.controller.munge_keys import takes_key
-from slurm_elastic.controller.ssh_file import PushError, Target, ordered, read_private_key
+from slurm_elastic.features.host_keys import KnownHosts, host_key
+from slurm_elastic.features.join_secret import owner_of, read_munge_key, require_private
+from slurm_elastic.features.munge_keys import takes_key
+from slurm_elastic.features.ssh_file import PushError, Target, ordered, read_private_key
 from slurm_elastic.providers.base.joining import KEY_MARK
 from slurm_elastic.state.ledger import Machine
 

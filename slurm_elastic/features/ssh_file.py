@@ -13,8 +13,8 @@ from msgspec import Struct
 from slurm_elastic.base import bounded
 from slurm_elastic.base.bounded import BoundedSocket, Budget
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
-from slurm_elastic.controller.host_keys import HostKey
-from slurm_elastic.controller.join_secret import require_private
+from slurm_elastic.features.host_keys import HostKey
+from slurm_elastic.features.join_secret import require_private
 
 MOST = 1 << 20
 """Bytes that a machine may send in one try, its part of the handshake among them: our command says

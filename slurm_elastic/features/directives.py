@@ -15,8 +15,8 @@ from slurm_elastic.config import Config
 from slurm_elastic.config.limit_changes import pools_in
 from slurm_elastic.controller import holds
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.departures import Departures
 from slurm_elastic.controller.periodic import SiteTask
+from slurm_elastic.features.departures import Departures
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.directive import Directive, stopped_nodes, stopped_pools, told
 from slurm_elastic.model.exclusion import OPERATOR

@@ -24,13 +24,14 @@ from slurm_elastic.base.hostlist import compress
 from slurm_elastic.base.in_time import InTime
 from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.config.pool_rules import inert
-from slurm_elastic.controller import budget_enforcement, holds
+from slurm_elastic.controller import holds
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.covered_jobs import CoveredJobs, counted_id
-from slurm_elastic.controller.observe import PoolGroup, observe, pool_groups
 from slurm_elastic.controller.periodic import SiteTask
-from slurm_elastic.controller.pool_nodes import Observation
-from slurm_elastic.controller.purchase_guard import PurchaseGuard
+from slurm_elastic.features import budget_enforcement
+from slurm_elastic.features.covered_jobs import CoveredJobs, counted_id
+from slurm_elastic.features.observe import PoolGroup, observe, pool_groups
+from slurm_elastic.features.pool_nodes import Observation
+from slurm_elastic.features.purchase_guard import PurchaseGuard
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.exclusion import POLICY
 from slurm_elastic.policies.growth.capacity import OwnGrowth

@@ -8,10 +8,10 @@ from msgspec import Struct
 
 from slurm_elastic.controller.budget import barred, limits_now, stop_of
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.covered_jobs import CoveredJobs
-from slurm_elastic.controller.pool_nodes import Observation, PoolNodes
 from slurm_elastic.controller.snapshot import all_nodes
-from slurm_elastic.controller.waiting_jobs import (
+from slurm_elastic.features.covered_jobs import CoveredJobs
+from slurm_elastic.features.pool_nodes import Observation, PoolNodes
+from slurm_elastic.features.waiting_jobs import (
     coming,
     pending,
     queue_facts,

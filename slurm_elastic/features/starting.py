@@ -26,7 +26,7 @@ from slurm_elastic.controller.context import Site, new_generation
 from slurm_elastic.controller.ending import terminate
 from slurm_elastic.controller.launch import assign_addresses, with_retries
 from slurm_elastic.controller.steps import Caps, Steps
-from slurm_elastic.controller.stopping import doubt_recipe, note_recipe, recipes_of, spare
+from slurm_elastic.features.stopping import doubt_recipe, note_recipe, recipes_of, spare
 from slurm_elastic.model.causes.machine_ends import CannotBeStarted
 from slurm_elastic.model.cluster import Instance, NodeRequest, Offer
 from slurm_elastic.model.memory import INTENT

@@ -26,7 +26,9 @@ from slurm_elastic.config import Config
 from slurm_elastic.config.telling import Notify
 from slurm_elastic.controller.budget import limits_now, spending, spending_of_payers
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.notify_occasions import (
+from slurm_elastic.controller.periodic import SiteTask
+from slurm_elastic.controller.steps import Steps
+from slurm_elastic.features.notify_occasions import (
     Occasion,
     of_breakers,
     of_budget,
@@ -36,8 +38,6 @@ from slurm_elastic.controller.notify_occasions import (
     of_moves,
     of_rate,
 )
-from slurm_elastic.controller.periodic import SiteTask
-from slurm_elastic.controller.steps import Steps
 from slurm_elastic.model.directive import scope_in_words
 from slurm_elastic.slurm.client import siteconf
 from slurm_elastic.state.ckptstate import CheckpointState

@@ -17,7 +17,7 @@ from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Config
-from slurm_elastic.controller.books import Books, charges, read_books
+from slurm_elastic.features.books import Books, charges, read_books
 from slurm_elastic.model.memory import generation_time
 from slurm_elastic.model.protocols import Provider
 from slurm_elastic.policies.money.account_budgets import NONE

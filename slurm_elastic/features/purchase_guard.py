@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.hostlist import compress, expand
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.covered_jobs import counted_id
-from slurm_elastic.controller.pool_nodes import Observation, PoolNodes
-from slurm_elastic.controller.waiting_jobs import pending
+from slurm_elastic.features.covered_jobs import counted_id
+from slurm_elastic.features.pool_nodes import Observation, PoolNodes
+from slurm_elastic.features.waiting_jobs import pending
 from slurm_elastic.model.memory import Purchase, UnhelpedJob
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.growth.scaling import PendingJob
