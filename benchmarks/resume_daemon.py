@@ -24,6 +24,7 @@ from slurm_elastic.config import configfile
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.daemon import Daemon
 from slurm_elastic.controller.notify_socket import WakeSocket
+from slurm_elastic.features.registry import FEATURES
 from slurm_elastic.model.slurm import Request
 from slurm_elastic.providers import open_provider
 from slurm_elastic.slurm.client.cli import SlurmCli
@@ -49,7 +50,7 @@ class Watched(Daemon):
     def __init__(
         self, site: Site, spool: Spool, wake: WakeSocket, usage: Callable[[], Usage]
     ) -> None:
-        super().__init__(site, spool, wake)
+        super().__init__(site, spool, wake, features=FEATURES)
         self.served = threading.Event()
         self.request: Request | None = None
         self.finished = 0.0

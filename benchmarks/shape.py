@@ -177,7 +177,7 @@ def _quiet(*, usage: bool, on: bool) -> Way:
         site.live()
         calls = site.slurm.calls.total()
         with (way if usage else other).seen():
-            site.daemon._usage.looks.tick()
+            site.daemon.parts["usage"].looks.tick()
         way.readings, calls = site.slurm.calls.total() - calls, site.slurm.calls.total()
         with (other if usage else way).seen():
             site.tick()

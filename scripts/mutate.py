@@ -30,7 +30,7 @@ EQUIVALENT = REPO / "scripts" / "equivalent.toml"
 PACKAGE = "slurm_elastic"
 AREAS: Mapping[str, Sequence[str]] = {
     "policies": ("policies",),
-    "controller": ("controller",),
+    "controller": ("controller", "features"),
     "store": ("state/store", "state/ledger", "state/ckptstate"),
     "ownership": (
         "providers/base", "providers/aws/tags.py", "providers/aws/instances.py",
@@ -45,6 +45,7 @@ AREAS: Mapping[str, Sequence[str]] = {
 
 BESIDES = {
     "machine/ckptroot": ("checkpointers",),
+    "features": ("controller",),
     "state/ckptstate": ("ckptman",),
     "policies": ("controller", "ckptman"),
     "providers/base": ("providers",),

@@ -18,9 +18,9 @@ from slurm_elastic.config import Config, configfile
 from slurm_elastic.config.catalogue import from_state
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.daemon import Daemon
-from slurm_elastic.controller.features import FEATURES
 from slurm_elastic.controller.notify_socket import WakeSocket
 from slurm_elastic.features.prolog import PrologServer
+from slurm_elastic.features.registry import FEATURES
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.providers import open_providers
 from slurm_elastic.providers.catalogues import Keeper, tell_used

@@ -14,6 +14,10 @@ CONSOLE = "console"
 """The ``Ssh.host_key`` with which we read each machine's host keys from its console."""
 
 
+MUNGE_KEY = "munge key"
+"""The name of the secret by which a machine's slurmd is believed, if the site uses munge."""
+
+
 class Ssh(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The head brings Slurm's secret (munge key, or a cloud's slurm.jwks) to machines by SSH."""
 
@@ -47,6 +51,11 @@ class Ssh(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def secret(self) -> str:
         """The file on the head with the secret."""
         return self.slurm_keys or self.munge_key or ""
+
+    @property
+    def secret_name(self) -> str:
+        """The name of the secret in logs and reasons."""
+        return "slurm.jwks" if self.slurm_keys else MUNGE_KEY
 
     @property
     def place(self) -> str:

@@ -9,49 +9,43 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
-from slurm_elastic.base.errors import NotLearntError, SlurmElasticError, SlurmError
+from slurm_elastic.base.errors import NotLearntError, SlurmElasticError
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller import holds
 from slurm_elastic.controller.adoption import adopt
 from slurm_elastic.controller.boot_timeouts import blamed, expect_requeued
 from slurm_elastic.controller.boots import record_boot_failures, register, reopen_pools
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.ending import terminate
+from slurm_elastic.controller.ending import terminate, terminate_by_cause
+from slurm_elastic.controller.extensions import Jobs
 from slurm_elastic.controller.giving_back import power_down_and_requeue
-from slurm_elastic.controller.launch import (
-    LaunchOutcome,
-    assign_addresses,
-    hide_names,
-    launch,
-    spec_of,
-)
+from slurm_elastic.controller.launch import assign_addresses, hide_names
 from slurm_elastic.controller.lost_nodes import by_cause, disclaim, fail_nodes
+from slurm_elastic.controller.open_launches import confirm, jobs_of, retry, waits_for
 from slurm_elastic.controller.provision import provision
 from slurm_elastic.controller.recycling import recycle
-from slurm_elastic.controller.snapshot import CORRELATION, all_nodes, capacity_holds, machines_of
+from slurm_elastic.controller.snapshot import (
+    CORRELATION,
+    all_nodes,
+    capacity_holds,
+    machines_of,
+    machines_to_act_on,
+)
 from slurm_elastic.controller.stale_machines import stale_instances
-from slurm_elastic.controller.steps import Jobs
-from slurm_elastic.features import starting, stopping
-from slurm_elastic.model.causes.machine_ends import CannotBeStopped, PoweredUpAgain
+from slurm_elastic.model.causes.machine_ends import PoweredUpAgain
 from slurm_elastic.model.causes.repairs import AlreadyServed
-from slurm_elastic.model.cluster import Instance
-from slurm_elastic.model.memory import generation_order
 from slurm_elastic.model.protocols import Slurm
-from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies import actions
 from slurm_elastic.policies.actions import Action, NoteEnd, NoteMissing
-from slurm_elastic.policies.nodes.node_state import (
-    Phase,
-    phase,
-)
 from slurm_elastic.policies.repair.cluster import decide
 from slurm_elastic.policies.repair.cluster_snapshot import ClusterSnapshot, Rule
 from slurm_elastic.slurm.client import node_updates
-from slurm_elastic.state.ledger import Launch, Machine
+from slurm_elastic.state.ledger import Machine
 
 log = logging.getLogger(__name__)
 
@@ -100,14 +94,14 @@ class _Apply:
         self.waits = False
         self._decided: frozenset[Action] = frozenset()
         self._decided_at = float("-inf")
-        seen = snapshot.listed or ()
-        self._doers: Mapping[type[Action], Do] = {
-            actions.Adopt: lambda some: adopt(site, some, seen, doubts),
-            actions.AdoptStopped: lambda some: adopt(site, some, seen, doubts),
+        self._doubts = doubts
+        self._doers: dict[type[Action], Do] = {
+            actions.Adopt: self._adopt,
+            actions.AdoptStopped: self._adopt,
             actions.NoteEnd: self._note_end,
             actions.NoteMissing: self._note_end,
-            actions.Confirm: lambda some: _confirm(site, some, seen),
-            actions.Retry: lambda some: _retry(site, some, seen),
+            actions.Confirm: self._confirm,
+            actions.Retry: self._retry,
             actions.Abandon: self._abandon,
             actions.Relaunch: self._relaunch,
             actions.Launch: self._launch,
@@ -118,36 +112,27 @@ class _Apply:
             actions.TerminateOrphan: self._terminate,
             actions.TerminateDouble: self._terminate,
             actions.TerminateStopped: self._terminate,
-            actions.NoteStopped: lambda some: stopping.has_stopped(
-                site, cloud, self._machines(some), CORRELATION
-            ),
-            actions.StopAgain: self._stop,
-            actions.StartAgain: lambda some: starting.start_again(site, cloud, some),
-            actions.RunsAgain: lambda some: starting.runs_again(site, some, seen),
-            actions.EndStopped: lambda some: starting.end_stopped(site, cloud, some, CORRELATION),
-            actions.FailNode: lambda some: fail_nodes(site, some),
-            actions.FailLost: lambda some: fail_nodes(site, some, told=True),
+            actions.FailNode: self._fail_nodes,
+            actions.FailLost: self._fail_lost_nodes,
             actions.GiveBack: self._give_back,
-            actions.Recycle: lambda some: recycle(site, cloud, some, CORRELATION),
-            actions.PowerDown: lambda some: self._change(some, node_updates.power_down),
-            actions.PowerDownAgain: lambda some: self._change(some, node_updates.power_down),
-            actions.Clear: lambda some: self._change(some, node_updates.power_down_from_nowhere),
-            actions.PowerDownWhenIdle: lambda some: self._change(
-                some, node_updates.power_down_when_idle
-            ),
-            actions.NoteRead: lambda _: site.ledger.machines.read_whole(cloud, site.now()),
-            actions.Register: lambda some: register(site, cloud, some),
-            actions.ReopenPool: lambda some: reopen_pools(site, some),
-            actions.NoteDrain: lambda some: site.ledger.usage.write((), [a.span for a in some]),
-            actions.SetAddress: lambda some: assign_addresses(
-                site, {a.node: a.address for a in some}
-            ),
-            actions.HideName: lambda some: hide_names(site, [a.node for a in some]),
+            actions.Recycle: self._recycle,
+            actions.PowerDown: self._power_down,
+            actions.PowerDownAgain: self._power_down,
+            actions.Clear: self._power_down_from_nowhere,
+            actions.PowerDownWhenIdle: self._power_down_when_idle,
+            actions.NoteRead: self._note_read,
+            actions.Register: self._register,
+            actions.ReopenPool: self._reopen_pools,
+            actions.NoteDrain: self._note_drains,
+            actions.SetAddress: self._set_addresses,
+            actions.HideName: self._hide_names,
             actions.Release: self._release,
             actions.Hold: self._hold,
-            actions.Disclaim: lambda some: disclaim(site, some),
-            actions.Restore: lambda some: self._change(some, _return_to_service),
+            actions.Disclaim: self._disclaim,
+            actions.Restore: self._restore,
         }
+        for kind, doer in site.extensions.doers:
+            self._doers[kind] = partial(doer, snapshot)
 
     def do(self, some: Sequence[Action]) -> None:
         """These, of one kind."""
@@ -179,6 +164,57 @@ class _Apply:
             log.info("repair dropped, Slurm has changed meanwhile subjects=%s", dropped)
         return [a for a in some if a in self._decided]
 
+    def _adopt(self, some: Sequence[actions.Adopt | actions.AdoptStopped]) -> None:
+        adopt(self._site, some, self._snapshot.listed or (), self._doubts)
+
+    def _confirm(self, some: Sequence[actions.Confirm]) -> None:
+        confirm(self._site, some, self._snapshot.listed or ())
+
+    def _retry(self, some: Sequence[actions.Retry]) -> None:
+        retry(self._site, some, self._snapshot.listed or ())
+
+    def _note_read(self, _: Sequence[actions.NoteRead]) -> None:
+        self._site.ledger.machines.read_whole(self._cloud, self._site.now())
+
+    def _register(self, some: Sequence[actions.Register]) -> None:
+        register(self._site, self._cloud, some)
+
+    def _recycle(self, some: Sequence[actions.Recycle]) -> None:
+        recycle(self._site, self._cloud, some, CORRELATION)
+
+    def _reopen_pools(self, some: Sequence[actions.ReopenPool]) -> None:
+        reopen_pools(self._site, some)
+
+    def _fail_nodes(self, some: Sequence[actions.FailNode]) -> None:
+        fail_nodes(self._site, some)
+
+    def _fail_lost_nodes(self, some: Sequence[actions.FailLost]) -> None:
+        fail_nodes(self._site, some, told=True)
+
+    def _disclaim(self, some: Sequence[actions.Disclaim]) -> None:
+        disclaim(self._site, some)
+
+    def _note_drains(self, some: Sequence[actions.NoteDrain]) -> None:
+        self._site.ledger.usage.write((), [a.span for a in some])
+
+    def _set_addresses(self, some: Sequence[actions.SetAddress]) -> None:
+        assign_addresses(self._site, {a.node: a.address for a in some})
+
+    def _hide_names(self, some: Sequence[actions.HideName]) -> None:
+        hide_names(self._site, [a.node for a in some])
+
+    def _power_down(self, some: Sequence[actions.OnNode]) -> None:
+        self._change(some, node_updates.power_down)
+
+    def _power_down_from_nowhere(self, some: Sequence[actions.Clear]) -> None:
+        self._change(some, node_updates.power_down_from_nowhere)
+
+    def _power_down_when_idle(self, some: Sequence[actions.PowerDownWhenIdle]) -> None:
+        self._change(some, node_updates.power_down_when_idle)
+
+    def _restore(self, some: Sequence[actions.Restore]) -> None:
+        self._change(some, _return_to_service)
+
     def _note_end(self, some: Sequence[NoteEnd | NoteMissing]) -> None:
         nodes = self._nodes_of(some)
         for cause in dict.fromkeys(a.cause for a in some):
@@ -191,26 +227,11 @@ class _Apply:
             self._site.ledger.launches.failed(action.generation, action.reason, self._site.now())
 
     def _terminate(self, some: Sequence[actions.OnMachine]) -> None:
-        """The ones that are live: another worker may have ended some since the round read them."""
-        for cause in dict.fromkeys(a.cause for a in some):
-            doomed = self._machines([a for a in some if a.cause == cause])
-            terminate(self._site, self._cloud, doomed, cause, CORRELATION)
-
-    def _stop(self, some: Sequence[actions.StopAgain]) -> None:
-        """Where nothing can be written down that was decided before, they end."""
-        site, cloud, machines = self._site, self._cloud, self._machines(some)
-        if why := site.ledger.end_only:
-            site.ledger.stops.failed(
-                cloud, [m.instance.id for m in machines], CannotBeStopped(error=why)
-            )
-            refused = machines
-        else:
-            refused = stopping.stop_again(site, cloud, machines, CORRELATION)
-        self._end(refused, some, CORRELATION)
+        cause_of = {a.machine: a.cause for a in some}
+        terminate_by_cause(self._site, self._cloud, self._machines(some), cause_of, CORRELATION)
 
     def _machines(self, some: Sequence[actions.OnMachine]) -> list[Machine]:
-        ids = {a.machine for a in some}
-        return [m for m in machines_of(self._site, self._cloud) if m.instance.id in ids]
+        return machines_to_act_on(self._site, self._cloud, some)
 
     def _relaunch(self, some: Sequence[actions.Relaunch]) -> None:
         cause_of = {a.machine: a.cause for a in some}
@@ -241,9 +262,9 @@ class _Apply:
         wanted = [node for node in mine if node not in served]
         if any(a.past for a in some):  # to end those has taken its time
             view = site.slurm.nodes(wanted) if wanted else {}
-            wanted = [node for node in wanted if _wants(view, node)]
+            wanted = [node for node in wanted if waits_for(view, node)]
         if request is None:
-            jobs: Jobs = _jobs_of(site, wanted) if wanted else {}
+            jobs: Jobs = jobs_of(site, wanted) if wanted else {}
         else:
             jobs = request.jobs
             if served:
@@ -285,19 +306,11 @@ class _Apply:
         doubtful = [m for m in machines if m.instance.id in unproven]
         stale = stale_instances(site, doubtful)
         doomed = [m for m in machines if m.instance.id not in unproven or m in stale]
-        for spare in site.steps.spared:
+        for spare in site.extensions.spare_from_end:
             spared = spare(cloud, doomed, self._snapshot.nodes, self._correlation)
             doomed = [m for m in doomed if m not in spared]
-        self._end(doomed, some, self._correlation)
-
-    def _end(
-        self, doomed: Sequence[Machine], some: Sequence[actions.OnMachine], correlation: str
-    ) -> None:
-        """Terminate these machines, each for its own cause."""
         cause_of = {a.machine: a.cause for a in some}
-        for cause in dict.fromkeys(cause_of[m.instance.id] for m in doomed):
-            ending = [m for m in doomed if cause_of[m.instance.id] == cause]
-            terminate(self._site, self._cloud, ending, cause, correlation)
+        terminate_by_cause(site, cloud, doomed, cause_of, self._correlation)
 
     def _fail_boots(self, some: Sequence[actions.FailBoot]) -> None:
         failed = self._machines(some)
@@ -346,70 +359,5 @@ class _Apply:
             holds.hold(self._site, self._site.pools[pool], nodes, why)
 
 
-def _confirm(
-    site: Site, some: Sequence[actions.Confirm | actions.Retry], seen: Sequence[Instance]
-) -> None:
-    for action in some:
-        found = [i for i in seen if i.generation == action.generation]
-        row = site.ledger.launches.known(action.generation)
-        for tell_answered in site.steps.answered:
-            tell_answered(row.generation, row.pool)
-        site.ledger.machines.launched(action.generation, found, site.now())
-        site.record(CORRELATION, "confirmed", [i.node for i in found], action.reason)
-
-
-def _retry(site: Site, some: Sequence[actions.Retry], seen: Sequence[Instance]) -> None:
-    """The same call under the same token; where it is refused now, the nodes are placed anew."""
-    for action in some:
-        row = site.ledger.launches.get(action.generation)
-        if row is None or site.ledger.end_only:  # the call might buy what it did not buy before
-            continue
-        if _is_suspended(site, row):  # it would be ended at once: Slurm may want it again since
-            continue
-        if row.pool not in site.pools:  # the configuration has lost it: what is there is there
-            _confirm(site, [action], seen)
-            continue
-        spec = spec_of(site, row)
-        result = launch(site, spec, row.request, again=True)
-        why = f"{action.reason}: {result.why}" if result.why else action.reason
-        kind = f"retry-{result.outcome.value}"
-        if news := site.news(row.nodes, kind, why):
-            site.record(CORRELATION, kind, (*news, *(f"job:{j}" for j in row.jobs)), why)
-        if result.outcome is LaunchOutcome.IN_DOUBT:
-            continue
-        started = {i.node for i in result.instances}
-        left = [n for n in row.nodes if n not in started]
-        view = site.slurm.nodes(left) if left else {}
-        left = [n for n in left if _wants(view, n)]
-        if left:
-            provision(site, row.cloud, row.request, left, _jobs_of(site, left))
-
-
-def _is_suspended(site: Site, row: Launch) -> bool:
-    """Whether a request that waits ends what this launch makes."""
-    decided = generation_order(row.generation)
-    return any(
-        decided <= request.received and not set(row.nodes).isdisjoint(request.nodes)
-        for request in site.suspends.snapshot().values()
-    )
-
-
 def _return_to_service(slurm: Slurm, nodes: Sequence[str]) -> None:
     node_updates.return_to_service(slurm, slurm.nodes(nodes).values())
-
-
-def _wants(view: Mapping[str, SlurmNode], node: str) -> bool:
-    """Whether Slurm waits for the node to come up."""
-    return node in view and phase(view[node]) is Phase.POWERING_UP
-
-
-def _jobs_of(site: Site, nodes: Sequence[str]) -> Mapping[int, Sequence[str]]:
-    """Jobs that hold or wait for any of these nodes, with all of theirs. None where Slurm does not
-    say: then each node is served for itself.
-    """
-    try:
-        queue = site.slurm.jobs()
-    except SlurmError:
-        return {}
-    wanted = set(nodes)
-    return {j.id: j.nodes for j in queue if not wanted.isdisjoint(j.nodes)}

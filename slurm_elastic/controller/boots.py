@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.hostlist import compress
+from slurm_elastic.config.joining import MUNGE_KEY
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.giving_back import quarantine_pool
 from slurm_elastic.controller.launch import grown
 from slurm_elastic.controller.snapshot import see, terms_of
-from slurm_elastic.features.join_secret import name_of
 from slurm_elastic.model.causes.machine_ends import OutOfService
 from slurm_elastic.model.causes.pool_failures import BootsFailed, KeyNotBrought
 from slurm_elastic.model.cluster import Pool
@@ -204,7 +204,9 @@ def cause_of(site: Site, failed: Sequence[Machine]) -> str:
     for one in (m.instance for m in failed[:LOOKED_AT]):
         for made in reversed(site.ledger.decisions.about(one.node)):
             if isinstance(made.cause, KeyNotBrought) and made.cause.machine == one.id:
-                return f"; {name_of(site.config.join.ssh)} not brought: {made.cause.error}"
+                ssh = site.config.join.ssh
+                secret = MUNGE_KEY if ssh is None else ssh.secret_name
+                return f"; {secret} not brought: {made.cause.error}"
     return _gate(site, failed)
 
 

@@ -22,10 +22,10 @@ from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.pool_rules import rules_of
 from slurm_elastic.config.tunnel import clouds_with_tunnel
 from slurm_elastic.controller.budget import launch_scope
+from slurm_elastic.controller.extensions import Extensions
 from slurm_elastic.controller.job_starts import JobStarts
 from slurm_elastic.controller.requeues import Requeues
 from slurm_elastic.controller.slurm_absence import SlurmAbsence
-from slurm_elastic.controller.steps import Steps
 from slurm_elastic.model.causes import AnyCause, as_cause
 from slurm_elastic.model.cluster import Instance, Limits, Pool, Usage
 from slurm_elastic.model.protocols import Provider, Slurm
@@ -55,7 +55,7 @@ class Site:
     ``now`` is the clock (Unix time), ``monotonic`` the clock for time limits. ``wait(seconds)``
     sleeps; it returns True if the service must stop. ``blocked``: by cloud, why nothing may be
     started there before the site allows it. ``tunnelled``: the clouds whose machines are Slurm's
-    nodes under addresses in a tunnel. ``steps``: the steps of optional features (``features``).
+    nodes under addresses in a tunnel. ``extensions``: functions of optional features.
     ``shortest_boot``: seconds that machines of the quickest cloud may take. ``looks_names_up``:
     whether slurmctld looks up the names of nodes without an address. ``repairs_allowed_from``
     (monotonic): after a takeover we end, until then, only machines that Slurm asked to suspend.
@@ -97,7 +97,7 @@ class Site:
     unreadable: SharedDict[str, str] = field(default_factory=SharedDict)
     unadopted: SharedDict[tuple[str, str], Instance] = field(default_factory=SharedDict)
     suspends: SharedDict[str, Request] = field(default_factory=SharedDict)
-    steps: Steps = field(default_factory=Steps)
+    extensions: Extensions = field(default_factory=Extensions)
     slurm_absence: SlurmAbsence = field(default_factory=SlurmAbsence)
     job_starts: JobStarts = field(default_factory=JobStarts)
     shortest_boot: float = math.inf

@@ -22,7 +22,7 @@ from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.base.units import brief
 from slurm_elastic.controller.boot_timeouts import BootTimeouts
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.features import FEATURES, Feature, join
+from slurm_elastic.controller.extensions import Feature, join
 from slurm_elastic.controller.launch import end_far
 from slurm_elastic.controller.notify_socket import WakeSocket
 from slurm_elastic.controller.periodic import SiteTask, run_guarded, tick_all
@@ -32,10 +32,6 @@ from slurm_elastic.controller.settling import TICK as SETTLING_TICK
 from slurm_elastic.controller.settling import Settler
 from slurm_elastic.controller.strays import Strays
 from slurm_elastic.controller.tick_reading import TickReading
-from slurm_elastic.features.autoscaler import Autoscaler
-from slurm_elastic.features.directives import Directives
-from slurm_elastic.features.expiry import CredentialsEnd
-from slurm_elastic.features.usage_record import UsageRecord
 from slurm_elastic.state.heartbeat import DAEMON, Mark, leave_mark
 from slurm_elastic.state.ledger import Condition, Health
 from slurm_elastic.state.spool import Spool
@@ -54,9 +50,9 @@ cloud has a bound, but a thread may hang in the kernel, on a directory of NFS.
 """
 
 
-OWN = ("overdue", "settle", "policies", "operators", "usage", "credentials")
-"""The workers of what is of no single cloud, each with a periodic task of its own; so have the
-parts that features bring.
+OWN_WORKERS = ("overdue", "settle")
+"""Worker threads that serve no single cloud. Each runs one periodic task, and so do the workers of
+the parts that features add.
 """
 
 
@@ -69,7 +65,8 @@ class Daemon:
     """slurm-elasticd's state: what is in flight. All else is in spool, ledger and clouds.
 
     ``worker`` makes a cloud's worker, which must do one thing after the other. What works beside
-    the tick: ``rounds``, each cloud's; ``settler`` and ``overdue``, whose looks are tasks.
+    the tick: ``rounds``, each cloud's; ``settler`` and ``overdue``, whose looks are tasks;
+    ``parts`` by name, which features add.
     """
 
     def __init__(
@@ -78,7 +75,8 @@ class Daemon:
         spool: Spool,
         wake: WakeSocket,
         worker: Callable[[str], Executor] = one_thread,
-        features: Sequence[Feature] = FEATURES,
+        *,
+        features: Sequence[Feature],
     ) -> None:
         self._site = site
         self._state_dir = site.config.state
@@ -91,22 +89,18 @@ class Daemon:
         self._serving: dict[str, Future[None]] = {}
         self._requests = Requests(site, spool)
         # The one that hands work to the clouds' workers ends first.
-        own = {name: worker(name) for name in (*OWN, *(name for name, _ in site.steps.parts))}
+        parts = site.extensions.parts
+        own = {name: worker(name) for name in (*OWN_WORKERS, *(name for name, _ in parts))}
         self._all_workers = (*own.values(), *self._workers.values())
         self.settler = Settler(site, own["settle"])
         self.overdue = BootTimeouts(
             site, own["overdue"], self._workers, spool, lambda c: self.rounds[c].is_over
         )
-        self._parts = [make(own[name]) for name, make in site.steps.parts]
-        self._usage = UsageRecord(site, own["usage"])
+        self.parts = {name: make_part(own[name]) for name, make_part in parts}
         self._tasks: tuple[SiteTask, ...] = (
             self.overdue.looks,
-            Directives(site, own["operators"]).looks,
-            Autoscaler(site, own["policies"]).looks,
             self.settler.looks,
-            self._usage.looks,
-            CredentialsEnd(site, own["credentials"]).looks,
-            *(part.looks for part in self._parts),
+            *(part.looks for part in self.parts.values()),
         )
         self._next_repair = float("-inf")
         self._next_beat = float("-inf")
@@ -122,14 +116,14 @@ class Daemon:
                 self.guarded_tick()
                 woken = self._wake.wait(SETTLING_TICK if self.settler.busy else TICK)
                 if any(b"job-end" in event for event in woken):
-                    for hear in self._site.steps.job_ended:
-                        hear()
+                    for note_job_end in self._site.extensions.on_job_end:
+                        note_job_end()
         finally:
             # No request is begun any more: the spool keeps them for the next start.
             self._requests.close()
             for worker in self._all_workers:
                 worker.shutdown(wait=True, cancel_futures=True)
-            for part in self._parts:
+            for part in self.parts.values():
                 part.close()
 
     def guarded_tick(self) -> None:
@@ -153,8 +147,10 @@ class Daemon:
         self._site.ledger.refresh()
         # Before requests: after a start with an empty ledger the machines that exist are adopted
         # before others are bought for the same nodes.
-        self._repair()
-        self._wake_rounds()
+        self._begin_repairs()
+        self._begin_requests()
+        self._prune()
+        self._give_memory_back()
         tick_all(self._tasks, self._site.ledger.state)
 
     def _beat(self) -> None:
@@ -177,7 +173,7 @@ class Daemon:
         else:
             self._reports.over("mark")
 
-    def _wake_rounds(self) -> None:
+    def _begin_requests(self) -> None:
         """A cloud's requests are served one after the other, behind a round of it that runs."""
         self._requests.take_in()
         for name, round_ in self.rounds.items():
@@ -194,7 +190,8 @@ class Daemon:
                 work.add_done_callback(lambda _: self._wake.ring())
                 self._serving[name] = work
 
-    def _repair(self) -> None:
+    def _begin_repairs(self) -> None:
+        """Begin a round of repair of each cloud, if the last ones began long enough ago."""
         clock = self._site.monotonic()
         if clock < self._next_repair:
             return
@@ -214,10 +211,17 @@ class Daemon:
         state = self._site.ledger.state()
         self._strays.report(state)
         end_far(self._site, state.exclusions)
+
+    def _prune(self) -> None:
+        """Once an hour, forget old decisions and give disk space back."""
+        clock = self._site.monotonic()
         if clock >= self._next_pruning:
             self._next_pruning = clock + PRUNING
             self._site.ledger.prune(self._site.now() - KEEP_HISTORY)
             self._site.ledger.compact(self._site.now())
+
+    def _give_memory_back(self) -> None:
+        clock = self._site.monotonic()
         if clock >= self._next_giving_back:
             self._next_giving_back = clock + heap.GIVE_BACK_EVERY_S
             heap.give_back()

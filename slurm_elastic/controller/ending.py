@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from slurm_elastic.base.errors import InstanceNotFound, ProviderError, of_stranger
 from slurm_elastic.base.faults import reach
@@ -58,6 +58,19 @@ def terminate(
     reach("suspend.after-result")
     log.info("terminated request=%s nodes=%s reason=%s", correlation, compress(nodes), cause)
     _tell(site, correlation, "terminated", machines, cause)
+
+
+def terminate_by_cause(
+    site: Site,
+    cloud: str,
+    machines: Sequence[Machine],
+    cause_of: Mapping[str, AnyCause],
+    correlation: str,
+) -> None:
+    """Terminate these machines of one cloud, each for its own cause (by machine id)."""
+    for cause in dict.fromkeys(cause_of[m.instance.id] for m in machines):
+        ending = [m for m in machines if cause_of[m.instance.id] == cause]
+        terminate(site, cloud, ending, cause, correlation)
 
 
 def _tell(

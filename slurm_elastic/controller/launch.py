@@ -105,7 +105,7 @@ def launch(
         return Launched(outcome=LaunchOutcome.IN_DOUBT, why=why)
     reach("launch.after-call")
     instances = _believed(site, spec, answered)
-    for tell_answered in site.steps.answered:
+    for tell_answered in site.extensions.on_answer:
         tell_answered(spec.generation, spec.pool.name)
     with site.ledger.together():
         site.ledger.machines.launched(spec.generation, instances, site.now())
@@ -130,7 +130,7 @@ def _believed(site: Site, spec: LaunchSpec, answered: Sequence[Instance]) -> tup
         log.warning("launch's answer not believed cloud=%s id=%s reason=%s",
                     spec.offer.cloud, id_, why)  # fmt: skip
     machines = found.machines
-    for keep in site.steps.listed:
+    for keep in site.extensions.complete_listed:
         machines = keep(spec.offer.cloud, machines)
     return machines
 
@@ -164,7 +164,7 @@ def spec_of(site: Site, launch_row: Launch) -> LaunchSpec:
         again=True,
         owner=launch_row.owner,
     )
-    for describe in site.steps.described:
+    for describe in site.extensions.complete_spec:
         spec = describe(spec)
     return spec
 

@@ -17,6 +17,7 @@ from slurm_elastic.base.faults import reach
 from slurm_elastic.base.units import brief, counted, money
 from slurm_elastic.controller.boots import record_registrations
 from slurm_elastic.controller.context import Site, new_generation
+from slurm_elastic.controller.extensions import Caps, Jobs, Owners
 from slurm_elastic.controller.launch import (
     LaunchOutcome,
     cool_partial,
@@ -27,7 +28,6 @@ from slurm_elastic.controller.launch import (
 )
 from slurm_elastic.controller.launch_decisions import Refusals, note, record_ranking
 from slurm_elastic.controller.shortfall import Shortfall, refuse
-from slurm_elastic.controller.steps import Caps, Jobs, Owners
 from slurm_elastic.model.cluster import Instance, LaunchSpec, NodeRequest, Offer
 from slurm_elastic.model.protocols import Chooser, Limited
 from slurm_elastic.policies.launch.boots import may_wait
@@ -64,10 +64,10 @@ def provision(
     if condition.end_only and site.now() - condition.since < BRIEF:
         return tuple(nodes)
     trouble = trouble or condition.end_only
-    for admit in site.steps.admitted:
+    for admit in site.extensions.filter_admitted:
         nodes, jobs = admit(cloud, correlation, nodes, jobs)
     owners: Owners = {}
-    for tell in site.steps.owned if not trouble else ():
+    for tell in site.extensions.find_owners if not trouble else ():
         owners = {**owners, **tell(nodes, jobs)}
     by_pool: dict[str, list[str]] = {}
     for node in nodes:
@@ -118,7 +118,7 @@ def _provision_pool(
     )
     had: set[str] = set()
     if not trouble:
-        for serve in site.steps.served:
+        for serve in site.extensions.serve_before_buying:
             had.update(serve(request, todo, offers, caps))
     decided: NextLaunch | None = None
     tried = Refusals(site, request)
@@ -201,7 +201,7 @@ def _decide(
         if request.owners:
             owner = agreed(decided.jobs, request.owners, site.config.books.tags)
             spec = replace(spec, owner=owner)
-        for describe in site.steps.described:
+        for describe in site.extensions.complete_spec:
             spec = describe(spec)
         reach("launch.before-intent")
         if keep:
@@ -218,7 +218,7 @@ def _launch(site: Site, request: NodeRequest, spec: LaunchSpec, tried: Refusals)
         if nodes := tuple({i.node for i in instances}):
             note(site, request, nodes, "launched", bought(spec, instances))
 
-    for tell_intent in site.steps.intended:
+    for tell_intent in site.extensions.on_intent:
         tell_intent(spec)
     result = launch(site, spec, request.id, tell=tell)
     if result.outcome is LaunchOutcome.IN_DOUBT:

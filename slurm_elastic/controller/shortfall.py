@@ -12,9 +12,9 @@ from msgspec import Struct
 
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.ending import terminate
+from slurm_elastic.controller.extensions import Jobs
 from slurm_elastic.controller.giving_back import power_down_and_requeue, reject_nodes
 from slurm_elastic.controller.oversized import bar, too_large
-from slurm_elastic.controller.steps import Jobs
 from slurm_elastic.model.causes.machine_ends import JobNotWhole
 from slurm_elastic.model.cluster import NodeRequest
 from slurm_elastic.policies.launch.gang import GangResult, gangs, request_for, resolve

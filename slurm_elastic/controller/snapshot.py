@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import AuthError, ProviderError, SlurmError, bounded
 from slurm_elastic.controller.context import Site
-from slurm_elastic.features.stopping import recipes_of
 from slurm_elastic.model.cluster import Instance, Offer, Pool
 from slurm_elastic.model.exclusion import BREAKER, CAPACITY, Exclusion
 from slurm_elastic.model.memory import REFUSED, UNREADABLE, Machine
 from slurm_elastic.model.protocols import NO_NODE
 from slurm_elastic.model.slurm import Request, SlurmNode
-from slurm_elastic.policies.growth.stopped import NO_RECIPES
+from slurm_elastic.policies.actions import OnMachine
+from slurm_elastic.policies.growth.stopped import NO_RECIPES, Recipes
 from slurm_elastic.policies.launch.exclusions import sickly
 from slurm_elastic.policies.repair.cloud_view import Thresholds
 from slurm_elastic.policies.repair.cluster_snapshot import ClusterSnapshot, Terms
@@ -47,6 +47,14 @@ def all_nodes(site: Site) -> Mapping[str, SlurmNode]:
 def machines_of(site: Site, cloud: str) -> list[Machine]:
     """The live machines of one cloud, by the ledger."""
     return [m for m in site.ledger.machines.live() if m.instance.cloud == cloud]
+
+
+def machines_to_act_on(site: Site, cloud: str, some: Sequence[OnMachine]) -> list[Machine]:
+    """The live machines of these actions. Another worker may have ended some of them after the
+    round read the ledger.
+    """
+    ids = {a.machine for a in some}
+    return [m for m in machines_of(site, cloud) if m.instance.id in ids]
 
 
 def capacity_holds(site: Site) -> list[Exclusion]:
@@ -147,7 +155,7 @@ class CloudReader:
         self._site.unreadable.pop(cloud)
         self.doubts, self.unusable = found.doubts, found.unusable
         machines = found.machines
-        for keep in self._site.steps.listed:
+        for keep in self._site.extensions.complete_listed:
             machines = keep(cloud, machines)
         return machines
 
@@ -193,8 +201,16 @@ def see(
         drains=state.drains,
         stopped=state.stopped,
         directives=state.directives,
-        recipes=recipes_of(site, terms.cloud, state.stopped) if state.stopped else NO_RECIPES,
+        recipes=_recipes_of(site, terms.cloud, state.stopped),
     )
+
+
+def _recipes_of(site: Site, cloud: str, stopped: Collection[Machine]) -> Recipes:
+    if not stopped:
+        return NO_RECIPES
+    for find_recipes in site.extensions.find_recipes:
+        return find_recipes(cloud, stopped)
+    return NO_RECIPES
 
 
 def see_request(site: Site, terms: Terms, request: Request) -> ClusterSnapshot:

@@ -12,16 +12,18 @@ from msgspec.structs import replace
 from slurm_elastic.config.joining import Enrol
 from slurm_elastic.config.tunnel import enrols
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.steps import Steps
+from slurm_elastic.controller.extensions import Extensions
 from slurm_elastic.features.enrolment import word_of
 from slurm_elastic.model.cluster import Instance, LaunchSpec
 
 
-def join(site: Site) -> Steps | None:
-    """Where machines are reached through a tunnel."""
+def join(site: Site) -> Extensions | None:
+    """Join if machines are reached through a tunnel."""
     if not site.tunnelled:
         return None
-    return Steps(listed=[partial(in_tunnel, site)], described=[partial(with_word, site)])
+    return Extensions(
+        complete_listed=[partial(in_tunnel, site)], complete_spec=[partial(with_word, site)]
+    )
 
 
 def in_tunnel(site: Site, cloud: str, machines: Iterable[Instance]) -> tuple[Instance, ...]:

@@ -9,8 +9,8 @@ from functools import partial
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.budget import barred
 from slurm_elastic.controller.context import Site
+from slurm_elastic.controller.extensions import Extensions, Jobs
 from slurm_elastic.controller.giving_back import power_down_and_requeue
-from slurm_elastic.controller.steps import Jobs, Steps
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.policies.money.account_budgets import barring, payer, shares
 from slurm_elastic.state.audit_trail import job_subject
@@ -18,9 +18,13 @@ from slurm_elastic.state.audit_trail import job_subject
 log = logging.getLogger(__name__)
 
 
-def join(site: Site) -> Steps | None:
+def join(site: Site) -> Extensions | None:
     """Where accounts or users have budgets."""
-    return Steps(admitted=[partial(admit, site)]) if site.config.policies.payer_budgets else None
+    return (
+        Extensions(filter_admitted=[partial(admit, site)])
+        if site.config.policies.payer_budgets
+        else None
+    )
 
 
 def admit(

@@ -26,6 +26,7 @@ from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.config.pool_rules import inert
 from slurm_elastic.controller import holds
 from slurm_elastic.controller.context import Site
+from slurm_elastic.controller.extensions import Extensions, Part
 from slurm_elastic.controller.periodic import SiteTask
 from slurm_elastic.features import budget_enforcement
 from slurm_elastic.features.covered_jobs import CoveredJobs, counted_id
@@ -67,7 +68,12 @@ JOBS_TOLD = 100
 """At most this many waiting jobs hear of a decision (``explain JOBID``)."""
 
 
-class Autoscaler:
+def join(site: Site) -> Extensions:
+    """Every site may have growth policies."""
+    return Extensions(parts=[("policies", lambda worker: Autoscaler(site, worker))])
+
+
+class Autoscaler(Part):
     """``looks`` is the daemon's task."""
 
     def __init__(self, site: Site, worker: Executor) -> None:

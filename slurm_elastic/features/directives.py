@@ -15,6 +15,7 @@ from slurm_elastic.config import Config
 from slurm_elastic.config.limit_changes import pools_in
 from slurm_elastic.controller import holds
 from slurm_elastic.controller.context import Site
+from slurm_elastic.controller.extensions import Extensions, Part
 from slurm_elastic.controller.periodic import SiteTask
 from slurm_elastic.features.departures import Departures
 from slurm_elastic.model.causes import Quoted
@@ -29,7 +30,12 @@ log = logging.getLogger(__name__)
 PERIOD = 5.0
 
 
-class Directives:
+def join(site: Site) -> Extensions:
+    """Every site may have orders of operators."""
+    return Extensions(parts=[("operators", lambda worker: Directives(site, worker))])
+
+
+class Directives(Part):
     """``looks`` is the daemon's task."""
 
     def __init__(self, site: Site, worker: Executor) -> None:

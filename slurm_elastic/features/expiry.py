@@ -7,6 +7,7 @@ from concurrent.futures import Executor
 
 from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.controller.context import Site
+from slurm_elastic.controller.extensions import Extensions, Part
 from slurm_elastic.controller.periodic import SiteTask
 from slurm_elastic.model.protocols import Expiring
 from slurm_elastic.state.credentials import health_of
@@ -16,7 +17,12 @@ log = logging.getLogger(__name__)
 PERIOD = 600.0
 
 
-class CredentialsEnd:
+def join(site: Site) -> Extensions:
+    """Every site may have credentials that expire."""
+    return Extensions(parts=[("credentials", lambda worker: CredentialsEnd(site, worker))])
+
+
+class CredentialsEnd(Part):
     """``looks`` is the daemon's task."""
 
     def __init__(self, site: Site, worker: Executor) -> None:

@@ -23,11 +23,6 @@ def text_for(ssh: Ssh, cloud: str, now: float) -> bytes:
     return read_slurm_keys(ssh.slurm_keys).for_cloud(cloud, now).encoded()
 
 
-def name_of(ssh: Ssh | None) -> str:
-    """Its name in logs and reasons."""
-    return "slurm.jwks" if ssh is not None and ssh.slurm_keys else "munge key"
-
-
 def owner_of(ssh: Ssh) -> str:
     """``user:group`` of the file on the machine: slurmd, which is root, reads its keys itself."""
     return "munge:munge" if ssh.slurm_keys is None else "root:root"

@@ -21,9 +21,10 @@ from slurm_elastic.config import Config
 from slurm_elastic.config.joining import CONSOLE, Ssh
 from slurm_elastic.controller.boots import KEY_FAILED, KEY_REFUSED
 from slurm_elastic.controller.context import Site
+from slurm_elastic.controller.extensions import Part
 from slurm_elastic.controller.periodic import SiteTask
 from slurm_elastic.features.host_keys import HostKey, KnownHosts, host_key, printed_keys
-from slurm_elastic.features.join_secret import name_of, owner_of, text_for
+from slurm_elastic.features.join_secret import owner_of, text_for
 from slurm_elastic.features.ssh_file import (
     PushError,
     Target,
@@ -48,7 +49,7 @@ PAUSE = 5.0
 CORRELATION = "join"
 
 
-class MungeKeys:
+class MungeKeys(Part):
     """``looks`` is the daemon's task, in the thread of ``own``, and starts what is due; the work is
     in threads of its own. ``_failures``: why the last try at a machine failed, by its id.
     """
@@ -60,7 +61,7 @@ class MungeKeys:
         worker: Executor | None = None, pause: float = PAUSE, own: Executor | None = None,
     ) -> None:  # fmt: skip
         self._site = site
-        self._ssh, self._what = ssh, name_of(ssh)
+        self._ssh, self._what = ssh, ssh.secret_name
         self._mark, self._pause = mark, pause
         self._ours = read_private_key(ssh.key)
         text_for(ssh, "", site.now())  # told at the start where it cannot be used

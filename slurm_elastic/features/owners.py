@@ -8,14 +8,14 @@ from functools import partial
 
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.steps import Jobs, Owners, Steps
+from slurm_elastic.controller.extensions import Extensions, Jobs, Owners
 
 log = logging.getLogger(__name__)
 
 
-def join(site: Site) -> Steps | None:
+def join(site: Site) -> Extensions | None:
     """Where machines get such tags."""
-    return Steps(owned=[partial(owners_of, site)]) if site.config.books.tags else None
+    return Extensions(find_owners=[partial(owners_of, site)]) if site.config.books.tags else None
 
 
 def owners_of(site: Site, nodes: Sequence[str], jobs: Jobs) -> Owners:

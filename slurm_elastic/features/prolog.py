@@ -25,7 +25,7 @@ from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.base.hostlist import HostlistError, expand
 from slurm_elastic.base.server import Bounds, Client, Server
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.steps import Steps
+from slurm_elastic.controller.extensions import Extensions
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.repair.prolog_release import ready_reason
@@ -155,10 +155,10 @@ class PrologServer(Server):
         """The jobs that wait now."""
         return tuple(sorted(waiter.job for waiter, _ in list(self._waiting.values())))
 
-    def join(self, site: Site) -> Steps:
+    def join(self, site: Site) -> Extensions:
         """Hear of the ends of jobs, and tell of their starts."""
         self._note_start = lambda: site.job_starts.note(site.monotonic())
-        return Steps(job_ended=[self.nudge])
+        return Extensions(on_job_end=[self.nudge])
 
     def nudge(self) -> None:
         """Read Slurm's job queue soon: something happened to a job (an epilog said so)."""

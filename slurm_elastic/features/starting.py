@@ -24,9 +24,10 @@ from slurm_elastic.base.faults import reach
 from slurm_elastic.base.units import money
 from slurm_elastic.controller.context import Site, new_generation
 from slurm_elastic.controller.ending import terminate
+from slurm_elastic.controller.extensions import Caps, Extensions
 from slurm_elastic.controller.launch import assign_addresses, with_retries
-from slurm_elastic.controller.steps import Caps, Steps
-from slurm_elastic.features.stopping import doubt_recipe, note_recipe, recipes_of, spare
+from slurm_elastic.controller.snapshot import CORRELATION
+from slurm_elastic.features.stopping import recipes_of
 from slurm_elastic.model.causes.machine_ends import CannotBeStarted
 from slurm_elastic.model.cluster import Instance, NodeRequest, Offer
 from slurm_elastic.model.memory import INTENT
@@ -35,20 +36,24 @@ from slurm_elastic.policies import actions
 from slurm_elastic.policies.growth.stopped import to_start
 from slurm_elastic.policies.launch.gang import Gang, part_of
 from slurm_elastic.policies.launch.next_launch import next_launch
+from slurm_elastic.policies.repair.cluster_snapshot import ClusterSnapshot
 from slurm_elastic.state.ledger import Launch, Machine
 
 log = logging.getLogger(__name__)
 
 
-def join(site: Site) -> Steps | None:
-    """Where pools keep machines that are stopped."""
-    if not any(pool.stopped for pool in site.pools.values()):
-        return None
-    return Steps(
-        served=[partial(start_stopped, site)],
-        intended=[partial(note_recipe, site)],
-        answered=[partial(doubt_recipe, site)],
-        spared=[partial(spare, site)],
+def join(site: Site) -> Extensions:
+    """Start stopped machines if pools keep some. The repair of those that are left of an earlier
+    configuration joins in any case.
+    """
+    kept = any(pool.stopped for pool in site.pools.values())
+    return Extensions(
+        serve_before_buying=[partial(start_stopped, site)] if kept else [],
+        doers=[
+            (actions.StartAgain, partial(start_again, site)),
+            (actions.RunsAgain, partial(runs_again, site)),
+            (actions.EndStopped, partial(end_stopped, site)),
+        ],
     )
 
 
@@ -189,8 +194,11 @@ def _give_up(site: Site, machine: Machine, disk: float, answer: _Answer, correla
 # What the repair does of it.
 
 
-def start_again(site: Site, cloud: str, some: Sequence[actions.StartAgain]) -> None:
-    """The same calls once more; what cannot be started ends, and its node is placed anew."""
+def start_again(site: Site, snapshot: ClusterSnapshot, some: Sequence[actions.StartAgain]) -> None:
+    """Repeat the start of these machines. A machine that cannot be started is ended, and its node
+    gets another one.
+    """
+    cloud = snapshot.terms.cloud
     if site.ledger.end_only:
         return
     wanted = {a.machine: a.reason for a in some}
@@ -202,28 +210,27 @@ def start_again(site: Site, cloud: str, some: Sequence[actions.StartAgain]) -> N
         kind, said = "started", wanted[one.id]
         if answer.why is not None:
             kind, said = "start-refused", f"{said}: {answer.why or 'in doubt'}"
-        site.record("reconcile", kind, (one.node,), said)
+        site.record(CORRELATION, kind, (one.node,), said)
         if answer.why:
             disk = site.pool_of[one.node].stopped_price if one.node in site.pool_of else 0.0
-            _give_up(site, machine, disk, answer, "reconcile")
+            _give_up(site, machine, disk, answer, CORRELATION)
 
 
-def runs_again(site: Site, some: Sequence[actions.RunsAgain], seen: Sequence[Instance]) -> None:
-    """Their rows follow: they are paid as machines at work."""
+def runs_again(site: Site, snapshot: ClusterSnapshot, some: Sequence[actions.RunsAgain]) -> None:
+    """Record that these machines run, so that they are paid as machines at work."""
     wanted = {a.machine: a.cause for a in some}
-    for instance in seen:
+    for instance in snapshot.listed or ():
         if instance.id in wanted:
             site.ledger.stops.runs_again(instance, site.now())
-            site.record("reconcile", "runs-again", (instance.node,), wanted[instance.id])
+            site.record(CORRELATION, "runs-again", (instance.node,), wanted[instance.id])
 
 
-def end_stopped(
-    site: Site, cloud: str, some: Sequence[actions.EndStopped], correlation: str
-) -> None:
-    """End them, the intent first."""
+def end_stopped(site: Site, snapshot: ClusterSnapshot, some: Sequence[actions.EndStopped]) -> None:
+    """End these stopped machines, the intent first."""
+    cloud = snapshot.terms.cloud
     machines = {m.instance.id: m for m in site.ledger.stops.machines() if m.instance.cloud == cloud}
     for cause in dict.fromkeys(a.cause for a in some):
         doomed = [machines[a.machine] for a in some if a.cause == cause if a.machine in machines]
         ids = [m.instance.id for m in doomed]
         site.ledger.stops.end(cloud, ids, cause, site.now())
-        terminate(site, cloud, doomed, cause, correlation)
+        terminate(site, cloud, doomed, cause, CORRELATION)

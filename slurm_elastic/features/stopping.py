@@ -5,22 +5,45 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 
 from slurm_elastic.base.errors import ProviderError, TransientError
 from slurm_elastic.base.faults import reach
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.context import Site
+from slurm_elastic.controller.ending import terminate_by_cause
+from slurm_elastic.controller.extensions import Extensions
+from slurm_elastic.controller.snapshot import CORRELATION, machines_to_act_on
 from slurm_elastic.model.causes.machine_ends import CannotBeStopped, IdleStopped
 from slurm_elastic.model.cluster import LaunchSpec, Pool
 from slurm_elastic.model.protocols import Stops
 from slurm_elastic.model.slurm import SlurmNode
+from slurm_elastic.policies import actions
 from slurm_elastic.policies.growth.stopped import NO_RECIPES, Recipes, departing, to_stop
 from slurm_elastic.policies.nodes.node_state import is_down, is_drained
+from slurm_elastic.policies.repair.cluster_snapshot import ClusterSnapshot
 from slurm_elastic.state.ledger import Machine
 
 log = logging.getLogger(__name__)
 
 _IDLE = IdleStopped()
+
+
+def join(site: Site) -> Extensions:
+    """Stop idle machines if pools keep some stopped. The repair of those that are left of an
+    earlier configuration joins in any case.
+    """
+    kept = any(pool.stopped for pool in site.pools.values())
+    return Extensions(
+        on_intent=[partial(note_recipe, site)] if kept else [],
+        on_answer=[partial(doubt_recipe, site)] if kept else [],
+        spare_from_end=[partial(spare, site)] if kept else [],
+        find_recipes=[partial(recipes_of, site)],
+        doers=[
+            (actions.NoteStopped, partial(note_stopped, site)),
+            (actions.StopAgain, partial(repeat_stop, site)),
+        ],
+    )
 
 
 def recipes_of(site: Site, cloud: str, machines: Collection[Machine]) -> Recipes:
@@ -166,3 +189,29 @@ def has_stopped(site: Site, cloud: str, machines: Sequence[Machine], correlation
         site.ledger.stops.done(cloud, prices, site.now())
         site.record(correlation, "stopped", nodes, _IDLE)
     log.info("stopped request=%s nodes=%s reason=%s", correlation, compress(nodes), _IDLE)
+
+
+# The actions of the repair.
+
+
+def note_stopped(
+    site: Site, snapshot: ClusterSnapshot, some: Sequence[actions.NoteStopped]
+) -> None:
+    """Record that these machines are stopped, as their cloud lists them."""
+    cloud = snapshot.terms.cloud
+    has_stopped(site, cloud, machines_to_act_on(site, cloud, some), CORRELATION)
+
+
+def repeat_stop(site: Site, snapshot: ClusterSnapshot, some: Sequence[actions.StopAgain]) -> None:
+    """Repeat the stop of these machines. End them if the cloud does not stop them, or if the ledger
+    accepts no new intents: nobody would remember that they exist.
+    """
+    cloud = snapshot.terms.cloud
+    machines = machines_to_act_on(site, cloud, some)
+    if why := site.ledger.end_only:
+        ids = [m.instance.id for m in machines]
+        site.ledger.stops.failed(cloud, ids, CannotBeStopped(error=why))
+        refused = machines
+    else:
+        refused = stop_again(site, cloud, machines, CORRELATION)
+    terminate_by_cause(site, cloud, refused, {a.machine: a.cause for a in some}, CORRELATION)

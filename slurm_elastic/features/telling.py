@@ -26,8 +26,8 @@ from slurm_elastic.config import Config
 from slurm_elastic.config.telling import Notify
 from slurm_elastic.controller.budget import limits_now, spending, spending_of_payers
 from slurm_elastic.controller.context import Site
+from slurm_elastic.controller.extensions import Extensions, Part
 from slurm_elastic.controller.periodic import SiteTask
-from slurm_elastic.controller.steps import Steps
 from slurm_elastic.features.notify_occasions import (
     Occasion,
     of_breakers,
@@ -58,14 +58,14 @@ MAIL = "/usr/bin/mail"
 PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
-def join(site: Site) -> Steps | None:
+def join(site: Site) -> Extensions | None:
     """Where somebody is to be told."""
     if not site.config.notify.anybody:
         return None
-    return Steps(parts=[("notify", lambda worker: Teller(site, worker))])
+    return Extensions(parts=[("notify", lambda worker: Teller(site, worker))])
 
 
-class Teller:
+class Teller(Part):
     """``looks`` is the daemon's task; ``close`` forgets what is not delivered."""
 
     def __init__(self, site: Site, worker: Executor) -> None:

@@ -23,8 +23,8 @@ from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.config.joining import Enrol, Network
 from slurm_elastic.config.tunnel import clouds_with_tunnel, enrols, node_addresses
 from slurm_elastic.controller.context import Site
+from slurm_elastic.controller.extensions import Extensions, Part
 from slurm_elastic.controller.periodic import SiteTask
-from slurm_elastic.controller.steps import Steps
 from slurm_elastic.features.enrolment import Desk
 from slurm_elastic.machine.hub.link import by_address
 from slurm_elastic.machine.hub.wire import Apply, HubAnswer, HubError, Message, Show, ask
@@ -71,15 +71,15 @@ def printed_key(console: str, one: Instance) -> str:
     return keys[-1] if keys else ""
 
 
-def join(site: Site) -> Steps | None:
+def join(site: Site) -> Extensions | None:
     """Where machines reach the head through a tunnel; else the network is the site's business."""
     network = site.config.join.network
     if network is None:
         return None
-    return Steps(parts=[("network", lambda worker: Tunnels(site, network, worker))])
+    return Extensions(parts=[("network", lambda worker: Tunnels(site, network, worker))])
 
 
-class Tunnels:
+class Tunnels(Part):
     """``looks`` is the daemon's task; consoles are read in threads of their own, the ``readers``.
     ``desk`` is where keys are handed in, if anywhere.
     """

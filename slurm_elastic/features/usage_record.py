@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.context import Site
+from slurm_elastic.controller.extensions import Extensions, Part
 from slurm_elastic.controller.periodic import SiteTask
 from slurm_elastic.features.cost_notes import note_costs
 from slurm_elastic.features.usage_counters import CallTimes, settle
@@ -30,7 +31,12 @@ RUNS = frozenset({"RUNNING", "SUSPENDED", "STOPPED", "COMPLETING"})
 """States of a job whose start is settled; one that is CONFIGURING waits for its machines."""
 
 
-class UsageRecord:
+def join(site: Site) -> Extensions:
+    """Every site records who used its machines."""
+    return Extensions(parts=[("usage", lambda worker: UsageRecord(site, worker))])
+
+
+class UsageRecord(Part):
     """``looks`` is the daemon's task."""
 
     def __init__(self, site: Site, worker: Executor) -> None:

@@ -18,6 +18,7 @@ from slurm_elastic.config.access import Who
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.daemon import Daemon
+from slurm_elastic.features.registry import FEATURES
 from slurm_elastic.model.cluster import Instance, LaunchSpec, Limits, Notice, Offer, Pool
 from slurm_elastic.model.protocols import Provider, Stops
 from slurm_elastic.policies.nodes.node_state import Phase, phase
@@ -211,7 +212,8 @@ class Bench:
         )
         site = replace(site, monotonic=lambda: self.now, wait=self._wait)
         return Daemon(
-            site, self.spool, Silent(), lambda _: Inline()  # type: ignore[arg-type]
+            site, self.spool, Silent(), lambda _: Inline(),  # type: ignore[arg-type]
+            features=FEATURES,
         )  # fmt: skip
 
     def restart(self) -> None:

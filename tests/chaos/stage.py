@@ -40,6 +40,7 @@ from slurm_elastic.config import Config
 from slurm_elastic.controller import daemon, provision
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.daemon import Daemon
+from slurm_elastic.features.registry import FEATURES
 from slurm_elastic.machine.programs import power
 from slurm_elastic.model.cluster import Instance, InstanceState, Market
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
@@ -290,7 +291,10 @@ class Stage:
             (ledger.stops, "start_refused", self.books.refused),
         ):
             setattr(part, name, self._judged(ledger, judge, getattr(part, name)))
-        Daemon(site, spool, _Bell(self), Worker).run(stop)  # type: ignore[arg-type]
+        Daemon(
+            site, spool, _Bell(self), Worker,  # type: ignore[arg-type]
+            features=FEATURES,
+        ).run(stop)  # fmt: skip
         return True
 
     def _ckptman(self, config: Config, head: Head | None) -> bool:

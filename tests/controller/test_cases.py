@@ -17,6 +17,7 @@ from slurm_elastic.config.access import Who
 from slurm_elastic.controller.daemon import Daemon
 from slurm_elastic.controller.giving_back import power_down_and_requeue, reject_nodes
 from slurm_elastic.controller.settling import Settler
+from slurm_elastic.features.registry import FEATURES
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import NodeRequest
 from slurm_elastic.model.exclusion import CAPACITY, COOL_DOWN, Exclusion
@@ -194,7 +195,10 @@ def test_refusing_many_nodes_does_not_search_them_for_each_node(
 def test_a_clock_set_back_stops_nothing(world: World) -> None:
     set_back = [0.0]
     world.site = dataclasses.replace(world.site, now=lambda: world.now - set_back[0])
-    world.daemon = Daemon(world.site, world.spool, Silent(), lambda _: Inline())  # type: ignore[arg-type]
+    world.daemon = Daemon(
+        world.site, world.spool, Silent(), lambda _: Inline(),  # type: ignore[arg-type]
+        features=FEATURES,
+    )  # fmt: skip
     world.advance(30)
     set_back[0] = 86400.0
     world.slurm.set_node("pub1", "ALLOCATED", "CLOUD", "POWERING_UP")  # its request was lost

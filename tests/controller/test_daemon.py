@@ -18,11 +18,12 @@ from patience import eventually, patience
 
 from slurm_elastic.base.errors import SlurmError, TransientError
 from slurm_elastic.controller import apply
-from slurm_elastic.controller.daemon import OWN, Daemon
+from slurm_elastic.controller.daemon import OWN_WORKERS, Daemon
+from slurm_elastic.controller.extensions import Extensions
 from slurm_elastic.controller.notify_socket import WakeSocket
 from slurm_elastic.controller.periodic import SiteTask
 from slurm_elastic.controller.reconcile import Round
-from slurm_elastic.controller.steps import Steps
+from slurm_elastic.features.registry import FEATURES
 from slurm_elastic.state.heartbeat import DAEMON, read_mark
 from slurm_elastic.testing.in_memory import Inline, Silent
 from tests.controller.world import T0, World
@@ -143,8 +144,9 @@ def test_a_worker_that_does_not_come_back_is_told_of(world: World) -> None:
     workers = {"pub": cast(Executor, hung)}
     inline = cast(Executor, Inline())
     daemon = Daemon(
-        world.site, world.spool, cast(WakeSocket, Silent()), lambda name: workers.get(name, inline)
-    )
+        world.site, world.spool, cast(WakeSocket, Silent()), lambda name: workers.get(name, inline),
+        features=FEATURES,
+    )  # fmt: skip
     for _ in range(14):
         world.now += 60.0
         daemon.tick()
@@ -288,15 +290,17 @@ def test_it_tells_of_a_job_that_has_ended_and_closes_all_that_it_has(
     jobs: list[int] = []
     stop = threading.Event()
     wake = Loop(stop, *events)
-    parts = Steps(parts=[("keys", Part), ("network", Part)], job_ended=[lambda: jobs.append(1)])  # type: ignore[list-item]
+    parts = Extensions(
+        parts=[("keys", Part), ("network", Part)], on_job_end=[lambda: jobs.append(1)]
+    )  # type: ignore[list-item]
     daemon = Daemon(
         world.site, world.spool, wake, Worker,  # type: ignore[arg-type]
-        [lambda _: None, lambda _: parts],
+        features=[lambda _: None, lambda _: parts],
     )  # fmt: skip
     daemon.run(stop)
     assert len(jobs) == ended
     assert looked == ["part keys", "part network"], "they are looked at with the others"
-    own = [*OWN, "keys", "network"]
+    own = [*OWN_WORKERS, "keys", "network"]
     assert closed[: len(own)] == own, "what hands out work ends first"
     assert set(closed[len(own) : -2]) == {"onp", "pub"}
     assert closed[-2:] == ["part keys", "part network"]
@@ -306,7 +310,10 @@ def test_it_tells_of_a_job_that_has_ended_and_closes_all_that_it_has(
 def test_it_looks_more_often_while_something_has_to_settle(world: World) -> None:
     stop = threading.Event()
     wake = Loop(stop)
-    daemon = Daemon(world.site, world.spool, wake, lambda _: Inline())  # type: ignore[arg-type]
+    daemon = Daemon(
+        world.site, world.spool, wake, lambda _: Inline(),  # type: ignore[arg-type]
+        features=FEATURES,
+    )  # fmt: skip
     world.slurm.set_job(7, "CONFIGURING", nodes=("pub1",))
     world.site.requeues.expect(world.slurm.queue()[7], world.now, ["pub1"])
     daemon.run(stop)
@@ -330,7 +337,10 @@ def test_threads_without_anything_to_do_are_not_woken(
                 woken.append(self.name)
             return super().submit(*of, **more)
 
-    world.daemon = Daemon(world.site, world.spool, Silent(), Worker)  # type: ignore[arg-type]
+    world.daemon = Daemon(
+        world.site, world.spool, Silent(), Worker,  # type: ignore[arg-type]
+        features=FEATURES,
+    )  # fmt: skip
     world.advance(60)
     woken.clear()
     world.advance(60)
@@ -355,7 +365,10 @@ def test_a_round_that_runs_is_not_begun_again(world: World) -> None:
             self.rounds.append(Future())
             return self.rounds[-1]
 
-    daemon = Daemon(world.site, world.spool, Silent(), Slow)  # type: ignore[arg-type]
+    daemon = Daemon(
+        world.site, world.spool, Silent(), Slow,  # type: ignore[arg-type]
+        features=FEATURES,
+    )  # fmt: skip
     for _ in range(3):
         daemon.tick()
         world.now += world.config.timings.reconcile - 1
@@ -378,7 +391,10 @@ def test_a_request_stays_until_each_cloud_is_done_with_its_part(world: World) ->
             parts.append(lambda: work(*rest, **more))
             return Future()
 
-    daemon = Daemon(world.site, world.spool, Silent(), lambda _: Slow())  # type: ignore[arg-type]
+    daemon = Daemon(
+        world.site, world.spool, Silent(), lambda _: Slow(),  # type: ignore[arg-type]
+        features=FEATURES,
+    )  # fmt: skip
     world.program("resume", ["pub1", "op1"], {1: ["pub1"], 2: ["op1"]})
     for part in (0, 1):
         daemon.tick()
@@ -402,7 +418,7 @@ def test_a_stop_in_the_middle_of_a_launch_is_clean_and_loses_nothing(tmp_path: P
     site = dataclasses.replace(world.site, wait=stop.wait, monotonic=time.monotonic)
     world.clouds["pub"].fail_next(TransientError, 10_000, "launch")
     with WakeSocket(tmp_path / "wake.sock") as wake:
-        daemon = Daemon(site, world.spool, wake)
+        daemon = Daemon(site, world.spool, wake, features=FEATURES)
         thread = threading.Thread(target=daemon.run, args=(stop,))
         world.slurm.submit(1, ("pub1",))
         thread.start()
@@ -429,7 +445,7 @@ def test_the_job_of_a_refused_node_is_hurried_without_another_event(
     stop = threading.Event()
     site = dataclasses.replace(world.site, wait=stop.wait, monotonic=time.monotonic)
     with WakeSocket(tmp_path / "wake.sock") as wake:
-        daemon = Daemon(site, world.spool, wake)
+        daemon = Daemon(site, world.spool, wake, features=FEATURES)
         thread = threading.Thread(target=daemon.run, args=(stop,))
         thread.start()
         try:

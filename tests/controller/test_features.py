@@ -13,8 +13,7 @@ from msgspec.structs import replace
 from slurm_elastic.config.books import BooksSettings
 from slurm_elastic.config.policies import Budget, SitePolicies
 from slurm_elastic.config.telling import Notify
-from slurm_elastic.controller import features
-from slurm_elastic.controller.steps import Steps
+from slurm_elastic.controller.extensions import Extensions, join
 from slurm_elastic.model.cluster import Limits
 from tests.controller.world import World, make_config
 
@@ -26,19 +25,30 @@ OFF = {
 PLAIN = {"books": BooksSettings(tags=())}
 
 
-def joined(steps: Steps) -> set[str]:
-    return {name for name in steps.__struct_fields__ if getattr(steps, name)}
+ALWAYS_JOINED = {"doers", "find_recipes"}
+"""Machines that an earlier configuration stopped are still started or ended."""
+PARTS = ["operators", "policies", "usage", "credentials"]
+
+
+def joined(extensions: Extensions) -> set[str]:
+    points = {name for name in extensions.__struct_fields__ if getattr(extensions, name)}
+    return points - ALWAYS_JOINED - {"parts"}
+
+
+def parts(extensions: Extensions) -> list[str]:
+    return [name for name, _ in extensions.parts]
 
 
 def test_of_what_is_switched_off_no_code_runs(tmp_path: Path) -> None:
     """Through a launch, an end and the rounds between."""
     world = World(tmp_path, **PLAIN)
-    assert joined(world.site.steps) == set()
+    assert joined(world.site.extensions) == set()
+    assert parts(world.site.extensions) == PARTS
     ran: set[str] = set()
 
     def note(frame: FrameType, event: str, _: object) -> None:
         path = Path(frame.f_code.co_filename)
-        if event == "call" and path.parent.name == "controller":
+        if event == "call" and path.parent.name in ("controller", "features"):
             ran.add(path.stem)
 
     sys.setprofile(note)
@@ -58,29 +68,37 @@ def test_of_what_is_switched_off_no_code_runs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "steps"),
     [
-        ({"books": BooksSettings(tags=("user",))}, {"owned"}),
-        ({"notify": Notify(mail=("ops@example.org",))}, {"parts"}),
-        ({"policies": SitePolicies(account_budgets={"a": Budget(per_day=1.0)})}, {"admitted"}),
+        ({"books": BooksSettings(tags=("user",))}, {"find_owners"}),
+        (
+            {"policies": SitePolicies(account_budgets={"a": Budget(per_day=1.0)})},
+            {"filter_admitted"},
+        ),
         (
             {"pools": tuple(replace(p, stopped=1) for p in make_config(Path("/x")).pools)},
-            {"served", "intended", "answered", "spared"},
+            {"serve_before_buying", "on_intent", "on_answer", "spare_from_end"},
         ),
     ],
-    ids=["owners", "notify", "budgets of accounts", "stopped pools"],
+    ids=["owners", "budgets of accounts", "stopped pools"],
 )
 def test_what_is_switched_on_joins_its_steps(
     tmp_path: Path, changes: dict[str, Any], steps: set[str]
 ) -> None:
     world = World(tmp_path, **(PLAIN | changes))
-    assert joined(world.site.steps) == steps
+    assert joined(world.site.extensions) == steps
+    world.close()
+
+
+def test_mail_is_a_part_beside_the_rounds(tmp_path: Path) -> None:
+    world = World(tmp_path, **PLAIN, notify=Notify(mail=("ops@example.org",)))
+    assert parts(world.site.extensions) == [*PARTS, "notify"]
     world.close()
 
 
 def test_another_service_of_the_site_joins_anew(world: World) -> None:
-    both = [lambda _: None, lambda _: Steps(intended=[print])]
+    both = [lambda _: None, lambda _: Extensions(on_intent=[print])]
     for _ in range(2):
-        features.join(world.site, both)
-    assert world.site.steps.intended == [print]
+        join(world.site, both)
+    assert world.site.extensions.on_intent == [print]
 
 
 def test_owners_are_asked_for_once_a_request_whatever_pools_it_has(tmp_path: Path) -> None:

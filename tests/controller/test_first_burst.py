@@ -23,6 +23,7 @@ from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import configfile
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.daemon import Daemon
+from slurm_elastic.features.registry import FEATURES
 from slurm_elastic.providers import open_provider
 from slurm_elastic.slurm.client.fake_timed import TimedSlurm
 from slurm_elastic.state.ledger import Ledger
@@ -70,6 +71,7 @@ class Burst(Bench):
         self.daemon = Daemon(
             replace(site, monotonic=lambda: self.now, wait=self._wait),
             self.spool, Silent(), lambda _: Inline(),  # type: ignore[arg-type]
+            features=FEATURES,
         )  # fmt: skip
 
     def step(self, seconds: float) -> None:

@@ -24,6 +24,7 @@ from slurm_elastic.base.hostlist import compress
 from slurm_elastic.config import PoolSettings
 from slurm_elastic.config.joining import Join, Ssh
 from slurm_elastic.controller import provision
+from slurm_elastic.controller.snapshot import see, terms_of
 from slurm_elastic.features import starting, stopping
 from slurm_elastic.features.books import By, charges, read_books, report
 from slurm_elastic.model.causes import Quoted
@@ -41,6 +42,7 @@ from slurm_elastic.model.memory import generation_order
 from slurm_elastic.policies.actions import EndStopped, RunsAgain, StartAgain
 from slurm_elastic.policies.launch.gang import Gang
 from slurm_elastic.policies.nodes.node_state import Phase, phase
+from slurm_elastic.policies.repair.cluster_snapshot import ClusterSnapshot
 from slurm_elastic.state.ledger import Condition, Ledger
 from slurm_elastic.watch.door import metrics
 from slurm_elastic.watch.door.records import read_facts
@@ -331,9 +333,15 @@ def begun(world: World) -> str:
     return row.instance.id
 
 
+def snapshot_of(
+    world: World, cloud: str = "pub", listed: Sequence[Instance] = ()
+) -> ClusterSnapshot:
+    return see(world.site, terms_of(world.site, cloud), world.slurm.nodes(), tuple(listed))
+
+
 def again(world: World, machine: str, cloud: str = "pub", **site: Any) -> None:
     todo = [StartAgain(machine=machine, cause=Quoted(text="still stopped"))]
-    starting.start_again(dataclasses.replace(world.site, **site), cloud, todo)
+    starting.start_again(dataclasses.replace(world.site, **site), snapshot_of(world, cloud), todo)
 
 
 @pytest.mark.parametrize("error", [CapacityError, QuotaError])
@@ -393,7 +401,8 @@ def test_one_that_somebody_started_for_a_node_that_is_up_is_paid_at_work(world: 
     world.clouds["pub"].start(old)
     for machine in ("another", old):
         todo = [RunsAgain(machine=machine, cause=Quoted(text="somebody has started it"))]
-        starting.runs_again(world.site, todo, world.clouds["pub"].instances())
+        listed = world.clouds["pub"].instances()
+        starting.runs_again(world.site, snapshot_of(world, listed=listed), todo)
         assert (stopped(world) == {}) is (machine == old)
     (row,) = world.ledger.machines.live()
     assert (row.instance.price, row.registered) == (0.10, world.now)
@@ -431,11 +440,11 @@ def test_stopped_machines_end_each_for_its_own_reason(open_world: Callable[..., 
     todo = [
         EndStopped(machine=i, cause=Quoted(text=f"no {node}")) for i, node in stopped(world).items()
     ]
-    starting.end_stopped(world.site, "onp", todo, "r-1")
+    starting.end_stopped(world.site, snapshot_of(world, "onp"), todo)
     assert len(stopped(world)) == 2, "another cloud's"
     assert "terminated" not in world.kinds("pub1")
     todo.append(EndStopped(machine="another", cause=Quoted(text="no pub1")))
-    starting.end_stopped(world.site, "pub", todo, "r-1")
+    starting.end_stopped(world.site, snapshot_of(world), todo)
     assert (world.alive(), stopped(world)) == ([], {})
     for node in ("pub1", "pub2"):
         (told,) = (d for d in world.ledger.decisions.about(node) if d.kind == "terminated")

@@ -108,7 +108,7 @@ def test_a_node_that_is_asked_for_again_is_not_overdue_while_its_requests_wait(
     world.slurm.submit(1, ("pub1",))
     world.advance(5)
     assert world.daemon is not None
-    world.daemon._wake_rounds = lambda: None  # type: ignore[method-assign]  # behind a slow cloud
+    world.daemon._begin_requests = lambda: None  # type: ignore[method-assign]  # behind a slow cloud
     if requests:
         world.now += 1
         world.program("suspend", ("pub1",), {})

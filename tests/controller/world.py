@@ -19,6 +19,7 @@ from slurm_elastic.config.access import Who
 from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.daemon import Daemon
+from slurm_elastic.features.registry import FEATURES
 from slurm_elastic.model.cluster import Instance, InstanceState, Limits, Location, Market
 from slurm_elastic.policies.nodes.node_state import Phase, phase
 from slurm_elastic.providers.fake.provider import FakeAccount, FakeProvider
@@ -153,7 +154,10 @@ class World:
             wait=self.wait,
             repairs_allowed_from=self.repairs_allowed_from,
         )
-        self.daemon = Daemon(self.site, self.spool, Silent(), lambda _: Inline())  # type: ignore[arg-type]
+        self.daemon = Daemon(
+            self.site, self.spool, Silent(), lambda _: Inline(),  # type: ignore[arg-type]
+            features=FEATURES,
+        )  # fmt: skip
 
     def stop(self) -> None:
         self.daemon = None

@@ -1,0 +1,53 @@
+"""The optional features of slurm-elasticd, in the order in which they join the core."""
+
+from __future__ import annotations
+
+import logging
+
+from slurm_elastic.base.errors import ConfigError
+from slurm_elastic.base.extras import missing_module
+from slurm_elastic.controller.context import Site
+from slurm_elastic.controller.extensions import Extensions, Feature
+from slurm_elastic.features import (
+    addresses,
+    admission,
+    autoscaler,
+    directives,
+    expiry,
+    owners,
+    starting,
+    stopping,
+    telling,
+    tunnels,
+    usage_record,
+)
+
+
+def munge_keys(site: Site) -> Extensions | None:
+    """Join if the head brings the munge key to machines, that is if no image contains it."""
+    ssh = site.config.join.ssh
+    if ssh is None:
+        return None
+    try:
+        from slurm_elastic.features.munge_keys import MungeKeys
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"join.ssh: {missing_module(error, 'ssh')}") from error
+    # paramiko's threads log each failed connection with a traceback; we log it in one line.
+    logging.getLogger("paramiko").setLevel(logging.CRITICAL)
+    return Extensions(parts=[("keys", lambda worker: MungeKeys(site, ssh, own=worker))])
+
+
+FEATURES: tuple[Feature, ...] = (
+    directives.join,
+    autoscaler.join,
+    usage_record.join,
+    expiry.join,
+    admission.join,
+    owners.join,
+    stopping.join,
+    starting.join,
+    addresses.join,
+    telling.join,
+    munge_keys,
+    tunnels.join,
+)
