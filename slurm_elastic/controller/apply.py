@@ -42,6 +42,7 @@ from slurm_elastic.model.causes.repairs import AlreadyServed
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.policies import actions
 from slurm_elastic.policies.actions import Action, NoteEnd, NoteMissing
+from slurm_elastic.policies.nodes.node_state import Phase, phase
 from slurm_elastic.policies.repair.cluster import decide
 from slurm_elastic.policies.repair.cluster_snapshot import ClusterSnapshot, Rule
 from slurm_elastic.slurm.client import node_updates
@@ -316,9 +317,18 @@ class _Apply:
         failed = self._machines(some)
         # Before they are ended: where Slurm does not answer, all of it is done again.
         jobs = expect_requeued(self._site, failed)
-        if ending := [a for a in some if a.ends]:
+        if ending := self._without_registered([a for a in some if a.ends]):
             self._suspend(ending)
         record_boot_failures(self._site, blamed(self._site, failed), self._correlation, jobs)
+
+    def _without_registered(self, some: Sequence[actions.FailBoot]) -> Sequence[actions.FailBoot]:
+        """Leave out machines whose nodes are up. Slurm was read before its jobs were: it may have
+        powered a node up again since, and a machine that was late has registered for that.
+        """
+        nodes = self._nodes_of(some)
+        view = self._site.slurm.nodes(list(nodes.values())) if some else {}
+        up = {name for name, node in view.items() if phase(node) is Phase.UP}
+        return [a for a in some if nodes[a.machine] not in up]
 
     def _drop(self, some: Sequence[actions.Drop]) -> None:
         correlation = self._correlation

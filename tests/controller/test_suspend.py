@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from ledger_cases import instance, offer
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import AuthError, InstanceNotFound, TransientError
-from slurm_elastic.controller import ending
+from slurm_elastic.controller import apply, ending
+from slurm_elastic.controller.context import Site
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Instance
 from slurm_elastic.policies.nodes.node_state import Phase, phase
@@ -167,3 +170,24 @@ def test_another_word_of_the_cloud_about_an_end_is_told_too(world: World) -> Non
         ending.terminate(world.site, "pub", world.ledger.machines.live(), Quoted(text="idle"), "r1")
     told = [d.reason for d in world.ledger.decisions.about("pub1") if d.kind == "terminate-failed"]
     assert told == [f"pub: Fake{e}: as it was asked to" for e in ("TransientError", "AuthError")]
+
+
+def test_a_late_machine_that_registers_before_its_end_is_kept(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm gave its node up, and has powered it up again since the daemon read the nodes."""
+    world.unheard.add("pub1")
+    world.slurm.submit(1, ("pub1",))
+    world.advance(20)
+    (machine,) = world.machines_of("pub1")
+    world.slurm.set_node("pub1", "IDLE", "CLOUD", "POWERED_DOWN")
+    real = apply.expect_requeued
+
+    def powered_up_again(site: Site, machines: Sequence[Machine]) -> list[int]:
+        world.slurm.set_node("pub1", "ALLOCATED", "CLOUD")
+        return real(site, machines)
+
+    monkeypatch.setattr(apply, "expect_requeued", powered_up_again)
+    world.program("resume-fail", ["pub1"], {}, received=world.now)
+    world.advance(5)
+    assert world.machines_of("pub1") == [machine]
