@@ -20,7 +20,7 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.ending import terminate
 from slurm_elastic.controller.giving_back import may_force, power_down_and_requeue
 from slurm_elastic.controller.holds import hold
-from slurm_elastic.controller.periodic import SiteTask
+from slurm_elastic.controller.periodic import SiteTask, run_guarded
 from slurm_elastic.model.causes.machine_ends import JobNotWhole, NeverRegistered
 from slurm_elastic.model.cluster import Instance
 from slurm_elastic.model.memory import generation_order, generation_time
@@ -183,11 +183,11 @@ class BootTimeouts:
             site.ledger.machines.suspending(
                 late.cloud, [m.instance.id for m in some], cause, site.now()
             )
-            # By their cloud's worker, as this thread must not wait for a slow cloud.
-            submit(
-                self._clouds[late.cloud], f"end of machines of {late.cloud}",
-                terminate, site, late.cloud, some, cause, CORRELATION,
-            )  # fmt: skip
+            # By their cloud's worker, as this thread must not wait for a slow cloud. The next round
+            # repeats the call if the ledger cannot be used, or another head acts.
+            end = partial(terminate, site, late.cloud, some, cause, CORRELATION)
+            what = f"end of machines of {late.cloud}"
+            submit(self._clouds[late.cloud], what, run_guarded, site, end, what)
 
 
 def not_asked_again(site: Site, late: TimedOut, requests: Sequence[Request]) -> TimedOut:
