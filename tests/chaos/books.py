@@ -386,8 +386,16 @@ class Books:
         dead = doomed.id not in {i.id for i in stage.running()}
         # Nobody's order had it serve the node that just then powers up.
         strange = where is Phase.POWERING_UP and doomed.id in self._strange
-        if not (down or old or others or dead or strange):
+        unseen = where is Phase.UP and self._came_up_unseen(doomed.node)
+        if not (down or old or others or dead or strange or unseen):
             self.wrong("ended in use", f"{doomed.id} of {doomed.node} ({where}): {why}")
+
+    def _came_up_unseen(self, node: str) -> bool:
+        """Whether it came up after the thread that acts had read it for the last time, just now."""
+        current, since = self._stage.sched.current, self._stage.since[node]
+        return (
+            since >= current.read_nodes.get(node, 0.0) and self._stage.sched.now - since <= JUST_UP
+        )
 
     def judge_update(self, node: SlurmNode, state: str) -> None:
         """No job loses a machine that lives, unless its cloud has said often that it does not."""
@@ -397,9 +405,7 @@ class Books:
         works = {n for j in stage.slurm.queue().values() if "RUNNING" in j.states for n in j.nodes}
         for one in stage.machines_of(node.name):
             hidden = stage.clouds[one.cloud].omitted[one.id] >= self._misses
-            # It came up between the last look at the node and this change, on nobody's order.
-            just = stage.sched.now - stage.since[node.name] <= JUST_UP
-            excused = hidden or (just and one.id in self._strange)
+            excused = hidden or self._came_up_unseen(node.name)
             if one.address == node.address and not excused and node.name in works:
                 self.wrong("node given up", f"{node.name} is {state} while {one.id} serves it")
 

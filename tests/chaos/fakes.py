@@ -339,6 +339,8 @@ def _asked(name: str) -> Callable[..., Any]:
         stage.linger(0.0)
         self.fails(stage.rng, name)
         answer = real(self, *args, **kwargs)
+        if name == "nodes":
+            stage.sched.current.read_nodes.update(dict.fromkeys(answer, stage.sched.now))
         stage.linger(0.0)
         if self.lost_answers:
             self.lost_answers -= 1

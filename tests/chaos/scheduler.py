@@ -37,6 +37,7 @@ class Task:
             False  # it waits for what was sent, which comes of it whatever becomes of the thread
         )
         self.epoch = 0
+        self.read_nodes: dict[str, float] = {}  # when it last heard of each node from Slurm
         self.joined: list[Task] = []
 
 
