@@ -19,7 +19,7 @@ from slurm_elastic.model.cluster import Limits, Market, Pool
 from slurm_elastic.model.finding import Finding
 from slurm_elastic.providers.aws.client import other_service
 from slurm_elastic.providers.aws.settings import AwsCloud
-from slurm_elastic.providers.base.preflight import affordable, most, size
+from slurm_elastic.providers.base.preflight import affordable, max_machines, sum_of_largest
 
 STANDARD = "Standard"
 CODES: Mapping[tuple[str, Market], str] = {
@@ -100,7 +100,7 @@ def demands(settings: AwsCloud, pools: Sequence[Pool]) -> Sequence[Demand]:
         for name in types:
             for market in (m for m in pool.markets if m is not Market.RESERVED):
                 by_pool = wanted.setdefault((family_of(name, market), market), {})
-                by_pool.setdefault(pool.name, (size(pool), []))[1].append(name)
+                by_pool.setdefault(pool.name, (max_machines(pool), []))[1].append(name)
     found = [_demand(settings, key, by_pool) for key, by_pool in sorted(wanted.items())]
     return [demand for demand in found if demand.most >= demand.least]
 
@@ -117,7 +117,7 @@ def _demand(
     return Demand(
         family=family,
         market=market,
-        most=math.floor(min(most(sizes, _machines(limits, market)), paid)),
+        most=math.floor(min(sum_of_largest(sizes, _machines(limits, market)), paid)),
         least=min(shapes[t].cpus for t in types),
         pools=tuple(by_pool),
     )

@@ -38,7 +38,7 @@ from slurm_elastic.providers.aws.templates import Templates
 from slurm_elastic.providers.base.tags import (
     CLUSTER,
     GENERATION,
-    decided,
+    decided_at,
     expanded,
     node_tags,
     nodes_text,
@@ -249,7 +249,7 @@ class Fleet:
         seen = {i.id: i for i in self._visible(spec, nodes)}
         self._machines.ours.remember(told)
         places, unknown = self._assign(nodes, seen, {**seen, **told})
-        age = self._clock() - (decided(spec.generation) or self._clock())
+        age = self._clock() - (decided_at(spec.generation) or self._clock())
         if unknown and age < _FORGOTTEN:
             # Fresh machines are not known everywhere at once: it is asked again, as all of it is.
             text = f"EC2 does not know these machines of the fleet yet: {', '.join(unknown)}"

@@ -1,3 +1,3 @@
-"""The parts that clouds share: ownership, tags, user data, orders without an answer. No cloud's
-own.
+"""Parts that several kinds of clouds share: ownership, tags, user data, and orders whose answer was
+lost. Nothing here belongs to one cloud alone.
 """

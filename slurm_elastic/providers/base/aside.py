@@ -1,4 +1,6 @@
-"""Hosts by an SDK whose calls have no time limit: each runs in a thread that may be left behind."""
+"""Hosts reached through an SDK whose calls have no time limit. Each call runs in a thread of its
+own; if it takes too long, its caller leaves the thread behind.
+"""
 
 from __future__ import annotations
 
@@ -11,66 +13,72 @@ from typing import ClassVar, TypeVar
 from slurm_elastic.base.background import in_background
 from slurm_elastic.base.errors import ProviderError, TransientError
 from slurm_elastic.base.guards import GuardedBy
-from slurm_elastic.providers.base.hosts import Connection, Hosts, left, until
+from slurm_elastic.providers.base.hosts import Connection, Hosts, seconds_left, until
 
 Result = TypeVar("Result")
 Meaning = tuple[type[ProviderError], str]
-"""One of our errors, and the word that it goes by."""
+"""The class of our error and the code that it carries."""
 
 
 class AsideHosts(Hosts[Connection]):
-    """``places``: so many calls at a time run for one host. A thread that is left behind keeps its
-    place until it ends, so that they cannot grow in number. ``failure`` is the SDK's own error.
+    """At most ``places`` calls run at the same time for one host. A thread that was left behind
+    keeps its place until its call returns, so the number of such threads is bounded. ``failure`` is
+    the base class of the SDK's errors.
     """
 
-    guarded_by: ClassVar[GuardedBy] = {"_places": "so many calls to one host"}
+    guarded_by: ClassVar[GuardedBy] = {"_slots": "so many calls to one host"}
 
     failure: type[Exception]
 
     def __init__(self, cloud: str, names: Sequence[str], timeout: float, places: int) -> None:
         super().__init__(cloud, names, timeout)
-        self._places = {host: threading.BoundedSemaphore(places) for host in names}
+        self._slots = {host: threading.BoundedSemaphore(places) for host in names}
 
     @abstractmethod
     def _meaning(self, error: Exception) -> Meaning:
-        """That of a ``failure``."""
+        """Our error class and code for a ``failure``."""
 
     def call(self, host: str, do: Callable[[Connection], Result]) -> Result:
-        """``do`` with a connection to one of them; one of our five where it fails or takes long.
-        In the latter case what it was about to do may yet come to pass.
+        """Call ``do`` with the connection to ``host`` and return its result.
+
+        Raises a ProviderError if the SDK fails, and TransientError if there is no answer before
+        this thread's deadline. In the second case the call may still take effect later.
         """
         try:
             return self._aside(host, lambda: do(self.connection(host)))
         except TimeoutError:
             kind: type[ProviderError] = TransientError
-            code, text = "Timeout", "no answer in time"
+            code, error_text = "Timeout", "no answer in time"
         except self.failure as error:
-            (kind, code), text = self._meaning(error), " ".join(str(error).split())[:300]
+            (kind, code), error_text = self._meaning(error), " ".join(str(error).split())[:300]
+        # After a time-out or a broken connection the old connection may stay silent for ever.
         if kind is TransientError:
             self.forget(host)
-        raise kind(self.cloud, code, f"{host}: {text}")
+        raise kind(self.cloud, code, f"{host}: {error_text}")
 
     def forget(self, host: str) -> None:
-        """As of all hosts. Whoever drops a connection last asks its host, which may be silent: so
-        nobody waits for that.
-        """
+        """Drop the connection; the next call opens a new one."""
         with self._lock:
-            last = [self._open.pop(host, None)]
-        in_background(f"closing {host}", last.clear)
+            # The SDK asks the host when the last reference to a connection is dropped, and a silent
+            # host does not answer. So a background thread drops it, and no caller waits.
+            last_reference = [self._open.pop(host, None)]
+        in_background(f"closing {host}", last_reference.clear)
 
     def _close(self, connection: Connection) -> None:
-        """It ends with the last that has it."""
+        """Nothing to do: the SDK closes a connection when its last reference goes."""
 
     def _aside(self, host: str, do: Callable[[], Result]) -> Result:
-        places, done, limit = self._places[host], Future[Result](), self._deadline()
+        slots, done, limit = self._slots[host], Future[Result](), self._deadline()
         with until(limit):
-            if not places.acquire(timeout=left()):
+            if not slots.acquire(timeout=seconds_left()):
                 raise TimeoutError("earlier calls have no answer yet")
-            threading.Thread(target=_carry_out, args=(do, limit, done, places), daemon=True).start()
+            # Not a ThreadPoolExecutor: Python joins an executor's threads when it exits, so one
+            # silent host would keep the service from ending. It does not wait for daemon threads.
+            threading.Thread(target=_carry_out, args=(do, limit, done, slots), daemon=True).start()
             try:
-                return done.result(timeout=left())
+                return done.result(timeout=seconds_left())
             finally:
-                del done  # as in _carry_out
+                del done  # for the reason given in _carry_out
 
 
 def _carry_out(
@@ -82,10 +90,11 @@ def _carry_out(
     try:
         with until(limit):
             done.set_result(do())
-    except BaseException as error:  # noqa: BLE001 - it is raised where somebody waits
+    except BaseException as error:  # noqa: BLE001 - the waiting caller raises it
         done.set_exception(error)
     finally:
         places.release()
-        # Its error has this frame, and this frame it: a connection in that ring would be dropped by
-        # whatever thread collects garbage, which would then wait for the host.
+        # The error's traceback refers to this frame, and this frame refers to the error through
+        # ``done``. A connection in that cycle would be dropped by whichever thread runs the garbage
+        # collector, and that thread would then wait for the host.
         del done

@@ -1,5 +1,6 @@
-"""Things of the site that we use, where they can bear no tags: a row for each, which is on disk
-before the thing is touched and until it is free again. A thing without a row is somebody else's.
+"""Claims on things of the site that cannot carry tags, such as hosts. Each claim is a row in a
+file. The row is on disk before the thing is touched, and stays until the thing is free again. A
+thing without a row belongs to somebody else.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ _TABLE = "create table if not exists claims (thing text primary key, claim blob 
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """``marks`` as clouds have tags; ``seen``: it was seen in use; to end since ``ending`` (Unix
-    time).
+    """``marks`` are what tags are in a cloud. ``seen``: the thing was seen in use. ``ending``: when
+    we decided to end it (Unix time), or None.
     """
 
     marks: dict[str, str]
@@ -29,8 +30,9 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Claims:
-    """A file that several processes may share, whichever is first. Any call may raise
-    TransientError: then nothing was changed, or nobody knows.
+    """The claims of one cloud, in a sqlite file that several processes may share; the first one
+    creates it. Any call may raise TransientError: then nothing was changed, or the outcome is
+    unknown.
     """
 
     def __init__(self, cloud: str, file: Path, timeout: float = 30.0) -> None:
@@ -39,7 +41,7 @@ class Claims:
         self._timeout = timeout
 
     def all(self) -> Mapping[str, Claim]:
-        """By thing."""
+        """All claims by thing."""
         if not self._file.exists():
             return {}
         with self._opened() as db:
@@ -47,20 +49,26 @@ class Claims:
             return {thing: msgspec.json.decode(claim, type=Claim) for thing, claim in rows}
 
     def take(self, thing: str, claim: Claim) -> bool:
-        """Whether it was free, and is claimed now."""
+        """Claim the thing if it is free. Returns False if somebody has claimed it already."""
         with self._opened() as db:
             values = (thing, msgspec.json.encode(claim))
             return bool(db.execute("insert or ignore into claims values (?, ?)", values).rowcount)
 
     def change(self, thing: str, before: Claim, claim: Claim) -> bool:
-        """Whether it was as ``before`` still; else another process was faster: its claim stays."""
+        """Replace the claim ``before``. Returns False, and changes nothing, if another process has
+        changed it first.
+        """
         values = (msgspec.json.encode(claim), thing, msgspec.json.encode(before))
+        # Compare and swap: the row must still hold the bytes of ``before``. msgspec encodes an
+        # equal claim to equal bytes, as it keeps the order of ``marks``.
         sql = "update claims set claim = ? where thing = ? and claim = ?"
         with self._opened() as db:
             return bool(db.execute(sql, values).rowcount)
 
     def release(self, thing: str, before: Claim) -> None:
-        """The thing is free, unless another process has changed the claim meanwhile."""
+        """Free the thing, unless another process has changed the claim since ``before`` was
+        read.
+        """
         with self._opened() as db:
             values = (thing, msgspec.json.encode(before))
             db.execute("delete from claims where thing = ? and claim = ?", values)
@@ -70,8 +78,10 @@ class Claims:
         """One transaction, on disk at its end."""
         try:
             with closing(sqlite3.connect(self._file, timeout=self._timeout)) as db:
+                # A host is switched on right after this commit. If a power cut lost the row, nobody
+                # would ever switch that host off.
                 db.execute("pragma synchronous = full")
-                db.execute(_TABLE)  # whoever made the file may have died before that
+                db.execute(_TABLE)  # the process that created the file may have died before this
                 with db:
                     yield db
         except (sqlite3.Error, msgspec.DecodeError) as error:
@@ -79,9 +89,12 @@ class Claims:
             raise TransientError(self._cloud, "NoClaims", text) from error
 
 
-def claims_of(settings: CloudSettings, named: str | None, config: Config | None) -> Claims:
-    """In the state directory, unless the settings have ``named`` a file. ConfigError."""
-    if named is None and config is None:
+def claims_of(settings: CloudSettings, path: str | None, config: Config | None) -> Claims:
+    """The claims of a cloud: in the file ``path`` of its settings, else in the state directory.
+
+    ConfigError if there is neither.
+    """
+    if path is None and config is None:
         raise ConfigError(f"cloud {settings.name!r}: no file for its claims is named")
     state = config.state if config else Path()
-    return Claims(settings.name, Path(named) if named else state / f"claims-{settings.name}.db")
+    return Claims(settings.name, Path(path) if path else state / f"claims-{settings.name}.db")

@@ -1,4 +1,6 @@
-"""Python modules that the distribution has and our environment cannot see."""
+"""Python modules that the Linux distribution has installed and our virtual environment
+cannot see.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,13 @@ from slurm_elastic.base.errors import ConfigError
 
 
 def from_distribution(name: str, advice: str) -> ModuleType:
-    """The module, this environment's own if it has it: those that are compiled come with the
-    distribution, for its Python, and a virtual environment of that can use them. ConfigError, with
-    the ``advice``, where there is none.
+    """Import the module ``name`` from this environment or from the distribution.
+
+    Compiled modules come with the distribution and fit its Python; a virtual environment of that
+    Python can load them. ConfigError with the ``advice`` if the module is in neither.
     """
-    path, version = [*sys.path], f"{sys.version_info.major}.{sys.version_info.minor}"
+    original_path, version = [*sys.path], f"{sys.version_info.major}.{sys.version_info.minor}"
+    # Appended, so that the environment's own copy of a module comes first.
     sys.path += [f"{sys.base_prefix}/lib/python3/dist-packages"]  # Debian
     sys.path += [f"{sys.base_prefix}/lib64/python{version}/site-packages"]  # Fedora
     try:
@@ -22,4 +26,4 @@ def from_distribution(name: str, advice: str) -> ModuleType:
     except ImportError as error:
         raise ConfigError(f"Python module {name!r} is missing ({error}); {advice}") from error
     finally:
-        sys.path[:] = path
+        sys.path[:] = original_path

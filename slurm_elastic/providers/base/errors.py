@@ -1,4 +1,4 @@
-"""What SDKs raise: as ours, and what it came of, as they wrap what happened in their own."""
+"""Translate the errors of SDKs into ours, and find the errors that an SDK has wrapped."""
 
 from __future__ import annotations
 
@@ -9,33 +9,44 @@ from slurm_elastic.base.errors import ProviderError
 
 
 class NoCredentials(Exception):  # noqa: N818 - read as a word
-    """Credentials cannot be used; the text says which and why, without any part of them."""
+    """Credentials cannot be used. The text names them and the reason, and contains no part
+    of them.
+    """
 
 
 @contextmanager
 def translating(
-    known: Callable[[Exception], ProviderError | None], hidden: tuple[type[Exception], ...] = ()
+    translate: Callable[[Exception], ProviderError | None], hidden: tuple[type[Exception], ...] = ()
 ) -> Iterator[None]:
-    """Raise one of ours for what is raised inside and ``known``; all else stays as it is. Nothing
-    of a ``hidden`` one goes on with it: there may be secrets in its text.
+    """Raise ``translate(error)`` for an error raised inside. If that is None, the error stays as it
+    is.
+
+    An error of a class in ``hidden`` is not chained to ours, because its text may contain secrets.
     """
     try:
         yield
+    # Our own errors pass unchanged, so that translations can be nested.
     except ProviderError:
         raise
     except Exception as error:
-        found = known(error)
-        if found is None:
+        translated = translate(error)
+        if translated is None:
             raise
-        raise found from (None if isinstance(error, hidden) else error)
+        raise translated from (None if isinstance(error, hidden) else error)
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """The error and what it came of, innermost first."""
-    below = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    inside = [a for a in error.args if isinstance(a, BaseException)]
-    reason = getattr(error, "reason", None)
-    for one in (below, *inside, reason if isinstance(reason, BaseException) else None):
-        if one is not None and one is not error:
-            yield from causes(one)
+    """Yield the errors that led to ``error``, innermost first, then the error itself."""
+    chained = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    # Libraries keep the original error in different places: as ``__cause__`` or ``__context__``,
+    # among the arguments (requests, urllib3), or as ``reason`` (urllib).
+    from_arguments = [a for a in error.args if isinstance(a, BaseException)]
+    from_reason = getattr(error, "reason", None)
+    for cause in (
+        chained,
+        *from_arguments,
+        from_reason if isinstance(from_reason, BaseException) else None,
+    ):
+        if cause is not None and cause is not error:
+            yield from causes(cause)
     yield error

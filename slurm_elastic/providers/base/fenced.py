@@ -1,4 +1,4 @@
-"""A cloud that is called by the head that acts, and by no other (``state.heads``)."""
+"""A cloud that only the acting head may call (``state.heads``)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from slurm_elastic.model.protocols import Provider
 
 
 def fenced(provider: Provider, require: Callable[[], None]) -> Provider:
-    """The provider, each call of which asks ``require`` first: its OSError is a TransientError,
-    after which nothing is known of the machines, and nothing was asked of the cloud. So is one of
-    ``base.asking``, between two exchanges of a call.
+    """The same provider, but each call first calls ``require``. If that raises OSError, the caller
+    gets a TransientError: the cloud was not called, and nothing is known about the machines. An
+    OSError of ``base.asking`` in the middle of a call, between two exchanges, is translated in the
+    same way.
     """
 
-    def guard(_: str, call: Callable[[], object]) -> object:
+    def guard(_name: str, call: Callable[[], object]) -> object:
         try:
+            # Before each call, not once: another head may take over at any moment between two
+            # calls.
             require()
             return call()
         except OSError as error:

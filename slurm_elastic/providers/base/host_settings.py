@@ -1,4 +1,4 @@
-"""The settings that clouds of hosts share which are only switched on and off (``switched``)."""
+"""Settings shared by clouds whose hosts we only switch on and off (``switched``)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slurm_elastic.model.cluster import Market
 
 
 class HostsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``hosts`` by node: what switches each one's power."""
+    """``hosts``: by node, the address of the controller that switches the host's power."""
 
     hosts: Annotated[dict[str, str], Meta(min_length=1)]
     """Change it when a host comes or goes."""
@@ -30,14 +30,16 @@ class HostsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields
 
     gone: ClassVar[Gone] = {"threads": "16 hosts are asked at a time"}
     threads: ClassVar[int] = 16
-    """Hosts asked at a time: each answers for itself, and a hundred are asked within seconds."""
+    """How many hosts are asked at the same time. Each BMC answers for itself, so a hundred hosts
+    take seconds.
+    """
 
     @property
     def markets(self) -> frozenset[Market]:
-        """No spot."""
+        """All markets of the location except spot."""
         return without_spot(self.location)
 
     @property
     def room(self) -> int:
-        """The hosts."""
+        """The number of hosts."""
         return len(self.hosts)

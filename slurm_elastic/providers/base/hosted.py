@@ -1,9 +1,9 @@
-"""Machines on hosts of the site's own, where nobody but us places them: each host is a zone.
+"""Machines on hosts of the site on which only slurm-elastic places machines. Each host is a zone.
 
-A cloud says how it lists, starts and ends them (``HostedProvider``'s abstract methods). A machine's
-name on its host is made of the cluster, node and generation, so a launch that is repeated, or
-carried out twice, meets its own machines. One that has ended is kept there for a while: it shows
-that the launch was there.
+A subclass lists, starts and ends the machines (``HostedProvider``'s abstract methods). A machine's
+name on its host contains the cluster, node and generation. So a repeated launch finds the machines
+of the first one. A machine that has ended stays on its host for a while. It proves that this launch
+has already had its machine for the node.
 """
 
 from __future__ import annotations
@@ -32,56 +32,60 @@ from slurm_elastic.model.cluster import (
     Pool,
 )
 from slurm_elastic.providers.base.hosted_cloud import HostedCloud
-from slurm_elastic.providers.base.hosts import Hosts, left
+from slurm_elastic.providers.base.hosts import Hosts, seconds_left
 from slurm_elastic.providers.base.launched import launched
 from slurm_elastic.providers.base.offers import typed_offer
 from slurm_elastic.providers.base.ours import Ours
 from slurm_elastic.providers.base.ownership import Ownership
-from slurm_elastic.providers.base.parallel import each, failures, require, until_refused
+from slurm_elastic.providers.base.parallel import each, failures, raise_first_error, until_refused
 
 log = logging.getLogger(__name__)
 
-KEPT = 3600.0
-"""Seconds that an ended machine is kept; counted anew by each daemon."""
+ENDED_KEPT_S = 3600.0
+"""For so long an ended machine stays on its host. Each daemon counts from when it first saw the
+machine ended.
+"""
 REMOVED_AT_ONCE = 5
-"""Ended machines that one look removes at most, as that takes a while."""
+"""One listing removes this many ended machines at most, because each removal takes a while."""
 
 
 class Tagged(Struct, frozen=True, kw_only=True):
-    """A machine with its ``name`` on its host; ``half``: it was made and never started."""
+    """A machine and its ``name`` on its host. ``unstarted``: it was created and never started."""
 
     machine: Instance
     name: str
     host: str
-    half: bool
+    unstarted: bool
     tags: Mapping[str, str]
 
     @property
     def short(self) -> str:
-        """Our id of it."""
+        """Our id of the machine."""
         return self.machine.id
 
     @property
     def node(self) -> str:
-        """The node that it was made for."""
+        """The node that the machine was made for."""
         return self.machine.node
 
     @property
     def ended(self) -> bool:
-        """Whether it runs no more, and will not."""
+        """Whether it has stopped running for good."""
         return self.machine.state is InstanceState.TERMINATED
 
 
 Kind = TypeVar("Kind", bound=InstanceType)
 Room = tuple[int, str]
-"""How many more of a type a host carries, and why no more."""
+"""How many more machines of a type fit on a host, and the reason why not more."""
 
 
 class HostedProvider(ABC, Generic[Kind]):
-    """One or more hosts; see protocols.Provider for the contract. Thread-safe."""
+    """A provider of machines on one or more hosts. The contract is in protocols.Provider.
+    Thread-safe.
+    """
 
     guarded_by: ClassVar[GuardedBy] = {
-        "_lock": Guarded("_ours", "_ended"),
+        "_lock": Guarded("_machines", "_ended_at"),
         "_launching": "to launch on one host",
     }
 
@@ -99,54 +103,59 @@ class HostedProvider(ABC, Generic[Kind]):
         self._types = types
         self._threads = settings.threads
         self._cluster = cluster
-        self._known = Ours(settings.name, ownership)
+        self._ownership = Ours(settings.name, ownership)
         self._hosts = hosts
         self._clock = clock
         self._lock = threading.Lock()
         self._launching = {host: threading.Lock() for host in hosts.names}
-        self._ours: dict[str, Tagged] = {}
-        self._ended: dict[str, float] = {}
+        self._machines: dict[str, Tagged] = {}
+        self._ended_at: dict[str, float] = {}
 
     @abstractmethod
     def _rows(self, host: str) -> Sequence[Tagged]:
-        """All machines there that any cluster of ours has made, the ended ones included."""
+        """All machines on the host that any cluster of ours has made, ended ones included."""
 
     @abstractmethod
     def _room(
-        self, host: str, types: Mapping[str, Kind], there: Sequence[Tagged]
+        self, host: str, types: Mapping[str, Kind], present: Sequence[Tagged]
     ) -> Mapping[str, Room]:
-        """By type, the room beside the machines ``there``, which are all of ours."""
+        """How many more machines of each type fit beside ``present``, which are all of our machines
+        on the host.
+        """
 
     @abstractmethod
     def _run(self, spec: LaunchSpec, node: str, kind: Kind) -> None:
-        """Make the machine and start it, or what of that is left to do; one that cannot be started
-        is not left behind.
+        """Create and start the machine. If an earlier call was interrupted, do only the missing
+        steps. Remove the machine again if it cannot be started.
         """
 
     @abstractmethod
-    def _end(self, one: Tagged) -> None:
-        """Have it run no more. No error where it does not."""
+    def _end(self, machine: Tagged) -> None:
+        """Power the machine off for good. No error if it does not run."""
 
     @abstractmethod
-    def _remove(self, one: Tagged) -> None:
-        """Have nothing of it left. No error where nothing is."""
+    def _remove(self, machine: Tagged) -> None:
+        """Remove every trace of the machine. No error if there is none."""
 
     @abstractmethod
     def _ping(self, host: str) -> None:
-        """That it answers."""
+        """Raise a ProviderError unless the host answers."""
 
     def offers(self, pool: Pool) -> Sequence[Offer]:
-        """Each type on each host, which is its zone, with the room there. A host that cannot be
-        asked is left out; the error is raised where that leaves none.
+        """Each type on each host with the room there. A host that does not answer is left out; its
+        error is raised only if no host answers.
         """
         markets = [m for m in pool.markets if m is not Market.SPOT]
         hosts = [h for h in self._hosts.names if not pool.zones or h in pool.zones]
+        # A pool without ``instance_types`` takes every type.
         names = pool.instance_types or tuple(self._types)
         types = {n: self._types[n] for n in names if n in self._types}
         if not (markets and hosts and types):
             return ()
         with self._hosts.limited():
-            answers = self._hosts.answered(hosts, lambda host: (host, self._rooms(host, types)))
+            answers = self._hosts.answered(
+                hosts, lambda host: (host, self._count_room(host, types))
+            )
         rooms = dict(answers)
         return tuple(
             typed_offer(self._place, name, kind, host, market, rooms[host][name])
@@ -157,9 +166,9 @@ class HostedProvider(ABC, Generic[Kind]):
         )
 
     def launch(self, spec: LaunchSpec) -> Sequence[Instance]:
-        """A machine for each node on the offer's host, a few at a time.
+        """Start a machine for each node on the offer's host, a few at a time.
 
-        A refusal ends the launch: the machines started so far are the answer.
+        A refusal ends the launch; the answer is then the machines started before it.
         """
         if not spec.nodes:
             return ()
@@ -167,124 +176,155 @@ class HostedProvider(ABC, Generic[Kind]):
         if kind is None or host not in self._hosts.names:
             text = f"the settings have no {spec.offer.instance_type} on {host}"
             raise ProviderError(self.name, "NoType", text)
-        with self._hosts.limited(), self._alone(host):
+        with self._hosts.limited(), self._hold_launch_lock(host):
             return self._launch(spec, host, kind)
 
     def instances(self) -> Sequence[Instance]:
-        """The machines with our marks that run or are about to, on all hosts or not at all."""
+        """Our machines on all hosts that run or are about to. An error if one host does not answer:
+        an incomplete listing would make live machines look lost.
+        """
         with self._hosts.limited():
-            found = [m for rows in self._hosts.everywhere(self._look) for m in rows]
-            self._tidy([m for m in found if m.ended])
-            return tuple(m.machine for m in found if not m.ended)
+            machines = [m for rows in self._hosts.everywhere(self._list_own) for m in rows]
+            self._remove_old([m for m in machines if m.ended])
+            return tuple(m.machine for m in machines if not m.ended)
 
     def terminate(self, ids: Sequence[str]) -> None:
-        """End them. An id that was never seen with our marks is left alone; where a host cannot
-        be asked for one, the others' are ended, and that host's error raised.
+        """End these machines. An id that was never listed with our tags is left alone. If a host
+        does not answer, the machines of the other hosts are ended, and then that host's error is
+        raised.
         """
-        wanted = list(dict.fromkeys(ids))
-        if not wanted:
+        requested = list(dict.fromkeys(ids))
+        if not requested:
             return
         with self._hosts.limited():
-            unseen = self._unseen(wanted)
-            mine = self._seen(wanted)
-            results = each(list(mine.values()), self._hosts.in_time(self._end_named), self._threads)
-        failed = failures(results)
-        if strangers := [i for i in wanted if i not in mine]:
-            failed += unseen
+            search_errors = self._search_hosts(requested)
+            machines = self._machines_of(requested)
+            results = each(
+                list(machines.values()), self._hosts.in_time(self._end_and_name), self._threads
+            )
+        errors = failures(results)
+        if strangers := [i for i in requested if i not in machines]:
+            # They may be on a host that did not answer, so the caller must call again.
+            errors += search_errors
             log.warning(
                 "not terminated, %s cloud=%s ids=%s",
-                "as not all hosts answer" if unseen else "gone or not ours", self.name, strangers,
+                "as not all hosts answer" if search_errors else "gone or not ours",
+                self.name, strangers,
             )  # fmt: skip
-        require(failed)
+        raise_first_error(errors)
 
     def notices(self) -> Sequence[Notice]:
-        """None: a host announces no end."""
+        """Always empty: a host announces no end."""
         return ()
 
     def check(self) -> None:
-        """That each host answers."""
+        """Raise a ProviderError unless each host answers."""
         with self._hosts.limited():
             self._hosts.everywhere(self._ping)
 
-    def _rooms(self, host: str, types: Mapping[str, Kind]) -> Mapping[str, Room]:
+    def _count_room(self, host: str, types: Mapping[str, Kind]) -> Mapping[str, Room]:
         return self._room(host, types, self._rows(host))
 
     # launching
 
     def _launch(self, spec: LaunchSpec, host: str, kind: Kind) -> Sequence[Instance]:
-        there = self._rows(host)
-        mine = [m for m in self._mine(there) if m.machine.generation == spec.generation]
-        live = {m.node: m for m in mine if not m.ended}
-        gone = {m.node for m in mine if m.ended}
-        missing = [n for n in spec.nodes if n not in live and n not in gone]
+        present = self._rows(host)
+        launch_machines = [
+            m for m in self._own_machines(present) if m.machine.generation == spec.generation
+        ]
+        live = {m.node: m for m in launch_machines if not m.ended}
+        ended_nodes = {m.node for m in launch_machines if m.ended}
+        # A node whose machine of this launch has ended gets no second one: repeating a launch must
+        # never start more than its first call did.
+        missing = [n for n in spec.nodes if n not in live and n not in ended_nodes]
         name = spec.offer.instance_type
-        count, why = self._room(host, {name: kind}, there)[name]
+        count, reason = self._room(host, {name: kind}, present)[name]
         refusal: ProviderError | None = None
         if count < len(missing):
-            refusal = CapacityError(self.name, "NoSlots", f"{host}: {why}")
-        # One that was made but not started is of a call that was cut off in between.
-        halves = [n for n, m in live.items() if m.half]
-        nodes = [*halves, *missing[:count]]
+            refusal = CapacityError(self.name, "NoSlots", f"{host}: {reason}")
+        # A machine that was created but not started is from a call that was interrupted between the
+        # two. It has its room already, so it does not count against ``count``.
+        unstarted_nodes = [n for n, m in live.items() if m.unstarted]
+        nodes = [*unstarted_nodes, *missing[:count]]
 
         def run(node: str) -> None:
             self._run(spec, node, kind)
 
-        refused = until_refused(nodes, self._hosts.in_time(run), self._threads)[1]
-        refusal = refused or refusal
-        standing = [m.machine for m in self._look(host) if not m.ended and m.node in spec.nodes]
-        machines = [one for one in standing if one.generation == spec.generation]
+        call_refusal = until_refused(nodes, self._hosts.in_time(run), self._threads)[1]
+        refusal = call_refusal or refusal
+        # Ask the host again instead of collecting results. Machines that an earlier call has
+        # started belong to the answer, and a new machine may have ended already.
+        present_machines = [
+            m.machine for m in self._list_own(host) if not m.ended and m.node in spec.nodes
+        ]
+        machines = [
+            machine for machine in present_machines if machine.generation == spec.generation
+        ]
         return launched(self.name, spec, machines, refusal)
 
     # reading and ending
 
-    def _unseen(self, wanted: Sequence[str]) -> Sequence[BaseException]:
-        """Look where these ids are, unless they are known; why hosts could not be looked at."""
-        if self._seen(wanted).keys() >= set(wanted):
+    def _search_hosts(self, ids: Sequence[str]) -> Sequence[BaseException]:
+        """List all hosts unless all these ids are known. Returns the errors of hosts that do not
+        answer.
+        """
+        if self._machines_of(ids).keys() >= set(ids):
             return ()
         hosts = self._hosts.names
-        return failures(each(hosts, self._hosts.in_time(self._look), len(hosts)))
+        return failures(each(hosts, self._hosts.in_time(self._list_own), len(hosts)))
 
-    def _look(self, host: str) -> Sequence[Tagged]:
-        return self._mine(self._rows(host))
+    def _list_own(self, host: str) -> Sequence[Tagged]:
+        return self._own_machines(self._rows(host))
 
-    def _mine(self, there: Sequence[Tagged]) -> Sequence[Tagged]:
-        mine = self._known.among(there, lambda m: m.tags, lambda m: m.short)
+    def _own_machines(self, present: Sequence[Tagged]) -> Sequence[Tagged]:
+        own = self._ownership.among(present, lambda m: m.tags, lambda m: m.short)
         with self._lock:
-            self._ours.update({m.short: m for m in mine})
-        return mine
+            self._machines.update({m.short: m for m in own})
+        return own
 
-    def _seen(self, wanted: Sequence[str]) -> dict[str, Tagged]:
-        """The machines of ours among these ids, as they were seen last."""
+    def _machines_of(self, ids: Sequence[str]) -> dict[str, Tagged]:
+        """Our machines among these ids, as they were last listed."""
         with self._lock:
-            return {name: self._ours[name] for name in wanted if name in self._ours}
+            return {
+                machine_id: self._machines[machine_id]
+                for machine_id in ids
+                if machine_id in self._machines
+            }
 
-    def _end_named(self, one: Tagged) -> None:
-        """A host's words do not always say which machine it is that does not end."""
+    def _end_and_name(self, machine: Tagged) -> None:
+        """End the machine. An error gets the machine's id, as the host's text does not always
+        contain it.
+        """
         try:
-            self._end(one)
+            self._end(machine)
         except ProviderError as error:
-            raise type(error)(self.name, error.code, f"{one.short}: {error.message}") from error
+            raise type(error)(self.name, error.code, f"{machine.short}: {error.message}") from error
 
-    def _tidy(self, ended: Sequence[Tagged]) -> None:
-        """Remove what has been kept long enough; what cannot be removed now stays till later."""
+    def _remove_old(self, ended: Sequence[Tagged]) -> None:
+        """Remove machines that ended more than ENDED_KEPT_S ago. A machine that cannot be removed
+        stays for a later listing.
+        """
         now = self._clock()
         with self._lock:
-            self._ended = {m.short: self._ended.get(m.short, now) for m in ended}
-            old = [m for m in ended if now - self._ended[m.short] >= KEPT][:REMOVED_AT_ONCE]
-        for one in old:
+            self._ended_at = {m.short: self._ended_at.get(m.short, now) for m in ended}
+            old = [m for m in ended if now - self._ended_at[m.short] >= ENDED_KEPT_S][
+                :REMOVED_AT_ONCE
+            ]
+        for machine in old:
             try:
-                self._remove(one)
+                self._remove(machine)
             except ProviderError as error:
-                log.info("not removed yet cloud=%s id=%s error=%s", self.name, one.short, error)
+                log.info("not removed yet cloud=%s id=%s error=%s", self.name, machine.short, error)
             else:
                 with self._lock:
-                    self._ours.pop(one.short, None)
+                    self._machines.pop(machine.short, None)
 
     @contextmanager
-    def _alone(self, host: str) -> Iterator[None]:
-        """Launches on one host come one after the other, as each counts what room there is."""
+    def _hold_launch_lock(self, host: str) -> Iterator[None]:
+        """Run launches on one host one after the other, because each counts the free room."""
         lock = self._launching[host]
-        if not lock.acquire(timeout=left()):
+        if not lock.acquire(timeout=seconds_left()):
+            # TransientError: the caller repeats the launch, and does not cool the offer down.
             raise TransientError(self.name, "Busy", f"{host}: another launch takes long")
         try:
             yield
@@ -293,9 +333,12 @@ class HostedProvider(ABC, Generic[Kind]):
 
 
 def room(kind: InstanceType, size: tuple[int, int], used: tuple[int, int]) -> Room:
-    """How many more of a type a host of that size (cpus, MiB) carries beside what is used."""
+    """How many more machines of a type fit on a host of this size (CPUs, MiB) beside those
+    in use.
+    """
     (cpus, memory), (used_cpus, used_memory) = size, used
     by_cpus, by_memory = (cpus - used_cpus) // kind.cpus, (memory - used_memory) // kind.memory
+    # Negative if somebody has given a host fewer resources than its machines use.
     if by_cpus <= by_memory:
         return max(0, by_cpus), f"{used_cpus} of {cpus} cpus are given out"
     return max(0, by_memory), f"{used_memory} of {memory} MiB are given out"

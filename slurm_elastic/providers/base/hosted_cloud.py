@@ -1,4 +1,4 @@
-"""The settings that clouds of hosts share (``hosted``), and what makes no sense in them. Pure."""
+"""Settings of clouds of hosts (``hosted``), and the check that no host is named twice. Pure."""
 
 from __future__ import annotations
 
@@ -13,17 +13,21 @@ from slurm_elastic.model.cluster import Market
 
 
 class HostedCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A cloud whose machines are on ``hosts``, which are its zones, in sizes of its own."""
+    """A cloud whose machines run on ``hosts``, which are its zones, in types that its settings
+    define.
+    """
 
     gone: ClassVar[Gone] = {"threads": "4 calls are made at a time on one host"}
     threads: ClassVar[int] = 4
-    """Calls at a time on one host: its disk makes machines one after the other in the end."""
+    """Calls at the same time on one host. More would not help: the host's disk creates one machine
+    after the other.
+    """
 
     needs_types: ClassVar[bool] = True
 
     @property
     def markets(self) -> frozenset[Market]:
-        """No spot."""
+        """All markets of the location except spot."""
         return without_spot(self.location)
 
     @property
@@ -34,10 +38,13 @@ class HostedCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_field
 
 
 def own_addresses(draft: Draft, at: KeyPath, key: str, addresses: Mapping[str, str]) -> None:
-    """A host by two names would be filled twice. ``addresses``: of each host, as ``key`` has it."""
-    first: dict[str, str] = {}
+    """Report hosts with the same address: a host with two names would be filled twice.
+
+    ``addresses``: the address of each host, from ``key`` in its settings.
+    """
+    first_name_by_address: dict[str, str] = {}
     for name, address in addresses.items():
-        other = first.setdefault(address, name)
-        if other != name:
-            found = f"{shown(address)}, which hosts.{other} has already"
-            draft.problems.add((*at, "hosts", name, key), found, f"a {key} of its own")
+        first_name = first_name_by_address.setdefault(address, name)
+        if first_name != name:
+            problem = f"{shown(address)}, which hosts.{first_name} has already"
+            draft.problems.add((*at, "hosts", name, key), problem, f"a {key} of its own")

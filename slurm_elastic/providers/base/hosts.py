@@ -1,4 +1,4 @@
-"""The hosts of a cloud that is several of them: a connection each, calls within a time-out."""
+"""The hosts of a cloud with several hosts: one connection to each, and a time-out for each call."""
 
 from __future__ import annotations
 
@@ -22,12 +22,16 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 Connection = TypeVar("Connection")
 
+# Thread-local, because a deadline belongs to one call of a provider and several run at the same
+# time.
 _limits = threading.local()
 
 
 @contextmanager
 def until(limit: float | None) -> Iterator[None]:
-    """All calls that this thread makes inside end by ``limit`` (of time.monotonic)."""
+    """All calls that this thread makes inside end before ``limit`` (of time.monotonic; None: no
+    limit).
+    """
     before = deadline()
     _limits.deadline = limit
     try:
@@ -37,13 +41,13 @@ def until(limit: float | None) -> Iterator[None]:
 
 
 def deadline() -> float | None:
-    """The deadline of this thread; None where it has none."""
-    found: float | None = getattr(_limits, "deadline", None)
-    return found
+    """The deadline of this thread, or None."""
+    limit: float | None = getattr(_limits, "deadline", None)
+    return limit
 
 
-def left() -> float:
-    """Seconds until this thread's deadline; TimeoutError when it has passed."""
+def seconds_left() -> float:
+    """Seconds until this thread's deadline. TimeoutError if it has passed."""
     limit = deadline()
     seconds = math.inf if limit is None else limit - time.monotonic()
     if seconds <= 0:
@@ -52,19 +56,19 @@ def left() -> float:
 
 
 class Hosts(ABC, Generic[Connection]):
-    """The ``names`` of a cloud's hosts, and ``timeout`` (s), within which a whole call of a
-    provider ends. Thread-safe.
+    """The hosts ``names`` of a cloud. A whole call of a provider ends within ``timeout`` (s).
+    Thread-safe.
     """
 
     guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_open")}
 
     @abstractmethod
     def _opened(self, host: str) -> Connection:
-        """A new connection, before this thread's deadline."""
+        """Open a new connection before this thread's deadline."""
 
     @abstractmethod
     def _close(self, connection: Connection) -> None:
-        """Give a connection up; soon."""
+        """Close a connection without waiting long."""
 
     def __init__(self, cloud: str, names: Sequence[str], timeout: float) -> None:
         self.cloud = cloud
@@ -75,15 +79,20 @@ class Hosts(ABC, Generic[Connection]):
 
     @contextmanager
     def limited(self) -> Iterator[None]:
-        """The cloud's time-out for all that this thread does inside; none of its own in another."""
+        """Set the cloud's time-out for all calls of this thread inside. Inside another ``limited``
+        the outer deadline stays.
+        """
         with until(self._deadline()):
             yield
 
     def in_time(self, do: Callable[[Item], Result]) -> Callable[[Item], Result]:
-        """``do`` for other threads, with the time that this one has left."""
+        """``do`` for worker threads, with the deadline of the calling thread."""
+        # Read here and not in ``bounded``: the deadline is thread-local, so a worker thread has
+        # none.
         limit = self._deadline()
 
         def bounded(item: Item) -> Result:
+            # Another head may have taken over while this item waited for a thread.
             asking.require()
             with until(limit):
                 return do(item)
@@ -91,34 +100,41 @@ class Hosts(ABC, Generic[Connection]):
         return bounded
 
     def everywhere(self, do: Callable[[str], Result]) -> Sequence[Result]:
-        """``do`` for every host, side by side; the first error where any fails."""
+        """Call ``do`` for all hosts at the same time. If a host fails, its error is raised (the
+        first of several).
+        """
         return [r.result() for r in each(self.names, self.in_time(do), len(self.names))]
 
     def answered(self, hosts: Sequence[str], do: Callable[[str], Result]) -> Sequence[Result]:
-        """``do`` for each of these hosts; the first error only where all of them fail."""
+        """Call ``do`` for these hosts and return the results of the hosts that answer. An error is
+        raised only if all hosts fail.
+        """
         results = each(hosts, self.in_time(do), len(hosts))
-        failed = {h: e for h, r in zip(hosts, results, strict=True) if (e := r.exception())}
-        for host, error in failed.items():
-            if not isinstance(error, ProviderError) or len(failed) == len(hosts):
+        errors = {h: e for h, r in zip(hosts, results, strict=True) if (e := r.exception())}
+        for host, error in errors.items():
+            # An error that is not a ProviderError is a defect of ours, and never a silent host.
+            if not isinstance(error, ProviderError) or len(errors) == len(hosts):
                 raise error
             log.warning("host left out cloud=%s host=%s error=%s", self.cloud, host, error)
         return [r.result() for r in results if not r.exception()]
 
     def connection(self, host: str) -> Connection:
-        """The one that all threads share."""
+        """The connection that all threads share."""
         with self._lock:
-            known = self._open.get(host)
-        if known is not None:
-            return known
+            existing = self._open.get(host)
+        if existing is not None:
+            return existing
+        # Opened without the lock, so that a silent host does not block calls to the others. Two
+        # threads may therefore open a connection at the same time; the later connection is closed.
         fresh = self._opened(host)
         with self._lock:
-            kept = self._open.setdefault(host, fresh)
-        if kept is not fresh:
+            shared = self._open.setdefault(host, fresh)
+        if shared is not fresh:
             self._close(fresh)
-        return kept
+        return shared
 
     def forget(self, host: str) -> None:
-        """The connection may be of no use any more; the next call opens a new one."""
+        """Close the connection, because it may be broken. The next call opens a new one."""
         with self._lock:
             old = self._open.pop(host, None)
         if old is not None:

@@ -1,5 +1,5 @@
-"""The tags of an image beyond what is in it, whose words each cloud has its own; and how long an
-upload may take. Pure.
+"""The tags of an image that name its cluster and its file, and how long an upload may take. Each
+cloud adds tags for the content of the image in its own words. Pure.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from slurm_elastic.providers.base.tags import CLUSTER, NAME, PREFIX
 
 DIGEST = PREFIX + "digest"
 BUILT = PREFIX + "built"
-_SLOWEST = 256 << 10
-"""Bytes a second; an upload that is slower has failed."""
+_MIN_BYTES_PER_S = 256 << 10
+"""Bytes per second. A slower upload counts as failed."""
 
 
 def image_marks(file: ImageFile, cluster: Cluster) -> dict[str, str]:
-    """Whose image it is, and of which file."""
+    """The tags that name the image's cluster and its file."""
     return {
         CLUSTER: cluster.uuid or "",
         NAME: cluster.name,
@@ -25,5 +25,7 @@ def image_marks(file: ImageFile, cluster: Cluster) -> dict[str, str]:
 
 
 def upload_limit(size: int, timeout: float) -> float:
-    """Seconds for so many bytes, in a cloud of that time-out."""
-    return timeout + size / _SLOWEST
+    """The time-out (s) of an upload of ``size`` bytes, in a cloud whose calls have this ``timeout``
+    (s).
+    """
+    return timeout + size / _MIN_BYTES_PER_S

@@ -1,8 +1,8 @@
-"""The program that a machine runs to become its node: ``programs/join.sh``, or the site's own,
-filled in.
+"""The program that makes a machine join as its node: ``programs/join.sh``, or the site's own
+template, with its placeholders filled.
 
-The same text for all machines of a cloud: a node's name and its launch's facts come another way,
-each cloud has its own. The munge key is never part of it.
+The text is the same for all machines of a cloud. Each cloud has its own way to give a machine its
+node's name and the facts of its launch. The munge key is never part of the text.
 """
 
 from __future__ import annotations
@@ -24,26 +24,33 @@ from slurm_elastic.providers.base.user_data import KINDS, read_part
 
 _PROGRAMS = Path(__file__).parents[2] / "machine" / "programs"
 KEY_MARK = "/var/lib/slurm-elastic-node/munge-key"
-"""The file that says that the munge key has come; slurmd starts after it. It outlives a reboot."""
+"""This file exists once the munge key has arrived. slurmd starts after that. The file survives a
+reboot.
+"""
 TUNNEL_MARK = "/run/slurm-elastic/tunnel"
-"""The file that says that the tunnel to the head is up, since this boot."""
+"""This file exists once the tunnel to the head is up. It is gone after a reboot."""
 TUNNEL_KEY = "/var/lib/slurm-elastic-node/wireguard.key"
-"""The machine's own private key, which stays there."""
+"""The machine's own private key, which never leaves the machine."""
 
 
+# Not ``$name``: the text is a shell program, which is full of these.
 _PLACEHOLDER = re.compile(r"@(?:@(?=\{)|\{(?P<name>[^{}\s]*)\})")
-"""``@{name}``; ``@@{`` is ``@{``. All else, ``$`` too, is the text's own."""
+"""``@{name}`` is a placeholder, and ``@@{`` stands for ``@{``. Everything else is left as it is,
+``$`` too.
+"""
 
 
 def program_of(config: Config, cloud: CloudSettings) -> str:
     """The part of user data that makes a machine of ``cloud`` join; empty without ``join.head``.
 
-    ConfigError where the site's template cannot be used.
+    ConfigError if the site's template cannot be used.
     """
     join = config.join
     if join.head is None or not cloud.by_user_data:
         return ""
     network = join.network if cloud.name in clouds_with_tunnel(config) else None
+    # slurmd must not start before these files exist: without the munge key or the tunnel it could
+    # not register.
     marks = (KEY_MARK if join.ssh else "", TUNNEL_MARK if network else "")
     values = {
         "agent": _code((_PROGRAMS / "agent.py").read_text(encoding="utf-8")),
@@ -68,7 +75,7 @@ def program_of(config: Config, cloud: CloudSettings) -> str:
 
 
 def tunnel_settings(config: Config, network: Network) -> str:
-    """The settings of ``programs/tunnel.py``; ConfigError where the head has no key yet."""
+    """The settings of ``programs/tunnel.py`` as JSON. ConfigError if the head has no key yet."""
     try:
         public = Path(network.public_key).read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -98,8 +105,8 @@ def tunnel_settings(config: Config, network: Network) -> str:
 
 
 def later_boots(join: Join) -> str:
-    """The program by which a machine's later boots do without cloud-init; empty where cloud-init
-    runs at each.
+    """The program that lets a machine boot again without cloud-init; empty if cloud-init must run
+    at each boot.
     """
     if join.cloud_init is CloudInit.EACH_BOOT:
         return ""
@@ -107,7 +114,9 @@ def later_boots(join: Join) -> str:
 
 
 def wiping(directories: Sequence[str]) -> str:
-    """The program that slurmd runs as Epilog to empty these; empty where there are none."""
+    """The program that slurmd runs as Epilog to empty these directories; empty if there are
+    none.
+    """
     if not directories:
         return ""
     text = (_PROGRAMS / "slurm-elastic-wipe").read_text(encoding="utf-8")
@@ -116,8 +125,9 @@ def wiping(directories: Sequence[str]) -> str:
 
 
 def fill(text: str, path: str, values: Mapping[str, str]) -> str:
-    """A site's template with its placeholders filled; ConfigError where there is none of that name,
-    or cloud-init would not know what the text is.
+    """Fill the placeholders of a site's template.
+
+    ConfigError if a placeholder is unknown, or if cloud-init would not recognise the text.
     """
     if not text.startswith(tuple(KINDS)):
         raise ConfigError(
@@ -130,20 +140,21 @@ def fill(text: str, path: str, values: Mapping[str, str]) -> str:
         raise ConfigError(
             f"join.template: {path} has the placeholder @{{{error.args[0]}}}, expected one of "
             f"{known}; a plain @{{ is written @@{{"
+            # Not chained: a KeyError says nothing to the author of the template.
         ) from None
 
 
 def _filled(text: str, values: Mapping[str, str]) -> str:
-    def value(found: re.Match[str]) -> str:
-        name = found["name"]
+    def value(match: re.Match[str]) -> str:
+        name = match["name"]
         return "@" if name is None else values[name]
 
     return _PLACEHOLDER.sub(value, text)
 
 
 def facts_of(cluster: Cluster, spec: LaunchSpec) -> dict[str, str]:
-    """The facts that all machines of a launch are told, besides their node; ``max_age`` (s) and
-    ``gres`` where there are such, ``stopped`` where idle ones may be stopped and started again.
+    """The facts that each machine of a launch gets, except its node. ``max_age`` (s) and ``gres``
+    only if the pool has them; ``stopped`` if idle machines may be stopped and started again.
     """
     facts = {"cluster": cluster.name, "pool": spec.pool.name, "generation": spec.generation}
     age, gres = spec.pool.max_age, spec.pool.gres
@@ -154,15 +165,16 @@ def facts_of(cluster: Cluster, spec: LaunchSpec) -> dict[str, str]:
 
 
 def own_facts(cluster: Cluster, spec: LaunchSpec, node: str) -> dict[str, str]:
-    """The same for the machine of that node alone: with what is its own, and without the launch's
-    word, by which it could enrol in the place of the others.
+    """The same facts for the machine of one node, with the node and its own enrolment key. The
+    launch's secret is removed: with it, a machine could enrol in the place of another one.
     """
+    # ``enrol`` must not stay: it is the secret of the whole launch.
     facts = facts_of(cluster, spec) | {"node": node}
-    word = facts.pop("enrol", "")
-    return facts | ({"enrol_key": enrolment_key(word, node)} if word else {})
+    launch_secret = facts.pop("enrol", "")
+    return facts | ({"enrol_key": enrolment_key(launch_secret, node)} if launch_secret else {})
 
 
 def _code(source: str) -> str:
-    """A program without its module docstring, which only its readers need."""
+    """A program without its module docstring, which a machine does not need."""
     _, _, code = source.partition('\n"""\n')
     return code.strip()

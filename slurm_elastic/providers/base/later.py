@@ -1,4 +1,4 @@
-"""The parts of a kind of cloud that are imported when they are used: they need its SDK."""
+"""Imports a cloud's functions and classes at their first use, because they need its SDK."""
 
 from __future__ import annotations
 
@@ -13,28 +13,30 @@ from slurm_elastic.providers.base.joining import program_of
 from slurm_elastic.providers.base.ownership import ownership_of
 
 
-def later(place: str) -> Callable[..., Any]:
-    """The function or class at ``module:name``."""
-    module, _, name = place.partition(":")
-    return lambda *arguments, **named: getattr(import_module(module), name)(*arguments, **named)
+def later(path: str) -> Callable[..., Any]:
+    """The function or class at ``module:name``, which is imported when it is called."""
+    module, _, name = path.partition(":")
+    return lambda *arguments, **keywords: getattr(import_module(module), name)(
+        *arguments, **keywords
+    )
 
 
-def opened(place: str) -> Callable[[CloudSettings, Cluster, Config | None], Provider]:
-    """As ``CloudKind.open``: the class at ``module:name`` is told whose machines there are at its
-    cloud, and the program by which its machines join.
+def opened(path: str) -> Callable[[CloudSettings, Cluster, Config | None], Provider]:
+    """A function for ``CloudKind.open``: it creates the class at ``module:name`` with the owners of
+    the machines at its cloud and the program by which its machines join.
     """
-    made = later(place)
+    create = later(path)
 
     def open_(settings: CloudSettings, cluster: Cluster, config: Config | None) -> Provider:
         owners = ownership_of(settings, cluster, config)
         joining = program_of(config, settings) if config else ""
-        provider: Provider = made(settings, cluster, ownership=owners, joining=joining)
+        provider: Provider = create(settings, cluster, ownership=owners, joining=joining)
         return provider
 
     return open_
 
 
-def opened_alone(place: str) -> Callable[[CloudSettings, Cluster, Config | None], Provider]:
-    """The same for a class that needs to know neither."""
-    made = later(place)
-    return lambda settings, cluster, _config: made(settings, cluster)
+def opened_alone(path: str) -> Callable[[CloudSettings, Cluster, Config | None], Provider]:
+    """The same for a class that needs neither owners nor a program."""
+    create = later(path)
+    return lambda settings, cluster, _config: create(settings, cluster)

@@ -1,4 +1,4 @@
-"""The tags that say what a machine was bought as, and a machine as its tags tell of it. Pure."""
+"""The tags that say what a machine was bought as, and the machine that tags describe. Pure."""
 
 from __future__ import annotations
 
@@ -36,29 +36,34 @@ _SPELLED = (CLUSTER, NAME, CLOUD, POOL, GENERATION, TYPE, MARKET, JOBS, PRICE, *
 
 
 def bought(spec: LaunchSpec, nodes: Sequence[str], cluster: Cluster, cloud: str) -> dict[str, str]:
-    """The tags of the machines for ``nodes``, with what each is bought as."""
+    """The tags of the machines for ``nodes``, with the type, zone and market that they are bought
+    as.
+    """
     offer = spec.offer
-    told = {TYPE: offer.instance_type, ZONE: offer.zone, MARKET: offer.market.value}
-    return tags_of(spec, nodes, cluster, cloud) | told
+    purchase = {TYPE: offer.instance_type, ZONE: offer.zone, MARKET: offer.market.value}
+    return tags_of(spec, nodes, cluster, cloud) | purchase
 
 
 def marks_of(
     spec: LaunchSpec, node: str, cluster: Cluster, cloud: str, now: float
 ) -> dict[str, str]:
-    """The same for a cloud that takes one machine a call, which begins ``now`` (Unix time)."""
+    """The same tags for a cloud that creates one machine per call. The call begins at ``now`` (Unix
+    time).
+    """
     return bought(spec, [node], cluster, cloud) | {MADE: f"{now:.0f}"}
 
 
 def machine_of(
-    number: str, marks: Mapping[str, str], settings: CloudSettings, state: InstanceState,
-    address: str | None, **told: Any,  # noqa: ANN401
+    machine_id: str, marks: Mapping[str, str], settings: CloudSettings, state: InstanceState,
+    address: str | None, **fields: Any,  # noqa: ANN401
 ) -> Instance:  # fmt: skip
-    """The machine with that id and these tags, of which any may have been changed by somebody. What
-    its cloud has ``told`` goes over them.
+    """The machine with this id and these tags. Tags can be edited in the cloud, so a missing or
+    senseless tag raises no error. ``fields`` are what the cloud itself reports; they replace what
+    the tags say.
     """
-    kind, made = marks.get(TYPE, ""), marks.get(MADE, "")
+    kind, made_at = marks.get(TYPE, ""), marks.get(MADE, "")
     machine = Instance(
-        id=number,
+        id=machine_id,
         cloud=settings.name,
         node=NodeNames().node(marks, 0),
         generation=marks.get(GENERATION, ""),
@@ -67,20 +72,20 @@ def machine_of(
         market=market_of(marks.get(MARKET, "")),
         price=price_of(marks.get(PRICE), kind, settings.shapes),
         state=state,
-        launched=float(made) if made.isdecimal() else 0.0,
+        launched=float(made_at) if made_at.isdecimal() else 0.0,
         address=address,
     )
-    return replace(machine, **told)
+    return replace(machine, **fields)
 
 
 class Spelling(Struct, frozen=True):
-    """The keys of a cloud that takes one machine a call and allows no such keys as ours."""
+    """Tag keys for a cloud that creates one machine per call and does not allow keys like ours."""
 
     key: Callable[[str], str]
 
     @property
     def node(self) -> str:
-        """The key of the one node."""
+        """The key of the tag that holds the node."""
         return self.key(f"{PREFIX}node")
 
     def written(self, spec: LaunchSpec, node: str, cluster: Cluster, cloud: str) -> dict[str, str]:
@@ -89,6 +94,6 @@ class Spelling(Struct, frozen=True):
         return {self.key(k): marks[k] for k in _SPELLED if k in marks} | {self.node: node}
 
     def read(self, tags: Mapping[str, str]) -> dict[str, str]:
-        """The same tags with our keys; others as they are."""
-        ours = {self.key(k): k for k in _SPELLED} | {self.node: NODES}
-        return {ours.get(key, key): value for key, value in tags.items()}
+        """The same tags with our keys. Foreign keys stay as they are."""
+        our_keys = {self.key(k): k for k in _SPELLED} | {self.node: NODES}
+        return {our_keys.get(key, key): value for key, value in tags.items()}

@@ -8,9 +8,9 @@ from slurm_elastic.config.clouds import CloudSettings, InstanceType
 from slurm_elastic.model.cluster import Location, Market, Offer, Pool
 
 Room = tuple[int | None, str]
-"""How many more of a type there is room for (None: nobody tells), and why no more."""
+"""How many more machines of a type fit (None: the cloud does not report it), and why not more."""
 
-NOT_TOLD: Room = (None, "")
+ROOM_UNKNOWN: Room = (None, "")
 
 
 def typed_offer(
@@ -19,12 +19,12 @@ def typed_offer(
     kind: InstanceType,
     zone: str,
     market: Market,
-    room: Room = NOT_TOLD,
+    room: Room = ROOM_UNKNOWN,
 ) -> Offer:
-    """An offer of the type ``name`` at the price ($/h) that the configuration gives it. ``place``:
-    the cloud's name, and where it is.
+    """An offer of the type ``name`` at the configured price ($/h). ``place``: the cloud's name and
+    location.
     """
-    free, why = room
+    free, reason = room
     return Offer(
         cloud=place[0],
         location=place[1],
@@ -32,27 +32,28 @@ def typed_offer(
         zone=zone,
         market=market,
         price=kind.price,
+        # The configuration has one price per type, and these clouds have no spot market.
         on_demand_price=kind.price,
         cpus=kind.cpus,
         memory=kind.memory,
         gres=kind.gres,
         free=free,
-        free_reason=why,
+        free_reason=reason,
     )
 
 
 def offers_with(
     settings: CloudSettings, pool: Pool, room: Callable[[str], Room | None]
 ) -> Sequence[Offer]:
-    """One for each type that the pool takes, in each zone, on each market that both have. ``room``
-    is asked once for a type that is offered; None: the cloud has it not.
+    """One offer for each type of the pool, in each zone, on each market that pool and cloud both
+    have. ``room`` is called once for each type; None says that the cloud does not have the type.
     """
     zones = [z for z in settings.known_zones if not pool.zones or z in pool.zones]
     places = [(z, m) for z in zones for m in pool.markets if m in settings.markets]
-    types, where = settings.shapes, (settings.name, settings.location)
+    types, place = settings.shapes, (settings.name, settings.location)
     names = [n for n in pool.instance_types or types if n in types] if places else []
     return tuple(
-        typed_offer(where, name, types[name], zone, market, free)
+        typed_offer(place, name, types[name], zone, market, free)
         for name in names
         if (free := room(name)) is not None
         for zone, market in places
@@ -60,7 +61,7 @@ def offers_with(
 
 
 def plain_offers(
-    settings: CloudSettings, pool: Pool, there: Container[str], free: int | None = None
+    settings: CloudSettings, pool: Pool, available: Container[str], free: int | None = None
 ) -> Sequence[Offer]:
-    """The same for types that are ``there``, or not; ``free`` as of ``Offer``."""
-    return offers_with(settings, pool, lambda name: (free, "") if name in there else None)
+    """The same for the types in ``available``; ``free`` has the meaning of ``Offer.free``."""
+    return offers_with(settings, pool, lambda name: (free, "") if name in available else None)

@@ -1,9 +1,9 @@
-"""Machines of a cloud whose API makes one a call and takes no idempotency token.
+"""Machines of a cloud whose API creates one machine per call and takes no idempotency token.
 
-A launch looks for machines that bear its generation, and makes those that are missing one after the
-other. Where the lists may lag behind it waits (``unconfirmed``); what a launch has had once it does
-not make again. A process that has just started knows of no earlier launch but what lists show: then
-``LaunchSpec.again`` has it wait.
+A launch looks for machines that carry its generation, and creates the missing ones one after the
+other. If the cloud's listings may lag behind, the launch waits (``unconfirmed``). A node for which
+the launch has had a machine gets no second one. After a restart the process knows earlier launches
+only from listings, so ``LaunchSpec.again`` makes it wait.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ from slurm_elastic.providers.base.unconfirmed import UnconfirmedOrders
 
 log = logging.getLogger(__name__)
 
-KEPT = 6 * 3600.0
-"""Seconds after which no daemon asks again for what a launch has had."""
+LAUNCH_REMEMBERED_S = 6 * 3600.0
+"""After this time no daemon repeats a launch, so its machines can be forgotten."""
 
 
 class OneByOne:
-    """The knowledge that one process has of its own calls. Thread-safe.
+    """What this process knows about its own calls. Thread-safe.
 
-    ``lag`` (s): for so long a fresh machine may be missing from the cloud's lists.
-    ``is_refusal`` tells of a TransientError whether the call has certainly had no effect; by
-    default a throttle's. With ``threads`` several calls are made at a time, and none stands for
-    another: one that is refused ends the launch only where they come one after the other.
+    ``lag`` (s): for so long a fresh machine may be missing from the cloud's listings.
+    ``is_refusal``: whether a call that raised this TransientError has certainly had no effect; by
+    default only if it was throttled. With ``threads`` above 1 several calls run at the same time,
+    and a refusal of one says nothing about the others. With one thread the first refusal ends the
+    launch.
     """
 
     guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_made", "_ended")}
@@ -65,24 +66,28 @@ class OneByOne:
         listed: Sequence[Instance],
         make: Callable[[LaunchSpec, str], Instance],
     ) -> Sequence[Instance]:
-        """As protocols.Provider has it. ``listed`` are this cluster's machines now, ``make`` is the
-        call for one node and raises ProviderErrors.
+        """Launch as protocols.Provider describes it. ``listed``: this cluster's machines as listed
+        now. ``make`` is the call for one node and raises ProviderErrors.
         """
         standing = self._standing(spec, listed)
         with self._lock:
+            # ``_made`` counts, not ``standing``: a machine that has ended again was the one machine
+            # of its node in this launch.
             missing = [n for n in spec.nodes if (spec.generation, n) not in self._made]
         self._unconfirmed.require(spec, missing)
-        doubt = refusal = None
+        unclear_error = refusal = None
         for machine, error in self._made_for(spec, missing, make):
             if isinstance(error, TransientError):
-                doubt = error
+                unclear_error = error
             elif isinstance(error, ProviderError):
                 refusal = refusal or error
             elif machine is not None:
                 standing[machine.node] = machine
-        if doubt:
-            raise doubt
-        machines = [one for node, one in standing.items() if node in spec.nodes]
+        # Before the machines are returned: a call without an answer may have started one, so the
+        # caller must keep this launch open and repeat it.
+        if unclear_error:
+            raise unclear_error
+        machines = [machine for node, machine in standing.items() if node in spec.nodes]
         return launched(self._cloud, spec, machines, refusal)
 
     def _made_for(
@@ -91,7 +96,9 @@ class OneByOne:
         nodes: Sequence[str],
         make: Callable[[LaunchSpec, str], Instance],
     ) -> Iterator[tuple[Instance | None, BaseException | None]]:
-        """A machine or an error for each; none of both where one refusal stands for all."""
+        """A machine or an error for each node; neither if a refusal of another node has ended the
+        launch.
+        """
         refused = threading.Event()
 
         def attempt(node: str) -> Instance | None:
@@ -119,17 +126,18 @@ class OneByOne:
         failed: Collection[str] = (),
         end: Callable[[str], None] | None = None,
     ) -> Sequence[Instance]:
-        """The answer of ``instances``: what we ended is on its way out, whatever the list says.
+        """The answer of ``instances``. A machine that we have ended is STOPPING, even if the
+        listing still shows it as running.
 
         ``failed``: ids of machines that the cloud had accepted and could not start. No job can use
         them, and they cost as long as they exist, so ``end`` ends them. An ended machine is
         reported once as TERMINATED. If the cloud refuses the end, the machine is reported as
-        STOPPING and ended with the next list.
+        STOPPING and ended with the next listing.
         """
-        over = self._end_failed(listed, failed, end) if failed and end else frozenset()
+        just_ended = self._end_failed(listed, failed, end) if failed and end else frozenset()
 
         def state(machine: Instance) -> InstanceState:
-            if machine.id in over:
+            if machine.id in just_ended:
                 return InstanceState.TERMINATED
             return InstanceState.STOPPING if machine.id in failed else machine.state
 
@@ -138,11 +146,11 @@ class OneByOne:
     def _end_failed(
         self, listed: Sequence[Instance], failed: Collection[str], end: Callable[[str], None]
     ) -> frozenset[str]:
-        """The ids of those that were ended now, and not before."""
+        """The ids of the failed machines that this call has ended."""
         with self._lock:
-            due = [m for m in listed if m.id in failed and m.id not in self._ended]
-        over = set()
-        for machine in due:
+            to_end = [m for m in listed if m.id in failed and m.id not in self._ended]
+        just_ended = set()
+        for machine in to_end:
             log.warning("machine failed after its launch, it is ended cloud=%s id=%s node=%s",
                         self._cloud, machine.id, machine.node)  # fmt: skip
             try:
@@ -150,12 +158,14 @@ class OneByOne:
             except ProviderError as error:
                 log.warning("not ended, tried again later cloud=%s error=%s", self._cloud, error)
             else:
-                over.add(machine.id)
-        return frozenset(over)
+                just_ended.add(machine.id)
+        return frozenset(just_ended)
 
     def _shown(self, listed: Sequence[Instance]) -> Sequence[Instance]:
         with self._lock:
             ended = frozenset(self._ended)
+            # Forget ended machines that neither a listing nor a remembered launch can bring up
+            # again.
             self._ended &= {m.id for m in listed} | {m.id for m, _ in self._made.values()}
         return tuple(
             replace(m, state=InstanceState.STOPPING) if m.id in ended else m
@@ -164,44 +174,54 @@ class OneByOne:
         )
 
     def terminate(self, ids: Sequence[str], end: Callable[[str], None]) -> None:
-        """Each of these, which must be ours. One that is refused keeps no other; InstanceNotFound
-        counts as done.
+        """End each of these machines, which must be ours. If one is refused, the others are still
+        ended, and then the first refusal is raised. InstanceNotFound counts as done.
         """
         refusals: list[ProviderError] = []
-        for one in dict.fromkeys(ids):
+        for machine_id in dict.fromkeys(ids):
             try:
-                end(one)
+                end(machine_id)
             except InstanceNotFound:
-                pass
+                pass  # it is gone, as the caller wants
             except ProviderError as error:
-                text = f"{one}: {error.message}"
+                # The class of the error is kept, because callers act on it; only the id is added.
+                text = f"{machine_id}: {error.message}"
                 refusals.append(type(error)(self._cloud, error.code, text))
                 continue
             with self._lock:
-                self._ended.add(one)
+                # Also after InstanceNotFound: a lagging listing may still show the machine as
+                # running.
+                self._ended.add(machine_id)
         if refusals:
             raise refusals[0]
 
     def _standing(self, spec: LaunchSpec, listed: Sequence[Instance]) -> dict[str, Instance]:
-        """The machines of this launch by node, those included that lists may lack yet."""
-        mine = [m for m in self._shown(listed) if m.generation == spec.generation]
-        for machine in mine:
-            self._note(machine)
-        found = {m.node: m for m in mine if m.state in STANDING}
+        """The live machines of this launch by node, including those that listings may not
+        show yet.
+        """
+        launch_machines = [m for m in self._shown(listed) if m.generation == spec.generation]
+        for listed_machine in launch_machines:
+            self._note(listed_machine)
+        standing = {m.node: m for m in launch_machines if m.state in STANDING}
         now = self._clock()
         with self._lock:
-            over = self._ended | {m.id for m in listed if m.state not in STANDING}
+            ended = self._ended | {m.id for m in listed if m.state not in STANDING}
             for node in spec.nodes:
-                made, at = self._made.get((spec.generation, node), (None, 0.0))
-                if made and made.id not in over and now - at < self._lag:
-                    found.setdefault(node, made)
-        return found
+                machine, made_at = self._made.get((spec.generation, node), (None, 0.0))
+                if machine and machine.id not in ended and now - made_at < self._lag:
+                    standing.setdefault(node, machine)
+        return standing
 
     def _note(self, machine: Instance) -> None:
         now = self._clock()
         with self._lock:
-            for key in [k for k, (_, at) in self._made.items() if now - at > KEPT + self._lag]:
+            # ``lag`` is added because a launch is repeated at most so much later than it was made.
+            for key in [
+                k for k, (_, at) in self._made.items() if now - at > LAUNCH_REMEMBERED_S + self._lag
+            ]:
                 del self._made[key]
+            # The first machine stays: the time of a machine that is listed again and again must not
+            # move.
             self._made.setdefault((machine.generation, machine.node), (machine, now))
 
     def _had_no_effect(self, error: ProviderError) -> bool:

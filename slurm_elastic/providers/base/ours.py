@@ -1,4 +1,6 @@
-"""Which of all machines at a place are one cloud's, and which ids are known to be so."""
+"""Filter the machines at a place for those of one cloud, and remember the ids that are known to be
+its own.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,13 @@ log = logging.getLogger(__name__)
 
 Machine = TypeVar("Machine")
 KEPT_S = 3600.0
-"""Seconds for which an id is ours that nothing tells any more."""
+"""For so long an id stays ours after it was last listed."""
 
 
 class Ours:
-    """``ids`` were once seen with our tags, or told by a launch of ours; ``unclear`` are those of
-    machines that might be any of several clouds'. ``key``: how the tag of the cloud is spelled.
-    Thread-safe.
+    """``ids`` were once listed with our tags, or returned by one of our launches. ``unclear``: ids
+    of machines that could belong to any of several clouds. ``key``: the key of the tag that names
+    the cloud. Thread-safe.
     """
 
     guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_seen_at", "_pruned_at", "_unclear_at")}
@@ -45,19 +47,19 @@ class Ours:
 
     @property
     def ids(self) -> set[str]:
-        """The ids that are ours."""
+        """The ids of our machines."""
         with self._lock:
             return set(self._seen_at)
 
     @property
     def unclear(self) -> set[str]:
-        """The ids of machines that may be another cloud's."""
+        """The ids of machines that may belong to another cloud of this cluster."""
         with self._lock:
             return set(self._unclear_at)
 
     def remember(self, ids: Iterable[str]) -> None:
-        """Note the ids of a list or a launch. An id that no list has shown for KEPT_S is forgotten,
-        and a question about it makes a new list.
+        """Note ids from a listing or a launch. An id that was not listed for KEPT_S is forgotten; a
+        later question about it causes a new listing.
         """
         now = self._clock()
         with self._lock:
@@ -68,43 +70,50 @@ class Ours:
                 self._unclear_at = _recent(self._unclear_at, now)
 
     def has(self, marks: Mapping[str, str]) -> bool:
-        """Whether these tags say that what bears them is this cloud's."""
+        """Whether these tags belong to a machine of this cloud."""
         return self._ownership.owner(marks) == self._cloud
 
     def among(
         self,
-        found: Iterable[Machine],
-        marks: Callable[[Machine], Mapping[str, str]],
-        number: Callable[[Machine], str],
+        machines: Iterable[Machine],
+        tags_of: Callable[[Machine], Mapping[str, str]],
+        id_of: Callable[[Machine], str],
     ) -> list[Machine]:
-        """Those that are this cloud's. One that may be is told of once: nobody lists it, and it
-        costs money.
+        """The machines of this cloud. A machine that only may be this cloud's is reported once,
+        because no cloud lists it and it costs money.
         """
-        owned = [(self._ownership.owner(marks(one)), one) for one in found]
-        unclear = frozenset(number(one) for whose, one in owned if whose == AMBIGUOUS)
+        owned = [(self._ownership.owner(tags_of(machine)), machine) for machine in machines]
+        unclear = frozenset(id_of(machine) for owner, machine in owned if owner == AMBIGUOUS)
         with self._lock:
-            new = unclear - self._unclear_at.keys()
+            # Compared under the lock, so that two threads do not both report the same machine.
+            new_ids = unclear - self._unclear_at.keys()
             self._unclear_at |= dict.fromkeys(unclear, self._clock())
-        if new:
+        if new_ids:
             log.error(
                 "machines left alone, any of these clouds may have started them: tag them %s=NAME "
                 "or end them clouds=%s ids=%s",
-                self._key, ",".join(sorted(self._ownership.clouds)), ",".join(sorted(new)),
+                self._key, ",".join(sorted(self._ownership.clouds)), ",".join(sorted(new_ids)),
             )  # fmt: skip
-        return [one for whose, one in owned if whose == self._cloud]
+        return [machine for owner, machine in owned if owner == self._cloud]
 
     def named(
         self, ids: Sequence[str], learn: Callable[[], object], done: str = "terminated"
     ) -> list[str]:
-        """Those of ``ids`` that are ours; where one is not known, ``learn`` lists all anew."""
-        wanted = list(dict.fromkeys(ids))
-        if not self.ids.issuperset(wanted):
+        """The ids that are ours. If one is not known yet, ``learn`` must list all machines
+        first.
+        """
+        requested = list(dict.fromkeys(ids))
+        # A restarted process knows no id yet. An id that no listing has shown with our tags is
+        # never ended, as it may be a machine of somebody else.
+        if not self.ids.issuperset(requested):
             learn()
-        ours = self.ids
-        for one in wanted:
-            if one not in ours:
-                log.warning("not %s, gone or not ours cloud=%s id=%s", done, self._cloud, one)
-        return [one for one in wanted if one in ours]
+        own_ids = self.ids
+        for machine_id in requested:
+            if machine_id not in own_ids:
+                log.warning(
+                    "not %s, gone or not ours cloud=%s id=%s", done, self._cloud, machine_id
+                )
+        return [machine_id for machine_id in requested if machine_id in own_ids]
 
 
 def _recent(seen_at: Mapping[str, float], now: float) -> dict[str, float]:

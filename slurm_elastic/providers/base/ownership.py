@@ -1,8 +1,10 @@
-"""Whose machine it is, where several clouds of a site are one account, front end or host. Pure.
+"""Which cloud a machine belongs to, if several clouds of a site share an account, front end or
+host. Pure.
 
-The tag ``slurm-elastic:cloud`` says so. A machine that an earlier version started has none, and a
-cloud may have been renamed since: then it is the only cloud's there, or else that of its pool.
-Of clouds that spell their tags otherwise keys are translated before (``machine_tags.Spelling``).
+The tag ``slurm-elastic:cloud`` names it. The tag is missing on a machine that an earlier version
+started, and it is out of date if the cloud was renamed. Then the machine belongs to the only cloud
+at this place, or else to the cloud of its pool. Clouds that spell their tags differently translate
+the keys first (``machine_tags.Spelling``).
 """
 
 from __future__ import annotations
@@ -16,12 +18,12 @@ from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.providers.base.tags import CLOUD, CLUSTER, POOL
 
 AMBIGUOUS = ""
-"""The owner of a machine of this cluster that might be any of several clouds'."""
+"""The owner of a machine of this cluster that could belong to any of several clouds."""
 
 
 class Ownership(Struct, frozen=True, kw_only=True):
-    """The owners at one place. ``clouds``: all that are configured at this place, of which
-    ``pools`` gives each pool's.
+    """The owners at one place. ``clouds``: all clouds that are configured there. ``pools``: the
+    cloud of each of their pools.
     """
 
     cluster: str
@@ -29,19 +31,25 @@ class Ownership(Struct, frozen=True, kw_only=True):
     pools: Mapping[str, str] = field(default_factory=dict)
 
     def owner(self, tags: Mapping[str, str]) -> str | None:
-        """The cloud's name; AMBIGUOUS where the tags do not tell, None for another cluster's."""
+        """The name of the cloud; AMBIGUOUS if the tags do not decide, None if it is not this
+        cluster's machine.
+        """
         if tags.get(CLUSTER) != self.cluster:
             return None
         cloud = tags.get(CLOUD)
         if cloud in self.clouds:
             return cloud
+        # A renamed cloud still has its machines: without this line they would run unseen.
         if len(self.clouds) == 1:
             return next(iter(self.clouds))
+        # Ambiguous machines are left alone: ending one could kill another cloud's jobs.
         return self.pools.get(tags.get(POOL, ""), AMBIGUOUS)
 
 
 def ownership_of(settings: CloudSettings, cluster: Cluster, config: Config | None) -> Ownership:
-    """The place that a cloud shares with others; without a ``config`` it is alone there."""
+    """The owners at the place of these settings. Without a ``config`` the cloud is the only one
+    there.
+    """
     clouds = {settings.name}
     if config is not None:
         clouds |= {other.name for other in config.clouds if settings.shares_place(other)}

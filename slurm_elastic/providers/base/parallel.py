@@ -1,4 +1,4 @@
-"""Many calls of one kind, some at a time: for clouds whose API takes one machine a call."""
+"""Run many calls of one kind, some at a time, for clouds whose API handles one machine per call."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ Result = TypeVar("Result")
 
 
 def each(items: Sequence[Item], do: Callable[[Item], Result], threads: int) -> list[Future[Result]]:
-    """``do`` for each item, so many at a time; all are done on return, in the items' order."""
+    """Call ``do`` for each item, at most ``threads`` at a time. Returns when all are done, in the
+    items' order.
+    """
     if not items:
         return []
     with ThreadPoolExecutor(min(threads, len(items))) as pool:
@@ -22,38 +24,44 @@ def each(items: Sequence[Item], do: Callable[[Item], Result], threads: int) -> l
 
 
 def failures(results: Iterable[Future[Result]]) -> list[BaseException]:
-    """The errors among them."""
-    return [error for one in results if (error := one.exception())]
+    """The errors among the results."""
+    return [error for result in results if (error := result.exception())]
 
 
-def require(failed: Sequence[BaseException]) -> None:
-    """The first error, if any; calls that must be repeated are told before what will not pass."""
-    if failed:
-        raise next((e for e in failed if isinstance(e, TransientError)), failed[0])
+def raise_first_error(errors: Sequence[BaseException]) -> None:
+    """Raise the first error, if any. A TransientError comes before others, because its call must be
+    repeated.
+    """
+    if errors:
+        raise next((e for e in errors if isinstance(e, TransientError)), errors[0])
 
 
 def until_refused(
     items: Sequence[Item], do: Callable[[Item], Result], threads: int
 ) -> tuple[list[Result], ProviderError | None]:
-    """``do`` for each item, so many at a time, until one is refused: what it gave, and the first
-    refusal. Where nobody knows what came of one, its error is raised.
+    """Call ``do`` for each item, at most ``threads`` at a time, until one is refused. Returns the
+    results and the first refusal. If the outcome of a call is unknown (TransientError), its error
+    is raised.
     """
     stop = threading.Event()
 
-    def attempt(item: tuple[int, Item]) -> list[Result]:
-        place, one = item
-        if stop.is_set() and place >= threads:
+    def attempt(numbered: tuple[int, Item]) -> list[Result]:
+        number, item = numbered
+        # The first ``threads`` items start together, so each of them is tried, whichever thread
+        # runs first.
+        if stop.is_set() and number >= threads:
             return []
         try:
-            return [do(one)]
+            return [do(item)]
+        # Nothing is swallowed: an error of any kind stops the others, and goes to the caller.
         except BaseException:
             stop.set()
             raise
 
     results = each(list(enumerate(items)), attempt, threads)
-    refused: ProviderError | None = None
+    refusal: ProviderError | None = None
     for error in failures(results):
         if not isinstance(error, ProviderError) or isinstance(error, TransientError):
             raise error
-        refused = refused or error
-    return [one for r in results if not r.exception() for one in r.result()], refused
+        refusal = refusal or error
+    return [value for r in results if not r.exception() for value in r.result()], refusal

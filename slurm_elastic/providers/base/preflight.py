@@ -1,4 +1,4 @@
-"""The form of ``doctor``'s findings about a cloud, and the most that pools could ask for. Pure."""
+"""The form of ``doctor``'s findings about a cloud, and the largest demand of its pools. Pure."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from slurm_elastic.model.cluster import Pool
 from slurm_elastic.model.finding import Finding
 
 ANSWER = "an answer: until then nothing of this cloud is repaired"
-"""What is expected of a host that jobs are to be sent to."""
+"""What is expected of a host to which jobs are sent."""
 
 
 class Look(Struct, frozen=True):
-    """A check asks its cloud something, and yields findings or returns what was found in words; any
-    other answer says that the thing is there. One that the cloud refuses is a finding, too, in the
-    cloud's own words, with what to do: ``rights`` where those are missing, ``otherwise`` else.
+    """Runs a check of a cloud. The check yields findings, or returns its finding as text; any other
+    result means that the thing exists. If the cloud refuses the check, that is a finding with the
+    cloud's own text and an advice: ``rights`` if rights are missing, ``otherwise`` in other cases.
     """
 
     rights: str
@@ -27,79 +27,85 @@ class Look(Struct, frozen=True):
     def at(
         self, what: str, expected: str, check: Callable[[], object], spared: str = ""
     ) -> Iterator[Finding]:
-        """The findings of a check. ``spared``: the advice where the right to look is all that
-        lacks, and launches go well without it.
+        """The findings of a check. ``spared``: the advice if only the right to look is missing and
+        launches work without it.
         """
         try:
-            found = check()
-            if isinstance(found, Iterator):
-                yield from found
+            result = check()
+            if isinstance(result, Iterator):
+                yield from result
             else:
-                yield Finding.ok(what, found if isinstance(found, str) else "there")
+                yield Finding.ok(what, result if isinstance(result, str) else "there")
         except ProviderError as error:
-            lacks = isinstance(error, AuthError)
-            if lacks and spared:
+            # AuthError covers rights as well as credentials: both are for the administrator to
+            # give.
+            lacks_rights = isinstance(error, AuthError)
+            if lacks_rights and spared:
                 yield Finding.note(what, f"cannot be looked at: {error.refusal}", advice=spared)
                 return
-            advice = self.rights if lacks else self.otherwise
+            advice = self.rights if lacks_rights else self.otherwise
             yield Finding.wrong(what, error.refusal, expected, advice)
 
 
 def quota(
     what: str, limit: float, unit: str, others: float, bounds: tuple[float, float], advice: str
 ) -> Finding:
-    """A quota of which others of the account use a part, beside what the pools ask for: ``bounds``
-    are one machine's share at least, and the most for all of them. ``advice``: how it is raised.
+    """The finding about a quota of which others in the account use a part. ``bounds``: what one
+    machine needs at least, and what all machines of the pools need at most. ``advice``: how to
+    raise the quota.
     """
-    least, wish = bounds
-    found = (
+    least, demand = bounds
+    finding = (
         f"{limit:.12g} {unit}, of which others use {others:.12g}; the pools could ask for "
-        f"{wish:.12g}"
+        f"{demand:.12g}"
     )
     if limit < least:
         expected = f"{least:.12g} at least: not one machine can start"
-        return Finding.wrong(what, found, expected, advice)
-    if limit - others < wish:
+        return Finding.wrong(what, finding, expected, advice)
+    if limit - others < demand:
         advice = "have it raised, or lower the cloud's limits: jobs beyond it go elsewhere"
-        return Finding.note(what, found, f"{others + wish:.12g}", advice)
-    return Finding.ok(what, found)
+        return Finding.note(what, finding, f"{others + demand:.12g}", advice)
+    return Finding.ok(what, finding)
 
 
-def size(pool: Pool) -> int:
-    """So many machines at most."""
+def max_machines(pool: Pool) -> int:
+    """The largest number of machines that the pool may have."""
     return len(pool.nodes) if pool.max_nodes is None else min(pool.max_nodes, len(pool.nodes))
 
 
-def most(sizes: Iterable[tuple[float, int]], machines: int | None = None) -> float:
-    """An amount (of vCPUs, MiB) over so many machines of so much each: the sum over all, or
-    over the ``machines`` that have most of it.
+def sum_of_largest(sizes: Iterable[tuple[float, int]], machines: int | None = None) -> float:
+    """An amount (vCPUs or MiB) over groups of ``count`` machines with ``each`` of it: the sum over
+    all machines, or over those ``machines`` that have most of it.
     """
     total = 0.0
     for each, count in sorted(sizes, reverse=True):
-        taken = count if machines is None else min(count, machines)
-        machines = None if machines is None else machines - taken
-        total += each * taken
+        counted = count if machines is None else min(count, machines)
+        machines = None if machines is None else machines - counted
+        total += each * counted
     return total
 
 
-def asked(
+def demand_bounds(
     pools: Iterable[Pool], sizes: Mapping[str, float], machines: int | None
 ) -> tuple[float, float]:
-    """How much of something the pools ask for, of which a machine of each type takes what ``sizes``
-    says: one machine at least, and all of them at most. Nothing where no pool takes such a type.
+    """How much of something the pools need: at least for one machine, and at most for all of them.
+    ``sizes``: how much a machine of each type needs. (0.0, 0.0) if no pool takes such a type.
     """
-    known = [
-        (some, size(pool))
+    sizes_and_counts = [
+        (pool_sizes, max_machines(pool))
         for pool in pools
-        if (some := [sizes[n] for n in pool.instance_types or sizes if n in sizes])
+        if (pool_sizes := [sizes[n] for n in pool.instance_types or sizes if n in sizes])
     ]
-    least = min((min(some) for some, _ in known), default=0.0)
-    return least, most([(max(some), count) for some, count in known], machines)
+    least = min((min(pool_sizes) for pool_sizes, _ in sizes_and_counts), default=0.0)
+    return least, sum_of_largest(
+        [(max(pool_sizes), count) for pool_sizes, count in sizes_and_counts], machines
+    )
 
 
 def affordable(dollars: float | None, machines: Iterable[tuple[float, float]]) -> float:
-    """The most of something that so many dollars an hour pay for: ``machines`` are pairs of how
-    much one has of it and its price. Infinite without a bound, or where one costs nothing.
+    """The largest amount of something that ``dollars`` per hour pay for. ``machines``: pairs of how
+    much of it a machine has and its price ($/h). Infinite without a bound, or if a machine is free
+    of charge.
     """
     pairs = list(machines)
     if dollars is None or not all(price > 0 for _, price in pairs):

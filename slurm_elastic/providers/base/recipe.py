@@ -1,4 +1,6 @@
-"""The make of machines, in a word (protocols.Stops): another word is another machine."""
+"""The recipe of machines as one word (protocols.Stops). Two words are equal if the machines are
+alike.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,9 @@ from slurm_elastic.model.cluster import Pool
 
 
 def recipe(pool: Pool, *ingredients: object) -> str:
-    """The word for the pool's part in it and ``ingredients`` that JSON can have."""
-    told = [pool.name, pool.max_age, *ingredients]
-    return hashlib.sha256(msgspec.json.encode(told, order="deterministic")).hexdigest()[:16]
+    """The word for the pool and for ``ingredients``, which must be JSON values."""
+    ingredients_of_pool = [pool.name, pool.max_age, *ingredients]
+    # Deterministic order, because the words of two processes are compared.
+    return hashlib.sha256(
+        msgspec.json.encode(ingredients_of_pool, order="deterministic")
+    ).hexdigest()[:16]

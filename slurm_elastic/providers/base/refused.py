@@ -1,4 +1,4 @@
-"""A cloud that cannot be opened, beside others that go on."""
+"""A stand-in for a cloud that cannot be opened, so that the other clouds keep working."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from slurm_elastic.model.cluster import Instance, LaunchSpec, Notice, Offer, Poo
 
 
 class Refused:
-    """Each call is an AuthError with the reason: the cloud is skipped and told of, its machines are
-    not taken for lost.
+    """Each call raises AuthError with the reason. So the cloud is skipped and reported, and its
+    machines do not count as lost.
     """
 
-    def __init__(self, name: str, why: str) -> None:
+    def __init__(self, name: str, reason: str) -> None:
         self.name = name
-        self._why = why
+        self._reason = reason
 
     def offers(self, pool: Pool) -> Sequence[Offer]:
         """AuthError."""
@@ -46,4 +46,6 @@ class Refused:
         self._refuse()
 
     def _refuse(self) -> NoReturn:
-        raise AuthError(self.name, "Unusable", self._why)
+        # AuthError: callers report it as a thing that only an administrator can mend, and never
+        # take this cloud's machines for lost.
+        raise AuthError(self.name, "Unusable", self._reason)

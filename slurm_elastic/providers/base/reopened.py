@@ -1,4 +1,4 @@
-"""A connection to a cloud that is opened when it is first needed, and anew after an AuthError."""
+"""A connection to a cloud that is opened at first use, and opened again after an AuthError."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ Connection = TypeVar("Connection")
 
 
 class Reopened(Generic[Connection]):
-    """``translated`` turns what is raised inside into ProviderErrors. Thread-safe."""
+    """``opened`` opens the connection. ``translated`` turns errors raised inside into
+    ProviderErrors. Thread-safe.
+    """
 
     guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_connection")}
 
@@ -30,13 +32,16 @@ class Reopened(Generic[Connection]):
 
     @contextmanager
     def used(self) -> Iterator[Connection]:
-        """The connection. Credentials may be renewed while we run: refused ones are read anew."""
+        """The connection. After an AuthError it is dropped, so that the next use reads the
+        credentials again: somebody may renew them while we run.
+        """
         try:
             with self._translated():
                 with self._lock:
                     if self._connection is None:
                         self._connection = self._open()
                     connection = self._connection
+                # Without the lock, so that several threads can use the connection at the same time.
                 yield connection
         except AuthError:
             with self._lock:

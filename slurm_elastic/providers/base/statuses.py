@@ -1,4 +1,6 @@
-"""An HTTP status as one of our errors, for APIs that say no more than that and some words. Pure."""
+"""Translates an HTTP status into one of our errors, for APIs that give only a status and a text.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -13,28 +15,35 @@ from slurm_elastic.base.errors import (
     TransientError,
 )
 
-_PASSES = (408, 425, 429)
+_TEMPORARY = (408, 425, 429)
 _RIGHTS = (401, 403, 407)
 _GONE = (404, 410)
-_BY_WORDS: dict[str, type[ProviderError]] = {
+_ERROR_BY_TEXT: dict[str, type[ProviderError]] = {
     r"\bquota|\blimit\b.*\bexceed|\bexceed\w*\b.*\blimit": QuotaError,
     r"\bcapacity\b|no valid host|out of stock|sold out": CapacityError,
 }
 THROTTLED = "HTTP429"
-"""The code of a refusal that was given before anything was done (RFC 6585, 4)."""
+"""The code of a refusal that the server gave before it did anything (RFC 6585, section 4)."""
 
 
 def kind_of(status: int) -> type[ProviderError]:
-    """5xx and what passes may have taken effect; any other 4xx is a refusal (RFC 9110, 15)."""
+    """The error class of a status. A request with a 5xx or temporary status may have taken effect;
+    any other 4xx is a refusal (RFC 9110, section 15).
+    """
     if status in _RIGHTS:
         return AuthError
-    return TransientError if status >= 500 or status in _PASSES else ProviderError
+    return TransientError if status >= 500 or status in _TEMPORARY else ProviderError
 
 
-def of_status(cloud: str, status: int, message: str) -> ProviderError:
-    """By the words, too, and of a thing that is gone."""
+def error_of_status(cloud: str, status: int, message: str) -> ProviderError:
+    """The error of a status and a message. The message may also show a quota or a lack of
+    capacity.
+    """
     kind = kind_of(status)
+    # A 5xx stays TransientError whatever its text says: the request may have taken effect.
     if kind is not TransientError:
-        by_words = (k for words, k in _BY_WORDS.items() if re.search(words, message.lower()))
-        kind = next(by_words, InstanceNotFound if status in _GONE else kind)
+        kinds_by_text = (
+            k for pattern, k in _ERROR_BY_TEXT.items() if re.search(pattern, message.lower())
+        )
+        kind = next(kinds_by_text, InstanceNotFound if status in _GONE else kind)
     return kind(cloud, f"HTTP{status}", message)

@@ -1,8 +1,7 @@
-"""Hosts of the site as machines, which something switches on and off: a node is the host of its
-name.
+"""Hosts of the site as machines that are switched on and off. A node is the host of the same name.
 
-Ours is a host that was off and free when we claimed it (``claims``). A host that somebody else
-switched on is never switched off; a host that was seen on, and then off, is nobody's again.
+A host is ours if it was off and free when we claimed it (``claims``). A host that somebody else
+switched on is never switched off. A host that we saw on, and later off, is free again.
 """
 
 from __future__ import annotations
@@ -32,19 +31,21 @@ _REACH = "look at its BMC, the network to it and the credentials"
 
 
 class Power(Protocol):
-    """The switches, by host. Each call may raise the ProviderErrors."""
+    """The power switches of the hosts. Each call may raise ProviderErrors."""
 
     def is_on(self, host: str) -> bool:
-        """Also while it is on its way up or down."""
+        """Whether the host is on, which includes powering up and powering down."""
         ...
 
-    def switch(self, host: str, word: str) -> None:
-        """``on``; ``shutdown``, which asks its system; ``off``, at once. Waits for none of them."""
+    def switch(self, host: str, order: str) -> None:
+        """``on``; ``shutdown``, which asks the operating system; or ``off``, at once. Returns
+        before it is done.
+        """
         ...
 
 
 class SwitchedHosts:
-    """The hosts of one cloud; see protocols.Provider for the contract. Thread-safe."""
+    """The hosts of one cloud. The contract is in protocols.Provider. Thread-safe."""
 
     def __init__(
         self,
@@ -60,48 +61,56 @@ class SwitchedHosts:
         self._power = power
         self._claims = claims
         self._clock = clock
+        # The lag is 0, because the claims are our own listing: each is on disk before its host is
+        # touched.
         self._calls = OneByOne(self.name, 0.0, threads=settings.threads)
 
     def offers(self, pool: Pool) -> Sequence[Offer]:
-        """``free`` are the hosts without a claim, though somebody else may use them."""
+        """One offer for each type. ``free`` counts the hosts without a claim, although other people
+        may use them.
+        """
         free = len(self._settings.hosts.keys() - self._claims.all().keys())
         return plain_offers(self._settings, pool, self._settings.types, free)
 
     def launch(self, spec: LaunchSpec) -> Sequence[Instance]:
-        """Each host for itself. One that an earlier call may have missed is switched on again."""
+        """Switch on each host by itself. A host whose order may have been lost is switched on
+        again.
+        """
         listed = self._listed()
-        for one in listed:
-            if one.generation == spec.generation and one.state is InstanceState.PENDING:
-                self._power.switch(one.node, "on")
+        for machine in listed:
+            if machine.generation == spec.generation and machine.state is InstanceState.PENDING:
+                self._power.switch(machine.node, "on")
         return self._calls.launch(spec, listed, self._make)
 
     def instances(self) -> Sequence[Instance]:
-        """The hosts that this cluster has claimed and not lost."""
+        """The hosts that this cluster has claimed and still has."""
         return self._calls.shown(self._listed())
 
     def terminate(self, ids: Sequence[str]) -> None:
-        """Have them shut down; they are STOPPING until they are off."""
-        hosts = {one.id: one.node for one in self._listed()}
+        """Shut these hosts down. They are STOPPING until they are off."""
+        hosts = {machine.id: machine.node for machine in self._listed()}
 
-        def end(one: str) -> None:
-            host = hosts[one]
+        def end(machine: str) -> None:
+            host = hosts[machine]
+            # Read again for each host: while others were shut down, this host may have become
+            # another launch's, and its job must not be killed.
             claim = self._claims.all().get(host)
-            if claim is None or _number(host, claim) != one:
+            if claim is None or _number(host, claim) != machine:
                 raise InstanceNotFound(self.name, "Free", f"{host} is another launch's by now")
             self._end(host, claim, on=self._power.is_on(host))
 
         self._calls.terminate([i for i in ids if i in hosts], end)
 
     def notices(self) -> Sequence[Notice]:
-        """None: nobody reclaims an own host."""
+        """Always empty: nobody reclaims the site's own hosts."""
         return ()
 
     def check(self) -> None:
-        """Ask one host."""
+        """Ask one host whether it is on."""
         self._power.is_on(next(iter(self._settings.hosts)))
 
     def examine(self, pools: Sequence[Pool]) -> Sequence[Finding]:
-        """Each host: whether it answers, and whether it is somebody else's now."""
+        """Report for each host whether it answers, and whether other people have switched it on."""
         del pools
         look = Look(_REACH, _REACH)
         try:
@@ -109,7 +118,7 @@ class SwitchedHosts:
         except ProviderError as error:
             return (Finding.wrong("claims", error.refusal, "an answer", _REACH),)
 
-        def told(host: str, is_on: Callable[[], bool]) -> Iterator[Finding]:
+        def host_finding(host: str, is_on: Callable[[], bool]) -> Iterator[Finding]:
             if is_on() and host not in claims:
                 text = "on, and not by us: no job is sent there, and we leave it on"
                 yield Finding.note(f"host {host}", text)
@@ -119,15 +128,19 @@ class SwitchedHosts:
         hosts = list(self._settings.hosts)
         answers = each(hosts, self._power.is_on, self._settings.threads)
         return tuple(
-            one
+            finding
             for host, answer in zip(hosts, answers, strict=True)
-            for one in look.at(f"host {host}", "an answer", partial(told, host, answer.result))
+            for finding in look.at(
+                f"host {host}", "an answer", partial(host_finding, host, answer.result)
+            )
         )
 
     def _make(self, spec: LaunchSpec, host: str) -> Instance:
         if host not in self._settings.hosts:
             raise CapacityError(self.name, "NoHost", f"no host is named {host}")
         claim = Claim(marks=marks_of(spec, host, self._cluster, self.name, self._clock()))
+        # Before the claim: a host that somebody else uses must never become ours, or we would
+        # switch it off one day.
         if self._power.is_on(host):
             raise CapacityError(self.name, "InUse", f"{host} is on, and not by us")
         if not self._claims.take(host, claim):
@@ -135,59 +148,73 @@ class SwitchedHosts:
         try:
             self._power.switch(host, "on")
         except TransientError:
-            raise  # it may come on: the claim stays
+            raise  # the host may still come on, so the claim stays
         except ProviderError:
             self._claims.release(host, claim)
             raise
         return self._machine(host, claim, InstanceState.PENDING)
 
     def _listed(self) -> Sequence[Instance]:
-        """A host that does not answer is as it was."""
-        mine, hosts = self._cluster.uuid, self._settings.hosts
+        """Our hosts with their states. A host that does not answer keeps its last known state."""
+        cluster_uuid, hosts = self._cluster.uuid, self._settings.hosts
         claims = self._claims.all().items()
-        ours = {h: c for h, c in claims if h in hosts and c.marks.get(CLUSTER) == mine}
+        ours = {h: c for h, c in claims if h in hosts and c.marks.get(CLUSTER) == cluster_uuid}
+        # Without a host of ours one other host shows whether hosts answer at all.
         asked = list(ours) or list(hosts)[:1]
         answers = each(asked, self._power.is_on, self._settings.threads)
         if all(answer.exception() for answer in answers):
-            # It raises: where none answers nothing is known of any.
+            # This raises: if no host answers, the states are unknown, and an old state must not
+            # look like a listing.
             answers[0].result()
-        found = []
+        machines = []
+        # Not strict: ``asked`` has one host more than ``ours`` if no host is ours.
         for (host, claim), answer in zip(ours.items(), answers, strict=False):
             silent = answer.exception() is not None
-            state = _known(claim) if silent else self._seen(host, claim, on=answer.result())
-            found.append(self._machine(host, claim, state))
-        return found
+            state = (
+                _last_state(claim)
+                if silent
+                else self._update_state(host, claim, on=answer.result())
+            )
+            machines.append(self._machine(host, claim, state))
+        return machines
 
-    def _seen(self, host: str, claim: Claim, *, on: bool) -> InstanceState:
-        """The state of one of ours, and what follows from it."""
+    def _update_state(self, host: str, claim: Claim, *, on: bool) -> InstanceState:
+        """The state of one of our hosts, and the orders that follow from it."""
         now = self._clock()
-        waited = now - float(claim.marks[MADE]) >= self._settings.on_wait
-        with suppress(ProviderError):  # the next look has the same to do
-            if not on and (claim.seen or (waited and claim.ending)):
+        boot_overdue = now - float(claim.marks[MADE]) >= self._settings.on_wait
+        with suppress(ProviderError):  # the next listing tries the same again
+            # A host that is off and was never seen on is released only after ``on_wait``: an order
+            # to come on may still be under way.
+            if not on and (claim.seen or (boot_overdue and claim.ending)):
                 self._claims.release(host, claim)
                 return InstanceState.TERMINATED
-            overdue = claim.ending and now - claim.ending >= self._settings.off_wait
-            # Only while the claim is this one: the host may be a new launch's by now.
-            if on and overdue and self._claims.change(host, claim, claim):
+            shutdown_overdue = claim.ending and now - claim.ending >= self._settings.off_wait
+            # The change proves that the claim is still this one. Without it we could switch off a
+            # host that has become another launch's.
+            if on and shutdown_overdue and self._claims.change(host, claim, claim):
                 self._power.switch(host, "off")
             if on and not claim.seen:
                 seen = replace(claim, seen=True)
                 self._claims.change(host, claim, seen)
-                return _known(seen)
-            if not on and waited:  # it may come on yet
+                return _last_state(seen)
+            if not on and boot_overdue:  # it may still come on, so an order to stay off is needed
                 self._end(host, claim, on=False)
                 return InstanceState.STOPPING
-        return _known(claim)
+        return _last_state(claim)
 
     def _end(self, host: str, claim: Claim, *, on: bool) -> None:
-        """It ends also where that cannot be noted, but not where its claim is another by now."""
+        """Shut the host down, even if the claim cannot be updated, but not if it has become another
+        claim.
+        """
+        # The first time of an order to end stays, or repeated orders would put off the forced
+        # power-off for ever.
         ending = replace(claim, ending=claim.ending or self._clock(), seen=claim.seen or on)
-        same = True
+        is_same_claim = True
         with suppress(TransientError):
-            same = self._claims.change(host, claim, ending)
-        if not same:
+            is_same_claim = self._claims.change(host, claim, ending)
+        if not is_same_claim:
             raise TransientError(self.name, "Changed", f"{host}: its claim has just changed")
-        # One that is off may have an order to come on.
+        # A host that is off may have an order to come on, so it gets "off" as well.
         self._power.switch(host, "shutdown" if on else "off")
 
     def _machine(self, host: str, claim: Claim, state: InstanceState) -> Instance:
@@ -198,7 +225,7 @@ def _number(host: str, claim: Claim) -> str:
     return f"{host}-{claim.marks[GENERATION]}"
 
 
-def _known(claim: Claim) -> InstanceState:
+def _last_state(claim: Claim) -> InstanceState:
     if claim.ending:
         return InstanceState.STOPPING
     return InstanceState.RUNNING if claim.seen else InstanceState.PENDING

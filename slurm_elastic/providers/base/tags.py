@@ -1,8 +1,8 @@
-"""The tags that every machine carries, and what they say: whose it is, and which node.
+"""The tags of every machine, which say what cluster it belongs to and which node it serves.
 
-A launch of many machines gives all of them the same tags, so the tag holds the list of the
-launch's nodes, in order; the cloud numbers the machines of a call, which gives each its place in
-it. Clouds that take one machine a call have no need of lists and spell their tags themselves. Pure.
+All machines of one launch call get the same tags. So one tag holds the list of the launch's nodes,
+in order, and the cloud numbers the machines of a call, which gives each machine its place in the
+list. Clouds that create one machine per call need no list; they spell their tags themselves. Pure.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ PRICE = PREFIX + "price"
 OWNER = {"account": PREFIX + "account", "user": PREFIX + "user"}
 
 MAX_VALUE = 256
-"""The longest value that a tag of EC2 may have (characters); other clouds' are cut further."""
+"""The longest value of a tag in EC2 (characters). Clouds with a smaller limit cut values further.
+"""
 _TAIL = re.compile(r"(.*?)(\d{1,15})")
 _ALONE = re.compile(r"\[(\d+)\]")
 
 
 def tags_of(spec: LaunchSpec, nodes: Sequence[str], cluster: Cluster, cloud: str) -> dict[str, str]:
-    """The tags of the machines for ``nodes``, which are ``spec.nodes`` or a part of them."""
+    """The tags of the machines for ``nodes``, which are all or some of ``spec.nodes``."""
     values = {
         "Name": f"{cluster.name} {spec.pool.name}",
         CLUSTER: cluster.uuid or "",
@@ -47,11 +48,12 @@ def tags_of(spec: LaunchSpec, nodes: Sequence[str], cluster: Cluster, cloud: str
     if spec.jobs:
         values[JOBS] = _jobs(spec.jobs)
     values |= {OWNER[key]: value for key, value in spec.owner.items()}
+    # EC2 refuses the whole launch if a single tag is too long.
     return {key: value[:MAX_VALUE] for key, value in values.items()} | node_tags(nodes)
 
 
 def spread(key: str, items: Iterable[str]) -> dict[str, str]:
-    """Items over as many tags as they need."""
+    """Distribute items over as many tags as they need."""
     values: list[str] = []
     for item in items:
         if values and len(values[-1]) + 1 + len(item) <= MAX_VALUE:
@@ -63,31 +65,35 @@ def spread(key: str, items: Iterable[str]) -> dict[str, str]:
 
 def gathered(tags: Mapping[str, str], key: str) -> list[str]:
     """The values of ``key``, ``key-1`` and so on."""
-    parts = [tags.get(key, "")]
-    while (more := tags.get(f"{key}-{len(parts)}")) is not None:
-        parts.append(more)
-    return parts
+    values = [tags.get(key, "")]
+    while (value := tags.get(f"{key}-{len(values)}")) is not None:
+        values.append(value)
+    return values
 
 
 def node_tags(nodes: Sequence[str], max_chars: int = MAX_VALUE) -> dict[str, str]:
-    """``slurm-elastic:nodes`` and, where that is full, ``slurm-elastic:nodes-1`` and so on."""
+    """``slurm-elastic:nodes`` and, if the list does not fit, ``slurm-elastic:nodes-1`` and
+    so on.
+    """
     values = in_order(nodes, max_chars)
     return {NODES if n == 0 else f"{NODES}-{n}": value for n, value in enumerate(values)}
 
 
 def nodes_text(tags: Mapping[str, str]) -> str:
-    """The hostlist that ``node_tags`` spread over several tags."""
+    """The hostlist that ``node_tags`` distributed over several tags."""
     return ",".join(part for part in gathered(tags, NODES) if part)
 
 
 class NodeNames:
-    """Reads the node of each of many machines, each hostlist once."""
+    """Finds the nodes of many machines and expands each hostlist once."""
 
     def __init__(self) -> None:
         self._lists: dict[str, list[str]] = {}
 
     def node(self, tags: Mapping[str, str], index: int) -> str:
-        """The node of the ``index``-th machine of a launch; empty where the tags do not tell."""
+        """The node of the machine with number ``index`` in its launch; empty if the tags do not say
+        it.
+        """
         text = nodes_text(tags)
         if text not in self._lists:
             self._lists[text] = expanded(text)
@@ -96,29 +102,32 @@ class NodeNames:
 
 
 def in_order(nodes: Iterable[str], max_chars: int) -> list[str]:
-    """Hostlists of at most ``max_chars`` that expand to exactly ``nodes``, in their order.
+    """Hostlists of at most ``max_chars`` characters that expand to exactly ``nodes``, in the same
+    order.
 
-    Unlike ``base.hostlist.compress`` nothing is sorted: the place in the list is what tells
-    machines apart.
+    ``base.hostlist.compress`` would sort them, but a machine is identified by its place in the
+    list.
     """
-    out: list[str] = []
+    hostlists: list[str] = []
     open_prefix = ""
     for prefix, piece in _pieces(nodes):
-        last = out[-1] if out else ""
-        if prefix and prefix == open_prefix and len(last) + 1 + len(piece) <= max_chars:
-            out[-1] = f"{last[:-1]},{piece}]"
+        last_list = hostlists[-1] if hostlists else ""
+        if prefix and prefix == open_prefix and len(last_list) + 1 + len(piece) <= max_chars:
+            hostlists[-1] = f"{last_list[:-1]},{piece}]"
             continue
         item = f"{prefix}[{piece}]" if prefix else piece
         open_prefix = prefix
-        if last and len(last) + 1 + len(item) <= max_chars:
-            out[-1] = f"{last},{item}"
+        if last_list and len(last_list) + 1 + len(item) <= max_chars:
+            hostlists[-1] = f"{last_list},{item}"
         else:
-            out.append(item)
-    return [_ALONE.sub(r"\1", text) for text in out]
+            hostlists.append(item)
+    return [_ALONE.sub(r"\1", text) for text in hostlists]
 
 
 def _pieces(nodes: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Runs of consecutive names as (prefix, ``low-high``); a name without number as ("", name)."""
+    """Runs of consecutive names as (prefix, ``low-high``); a name without a number as ("",
+    name).
+    """
     prefix = low = high = ""
     for name in nodes:
         match = _TAIL.fullmatch(name)
@@ -128,6 +137,7 @@ def _pieces(nodes: Iterable[str]) -> Iterator[tuple[str, str]]:
         if high:
             yield prefix, low if low == high else f"{low}-{high}"
         prefix, low, high = (match[1], match[2], match[2]) if match else ("", "", "")
+        # A name that is only a number has no prefix for a bracket, so it stands alone.
         if not match or not prefix:
             high = ""
             yield "", name
@@ -136,12 +146,14 @@ def _pieces(nodes: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def _next(low: str, high: str) -> str:
-    """The number after ``high`` as a range that begins with ``low`` would write it."""
+    """The number after ``high``, padded as in a range that begins with ``low``."""
     return str(int(high) + 1).zfill(len(low))
 
 
 def expanded(text: str) -> list[str]:
-    """The names of a hostlist in their order; none of one that somebody has spoilt."""
+    """The names of a hostlist in order; an empty list if somebody has edited the tag into
+    nonsense.
+    """
     try:
         return expand(text) if text else []
     except HostlistError:
@@ -149,7 +161,7 @@ def expanded(text: str) -> list[str]:
 
 
 def _jobs(jobs: Iterable[int]) -> str:
-    """Job ids, as many as a tag holds."""
+    """As many job ids as fit into a tag."""
     text = ""
     for job in jobs:
         longer = f"{text},{job}" if text else str(job)
@@ -162,25 +174,28 @@ def _jobs(jobs: Iterable[int]) -> str:
 _GENERATION = re.compile(r"g([0-9]{13})-")
 
 
-def decided(generation: str) -> float:
-    """When a launch was decided (Unix time), by its name; 0 where that does not tell."""
+def decided_at(generation: str) -> float:
+    """The time at which a launch was decided (Unix time), taken from its generation; 0 if it is not
+    in there.
+    """
     match = _GENERATION.match(generation)
     return int(match[1]) / 1000 if match else 0.0
 
 
-def market_of(word: str) -> Market:
-    """The market that a tag names; reserved where somebody changed it."""
-    return Market(word) if word in set(Market) else Market.RESERVED
+def market_of(tag: str) -> Market:
+    """The market that a tag names; reserved if somebody has changed the tag."""
+    return Market(tag) if tag in set(Market) else Market.RESERVED
 
 
 def price_of(tag: str | None, kind: str, types: Mapping[str, InstanceType]) -> float:
-    """The price at which a machine was started ($/h): as its tag says; where that was taken away or
-    makes no sense, what the configuration says now. For a type that it lacks, the dearest: limits
-    must not count too little.
+    """The price at which a machine was started ($/h), taken from its tag.
+
+    If the tag is missing or makes no sense, the configured price of the type. If the configuration
+    lacks the type, the highest configured price, so that spending limits never count too little.
     """
-    told = price_in(tag)
-    if told is not None:
-        return told
+    tagged_price = price_in(tag)
+    if tagged_price is not None:
+        return tagged_price
     if kind in types:
         return types[kind].price
-    return max((known.price for known in types.values()), default=0.0)
+    return max((shape.price for shape in types.values()), default=0.0)

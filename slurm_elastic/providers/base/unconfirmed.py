@@ -1,9 +1,9 @@
-"""Orders whose machines may not show yet, for clouds that take no idempotency token.
+"""Orders whose machines may not be listed yet, for clouds that take no idempotency token.
 
-Where the answer to an order is lost, only the lists tell whether it was carried out. They may lag
-behind, and the order may be on its way still. So what is not listed is not ordered again before
-that must have settled; until then a repeated launch is answered with UnsettledError. Whether it is
-repeated at all says ``policies/repair/launch_repairs.py``.
+If the answer to an order is lost, only listings show whether the cloud carried it out. Listings may
+lag behind, and the order itself may still be on its way. So a machine that is not listed is ordered
+again only after the lag has passed. Until then a repeated launch is answered with UnsettledError.
+``policies/repair/launch_repairs.py`` decides whether a launch is repeated at all.
 """
 
 from __future__ import annotations
@@ -21,28 +21,30 @@ from slurm_elastic.model.cluster import LaunchSpec
 
 
 class UnconfirmedOrders:
-    """Remembers by launch and node when an order was given that no list has shown. Thread-safe.
+    """The times of orders that no listing has shown yet, by launch and node. Thread-safe.
 
-    ``lag`` (s) is how long after its order's end a machine may be missing from lists. Nobody
-    remembers the orders of an earlier process, so a launch of one (``LaunchSpec.again``) counts as
-    ordered at the latest time possible: when this process began.
+    ``lag`` (s): how long after the end of its order a machine may be missing from listings. The
+    orders of an earlier process are not known. A launch that it began (``LaunchSpec.again``) counts
+    as ordered at the latest possible time, which is when this process started.
     """
 
-    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_since")}
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_ordered_at")}
 
     def __init__(self, cloud: str, lag: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._cloud = cloud
         self._lag = lag
         self._clock = clock
-        self._began = clock()
+        self._process_began = clock()
         self._lock = threading.Lock()
-        self._since: dict[tuple[str, str], float] = {}
+        self._ordered_at: dict[tuple[str, str], float] = {}
 
     @contextmanager
     def order(
         self, generation: str, nodes: Sequence[str], is_refusal: Callable[[ProviderError], bool]
     ) -> Iterator[None]:
-        """Around the very call: unless that was refused, it may have taken effect by its end."""
+        """Wrap exactly one call to the cloud. Unless the call was refused, the order may have taken
+        effect at any moment up to the end of the call.
+        """
         refused = False
         try:
             yield
@@ -50,32 +52,40 @@ class UnconfirmedOrders:
             refused = is_refusal(error)
             raise
         finally:
+            # Whatever ended the call counts, because the order may also have taken effect if it
+            # ended with an error that is no ProviderError, or was interrupted.
             if not refused:
                 now = self._clock()
                 with self._lock:
-                    self._since = {k: at for k, at in self._since.items() if now - at < self._lag}
-                    self._since |= {(generation, node): now for node in nodes}
+                    self._ordered_at = {
+                        k: at for k, at in self._ordered_at.items() if now - at < self._lag
+                    }
+                    self._ordered_at |= {(generation, node): now for node in nodes}
 
     def listed(self, generation: str, nodes: Sequence[str]) -> None:
-        """The lists have shown what came of the order for these nodes."""
+        """Forget the orders for these nodes, because listings show their machines."""
         with self._lock:
             for node in nodes:
-                self._since.pop((generation, node), None)
+                self._ordered_at.pop((generation, node), None)
 
     def require(self, spec: LaunchSpec, missing: Sequence[str]) -> None:
-        """UnsettledError where machines of these nodes, which no list has, may be there."""
-        earliest = self._began if spec.again else float("-inf")
+        """Raise UnsettledError if machines of the ``missing`` nodes may exist although no listing
+        shows them.
+        """
+        earliest = self._process_began if spec.again else float("-inf")
         now = self._clock()
         with self._lock:
-            since = {
-                n: max(self._since.get((spec.generation, n), earliest), earliest) for n in missing
+            ordered_at = {
+                # ``max``, because an order of this process may be later than its start.
+                n: max(self._ordered_at.get((spec.generation, n), earliest), earliest)
+                for n in missing
             }
-        fresh = [at for at in since.values() if now - at < self._lag]
-        if not fresh:
+        recent = [at for at in ordered_at.values() if now - at < self._lag]
+        if not recent:
             return
-        age = now - max(fresh)
+        age = now - max(recent)
         text = (
-            f"{counted(len(fresh), 'machine')} of this launch may have been started {brief(age)}"
+            f"{counted(len(recent), 'machine')} of this launch may have been started {brief(age)}"
             " ago by a call without an answer, and lists may lack them yet: not ordered again for"
             f" another {brief(self._lag - age)} (listing_lag)"
         )

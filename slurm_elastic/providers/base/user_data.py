@@ -1,8 +1,10 @@
-"""The user data of a machine: how it finds its node name, then other parts for cloud-init.
+"""The user data of a machine: a program that finds the machine's node name, followed by other parts
+for cloud-init.
 
-All of it can be read by every process on the machine, and by whoever may look at the machine in the
-cloud, so it never holds a secret. The same launch must give the same bytes, or EC2 takes a repeated
-call for another one (IdempotentParameterMismatch): nothing random, no time.
+Every process on the machine and everybody who may view the machine in the cloud can read it, so it
+never contains a secret. The same launch must give the same bytes, so nothing in it is random or
+depends on the time: else EC2 takes a repeated call for a different one and refuses it
+(IdempotentParameterMismatch).
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ KINDS = {
     "#part-handler": "text/part-handler",
     "## template: jinja": "text/jinja2",
 }
-"""The first line that a part may have, and its content type (cloud-init, user-data formats)."""
+"""The first line that a part may have, and its content type (cloud-init: user-data formats)."""
 _BOUNDARY = "==slurm-elastic=="
 _FACTS = """#!/bin/sh
 umask 022
@@ -45,8 +47,9 @@ _NO_FACTS = "FACTS: Dict[str, str] = {}  # noqa: UP006\n"
 
 
 def read_user_data(path: str | None, cloud: str) -> str:
-    """The site's file for a cloud's machines; ConfigError as ``read_part``, and where it is not
-    cloud-init's.
+    """The site's own file for a cloud's machines; empty without a ``path``.
+
+    ConfigError as for ``read_part``, and if the file has no form that cloud-init knows.
     """
     if path is None:
         return ""
@@ -60,31 +63,35 @@ def read_user_data(path: str | None, cloud: str) -> str:
     return text
 
 
-def read_part(path: str, what: str) -> str:
-    """A file that every machine runs as root; ConfigError where it cannot be read, or others than
-    its owner may write it.
+def read_part(path: str, description: str) -> str:
+    """Read a file that every machine will run as root.
+
+    ConfigError if it cannot be read, or if anybody except its owner may write it.
     """
     try:
-        wrong = trust.flaw(path, trust.ours())
+        flaw = trust.flaw(path, trust.ours())
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{what} cannot be read: {why(error)}") from error
-    if wrong:
-        raise ConfigError(f"{what}: {wrong}")
+        raise ConfigError(f"{description} cannot be read: {why(error)}") from error
+    if flaw:
+        raise ConfigError(f"{description}: {flaw}")
     return text
 
 
 def kind_of(text: str) -> str:
-    """The content type of a part, by its beginning."""
-    # cloud-init goes by the type alone, and an archive is a list where settings are expected.
+    """The content type of a part, determined by its first line."""
+    # The longest match counts: "#cloud-config-archive" also starts with "#cloud-config", and
+    # cloud-init, which trusts the content type alone, would fail on a list in place of settings.
     return KINDS[max((start for start in KINDS if text.startswith(start)), key=len)]
 
 
 def multipart(parts: Iterable[str]) -> str:
-    """One document of several parts, which cloud-init takes in this order.
+    """One MIME document with these parts, which cloud-init handles in this order.
 
-    The same parts always give the same text: some clouds compare a repeated launch with the first.
+    The same parts always give the same text, because some clouds compare a repeated launch with the
+    first.
     """
+    # Not Python's email package: its boundary is random.
     document = "".join(
         f'--{_BOUNDARY}\nContent-Type: {kind_of(text)}; charset="utf-8"\n'
         f"Content-Transfer-Encoding: 8bit\nMIME-Version: 1.0\n\n{text.rstrip()}\n"
@@ -95,59 +102,63 @@ def multipart(parts: Iterable[str]) -> str:
 
 
 class Form(Struct, frozen=True):
-    """The parts that differ between clouds: the file of the program that tells a machine its node,
-    the bytes there may be and those of them that are kept for what we say ourselves, and who bounds
-    them.
+    """What differs between clouds: the file of the program that finds the machine's node, the
+    largest size of user data (bytes), how many of these bytes are reserved for our own part, and
+    the name of the one who sets the limit.
     """
 
     program: Path
-    most: int
-    ours: int
-    who: str
+    max_bytes: int
+    reserved_bytes: int
+    limited_by: str
 
 
 def read_parts(path: str | None, cloud: str, joining: str, form: Form) -> tuple[str, ...]:
-    """The parts after our first: ``joining`` and the site's file; ConfigError where that cannot be
-    used or both are too long.
+    """The parts after our own one: ``joining`` and the site's file. ConfigError if the file cannot
+    be used, or if both together are too long.
     """
     parts = tuple(filter(None, (joining, read_user_data(path, cloud))))
     size = len(_document({}, parts, form))
-    if size > form.most - form.ours:
+    if size > form.max_bytes - form.reserved_bytes:
         raise ConfigError(
             f"user_data of cloud {cloud!r}: {path or 'the text of join'} is {size} bytes when "
-            f"packed; {form.who} leaves room for {form.most - form.ours}"
+            f"packed; {form.limited_by} leaves room for {form.max_bytes - form.reserved_bytes}"
         )
     return parts
 
 
 def compose(facts: Mapping[str, str], nodes: str, parts: tuple[str, ...], form: Form) -> bytes:
-    """A multipart document: first the program that tells the machine its node, with
-    ``facts`` and ``nodes``; then the other parts.
+    """A multipart document: first the program that tells the machine its node, with ``facts`` and
+    ``nodes``, followed by the other parts.
 
-    A list of nodes that does not fit is left out: the machine's tags have it too.
+    A list of nodes that does not fit is left out, because the machine's tags have it too.
     """
-    whole = _document({**facts, "nodes": nodes}, parts, form)
-    return whole if len(whole) <= form.most else _document(facts, parts, form)
+    document = _document({**facts, "nodes": nodes}, parts, form)
+    return document if len(document) <= form.max_bytes else _document(facts, parts, form)
 
 
 def _document(facts: Mapping[str, str], parts: tuple[str, ...], form: Form) -> bytes:
-    """Packed where it is long; cloud-init unpacks it by itself."""
+    """The multipart document, compressed if it is long. cloud-init decompresses it itself."""
     boothook = f"#cloud-boothook\n#!/usr/bin/python3\n{program(facts, form)}"
-    whole = multipart((boothook, *parts)).encode()
-    # Without its time: the same launch must give the same bytes.
-    return gzip.compress(whole, mtime=0) if len(whole) > form.most - form.ours else whole
+    document = multipart((boothook, *parts)).encode()
+    # gzip writes a time into its header by default; the same launch must give the same bytes.
+    return (
+        gzip.compress(document, mtime=0)
+        if len(document) > form.max_bytes - form.reserved_bytes
+        else document
+    )
 
 
 def program(facts: Mapping[str, str], form: Form) -> str:
-    """The program's text with its facts, and without what only its readers need."""
+    """The program's text with the facts filled in, and without its module docstring."""
     source = form.program.read_text(encoding="utf-8")
     _, _, code = source.partition('\n"""\n')
     return code.replace(_NO_FACTS, f"FACTS = {dict(facts)!r}\n")
 
 
 def facts_program(facts: Mapping[str, str]) -> str:
-    """A shell program for a machine that has its facts, ``node`` among them, for itself alone: it
-    writes the two files that ``program`` writes where many share one text.
+    """A shell program for a machine that gets its own facts, which include ``node``. It writes the
+    same two files as ``program``, which is for machines that share one text.
     """
     lines = "\n".join(f"{key}={shlex.quote(value)}" for key, value in facts.items())
     return _FACTS.format(lines=lines, node=shlex.quote(facts["node"]))

@@ -1,4 +1,4 @@
-"""Mistakes that several kinds of clouds tell in the same words. Pure."""
+"""Checks of the configuration that several kinds of clouds share. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slurm_elastic.policies.launch.boots import given_up_after
 
 
 class ListedLate(Protocol):
-    """Settings of a cloud whose machines may show in its lists a while after their order."""
+    """Settings of a cloud that may list machines some time after their order."""
 
     @property
     def listing_lag(self) -> float | None:
@@ -23,29 +23,34 @@ class ListedLate(Protocol):
 
 
 def check_listing_lag(draft: Draft, i: int, cloud: ListedLate) -> None:
-    """A launch that is repeated a round after it comes too late for a node that is given up.
+    """Report a listing lag so long that a launch is repeated only after its node was given up.
 
-    The default, which any site gets that says nothing, may be said as well.
+    A value up to the default is always accepted, as every site that sets nothing gets the default.
     """
     lag, round_ = cloud.listing_lag, draft.timing("reconcile")
-    longest = cloud.resume_timeout or draft.timing("resume_timeout")
-    if lag is None or round_ is None or longest is None:
+    resume_timeout = cloud.resume_timeout or draft.timing("resume_timeout")
+    if lag is None or round_ is None or resume_timeout is None:
         return
-    end, default = given_up_after(longest), default_listing_lag(longest)
-    if lag <= default or lag + round_ < end:
+    given_up_s, default = given_up_after(resume_timeout), default_listing_lag(resume_timeout)
+    if lag <= default or lag + round_ < given_up_s:
         return
-    if end - round_ > default:
-        most = f"less than {format_duration(round(end - round_, 2))}, timings.reconcile before"
+    if given_up_s - round_ > default:
+        bound = (
+            f"less than {format_duration(round(given_up_s - round_, 2))}, timings.reconcile before"
+        )
     else:
-        most = f"at most {format_duration(round(default, 2))}, so that an order is repeated before"
-    expected = f"{most} a node is given up ({format_duration(round(end, 2))})"
-    found = str(format_duration(lag))
-    draft.problems.add(("clouds", i, "listing_lag"), found, expected)
+        bound = f"at most {format_duration(round(default, 2))}, so that an order is repeated before"
+    expected = f"{bound} a node is given up ({format_duration(round(given_up_s, 2))})"
+    shown_lag = str(format_duration(lag))
+    draft.problems.add(("clouds", i, "listing_lag"), shown_lag, expected)
 
 
 def check_wait(draft: Draft, i: int, cloud: CloudSettings, key: str) -> None:
-    """A launch that waits for as long as its node has comes too late."""
-    wait, longest = getattr(cloud, key), cloud.resume_timeout or draft.timing("resume_timeout")
-    if longest is not None and wait >= longest:
-        expected = f"less than {format_duration(longest)}, the resume_timeout of the cloud"
+    """Report a wait that is as long as the time that a node has to boot."""
+    wait, resume_timeout = (
+        getattr(cloud, key),
+        cloud.resume_timeout or draft.timing("resume_timeout"),
+    )
+    if resume_timeout is not None and wait >= resume_timeout:
+        expected = f"less than {format_duration(resume_timeout)}, the resume_timeout of the cloud"
         draft.problems.add(("clouds", i, key), str(format_duration(wait)), expected)

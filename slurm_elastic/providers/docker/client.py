@@ -22,7 +22,7 @@ from docker.tls import TLSConfig
 from slurm_elastic.base import trust
 from slurm_elastic.base.bounded import ANSWER, Budget, pieces
 from slurm_elastic.providers.base.errors import NoCredentials, causes
-from slurm_elastic.providers.base.hosts import deadline, left, until
+from slurm_elastic.providers.base.hosts import deadline, seconds_left, until
 from slurm_elastic.providers.docker.settings import DockerHost
 
 HEARING = 10.0
@@ -45,9 +45,9 @@ class Client(docker.APIClient):
         """As the session's, in what time is left, and whole on return: the session's own time-out
         is for one read.
         """
-        budget = Budget(ANSWER, left())
+        budget = Budget(ANSWER, seconds_left())
         whole = not kwargs.get("stream")
-        response = super().send(request, **kwargs | {"timeout": left(), "stream": True})
+        response = super().send(request, **kwargs | {"timeout": seconds_left(), "stream": True})
         if whole:
             try:
                 body = b"".join(pieces(response.raw, budget, decode_content=True))
@@ -73,13 +73,13 @@ def open_client(host: DockerHost) -> Client:
     # For the making of an SSH connection the SDK has no limit at all.
     done: Future[Client] = Future()
     threading.Thread(target=_open_into, args=(done, host.url, deadline()), daemon=True).start()
-    return done.result(timeout=left())
+    return done.result(timeout=seconds_left())
 
 
 def _knock(path: str) -> None:
     """Raise what keeps us from a socket, as it is; the SDK leaves its own socket open then."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(left())
+        probe.settimeout(seconds_left())
         probe.connect(path)
 
 
@@ -95,7 +95,7 @@ def _open_into(done: Future[Client], url: str, limit: float | None) -> None:
 
 def _opened(url: str, tls: TLSConfig | None) -> Client:
     # The SDK's limit is for one wait; it is what holds on an SSH channel.
-    seconds = max(1, math.ceil(left()))
+    seconds = max(1, math.ceil(seconds_left()))
     return Client(base_url=url, version="auto", timeout=seconds, tls=tls or False)
 
 
@@ -133,7 +133,7 @@ def _hear_refusal(host: DockerHost) -> None:
         context = ssl.create_default_context(cafile=host.ca_file)
         context.load_cert_chain(str(host.cert_file), host.key_file, password="")
         with (
-            socket.create_connection(peer, timeout=min(left(), HEARING)) as plain,
+            socket.create_connection(peer, timeout=min(seconds_left(), HEARING)) as plain,
             context.wrap_socket(plain, server_hostname=peer[0]) as engine,
         ):
             # Nothing is asked: with TLS 1.3 it says so after the handshake (RFC 8446, 4.4.2.4), and

@@ -36,7 +36,7 @@ def without(killed: Collection[str], listed: Sequence[Tagged]) -> Sequence[Tagge
     answers the kill as soon as the process is gone, and notes that for its lists afterwards.
     """
     return [
-        replace(one, half=False, machine=replace(one.machine, state=InstanceState.TERMINATED))
+        replace(one, unstarted=False, machine=replace(one.machine, state=InstanceState.TERMINATED))
         if one.name in killed
         else one
         for one in listed
@@ -56,7 +56,7 @@ def _container(row: Mapping[str, Any], host: str, settings: DockerCloud) -> Tagg
         next((str(address) for address in addresses if address), None),
         zone=host, launched=float(row["Created"]),
     )  # fmt: skip
-    return Tagged(machine=machine, name=number, host=host, half=state == CREATED, tags=tags)
+    return Tagged(machine=machine, name=number, host=host, unstarted=state == CREATED, tags=tags)
 
 
 def used(containers: Iterable[Tagged]) -> tuple[int, int]:

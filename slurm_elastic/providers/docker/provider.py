@@ -63,8 +63,8 @@ class DockerProvider(HostedProvider[DockerType]):
         Empty where there is no such container of ours.
         """
         with self._hosts.limited():
-            failed = self._unseen([instance])
-            one = self._seen([instance]).get(instance)
+            failed = self._search_hosts([instance])
+            one = self._machines_of([instance]).get(instance)
             if one is None and failed:
                 raise failed[0]
             if one is None:

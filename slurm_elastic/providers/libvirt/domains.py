@@ -11,7 +11,7 @@ from xml.etree import ElementTree as Xml
 from xml.sax.saxutils import escape
 
 from slurm_elastic.base.errors import ProviderError
-from slurm_elastic.providers.base.hosts import left
+from slurm_elastic.providers.base.hosts import seconds_left
 from slurm_elastic.providers.libvirt.hosts import bindings
 from slurm_elastic.providers.libvirt.machine import (
     NAMESPACE,
@@ -100,7 +100,7 @@ def start(connection: Any, plan: DomainPlan) -> None:  # noqa: ANN401
     _volume(pool, disk, max(size, (plan.kind.disk or 0) << 30), "qcow2", backing)
     data = plan.seed()
     send(connection, _volume(pool, seed, len(data), "raw"), len(data), io.BytesIO(data).read)
-    left()
+    seconds_left()
     _settled(domain.create, domain.isActive)
 
 
@@ -111,7 +111,7 @@ def _volume(pool: Any, name: str, size: int, kind: str, backing: str = "") -> An
 
 def new_volume(pool: Any, name: str, size: int, kind: str, backing: str = "") -> Any:  # noqa: ANN401
     """One of ``size`` bytes; refused where there is one of that name."""
-    left()
+    seconds_left()
     return pool.createXML(
         f"<volume><name>{escape(name)}</name><capacity>{size}</capacity>"
         f"<target><format type='{kind}'/></target><backingStore>{backing}</backingStore></volume>"
@@ -122,7 +122,7 @@ def send(connection: Any, target: Any, size: int, read: Callable[[int], bytes]) 
     """Fill a volume with ``size`` bytes, before this thread's deadline."""
 
     def piece(_stream: Any, count: int, _nothing: None) -> bytes:  # noqa: ANN401
-        left()
+        seconds_left()
         return read(count)
 
     stream = connection.newStream()
@@ -139,7 +139,7 @@ def stop(connection: Any, number: str) -> None:  # noqa: ANN401
     # Before: one that is off without the mark has ended.
     _mark(domain, {STOPPED: f"{time.time():.0f}"})
     if domain.isActive():
-        left()
+        seconds_left()
         _settled(domain.shutdown, lambda: not domain.isActive())
 
 

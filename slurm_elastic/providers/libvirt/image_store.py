@@ -22,7 +22,7 @@ from slurm_elastic.base.errors import ProviderError
 from slurm_elastic.config import Cluster
 from slurm_elastic.model.boot_image import CloudImage, ImageFile
 from slurm_elastic.model.cluster import Pool
-from slurm_elastic.providers.base.hosts import left, until
+from slurm_elastic.providers.base.hosts import seconds_left, until
 from slurm_elastic.providers.base.image_marks import image_marks, upload_limit
 from slurm_elastic.providers.libvirt.domains import UNFINISHED, found, kind_of, new_volume, send
 from slurm_elastic.providers.libvirt.hosts import LibvirtHosts, bindings
@@ -170,14 +170,14 @@ def _await_form(pool: Any, name: str, form: str) -> None:  # noqa: ANN401
             pool.refresh()
             if kind_of(pool.storageVolLookupByName(name)) == form:
                 return
-        time.sleep(min(_PAUSE, left()))
+        time.sleep(min(_PAUSE, seconds_left()))
 
 
 def _read(connection: Any, target: Any, size: int) -> Iterator[bytes]:  # noqa: ANN401
     stream = connection.newStream()
     target.download(stream, 0, size)
     while piece := stream.recv(1 << 18):
-        left()
+        seconds_left()
         yield piece
     stream.finish()
 

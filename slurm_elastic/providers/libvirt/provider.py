@@ -15,10 +15,10 @@ from slurm_elastic.config import Cluster
 from slurm_elastic.model.cluster import InstanceState, LaunchSpec, Pool
 from slurm_elastic.model.finding import Finding
 from slurm_elastic.providers.base.hosted import HostedProvider, Room, Tagged, room
-from slurm_elastic.providers.base.hosts import left
+from slurm_elastic.providers.base.hosts import seconds_left
 from slurm_elastic.providers.base.machine_tags import machine_of
 from slurm_elastic.providers.base.ownership import Ownership
-from slurm_elastic.providers.base.parallel import require
+from slurm_elastic.providers.base.parallel import raise_first_error
 from slurm_elastic.providers.base.recipe import recipe
 from slurm_elastic.providers.base.user_data import read_user_data
 from slurm_elastic.providers.libvirt import domains, machine, preflight
@@ -66,7 +66,7 @@ class LibvirtProvider(HostedProvider[LibvirtType]):
         with self._lock:
             known = self._marks.get(host, {})
         for domain, told in connection.getAllDomainStats(bindings().VIR_DOMAIN_STATS_STATE):
-            left()
+            seconds_left()
             number = domain.UUIDString()
             # Marks stay as they are but for one's that was stopped, started or ended since.
             key = number, told["state.state"] == machine.OFF
@@ -78,7 +78,7 @@ class LibvirtProvider(HostedProvider[LibvirtType]):
                 found = domains.address(domain)
                 one = machine_of(number, tags, self._settings, state, found)
                 half = state is InstanceState.PENDING
-                yield Tagged(machine=one, name=domain.name(), host=host, half=half, tags=tags)
+                yield Tagged(machine=one, name=domain.name(), host=host, unstarted=half, tags=tags)
         with self._lock:
             self._marks[host] = seen
             self._changed[host] &= {number for number, _ in seen}  # the others are gone
@@ -95,7 +95,7 @@ class LibvirtProvider(HostedProvider[LibvirtType]):
     def _room(
         self, host: str, types: Mapping[str, LibvirtType], there: Sequence[Tagged]
     ) -> Mapping[str, Room]:
-        halves = {one.short for one in there if one.half}
+        halves = {one.short for one in there if one.unstarted}
         size, used = self._calls.call(host, lambda c: domains.capacity(c, halves))
         own = self._settings.hosts[host]
         # The host itself needs some memory: a tenth, unless the settings say otherwise.
@@ -134,11 +134,11 @@ class LibvirtProvider(HostedProvider[LibvirtType]):
             found = self._named([instance])
             if not found:
                 raise InstanceNotFound(self.name, "NotFound", f"there is no {instance}")
-            with self._alone(found[0].host):
+            with self._hold_launch_lock(found[0].host):
                 self._start_again(found[0])
 
     def _start_again(self, one: Tagged) -> None:
-        there = [other for other in self._look(one.host) if other.short == one.short]
+        there = [other for other in self._list_own(one.host) if other.short == one.short]
         name = one.machine.instance_type
         kind = self._types.get(name)
         if not there or there[0].ended or kind is None:
@@ -154,11 +154,11 @@ class LibvirtProvider(HostedProvider[LibvirtType]):
     def _named(self, ids: Sequence[str]) -> Sequence[Tagged]:
         """The machines of ours among them, as they were seen last."""
         wanted = list(dict.fromkeys(ids))
-        unseen = self._unseen(wanted)
-        mine = self._seen(wanted)
+        unseen = self._search_hosts(wanted)
+        mine = self._machines_of(wanted)
         if missing := [i for i in wanted if i not in mine]:
             log.warning("not touched, gone or not ours cloud=%s ids=%s", self.name, missing)
-            require(unseen)
+            raise_first_error(unseen)
         return list(mine.values())
 
     def _end(self, one: Tagged) -> None:

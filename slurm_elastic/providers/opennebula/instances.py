@@ -13,7 +13,7 @@ from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.model.cluster import OFF, STANDING, InstanceState
 from slurm_elastic.providers.base.ours import Ours
 from slurm_elastic.providers.base.ownership import Ownership
-from slurm_elastic.providers.base.parallel import each, failures, require
+from slurm_elastic.providers.base.parallel import each, failures, raise_first_error
 from slurm_elastic.providers.base.tags import CLOUD
 from slurm_elastic.providers.opennebula import convert, requests
 from slurm_elastic.providers.opennebula.convert import Vm
@@ -84,7 +84,9 @@ class OneMachines:
         then TransientError. An id that was never seen with our tag is left alone.
         """
         deadline = time.monotonic() + self._timeout
-        require(failures(each(self._numbers(ids), self._terminate_by(deadline), self._threads)))
+        raise_first_error(
+            failures(each(self._numbers(ids), self._terminate_by(deadline), self._threads))
+        )
 
     def stop(self, ids: Sequence[str]) -> None:
         """Oned's poweroff of each: the guest shuts down, and the machine keeps its host.

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from slurm_elastic.config.grants import Grant, Holder, Use
 from slurm_elastic.model.cluster import Pool
-from slurm_elastic.providers.base.preflight import asked
+from slurm_elastic.providers.base.preflight import demand_bounds
 from slurm_elastic.providers.opennebula.settings import OpenNebulaCloud
 
 _SCRIPT = """\
@@ -75,7 +75,7 @@ def _rules(settings: OpenNebulaCloud, pools: Sequence[Pool]) -> Iterator[str]:
 def _quota(settings: OpenNebulaCloud, pools: Sequence[Pool]) -> str:
     kinds = settings.types
     found = {
-        key: asked(pools, sizes, settings.limits.nodes)[1]
+        key: demand_bounds(pools, sizes, settings.limits.nodes)[1]
         for key, sizes in (
             ("VMS", dict.fromkeys(kinds, 1)),
             ("CPU", {n: kind.cpus for n, kind in kinds.items()}),

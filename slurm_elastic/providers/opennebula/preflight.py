@@ -12,7 +12,7 @@ from slurm_elastic.model.cluster import Pool
 from slurm_elastic.model.finding import Finding
 from slurm_elastic.policies.launch.images import wanted
 from slurm_elastic.providers.base.machine_tags import TYPE
-from slurm_elastic.providers.base.preflight import Look, asked, quota
+from slurm_elastic.providers.base.preflight import Look, demand_bounds, quota
 from slurm_elastic.providers.opennebula import capacity, images, requests
 from slurm_elastic.providers.opennebula.convert import Vm
 from slurm_elastic.providers.opennebula.settings import OneTemplate, OpenNebulaCloud
@@ -156,7 +156,7 @@ def _quotas(
             one.limit,
             _UNITS[one.key],
             max(one.used - sum(parts[name] for name in ours), 0.0),
-            asked(pools, parts, settings.limits.nodes),
+            demand_bounds(pools, parts, settings.limits.nodes),
             "have an administrator raise it (oneuser quota)",
         )
 

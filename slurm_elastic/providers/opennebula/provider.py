@@ -32,7 +32,7 @@ from slurm_elastic.providers.base.offers import Room, offers_with
 from slurm_elastic.providers.base.ownership import Ownership, ownership_of
 from slurm_elastic.providers.base.parallel import until_refused
 from slurm_elastic.providers.base.recipe import recipe
-from slurm_elastic.providers.base.tags import decided
+from slurm_elastic.providers.base.tags import decided_at
 from slurm_elastic.providers.base.unconfirmed import UnconfirmedOrders
 from slurm_elastic.providers.opennebula import client, convert, preflight, requests
 from slurm_elastic.providers.opennebula import notices as opennebula_notices
@@ -240,7 +240,7 @@ class OpenNebulaProvider:
             # A call that we had given up was carried out after the look-up before its repetition.
             log.warning("ended, started twice generation=%s count=%d", generation, len(doubles))
             self._machines.terminate([convert.instance_id(self.name, v.id) for v in doubles])
-        since = (decided(generation) or self._clock() - LOOK_BACK) - CLOCK_SLACK
+        since = (decided_at(generation) or self._clock() - LOOK_BACK) - CLOCK_SLACK
         ended = {v.node for v in self._machines.ended(generation, since)}
         return standing, (ended | ending) - standing.keys()
 

@@ -21,7 +21,7 @@ from slurm_elastic.base.errors import (
 from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.providers.base.ours import Ours
 from slurm_elastic.providers.base.ownership import Ownership
-from slurm_elastic.providers.base.parallel import each, failures, require
+from slurm_elastic.providers.base.parallel import each, failures, raise_first_error
 from slurm_elastic.providers.openstack import convert
 from slurm_elastic.providers.openstack.catalog import Call
 from slurm_elastic.providers.openstack.convert import Record, ServerFields
@@ -86,7 +86,7 @@ class Servers:
 
         ids are nova's own, of servers that were seen with our metadata: nothing else comes here.
         """
-        require(failures(each(list(ids), self._delete, self._threads)))
+        raise_first_error(failures(each(list(ids), self._delete, self._threads)))
 
     def stop(self, ids: Sequence[str]) -> None:
         """os-stop of each: the guest shuts down. One that is off, or on its way, is a conflict."""

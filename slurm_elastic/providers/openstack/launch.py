@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from slurm_elastic.base.errors import ProviderError, TransientError
 from slurm_elastic.model.cluster import STANDING, LaunchSpec
-from slurm_elastic.providers.base.tags import decided
+from slurm_elastic.providers.base.tags import decided_at
 from slurm_elastic.providers.base.unconfirmed import UnconfirmedOrders
 from slurm_elastic.providers.openstack import requests
 from slurm_elastic.providers.openstack.convert import LEAVING, ServerFields, state_of
@@ -93,7 +93,7 @@ class ServerLaunch:
                 "ended, started twice generation=%s count=%d", spec.generation, len(doubles)
             )
         self._delete([*broken, *doubles])
-        since = (decided(spec.generation) or now - LOOK_BACK) - CLOCK_SLACK
+        since = (decided_at(spec.generation) or now - LOOK_BACK) - CLOCK_SLACK
         ended = self._servers.ended(self._mark, since)
         # A call makes all its machines or none: what is missing of it has ended since.
         begun = {place[0] for s in mine if (place := self._place(s))}

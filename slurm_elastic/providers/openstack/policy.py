@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from slurm_elastic.config.grants import Grant, Holder, Use
 from slurm_elastic.model.cluster import Pool
-from slurm_elastic.providers.base.preflight import asked
+from slurm_elastic.providers.base.preflight import demand_bounds
 from slurm_elastic.providers.openstack.catalog import is_uuid
 from slurm_elastic.providers.openstack.settings import NETWORK_WORDS, OpenStackCloud
 
@@ -103,7 +103,7 @@ def _counts(settings: OpenStackCloud, pools: Sequence[Pool]) -> Iterator[str]:
         ("cores", {name: kind.cpus for name, kind in kinds.items()}),
         ("ram", {name: kind.memory for name, kind in kinds.items()}),
     ):
-        parts.append(f"--{option} {asked(pools, sizes, settings.limits.nodes)[1]:.0f}")
+        parts.append(f"--{option} {demand_bounds(pools, sizes, settings.limits.nodes)[1]:.0f}")
     yield (
         "rules bound no counts: have an administrator set `openstack quota set "
         f"{' '.join(parts)} PROJECT`"

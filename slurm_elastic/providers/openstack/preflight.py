@@ -11,7 +11,7 @@ from slurm_elastic.model.boot_image import ImageChoice
 from slurm_elastic.model.cluster import Instance, Pool
 from slurm_elastic.model.finding import Finding
 from slurm_elastic.policies.launch.images import wanted
-from slurm_elastic.providers.base.preflight import Look, asked, quota
+from slurm_elastic.providers.base.preflight import Look, demand_bounds, quota
 from slurm_elastic.providers.openstack.capacity import LIMITS
 from slurm_elastic.providers.openstack.catalog import Catalog, FlavorFound, is_uuid
 from slurm_elastic.providers.openstack.requests import own_word
@@ -161,7 +161,7 @@ def quotas(
     for name, limit_key, used_key in LIMITS:
         limit, used = absolute.get(limit_key), absolute.get(used_key)
         sizes = {t: _need(name, flavors[t]) for t in settings.types if t in flavors}
-        least, wish = asked(pools, sizes, settings.limits.nodes)
+        least, wish = demand_bounds(pools, sizes, settings.limits.nodes)
         if not isinstance(limit, int) or not isinstance(used, int) or not wish:
             continue
         what = f"quota of {name}"

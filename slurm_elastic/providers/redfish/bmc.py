@@ -14,7 +14,7 @@ from sushy.resources.system.system import System
 from slurm_elastic.base import asking, trust
 from slurm_elastic.base.errors import ConfigError, TransientError
 from slurm_elastic.providers.base.errors import causes
-from slurm_elastic.providers.base.statuses import of_status
+from slurm_elastic.providers.base.statuses import error_of_status
 from slurm_elastic.providers.redfish.settings import RedfishCloud
 
 RESETS = {"on": "On", "shutdown": "GracefulShutdown", "off": "ForceOff"}
@@ -76,7 +76,7 @@ class Redfish:
             text = f"{host}: {url.netloc} cannot be reached: {next(below, error)}"
             raise TransientError(name, "NotConnected", text) from error
         except exceptions.HTTPError as error:
-            raise of_status(name, error.status_code, f"{host}: {error}") from error
+            raise error_of_status(name, error.status_code, f"{host}: {error}") from error
         except (exceptions.SushyError, LookupError, ValueError, AttributeError) as error:
             raise TransientError(name, type(error).__name__, f"{host}: {error}") from error
         finally:

@@ -102,9 +102,9 @@ def test_a_machine_that_nobody_gives_a_place_ends_itself(metadata: str, tmp_path
 def test_the_list_gives_way_to_the_sites_part() -> None:
     site = "#!/bin/sh\n" + "x" * 10
     assert b"'nodes': 'p[1-9]'" in compose({}, "p[1-9]", (site,), USER_DATA)
-    noise = "".join(chr(33 + n * n % 89) for n in range(12 * USER_DATA.most))
+    noise = "".join(chr(33 + n * n % 89) for n in range(12 * USER_DATA.max_bytes))
     crowded = compose({}, noise, (site,), USER_DATA)
-    assert len(crowded) <= USER_DATA.most
+    assert len(crowded) <= USER_DATA.max_bytes
 
 
 def test_the_same_launch_makes_the_same_bytes() -> None:

@@ -77,7 +77,7 @@ class Rack(HostedProvider[InstanceType]):
             made, **{k: v for k, v in fields.items() if k in ("state", "generation", "id")}
         )
         half, marks = fields.get("half", False), fields.get("tags", {tags.CLUSTER: UUID})
-        one = Tagged(machine=made, name=made.id, host=host, half=half, tags=marks)
+        one = Tagged(machine=made, name=made.id, host=host, unstarted=half, tags=marks)
         self.machines.append(one)
         return one
 
@@ -101,7 +101,7 @@ class Rack(HostedProvider[InstanceType]):
     def _run(self, spec: LaunchSpec, node: str, kind: InstanceType) -> None:
         self.before_run()
         self._note("run", node)
-        self._forget(lambda m: m.half and m.node == node)
+        self._forget(lambda m: m.unstarted and m.node == node)
         self.there(node, spec.offer.zone, generation=spec.generation)
 
     def _end(self, one: Tagged) -> None:
@@ -224,7 +224,7 @@ def test_one_that_a_call_cut_off_has_made_is_started(rack: Rack) -> None:
     rack.there("n1", half=True)
     assert launched(rack, "n1") == ["n1"], "there is no room for another, and none is needed"
     assert rack.did("run") == ["n1"]
-    assert not any(m.half for m in rack.machines)
+    assert not any(m.unstarted for m in rack.machines)
 
 
 def test_machines_that_have_ended_are_not_made_again(rack: Rack) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from slurm_elastic.base.errors import AuthError, TransientError
 from slurm_elastic.providers.base import hosts
-from slurm_elastic.providers.base.hosts import Hosts, deadline, left, until
+from slurm_elastic.providers.base.hosts import Hosts, deadline, seconds_left, until
 
 
 class Doors(Hosts[str]):
@@ -164,16 +164,16 @@ def test_a_deadline_is_over_with_its_block_whatever_happens_there() -> None:
 
 def test_when_time_is_over_nothing_is_left() -> None:
     with until(time.monotonic() + 1000):
-        assert 0 < left() <= 1000
+        assert 0 < seconds_left() <= 1000
     with until(time.monotonic() - 1), pytest.raises(TimeoutError):
-        left()
+        seconds_left()
 
 
 def test_at_its_very_end_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosts, "time", SimpleNamespace(monotonic=lambda: 5.0))
     with until(5.0), pytest.raises(TimeoutError, match="the host took too long"):
-        left()
+        seconds_left()
     with until(5.5):
-        assert left() == 0.5
+        assert seconds_left() == 0.5
     with until(None):
-        assert left() == math.inf
+        assert seconds_left() == math.inf

@@ -188,7 +188,7 @@ def test_it_fits_ec2_with_a_thousand_nodes(tmp_path: Path) -> None:
     )  # fmt: skip
     data = request["UserData"]
     assert isinstance(data, bytes)
-    assert len(data) <= requests.USER_DATA.most
+    assert len(data) <= requests.USER_DATA.max_bytes
     text = gzip.decompress(data).decode()
     order = ["cloud-boothook", "'max_age': '3600'", "class Switch", "packages: [htop]"]
     assert sorted(order, key=text.index) == order

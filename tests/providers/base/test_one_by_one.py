@@ -25,7 +25,7 @@ from slurm_elastic.model.cluster import (
     Offer,
     Pool,
 )
-from slurm_elastic.providers.base.one_by_one import KEPT, OneByOne
+from slurm_elastic.providers.base.one_by_one import LAUNCH_REMEMBERED_S, OneByOne
 from slurm_elastic.providers.base.statuses import THROTTLED
 
 LAG = 60.0
@@ -205,7 +205,7 @@ def test_a_machine_that_stops_serves_no_launch(state: InstanceState, there: bool
 def test_what_a_launch_has_had_is_known_for_hours_and_then_forgotten() -> None:
     cloud = Cloud()
     cloud.launch("n1")
-    cloud.now += KEPT + LAG
+    cloud.now += LAUNCH_REMEMBERED_S + LAG
     cloud.launch("n2", generation="g2")
     with pytest.raises(CapacityError):
         cloud.launch("n1")
@@ -259,7 +259,7 @@ def test_of_machines_that_are_gone_nothing_is_kept() -> None:
     assert ending() == ["n1", "x"]
     cloud.calls.shown([])
     assert ending() == ["n1"], "a list may show it yet, as it is fresh"
-    cloud.now += KEPT + LAG + 1
+    cloud.now += LAUNCH_REMEMBERED_S + LAG + 1
     cloud.launch("n2", generation="g2")
     cloud.calls.shown([])
     assert ending() == []

@@ -9,8 +9,8 @@ import pytest
 from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.model.cluster import Market
 from slurm_elastic.providers.base.ownership import AMBIGUOUS, Ownership
-from slurm_elastic.providers.base.preflight import affordable, most
-from slurm_elastic.providers.base.tags import CLOUD, CLUSTER, POOL, decided, market_of, price_of
+from slurm_elastic.providers.base.preflight import affordable, sum_of_largest
+from slurm_elastic.providers.base.tags import CLOUD, CLUSTER, POOL, decided_at, market_of, price_of
 
 ALONE = Ownership(cluster="u", clouds=frozenset({"a"}))
 SHARED = Ownership(cluster="u", clouds=frozenset({"a", "b"}), pools={"p": "b"})
@@ -71,8 +71,8 @@ def test_a_market_that_is_none_is_reserved() -> None:
 
 
 def test_a_launchs_name_tells_when_it_was_decided() -> None:
-    assert decided("g1800000000500-ab") == 1_800_000_000.5
-    assert [decided(g) for g in ("", "g18-ab", "x1800000000500-ab", "g1800000000500")] == [0] * 4
+    assert decided_at("g1800000000500-ab") == 1_800_000_000.5
+    assert [decided_at(g) for g in ("", "g18-ab", "x1800000000500-ab", "g1800000000500")] == [0] * 4
 
 
 # the most that pools could ask for
@@ -82,7 +82,7 @@ def test_a_launchs_name_tells_when_it_was_decided() -> None:
     ("machines", "amount"), [(None, 58.0), (0, 0), (3, 24.0), (5, 40.0), (6, 42.0), (99, 58.0)]
 )
 def test_the_machines_that_have_most_of_it_count_first(machines: int | None, amount: float) -> None:
-    assert most([(2.0, 9), (8.0, 5)], machines) == amount
+    assert sum_of_largest([(2.0, 9), (8.0, 5)], machines) == amount
 
 
 def test_dollars_buy_what_is_cheapest_by_amount() -> None:

@@ -12,7 +12,7 @@ from patience import stretched
 
 from slurm_elastic.base.errors import CapacityError, TransientError
 from slurm_elastic.providers.base import parallel
-from slurm_elastic.providers.base.parallel import each, require, until_refused
+from slurm_elastic.providers.base.parallel import each, raise_first_error, until_refused
 
 
 @pytest.mark.parametrize(
@@ -78,5 +78,5 @@ def test_what_nobody_knows_the_end_of_is_raised_though_another_was_refused() -> 
     with pytest.raises(TransientError):
         until_refused(["a", "b"], ends, 2)
     with pytest.raises(TransientError):
-        require([REFUSED, UNCLEAR])
-    require([])
+        raise_first_error([REFUSED, UNCLEAR])
+    raise_first_error([])

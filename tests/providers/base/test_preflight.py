@@ -10,7 +10,13 @@ import pytest
 from slurm_elastic.base.errors import AuthError, ProviderError, TransientError
 from slurm_elastic.model.cluster import Market, Pool
 from slurm_elastic.model.finding import Finding
-from slurm_elastic.providers.base.preflight import Look, affordable, asked, most, size
+from slurm_elastic.providers.base.preflight import (
+    Look,
+    affordable,
+    demand_bounds,
+    max_machines,
+    sum_of_largest,
+)
 
 LOOK = Look("allow it", "look at the cloud")
 
@@ -63,7 +69,7 @@ def test_a_pool_asks_for_one_of_its_smallest_and_for_all_of_its_largest(
         name="p", cloud="aws", nodes=("n1",), cpus=2, real_memory=4000,
         markets=(Market.SPOT,), instance_types=("c5.large", "c5.xlarge"),
     )  # fmt: skip
-    assert asked([pool], sizes, None) == (least, greatest)
+    assert demand_bounds([pool], sizes, None) == (least, greatest)
 
 
 @pytest.mark.parametrize(("bound", "machines"), [(None, 3), (2, 2), (0, 0), (9, 3)])
@@ -74,14 +80,14 @@ def test_a_pool_has_as_many_machines_as_nodes_and_its_bound_at_most(
         name="p", cloud="aws", nodes=("n1", "n2", "n3"), cpus=2, real_memory=4000,
         markets=(Market.SPOT,), max_nodes=bound,
     )  # fmt: skip
-    assert size(pool) == machines
+    assert max_machines(pool) == machines
 
 
 def test_the_machines_that_have_most_count_first() -> None:
     sizes = [(2.0, 10), (8.0, 3)]
-    assert most(sizes) == 44.0
-    assert most(sizes, 5) == 28.0
-    assert most(sizes, 0) == 0.0
+    assert sum_of_largest(sizes) == 44.0
+    assert sum_of_largest(sizes, 5) == 28.0
+    assert sum_of_largest(sizes, 0) == 0.0
 
 
 @pytest.mark.parametrize(

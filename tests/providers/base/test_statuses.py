@@ -12,7 +12,7 @@ from slurm_elastic.base.errors import (
     QuotaError,
     TransientError,
 )
-from slurm_elastic.providers.base.statuses import THROTTLED, of_status
+from slurm_elastic.providers.base.statuses import THROTTLED, error_of_status
 
 
 @pytest.mark.parametrize(
@@ -43,10 +43,10 @@ from slurm_elastic.providers.base.statuses import THROTTLED, of_status
     ],
 )
 def test_an_answer_is_one_of_the_five(status: int, message: str, kind: type[ProviderError]) -> None:
-    found = of_status("c", status, message)
+    found = error_of_status("c", status, message)
     assert type(found) is kind
     assert (found.code, found.message) == (f"HTTP{status}", message)
 
 
 def test_a_throttle_goes_by_its_name() -> None:
-    assert of_status("c", 429, "").code == THROTTLED
+    assert error_of_status("c", 429, "").code == THROTTLED

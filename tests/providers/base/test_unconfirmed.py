@@ -107,10 +107,10 @@ def test_of_orders_that_must_show_by_now_nothing_is_kept(
     order(orders, "n1", error=LOST)
     clock.now += LAG - 1
     order(orders, "n2", error=LOST)
-    assert orders._since.keys() == {("g1", "n1"), ("g1", "n2")}
+    assert orders._ordered_at.keys() == {("g1", "n1"), ("g1", "n2")}
     clock.now += 1
     order(orders, "n3", error=LOST)
-    assert orders._since.keys() == {("g1", "n2"), ("g1", "n3")}
+    assert orders._ordered_at.keys() == {("g1", "n2"), ("g1", "n3")}
 
 
 def test_it_is_told_how_long_the_latest_order_keeps_all_waiting(

@@ -34,7 +34,7 @@ def form(tmp_path: Path) -> Form:
     path.write_text(
         '"""What it is for.\n"""\nimport os\nFACTS: Dict[str, str] = {}  # noqa: UP006\nprint(FACTS)\n'
     )
-    return Form(path, most=2000, ours=500, who="the cloud")
+    return Form(path, max_bytes=2000, reserved_bytes=500, limited_by="the cloud")
 
 
 def unpacked(data: bytes) -> str:
@@ -70,8 +70,11 @@ def noise(size: int) -> str:
 def test_it_is_packed_where_it_leaves_no_room_for_ours(form: Form) -> None:
     part = "#!/bin/sh\n" + "x" * 100
     whole = len(compose({}, "", (part,), form))
-    for most, packed in ((whole + form.ours, False), (whole + form.ours - 1, True)):
-        exact = Form(form.program, most, form.ours, form.who)
+    for most, packed in (
+        (whole + form.reserved_bytes, False),
+        (whole + form.reserved_bytes - 1, True),
+    ):
+        exact = Form(form.program, most, form.reserved_bytes, form.limited_by)
         found = compose({}, "", (part,), exact)
         assert found.startswith(b"\x1f\x8b") is packed
         assert compose({}, "", (part,), exact) == found, "the same bytes each time"
@@ -80,9 +83,11 @@ def test_it_is_packed_where_it_leaves_no_room_for_ours(form: Form) -> None:
 
 def test_nodes_are_left_out_where_they_do_not_fit(form: Form) -> None:
     nodes = noise(1200)
-    whole = len(compose({}, nodes, (), Form(form.program, 10_000, 9_900, form.who)))
+    whole = len(compose({}, nodes, (), Form(form.program, 10_000, 9_900, form.limited_by)))
     for most, there in ((whole, True), (whole - 1, False)):
-        found = unpacked(compose({}, nodes, (), Form(form.program, most, most - 100, form.who)))
+        found = unpacked(
+            compose({}, nodes, (), Form(form.program, most, most - 100, form.limited_by))
+        )
         assert ("'nodes'" in found) is there
 
 

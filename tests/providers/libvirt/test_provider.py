@@ -16,7 +16,7 @@ from slurm_elastic.base.errors import CapacityError, ConfigError, ProviderError,
 from slurm_elastic.config import configfile
 from slurm_elastic.model.cluster import InstanceState, LaunchSpec
 from slurm_elastic.model.finding import Level
-from slurm_elastic.providers.base.hosted import KEPT
+from slurm_elastic.providers.base.hosted import ENDED_KEPT_S
 from slurm_elastic.providers.libvirt import machine
 from slurm_elastic.providers.libvirt.provider import LibvirtProvider
 from slurm_elastic.providers.libvirt.settings import LibvirtHost, LibvirtType, Virtualization
@@ -132,10 +132,10 @@ class TestEnds:
         provider.terminate([one.id])
         assert bed.volumes() == set()
         provider.instances()
-        now = KEPT - 1
+        now = ENDED_KEPT_S - 1
         provider.instances()
         assert set(bed.domains()) == {one.id}
-        now = KEPT
+        now = ENDED_KEPT_S
         provider.instances()
         assert bed.domains() == {}
 
@@ -158,7 +158,7 @@ class TestEnds:
         bed.domains()[one.id].destroy()
         provider.instances()
         bed.domains()[one.id].create()
-        now = KEPT
+        now = ENDED_KEPT_S
         assert [m.id for m in provider.instances()] == [one.id]
         assert len(bed.volumes()) == 2
 

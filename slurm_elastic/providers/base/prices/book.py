@@ -1,4 +1,4 @@
-"""Spot prices as checkpoint policies want them: a short history of each type and zone."""
+"""Recent spot prices for checkpoint policies: a short history for each type and zone."""
 
 from __future__ import annotations
 
@@ -16,24 +16,26 @@ log = logging.getLogger(__name__)
 Key = tuple[str, str]
 """Instance type and zone."""
 Points = tuple[tuple[float, float], ...]
-"""(since, $/h), ascending."""
-KEPT = 2 * 3600.0
-"""Seconds of history: a policy looks ten minutes back."""
+"""(time from which the price holds, $/h), ascending."""
+HISTORY_S = 2 * 3600.0
+"""Seconds of history that are kept. A policy looks back ten minutes."""
 
 
 class PriceFeed(Protocol):
-    """Somewhere that prices come from; any exception means that it cannot be read now."""
+    """A source of prices. Any exception means that it cannot be read now."""
 
     name: str
 
     def read(self, keys: Iterable[Key], since: float) -> Mapping[Key, Points]:
-        """The prices of these from ``since`` on, and the one that held then."""
+        """The prices for these keys since ``since`` (Unix time), including the price that was valid
+        then.
+        """
         ...
 
 
 class FileFeed:
-    """A CSV file in the forms that ``providers.base.prices.trace`` reads, read again when it
-    changes.
+    """A CSV file in one of the forms that ``providers.base.prices.trace`` reads. It is read again
+    when it changes.
     """
 
     def __init__(self, path: Path) -> None:
@@ -43,21 +45,23 @@ class FileFeed:
         self._series: Mapping[Key, Points] = {}
 
     def read(self, keys: Iterable[Key], since: float) -> Mapping[Key, Points]:
-        """From the last reading, unless the file is another one by now."""
-        found = self._path.stat()
-        stamp = (found.st_mtime_ns, found.st_size)
+        """The prices of the file, which is parsed again only if it has changed."""
+        status = self._path.stat()
+        stamp = (status.st_mtime_ns, status.st_size)
         if stamp != self._stamp:
+            # The stamp is taken before the file is read and stored after it. If the file changes in
+            # between, or cannot be parsed, the next call reads it again.
             series = load_trace(self._path).series
             self._series = {
                 key: tuple(zip(s.times, s.prices, strict=True)) for key, s in series.items()
             }
             self._stamp = stamp
-        wanted = set(keys)
-        return {k: cut(points, since) for k, points in self._series.items() if k in wanted}
+        requested = set(keys)
+        return {k: cut(points, since) for k, points in self._series.items() if k in requested}
 
 
 class PriceBook:
-    """The prices by key, brought up to date by ``refresh``; what is known stays when that fails."""
+    """Prices by key. ``refresh`` updates them; if it fails, the known prices stay."""
 
     guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_points")}
 
@@ -68,27 +72,27 @@ class PriceBook:
 
     @property
     def name(self) -> str:
-        """The name under which its health is kept."""
+        """The name under which the feed's health is recorded."""
         return self._feed.name
 
     def refresh(self, keys: Iterable[Key]) -> None:
-        """Ask for all these in one go; whatever the feed raises passes."""
-        since = self._now() - KEPT
-        read = self._feed.read(keys, since)
+        """Read the prices of all keys in one call. The feed's exceptions go to the caller."""
+        since = self._now() - HISTORY_S
+        points_by_key = self._feed.read(keys, since)
         with self._lock:
-            for key, points in read.items():
-                mine = self._points.setdefault(key, {})
-                mine.update(points)
-                kept = cut(tuple(sorted(mine.items())), since)
-                self._points[key] = dict(kept)
+            for key, points in points_by_key.items():
+                known_points = self._points.setdefault(key, {})
+                known_points.update(points)
+                recent = cut(tuple(sorted(known_points.items())), since)
+                self._points[key] = dict(recent)
 
     def prices(self) -> Mapping[Key, Points]:
-        """All that is known."""
+        """All prices that are known."""
         with self._lock:
             return {key: tuple(sorted(points.items())) for key, points in self._points.items()}
 
 
 def cut(points: Points, since: float) -> Points:
-    """From the point on that held at ``since``."""
-    begin = max((n for n, (when, _) in enumerate(points) if when <= since), default=0)
-    return points[begin:]
+    """The points from the one that was valid at ``since`` onwards."""
+    first_index = max((n for n, (when, _) in enumerate(points) if when <= since), default=0)
+    return points[first_index:]

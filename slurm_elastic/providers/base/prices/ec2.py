@@ -1,4 +1,4 @@
-"""EC2's spot price history: all types and zones of our machines in one paged call."""
+"""The spot price history of EC2: all types and zones of our machines in one paged request."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from slurm_elastic.providers.base.prices.book import Key, Points
 
 PRODUCT = "Linux/UNIX"
 PAGE = 1000
-MOST_PAGES = 1000
+MAX_PAGES = 1000
 
 
 class HistoryClient(Protocol):
-    """The part of boto3's client that is used."""
+    """The method of boto3's client that we use."""
 
     def describe_spot_price_history(self, **request: Any) -> Mapping[str, Any]:  # noqa: ANN401
         """One page."""
@@ -26,7 +26,9 @@ class HistoryClient(Protocol):
 
 
 class Ec2Feed:
-    """``open_client`` is called with the first reading, so that a start needs no credentials."""
+    """``open_client`` is called at the first reading, so that starting a service needs no
+    credentials.
+    """
 
     name = "prices of EC2"
 
@@ -38,23 +40,26 @@ class Ec2Feed:
         self._client: HistoryClient | None = None
 
     def read(self, keys: Iterable[Key], since: float) -> Mapping[Key, Points]:
-        """EC2 tells changes only: between two times also the price that held at the first."""
-        wanted = set(keys)
-        if not wanted:
+        """The prices for these keys. EC2 lists price changes between two times, and also the price
+        that was valid at the first one.
+        """
+        requested = set(keys)
+        if not requested:
             return {}
         self._client = self._client or self._open()
         request: dict[str, Any] = {
-            "InstanceTypes": sorted({kind for kind, _ in wanted}),
+            "InstanceTypes": sorted({kind for kind, _ in requested}),
             "Filters": [
-                {"Name": "availability-zone", "Values": sorted({zone for _, zone in wanted})},
+                {"Name": "availability-zone", "Values": sorted({zone for _, zone in requested})},
                 {"Name": "product-description", "Values": [PRODUCT]},
             ],
             "StartTime": datetime.fromtimestamp(since, UTC),
+            # Our clock may have been set back: EC2 refuses an end before the start.
             "EndTime": datetime.fromtimestamp(max(self._clock(), since), UTC),
             "MaxResults": PAGE,
         }
         points: defaultdict[Key, dict[float, float]] = defaultdict(dict)
-        for _ in range(MOST_PAGES):
+        for _ in range(MAX_PAGES):
             answer = self._client.describe_spot_price_history(**request)
             for item in answer["SpotPriceHistory"]:
                 key = (item["InstanceType"], item["AvailabilityZone"])
@@ -66,5 +71,10 @@ class Ec2Feed:
                 break
             request["NextToken"] = token
         else:
-            raise SlurmElasticError(f"{self.name}: no end after {MOST_PAGES} pages")
-        return {key: tuple(sorted(p.items())) for key, p in points.items() if key in wanted}
+            raise SlurmElasticError(f"{self.name}: no end after {MAX_PAGES} pages")
+        # The filters select types and zones separately, so the answer also has other pairs.
+        return {
+            key: tuple(sorted(points_of_key.items()))
+            for key, points_of_key in points.items()
+            if key in requested
+        }

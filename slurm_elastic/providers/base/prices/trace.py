@@ -1,9 +1,9 @@
-"""Spot price histories in CSV files, as the public archives and ``aws ec2`` exports have them.
+"""Spot price histories in CSV files, in the forms of public archives and of ``aws ec2`` exports.
 
-A header names the columns: ``timestamp`` (ISO 8601, or Unix time), ``price`` (or
-``price_usd_per_hour``), and, in files of more than one offer, ``type`` (or ``instance_type``) and
-``zone`` (or ``az``). A file without these two is of one offer, named by the file:
-``m3.medium_us-east-1a_2015.csv``. Files that end in ``.gz`` are unpacked on the way.
+A header names the columns: ``timestamp`` (ISO 8601 or Unix time), ``price`` (or
+``price_usd_per_hour``), and, in files with several offers, ``type`` (or ``instance_type``) and
+``zone`` (or ``az``). A file without the last two columns is about one offer, which the file's name
+contains: ``m3.medium_us-east-1a_2015.csv``. Files that end in ``.gz`` are decompressed.
 """
 
 from __future__ import annotations
@@ -28,18 +28,23 @@ _COLUMNS = {
     "zone": ("zone", "az", "availabilityzone", "availability_zone"),
 }
 LATEST = 2.0**33
-"""No Unix time of a price is so late (the year 2242)."""
+"""A later time than this (the year 2242) is no Unix time of a price, but milliseconds or an error.
+"""
 _STEM = re.compile(r"(?P<type>[a-z0-9-]+\.[a-z0-9-]+)_(?P<zone>[a-z0-9-]+)(_.*)?\.csv(\.gz)?")
 
 
 class Series(Struct, frozen=True):
-    """One offer's prices: ``times`` (Unix time, ascending) and ``prices`` ($/h) from then on."""
+    """The prices of one offer: ``times`` (Unix time, ascending), and ``prices`` ($/h) that hold
+    from then on.
+    """
 
     times: tuple[float, ...]
     prices: tuple[float, ...]
 
     def at(self, when: float) -> tuple[float, float]:
-        """The price at ``when`` and since when it holds; before the first point, the first."""
+        """The price at ``when`` and the time since which it holds; before the first point, the
+        first price.
+        """
         index = max(bisect_right(self.times, when) - 1, 0)
         return self.prices[index], self.times[index]
 
@@ -51,17 +56,17 @@ class PriceTrace(Struct, frozen=True):
 
     @property
     def start(self) -> float:
-        """The first point in time (Unix time); 0 of an empty trace."""
+        """The earliest time (Unix time); 0 if the trace is empty."""
         return min((s.times[0] for s in self.series.values()), default=0.0)
 
     @property
     def end(self) -> float:
-        """The last point in time (Unix time); 0 of an empty trace."""
+        """The latest time (Unix time); 0 if the trace is empty."""
         return max((s.times[-1] for s in self.series.values()), default=0.0)
 
 
 def load_trace(path: Path) -> PriceTrace:
-    """The trace in ``path``; ConfigError with the line where it cannot be read."""
+    """The trace in ``path``. ConfigError, with the line, if it cannot be read."""
     try:
         opened = gzip.open if path.suffix == ".gz" else open
         with opened(path, "rt", encoding="utf-8", newline="") as file:
@@ -84,20 +89,20 @@ def _parse(rows: Iterator[list[str]], path: Path) -> PriceTrace:
 
 
 def _columns(header: list[str], path: Path) -> dict[str, int | str]:
-    """Where each value stands in a row; or, of one offer's file, the value itself."""
+    """The index of each value in a row. In a file with one offer, the type and zone themselves."""
     names = [name.strip().lower() for name in header]
-    found: dict[str, int | str] = {}
+    columns: dict[str, int | str] = {}
     for column, aliases in _COLUMNS.items():
         position = next((names.index(alias) for alias in aliases if alias in names), None)
         if position is not None:
-            found[column] = position
-    named = _STEM.fullmatch(path.name)
-    if named and "type" not in found and "zone" not in found:
-        found |= {"type": named["type"], "zone": named["zone"]}
-    missing = [column for column in _COLUMNS if column not in found]
+            columns[column] = position
+    name_match = _STEM.fullmatch(path.name)
+    if name_match and "type" not in columns and "zone" not in columns:
+        columns |= {"type": name_match["type"], "zone": name_match["zone"]}
+    missing = [column for column in _COLUMNS if column not in columns]
     if missing:
         raise ConfigError(f"price trace {path}: line 1: no column {' nor '.join(missing)}")
-    return found
+    return columns
 
 
 def _point(
@@ -127,6 +132,6 @@ def _time(text: str) -> float:
 
 
 def series_of(points: Mapping[float, float]) -> Series:
-    """The series of these prices by time; there is at least one."""
+    """The series of these prices by time; there must be at least one."""
     times = tuple(sorted(points))
     return Series(times, tuple(points[when] for when in times))

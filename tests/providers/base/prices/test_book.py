@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
-from slurm_elastic.providers.base.prices.book import KEPT, FileFeed, Key, Points, PriceBook, cut
+from slurm_elastic.providers.base.prices.book import (
+    HISTORY_S,
+    FileFeed,
+    Key,
+    Points,
+    PriceBook,
+    cut,
+)
 from slurm_elastic.providers.base.prices.ec2 import Ec2Feed
 
 pytestmark = pytest.mark.usefixtures("guarded")
@@ -104,7 +111,7 @@ def test_old_points_go_but_for_the_one_that_still_held() -> None:
     book = PriceBook(feed, lambda: clock[0])
     feed.points = {A: ((T0 - 500, 0.03), (T0 - 400, 0.04), (T0, 0.05))}
     book.refresh([A])
-    clock[0] = T0 + KEPT - 200
+    clock[0] = T0 + HISTORY_S - 200
     feed.points = {A: ((T0 + 50, 0.06),)}
     book.refresh([A])
     assert book.prices()[A] == ((T0 - 400, 0.04), (T0, 0.05), (T0 + 50, 0.06))
