@@ -229,19 +229,19 @@ def test_a_machine_that_is_tidied_away_while_it_is_ended_is_ended(
         hosts={"h": DockerHost(url="unix:///nowhere")}, timeout=patience(60),
     )  # fmt: skip
     boxes: Any = DockerProvider(cloud, Cluster(name="c", uuid="u"))
-    box = Tagged(machine=instance(), name="b", host="h", half=False, tags={})
-    boxes._lock, boxes._ours = Watched(), Slow({box.short: box})
-    boxes._ended = {box.short: -math.inf}
+    box = Tagged(machine=instance(), name="b", host="h", unstarted=False, tags={})
+    boxes._lock, boxes._machines = Watched(), Slow({box.short: box})
+    boxes._ended_at = {box.short: -math.inf}
     ended: list[object] = []
     monkeypatch.setattr(boxes, "_end", ended.append)
     monkeypatch.setattr(boxes, "_remove", lambda _: None)
-    monkeypatch.setattr(boxes, "_unseen", lambda _: ())
-    other = Meanwhile(boxes._lock, lambda: boxes._tidy([box]))
-    boxes._ours.look = other
+    monkeypatch.setattr(boxes, "_search_hosts", lambda _: ())
+    other = Meanwhile(boxes._lock, lambda: boxes._remove_old([box]))
+    boxes._machines.look = other
     boxes.terminate([box.short])
     other.end()
     assert ended == [box]
-    assert not boxes._ours
+    assert not boxes._machines
 
 
 def test_the_clouds_of_an_account_share_one_pace(monkeypatch: pytest.MonkeyPatch) -> None:

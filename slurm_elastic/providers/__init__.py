@@ -1,4 +1,6 @@
-"""The clouds: a folder for each (see ``config.cloud_kinds``), and ``base``, what they share."""
+"""The clouds: one folder for each kind (see ``config.cloud_kinds``), and ``base`` with their shared
+parts.
+"""
 
 from __future__ import annotations
 
@@ -18,45 +20,47 @@ log = logging.getLogger(__name__)
 
 
 def open_providers(config: Config) -> dict[str, Provider]:
-    """By name, the provider of each cloud; of one that cannot be opened a provider that says so
-    with each call, so that the others go on. ConfigError where none can be.
+    """The provider of each cloud by name.
+
+    A cloud that cannot be opened gets a provider whose calls all fail with the reason, so that the
+    other clouds keep working. ConfigError if no cloud can be opened.
     """
-    found: dict[str, Provider] = {}
+    providers: dict[str, Provider] = {}
     refused: list[ConfigError] = []
     for cloud in config.clouds:
         try:
-            found[cloud.name] = open_provider(cloud, config.cluster, config)
+            providers[cloud.name] = open_provider(cloud, config.cluster, config)
         except ConfigError as error:
             refused.append(error)
-            found[cloud.name] = Refused(cloud.name, str(error))
-    if refused and len(refused) == len(found):
+            providers[cloud.name] = Refused(cloud.name, str(error))
+    if refused and len(refused) == len(providers):
         raise refused[0]
-    for why in refused:
-        log.error("cloud cannot be used, the others go on: %s", why)
-    return found
+    for reason in refused:
+        log.error("cloud cannot be used, the others go on: %s", reason)
+    return providers
 
 
 def open_provider(
     settings: CloudSettings, cluster: Cluster, config: Config | None = None
 ) -> Provider:
-    """The provider of a cloud; nothing is asked of the cloud yet.
+    """The provider of a cloud. Nothing is asked of the cloud yet.
 
-    ``config`` tells it of the clouds beside it: two may be one account and region, and each must
-    leave the other's machines alone. Without it the cloud is taken for the only one there.
-    ConfigError where the cluster has no UUID yet, the cloud's kind cannot be used, its SDK is not
-    installed, or its settings name a file that cannot be used.
+    ``config`` names the clouds beside it: two may share an account and region, and each must leave
+    the other's machines alone. Without it the cloud counts as the only one there. ConfigError if
+    the cluster has no UUID yet, if the cloud's kind cannot be used, if its SDK is not installed, or
+    if its settings name a file that cannot be used.
     """
     if not cluster.uuid:
         raise ConfigError(NO_UUID)
-    with _told(settings):
+    with _naming_cloud(settings):
         return table().kind(settings.provider).open(settings, cluster, config)
 
 
 def open_images(settings: CloudSettings, cluster: Cluster) -> ImageStore:
-    """The images of a cloud; nothing is asked of it yet. ConfigError where it keeps none, or cannot
-    be used.
+    """The images of a cloud. Nothing is asked of the cloud yet. ConfigError if it keeps no images
+    or cannot be opened.
     """
-    with _told(settings):
+    with _naming_cloud(settings):
         opened = table().kind(settings.provider).images
         if opened is None:
             text = f"a cloud of provider {settings.provider} keeps no images"
@@ -65,19 +69,21 @@ def open_images(settings: CloudSettings, cluster: Cluster) -> ImageStore:
 
 
 @contextmanager
-def _told(settings: CloudSettings) -> Iterator[None]:
-    """ConfigError, with the cloud's name, for what cannot be used while it is opened inside."""
+def _naming_cloud(settings: CloudSettings) -> Iterator[None]:
+    """Raise a ConfigError with the cloud's name if the cloud cannot be opened inside."""
     if settings.unusable:
         raise ConfigError(f"cloud {settings.name!r}: {settings.unusable}")
-    ours = settings.provider in table().own
+    is_own_kind = settings.provider in table().own
     try:
         yield
     except ModuleNotFoundError as error:
-        others = f"Python module {error.name!r} is missing; install it beside slurm-elastic"
-        why = missing_module(error, settings.provider) if ours else others
-        raise ConfigError(f"cloud {settings.name!r}: {why}") from error
+        others_text = f"Python module {error.name!r} is missing; install it beside slurm-elastic"
+        reason = missing_module(error, settings.provider) if is_own_kind else others_text
+        raise ConfigError(f"cloud {settings.name!r}: {reason}") from error
     except Exception as error:
-        if ours or isinstance(error, ConfigError):
+        # An unknown error in our own code is a defect and must keep its traceback. A plug-in's
+        # error is its site's business, so it becomes a message.
+        if is_own_kind or isinstance(error, ConfigError):
             raise
-        why = f"provider {settings.provider!r} cannot be opened: {type(error).__name__}: {error}"
-        raise ConfigError(f"cloud {settings.name!r}: {why}") from error
+        reason = f"provider {settings.provider!r} cannot be opened: {type(error).__name__}: {error}"
+        raise ConfigError(f"cloud {settings.name!r}: {reason}") from error

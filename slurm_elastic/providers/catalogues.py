@@ -1,7 +1,8 @@
-"""Asks clouds for their catalogues and keeps them in the state directory (``config.catalogue``).
+"""Reads the catalogues of clouds (types and prices) and keeps them in the state directory
+(``config.catalogue``).
 
-One thread of slurm-elasticd does it, as SlurmUser; a cloud that does not answer keeps the catalogue
-it has.
+One thread of slurm-elasticd does this, as SlurmUser. If a cloud does not answer, its last catalogue
+stays in use.
 """
 
 from __future__ import annotations
@@ -38,52 +39,59 @@ from slurm_elastic.state.ledger import Decision
 
 log = logging.getLogger(__name__)
 
-LOOK = 3600.0
-"""Seconds between two looks for catalogues that have become old."""
-AGAIN = 300.0
-"""The same, after a cloud did not answer."""
+CHECK_EVERY_S = 3600.0
+"""Seconds between two checks for catalogues that have become old."""
+RETRY_AFTER_S = 300.0
+"""Seconds until the next check if a cloud did not answer."""
 
 
 def ask(cloud: CloudSettings, now: float) -> Catalogue:
-    """The cloud's catalogue as it is now. ProviderError where it does not tell."""
+    """The cloud's catalogue as it is now. ProviderError if the cloud does not give it."""
     known_types = table().kind(cloud.provider).known_types
     if known_types is None:
         raise ProviderError(cloud.name, "NoCatalogue", f"{cloud.provider} has no catalogue")
-    found = sound(known_types(cloud))
-    if not found:
+    types = sound(known_types(cloud))
+    if not types:
         raise ProviderError(cloud.name, "NoCatalogue", "no type with sound values is in it")
-    return Catalogue(cloud=cloud.name, at=now, types=found)
+    return Catalogue(cloud=cloud.name, at=now, types=types)
 
 
 def keep(path: Path, catalogue: Catalogue) -> None:
-    """Write it whole or not at all."""
+    """Write the catalogue completely or not at all."""
     path.parent.mkdir(mode=0o700, exist_ok=True)
     writing.replace(path, msgspec.json.encode(catalogue))
 
 
 def refresh(config: Config, now: float) -> Sequence[str]:
-    """Ask the clouds whose catalogues are old or missing; the names of those that gave none."""
-    silent = []
+    """Read the catalogues that are old or missing. Returns the names of the clouds that did not
+    answer.
+    """
+    unanswered = []
     for cloud in (c for c in config.clouds if c.catalogued):
         path = path_of(config, cloud)
-        before = kept(path)
-        if before is not None and 0 <= now - before.at < FRESH:
+        kept_catalogue = kept(path)
+        # A catalogue from the future (the clock was set back) counts as old.
+        if kept_catalogue is not None and 0 <= now - kept_catalogue.at < FRESH:
             continue
         try:
-            found = ask(cloud, now)
-            keep(path, found)
+            catalogue = ask(cloud, now)
+            keep(path, catalogue)
         except (ProviderError, OSError) as error:
-            age = f"{(now - before.at) / 3600:.0f} h old" if before else "none is kept"
+            age = (
+                f"{(now - kept_catalogue.at) / 3600:.0f} h old"
+                if kept_catalogue
+                else "none is kept"
+            )
             log.warning("catalogue not read cloud=%s error=%s kept=%s", cloud.name, error, age)
-            silent.append(cloud.name)
+            unanswered.append(cloud.name)
         else:
-            log.info("catalogue read cloud=%s types=%d", cloud.name, len(found.types))
-    return silent
+            log.info("catalogue read cloud=%s types=%d", cloud.name, len(catalogue.types))
+    return unanswered
 
 
 class Keeper:
-    """Keeps the catalogues of ``plain`` (a configuration as it was read) fresh, and calls
-    ``changed`` once they make another configuration than ``used``.
+    """Keeps the catalogues of ``plain`` (the configuration as it was read) fresh. It calls
+    ``changed`` once, when they lead to a configuration that differs from ``used``.
     """
 
     def __init__(
@@ -95,72 +103,81 @@ class Keeper:
     ) -> None:
         self._plain, self._used, self._changed, self._clock = plain, used, changed, clock
         self._ended = threading.Event()
-        retry = Backoff(AGAIN, AGAIN)
-        self._task = PeriodicTask("catalogues", self._look, LOOK, retry=retry)
+        retry = Backoff(RETRY_AFTER_S, RETRY_AFTER_S)
+        self._task = PeriodicTask("catalogues", self._check, CHECK_EVERY_S, retry=retry)
         self._thread = PeriodicThread(self._task, self._ended)
 
     def start(self) -> None:
-        """Start asking, until ``stop``."""
+        """Start reading, until ``stop``."""
         self._thread.start()
 
     def join(self, timeout: float) -> None:
-        """Wait for the end."""
+        """Wait for the thread to end, at most ``timeout`` (s)."""
         self._thread.join(timeout)
 
-    def _look(self) -> bool:
-        """Whether all clouds answered."""
+    def _check(self) -> bool:
+        """Refresh the catalogues. Returns whether all clouds answered."""
         try:
             is_whole = not refresh(self._plain, self._clock())
+        # Deliberately broad: this thread must survive any defect of a plug-in's catalogue.
         except Exception:
             log.exception("catalogues cannot be read, tried again later")
             is_whole = False
         if from_state(self._plain, self._clock()) != self._used:
             self._changed()
+            # The caller restarts the daemon with the new configuration, so this task has done its
+            # work.
             self._task.end()
         return is_whole
 
     def stop(self) -> None:
-        """End it; a cloud that is being asked is left to itself."""
+        """End the thread. A call to a cloud that is under way is not waited for."""
         self._ended.set()
 
 
 def gathered(plain: Config, now: float) -> dict[str, Catalogue | ProviderError]:
-    """The kept catalogue of each cloud with ``catalogue: true``. A missing one is asked for now and
-    not kept; where the cloud does not answer, the error stands in its place.
+    """The catalogue of each cloud with ``catalogue: true``. A missing catalogue is read now and not
+    kept; if the cloud does not answer, its error takes the place.
     """
-    found: dict[str, Catalogue | ProviderError] = {}
+    catalogues: dict[str, Catalogue | ProviderError] = {}
     for cloud in (c for c in plain.clouds if c.catalogued):
         try:
-            found[cloud.name] = kept(path_of(plain, cloud)) or ask(cloud, now)
+            catalogues[cloud.name] = kept(path_of(plain, cloud)) or ask(cloud, now)
         except ProviderError as error:
-            # slurm-elasticd may have written one while we waited for the cloud.
-            found[cloud.name] = kept(path_of(plain, cloud)) or error
-    return found
+            # slurm-elasticd may have written a catalogue while we waited for the cloud.
+            catalogues[cloud.name] = kept(path_of(plain, cloud)) or error
+    return catalogues
 
 
 def completed_by(
     plain: Config, catalogues: Mapping[str, Catalogue | ProviderError], now: float
 ) -> Config:
-    """``plain`` with these catalogues; a cloud without one has the file's types."""
-    read = {name: one for name, one in catalogues.items() if isinstance(one, Catalogue)}
-    return filled(plain, read, now)
+    """``plain`` with these catalogues. A cloud without a catalogue keeps the types of the file."""
+    by_cloud = {
+        name: catalogue
+        for name, catalogue in catalogues.items()
+        if isinstance(catalogue, Catalogue)
+    }
+    return filled(plain, by_cloud, now)
 
 
 def completed(plain: Config, now: float) -> Config:
-    """``plain`` with what ``gathered`` finds; a cloud that does not answer is logged."""
-    found = gathered(plain, now)
-    for name, one in found.items():
-        if isinstance(one, ProviderError):
-            log.warning("catalogue not read cloud=%s error=%s", name, one)
-    return completed_by(plain, found, now)
+    """``plain`` with the catalogues that ``gathered`` returns. A cloud that does not answer is
+    logged.
+    """
+    catalogues = gathered(plain, now)
+    for name, catalogue in catalogues.items():
+        if isinstance(catalogue, ProviderError):
+            log.warning("catalogue not read cloud=%s error=%s", name, catalogue)
+    return completed_by(plain, catalogues, now)
 
 
 KIND = "catalogue"
-"""Decision: the types and prices that a pool's machines are bought by."""
+"""The kind of decisions about the types and prices by which a pool's machines are bought."""
 
 
 class Decisions(Protocol):
-    """The part of the ledger that keeps decisions."""
+    """The methods of the ledger that read and store decisions."""
 
     def about(self, subject: str) -> Sequence[Decision]: ...
 
@@ -168,35 +185,37 @@ class Decisions(Protocol):
 
 
 def tell_used(config: Config, decisions: Decisions, now: float) -> None:
-    """For ``explain``: the types and prices of catalogued clouds' pools, where they are new."""
+    """Record the types and prices of the pools of catalogued clouds for ``explain``, if they have
+    changed.
+    """
     for cloud in (c for c in config.clouds if c.catalogued):
         catalogue = kept(path_of(config, cloud))
         for pool in (p for p in config.pools if p.cloud == cloud.name):
-            reason = f"{len(pool.type_names)} types by {_dated(catalogue)}: " + (
-                "; ".join(_told(cloud, name) for name in pool.type_names) or "none fits"
+            reason = f"{len(pool.type_names)} types by {_source_text(catalogue)}: " + (
+                "; ".join(_type_text(cloud, name) for name in pool.type_names) or "none fits"
             )
             subject = pool_subject(pool.name)
-            told = reversed(decisions.about(subject))
-            before = (d for d in told if d.kind == KIND)
-            if reason != next((d.reason for d in before), None):
-                one = Decision(
+            newest_first = reversed(decisions.about(subject))
+            earlier = (d for d in newest_first if d.kind == KIND)
+            if reason != next((d.reason for d in earlier), None):
+                decision = Decision(
                     at=now,
                     correlation=KIND,
                     kind=KIND,
                     subjects=(subject,),
                     cause=Quoted(text=reason),
                 )
-                decisions.record(one)
+                decisions.record(decision)
 
 
-def _dated(catalogue: Catalogue | None) -> str:
+def _source_text(catalogue: Catalogue | None) -> str:
     if catalogue is None:
         return "the configuration alone (no catalogue yet)"
     when = time.strftime("%Y-%m-%d", time.gmtime(catalogue.at))
     return f"the catalogue of {when}"
 
 
-def _told(cloud: CloudSettings, name: str) -> str:
+def _type_text(cloud: CloudSettings, name: str) -> str:
     kind = cloud.shapes.get(name)
     if kind is None:
         return f"{name} (not sold: no price or not known)"

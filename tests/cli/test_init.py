@@ -91,7 +91,7 @@ class Host:
         monkeypatch.setattr(doctor, "ProbingCli", lambda _settings: FakeSlurm([node]))
         monkeypatch.setattr("slurm_elastic.providers.openstack.found.CONFIG_FILES", [])
         for cloud in ("aws", "opennebula", "openstack"):  # a busy machine's emulated one is slow
-            monkeypatch.setattr(f"slurm_elastic.providers.{cloud}.found.PATIENCE", patience(60))
+            monkeypatch.setattr(f"slurm_elastic.providers.{cloud}.found.TIMEOUT_S", patience(60))
 
     def site(self, name: str) -> Path:
         if name == "fresh":

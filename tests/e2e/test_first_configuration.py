@@ -32,7 +32,7 @@ PATIENT = """
 import sys
 from slurm_elastic.cli.main import main
 from slurm_elastic.providers.aws import found
-found.PATIENCE = float(sys.argv.pop(1))
+found.TIMEOUT_S = float(sys.argv.pop(1))
 sys.exit(main())
 """
 """Our command; a busy machine's emulated cloud may take long to tell init of its thousand types."""

@@ -44,7 +44,7 @@ def bench(
     request: pytest.FixtureRequest, beds: Beds, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Bench]:
     for module in (aws_images, one_images, openstack_images):
-        monkeypatch.setattr(module, "FRESH", -1.0)  # else a new image is seen minutes later
+        monkeypatch.setattr(module, "LOOKUP_TTL_S", -1.0)  # else a new image is seen minutes later
     made_by = beds.get(request.param)
     if made_by is None:  # a libvirtd is not everywhere
         daemon = request.getfixturevalue("libvirtd")

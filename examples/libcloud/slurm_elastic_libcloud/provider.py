@@ -17,7 +17,7 @@ from slurm_elastic.providers.base.machine_tags import machine_of, marks_of
 from slurm_elastic.providers.base.offers import plain_offers
 from slurm_elastic.providers.base.one_by_one import OneByOne
 from slurm_elastic.providers.base.ownership import ownership_of
-from slurm_elastic.providers.base.statuses import of_status
+from slurm_elastic.providers.base.statuses import error_of_status
 
 RUNS = ("running", "rebooting", "migrating", "reconfiguring", "normal", "updating", "unknown")
 STATES = dict.fromkeys(RUNS, InstanceState.RUNNING) | {"terminated": InstanceState.TERMINATED}
@@ -105,6 +105,6 @@ class LibcloudProvider:
         except InvalidCredsError as error:
             raise AuthError(self.name, "InvalidCreds", str(error)) from error
         except BaseHTTPError as error:
-            raise of_status(self.name, error.code, error.message) from error
+            raise error_of_status(self.name, error.code, error.message) from error
         except (RequestException, OSError, *UNREADABLE) as error:  # nobody knows what came of it
             raise TransientError(self.name, type(error).__name__, str(error)) from error

@@ -1,4 +1,4 @@
-"""EC2, by boto3."""
+"""Amazon EC2, through boto3."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Runs on each EC2 machine, from cloud-init, before the site's own user data: which node am I?
+"""Runs on each EC2 machine, from cloud-init, before the site's own user data: finds the machine's
+node.
 
-Its text travels in the user data behind a line ``FACTS = {...}`` (base/user_data.py), so
-it stands alone: standard library, any Python 3. It writes ``/run/slurm-elastic/node``, the node's
-name, and ``/run/slurm-elastic/launch``, ``key=value`` lines readable by sh.
+Its text is part of the user data, behind a line ``FACTS = {...}`` (base/user_data.py). So it uses
+the standard library alone and runs on any Python 3. It writes ``/run/slurm-elastic/node``, the
+node's name, and ``/run/slurm-elastic/launch``, ``key=value`` lines that sh can read.
 """
 
 import os
@@ -18,14 +19,14 @@ from typing import Dict, List  # noqa: UP035 - the machine's Python may be an ol
 FACTS: Dict[str, str] = {}  # noqa: UP006
 IMDS = ["http://169.254.169.254/latest/", "http://[fd00:ec2::254]/latest/"]
 PLACE = "/run/slurm-elastic"
-PATIENCE = 900.0
+GIVE_UP_S = 900.0
 END = ["shutdown", "-h", "now"]
 
 
 def ask(path: str, token: str = "") -> str:
-    """Ask the instance metadata service; without a token, for one. A missing answer is ''.
+    """Ask the instance metadata service; without a token, for a token. '' if there is no answer.
 
-    The second address is that of subnets without IPv4; the one that answers is asked from then on.
+    The second address is for subnets without IPv4. The one that answers is used from then on.
     """
     name = "X-aws-ec2-metadata-token" + ("" if token else "-ttl-seconds")
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -45,7 +46,7 @@ def ask(path: str, token: str = "") -> str:
 
 
 def expand(hostlist: str) -> List[str]:  # noqa: UP006
-    """The names in a hostlist with at most one bracket a name, as the tags have them."""
+    """The names in a hostlist with at most one bracket per name, as in the tags."""
     names = []
     for prefix, group in re.findall(r"([^,\[\]]+)(?:\[([^\]]*)\])?", hostlist):
         for piece in group.split(","):
@@ -56,27 +57,27 @@ def expand(hostlist: str) -> List[str]:  # noqa: UP006
 
 
 def tag(name: str, token: str) -> str:
-    """One of the machine's tags of ours."""
+    """One of our tags of the machine."""
     return ask("meta-data/tags/instance/slurm-elastic:" + name, token)
 
 
 def tagged_nodes(token: str) -> str:
-    """The hostlist from the machine's tags, for a list too long for the user data."""
-    parts = [tag("nodes", token)]
-    while parts[-1]:
-        parts.append(tag(f"nodes-{len(parts)}", token))
-    return ",".join(filter(None, parts))
+    """The hostlist from the tags, for a list too long for the user data."""
+    pieces = [tag("nodes", token)]
+    while pieces[-1]:
+        pieces.append(tag(f"nodes-{len(pieces)}", token))
+    return ",".join(filter(None, pieces))
 
 
 def index(token: str) -> str:
-    """The machine's place in the launch's list; of a fleet's machine once it is tagged."""
+    """The machine's place in the launch's list. A fleet's machine waits for its tags."""
     places = tag("places", token)
-    until = time.monotonic() + PATIENCE
+    give_up_at = time.monotonic() + GIVE_UP_S
     while places:
         digits = [tag(f"place-{n}", token) for n in range(int(places))]
         if all(digits):
             return "".join(digits)
-        if time.monotonic() > until:
+        if time.monotonic() > give_up_at:
             subprocess.call(END)
             sys.exit("nobody has given this machine a node")
         time.sleep(2)

@@ -1,8 +1,8 @@
-"""The account's vCPU quotas of EC2 beside what the pools could ask for at most.
+"""Compares the account's vCPU quotas of EC2 with the largest demand of the pools.
 
-Quotas are counted in vCPUs of a family of instance types and a market, in a region ("Amazon EC2
-instance type quotas" and "Spot Instance quotas" of the EC2 user guide); the Service Quotas API
-tells them to who has the right to ask.
+A quota counts the vCPUs of a family of instance types in one market and region ("Amazon EC2
+instance type quotas" and "Spot Instance quotas" in the EC2 user guide). The Service Quotas API
+reports quotas to accounts that have the right to ask.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ CODES: Mapping[tuple[str, Market], str] = {
     ("HPC", Market.ON_DEMAND): "L-F7808C92",
     ("High Memory", Market.ON_DEMAND): "L-43DA4232",
 }
-"""Quota codes of service ``ec2``; what is not here is left to people. EC2 sells HPC and high-memory
-types on demand alone.
+"""The quota codes of service ``ec2``. Quotas that are missing here are left to people. EC2 sells
+HPC and high-memory types only on demand.
 """
 _FAMILIES = {
     **dict.fromkeys("acdhimrtz", STANDARD),
@@ -60,49 +60,53 @@ _FAMILIES = {
     "u": "High Memory",
 }
 _OWN_QUOTA_SPOT = re.compile(r"p([5-9]|\d\d)")
-"""P5, with P5e and P5en, and later ones have spot quotas apart from P2 to P4's."""
+"""P5 (with P5e and P5en) and later P types have spot quotas of their own, apart from P2 to P4."""
 _SERVICE = "ec2"
 
 
 class Demand(Struct, frozen=True, kw_only=True):
-    """The most that pools could ask for of a quota, and its smallest machine; in vCPUs."""
+    """The largest demand of pools on one quota, and their smallest machine, both in vCPUs."""
 
     family: str
     market: Market
-    most: int
-    least: int
+    max_vcpus: int
+    min_vcpus: int
     pools: tuple[str, ...]
 
     @property
     def shown(self) -> str:
-        """The quota in words."""
+        """The name of the quota for people."""
         return f"vCPU quota, {self.market.value} {self.family}"
 
 
 def family_of(instance_type: str, market: Market) -> str:
-    """``c5.large`` is Standard; one whose quota is not known here goes by its own letters."""
+    """The family whose quota counts the type: ``c5.large`` is Standard. A type that is not known
+    here is a family of its own, named by its letters.
+    """
     head = instance_type.partition(".")[0]
     letters = re.match(r"[a-z]*", head)
-    word = letters[0] if letters else ""
-    own = _OWN_QUOTA_SPOT.match(head) if market is Market.SPOT else None
-    if own:
-        return own[0].upper()
-    return _FAMILIES.get(word, word.upper() or instance_type)
+    family_letters = letters[0] if letters else ""
+    own_quota = _OWN_QUOTA_SPOT.match(head) if market is Market.SPOT else None
+    if own_quota:
+        return own_quota[0].upper()
+    return _FAMILIES.get(family_letters, family_letters.upper() or instance_type)
 
 
 def demands(settings: AwsCloud, pools: Sequence[Pool]) -> Sequence[Demand]:
-    """By quota, what the pools could have at once within their sizes and the limits. A quota of
-    which they allow not one machine is left out.
+    """The largest demand of the pools on each quota, within their sizes and limits. Quotas that the
+    limits leave no machine for are omitted.
     """
-    wanted: dict[tuple[str, Market], dict[str, tuple[int, list[str]]]] = {}
+    types_by_quota: dict[tuple[str, Market], dict[str, tuple[int, list[str]]]] = {}
     for pool in pools:
         types = [t for t in pool.instance_types or settings.types if t in settings.types]
         for name in types:
             for market in (m for m in pool.markets if m is not Market.RESERVED):
-                by_pool = wanted.setdefault((family_of(name, market), market), {})
+                by_pool = types_by_quota.setdefault((family_of(name, market), market), {})
                 by_pool.setdefault(pool.name, (max_machines(pool), []))[1].append(name)
-    found = [_demand(settings, key, by_pool) for key, by_pool in sorted(wanted.items())]
-    return [demand for demand in found if demand.most >= demand.least]
+    all_demands = [
+        _demand(settings, key, by_pool) for key, by_pool in sorted(types_by_quota.items())
+    ]
+    return [demand for demand in all_demands if demand.max_vcpus >= demand.min_vcpus]
 
 
 def _demand(
@@ -112,13 +116,13 @@ def _demand(
     limits, shapes = settings.limits, settings.types
     types = {t for _, names in by_pool.values() for t in names}
     sizes = [(max(shapes[t].cpus for t in names), n) for n, names in by_pool.values()]
-    # Limits count the worst: the on-demand price.
+    # Limits count the worst price, which is the on-demand price.
     paid = affordable(limits.dollars_per_hour, ((shapes[t].cpus, shapes[t].price) for t in types))
     return Demand(
         family=family,
         market=market,
-        most=math.floor(min(sum_of_largest(sizes, _machines(limits, market)), paid)),
-        least=min(shapes[t].cpus for t in types),
+        max_vcpus=math.floor(min(sum_of_largest(sizes, _machines(limits, market)), paid)),
+        min_vcpus=min(shapes[t].cpus for t in types),
         pools=tuple(by_pool),
     )
 
@@ -129,20 +133,22 @@ def _machines(limits: Limits, market: Market) -> int | None:
 
 
 def examine(settings: AwsCloud, pools: Sequence[Pool]) -> Iterator[Finding]:
-    """A finding for each quota that the pools need. The right to read them is not a must."""
-    wanted = demands(settings, pools)
-    known = {CODES[d.family, d.market]: d for d in wanted if (d.family, d.market) in CODES}
-    for demand in wanted:
+    """A finding for each quota that the pools need. Launches do not need the right to read
+    quotas.
+    """
+    needed = demands(settings, pools)
+    demand_by_code = {CODES[d.family, d.market]: d for d in needed if (d.family, d.market) in CODES}
+    for demand in needed:
         if (demand.family, demand.market) not in CODES:
-            expected = f"{demand.most} vCPUs for pool {', '.join(demand.pools)}"
+            expected = f"{demand.max_vcpus} vCPUs for pool {', '.join(demand.pools)}"
             advice = "see Service Quotas in the console, service Amazon EC2"
-            found = "a quota of its own, which is not looked up"
-            yield Finding.note(demand.shown, found, expected, advice)
-    if not known:
+            finding = "a quota of its own, which is not looked up"
+            yield Finding.note(demand.shown, finding, expected, advice)
+    if not demand_by_code:
         return
     try:
         with other_service(settings, "service-quotas", settings.region) as client:
-            quotas = {code: _value(client, code) for code in known}
+            quotas = {code: _value(client, code) for code in demand_by_code}
     except ProviderError as error:
         advice = (
             "allow servicequotas:GetServiceQuota and GetAWSDefaultServiceQuota to see them, or "
@@ -151,12 +157,12 @@ def examine(settings: AwsCloud, pools: Sequence[Pool]) -> Iterator[Finding]:
         )
         yield Finding.note("vCPU quotas", f"cannot be read: {error.refusal}", advice=advice)
         return
-    for code, demand in known.items():
+    for code, demand in demand_by_code.items():
         yield _compared(demand, code, quotas[code])
 
 
 def _value(client: Any, code: str) -> float:  # noqa: ANN401 - made by boto3 at run time
-    """The account's; Amazon's default where the account has none of its own."""
+    """The account's quota, or Amazon's default if the account has no quota of its own."""
     request = {"ServiceCode": _SERVICE, "QuotaCode": code}
     try:
         answer = client.get_service_quota(**request)
@@ -166,22 +172,22 @@ def _value(client: Any, code: str) -> float:  # noqa: ANN401 - made by boto3 at 
 
 
 def _compared(demand: Demand, code: str, quota: float) -> Finding:
-    found, pools = f"{quota:g} vCPUs ({code})", ", ".join(demand.pools)
-    raise_it = (
+    finding, pools = f"{quota:g} vCPUs ({code})", ", ".join(demand.pools)
+    raise_command = (
         f"aws service-quotas request-service-quota-increase --service-code {_SERVICE} "
-        f"--quota-code {code} --desired-value {demand.most}"
+        f"--quota-code {code} --desired-value {demand.max_vcpus}"
     )
-    if quota < demand.least:
-        found = f"{found}: not one machine of pool {pools} can start"
-        expected = f"{demand.least} at least, and {demand.most} for all of them"
-        advice = f"{raise_it}; or take the market out of the pool"
-        return Finding.wrong(demand.shown, found, expected, advice)
-    if quota < demand.most:
+    if quota < demand.min_vcpus:
+        finding = f"{finding}: not one machine of pool {pools} can start"
+        expected = f"{demand.min_vcpus} at least, and {demand.max_vcpus} for all of them"
+        advice = f"{raise_command}; or take the market out of the pool"
+        return Finding.wrong(demand.shown, finding, expected, advice)
+    if quota < demand.max_vcpus:
         expected = (
-            f"{demand.most}, which pool {pools} could ask for at once; all else that the account "
-            "runs counts, too"
+            f"{demand.max_vcpus}, which pool {pools} could ask for at once; all else that the "
+            "account runs counts, too"
         )
-        advice = f"{raise_it}; or lower the cloud's limits: what is above is refused by EC2"
-        return Finding.note(demand.shown, found, expected, advice)
-    most = f"pool {pools} could ask for {demand.most} at most"
-    return Finding.ok(demand.shown, f"{found}; {most}")
+        advice = f"{raise_command}; or lower the cloud's limits: what is above is refused by EC2"
+        return Finding.note(demand.shown, finding, expected, advice)
+    max_vcpus = f"pool {pools} could ask for {demand.max_vcpus} at most"
+    return Finding.ok(demand.shown, f"{finding}; {max_vcpus}")

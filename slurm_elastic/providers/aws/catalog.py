@@ -1,5 +1,6 @@
-"""EC2's offers: shapes and on-demand prices from the settings, spot prices from its history, which
-the typed on-demand prices are checked by.
+"""EC2's offers. Types and on-demand prices come from the settings, spot prices from EC2's price
+history. The spot prices also serve to check the on-demand prices that somebody typed into the
+settings.
 """
 
 from __future__ import annotations
@@ -23,15 +24,17 @@ from slurm_elastic.providers.base.offers import typed_offer
 
 log = logging.getLogger(__name__)
 
-PRICES_FRESH = 60.0
-"""Seconds for which one answer of the spot price history serves all pools."""
-PRICES_STALE = 3600.0
-"""And for how long while there is no other one: they change slowly, and on demand costs more."""
+PRICES_TTL_S = 60.0
+"""For so long one answer of the spot price history serves all pools."""
+PRICES_STALE_S = 3600.0
+"""For so long an old answer serves if EC2 gives no new one: spot prices change slowly, and
+on-demand machines cost more.
+"""
 
 
 class Offers:
-    """The prices and types of one cloud. ``clock`` is Unix time, ``monotonic`` ages the prices.
-    ``trouble``: why the spot prices could not be asked for the last time. Thread-safe.
+    """The types and prices of one cloud. ``clock`` is Unix time; ``monotonic`` measures the age of
+    prices. ``trouble``: why the last reading of spot prices failed, or None. Thread-safe.
     """
 
     def __init__(
@@ -51,8 +54,8 @@ class Offers:
         self._zones: tuple[str, ...] = ()
 
     def of(self, pool: Pool) -> Sequence[Offer]:
-        """Shape and on-demand price from the settings, spot prices from the price history. Without
-        those a pool has its offers on demand; ProviderError where it buys none.
+        """The offers for a pool. If spot prices cannot be read, a pool gets only its on-demand
+        offers; ProviderError if it buys no on-demand machines.
         """
         types = self._types(pool)
         usable = self._usable_zones()
@@ -65,17 +68,19 @@ class Offers:
             for market in pool.markets
             if market is not Market.RESERVED
         )
-        known = {k: p for k, p in spot.items() if k[1] in usable or self._is_own(k[1])}
-        dearest = _dearest(known)
+        comparable_prices = {
+            k: p for k, p in spot.items() if k[1] in usable or self._has_region_prices(k[1])
+        }
+        highest_spot = _highest_spot(comparable_prices)
         return tuple(
-            self._offer(name, types[name], zone, market, price, dearest.get(name))
+            self._offer(name, types[name], zone, market, price, highest_spot.get(name))
             for name, zone, market, price in priced
             if price is not None
         )
 
     def samples(self, pool: Pool) -> Iterator[Offer]:
-        """An offer for each market of the pool, whatever EC2 says of prices: rights are tried by
-        it, and nothing is bought.
+        """An offer for each market of the pool, whatever EC2 reports about prices. Only dry runs
+        use it; nothing is bought.
         """
         types, zones = self._types(pool), _zones(pool, self._usable_zones())
         for name, zone in ((n, z) for n in list(types)[:1] for z in zones[:1]):
@@ -83,8 +88,8 @@ class Offers:
                 yield self._offer(name, types[name], zone, market, types[name].price, None)
 
     def _types(self, pool: Pool) -> Mapping[str, InstanceType]:
-        known = self._settings.types
-        return {n: known[n] for n in pool.instance_types or known if n in known}
+        types = self._settings.types
+        return {n: types[n] for n in pool.instance_types or types if n in types}
 
     def _offer(
         self,
@@ -93,27 +98,27 @@ class Offers:
         zone: str,
         market: Market,
         price: float,
-        dearest: tuple[float, str] | None,
+        highest_spot: tuple[float, str] | None,
     ) -> Offer:
-        told, where = dearest or (None, "")
+        reference_price, reference_zone = highest_spot or (None, "")
         rates = self._settings.interruption_rates
         place = (self._settings.name, self._settings.location)
         return replace(
             typed_offer(place, name, shape, zone, market),
             price=price,
             interruption_rate=rates.get(name, 0.0) if market is Market.SPOT else 0.0,
-            reference_price=told,
-            reference=f"spot in {where}" if where else "",
+            reference_price=reference_price,
+            reference=f"spot in {reference_zone}" if reference_zone else "",
         )
 
-    def _is_own(self, zone: str) -> bool:
-        """Whether it has the region's on-demand prices: no Local or Wavelength Zone, whose names go
-        on after the region's (``us-west-2-lax-1a``).
+    def _has_region_prices(self, zone: str) -> bool:
+        """Whether the zone has the region's on-demand prices. Local and Wavelength Zones do not;
+        their names are longer (``us-west-2-lax-1a``).
         """
         return zone[:-1] == self._settings.region
 
     def _usable_zones(self) -> tuple[str, ...]:
-        """The settings' zones, or the subnets', or (asked once) the region's."""
+        """The zones of the settings, or of the subnets, or else of the region (read once)."""
         subnets = self._settings.subnets
         zones = self._settings.zones or tuple(subnets)
         if zones:
@@ -128,16 +133,18 @@ class Offers:
         return self._zones
 
     def _spot_prices(self, pool: Pool) -> Mapping[tuple[str, str], float]:
-        """By type and zone. Where EC2 does not tell, what it told lately, or else none: on demand
-        is bought then, for which they are only to check typed prices by.
+        """Spot prices by type and zone. If EC2 does not answer, the last ones for a while, or else
+        none: then only on-demand machines are bought.
         """
         product = self._images.product(pool)
         prices: Mapping[tuple[str, str], float] | None
         try:
-            prices = self._cache.get(product, lambda: self._spot(product), ttl_s=PRICES_FRESH)
+            prices = self._cache.get(
+                product, lambda: self._read_spot_prices(product), ttl_s=PRICES_TTL_S
+            )
         except ProviderError as error:
-            self._say(error)
-            prices = self._cache.last(product, PRICES_STALE)
+            self._report_trouble(error)
+            prices = self._cache.last(product, PRICES_STALE_S)
             if prices is not None:
                 return prices
             if Market.SPOT in pool.markets and Market.ON_DEMAND not in pool.markets:
@@ -146,20 +153,21 @@ class Offers:
         self.trouble = None
         return prices
 
-    def _say(self, error: ProviderError) -> None:
-        """Once for each trouble: it costs the price of on demand."""
-        known, self.trouble = self.trouble, error
-        if known is None or known.code != error.code:
+    def _report_trouble(self, error: ProviderError) -> None:
+        """Log a new trouble once, because it makes us pay on-demand prices."""
+        last_trouble, self.trouble = self.trouble, error
+        if last_trouble is None or last_trouble.code != error.code:
             log.warning("no spot prices, spot is bought by those of before or not at all "
                         "cloud=%s error=%s", self._settings.name, error)  # fmt: skip
 
-    def _spot(self, product: str) -> Mapping[tuple[str, str], float]:
-        """The spot price of each (type, zone): the newest of each, one call for all."""
+    def _read_spot_prices(self, product: str) -> Mapping[tuple[str, str], float]:
+        """The newest spot price of each (type, zone), read in one paged request."""
         now = self._clock()
         request = {
             "InstanceTypes": sorted(self._settings.types),
             "ProductDescriptions": [product],
-            # With both EC2 tells what is in force at the start, too; and nothing is after it.
+            # With the start and the end at the same time, EC2 returns the prices that are valid
+            # then, and no later ones.
             "StartTime": now,
             "EndTime": now,
             "MaxResults": client.PAGE,
@@ -177,9 +185,9 @@ def _zones(pool: Pool, usable: Sequence[str]) -> Sequence[str]:
     return [zone for zone in usable if not pool.zones or zone in pool.zones]
 
 
-def _dearest(spot: Mapping[tuple[str, str], float]) -> dict[str, tuple[float, str]]:
-    """By type, its highest spot price of now, and the zone."""
-    found: dict[str, tuple[float, str]] = {}
+def _highest_spot(spot: Mapping[tuple[str, str], float]) -> dict[str, tuple[float, str]]:
+    """By type, its highest current spot price and the zone of that price."""
+    highest: dict[str, tuple[float, str]] = {}
     for (name, zone), price in spot.items():
-        found[name] = max(found.get(name, (0.0, "")), (price, zone))
-    return found
+        highest[name] = max(highest.get(name, (0.0, "")), (price, zone))
+    return highest

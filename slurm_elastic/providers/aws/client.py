@@ -1,6 +1,7 @@
-"""One account's EC2 API in a region: calls paced, their errors translated, a little repeated.
+"""The EC2 API of one account in one region: calls are paced, errors translated, and busy calls
+retried.
 
-A request that may have had its effect is never repeated but under its client token.
+A request that may have taken effect is only ever repeated with the same client token.
 """
 
 from __future__ import annotations
@@ -36,28 +37,30 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PAGE = 1000
-MOST_PAGES = 1000
-"""No account has a million machines in a region: an answer that goes on is none."""
-_REPEATS = 2
+MAX_PAGES = 1000
+"""No account has a million machines in a region, so a longer answer is broken."""
+_MAX_RETRIES = 2
 _PAUSES = Backoff(0.3, 0.6)
-_EARLY, _CONNECT = 0.05, 0.1
-"""Parts of the time-out: in which a busy cloud is asked again, and for connecting."""
+_RETRY_FRACTION, _CONNECT_FRACTION = 0.05, 0.1
+"""Fractions of the time-out: how long a busy cloud is retried, and how long connecting may take."""
 _FILES = {
     "AWS_CONFIG_FILE": "~/.aws/config",
     "AWS_SHARED_CREDENTIALS_FILE": "~/.aws/credentials",
 }
-_PATIENCE = 1 / 3
-"""And the part that a call waits for its turn before it is made."""
+_TURN_FRACTION = 1 / 3
+"""The fraction of the time-out for which a call waits for its turn before it is sent."""
 
 
 class Api:
-    """Thread-safe. ``pace`` None: the service has no limits that are known beforehand."""
+    """Sends requests. Thread-safe. ``pace`` is None if the service has no limits that are known
+    beforehand.
+    """
 
     guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_ec2")}
 
     def __init__(self, settings: AwsCloud, pace: Pace | None) -> None:
         self.pace = pace
-        self.patience = settings.timeout * _PATIENCE
+        self.max_wait_s = settings.timeout * _TURN_FRACTION
         self._settings = settings
         self._sleep = time.sleep if pace is None else pace.sleep
         self._lock = threading.Lock()
@@ -66,40 +69,47 @@ class Api:
     def send(
         self, operation: str, request: Mapping[str, object], machines: int = 1
     ) -> Mapping[str, Any]:
-        """One request about so many machines, repeated a little while the cloud is only busy (it
-        answers at once then). ``operation`` is boto3's name for it.
+        """Send one request about ``machines`` machines. It is retried a little while the cloud is
+        only busy; a busy cloud answers at once. ``operation`` is boto3's name of the request.
+
+        Raises a ProviderError for every error that EC2 or the network reports.
         """
         started = time.monotonic()
-        repeat = 0
+        retries = 0
         while True:
             self._wait_turn(operation, machines)
             try:
                 with translated(self._settings.name):
                     answer: Mapping[str, Any] = getattr(self._client(), operation)(**request)
             except AuthError:
-                # Credentials may be renewed while we run; a client keeps those it began with.
+                # Somebody may renew the credentials while we run, but a client keeps the
+                # credentials it started with.
                 with self._lock:
                     self._ec2 = None
                 raise
             except TransientError as error:
                 self._note(operation, machines, error)
-                late = time.monotonic() - started > self._settings.timeout * _EARLY
-                if repeat == _REPEATS or late:
+                # A slow answer may mean that the request took effect; only an early refusal is
+                # certain to be a busy cloud.
+                too_late = time.monotonic() - started > self._settings.timeout * _RETRY_FRACTION
+                if retries == _MAX_RETRIES or too_late:
                     raise
                 log.debug("repeated operation=%s error=%s", operation, error)
             else:
                 if self.pace is not None:
                     self.pace.accepted(operation)
                 return answer
-            repeat += 1
-            self._sleep(random.uniform(0.5, 1.0) * _PAUSES.after(repeat))  # noqa: S311
+            retries += 1
+            self._sleep(random.uniform(0.5, 1.0) * _PAUSES.after(retries))  # noqa: S311
 
     def pages(self, operation: str, key: str, request: Mapping[str, object]) -> Iterator[Any]:
-        """The items of all pages of an answer. One without the list, not even an empty one, is not
-        EC2's (a proxy's page, perhaps) and must not pass for "there are none".
+        """The items of all pages of an answer.
+
+        TransientError if a page lacks the list, even an empty one. Such an answer is not EC2's
+        (but, say, a proxy's page), and must not be taken for "there are none".
         """
         token = None
-        for _ in range(MOST_PAGES):
+        for _ in range(MAX_PAGES):
             answer = self.send(operation, {**request, **({"NextToken": token} if token else {})})
             if key not in answer:
                 text = f"the answer to {operation} has no {key}"
@@ -108,14 +118,14 @@ class Api:
             token = answer.get("NextToken")
             if not token:
                 return
-        text = f"the answer to {operation} has no end after {MOST_PAGES} pages"
+        text = f"the answer to {operation} has no end after {MAX_PAGES} pages"
         raise TransientError(self._settings.name, "BadAnswer", text)
 
     def _wait_turn(self, operation: str, machines: int) -> None:
         if self.pace is None:
             return
         try:
-            self.pace.take(operation, machines, self.patience)
+            self.pace.take(operation, machines, self.max_wait_s)
         except Busy as busy:
             raise TransientError(self._settings.name, "Paced", str(busy)) from busy
 
@@ -131,13 +141,13 @@ class Api:
             return self._ec2
 
     def _config(self) -> Config:
-        """All that a call may take is within the cloud's time-out."""
+        """Time-outs that keep a whole call within the cloud's time-out."""
         timeout = self._settings.timeout
         return Config(
-            connect_timeout=timeout * _CONNECT,
-            read_timeout=timeout * (1 - _CONNECT - _EARLY),
-            # Botocore would ask four times for a capacity error (a 500), and wait for a time-out as
-            # often.
+            connect_timeout=timeout * _CONNECT_FRACTION,
+            read_timeout=timeout * (1 - _CONNECT_FRACTION - _RETRY_FRACTION),
+            # By default botocore repeats a call four times, even after a capacity error (a 500),
+            # and waits for the time-out each time.
             retries={"total_max_attempts": 1, "mode": "standard"},
         )
 
@@ -146,29 +156,33 @@ _INSTANCES = {
     "RunInstances": ("Instances",),
     "DescribeInstances": ("Reservations", "Instances"),
 }
-"""Where an answer has its machines: lists in lists."""
+"""The path to the machines in an answer: lists within lists."""
 
 
 def open_client(settings: AwsCloud, config: Config) -> EC2Client:
-    """A client of its own session, so that credentials are looked for anew."""
-    _require_ours(settings.name, os.environ)
+    """A client of a new session, so that the credentials are read again."""
+    _require_trusted_files(settings.name, os.environ)
     core = botocore.session.get_session()
-    # Botocore's own parser guesses the form of each date, which takes long for a thousand machines.
-    core.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_when)
+    # Botocore's own parser guesses the format of each date, which takes long for a thousand
+    # machines.
+    core.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_parse_time)
     session = boto3.session.Session(
         profile_name=settings.profile, region_name=settings.region, botocore_session=core
     )
     client = session.client("ec2", endpoint_url=settings.endpoint, config=config)
     bound_boto(client, settings.timeout)
-    # EC2 tells sixty things of a machine, of which we read eleven. To make Python values of all
-    # took 0.4 s of processor time for a thousand, as much as all else of a launch; so it is half.
+    # EC2 reports sixty fields of a machine, and we read eleven. Converting all of them took 0.4 s
+    # of processor time for a thousand machines, as much as the rest of a launch. Trimming the model
+    # halves the time.
     _trim(client.meta.service_model)
     return client
 
 
 @contextlib.contextmanager
 def other_service(settings: AwsCloud, name: str, region: str) -> Iterator[Any]:
-    """A client of another service than EC2, for as long as it is needed; errors translated."""
+    """A client of another service than EC2, closed at the end. Errors raised inside are
+    translated.
+    """
     session: Any = boto3.session.Session(profile_name=settings.profile, region_name=region)
     limits = Config(
         connect_timeout=settings.timeout / 10,
@@ -182,19 +196,19 @@ def other_service(settings: AwsCloud, name: str, region: str) -> Iterator[Any]:
             yield client
 
 
-def _require_ours(cloud: str, env: Mapping[str, str]) -> None:
-    """AuthError where another could have written a file that the SDK reads: it may name a program
-    to be run (``credential_process``).
+def _require_trusted_files(cloud: str, env: Mapping[str, str]) -> None:
+    """AuthError if other users may write a file that the SDK reads. Such a file may name a program
+    to run (``credential_process``).
     """
-    for name, usual in _FILES.items():
-        path, wrong = os.path.expanduser(env.get(name) or usual), None
+    for name, default_path in _FILES.items():
+        path, flaw = os.path.expanduser(env.get(name) or default_path), None
         with contextlib.suppress(OSError):
-            wrong = trust.flaw(path, trust.ours())
-        if wrong:
-            raise AuthError(cloud, "NoCredentials", wrong)
+            flaw = trust.flaw(path, trust.ours())
+        if flaw:
+            raise AuthError(cloud, "NoCredentials", flaw)
 
 
-def _when(value: Any) -> datetime:  # noqa: ANN401 - any of the forms that botocore takes
+def _parse_time(value: Any) -> datetime:  # noqa: ANN401 - any of the forms that botocore takes
     try:
         return datetime.fromisoformat(value)
     except (TypeError, ValueError):
@@ -202,15 +216,17 @@ def _when(value: Any) -> datetime:  # noqa: ANN401 - any of the forms that botoc
 
 
 def _trim(model: Any) -> None:  # noqa: ANN401 - botocore has no types of its own
-    """Botocore passes over what is in an answer but not in its model of it."""
+    """Remove the fields that we do not read from botocore's model. Botocore ignores fields that its
+    model lacks.
+    """
     for operation, path in _INSTANCES.items():
         shape = model.operation_model(operation).output_shape
         for name in path:
             shape = shape.members[name].member
-        _keep(shape.members, READ)
-        _keep(shape.members["Placement"].members, READ_OF_PLACEMENT)
+        _drop_all_but(shape.members, READ)
+        _drop_all_but(shape.members["Placement"].members, READ_OF_PLACEMENT)
 
 
-def _keep(members: dict[str, object], wanted: Iterable[str]) -> None:
-    for name in members.keys() - set(wanted):
+def _drop_all_but(members: dict[str, object], kept: Iterable[str]) -> None:
+    for name in members.keys() - set(kept):
         del members[name]

@@ -1,4 +1,4 @@
-"""EC2's answers as our values."""
+"""Converts EC2's answers into our values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slurm_elastic.providers.base import tags as machine_tags
 from slurm_elastic.providers.base.tags import price_of
 
 Record = Mapping[str, Any]
-"""An instance or another item of an answer, as boto3 gives it."""
+"""An instance or another item of an answer, as boto3 returns it."""
 
 STATES = {
     "pending": InstanceState.PENDING,
@@ -23,7 +23,7 @@ STATES = {
     "terminated": InstanceState.TERMINATED,
 }
 MARKETS = {"": Market.ON_DEMAND, "spot": Market.SPOT}
-"""By ``InstanceLifecycle``, which machines on demand have not."""
+"""By ``InstanceLifecycle``, which on-demand machines do not have."""
 READ = (
     "AmiLaunchIndex",
     "InstanceId",
@@ -38,7 +38,9 @@ READ = (
     "Tags",
 )
 READ_OF_PLACEMENT = ("AvailabilityZone",)
-"""All that is read here of a machine; the client knows no other (client)."""
+"""These two lists are all the fields of a machine that this module reads; ``client`` removes all
+others from botocore's model.
+"""
 
 
 def tags(record: Record) -> dict[str, str]:
@@ -47,7 +49,7 @@ def tags(record: Record) -> dict[str, str]:
 
 
 def instances(records: Iterable[Record], settings: AwsCloud) -> Sequence[Instance]:
-    """The records, which are of machines of this cloud's, as machines."""
+    """The records, which must be of this cloud's machines, as machines."""
     names = FleetNodeNames()
     return [_instance(r, settings, names) for r in records]
 
@@ -66,22 +68,24 @@ def _instance(record: Record, settings: AwsCloud, names: FleetNodeNames) -> Inst
         price=price_of(price_text(tagged, kind, zone), kind, settings.types),
         state=_state(record),
         launched=record["LaunchTime"].timestamp(),
-        # In a subnet of IPv6 alone it has no other.
+        # A machine in an IPv6-only subnet has no private IPv4 address.
         address=record.get("PrivateIpAddress") or record.get("Ipv6Address") or None,
     )
 
 
 def market_of(record: Record) -> Market:
-    """How a machine is paid for; where EC2 names another way (a capacity block, another one of
-    tomorrow), it was paid or promised before: neither spot nor on demand.
+    """The market that a machine was bought on. Any other lifecycle than spot and on-demand (a
+    capacity block, or a future one) was paid or promised in advance, so it counts as reserved.
     """
     return MARKETS.get(record.get("InstanceLifecycle") or "", Market.RESERVED)
 
 
 def _state(record: Record) -> InstanceState:
-    """One that EC2 takes back is lost from then on, and no longer paid."""
+    """The state of a machine. A machine that EC2 takes back is lost from that moment, and no longer
+    paid for.
+    """
     name = record["State"]["Name"]
-    taken = (record.get("StateReason") or {}).get("Code", "").startswith("Server.")
-    if name == "shutting-down" and taken:
+    taken_by_ec2 = (record.get("StateReason") or {}).get("Code", "").startswith("Server.")
+    if name == "shutting-down" and taken_by_ec2:
         return InstanceState.TERMINATED
     return STATES.get(name, InstanceState.STOPPING)

@@ -1,10 +1,10 @@
-"""botocore's exceptions as the five of ours: the one place where they are translated.
+"""Translates botocore's exceptions into our errors; no other module does this.
 
-The codes: "Error codes for the Amazon EC2 API" of the EC2 API reference; which of them mean "no
-machines now" follows what Karpenter (pkg/errors/errors.go: unfulfillableCapacityErrorCodes, and the
-reasons it gives for a failed launch) and ParallelCluster (EC2_ICE_ERROR_CODES and its groups of
-launch failures) treat so. A limit of the account is a QuotaError here, which those two count among
-the former: another type in the same market would meet it too.
+The codes are from "Error codes for the Amazon EC2 API" in the EC2 API reference. Which of them mean
+"no machines now" follows Karpenter (pkg/errors/errors.go: unfulfillableCapacityErrorCodes, and its
+reasons for a failed launch) and ParallelCluster (EC2_ICE_ERROR_CODES and its groups of launch
+failures). There is one difference: a limit of the account is a QuotaError here, because another
+type in the same market would meet the same limit.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from slurm_elastic.base.errors import (
     TransientError,
 )
 
-# Looked at before the HTTP status: EC2 answers InsufficientInstanceCapacity with a 500.
+# Checked before the HTTP status, because EC2 answers InsufficientInstanceCapacity with a 500.
 _CAPACITY = (
     "InsufficientAddressCapacity",
     "InsufficientCapacity",
@@ -58,7 +58,7 @@ _CAPACITY = (
 )
 _QUOTA = (
     "AddressLimitExceeded",
-    # The account has no role for spot and may not make it: of the spot market only.
+    # The account has no role for spot and may not create it. Only the spot market is affected.
     "AuthFailure.ServiceLinkedRoleCreationNotPermitted",
     "InstanceLimitExceeded",
     "MaxFleetCountExceeded",
@@ -97,7 +97,7 @@ THROTTLES = (
     "ThrottlingException",
     "TooManyRequestsException",
 )
-"""Calls that came too fast."""
+"""Calls were sent too fast."""
 _TRANSIENT = (
     *THROTTLES,
     "ConcurrentTagAccess",
@@ -134,7 +134,9 @@ _CONFIG = (
     "UnsupportedOperation",
     "ValidationError",
 )
-"""A thing that the settings ask for does not exist or does not go together: nothing was started."""
+"""A thing that the settings ask for does not exist or does not fit the rest. Nothing was
+started.
+"""
 CODES: dict[str, type[ProviderError]] = {
     **dict.fromkeys(_CAPACITY, CapacityError),
     **dict.fromkeys(_QUOTA, QuotaError),
@@ -146,20 +148,22 @@ CODES: dict[str, type[ProviderError]] = {
 }
 
 _UNAUTHORIZED = "UnauthorizedOperation"
-"""The credentials are good, and lack the right to this very call."""
+"""The credentials are good, but lack the right to this call."""
 _LAUNCHES = ("RunInstances", "CreateFleet")
-"""Which of these are granted may differ by market, type, zone and image."""
+"""The right to launch may differ by market, type, zone and image, so these get a DeniedError."""
 _RIGHT = re.compile(r"not authorized to perform:? (\w+:\w+)")
 _OF_SPOT = ":spot-instances-request/"
 _ENCODED = re.compile(r"\s*Encoded authorization failure message:.*", re.DOTALL)
-"""After this comes a kilobyte for ``aws sts decode-authorization-message``."""
+"""A kilobyte for ``aws sts decode-authorization-message``."""
 _BODY = re.compile(r":\n.*", re.DOTALL)
-"""Botocore tells a body that it cannot read to its end, which may be a template's user data."""
+"""Botocore quotes a response that it cannot parse to the end. The response may contain a template's
+user data.
+"""
 _LONG = re.compile(r"[A-Za-z0-9+/=_-]{160,}")
-"""Nothing that EC2 says is one word of this length; user data and tokens are."""
+"""No word in EC2's messages is this long, but user data and tokens are."""
 
 MISMATCH = "IdempotentParameterMismatch"
-"""The client token was used before, with other parameters."""
+"""The client token was used before with other parameters."""
 NO_TEMPLATE = ("InvalidLaunchTemplateId.NotFound", "InvalidLaunchTemplateName.NotFoundException")
 TEMPLATE_EXISTS = "InvalidLaunchTemplateName.AlreadyExistsException"
 
@@ -178,18 +182,19 @@ _NO_ANSWER = (NoConnectionError, HTTPClientError, IncompleteReadError, ResponseP
 
 @contextmanager
 def translated(cloud: str) -> Iterator[None]:
-    """Raise one of the five for what botocore raises inside; what is unknown stays as it is.
+    """Raise one of our errors for an exception of botocore raised inside. Unknown exceptions stay
+    unchanged.
 
-    Any other refusal that the cloud put into words (a wrong image, say) is a plain ProviderError:
-    nothing was done. All but IdempotentParameterMismatch, where something was done before.
+    Any other refusal (a wrong image, say) becomes a plain ProviderError, because nothing was done.
+    IdempotentParameterMismatch is the exception: an earlier call with this token did something.
     """
     try:
         yield
     except ClientError as error:
-        known = _from_answer(cloud, error)
-        if known is None:
+        provider_error = _from_answer(cloud, error)
+        if provider_error is None:
             raise
-        raise known from error
+        raise provider_error from error
     except _NO_CREDENTIALS as error:
         raise AuthError(cloud, type(error).__name__, sentence(error)) from error
     except _NO_ANSWER as error:
@@ -201,34 +206,40 @@ def _from_answer(cloud: str, error: ClientError) -> ProviderError | None:
     code = answer.get("Error", {}).get("Code", "")
     status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     text = answer.get("Error", {}).get("Message", "") or f"HTTP {status}"
-    known = refusal(cloud, code, text, error.operation_name)
-    if known is None and status >= 500:
+    provider_error = refusal(cloud, code, text, error.operation_name)
+    if provider_error is None and status >= 500:
         return TransientError(cloud, code, sentence(text))
-    if known is None and 400 <= status < 500 and code != MISMATCH:
+    if provider_error is None and 400 <= status < 500 and code != MISMATCH:
         return ProviderError(cloud, code, sentence(text))
-    return known
+    return provider_error
 
 
 def refusal(cloud: str, code: str, text: str, operation: str) -> ProviderError | None:
-    """The meaning of a code that EC2 gives ``operation``; None of one that is not known."""
+    """The error for a code that EC2 gives in answer to ``operation``; None if the code is
+    unknown.
+    """
     kind = CODES.get(code)
     if kind is None:
         return None
     if code != _UNAUTHORIZED:
         return kind(cloud, code, sentence(text))
     right = _RIGHT.search(text)
-    told = f"no right to {right[1] if right else f'ec2:{operation}'}: {sentence(text)}"
+    explanation = f"no right to {right[1] if right else f'ec2:{operation}'}: {sentence(text)}"
     if operation not in _LAUNCHES:
-        return AuthError(cloud, code, told)
-    return DeniedError(cloud, code, told, of_market=_OF_SPOT in text)
+        return AuthError(cloud, code, explanation)
+    return DeniedError(cloud, code, explanation, of_market=_OF_SPOT in text)
 
 
 def sentence(error: BotoCoreError | Exception | str) -> str:
-    """One line, without what is long: it is no use to anybody, and may be user data."""
+    """The error as one line. Long words are left out: nobody needs them, and they may be
+    user data.
+    """
     text = _BODY.sub("", _ENCODED.sub("", str(error)))
     return _LONG.sub("(left out)", " ".join(text.split())) or "no message"
 
 
-def named(ids: Sequence[str], error: ProviderError) -> Sequence[str]:
-    """The machines that an answer is about: the ones it names, or the only one."""
+def blamed_ids(ids: Sequence[str], error: ProviderError) -> Sequence[str]:
+    """The machines that an error is about: those that its text names, or the only one of
+    the call.
+    """
     return [i for i in ids if i in error.said] or (ids if len(ids) == 1 else ())

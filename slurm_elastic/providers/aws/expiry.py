@@ -1,8 +1,9 @@
-"""When the credentials end that a person has to renew; those that botocore renews are no concern.
+"""When credentials end that a person has to renew. Credentials that botocore renews do not matter
+here.
 
-Botocore knows an end only of what it renews. The rest is told by the tools that made them:
-AWS_CREDENTIAL_EXPIRATION in the environment (aws configure export-credentials), a word in the
-profile (saml2aws and its like), the token that ``aws sso login`` keeps.
+Botocore knows the end only of credentials that it renews itself. For the rest the tools that made
+them write it down: in the variable AWS_CREDENTIAL_EXPIRATION (aws configure export-credentials), in
+the profile (saml2aws and similar tools), or in the token file of ``aws sso login``.
 """
 
 from __future__ import annotations
@@ -21,46 +22,50 @@ from botocore.utils import parse_timestamp
 
 from slurm_elastic.providers.aws.settings import AwsCloud
 
-_WORDS = ("x_security_token_expires", "aws_expiration", "expiration")
-_SSO = Path("~/.aws/sso/cache")
+_PROFILE_KEYS = ("x_security_token_expires", "aws_expiration", "expiration")
+_SSO_CACHE = Path("~/.aws/sso/cache")
 
 
 def credentials_end(settings: AwsCloud) -> float | None:
-    """Unix time; None where none is known, or somebody renews them: a role, a process."""
+    """The end as Unix time. None if it is unknown, or if a role or a process renews the
+    credentials.
+    """
     session = botocore.session.Session(profile=settings.profile)
     try:
         credentials: Any = session.get_credentials()
         profile = session.get_scoped_config()
-        whole = session.full_config
+        config = session.full_config
     except (BotoCoreError, OSError, ValueError):
-        return None  # the first call says what is wrong
+        return None  # the first call to EC2 will report the error
     match getattr(credentials, "method", None):
         case "env":
-            ends = _time(os.environ.get("AWS_CREDENTIAL_EXPIRATION"))
+            ends_at = _time(os.environ.get("AWS_CREDENTIAL_EXPIRATION"))
         case "shared-credentials-file" | "config-file":
-            ends = next((t for w in _WORDS if (t := _time(profile.get(w))) is not None), None)
+            ends_at = next(
+                (t for w in _PROFILE_KEYS if (t := _time(profile.get(w))) is not None), None
+            )
         case "sso":
-            ends = _of_token(profile, whole.get("sso_sessions", {}))
+            ends_at = _token_end(profile, config.get("sso_sessions", {}))
         case _:
-            ends = None
-    return ends
+            ends_at = None
+    return ends_at
 
 
-def _of_token(profile: Mapping[str, Any], sessions: Mapping[str, Any]) -> float | None:
-    """A token that can be renewed lasts until its registration ends."""
-    for name in _names(profile, sessions):
-        path = _SSO.expanduser() / f"{sha1(name.encode()).hexdigest()}.json"  # noqa: S324 - botocore's
+def _token_end(profile: Mapping[str, Any], sessions: Mapping[str, Any]) -> float | None:
+    """The end of the token. A token that can be renewed lasts until its registration ends."""
+    for name in _token_names(profile, sessions):
+        path = _SSO_CACHE.expanduser() / f"{sha1(name.encode()).hexdigest()}.json"  # noqa: S324 - botocore's
         try:
             token = json.loads(path.read_text("utf-8"))
-            renewed = "refreshToken" in token
-            return _time(token.get("registrationExpiresAt" if renewed else "expiresAt"))
+            is_renewable = "refreshToken" in token
+            return _time(token.get("registrationExpiresAt" if is_renewable else "expiresAt"))
         except (OSError, ValueError, TypeError, AttributeError):
             continue
     return None
 
 
-def _names(profile: Mapping[str, Any], sessions: Mapping[str, Any]) -> Iterator[str]:
-    """The word that names the file of a token: the session, or in older configurations the URL."""
+def _token_names(profile: Mapping[str, Any], sessions: Mapping[str, Any]) -> Iterator[str]:
+    """The names that a token's file may have: the session, or in older configurations the URL."""
     if name := profile.get("sso_session"):
         yield str(name)
         profile = sessions.get(name, {})

@@ -1,8 +1,9 @@
-"""CreateFleet (instant): EC2 chooses among several types and zones, and gives all at once.
+"""CreateFleet (type instant): EC2 chooses among several types and zones, and starts all machines at
+once.
 
-One call a chunk of nodes, under the launch's client token. The part of its answer about each type
-and zone that gave nothing is kept for the caller (``refusals``). Machines bear our tags from the
-call itself; which node each is comes after (``tags``).
+There is one call per chunk of nodes, with the launch's client token. The errors in its answer, one
+for each type and zone that gave nothing, are kept for the caller (``refusals``). Machines have our
+tags from the call itself; the tag that says which node a machine is comes later (``tags``).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from slurm_elastic.providers.aws import client, convert
 from slurm_elastic.providers.aws import tags as machine_tags
 from slurm_elastic.providers.aws.client import Api
 from slurm_elastic.providers.aws.convert import Record
-from slurm_elastic.providers.aws.errors import NO_TEMPLATE, THROTTLES, named, refusal, sentence
+from slurm_elastic.providers.aws.errors import NO_TEMPLATE, THROTTLES, blamed_ids, refusal, sentence
 from slurm_elastic.providers.aws.instances import Ec2Instances, earlier
 from slurm_elastic.providers.aws.requests import create_fleet, offer_of
 from slurm_elastic.providers.aws.settings import AwsCloud
@@ -47,18 +48,21 @@ from slurm_elastic.providers.base.tags import (
 log = logging.getLogger(__name__)
 
 ALTERNATIVES = 19
-"""Offers beside the first that one fleet takes; their prices have to fit into its tags."""
-_ATTEMPTS = 3
-_KEPT = 50
-_FORGOTTEN = 300.0
-"""Seconds for which a machine without a node is left to its launch; it itself waits for longer."""
+"""Further offers that one fleet takes. The prices of all of them must fit into the fleet's tags."""
+_ATTEMPTS_PER_CALL = 3
+_KEPT_LAUNCHES = 50
+_ABANDONED_AFTER_S = 300.0
+"""For so long a machine without a node is left to its launch. The machine itself waits longer
+(boothook).
+"""
 _POINTER = "UnfulfillableCapacity"
-"""The error of a type and zone that gave nothing as another one failed: that one's error says why.
+"""The error of a type and zone that gave nothing because another one failed; the other one's error
+says why.
 """
 
 
 class Fleet:
-    """The strategy ``fleet`` of one cloud."""
+    """Launches by the strategy ``fleet`` of one cloud."""
 
     def __init__(
         self,
@@ -83,44 +87,49 @@ class Fleet:
         return self._refusals.get(generation, {})
 
     def start(self, spec: LaunchSpec, nodes: Sequence[str], number: int) -> Sequence[Instance]:
-        """The machines of one call, those included that are gone when it is repeated."""
+        """Start the machines of one call. If the call is a repetition, machines that have ended are
+        included.
+        """
         try:
-            answer = self._created(spec, nodes, number)
+            answer = self._create(spec, nodes, number)
         except (CapacityError, QuotaError):
-            # Nothing by this token; by an earlier one of this launch there may be machines.
-            found = self._placed(spec, nodes, {})
-            if not found:
+            # Nothing was started with this token, but an earlier token of this launch may have
+            # started machines.
+            placed = self._place(spec, nodes, {})
+            if not placed:
                 raise
-            return found
+            return placed
         except ClientError as error:
-            return earlier(self._settings.name, error, lambda: self._placed(spec, nodes, {}))
-        told = {
+            return earlier(self._settings.name, error, lambda: self._place(spec, nodes, {}))
+        offer_by_id = {
             id_: offer_of(self._settings, spec, group) or spec.offer
             for group in answer.get("Instances", ())
             for id_ in group["InstanceIds"]
         }
-        return self._placed(spec, nodes, told)
+        return self._place(spec, nodes, offer_by_id)
 
-    def settle(self, records: Sequence[Record]) -> Sequence[Instance]:
-        """Give those of the records a node that have waited for long: the answer to their launch
-        was lost, and so is whoever would repeat it. In minutes EC2 has come to list all of them.
+    def adopt_abandoned(self, records: Sequence[Record]) -> Sequence[Instance]:
+        """Give nodes to machines that have waited too long for one.
+
+        The answer to their launch was lost, and so was the process that would repeat it. After some
+        minutes EC2 lists all machines of the launch, so the places are known.
         """
         by_call: dict[tuple[str, str], list[Record]] = {}
-        for record in filter(self._machines.mine, records):
+        for record in filter(self._machines.is_own, records):
             tags = convert.tags(record)
             if machine_tags.in_fleet(tags):
-                call = tags.get(GENERATION, ""), nodes_text(tags)
-                by_call.setdefault(call, []).append(record)
-        found: list[Instance] = []
-        for (_, text), some in by_call.items():
-            machines = {i.id: i for i in self._machines.read(some)}
+                call_key = tags.get(GENERATION, ""), nodes_text(tags)
+                by_call.setdefault(call_key, []).append(record)
+        adopted: list[Instance] = []
+        for (_, text), call_records in by_call.items():
+            machines = {i.id: i for i in self._machines.read(call_records)}
             nodes = expanded(text)
-            if nodes and any(self._waits(i) for i in machines.values()):
+            if nodes and any(self._is_abandoned(i) for i in machines.values()):
                 log.warning("fleet was never given its nodes nodes=%s", text)
-                found += self._settled(nodes, machines)
-        return found
+                adopted += self._give_nodes(nodes, machines)
+        return adopted
 
-    def _settled(
+    def _give_nodes(
         self, nodes: Sequence[str], machines: Mapping[str, Instance]
     ) -> Sequence[Instance]:
         try:
@@ -130,40 +139,41 @@ class Fleet:
             return ()
         return [replace(machines[i], node=nodes[n]) for i, n in places.items()]
 
-    def _waits(self, machine: Instance) -> bool:
+    def _is_abandoned(self, machine: Instance) -> bool:
         age = self._clock() - machine.launched
-        return self._lives(machine) and not machine.node and age > _FORGOTTEN
+        return self._lives(machine) and not machine.node and age > _ABANDONED_AFTER_S
 
     # the call
 
-    def _created(self, spec: LaunchSpec, nodes: Sequence[str], number: int) -> Mapping[str, Any]:
-        """The answer; after one without any machine it is asked again at once, where EC2 only was
-        too busy.
+    def _create(self, spec: LaunchSpec, nodes: Sequence[str], number: int) -> Mapping[str, Any]:
+        """Create the fleet and return the answer. If EC2 was only too busy to start any machine,
+        the call is repeated at once.
         """
         attempt = self._attempts.get((spec.generation, number), 0)
         while True:
-            answer = self._sent(spec, nodes, number, attempt)
+            answer = self._send_once(spec, nodes, number, attempt)
             if not answer.get("Instances"):
-                # A repeated call may be answered without what the first one said.
-                answer = self._described(answer.get("FleetId", "")) or answer
+                # EC2 may answer a repeated call without the content of the first answer.
+                answer = self._describe(answer.get("FleetId", "")) or answer
             errors = self._errors(spec, answer)
-            self._keep(spec.generation, errors)
+            self._keep_refusals(spec.generation, errors)
             if answer.get("Instances"):
                 return answer
-            # By another token: the first would only bring the same answer again.
+            # Use another token, because the old one would only bring the same answer again.
             attempt += 1
             self._attempts = {(spec.generation, number): attempt}
             busy = next((e for e in errors.values() if e.code in THROTTLES), None)
             if busy is None:
                 raise self._worst(spec, errors)
-            if attempt % _ATTEMPTS == 0:
+            if attempt % _ATTEMPTS_PER_CALL == 0:
                 raise TransientError(self._settings.name, busy.code, busy.message)
             log.info("fleet found EC2 busy generation=%s attempt=%d", spec.generation, attempt)
 
-    def _sent(
+    def _send_once(
         self, spec: LaunchSpec, nodes: Sequence[str], number: int, attempt: int
     ) -> Mapping[str, Any]:
-        for last in (False, True):
+        # Twice at most: once more after somebody has deleted our launch template.
+        for is_last in (False, True):
             request = create_fleet(
                 self._settings,
                 self._cluster,
@@ -176,119 +186,126 @@ class Fleet:
             try:
                 return self._api.send("create_fleet", request, len(nodes))
             except ProviderError as error:
-                if last or error.code not in NO_TEMPLATE:
+                if is_last or error.code not in NO_TEMPLATE:
                     raise
                 log.warning("launch template is gone, made anew cloud=%s", self._settings.name)
                 self._templates.forget()
-        raise AssertionError  # the second turn returns or raises
+        raise AssertionError  # the second turn always returns or raises
 
-    def _described(self, fleet: str) -> Mapping[str, Any]:
-        """EC2's answer about an earlier fleet."""
+    def _describe(self, fleet: str) -> Mapping[str, Any]:
+        """EC2's record of an earlier fleet."""
         answer = self._api.send("describe_fleets", {"FleetIds": [fleet]}) if fleet else {}
-        found: Mapping[str, Any] = next(iter(answer.get("Fleets", ())), {})
-        return found
+        fleet_record: Mapping[str, Any] = next(iter(answer.get("Fleets", ())), {})
+        return fleet_record
 
     # what the answer says
 
     def _errors(self, spec: LaunchSpec, answer: Mapping[str, Any]) -> dict[str, ProviderError]:
-        """By offer, why it gave nothing: the entry that only points at another one's comes last."""
-        found: dict[str, ProviderError] = {}
+        """By offer, why it gave nothing. Entries that only point at another one come last, so that
+        real reasons win.
+        """
+        error_by_offer: dict[str, ProviderError] = {}
         entries = sorted(answer.get("Errors", ()), key=lambda e: e.get("ErrorCode") == _POINTER)
         for entry in entries:
             error = self._error(entry)
             offer = offer_of(self._settings, spec, entry)
-            for one in spec.offers if offer is None else (offer,):
-                found.setdefault(one.key, error)
-        return found
+            for refused_offer in spec.offers if offer is None else (offer,):
+                error_by_offer.setdefault(refused_offer.key, error)
+        return error_by_offer
 
     def _error(self, entry: Mapping[str, Any]) -> ProviderError:
         cloud, code = self._settings.name, entry.get("ErrorCode", "")
         text = entry.get("ErrorMessage", "")
-        found = refusal(cloud, code, text, "RunInstances")
-        if found is None or isinstance(found, InstanceNotFound):
+        error = refusal(cloud, code, text, "RunInstances")
+        if error is None or isinstance(error, InstanceNotFound):
             return ProviderError(cloud, code, sentence(text))
-        return found
+        return error
 
     def _worst(self, spec: LaunchSpec, errors: Mapping[str, ProviderError]) -> ProviderError:
-        """The caller's error for a fleet without machines: the first offer's own error, unless
-        the credentials themselves are refused.
+        """The error of a fleet without machines: the first offer's own error, unless the
+        credentials themselves are refused.
         """
         auth = (e for e in errors.values() if isinstance(e, AuthError))
         refused = next((e for e in auth if not isinstance(e, DeniedError)), None)
-        first = refused or errors.get(spec.offer.key) or next(iter(errors.values()), None)
-        if first is not None:
-            return first
+        worst = refused or errors.get(spec.offer.key) or next(iter(errors.values()), None)
+        if worst is not None:
+            return worst
         return CapacityError(self._settings.name, _POINTER, "the fleet gave no machine, nor a word")
 
-    def _keep(self, generation: str, errors: dict[str, ProviderError]) -> None:
+    def _keep_refusals(self, generation: str, errors: dict[str, ProviderError]) -> None:
         self._refusals[generation] = {**self._refusals.get(generation, {}), **errors}
-        while len(self._refusals) > _KEPT:
+        while len(self._refusals) > _KEPT_LAUNCHES:
             self._refusals.popitem(last=False)
 
     # which node each machine is
 
-    def _placed(
-        self, spec: LaunchSpec, nodes: Sequence[str], told: Mapping[str, Offer]
+    def _place(
+        self, spec: LaunchSpec, nodes: Sequence[str], offer_by_id: Mapping[str, Offer]
     ) -> Sequence[Instance]:
-        """Its machines, each at its node; ``told``: the ids of the answer, each with the offer that
-        it came from.
+        """The call's machines, each with its node. ``offer_by_id``: the ids in the answer, each
+        with the offer that it came from.
         """
         try:
-            return self._at_nodes(spec, nodes, told)
+            return self._place_visible(spec, nodes, offer_by_id)
         except TransientError:
             raise
         except ProviderError as error:
-            # Whatever EC2 answers here, machines that the call started cost money: nobody may take
-            # this for a launch that was refused.
+            # Whatever EC2 answers here, the machines that the call started cost money. So this must
+            # not look like a refused launch.
             text = f"machines that were started cannot be given their nodes: {error.message}"
             raise TransientError(self._settings.name, error.code, text) from error
 
-    def _at_nodes(
-        self, spec: LaunchSpec, nodes: Sequence[str], told: Mapping[str, Offer]
+    def _place_visible(
+        self, spec: LaunchSpec, nodes: Sequence[str], offer_by_id: Mapping[str, Offer]
     ) -> Sequence[Instance]:
-        seen = {i.id: i for i in self._visible(spec, nodes)}
-        self._machines.ours.remember(told)
-        places, unknown = self._assign(nodes, seen, {**seen, **told})
-        age = self._clock() - (decided_at(spec.generation) or self._clock())
-        if unknown and age < _FORGOTTEN:
-            # Fresh machines are not known everywhere at once: it is asked again, as all of it is.
+        visible = {i.id: i for i in self._visible(spec, nodes)}
+        # Before the tagging, which may fail: from now on these machines can be ended by their ids.
+        self._machines.ours.remember(offer_by_id)
+        places, unknown = self._assign(nodes, visible, {**visible, **offer_by_id})
+        age_s = self._clock() - (decided_at(spec.generation) or self._clock())
+        if unknown and age_s < _ABANDONED_AFTER_S:
+            # EC2 does not know fresh machines everywhere at once. The caller repeats the launch,
+            # and with it this step.
             text = f"EC2 does not know these machines of the fleet yet: {', '.join(unknown)}"
             raise TransientError(self._settings.name, "InvalidInstanceID.NotFound", text)
         if unknown:
             log.warning("fleet's machines went before anybody saw them generation=%s ids=%s",
                         spec.generation, ",".join(unknown))  # fmt: skip
         return [
-            self._instance(spec, id_, nodes[n], seen.get(id_), told.get(id_))
+            self._instance(spec, id_, nodes[n], visible.get(id_), offer_by_id.get(id_))
             for id_, n in places.items()
         ]
 
     def _assign(
-        self, nodes: Sequence[str], seen: Mapping[str, Instance], ids: Iterable[str]
+        self, nodes: Sequence[str], visible: Mapping[str, Instance], ids: Iterable[str]
     ) -> tuple[Mapping[str, int], Sequence[str]]:
-        """The places of ``ids``, of which those that had none are tagged; and the ids that EC2 does
-        not know, which have none.
+        """Give each of ``ids`` its place and tag those that had none. Returns the places, and the
+        ids that EC2 does not know, which get none.
         """
         place = {node: n for n, node in enumerate(nodes)}
-        taken = {i.id: place[i.node] for i in seen.values() if i.node in place}
-        living = [i for i in ids if i in taken or self._lives(seen.get(i))]
-        new, surplus = machine_tags.assigned(living, taken, len(nodes))
+        place_by_id = {i.id: place[i.node] for i in visible.values() if i.node in place}
+        live_ids = [i for i in ids if i in place_by_id or self._lives(visible.get(i))]
+        new_places, surplus = machine_tags.assigned(live_ids, place_by_id, len(nodes))
         unknown: dict[str, None] = {}
-        for key, digit, some in machine_tags.tagging(new, len(nodes)):
-            known = [i for i in some if i not in unknown]
-            unknown |= dict.fromkeys(self._untagged(key, digit, known))
+        for key, digit, id_group in machine_tags.tagging(new_places, len(nodes)):
+            to_tag = [i for i in id_group if i not in unknown]
+            unknown |= dict.fromkeys(self._tag(key, digit, to_tag))
+        # A machine without a node can run no job and costs money, so it is ended.
         if surplus:
             log.error("fleet has more machines than nodes ids=%s", ",".join(surplus))
             self._api.send("terminate_instances", {"InstanceIds": surplus}, len(surplus))
-        places = {i: n for i, n in {**taken, **new}.items() if i not in unknown}
+        places = {i: n for i, n in {**place_by_id, **new_places}.items() if i not in unknown}
         return places, tuple(unknown)
 
     @staticmethod
     def _lives(machine: Instance | None) -> bool:
-        """A machine that is gone gets no place; one that is not seen yet does."""
+        """Whether a machine gets a place: not if it has ended, but also if it is not
+        visible yet.
+        """
         return machine is None or machine.state is not InstanceState.TERMINATED
 
     def _visible(self, spec: LaunchSpec, nodes: Sequence[str]) -> Sequence[Instance]:
-        """The machines of the call that EC2 lists so far, gone ones included."""
+        """The machines of the call that EC2 lists so far, including ended ones."""
         filters = [
             {"Name": f"tag:{CLUSTER}", "Values": [self._cluster.uuid]},
             {"Name": f"tag:{GENERATION}", "Values": [spec.generation]},
@@ -299,35 +316,35 @@ class Fleet:
         records = (r for reservation in pages for r in reservation["Instances"])
         return self._machines.read(r for r in records if nodes_text(convert.tags(r)) == text)
 
-    def _untagged(self, key: str, value: str, ids: Sequence[str]) -> Sequence[str]:
-        """Tag them; the ids that EC2 does not know."""
+    def _tag(self, key: str, value: str, ids: Sequence[str]) -> Sequence[str]:
+        """Tag the machines. Returns the ids that EC2 does not know."""
         if not ids:
             return ()
         request = {"Resources": list(ids), "Tags": [{"Key": key, "Value": value}]}
         try:
             self._api.send("create_tags", request)
         except InstanceNotFound as error:
-            unknown = named(ids, error) or ids
-            # EC2 tags all of a call or none.
-            rest = [i for i in ids if i not in unknown]
-            return [*unknown, *self._untagged(key, value, rest)]
+            unknown = blamed_ids(ids, error) or ids
+            # EC2 tags all machines of a call or none, so the known ones are tagged by another call.
+            remaining = [i for i in ids if i not in unknown]
+            return [*unknown, *self._tag(key, value, remaining)]
         return ()
 
     def _instance(
-        self, spec: LaunchSpec, id_: str, node: str, seen: Instance | None, offer: Offer | None
+        self, spec: LaunchSpec, id_: str, node: str, visible: Instance | None, offer: Offer | None
     ) -> Instance:
-        if seen is not None:
-            return replace(seen, node=node)
-        bought = offer or spec.offer
+        if visible is not None:
+            return replace(visible, node=node)
+        bought_offer = offer or spec.offer
         return Instance(
             id=id_,
             cloud=self._settings.name,
             node=node,
             generation=spec.generation,
-            instance_type=bought.instance_type,
-            zone=bought.zone,
-            market=bought.market,
-            price=bought.price,
+            instance_type=bought_offer.instance_type,
+            zone=bought_offer.zone,
+            market=bought_offer.market,
+            price=bought_offer.price,
             state=InstanceState.PENDING,
             launched=self._clock(),
         )

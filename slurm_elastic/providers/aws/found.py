@@ -1,4 +1,6 @@
-"""EC2 accounts that this host has credentials for: profiles, environment, the instance's role."""
+"""Finds the EC2 accounts that this host has credentials for: profiles, environment, the instance's
+role.
+"""
 
 from __future__ import annotations
 
@@ -17,51 +19,52 @@ from slurm_elastic.providers.aws.client import Api
 from slurm_elastic.providers.aws.known_types import known_types
 from slurm_elastic.providers.aws.settings import AwsCloud
 
-MOST = 4
-"""Profiles that are looked at."""
-PATIENCE = 10.0
+MAX_PROFILES = 4
+"""At most so many profiles are examined."""
+TIMEOUT_S = 10.0
 FOR_BATCH: dict[str, object] = {
     "generation": "5..",
     "exclude": ["t*", "inf*", "dl*", "f*", "vt*", "hpc*", "u*"],
 }
-"""Neither slow for their price (m2), nor throttled when their credits are used up (t), nor paid for
-an accelerator that no job asked for (trn, inf, dl, f, vt), nor without spot (hpc, u).
+"""Excluded are types that are slow for their price (m2), that are throttled when their credits are
+used up (t), that are paid for an accelerator no job asked for (trn, inf, dl, f, vt), or that are
+never spot (hpc, u).
 """
 
 
 def found(place: SearchPlace) -> Iterator[Found]:
-    """One for each profile with a region; nothing where there are no credentials at all."""
+    """One entry for each profile with a region; none if there are no credentials at all."""
     try:
         profiles = [None, *boto3.session.Session().available_profiles]
     except BotoCoreError as error:
         yield unusable(_found("aws", "AWS profiles"), f"correct the file: {error}")
         return
-    seen = 0
+    examined = 0
     for profile in profiles:
-        if profile == "default" or seen >= MOST:
-            continue  # it is the one without a name
-        one = _looked(profile, place)
-        if one is not None:
-            seen += 1
-            yield one
+        if profile == "default" or examined >= MAX_PROFILES:
+            continue  # "default" is the profile None, which comes first
+        cloud = _examine_profile(profile, place)
+        if cloud is not None:
+            examined += 1
+            yield cloud
 
 
-def _looked(profile: str | None, place: SearchPlace) -> Found | None:
+def _examine_profile(profile: str | None, place: SearchPlace) -> Found | None:
     session: Any = boto3.session.Session(profile_name=profile)
     try:
         if session.get_credentials() is None:
             return None
     except BotoCoreError:
         return None
-    word = re.sub(r"[^a-z0-9]+", "-", (profile or "").lower()).strip("-")
-    one = _found(f"aws-{word}" if word else "aws", f"AWS profile {profile or 'default'}")
+    suffix = re.sub(r"[^a-z0-9]+", "-", (profile or "").lower()).strip("-")
+    cloud = _found(f"aws-{suffix}" if suffix else "aws", f"AWS profile {profile or 'default'}")
     region = session.region_name
     if region is None:
-        return unusable(one, "name its region: aws configure set region REGION")
+        return unusable(cloud, "name its region: aws configure set region REGION")
     try:
-        return _with_settings(one, profile, region, place.environment.get("AWS_ENDPOINT_URL"))
+        return _complete(cloud, profile, region, place.environment.get("AWS_ENDPOINT_URL"))
     except ProviderError as error:
-        return unanswered(one, f"the credentials and the region of {one.what}", error)
+        return unanswered(cloud, f"the credentials and the region of {cloud.what}", error)
 
 
 def _found(name: str, what: str) -> Found:
@@ -71,26 +74,26 @@ def _found(name: str, what: str) -> Found:
     )  # fmt: skip
 
 
-def _with_settings(one: Found, profile: str | None, region: str, endpoint: str | None) -> Found:
+def _complete(cloud: Found, profile: str | None, region: str, endpoint: str | None) -> Found:
     base: dict[str, Any] = {"region": region}
     base |= {"profile": profile} if profile else {}
     base |= {"endpoint": endpoint} if endpoint else {}
     settings = AwsCloud(
-        name=one.name, location=one.location, image="ami-0", timeout=PATIENCE, **base
+        name=cloud.name, location=cloud.location, image="ami-0", timeout=TIMEOUT_S, **base
     )
     api = Api(settings, None)
     image = _image(api.send("describe_images", {"Owners": ["self"]}))
     if image is None:
-        return unusable(one, "make an image in this account (docs/images.md)")
+        return unusable(cloud, "make an image in this account (docs/images.md)")
     keys = {**base, "image": image["ImageId"], "catalogue": True, "subnets": _subnets(api)}
     groups = _groups(api)
     keys |= {"security_groups": groups} if groups else {}
-    what = f"{one.what}, image {image.get('Name') or image['ImageId']}"
-    return structs.replace(one, what=what, keys=keys, types=known_types(settings))
+    what = f"{cloud.what}, image {image.get('Name') or image['ImageId']}"
+    return structs.replace(cloud, what=what, keys=keys, types=known_types(settings))
 
 
 def _image(answer: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The account's newest with Slurm in its name, else its newest."""
+    """The account's newest image with Slurm in its name, or else its newest image."""
     images: list[Mapping[str, Any]] = sorted(
         answer.get("Images", ()), key=lambda i: str(i.get("CreationDate", ""))
     )
@@ -99,14 +102,14 @@ def _image(answer: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def _subnets(api: Api) -> dict[str, str]:
-    """By zone, those of the default network."""
+    """The subnets of the default network by zone."""
     request = {"Filters": [{"Name": "default-for-az", "Values": ["true"]}]}
     records = api.send("describe_subnets", request).get("Subnets", ())
     return {str(r["AvailabilityZone"]): str(r["SubnetId"]) for r in records}
 
 
 def _groups(api: Api) -> list[str]:
-    """Groups with Slurm in their names; without any EC2 takes the default one."""
+    """Security groups with Slurm in their names. Without any, EC2 uses the default group."""
     request = {"Filters": [{"Name": "group-name", "Values": ["*slurm*"]}]}
     records = api.send("describe_security_groups", request).get("SecurityGroups", ())
     return [str(r["GroupId"]) for r in records]

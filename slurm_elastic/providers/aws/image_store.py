@@ -1,8 +1,8 @@
-"""AMIs of raw disks: to S3, imported as a snapshot, registered, and tagged last of all.
+"""AMIs from raw disk images: sent to S3, imported as a snapshot, registered, and tagged last.
 
-Each step is found again by whoever begins anew: a task and a snapshot by the file's digest in
-their tags, an image by its snapshot. So nothing is imported twice, and an image that lacks its
-tags, which no pool takes by requirements, gets them.
+A later upload finds the results of each step: a task and a snapshot by the file's digest in their
+tags, an image by its snapshot. So nothing is imported twice. An image without tags, which no pool
+takes by requirements, gets its tags then.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.base.image_marks import DIGEST, image_marks
 
 ROOT = "/dev/xvda"
-_FRESH = 600.0
-"""Seconds for a registered image to be available, of a snapshot that is there."""
+_AVAILABLE_WITHIN_S = 600.0
+"""For so long a registered image may take to become available, although its snapshot exists."""
 _UNKNOWN = "InvalidAMIID.NotFound"
 _DUPLICATE = "InvalidAMIName.Duplicate"
 _GIB = 1 << 30
 
 
 class AmiImages:
-    """One account's in a region; see protocols.ImageStore."""
+    """The images of one account in a region. See protocols.ImageStore."""
 
     forms: tuple[str, ...] = ("raw",)
     places: tuple[str, ...] = ("",)
@@ -42,14 +42,14 @@ class AmiImages:
         self._cluster = cluster
         self._api = Api(settings, None)
         self._snapshots = imports.Snapshots(self._api, settings, cluster)
-        self._found = Images(self._api, settings, time.monotonic)
+        self._images = Images(self._api, settings, time.monotonic)
 
     def images(self) -> Sequence[CloudImage]:
-        """The account's own: of others' it is shown no tags."""
-        return [_image(one) for one in self._mine()]
+        """The account's own images. EC2 shows no tags of other accounts' images."""
+        return [_image(record) for record in self._own_images()]
 
     def steps(self, file: ImageFile) -> Sequence[str]:
-        """Three, unless earlier ones have been made."""
+        """The three steps of an upload. Steps that were done earlier are skipped later."""
         place = self._snapshots.object_of(file)
         return (
             f"send {file.size >> 20} MiB to S3, as {place}",
@@ -58,84 +58,90 @@ class AmiImages:
         )
 
     def upload(self, file: ImageFile, place: str, say: Callable[[str], None]) -> CloudImage:  # noqa: ARG002
-        """Each step once, whoever began it."""
+        """Run each step that no earlier upload has finished."""
         snapshot = self._snapshots.of(file)
-        # Before the import: only after it EC2 would say that another image has the name.
-        number = self._registered(file, snapshot)
+        # Before the import, which takes long: EC2 would only report after it that another image has
+        # the name.
+        image_id = self._registered(file, snapshot)
         if snapshot is None:
             snapshot = self._snapshots.imported(file, say)
         else:
             say(f"snapshot {snapshot} of it is there from an earlier upload")
             self._snapshots.delete(file, say)
-        if number is None:
-            number = self._register(file, snapshot)
-            say(f"image {number} registered of {snapshot}")
-        self._await(number)
-        marks = image_marks(file, self._cluster)
-        marks |= {OS: file.os, VERSION: file.version, SOFTWARE: " ".join(file.software)}
-        request = {"Resources": [number], "Tags": tag_list(marks)}
+        if image_id is None:
+            image_id = self._register(file, snapshot)
+            say(f"image {image_id} registered of {snapshot}")
+        self._wait_until_available(image_id)
+        image_tags = image_marks(file, self._cluster)
+        image_tags |= {OS: file.os, VERSION: file.version, SOFTWARE: " ".join(file.software)}
+        request = {"Resources": [image_id], "Tags": tag_list(image_tags)}
+        # Last, because pools find an image by its tags: an unfinished one must have none.
         self._api.send("create_tags", request)
-        return _image(self._described(number))
+        return _image(self._describe(image_id))
 
     def remove(self, image: CloudImage) -> None:
-        """The image alone; its snapshot serves the next upload."""
+        """Remove only the image. Its snapshot serves the next upload."""
         self._api.send("deregister_image", {"ImageId": image.id})
 
     def start_of(self, pool: Pool) -> str:
-        """As machines are started."""
-        return self._found.of(pool)
+        """The image that machines of the pool start from."""
+        return self._images.of(pool)
 
     def _registered(self, file: ImageFile, snapshot: str | None) -> str | None:
-        """Our image whose disk the snapshot is. ProviderError where another one has the name."""
-        # Filtered here: not all that is like EC2 knows such filters.
-        mine = self._mine()
-        for one in mine:
-            disks = (part.get("Ebs", {}) for part in one.get("BlockDeviceMappings", ()))
+        """Our image whose disk is the snapshot, or None. ProviderError if another image has the
+        name.
+        """
+        # Filtered here and not by EC2, because services that imitate EC2 may lack these filters.
+        own_images = self._own_images()
+        for image in own_images:
+            disks = (mapping.get("Ebs", {}) for mapping in image.get("BlockDeviceMappings", ()))
             if snapshot and any(disk.get("SnapshotId") == snapshot for disk in disks):
-                return str(one["ImageId"])
-        for one in mine:
-            if one.get("Name") == file.name:
-                text = f"{one['ImageId']} has the name {file.name}: name yours by --name"
+                return str(image["ImageId"])
+        for image in own_images:
+            if image.get("Name") == file.name:
+                text = f"{image['ImageId']} has the name {file.name}: name yours by --name"
                 raise ProviderError(self._settings.name, "NameTaken", text)
         return None
 
-    def _mine(self) -> Sequence[Mapping[str, Any]]:
-        found: Sequence[Mapping[str, Any]] = self._api.send(
+    def _own_images(self) -> Sequence[Mapping[str, Any]]:
+        records: Sequence[Mapping[str, Any]] = self._api.send(
             "describe_images", {"Owners": ["self"]}
         )["Images"]
-        return found
+        return records
 
     def _register(self, file: ImageFile, snapshot: str) -> str:
-        """The number of the image, made now or by an order whose answer was lost."""
+        """Register the image and return its id. If the answer to an earlier order was lost, return
+        the id of its image.
+        """
         try:
             answer = self._api.send("register_image", _registration(file, snapshot))
         except ProviderError as error:
-            # RegisterImage knows no client token: the order may have been carried out before.
-            mine = error.code == _DUPLICATE and self._registered(file, snapshot)
-            if not mine:
+            # RegisterImage has no client token, so an earlier order may have been carried out.
+            earlier_id = error.code == _DUPLICATE and self._registered(file, snapshot)
+            if not earlier_id:
                 raise
-            return mine
+            return earlier_id
         return str(answer["ImageId"])
 
-    def _await(self, number: str) -> None:
-        """EC2 may not know yet, for a moment, what it has just made."""
-        until = time.monotonic() + _FRESH
-        while (state := self._described(number).get("State")) in (None, "pending"):
-            if time.monotonic() > until:
+    def _wait_until_available(self, image_id: str) -> None:
+        """Wait until the image is available. EC2 may not know a new image for a moment."""
+        give_up_at = time.monotonic() + _AVAILABLE_WITHIN_S
+        while (state := self._describe(image_id).get("State")) in (None, "pending"):
+            if time.monotonic() > give_up_at:
                 break
-            time.sleep(imports.PERIOD)
+            time.sleep(imports.POLL_EVERY_S)
         if state != "available":
-            text = f"image {number} is {state}, expected available"
+            text = f"image {image_id} is {state}, expected available"
             raise ProviderError(self._settings.name, "BadImage", text)
 
-    def _described(self, number: str) -> Mapping[str, Any]:
+    def _describe(self, image_id: str) -> Mapping[str, Any]:
         try:
-            found = self._api.send("describe_images", {"ImageIds": [number]})["Images"]
+            records = self._api.send("describe_images", {"ImageIds": [image_id]})["Images"]
         except ProviderError as error:
             if error.code != _UNKNOWN:
                 raise
             return {}
-        return dict(found[0]) if found else {}
+        return dict(records[0]) if records else {}
 
 
 def _registration(file: ImageFile, snapshot: str) -> dict[str, object]:
@@ -144,6 +150,7 @@ def _registration(file: ImageFile, snapshot: str) -> dict[str, object]:
         "Name": file.name,
         "Description": f"{file.os} {file.version} with {' '.join(file.software)}",
         "Architecture": "x86_64",
+        # The disks that ``image build`` makes have a boot sector and no EFI partition.
         "BootMode": "legacy-bios",
         "VirtualizationType": "hvm",
         "EnaSupport": True,
@@ -153,13 +160,15 @@ def _registration(file: ImageFile, snapshot: str) -> dict[str, object]:
 
 
 def _image(record: Mapping[str, Any]) -> CloudImage:
-    """One without any tag may be of an upload that was broken off, which goes on with it."""
-    one, told = candidate(record), tags(record)
-    disks = (part.get("Ebs", {}) for part in record.get("BlockDeviceMappings", ()))
+    """The record as an image. An image without any tag may be from an upload that was interrupted;
+    the next upload finishes it.
+    """
+    image, image_tags = candidate(record), tags(record)
+    disks = (mapping.get("Ebs", {}) for mapping in record.get("BlockDeviceMappings", ()))
     size = sum(int(disk.get("VolumeSize") or 0) for disk in disks)
     state = str(record.get("State") or "")
     return CloudImage(
-        id=one.id, name=one.name, os=one.os, version=one.version, software=one.software,
-        created=one.created, size=size * _GIB or None, digest=told.get(DIGEST, ""),
-        unfinished="" if state == "available" else f"it is {state}", own=bool(told),
+        id=image.id, name=image.name, os=image.os, version=image.version, software=image.software,
+        created=image.created, size=size * _GIB or None, digest=image_tags.get(DIGEST, ""),
+        unfinished="" if state == "available" else f"it is {state}", own=bool(image_tags),
     )  # fmt: skip

@@ -1,7 +1,7 @@
-"""The AMI of a pool, looked up by name pattern or tags, and as what EC2 sells its machines; kept
-for some minutes.
+"""Finds the AMI of a pool by a name pattern or by tags, and the product name under which EC2 prices
+its machines. Answers are kept for some minutes.
 
-Only images of ``image_owners`` count: anybody may publish an AMI with any name.
+Only images of ``image_owners`` count, because anybody may publish an AMI under any name.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ from slurm_elastic.providers.aws.settings import AwsCloud
 
 log = logging.getLogger(__name__)
 
-FRESH = 300.0
-"""Seconds for which an answer serves."""
+LOOKUP_TTL_S = 300.0
+"""For so long an answer is reused."""
 LINUX = "Linux/UNIX"
 _LICENSED = ("Red Hat Enterprise Linux", "SUSE Linux")
-"""Platforms of images that have spot prices of their own ("Understand AMI billing information" and
-DescribeSpotPriceHistory's ``product-description``); what is brought along is sold as Linux.
+"""Platforms of images with spot prices of their own ("Understand AMI billing information" and
+``product-description`` of DescribeSpotPriceHistory). Images with the customer's own licence are
+sold as Linux.
 """
 OS, VERSION, SOFTWARE = (f"slurm-elastic:{word}" for word in ("os", "version", "software"))
-"""Tags of an AMI, set by whoever made it."""
+"""The tags of an AMI that its maker sets."""
 
 
 class Images:
-    """Thread-safe."""
+    """Finds the images of one cloud. Thread-safe."""
 
     def __init__(self, api: Api, settings: AwsCloud, monotonic: Callable[[], float]) -> None:
         self._api = api
@@ -45,28 +46,31 @@ class Images:
         self._reports = ReportOnce[ImageChoice]()
 
     def of(self, pool: Pool) -> str:
-        """The image's id; ProviderError where none fits."""
+        """The image's id. ProviderError if no image fits."""
         choice = pool.image
         if choice is None:
             return self._settings.image
         if choice.id is not None:
             return choice.id
-        image: Candidate = self._cache.get(choice, lambda: self._look(choice), ttl_s=FRESH)
+        image: Candidate = self._cache.get(choice, lambda: self._look(choice), ttl_s=LOOKUP_TTL_S)
         if self._reports.is_news(choice, image.id):
             log.info("image cloud=%s pool=%s id=%s name=%s",
                      self._settings.name, pool.name, image.id, image.name)  # fmt: skip
         return image.id
 
     def product(self, pool: Pool) -> str:
-        """As what EC2 prices spot machines of the pool's image; Linux where that cannot be read."""
+        """The product name under which EC2 prices spot machines of the pool's image; Linux if that
+        cannot be read.
+        """
         try:
             image = self.of(pool)
         except ProviderError:
-            return LINUX  # nothing starts from it, which the launch will say
-        # It never changes of an image: asked once, and anew only where it was not told.
-        fresh = math.inf if self._cache.last(image) else FRESH
-        sold: str | None = self._cache.get(image, lambda: self._sold_as(image), ttl_s=fresh)
-        return sold or LINUX
+            return LINUX  # the launch will report that no image fits
+        # The product name of an image never changes. So it is read once, and again only after a
+        # failure.
+        ttl_s = math.inf if self._cache.last(image) else LOOKUP_TTL_S
+        product_name: str | None = self._cache.get(image, lambda: self._sold_as(image), ttl_s=ttl_s)
+        return product_name or LINUX
 
     def _sold_as(self, image: str) -> str | None:
         try:
@@ -85,28 +89,30 @@ class Images:
         request = {"Owners": list(self._settings.image_owners), "Filters": filters}
         answer = self._api.send("describe_images", request)
         candidates = [candidate(record) for record in answer["Images"]]
-        found = newest(choice, candidates)
-        if found is None:
+        best = newest(choice, candidates)
+        if best is None:
             text = f"{none_fits(choice, candidates)} of {', '.join(self._settings.image_owners)}"
             raise ProviderError(self._settings.name, "NoImage", text)
-        return found
+        return best
 
 
 def _ec2_pattern(name: str) -> str:
-    """EC2 knows ``*`` and ``?``; a bracket is any one character there, and looked at again here."""
-    inside, text = False, ""
+    """The pattern for EC2's filter, which knows only ``*`` and ``?``. A bracket becomes ``?``, and
+    the results are matched again here.
+    """
+    in_bracket, text = False, ""
     for letter in name:
-        if letter == "[" and not inside:
-            inside, text = True, f"{text}?"
-        elif inside:
-            inside = letter != "]"
+        if letter == "[" and not in_bracket:
+            in_bracket, text = True, f"{text}?"
+        elif in_bracket:
+            in_bracket = letter != "]"
         else:
             text += letter
     return text
 
 
 def candidate(record: Mapping[str, Any]) -> Candidate:
-    """One image of EC2's answer."""
+    """One image record of EC2's answer."""
     tagged = tags(record)
     return Candidate(
         id=record["ImageId"],

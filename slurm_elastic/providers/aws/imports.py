@@ -1,7 +1,8 @@
-"""A raw disk as a snapshot: to S3, imported from there by EC2, tagged when it is whole.
+"""Turns a raw disk image into a snapshot: sent to S3, imported from there by EC2, tagged when
+complete.
 
-A task and a snapshot are found again by the file's digest in their tags, whoever began them, so
-that nothing is imported twice.
+A task and a snapshot are found again by the file's digest in their tags, whoever started them. So
+nothing is imported twice.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.base.image_marks import DIGEST, image_marks
 
 FOLDER = "slurm-elastic/"
-"""In the bucket: all that is ours there."""
-PERIOD = 5.0
-_PATIENCE = 6 * 3600.0
-"""Seconds for an import; EC2 takes minutes."""
+"""All our objects in the bucket are below this prefix."""
+POLL_EVERY_S = 5.0
+_IMPORT_TIMEOUT_S = 6 * 3600.0
+"""Seconds for an import. EC2 usually takes minutes."""
 _ACTIVE, _DONE = "active", "completed"
 
 
 class Snapshots:
-    """The snapshots of an account in a region that are of image files."""
+    """The snapshots of image files in one account and region."""
 
     def __init__(self, api: Api, settings: AwsCloud, cluster: Cluster) -> None:
         self._api = api
@@ -41,31 +42,33 @@ class Snapshots:
         self._cluster = cluster
 
     def object_of(self, file: ImageFile) -> str:
-        """Where the file goes in S3; ConfigError where the settings name no bucket."""
+        """Where the file goes in S3. ConfigError if the settings name no bucket."""
         return f"{self._bucket()}/{_key(file)}"
 
     def of(self, file: ImageFile) -> str | None:
-        """Our snapshot of the file, whole."""
+        """Our complete snapshot of the file, or None."""
         return self._found_snapshot(f"tag:{DIGEST}", file.digest)
 
     def _found_snapshot(self, name: str, value: str) -> str | None:
         filters = [{"Name": name, "Values": [value]}]
         request = {"OwnerIds": ["self"], "Filters": filters}
-        for one in self._api.pages("describe_snapshots", "Snapshots", request):
-            if one["State"] == _DONE:
-                return str(one["SnapshotId"])
+        for snapshot in self._api.pages("describe_snapshots", "Snapshots", request):
+            if snapshot["State"] == _DONE:
+                return str(snapshot["SnapshotId"])
         return None
 
     def imported(self, file: ImageFile, say: Callable[[str], None]) -> str:
-        """The snapshot, tagged when it is whole. A task that is under way is not begun twice."""
+        """Import the file and return its snapshot, tagged when complete. A task that is already
+        running is joined, not started twice.
+        """
         task = self._task(file)
         if task is None:
             self._send(file, say)
-            task = self._begin(file)
+            task = self._start_import(file)
             say(f"import {task} begun")
         else:
             say(f"import {task} of it was begun by an earlier upload")
-        snapshot = self._awaited(file, task, say)
+        snapshot = self._wait_for_import(file, task, say)
         request = {
             "Resources": [snapshot],
             "Tags": tag_list(image_marks(file, self._cluster)),
@@ -75,14 +78,15 @@ class Snapshots:
         return snapshot
 
     def _task(self, file: ImageFile) -> str | None:
-        """An import of the file that is under way, or whose snapshot has no tags yet."""
-        for one in self._tasks({}):
-            if tags(one).get(DIGEST) == file.digest and self._serves(_detail(one)):
-                return str(one["ImportTaskId"])
+        """An import task of the file that is running, or whose snapshot has no tags yet."""
+        for task in self._tasks({}):
+            if tags(task).get(DIGEST) == file.digest and self._serves(_detail(task)):
+                return str(task["ImportTaskId"])
         return None
 
     def _serves(self, detail: Mapping[str, Any]) -> bool:
         if detail.get("Status") == _DONE:
+            # Somebody may have deleted the snapshot since; then the file is imported again.
             return self._found_snapshot("snapshot-id", detail["SnapshotId"]) is not None
         return detail.get("Status") == _ACTIVE
 
@@ -90,43 +94,46 @@ class Snapshots:
         yield from self._api.pages("describe_import_snapshot_tasks", "ImportSnapshotTasks", request)
 
     def _send(self, file: ImageFile, say: Callable[[str], None]) -> None:
-        """An object of S3 is there whole or not at all; a broken upload of parts is taken back."""
+        """Upload the file. S3 shows an object only when it is complete; an interrupted upload in
+        parts is aborted.
+        """
         bucket, key = self._bucket(), _key(file)
         say(f"{file.size >> 20} MiB are sent to S3, as {bucket}/{key}")
         with open(file.path, "rb") as data, translated(self._settings.name):
             self._s3().upload_fileobj(data, bucket, key)
 
-    def _begin(self, file: ImageFile) -> str:
+    def _start_import(self, file: ImageFile) -> str:
         place = {"S3Bucket": self._bucket(), "S3Key": _key(file)}
         marks = tag_list(image_marks(file, self._cluster))
         request = {
             "Description": file.name,
             "DiskContainer": {"Description": file.name, "Format": "RAW", "UserBucket": place},
+            # A new token each time: an earlier task with the same content may have failed.
             "ClientToken": str(uuid.uuid4()),
             "TagSpecifications": [{"ResourceType": "import-snapshot-task", "Tags": marks}],
         }
         return str(self._api.send("import_snapshot", request)["ImportTaskId"])
 
-    def _awaited(self, file: ImageFile, task: str, say: Callable[[str], None]) -> str:
-        """The snapshot of a task that has come to its end; ProviderError where it failed."""
-        told, until = "", time.monotonic() + _PATIENCE
-        while time.monotonic() < until:
+    def _wait_for_import(self, file: ImageFile, task: str, say: Callable[[str], None]) -> str:
+        """The snapshot of the task when it is finished. ProviderError if the task fails."""
+        last_shown, give_up_at = "", time.monotonic() + _IMPORT_TIMEOUT_S
+        while time.monotonic() < give_up_at:
             detail = _detail(next(self._tasks({"ImportTaskIds": [task]}), {}))
             if detail.get("Status") == _DONE:
-                return self._whole(file, detail)
+                return self._checked_snapshot(file, detail)
             if detail.get("Status") != _ACTIVE:
                 self.delete(file, say)
                 text = detail.get("StatusMessage") or f"it is {detail.get('Status')}"
                 raise ProviderError(self._settings.name, "ImportFailed", f"{task}: {text}")
             shown = f"import {task}: {detail.get('Progress') or '0'} %"
-            if shown != told:
+            if shown != last_shown:
                 say(shown)
-            told = shown
-            time.sleep(PERIOD)
+            last_shown = shown
+            time.sleep(POLL_EVERY_S)
         text = f"{task} is still under way; the next upload goes on with it"
         raise ProviderError(self._settings.name, "ImportSlow", text)
 
-    def _whole(self, file: ImageFile, detail: Mapping[str, Any]) -> str:
+    def _checked_snapshot(self, file: ImageFile, detail: Mapping[str, Any]) -> str:
         size = detail.get("DiskImageSize")
         if size is not None and int(size) != file.size:
             text = f"EC2 has imported {size:.0f} bytes of {file.size}"
@@ -134,7 +141,7 @@ class Snapshots:
         return str(detail["SnapshotId"])
 
     def delete(self, file: ImageFile, say: Callable[[str], None]) -> None:
-        """The object in S3, which costs for as long as it is there."""
+        """Delete the object in S3, which costs money as long as it exists."""
         bucket, key = self._bucket(), _key(file)
         try:
             with translated(self._settings.name):
@@ -152,7 +159,9 @@ class Snapshots:
         return self._settings.image_bucket
 
     def _s3(self) -> Any:  # noqa: ANN401 - boto3's
-        """Its own time-outs and repetitions serve: parts are repeated whole."""
+        """A client of S3. Its own time-outs and retries are used, because it repeats whole
+        parts.
+        """
         seconds = self._settings.timeout
         config = Config(
             connect_timeout=seconds, read_timeout=seconds,

@@ -1,6 +1,6 @@
-"""Which of EC2's records are machines of this cloud, and which ids are known to be so.
+"""Which records of EC2 are machines of this cloud, and which ids are known to be its own.
 
-Clouds of one account and region may see each other's machines (``base.ownership``).
+Clouds that share an account and region can see each other's machines (``base.ownership``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from slurm_elastic.providers.base.ownership import Ownership
 
 
 class Ec2Instances:
-    """One cloud's. ``ours`` are the ids seen with our tag, or told by a launch of ours."""
+    """The machines of one cloud. ``ours``: the ids that were listed with our tag or returned by our
+    launches.
+    """
 
     def __init__(self, settings: AwsCloud, ownership: Ownership) -> None:
         self.ours = Ours(settings.name, ownership)
@@ -29,43 +31,47 @@ class Ec2Instances:
         self._ended: set[str] = set()
         self._losses = ReportOnce[str]()
 
-    def mine(self, record: Record) -> bool:
-        """Whether the tags of a record (a machine, a spot request) say that it is this cloud's."""
+    def is_own(self, record: Record) -> bool:
+        """Whether the tags of a record (a machine, a spot request) say that it belongs to this
+        cloud.
+        """
         return self.ours.has(convert.tags(record))
 
     def read(self, records: Iterable[Record]) -> Sequence[Instance]:
         """The records that are this cloud's machines."""
-        mine = self.ours.among(records, convert.tags, lambda r: str(r["InstanceId"]))
-        found = convert.instances(mine, self._settings)
-        # One that might be ours is not listed; but whoever names it has it in the ledger.
-        self.ours.remember([*(i.id for i in found), *self.ours.unclear])
-        return found
+        own_records = self.ours.among(records, convert.tags, lambda r: str(r["InstanceId"]))
+        machines = convert.instances(own_records, self._settings)
+        # A machine that may be another cloud's is not listed. But if somebody names its id, it is
+        # in our ledger, so it may be ended.
+        self.ours.remember([*(i.id for i in machines), *self.ours.unclear])
+        return machines
 
-    def standing(self, found: Iterable[Instance]) -> Sequence[Instance]:
-        """The machines of a whole list that live, and once each the ones that were lost: EC2 lists
-        a machine for about an hour after its end.
+    def standing(self, machines: Iterable[Instance]) -> Sequence[Instance]:
+        """The live machines of a complete list, and each lost machine once. EC2 lists a machine for
+        about an hour after its end.
         """
-        found = list(found)
-        gone = {i.id for i in found if i.state is InstanceState.TERMINATED}
-        lost = {i for i in gone - self._ended if self._losses.is_news(i)}
-        self._losses.forget_unless(gone.__contains__)
-        self._ended &= {i.id for i in found}
-        return [i for i in found if i.id not in gone or i.id in lost]
+        machines = list(machines)
+        ended_ids = {i.id for i in machines if i.state is InstanceState.TERMINATED}
+        lost_ids = {i for i in ended_ids - self._ended if self._losses.is_news(i)}
+        self._losses.forget_unless(ended_ids.__contains__)
+        # Forget ids that EC2 no longer lists.
+        self._ended &= {i.id for i in machines}
+        return [i for i in machines if i.id not in ended_ids or i.id in lost_ids]
 
-    def ended(self, ids: Iterable[str]) -> None:
-        """These were ended by us: they are not lost."""
+    def note_ended(self, ids: Iterable[str]) -> None:
+        """We have ended these machines, so they are not lost."""
         self._ended.update(ids)
 
 
 def earlier(
-    cloud: str, error: ClientError, found: Callable[[], Sequence[Instance]]
+    cloud: str, error: ClientError, find_machines: Callable[[], Sequence[Instance]]
 ) -> Sequence[Instance]:
-    """The machines that the first call of a client token started, where the settings have changed
-    in between; any other error is raised.
+    """The machines that the first call with a client token started, if the settings have changed
+    since that call. Any other error is raised again.
     """
     if error.response.get("Error", {}).get("Code", "") != MISMATCH:
         raise error
-    machines = found()
+    machines = find_machines()
     if not machines:
         text = "an earlier call of this launch differed, and its machines cannot be seen yet"
         raise TransientError(cloud, MISMATCH, text) from error

@@ -1,6 +1,7 @@
-"""EC2's warnings: spot machines that it takes, and maintenance that it has scheduled.
+"""EC2's warnings: spot machines that it will take back, and maintenance that it has scheduled.
 
-EC2 tells rebalance recommendations only to the machine itself and to EventBridge.
+EC2 sends rebalance recommendations only to the machine itself and to EventBridge, so they are not
+read here.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ from slurm_elastic.providers.base import tags as machine_tags
 
 log = logging.getLogger(__name__)
 
-SPOT_NOTICE = 120.0
-"""Seconds from the mark on a spot request to the machine's end (EC2 user guide)."""
-SOON = 3600.0
-"""Seconds before its time from which a scheduled event is a notice: EC2 tells days before."""
-EVENTS_FRESH = 60.0
+SPOT_NOTICE_S = 120.0
+"""Seconds from the mark on a spot request to the end of its machine (EC2 user guide)."""
+MAINTENANCE_NOTICE_S = 3600.0
+"""So many seconds before its time a scheduled event becomes a notice. EC2 announces events days
+before.
+"""
+EVENTS_TTL_S = 60.0
 _EVENTS = (
     "instance-reboot",
     "instance-retirement",
@@ -34,12 +37,14 @@ _EVENTS = (
     "system-maintenance",
     "system-reboot",
 )
-"""All codes there are of "Scheduled events for your instances" (EC2 user guide): each ends jobs."""
+"""All codes of "Scheduled events for your instances" (EC2 user guide). Each of them ends jobs."""
 _OVER = ("[Completed]", "[Canceled]")
 
 
 class Notices:
-    """The notices of one cloud's machines. ``learn`` lists them, for ids that are not known yet."""
+    """The notices of one cloud's machines. ``learn`` lists the machines, for ids that are not known
+    yet.
+    """
 
     def __init__(
         self,
@@ -60,11 +65,11 @@ class Notices:
         self._reports = ReportOnce[str]()
 
     def standing(self, now: float) -> Sequence[Notice]:
-        """All that stand at ``now`` (Unix time)."""
+        """All notices that apply at ``now`` (Unix time)."""
         return [*self._interruptions(now), *self._maintenance(now)]
 
     def _interruptions(self, now: float) -> Sequence[Notice]:
-        """The spot requests of ours that are marked for termination."""
+        """Our spot requests that EC2 has marked for termination."""
         filters = [
             {"Name": f"tag:{machine_tags.CLUSTER}", "Values": [self._cluster.uuid]},
             {"Name": "status-code", "Values": ["marked-for-termination", "marked-for-stop"]},
@@ -79,22 +84,23 @@ class Notices:
                 instance=request["InstanceId"],
                 kind=NoticeKind.INTERRUPTION,
                 seen=now,
-                deadline=request["Status"]["UpdateTime"].timestamp() + SPOT_NOTICE,
+                deadline=request["Status"]["UpdateTime"].timestamp() + SPOT_NOTICE_S,
             )
             for request in pages
-            if request.get("InstanceId") and self._machines.mine(request)
+            if request.get("InstanceId") and self._machines.is_own(request)
         ]
 
     def _maintenance(self, now: float) -> Sequence[Notice]:
-        """The account's scheduled events, as far as they are of our machines and near."""
+        """The account's scheduled events that are near and are about our machines."""
         near = [
             (status["InstanceId"], event)
-            for status in self._cache.get("events", self._scheduled, ttl_s=EVENTS_FRESH)
+            for status in self._cache.get("events", self._scheduled, ttl_s=EVENTS_TTL_S)
             for event in status.get("Events", ())
-            if event.get("NotBefore") and event["NotBefore"].timestamp() - now < SOON
+            if event.get("NotBefore")
+            and event["NotBefore"].timestamp() - now < MAINTENANCE_NOTICE_S
             if not event.get("Description", "").startswith(_OVER)
         ]
-        ours = self._ours({id_ for id_, _ in near})
+        own_ids = self._own_ids({id_ for id_, _ in near})
         return [
             Notice(
                 instance=id_,
@@ -104,26 +110,30 @@ class Notices:
                 reason=f"{event['Code']}: {event.get('Description', '')}",
             )
             for id_, event in near
-            if id_ in ours
+            if id_ in own_ids
         ]
 
     def _scheduled(self) -> Sequence[Record]:
         filters = [{"Name": "event.code", "Values": list(_EVENTS)}]
         request = {"Filters": filters, "MaxResults": client.PAGE}
         try:
-            found = list(self._api.pages("describe_instance_status", "InstanceStatuses", request))
+            statuses = list(
+                self._api.pages("describe_instance_status", "InstanceStatuses", request)
+            )
+        # Deliberate: spot notices matter more, and must not fail with the right to read events.
         except AuthError as error:
             if self._reports.is_news("events"):
                 log.warning("scheduled events cannot be read, spot notices can: %s", error)
             return ()
         self._reports.over("events")
-        return found
+        return statuses
 
-    def _ours(self, ids: Collection[str]) -> Collection[str]:
-        known = self._machines.ours.ids
-        if not (known | self._foreign).issuperset(ids):
+    def _own_ids(self, ids: Collection[str]) -> Collection[str]:
+        own_ids = self._machines.ours.ids
+        if not (own_ids | self._foreign).issuperset(ids):
             self._learn()
-            known = self._machines.ours.ids
-            # Only those of the last answer: an account may have any number of other machines.
-            self._foreign = set(ids) - known
-        return known.intersection(ids)
+            own_ids = self._machines.ours.ids
+            # Only the ids of the last answer are kept: an account may have any number of other
+            # machines.
+            self._foreign = set(ids) - own_ids
+        return own_ids.intersection(ids)

@@ -1,8 +1,8 @@
-"""The IAM policy that holds the services' role to what the configuration needs.
+"""Builds the IAM policy that limits the services' role to what the configuration needs.
 
-Actions are those that this folder sends; which resources and condition keys each takes is of the
-"Service Authorization Reference" (Actions, resources, and condition keys for Amazon EC2). Rights
-that see are the region's, as EC2's Describe actions know no resources.
+The actions are those that this folder calls. The resources and condition keys of each are from the
+"Service Authorization Reference" (Actions, resources, and condition keys for Amazon EC2). Rights to
+read apply to the whole region, because EC2's Describe actions accept no resources.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _IMPORT_ROLE = (
 
 
 def grant(settings: AwsCloud, use: Use, holder: Holder) -> Grant:
-    """See ``CloudKind.grant``; an IAM policy as JSON."""
+    """An IAM policy as JSON. See ``CloudKind.grant``."""
     cluster, pools = use.cluster, use.pools
     arns = _Arns(settings)
     notes: list[str]
@@ -45,7 +45,9 @@ def grant(settings: AwsCloud, use: Use, holder: Holder) -> Grant:
     elif holder is Holder.WATCHDOG:
         statements = [
             _allow("See", ["DescribeInstances"], ["*"], _in_region(settings)),
-            _allow("EndOurs", ["TerminateInstances"], [arns.ec2("instance")], _ours(cluster)),
+            _allow(
+                "EndOurs", ["TerminateInstances"], [arns.ec2("instance")], _tagged_with(cluster)
+            ),
         ]
         notes = []
     else:
@@ -60,37 +62,39 @@ def grant(settings: AwsCloud, use: Use, holder: Holder) -> Grant:
 
 
 class _Arns:
-    """Names of resources of the cloud's region, in whichever account the role is."""
+    """Builds the names of resources in the cloud's region, in whichever account the role is."""
 
     def __init__(self, settings: AwsCloud) -> None:
         self._region = settings.region
         try:
-            found = boto3.session.Session().get_partition_for_region(settings.region)
+            partition = boto3.session.Session().get_partition_for_region(settings.region)
         except UnknownRegionError:
-            found = "aws"
-        self.partition: str = found
+            partition = "aws"
+        self.partition: str = partition
 
     @property
     def service(self) -> str:
-        """EC2 as IAM calls it."""
+        """The name of EC2 in IAM."""
         return "ec2.amazonaws.com.cn" if self.partition == "aws-cn" else "ec2.amazonaws.com"
 
     def ec2(self, kind: str, name: str = "*") -> str:
         return f"arn:{self.partition}:ec2:{self._region}:*:{kind}/{name}"
 
     def role(self, profile: str) -> str:
-        """The role of an instance profile, by the name that the console gives both."""
+        """The role of an instance profile. The console gives both the same name."""
         if profile.startswith("arn:"):
             return profile.replace(":instance-profile/", ":role/", 1)
         return f"arn:{self.partition}:iam::*:role/{profile}"
 
 
 def _uploads(settings: AwsCloud, bucket: str, cluster: Cluster, arns: _Arns) -> Iterator[Statement]:
-    """``image upload`` and ``image list``; snapshots and images are told by no account in ARNs."""
+    """Statements for ``image upload`` and ``image list``. ARNs of snapshots and images contain no
+    account.
+    """
     image, snapshot = (f"arn:{arns.partition}:ec2:{settings.region}::{k}/*" for k in _UPLOADED)
     task = arns.ec2("import-snapshot-task")
-    seen = ["DescribeImages", "DescribeImportSnapshotTasks", "DescribeSnapshots"]
-    yield _allow("SeeImages", seen, ["*"], _in_region(settings))
+    read_actions = ["DescribeImages", "DescribeImportSnapshotTasks", "DescribeSnapshots"]
+    yield _allow("SeeImages", read_actions, ["*"], _in_region(settings))
     yield {
         "Sid": "SendByBucket",
         "Effect": "Allow",
@@ -105,13 +109,13 @@ def _uploads(settings: AwsCloud, bucket: str, cluster: Cluster, arns: _Arns) -> 
     yield _allow("TagImages", ["CreateTags"], [image, snapshot], {
         "ForAllValues:StringLike": {"aws:TagKeys": [f"{PREFIX}*"]},
     })  # fmt: skip
-    yield _allow("RemoveOurs", ["DeregisterImage"], [image], _ours(cluster))
+    yield _allow("RemoveOurs", ["DeregisterImage"], [image], _tagged_with(cluster))
 
 
 def _services(
     settings: AwsCloud, cluster: Cluster, pools: Sequence[Pool], arns: _Arns
 ) -> Iterator[Statement]:
-    yield _allow("See", sorted(_seeing(settings)), ["*"], _in_region(settings))
+    yield _allow("See", sorted(_read_actions(settings)), ["*"], _in_region(settings))
     yield from _images(settings, pools, arns)
     yield _allow("LaunchInto", ["RunInstances"], _places(settings, pools, arns))
     yield _allow("LaunchThese", ["RunInstances"], [arns.ec2("instance")], {
@@ -129,7 +133,7 @@ def _services(
     ending = ["GetConsoleOutput", "TerminateInstances"]
     if any(pool.stopped for pool in pools):
         ending += ["StartInstances", "StopInstances"]
-    yield _allow("EndOurs", ending, [arns.ec2("instance")], _ours(cluster))
+    yield _allow("EndOurs", ending, [arns.ec2("instance")], _tagged_with(cluster))
     if settings.strategy is Strategy.FLEET:
         yield from _fleets(settings, cluster, arns)
     if settings.instance_profile:
@@ -141,7 +145,7 @@ def _services(
             "Condition": {"StringEquals": {"iam:PassedToService": arns.service}},
         }
     if settings.catalogue:
-        # The price list is not of the region.
+        # The price list belongs to no region.
         yield {
             "Sid": "SeePrices",
             "Effect": "Allow",
@@ -157,7 +161,7 @@ def _services(
     }
 
 
-def _seeing(settings: AwsCloud) -> Iterator[str]:
+def _read_actions(settings: AwsCloud) -> Iterator[str]:
     yield from ("DescribeImages", "DescribeInstanceStatus", "DescribeInstances")
     yield from ("DescribeSpotInstanceRequests", "DescribeSpotPriceHistory")
     if not (settings.zones or settings.subnets):
@@ -175,39 +179,43 @@ def _seeing(settings: AwsCloud) -> Iterator[str]:
 
 
 def _images(settings: AwsCloud, pools: Sequence[Pool], arns: _Arns) -> Iterator[Statement]:
-    """Named images by their ids; those that pools look for by their owners."""
-    named = {settings.image for pool in pools if pool.image is None}
-    named |= {pool.image.id for pool in pools if pool.image is not None and pool.image.id}
+    """Fixed images by their ids, and images that pools search for by their owners."""
+    fixed_ids = {settings.image for pool in pools if pool.image is None}
+    fixed_ids |= {pool.image.id for pool in pools if pool.image is not None and pool.image.id}
     image = f"arn:{arns.partition}:ec2:{settings.region}::image"
-    if named:
-        yield _allow("LaunchFrom", ["RunInstances"], [f"{image}/{id_}" for id_ in sorted(named)])
+    if fixed_ids:
+        yield _allow(
+            "LaunchFrom", ["RunInstances"], [f"{image}/{id_}" for id_ in sorted(fixed_ids)]
+        )
     if any(pool.image is not None and pool.image.id is None for pool in pools):
-        mine = "${aws:PrincipalAccount}"
-        owners = [mine if owner == "self" else owner for owner in settings.image_owners]
+        own_account = "${aws:PrincipalAccount}"
+        owners = [own_account if owner == "self" else owner for owner in settings.image_owners]
         condition = {"StringEquals": {"ec2:Owner": owners}}
         yield _allow("LaunchFromFound", ["RunInstances"], [f"{image}/*"], condition)
 
 
 def _places(settings: AwsCloud, pools: Sequence[Pool], arns: _Arns) -> list[str]:
-    """All else that a machine is put together from; what is not configured is EC2's own choice."""
+    """All other resources that a launch needs. EC2 chooses the ones that are not configured."""
     zones = {zone for pool in pools for zone in pool.zones or settings.known_zones}
     subnets = [subnet for zone, subnet in settings.subnets.items() if zone in zones]
-    found = [arns.ec2("subnet", name) for name in subnets or ["*"]]
-    found += [arns.ec2("security-group", name) for name in settings.security_groups or ["*"]]
-    found += [arns.ec2("network-interface"), arns.ec2("volume")]
-    if _has_spot(pools):
-        found.append(arns.ec2("spot-instances-request"))
+    arns_needed = [arns.ec2("subnet", name) for name in subnets or ["*"]]
+    arns_needed += [arns.ec2("security-group", name) for name in settings.security_groups or ["*"]]
+    arns_needed += [arns.ec2("network-interface"), arns.ec2("volume")]
+    if _use_spot(pools):
+        arns_needed.append(arns.ec2("spot-instances-request"))
     if settings.key_name:
-        found.append(arns.ec2("key-pair", settings.key_name))
+        arns_needed.append(arns.ec2("key-pair", settings.key_name))
     if settings.strategy is not Strategy.FLEET and settings.launch_template is not None:
-        which = settings.launch_template
-        found.append(arns.ec2("launch-template", which if which.startswith("lt-") else "*"))
-    return found
+        template = settings.launch_template
+        arns_needed.append(
+            arns.ec2("launch-template", template if template.startswith("lt-") else "*")
+        )
+    return arns_needed
 
 
 def _tagged(settings: AwsCloud, pools: Sequence[Pool], arns: _Arns) -> list[str]:
     kinds = ["instance", "volume"]
-    if _has_spot(pools):
+    if _use_spot(pools):
         kinds.append("spot-instances-request")
     if settings.strategy is Strategy.FLEET:
         kinds += ["fleet", "launch-template"]
@@ -215,16 +223,16 @@ def _tagged(settings: AwsCloud, pools: Sequence[Pool], arns: _Arns) -> list[str]
 
 
 def _fleets(settings: AwsCloud, cluster: Cluster, arns: _Arns) -> Iterator[Statement]:
-    """An instant fleet starts machines by the caller's own right to RunInstances, so that its
-    bounds hold there, too.
+    """Statements for fleets. An instant fleet starts machines with the caller's own right to
+    RunInstances, so the limits of that right apply to fleets, too.
     """
     templates = [arns.ec2("launch-template")]
     yield _allow("Fleets", ["CreateFleet"], ["*"], _in_region(settings))
-    asked = {"StringEquals": {f"aws:RequestTag/{CLUSTER}": cluster.uuid}}
-    yield _allow("MakeTemplates", ["CreateLaunchTemplate"], templates, asked)
-    yield _allow("LaunchByTemplates", ["RunInstances"], templates, _ours(cluster))
+    condition = {"StringEquals": {f"aws:RequestTag/{CLUSTER}": cluster.uuid}}
+    yield _allow("MakeTemplates", ["CreateLaunchTemplate"], templates, condition)
+    yield _allow("LaunchByTemplates", ["RunInstances"], templates, _tagged_with(cluster))
     yield _allow("TagPlaces", ["CreateTags"], [arns.ec2("instance")], {
-        **_ours(cluster),
+        **_tagged_with(cluster),
         "ForAllValues:StringLike": {"aws:TagKeys": [f"{PLACE}*"]},
     })  # fmt: skip
 
@@ -238,11 +246,11 @@ def _types(settings: AwsCloud, pools: Sequence[Pool]) -> list[str]:
     })  # fmt: skip
 
 
-def _has_spot(pools: Sequence[Pool]) -> bool:
+def _use_spot(pools: Sequence[Pool]) -> bool:
     return any(Market.SPOT in pool.markets for pool in pools)
 
 
-def _ours(cluster: Cluster) -> dict[str, object]:
+def _tagged_with(cluster: Cluster) -> dict[str, object]:
     return {"StringEquals": {f"aws:ResourceTag/{CLUSTER}": cluster.uuid}}
 
 
@@ -269,8 +277,8 @@ def _notes(settings: AwsCloud, pools: Sequence[Pool]) -> Iterator[str]:
     for demand in capacity.demands(settings, pools):
         code = capacity.CODES.get((demand.family, demand.market), "see Service Quotas")
         yield (
-            f"IAM bounds no counts: hold {demand.shown} ({code}) near {demand.most}, which is the "
-            "most that the pools ask for"
+            f"IAM bounds no counts: hold {demand.shown} ({code}) near {demand.max_vcpus}, which is "
+            "the most that the pools ask for"
         )
     profile = settings.instance_profile
     if profile and not profile.startswith("arn:"):

@@ -1,4 +1,6 @@
-"""EC2's word on the things that a launch needs, before one fails for the lack of them."""
+"""Checks with EC2 that the things which a launch needs exist, before a launch fails without
+them.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ from slurm_elastic.providers.aws.images import Images
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.base.preflight import Look
 
-SKEW = 60.0
-"""Seconds; EC2 refuses requests signed five minutes off (API reference, RequestExpired)."""
+MAX_SKEW_S = 60.0
+"""EC2 refuses requests whose signature is five minutes off (API reference, RequestExpired)."""
 LOOK = Look(
     "`slurm-elastic iam render aws` has the rights that are needed",
     "correct it in the configuration",
@@ -34,7 +36,7 @@ def examine(
     images: Images,
     clock: Callable[[], float],
 ) -> Iterator[Finding]:
-    """All findings; a call that is refused is one."""
+    """All findings. A call that EC2 refuses is a finding, too."""
     yield from LOOK.at(
         f"image {settings.image}", "an image of this region that the account may use",
         lambda: _image(api, settings, clock),
@@ -64,10 +66,10 @@ def examine(
 def _image(api: Api, settings: AwsCloud, clock: Callable[[], float]) -> Iterator[Finding]:
     what = f"image {settings.image}"
     answer = api.send("describe_images", {"ImageIds": [settings.image]})
-    found = answer.get("Images", [])
-    state = found[0].get("State", "?") if found else "not there"
+    records = answer.get("Images", [])
+    state = records[0].get("State", "?") if records else "not there"
     if state == "available":
-        yield Finding.ok(what, f"available, {found[0].get('Name', '?')}")
+        yield Finding.ok(what, f"available, {records[0].get('Name', '?')}")
     else:
         advice = f"set clouds[].image to an image of region {settings.region}"
         yield Finding.wrong(what, state, "available", advice)
@@ -77,40 +79,40 @@ def _image(api: Api, settings: AwsCloud, clock: Callable[[], float]) -> Iterator
 def _clock_skew(answer: Mapping[str, Any], now: float) -> Iterator[Finding]:
     headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
     try:
-        theirs = parsedate_to_datetime(headers["date"]).timestamp()
+        their_time = parsedate_to_datetime(headers["date"]).timestamp()
     except (KeyError, ValueError, TypeError):
         return
-    skew = now - theirs
-    found = f"{brief(abs(skew))} {'ahead of' if skew > 0 else 'behind'} EC2's"
-    if abs(skew) <= SKEW:
-        yield Finding.ok("clock", found)
+    skew = now - their_time
+    finding = f"{brief(abs(skew))} {'ahead of' if skew > 0 else 'behind'} EC2's"
+    if abs(skew) <= MAX_SKEW_S:
+        yield Finding.ok("clock", finding)
     else:
-        expected = f"within {brief(SKEW)}: EC2 refuses what is signed at another time"
-        yield Finding.wrong("clock", found, expected, "set the head's clock by NTP")
+        expected = f"within {brief(MAX_SKEW_S)}: EC2 refuses what is signed at another time"
+        yield Finding.wrong("clock", finding, expected, "set the head's clock by NTP")
 
 
 def _subnets(api: Api, settings: AwsCloud, pools: Sequence[Pool]) -> Iterator[Finding]:
     answer = api.send("describe_subnets", {"SubnetIds": list(settings.subnets.values())})
-    there = {subnet["SubnetId"]: subnet for subnet in answer.get("Subnets", ())}
+    subnet_by_id = {subnet["SubnetId"]: subnet for subnet in answer.get("Subnets", ())}
     for zone, id_ in settings.subnets.items():
-        yield _subnet(zone, id_, there.get(id_), sum(len(pool.nodes) for pool in pools))
+        yield _subnet(zone, id_, subnet_by_id.get(id_), sum(len(pool.nodes) for pool in pools))
 
 
-def _subnet(zone: str, id_: str, subnet: Mapping[str, Any] | None, wanted: int) -> Finding:
+def _subnet(zone: str, id_: str, subnet: Mapping[str, Any] | None, needed: int) -> Finding:
     what = f"subnet {id_}"
     if subnet is None:
         advice = "set clouds[].subnets to subnets that there are"
         return Finding.wrong(what, "not there", advice=advice)
     if subnet.get("AvailabilityZone") != zone:
         advice = "put it under its own zone in clouds[].subnets"
-        found = f"in zone {subnet.get('AvailabilityZone')}"
-        return Finding.wrong(what, found, f"in zone {zone}", advice)
+        finding = f"in zone {subnet.get('AvailabilityZone')}"
+        return Finding.wrong(what, finding, f"in zone {zone}", advice)
     if subnet.get("Ipv6Native"):
-        # What EC2 counts are addresses of IPv4.
+        # EC2 counts free IPv4 addresses only.
         return Finding.ok(what, f"in zone {zone}, of IPv6 alone")
     free = int(subnet.get("AvailableIpAddressCount", 0))
-    found = f"in zone {zone}, {free} addresses free"
-    if free >= wanted:
-        return Finding.ok(what, found)
-    expected = f"{wanted}, one for each node of the cloud's pools"
-    return Finding.note(what, found, expected, "a larger subnet, or fewer nodes")
+    finding = f"in zone {zone}, {free} addresses free"
+    if free >= needed:
+        return Finding.ok(what, finding)
+    expected = f"{needed}, one for each node of the cloud's pools"
+    return Finding.note(what, finding, expected, "a larger subnet, or fewer nodes")

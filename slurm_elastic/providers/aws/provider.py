@@ -1,8 +1,9 @@
-"""EC2. Credentials are found by boto3's own means; the calls are those of the EC2 API reference.
+"""The provider for EC2. boto3 finds the credentials; the calls are described in the EC2 API
+reference.
 
-A call that a server leaves without an answer ends after the cloud's ``timeout``; one that needs
-several requests (thousands of machines) may take that long for each. A request that may have had
-its effect is never repeated but under its client token.
+A call without an answer ends after the cloud's ``timeout``. An operation that needs several
+requests (thousands of machines) may take so long for each of them. A request that may have taken
+effect is only ever repeated with the same client token.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ log = logging.getLogger(__name__)
 
 
 class AwsProvider:
-    """One region of one account; see protocols.Provider for the contract. Thread-safe."""
+    """One region of one account. The contract is in protocols.Provider. Thread-safe."""
 
     def __init__(
         self,
@@ -90,19 +91,19 @@ class AwsProvider:
         self.alternatives = ALTERNATIVES if settings.strategy is Strategy.FLEET else 0
 
     def offers(self, pool: Pool) -> Sequence[Offer]:
-        """See ``catalog``."""
+        """The offers for a pool. See ``catalog``."""
         return self._offers.of(pool)
 
     def startable(self) -> int | None:
-        """How many machines EC2 would start now, by its limits; None: it has none that we know."""
+        """How many machines EC2's limits let us start now; None if no limits are known."""
         return None if self._api.pace is None else self._api.pace.startable()
 
     def refusals(self, generation: str) -> Mapping[str, ProviderError]:
-        """See protocols.Chooser; of fleets."""
+        """The refusals of a fleet. See protocols.Chooser."""
         return self._fleet.refusals(generation)
 
     def launch(self, spec: LaunchSpec) -> Sequence[Instance]:
-        """One call for each 1000 nodes; a later one that is refused makes it partial."""
+        """Launch in calls of 1000 nodes. If a later call is refused, the launch is partial."""
         if not spec.nodes:
             return ()
         start = self._fleet.start if self._settings.strategy is Strategy.FLEET else self._run
@@ -117,17 +118,21 @@ class AwsProvider:
                 refusal = error
                 break
             started += machines
+            # Fewer machines than nodes: EC2 has no more of them now, and the next call would be
+            # refused.
             if len(machines) < len(nodes):
                 break
         alive = [i for i in started if i.state is not InstanceState.TERMINATED]
         return launched(self.name, spec, alive, refusal)
 
     def instances(self) -> Sequence[Instance]:
-        """Found by tag, in pages of 1000; one that EC2 took is told once."""
+        """Our machines, found by tag in pages of 1000. A machine that EC2 took back is reported
+        once.
+        """
         records = self._records()
-        settled = {i.id: i for i in self._fleet.settle(records)}
-        found = self._machines.read(records)
-        return self._machines.standing([settled.get(i.id, i) for i in found])
+        adopted = {i.id: i for i in self._fleet.adopt_abandoned(records)}
+        machines = self._machines.read(records)
+        return self._machines.standing([adopted.get(i.id, i) for i in machines])
 
     def _listed(self) -> Sequence[Instance]:
         return self._machines.read(self._records())
@@ -139,39 +144,44 @@ class AwsProvider:
         return [r for reservation in reservations for r in reservation["Instances"]]
 
     def terminate(self, ids: Sequence[str]) -> None:
-        """1000 a call, or what EC2 lets us end (``termination``). An id that was never seen with
-        our tag is looked up, and left alone if it is not ours.
+        """End machines, 1000 per call or as many as EC2 lets us (``termination``). An id that was
+        never listed with our tag is looked up, and left alone if it is not ours.
         """
-        mine = self._mine(ids)
-        # Before the call: an end whose answer is lost is not a machine that EC2 has taken.
-        self._machines.ended(mine)
-        self._ending.end(mine)
+        own_ids = self._own_ids(ids)
+        # Before the call: if its answer is lost, the machine must not look like one that EC2 took
+        # back.
+        self._machines.note_ended(own_ids)
+        self._ending.end(own_ids)
 
     def recipe(self, pool: Pool) -> str:
-        """Its image, user data and all that the site has set of machines."""
-        own = self._settings
-        template = requests.site_template(own.launch_template) if own.launch_template else {}
-        place = sorted(own.subnets.items())
+        """The recipe of a fresh machine: its image, user data, and the site's settings for
+        machines.
+        """
+        settings = self._settings
+        template = (
+            requests.site_template(settings.launch_template) if settings.launch_template else {}
+        )
+        place = sorted(settings.subnets.items())
         return recipe(
             pool,
             self._images.of(pool),
             self._parts,
-            requests.settings_of_site(own),
+            requests.settings_of_site(settings),
             template,
             place,
         )
 
     def stop(self, ids: Sequence[str]) -> None:
-        """See ``stops``. An id that was never seen with our tag is left alone."""
-        self._stopping.stop(self._mine(ids, "stopped"))
+        """Stop machines. See ``stops``. An id that was never listed with our tag is left alone."""
+        self._stopping.stop(self._own_ids(ids, "stopped"))
 
     def start(self, instance: str) -> None:
-        """See ``stops``."""
-        if not self._mine([instance], "started"):
+        """Start a stopped machine. See ``stops``."""
+        if not self._own_ids([instance], "started"):
             raise InstanceNotFound(self.name, "NotOurs", f"{instance} is none of ours")
         self._stopping.start(instance)
 
-    def _mine(self, ids: Sequence[str], done: str = "terminated") -> Sequence[str]:
+    def _own_ids(self, ids: Sequence[str], done: str = "terminated") -> Sequence[str]:
         return self._machines.ours.named(ids, self._listed, done)
 
     def console(self, instance: str) -> str:
@@ -182,25 +192,26 @@ class AwsProvider:
         except ProviderError as error:
             if error.code != "UnsupportedOperation":
                 raise
-            # Machines without Nitro know no latest one: they show it some minutes late.
+            # Only Nitro machines have the latest output. Others show their output some minutes
+            # late.
             answer = self._api.send("get_console_output", request)
         return str(answer.get("Output") or "")
 
     def notices(self) -> Sequence[Notice]:
-        """See ``notices``."""
+        """The current notices. See ``notices``."""
         return self._notices.standing(self._clock())
 
     def check(self) -> None:
-        """A DescribeInstances of five: needs the very right that reconcile needs."""
+        """Describe five machines. This needs the same right as a listing."""
         filters = [{"Name": f"tag:{machine_tags.CLUSTER}", "Values": [self._cluster.uuid]}]
         self._api.send("describe_instances", {"Filters": filters, "MaxResults": 5})
 
     def credentials_end(self) -> float | None:
-        """See ``expiry``; the cloud is not asked."""
+        """When the credentials end. See ``expiry``; the cloud is not asked."""
         return credentials_end(self._settings)
 
     def examine(self, pools: Sequence[Pool]) -> Sequence[Finding]:
-        """Image, subnets, security groups, clock, quotas and rights."""
+        """Findings about image, subnets, security groups, clock, quotas and rights."""
         return (
             *preflight.examine(self._api, self._settings, pools, self._images, self._clock),
             *site_template.examine(self._site, self._settings),
@@ -208,24 +219,28 @@ class AwsProvider:
             *rights.examine(
                 self._api,
                 rights.attempts(
-                    self._settings, self._cluster, pools, self._trials(pools), self._any_machine()
+                    self._settings,
+                    self._cluster,
+                    pools,
+                    self._dry_launches(pools),
+                    self._any_machine(),
                 ),
             ),
         )
 
-    def _trials(self, pools: Sequence[Pool]) -> Iterator[rights.DryLaunch]:
-        """A launch for each market in use; what cannot be read is told by another finding."""
-        seen: set[Market] = set()
+    def _dry_launches(self, pools: Sequence[Pool]) -> Iterator[rights.DryLaunch]:
+        """A dry launch for each market in use. An error here is reported by another finding."""
+        tried_markets: set[Market] = set()
         for pool in pools:
             with suppress(ProviderError):
                 image = self._images.of(pool)
-                for offer in self._tried(pool):
-                    if offer.market not in seen:
-                        seen.add(offer.market)
+                for offer in self._offers_to_try(pool):
+                    if offer.market not in tried_markets:
+                        tried_markets.add(offer.market)
                         yield rights.DryLaunch(spec=rights.trial(pool, offer), image=image)
 
-    def _tried(self, pool: Pool) -> Iterator[Offer]:
-        """The offers of the pool; where nobody tells spot prices, one of each market besides."""
+    def _offers_to_try(self, pool: Pool) -> Iterator[Offer]:
+        """The pool's offers. If spot prices cannot be read, also one for each market."""
         with suppress(ProviderError):
             yield from self._offers.of(pool)
         if self._offers.trouble is not None:
@@ -239,7 +254,9 @@ class AwsProvider:
     # launching
 
     def _run(self, spec: LaunchSpec, nodes: Sequence[str], number: int) -> Sequence[Instance]:
-        """The machines of one call, those included that are gone when it is repeated."""
+        """The machines of one call. If the call is a repetition, machines that have ended are
+        included.
+        """
         request = requests.run_instances(
             structs.replace(self._settings, image=self._images.of(spec.pool)),
             self._cluster,

@@ -1,5 +1,5 @@
-"""The requests to RunInstances and CreateFleet: pure, so the same launch always
-makes the same request.
+"""Builds the requests to RunInstances and CreateFleet. Pure, so the same launch always makes the
+same request.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from slurm_elastic.providers.base.user_data import Form, compose
 
 MAX_PER_CALL = 1000
 USER_DATA = Form(Path(__file__).with_name("boothook.py"), 16384, 2048, "EC2")
-"""EC2 bounds user data at 16 KiB before base64."""
+"""EC2 limits user data to 16 KiB before base64."""
 _MAX_TOKEN = 64
-_ONLY_TOLD = "State"
-"""EC2 tells it of metadata options, and takes it from nobody."""
-_LEAST_BOUND = 0.001
-"""EC2 takes a MaxPrice of more than this ("SpotMarketOptions"); no machine costs so little."""
+_READ_ONLY_OPTION = "State"
+"""EC2 returns this field of the metadata options and accepts it in no request."""
+_MIN_SPOT_BOUND = 0.001
+"""EC2 accepts only a MaxPrice above this ($/h, "SpotMarketOptions"). No machine is that cheap."""
 _TAGGED = ("instance", "volume")
 METADATA: dict[str, object] = {
     "HttpTokens": "required",
@@ -34,8 +34,8 @@ METADATA: dict[str, object] = {
 
 
 def chunks(nodes: Sequence[str], settings: AwsCloud) -> Iterator[Sequence[str]]:
-    """The nodes in parts of one call each: at most 1000 or what EC2 starts at once, and a list that
-    the tags can hold.
+    """Split the nodes into one part for each call: at most 1000 or as many as EC2 starts at once,
+    and only as many as the tags can list.
     """
     start = 0
     while start < len(nodes):
@@ -47,9 +47,10 @@ def chunks(nodes: Sequence[str], settings: AwsCloud) -> Iterator[Sequence[str]]:
 
 
 def client_token(cluster: Cluster, generation: str, number: int) -> str:
-    """EC2's idempotency token, 64 characters at most, for the ``number``-th call of a launch.
+    """EC2's idempotency token for call ``number`` of a launch, at most 64 characters.
 
-    Tokens are an account's, and several clusters may share one, so it begins with the cluster's.
+    Tokens belong to an account, which several clusters may share. So a token begins with the
+    cluster's UUID.
     """
     token = f"{(cluster.uuid or '')[:8]}-{generation}-{number}"
     if len(token) > _MAX_TOKEN or not token.isascii():
@@ -67,24 +68,25 @@ def run_instances(
     parts: tuple[str, ...],
     site: Mapping[str, Any] | None = None,
 ) -> dict[str, object]:
-    """The request for ``nodes``, the ``number``-th part of ``spec``: as many as there are. ``site``
-    is the content of the site's own template, where it has one.
+    """The request for ``nodes``, which are part ``number`` of ``spec``. ``site``: the content of
+    the site's own template, if it has one.
     """
     tags = tags_of(spec, nodes, cluster, settings.name)
-    listed = ",".join(node_tags(nodes).values())
+    node_list = ",".join(node_tags(nodes).values())
     kinds = (*_TAGGED, "spot-instances-request") if _spot(spec) else _TAGGED
     request: dict[str, object] = {
         "ImageId": settings.image,
         "InstanceType": spec.offer.instance_type,
-        # With fewer machines the launch is partial, and not refused.
+        # If EC2 has fewer machines, the launch is partial instead of refused.
         "MinCount": 1,
         "MaxCount": len(nodes),
         "ClientToken": client_token(cluster, spec.generation, number),
         "TagSpecifications": [{"ResourceType": kind, "Tags": tag_list(tags)} for kind in kinds],
-        # A machine that powers itself off (dead-man switch) must not go on costing its disk.
+        # A machine that powers itself off (dead-man switch) must not keep costing money for its
+        # disk.
         "InstanceInitiatedShutdownBehavior": "terminate",
         "MetadataOptions": metadata_over(site or {}),
-        "UserData": compose(facts_of(cluster, spec), listed, parts, USER_DATA),
+        "UserData": compose(facts_of(cluster, spec), node_list, parts, USER_DATA),
     }
     if settings.launch_template is not None:
         request["LaunchTemplate"] = site_template(settings.launch_template)
@@ -98,37 +100,44 @@ def _spot(spec: LaunchSpec) -> bool:
     return spec.offer.market is Market.SPOT
 
 
-def site_template(which: str) -> dict[str, str]:
-    """How requests name the site's launch template, given by id or name: its default version."""
-    key = "LaunchTemplateId" if which.startswith("lt-") else "LaunchTemplateName"
-    return {key: which, "Version": "$Default"}
+def site_template(template: str) -> dict[str, str]:
+    """The reference to the site's launch template in requests, by id or name; always its default
+    version.
+    """
+    key = "LaunchTemplateId" if template.startswith("lt-") else "LaunchTemplateName"
+    return {key: template, "Version": "$Default"}
 
 
 def metadata_over(site: Mapping[str, Any]) -> Mapping[str, object]:
-    """Our metadata options over those of the site's template: EC2 replaces all of a template's
-    parameter by a request's, and a hop limit would be lost.
+    """Our metadata options merged over those of the site's template. In a request they replace all
+    of the template's metadata options, so a hop limit would be lost.
     """
-    theirs = site.get("MetadataOptions", {})
-    return {**{key: value for key, value in theirs.items() if key != _ONLY_TOLD}, **METADATA}
+    site_options = site.get("MetadataOptions", {})
+    return {
+        **{key: value for key, value in site_options.items() if key != _READ_ONLY_OPTION},
+        **METADATA,
+    }
 
 
 def tag_list(tags: Mapping[str, str]) -> list[dict[str, str]]:
-    """Tags as requests have them."""
+    """Tags in the form of requests."""
     return [{"Key": key, "Value": value} for key, value in tags.items()]
 
 
 def spot_bound(pool: Pool, offer: Offer) -> str | None:
-    """The MaxPrice of a spot offer: EC2 takes the on-demand price, and a lower bound only means
-    earlier interruptions, so it is set only where the pool's own is lower.
+    """The MaxPrice of a spot offer, or None.
+
+    Without it EC2's bound is the on-demand price. A lower bound only means earlier interruptions,
+    so it is set only if the pool's own bound is lower.
     """
     bound, on_demand = pool.max_price, offer.on_demand_price
-    if bound is None or bound <= _LEAST_BOUND or offer.market is not Market.SPOT:
+    if bound is None or bound <= _MIN_SPOT_BOUND or offer.market is not Market.SPOT:
         return None
     return f"{bound:.6f}" if on_demand is None or bound < on_demand else None
 
 
 def _market(spec: LaunchSpec) -> dict[str, object]:
-    """One-time spot."""
+    """The options for one-time spot machines; none for on-demand machines."""
     if not _spot(spec):
         return {}
     options = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
@@ -139,7 +148,7 @@ def _market(spec: LaunchSpec) -> dict[str, object]:
 
 
 def settings_of_site(settings: AwsCloud) -> dict[str, object]:
-    """The site's optional settings, as requests and launch templates have it."""
+    """The site's optional settings in the form that requests and launch templates share."""
     request: dict[str, object] = {}
     if settings.security_groups:
         request["SecurityGroupIds"] = list(settings.security_groups)
@@ -169,15 +178,17 @@ def create_fleet(
     number: int,
     attempt: int,
 ) -> dict[str, object]:
-    """The request for ``nodes``, the ``number``-th part of ``spec``."""
+    """The request for ``nodes``, which are part ``number`` of ``spec``. ``attempt`` counts
+    repetitions after an answer without machines; each needs a token of its own.
+    """
     tags = tag_list(fleet_tags(spec, nodes, cluster, settings.name))
     market = "spot" if _spot(spec) else "on-demand"
     options: dict[str, object] = {
         "AllocationStrategy": _STRATEGIES[settings.allocation, spec.offer.market]
     }
     if not spec.alternatives:
-        one = {"SingleInstanceType": True, "SingleAvailabilityZone": True}
-        options |= {**one, "MinTargetCapacity": 1}
+        single_pool = {"SingleInstanceType": True, "SingleAvailabilityZone": True}
+        options |= {**single_pool, "MinTargetCapacity": 1}
     if market == "spot":
         options["InstanceInterruptionBehavior"] = "terminate"
     token = f"{spec.generation}-{attempt}" if attempt else spec.generation
@@ -213,8 +224,8 @@ def _override(settings: AwsCloud, spec: LaunchSpec, n: int) -> dict[str, object]
 
 
 def offer_of(settings: AwsCloud, spec: LaunchSpec, entry: Mapping[str, Any]) -> Offer | None:
-    """The offer that an entry of the answer (machines or an error) is about; None if it does not
-    say.
+    """The offer that an entry of the answer (machines or an error) is about. None if the entry does
+    not say it.
     """
     override = entry.get("LaunchTemplateAndOverrides", {}).get("Overrides", {})
     kind = override.get("InstanceType") or entry.get("InstanceType")

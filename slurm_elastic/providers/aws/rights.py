@@ -1,7 +1,7 @@
-"""Whether the account may make the calls that launches need, asked by dry runs: nothing is done.
+"""Checks by dry runs whether the account may make the calls that launches need. Nothing is changed.
 
-EC2 checks the rights of a call with ``DryRun`` and answers DryRunOperation where they suffice and
-UnauthorizedOperation where they do not (EC2 API reference, "Common query parameters").
+EC2 checks the rights of a call with ``DryRun``. It answers DryRunOperation if they suffice and
+UnauthorizedOperation if they do not (EC2 API reference, "Common query parameters").
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _NAME = "slurm-elastic-doctor"
 
 
 class Attempt(Struct, frozen=True, kw_only=True):
-    """A call to try: boto3's ``operation``, and the ``action`` as policies have it.
+    """A call to try: boto3's ``operation``, and the ``action`` as policies name it.
 
-    ``unsure``: there is no machine of ours to name, so a policy by tags refuses it in any case.
-    ``optional``: what goes without the right, in words; empty where nothing does.
+    ``unsure``: there is no machine of ours to name, so a policy by tags refuses the call in any
+    case. ``optional``: what stops working without the right; empty if launches need it.
     """
 
     operation: str
@@ -42,52 +42,56 @@ class Attempt(Struct, frozen=True, kw_only=True):
 
     @property
     def shown(self) -> str:
-        """For people."""
+        """The call for people."""
         return f"{self.action} ({self.note})" if self.note else self.action
 
 
 class DryLaunch(Struct, frozen=True, kw_only=True):
-    """A launch of one machine that is never made, from that image."""
+    """A launch of one machine from ``image`` that is never carried out."""
 
     spec: LaunchSpec
     image: str
 
 
 def examine(api: Api, attempts: Iterable[Attempt]) -> Iterator[Finding]:
-    """A finding for what is refused, and one for all that is granted."""
+    """A finding for each refused call, and one for all granted calls."""
     granted = []
     for attempt in attempts:
-        finding = _tried(api, attempt)
+        finding = _try(api, attempt)
         if finding is None:
             granted.append(attempt.shown)
             continue
         yield finding
-        # The first attempt is a read. A service that passes over ``DryRun``, and does not answer it
-        # so, would carry the others out, and end a machine.
+        # The first attempt only reads. A service that ignores ``DryRun`` would carry out the other
+        # calls and end a machine, so they are tried only if the first one was answered as a dry
+        # run.
         if not granted:
-            found = f"no other is tried: that of {attempt.shown} was not answered as a dry run"
-            yield Finding.note("rights", found, advice="put that right first")
+            finding_text = (
+                f"no other is tried: that of {attempt.shown} was not answered as a dry run"
+            )
+            yield Finding.note("rights", finding_text, advice="put that right first")
             return
     if granted:
         yield Finding.ok("rights", f"granted: {', '.join(granted)}")
 
 
-def _tried(api: Api, attempt: Attempt) -> Finding | None:
-    """None where the right is there."""
+def _try(api: Api, attempt: Attempt) -> Finding | None:
+    """The finding about one call, or None if the right is granted."""
     what = f"right to {attempt.shown}"
     try:
         api.send(attempt.operation, {**attempt.request, "DryRun": True})
     except AuthError as error:
         return _refused(what, attempt, error)
     except InstanceNotFound:
-        return None  # rights are looked at first
+        return None  # EC2 checks rights before it looks for the machine
     except TransientError as error:
         return Finding.note(what, error.refusal, advice="ask again later")
     except ProviderError as error:
         if error.code == GRANTED:
             return None
         if error.code in NO_TEMPLATE:
-            # Ours are made with the first launch, and EC2 reads them to know what is to be done.
+            # Our templates are created by the first launch, and EC2 must read a template to know
+            # which rights are needed.
             advice = "look again when a machine has been launched"
             return Finding.note(what, error.refusal, advice=advice)
         advice = "put right in the cloud's settings what it names"
@@ -97,15 +101,15 @@ def _tried(api: Api, attempt: Attempt) -> Finding | None:
 
 
 def _refused(what: str, attempt: Attempt, error: ProviderError) -> Finding:
-    found = f"refused: {error.refusal}"
+    finding = f"refused: {error.refusal}"
     allow = f"allow ec2:{attempt.action} to the daemon's credentials (slurm-elastic iam render aws)"
     if attempt.optional:
-        return Finding.note(what, found, advice=f"{allow}; without it {attempt.optional}")
+        return Finding.note(what, finding, advice=f"{allow}; without it {attempt.optional}")
     if attempt.unsure:
-        found = f"{found} (of a machine that does not exist, as none of ours does now)"
+        finding = f"{finding} (of a machine that does not exist, as none of ours does now)"
         advice = "no wonder where the policy asks for our tags: look again when a machine runs"
-        return Finding.note(what, found, advice=advice)
-    return Finding.wrong(what, found, "the right to it", allow)
+        return Finding.note(what, finding, advice=advice)
+    return Finding.wrong(what, finding, "the right to it", allow)
 
 
 def attempts(
@@ -115,48 +119,48 @@ def attempts(
     launches: Iterable[DryLaunch],
     machine: str | None,
 ) -> Iterator[Attempt]:
-    """The rights that launching, listing and ending take. ``launches``: one for each market in use;
-    ``machine``: the id of one of ours.
+    """The rights that launching, listing and ending need. ``launches``: one for each market in use.
+    ``machine``: the id of one of our machines.
     """
     spot = any(Market.SPOT in pool.markets for pool in pools)
     yield from _reads(settings, spot)
     if any(pool.image is not None and pool.image.id is None for pool in pools):
         request = {"Owners": list(settings.image_owners)}
         yield Attempt(operation="describe_images", action="DescribeImages", request=request)
-    for one in launches:
-        yield from _launches(structs.replace(settings, image=one.image), cluster, one.spec)
-    named = [machine or _NO_MACHINE]
+    for launch in launches:
+        yield from _launches(structs.replace(settings, image=launch.image), cluster, launch.spec)
+    ids = [machine or _NO_MACHINE]
     yield Attempt(
         operation="terminate_instances",
         action="TerminateInstances",
-        request={"InstanceIds": named},
+        request={"InstanceIds": ids},
         unsure=machine is None,
     )
     if any(pool.stopped for pool in pools):
-        yield from _stops(named, unsure=machine is None)
+        yield from _stops(ids, unsure=machine is None)
     if settings.strategy is Strategy.FLEET:
         yield Attempt(
             operation="create_tags",
             action="CreateTags",
             note="of running machines",
-            request={"Resources": named, "Tags": [{"Key": f"{PLACE}0", "Value": "0"}]},
+            request={"Resources": ids, "Tags": [{"Key": f"{PLACE}0", "Value": "0"}]},
             unsure=machine is None,
         )
     yield Attempt(
         operation="get_console_output",
         action="GetConsoleOutput",
-        request={"InstanceId": named[0]},
+        request={"InstanceId": ids[0]},
         optional="join.ssh cannot read host keys from the console",
     )
 
 
-def _stops(named: Sequence[str], *, unsure: bool) -> Iterator[Attempt]:
-    request = {"InstanceIds": list(named)}
-    without = "idle machines end instead of being stopped"
+def _stops(ids: Sequence[str], *, unsure: bool) -> Iterator[Attempt]:
+    request = {"InstanceIds": list(ids)}
+    consequence = "idle machines end instead of being stopped"
     for verb in ("Stop", "Start"):
         yield Attempt(
             operation=f"{verb.lower()}_instances", action=f"{verb}Instances", request=request,
-            unsure=unsure, optional="" if unsure else without,
+            unsure=unsure, optional="" if unsure else consequence,
         )  # fmt: skip
 
 
@@ -177,7 +181,7 @@ def _reads(settings: AwsCloud, spot: bool) -> Iterator[Attempt]:
 
 
 def _launches(settings: AwsCloud, cluster: Cluster, spec: LaunchSpec) -> Iterator[Attempt]:
-    """The very request of a launch, tags and instance profile included, but without user data and
+    """The real request of a launch, with tags and instance profile, but without user data and
     client token.
     """
     market = spec.offer.market.value
@@ -206,8 +210,8 @@ def _launches(settings: AwsCloud, cluster: Cluster, spec: LaunchSpec) -> Iterato
         },
     )
     if settings.launch_template is not None:
-        named = requests.site_template(settings.launch_template)
-        request: dict[str, object] = {**named, "Versions": [named["Version"]]}
+        template = requests.site_template(settings.launch_template)
+        request: dict[str, object] = {**template, "Versions": [template["Version"]]}
         del request["Version"]
         yield Attempt(
             operation="describe_launch_template_versions",
@@ -217,5 +221,5 @@ def _launches(settings: AwsCloud, cluster: Cluster, spec: LaunchSpec) -> Iterato
 
 
 def trial(pool: Pool, offer: Offer) -> LaunchSpec:
-    """A launch of one machine that is never made."""
+    """A launch of one machine that is never carried out."""
     return LaunchSpec(generation=_NAME, pool=pool, nodes=pool.nodes[:1], offer=offer)

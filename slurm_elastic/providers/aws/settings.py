@@ -1,4 +1,4 @@
-"""The settings of a cloud of EC2, as frozen values."""
+"""The settings of an EC2 cloud as frozen values."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from slurm_elastic.policies.launch.next_launch import WORTH_A_CALL
 
 
 class Strategy(StrEnum):
-    """How EC2 is asked for machines."""
+    """How machines are requested from EC2."""
 
     RUN = "run"
     FLEET = "fleet"
 
 
 class Allocation(StrEnum):
-    """Who chooses among a fleet's offers: EC2 by price and capacity, or our ranking."""
+    """Who chooses among the offers of a fleet: EC2 by price and capacity, or our ranking."""
 
     PRICE = "price"
     RANK = "rank"
 
 
 class AwsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="aws"):
-    """EC2. Credentials come by boto3's own means (``profile``, environment, instance role), never
-    from this file. ``launch_burst`` and ``launch_rate`` None are EC2's published defaults, or with
-    an ``endpoint`` no limit (providers.aws.rate_limit).
+    """EC2. boto3 finds the credentials (``profile``, environment, instance role); they are never in
+    this file. If ``launch_burst`` or ``launch_rate`` is None, EC2's published default applies, or
+    no limit with an ``endpoint`` (providers.aws.rate_limit).
     """
 
     region: str
@@ -82,7 +82,7 @@ class AwsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def markets(self) -> frozenset[Market]:
-        """Spot and on demand; an endpoint on the premises sells what all do there."""
+        """Spot and on-demand. An endpoint on the premises sells the same as other clouds there."""
         if self.endpoint is None or self.location is Location.PUBLIC:
             return frozenset({Market.SPOT, Market.ON_DEMAND})
         return super().markets
@@ -94,10 +94,12 @@ class AwsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def metadata(self) -> str:
-        """EC2's own, whatever the endpoint of its API; where there is none, nobody answers."""
+        """EC2's metadata service, whatever the endpoint of its API. If there is none, nothing
+        answers.
+        """
         return "http://169.254.169.254/latest/"
 
     def shares_place(self, other: CloudSettings) -> bool:
-        """One account and region."""
+        """Whether both are in one account and region."""
         place = (self.region, self.endpoint)
         return isinstance(other, AwsCloud) and (other.region, other.endpoint) == place

@@ -1,5 +1,5 @@
-"""The site's own launch template, as far as it and ours meet: what a request has of a parameter
-replaces all of the template's ("RunInstances", LaunchTemplate), and tags add up.
+"""The site's own launch template, as far as it and our requests overlap. A parameter in a request
+replaces the whole parameter of the template ("RunInstances", LaunchTemplate), but tags are merged.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ log = logging.getLogger(__name__)
 
 Data = Mapping[str, Any]
 
-FRESH = 300.0
-"""Seconds for which an answer serves: a site may make another version the default one."""
+TEMPLATE_TTL_S = 300.0
+"""For so long an answer is reused. The site may make another version the default."""
 
 
 class SiteTemplate:
@@ -34,17 +34,19 @@ class SiteTemplate:
         self._cache = TtlCache[str | None, Data](monotonic)
 
     def data(self) -> Data:
-        """Its content, empty where the site has none; ProviderError where it cannot be read."""
-        which = self._settings.launch_template
-        return self._cache.get(which, lambda: self._read(which), ttl_s=FRESH)
+        """The template's content; empty if the site has none. ProviderError if it cannot be
+        read.
+        """
+        template = self._settings.launch_template
+        return self._cache.get(template, lambda: self._read(template), ttl_s=TEMPLATE_TTL_S)
 
     def forget(self) -> None:
-        """Read it anew."""
+        """Read the template again at the next use."""
         self._cache.forget()
 
     def if_readable(self) -> Data:
-        """Its content; as it was where it cannot be read any more, and empty where it never could:
-        a launch goes without.
+        """The template's content. If it cannot be read now, the last content, or an empty one if it
+        never could: a launch does not fail for it.
         """
         try:
             return self.data()
@@ -55,44 +57,44 @@ class SiteTemplate:
                         "cloud=%s error=%s", kept, self._settings.name, error)  # fmt: skip
             return last or {}
 
-    def _read(self, which: str | None) -> Data:
-        if which is None:
+    def _read(self, template: str | None) -> Data:
+        if template is None:
             return {}
-        named = site_template(which)
-        request: dict[str, object] = {**named, "Versions": [named["Version"]]}
+        reference = site_template(template)
+        request: dict[str, object] = {**reference, "Versions": [reference["Version"]]}
         del request["Version"]
         answer = self._api.send("describe_launch_template_versions", request)
         data: Data = answer["LaunchTemplateVersions"][0]["LaunchTemplateData"]
         return data
 
 
-def merged_tags(site: Sequence[Data], ours: Sequence[Mapping[str, Any]]) -> list[dict[str, object]]:
-    """Both, each kind of resource once; ours win."""
-    found: dict[str, dict[str, str]] = {}
-    for one in (*site, *ours):
-        tags = {tag["Key"]: tag["Value"] for tag in one.get("Tags", ())}
-        found.setdefault(one["ResourceType"], {}).update(tags)
+def merged_tags(site: Sequence[Data], own: Sequence[Mapping[str, Any]]) -> list[dict[str, object]]:
+    """The tags of both, each kind of resource once. Our tags win."""
+    tags_by_kind: dict[str, dict[str, str]] = {}
+    for specification in (*site, *own):
+        tags = {tag["Key"]: tag["Value"] for tag in specification.get("Tags", ())}
+        tags_by_kind.setdefault(specification["ResourceType"], {}).update(tags)
     return [
         {"ResourceType": kind, "Tags": [{"Key": k, "Value": v} for k, v in tags.items()]}
-        for kind, tags in found.items()
+        for kind, tags in tags_by_kind.items()
     ]
 
 
 def examine(template: SiteTemplate, settings: AwsCloud) -> Iterator[Finding]:
-    """Whether its tags leave room for ours."""
+    """Whether the template's tags leave room for ours."""
     if settings.launch_template is None:
         return
     what = f"launch template {settings.launch_template}"
 
     def tags() -> Iterator[Finding]:
         tagged = template.data().get("TagSpecifications", ())
-        most = max((len(one.get("Tags", ())) for one in tagged), default=0)
-        if most <= SITE_TAGS:
-            yield Finding.ok(what, f"there, with {most} tags of its own")
+        max_count = max((len(specification.get("Tags", ())) for specification in tagged), default=0)
+        if max_count <= SITE_TAGS:
+            yield Finding.ok(what, f"there, with {max_count} tags of its own")
             return
         expected = f"{SITE_TAGS} at most: EC2 allows 50 on a machine, and the others are ours"
         advice = "take tags out of the template, or EC2 refuses launches"
-        yield Finding.wrong(what, f"{most} tags of its own", expected, advice)
+        yield Finding.wrong(what, f"{max_count} tags of its own", expected, advice)
 
     look = Look(rights="", otherwise="correct clouds[].launch_template")
     yield from look.at(

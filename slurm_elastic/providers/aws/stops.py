@@ -1,8 +1,9 @@
-"""EC2's machines, stopped and started again: StopInstances, StartInstances (EC2 API reference).
+"""Stops and starts EC2's machines: StopInstances and StartInstances (EC2 API reference).
 
-A machine on demand with its root on EBS keeps disk, private address and tags. One whose root is on
-the instance store, and one of a spot request of ours, cannot be stopped (UnsupportedOperation); the
-shutdown behaviour ``terminate`` is about machines that switch themselves off, not about this call.
+An on-demand machine with its root on EBS keeps disk, private address and tags. A machine with its
+root on the instance store, or from one of our spot requests, cannot be stopped
+(UnsupportedOperation). The shutdown behaviour ``terminate`` applies when a machine powers itself
+off, not to StopInstances.
 """
 
 from __future__ import annotations
@@ -18,20 +19,22 @@ _GONE = ("shutting-down", "terminated")
 
 
 class Stopping:
-    """Stops and starts machines of one cloud; its ids are those of our machines."""
+    """Stops and starts machines of one cloud. All ids must be of our own machines."""
 
     def __init__(self, api: Api, cloud: str) -> None:
         self._api = api
         self._cloud = cloud
 
     def stop(self, ids: Sequence[str]) -> None:
-        """All of them, or an error."""
+        """Stop all of them, or raise an error."""
         for start in range(0, len(ids), client.PAGE):
-            some = list(ids[start : start + client.PAGE])
-            self._api.send("stop_instances", {"InstanceIds": some}, len(some))
+            page = list(ids[start : start + client.PAGE])
+            self._api.send("stop_instances", {"InstanceIds": page}, len(page))
 
     def start(self, instance: str) -> None:
-        """UnsettledError while it stops yet: EC2 starts what has stopped."""
+        """Start a stopped machine. UnsettledError while it is still stopping, as EC2 starts only a
+        machine that has stopped. InstanceNotFound if it has ended.
+        """
         state = self._state(instance)
         if state in _GONE:
             raise InstanceNotFound(self._cloud, state, f"{instance} has ended")
@@ -42,5 +45,5 @@ class Stopping:
     def _state(self, instance: str) -> str:
         request = {"InstanceIds": [instance]}
         answer = self._api.send("describe_instances", request)
-        found = [r for reservation in answer["Reservations"] for r in reservation["Instances"]]
-        return str(found[0]["State"]["Name"]) if found else "terminated"
+        records = [r for reservation in answer["Reservations"] for r in reservation["Instances"]]
+        return str(records[0]["State"]["Name"]) if records else "terminated"

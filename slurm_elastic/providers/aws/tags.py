@@ -1,14 +1,14 @@
-"""The tags of EC2's machines beyond those of all clouds (``providers/base/tags.py``): a fleet's
-prices and places. Pure.
+"""Tags of EC2's machines beyond those of all clouds (``providers/base/tags.py``): a fleet's prices
+and places. Pure.
 
-EC2 bounds a tag's value at 256 characters and a resource at 50 tags.
+EC2 limits a tag's value to 256 characters, and a resource to 50 tags.
 
-``AmiLaunchIndex`` counts the machines of one type in one zone, so in a fleet it does not tell them
-apart. The machine's place in the launch's list of nodes is therefore tagged, after the launch,
-digit by digit: ``slurm-elastic:place-0`` is the first digit, and so on for the
-``slurm-elastic:places`` digits that the launch's own tags announce. One call gives all machines
-with a digit theirs, so 1000 machines take 30 calls instead of 1000. A machine that lacks a digit
-has no place yet: it waits (boothook), and it ends itself if none comes.
+``AmiLaunchIndex`` counts the machines of one type in one zone, so in a fleet it is not unique.
+Therefore a machine's place in the launch's list of nodes is tagged after the launch, digit by
+digit: ``slurm-elastic:place-0`` is the first digit, and so on. The launch's own tag
+``slurm-elastic:places`` says how many digits there are. One call tags all machines that share a
+digit, so 1000 machines take 30 calls instead of 1000. A machine that lacks a digit has no place
+yet. It waits (boothook), and ends itself if the digit does not come.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from slurm_elastic.providers.base.tags import PREFIX, PRICE, NodeNames, gathered
 
 MAX_NODE_TAGS = 16
 SITE_TAGS = 16
-"""EC2 allows 50 tags: 10 are ours for a start, with the account and user of a job, and a fleet's
-prices and places take another 8 at most; the site's own launch template may have these.
+"""EC2 allows 50 tags. Ten are ours from the start, including account and user of a job, and a
+fleet's prices and places take at most 8 more. The site's own launch template may use this many.
 """
 PRICES = PREFIX + "prices"
-"""A fleet's prices: ``TYPE@ZONE=PRICE`` for each of its offers; more in ``prices-1`` and so on."""
+"""The prices of a fleet: ``TYPE@ZONE=PRICE`` for each offer, continued in ``prices-1`` and
+so on.
+"""
 PLACES = PREFIX + "places"
 PLACE = PREFIX + "place-"
 
@@ -33,7 +35,9 @@ PLACE = PREFIX + "place-"
 def fleet_tags(
     spec: LaunchSpec, nodes: Sequence[str], cluster: Cluster, cloud: str
 ) -> dict[str, str]:
-    """As ``tags_of``, but a price for each offer, and how many digits a place has."""
+    """The tags of ``tags_of``, but with a price for each offer and the number of digits of
+    a place.
+    """
     tags = tags_of(spec, nodes, cluster, cloud)
     del tags[PRICE]
     prices = [f"{o.instance_type}@{o.zone}={o.price:g}" for o in spec.offers]
@@ -41,8 +45,8 @@ def fleet_tags(
 
 
 def price_text(tags: Mapping[str, str], instance_type: str, zone: str) -> str | None:
-    """The price at which a machine of that type and zone was bought ($/h), as its tags have it;
-    None if they do not say.
+    """The price at which a machine of this type and zone was bought ($/h), from its tags. None if
+    they do not say it.
     """
     if PRICE in tags:
         return tags[PRICE]
@@ -51,11 +55,11 @@ def price_text(tags: Mapping[str, str], instance_type: str, zone: str) -> str | 
 
 
 class FleetNodeNames(NodeNames):
-    """As NodeNames, where a fleet's machines have their places by tags."""
+    """NodeNames for machines of fleets as well, whose places are in tags."""
 
     def node(self, tags: Mapping[str, str], index: int) -> str:
-        """As NodeNames.node; of a fleet's machine ``index`` says nothing, and its tags may not
-        tell yet.
+        """The node of a machine. For a fleet's machine ``index`` has no meaning, and its tags may
+        not have the place yet; the node is then empty.
         """
         if in_fleet(tags):
             place = place_of(tags)
@@ -64,12 +68,12 @@ class FleetNodeNames(NodeNames):
 
 
 def width(count: int) -> int:
-    """How many digits the places of so many nodes have."""
+    """The number of digits of a place among so many nodes."""
     return len(str(max(count - 1, 0)))
 
 
 def place_of(tags: Mapping[str, str]) -> int | None:
-    """The place that the tags of a fleet's machine give it; None while one is missing."""
+    """The place in the tags of a fleet's machine. None while a digit is missing."""
     text = tags.get(PLACES, "")
     count = int(text) if text.isascii() and text.isdigit() and len(text) == 1 else 0
     digits = "".join(tags.get(f"{PLACE}{n}", "?") for n in range(count))
@@ -77,28 +81,30 @@ def place_of(tags: Mapping[str, str]) -> int | None:
 
 
 def in_fleet(tags: Mapping[str, str]) -> bool:
-    """Whether the machine's place is told by tags and not by its launch index."""
+    """Whether the machine's place is in its tags, not in its launch index."""
     return PLACES in tags
 
 
 def assigned(
-    ids: Iterable[str], taken: Mapping[str, int], count: int
+    ids: Iterable[str], taken_places: Mapping[str, int], count: int
 ) -> tuple[dict[str, int], list[str]]:
-    """Places for those of ``ids`` that have none in ``taken``; and the ids for which there is none,
-    as there are only ``count``.
+    """Places for the ``ids`` that have none in ``taken_places``; and the ids for which no place is
+    left, because there are only ``count``.
     """
-    free = sorted(set(range(count)) - set(taken.values()))
-    # In order: a launch that is repeated, after an answer or a part of the tags was lost, gives
-    # each machine the place that it has or was meant to have.
-    waiting = sorted(set(ids) - set(taken))
+    free = sorted(set(range(count)) - set(taken_places.values()))
+    # Sorted: if a launch is repeated after an answer or some of the tags were lost, each machine
+    # must get the place that it has or was meant to have.
+    waiting = sorted(set(ids) - set(taken_places))
     return dict(zip(waiting, free, strict=False)), waiting[len(free) :]
 
 
 def tagging(places: Mapping[str, int], count: int) -> Iterator[tuple[str, str, Sequence[str]]]:
-    """The calls that tag ``places`` of so many nodes: key, value, and the ids that get it."""
+    """The calls that tag ``places`` among ``count`` nodes: key, value, and the ids that get the
+    tag.
+    """
     for n in range(width(count)):
         by_digit: dict[str, list[str]] = {}
         for id_, place in places.items():
             by_digit.setdefault(str(place).zfill(width(count))[n], []).append(id_)
-        for digit, some in sorted(by_digit.items()):
-            yield f"{PLACE}{n}", digit, some
+        for digit, id_group in sorted(by_digit.items()):
+            yield f"{PLACE}{n}", digit, id_group

@@ -1,7 +1,8 @@
-"""Launch templates: what CreateFleet wants to be said of a machine beforehand.
+"""Launch templates, in which CreateFleet expects the description of a machine.
 
-Ours are named by a hash of their content, so that one content has one template, whoever makes it
-and how often; its only version is 1 and is never changed. EC2 takes nothing for them.
+A template of ours is named by a hash of its content, so equal content has one template, however
+often and by whomever it is created. Its only version is 1 and never changes. EC2 charges nothing
+for templates.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ _MAX_NAME = 128
 
 
 class Templates:
-    """The launch templates of one cloud; each is made when it is first needed. Thread-safe."""
+    """The launch templates of one cloud. Each is created at its first use. Thread-safe."""
 
-    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_there")}
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_known_names")}
 
     def __init__(
         self,
@@ -61,23 +62,23 @@ class Templates:
         self._parts = parts
         self._images = images
         self._lock = threading.Lock()
-        self._there: set[str] = set()
+        self._known_names: set[str] = set()
         self._site = site
 
     def name_for(self, spec: LaunchSpec) -> str:
-        """The name of the template for a launch, which is there when this returns."""
+        """The name of the template for a launch. The template exists when this returns."""
         with self._lock:
             data = self._data(spec)
             name = template_name(self._cluster, spec.pool.name, data)
-            if name not in self._there:
+            if name not in self._known_names:
                 self._make(name, spec, data)
-                self._there.add(name)
+                self._known_names.add(name)
             return name
 
     def forget(self) -> None:
-        """Somebody has deleted one: look anew."""
+        """Somebody has deleted a template, so check again at the next use."""
         with self._lock:
-            self._there.clear()
+            self._known_names.clear()
         self._site.forget()
 
     def _make(self, name: str, spec: LaunchSpec, data: Data) -> None:
@@ -91,27 +92,29 @@ class Templates:
         try:
             self._api.send("create_launch_template", request)
         except ProviderError as error:
-            # One of this name has this content, whoever has made it.
+            # A template of this name has this content, whoever created it.
             if error.code != TEMPLATE_EXISTS:
                 raise
         else:
             log.info("launch template made cloud=%s name=%s", self._settings.name, name)
 
     def _data(self, spec: LaunchSpec) -> Data:
-        """The site's own template (if it names one) with ours over it."""
+        """Our template data, merged over the site's own template if the settings name one."""
         settings = structs.replace(self._settings, image=self._images.of(spec.pool))
-        ours = template_data(settings, self._cluster, spec, self._parts)
+        own = template_data(settings, self._cluster, spec, self._parts)
         if self._settings.launch_template is None:
-            return ours
+            return own
         site = self._site.data()
-        tags = merged_tags(site.get("TagSpecifications", ()), ours["TagSpecifications"])
-        return {**site, **ours, "MetadataOptions": metadata_over(site), "TagSpecifications": tags}
+        tags = merged_tags(site.get("TagSpecifications", ()), own["TagSpecifications"])
+        return {**site, **own, "MetadataOptions": metadata_over(site), "TagSpecifications": tags}
 
 
 def template_data(
     settings: AwsCloud, cluster: Cluster, spec: LaunchSpec, parts: Sequence[str]
 ) -> Data:
-    """All of a machine that does not depend on its launch. Its node it learns from its tags."""
+    """All properties of a machine that do not depend on its launch. The machine reads its node from
+    its tags.
+    """
     facts = facts_of(cluster, spec)
     del facts["generation"]
     data: dict[str, Any] = {
@@ -123,21 +126,21 @@ def template_data(
         **settings_of_site(settings),
     }
     if spec.offer.market is Market.SPOT:
-        # CreateFleet itself tags machines and disks, but no spot requests.
+        # CreateFleet itself tags machines and disks, but not spot requests.
         tags = tag_list(static_tags(cluster, settings, spec))
         data["TagSpecifications"] = [{"ResourceType": "spot-instances-request", "Tags": tags}]
     return data
 
 
 def template_name(cluster: Cluster, pool: str, data: Data) -> str:
-    """``slurm-elastic-CLUSTER-POOL-HASH``."""
+    """``slurm-elastic-CLUSTER-POOL-HASH``, at most 128 characters."""
     text = json.dumps(data, sort_keys=True, default=str)
     digest = hashlib.sha256(f"{cluster.uuid}{text}".encode()).hexdigest()[:16]
     return f"{f'slurm-elastic-{cluster.name}-{pool}'[: _MAX_NAME - 17]}-{digest}"
 
 
 def static_tags(cluster: Cluster, settings: AwsCloud, spec: LaunchSpec) -> dict[str, str]:
-    """The tags that say whose something is, whatever the launch."""
+    """The tags that name the owner of a resource, independent of the launch."""
     return {
         machine_tags.CLUSTER: cluster.uuid or "",
         machine_tags.NAME: cluster.name,

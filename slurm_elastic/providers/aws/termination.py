@@ -1,8 +1,8 @@
-"""How EC2's machines are ended: one that cannot be ended does not keep the others.
+"""Ends EC2's machines. A machine that cannot be ended does not keep the others alive.
 
-TerminateInstances ends none of a call's machines of a zone when one of them is protected
-(disableApiTermination: OperationNotPermitted), is not ours to end by an IAM condition
-(UnauthorizedOperation) or is not known (API reference: TerminateInstances).
+TerminateInstances ends no machine of a call and zone if one of them is protected
+(disableApiTermination: OperationNotPermitted), is forbidden to us by an IAM condition
+(UnauthorizedOperation), or is unknown (API reference: TerminateInstances).
 """
 
 from __future__ import annotations
@@ -13,21 +13,22 @@ from collections.abc import Sequence
 from slurm_elastic.base.errors import AuthError, InstanceNotFound, ProviderError, TransientError
 from slurm_elastic.providers.aws import client
 from slurm_elastic.providers.aws.client import Api
-from slurm_elastic.providers.aws.errors import named
+from slurm_elastic.providers.aws.errors import blamed_ids
 
 log = logging.getLogger(__name__)
 
-REFUSALS = 16
-"""After so many refused calls the rest waits for the next time: an account that may end nothing is
-not asked for each machine. Enough to find one among a thousand (PAGE) by halves.
+MAX_REFUSALS = 16
+"""After so many refused calls the remaining machines wait for the next time, so that an account
+that may end nothing does not try each machine. It is enough to find one machine among a thousand
+(PAGE) by halving.
 """
-_MOST_REFUSED = 1000
+_MAX_REMEMBERED = 1000
 _OF_A_MACHINE = "UnauthorizedOperation"
 """The only AuthError that may be about a single machine."""
 
 
 class Ending:
-    """Ends machines in few calls; keeps which ones were refused, to ask for the others first."""
+    """Ends machines in few calls. It remembers the refused ones, to end the others first."""
 
     def __init__(self, api: Api, cloud: str) -> None:
         self._api = api
@@ -35,57 +36,61 @@ class Ending:
         self._refused: dict[str, None] = {}  # in the order of their last refusals
 
     def end(self, ids: Sequence[str]) -> None:
-        """All of them that EC2 ends; then the first refusal is raised. A TransientError, and one of
-        the credentials, is raised at once: it would meet the others, too.
+        """End all machines that EC2 ends, then raise the first refusal. A TransientError, or an
+        error of the credentials, is raised at once, because the other machines would meet it too.
         """
-        wanted = set(ids)
-        before = [i for i in self._refused if i in wanted]
+        requested = set(ids)
+        refused_before = [i for i in self._refused if i in requested]
         others = [i for i in ids if i not in self._refused]
         errors: list[ProviderError] = []
-        # What was refused before comes last, as it may use up the refusals.
-        for left in (others, before):
-            while left:
+        # Machines that were refused before come last, as they may use up the refusals.
+        for remaining in (others, refused_before):
+            while remaining:
                 count = self._endable()
-                self._end(left[:count], errors)
-                left = left[count:]
+                self._end(remaining[:count], errors)
+                remaining = remaining[count:]
         if errors:
             raise errors[0]
 
     def _endable(self) -> int:
-        """How many machines the next call may be about; one too many waits in vain."""
+        """How many machines the next call may contain. A larger call would wait in vain."""
         pace = self._api.pace
-        most = client.PAGE if pace is None else pace.endable(self._api.patience)
-        return min(max(most, 1), client.PAGE)
+        allowed = client.PAGE if pace is None else pace.endable(self._api.max_wait_s)
+        return min(max(allowed, 1), client.PAGE)
 
     def _end(self, ids: Sequence[str], errors: list[ProviderError]) -> None:
-        if not ids or len(errors) >= REFUSALS:
+        if not ids or len(errors) >= MAX_REFUSALS:
             return
         try:
             self._api.send("terminate_instances", {"InstanceIds": list(ids)}, len(ids))
         except InstanceNotFound as error:
-            missing = named(ids, error)
+            missing = blamed_ids(ids, error)
             log.info("already gone cloud=%s ids=%s", self._cloud, ",".join(missing))
             self._forget(missing)
-            self._apart(ids, missing, errors)
+            self._end_without(ids, missing, errors)
         except TransientError:
             raise
         except ProviderError as error:
             if isinstance(error, AuthError) and error.code != _OF_A_MACHINE:
                 raise
             errors.append(error)
-            refused = named(ids, error)
+            refused = blamed_ids(ids, error)
             self._forget(refused)
             self._refused.update(dict.fromkeys(refused))
-            for forgotten in list(self._refused)[:-_MOST_REFUSED]:
+            for forgotten in list(self._refused)[:-_MAX_REMEMBERED]:
                 del self._refused[forgotten]
-            self._apart(ids, refused, errors)
+            self._end_without(ids, refused, errors)
         else:
             self._forget(ids)
 
-    def _apart(self, ids: Sequence[str], bad: Sequence[str], errors: list[ProviderError]) -> None:
-        """Without those at fault; where nobody says which they are, by halves."""
-        if bad:
-            self._end([i for i in ids if i not in bad], errors)
+    def _end_without(
+        self, ids: Sequence[str], at_fault: Sequence[str], errors: list[ProviderError]
+    ) -> None:
+        """End the machines without those at fault. If the error does not name them, try both
+        halves.
+        """
+        if at_fault:
+            self._end([i for i in ids if i not in at_fault], errors)
             return
         half = len(ids) // 2
         self._end(ids[:half], errors)

@@ -1,4 +1,6 @@
-"""Whether a cloud of EC2 makes sense by itself: endpoint, zones, launches. Pure."""
+"""Checks that the settings of an EC2 cloud make sense by themselves: endpoint, zones, launches.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,9 @@ from slurm_elastic.providers.aws.settings import Allocation, AwsCloud, Strategy
 
 
 def check(draft: Draft, i: int, cloud: AwsCloud) -> None:
-    """All complaints about a cloud of provider aws."""
-    # An endpoint of one's own may be EC2's protocol in the next room; amazon's never is.
+    """Report all problems of a cloud of provider aws."""
+    # A service with its own endpoint may stand in the next room and speak EC2's protocol. Amazon's
+    # own endpoint is always public.
     if cloud.endpoint is None and cloud.location is not Location.PUBLIC:
         expected = f"{Location.PUBLIC}: provider aws costs money unless it has an own endpoint"
         draft.problems.add(("clouds", i, "location"), shown(cloud.location), expected)
@@ -57,18 +60,20 @@ def _launches(draft: Draft, i: int, cloud: AwsCloud) -> None:
 
 
 def _rates(draft: Draft, i: int, cloud: AwsCloud) -> None:
-    """EC2's limits are an account's in a region, whose clouds share them."""
+    """Report rates that differ between clouds of one account and region, because these share EC2's
+    limits.
+    """
     first = next(
         (n, c) for n, c in draft.clouds.items()
         if isinstance(c, AwsCloud) and _account(c) == _account(cloud)
     )  # fmt: skip
     number, other = first
     for key in ("launch_burst", "launch_rate"):
-        mine, theirs = getattr(cloud, key), getattr(other, key)
-        if mine != theirs:
-            words = "no such key" if theirs is None else describe(theirs)
+        value, other_value = getattr(cloud, key), getattr(other, key)
+        if value != other_value:
+            words = "no such key" if other_value is None else describe(other_value)
             expected = f"{words}, as in clouds[{number}] of the same account and region"
-            draft.problems.add(("clouds", i, key), describe(mine), expected)
+            draft.problems.add(("clouds", i, key), describe(value), expected)
 
 
 def _account(cloud: AwsCloud) -> tuple[str | None, ...]:

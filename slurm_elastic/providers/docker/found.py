@@ -17,7 +17,7 @@ from slurm_elastic.providers.docker.engines import Engines
 from slurm_elastic.providers.docker.settings import DockerCloud, DockerHost
 
 SOCKET = Path("/var/run/docker.sock")
-PATIENCE = 10.0
+TIMEOUT_S = 10.0
 MUNGE_KEY = Path("/etc/munge/munge.key")
 HERE = "here"
 _OWN_NETWORKS = {"bridge", "host", "none"}
@@ -36,7 +36,7 @@ def found(place: SearchPlace) -> Iterator[Found]:
     hosts = {HERE: DockerHost(url=f"unix://{SOCKET}")}
     engines = Engines(DockerCloud(
         name=one.name, location=one.location, hosts=hosts, image="?", network="?", types={},
-        timeout=PATIENCE,
+        timeout=TIMEOUT_S,
     ))  # fmt: skip
     try:
         with engines.limited():

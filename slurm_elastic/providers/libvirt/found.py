@@ -17,7 +17,7 @@ from slurm_elastic.providers.libvirt.settings import LibvirtCloud, LibvirtHost, 
 
 SOCKETS = (Path("/run/libvirt/libvirt-sock"), Path("/run/libvirt/virtqemud-sock"))
 URI = "qemu:///system"
-PATIENCE = 10.0
+TIMEOUT_S = 10.0
 HERE = "here"
 
 
@@ -34,7 +34,7 @@ def found(place: SearchPlace) -> Iterator[Found]:
     )  # fmt: skip
     hosts = LibvirtHosts(LibvirtCloud(
         name=one.name, location=one.location, hosts={HERE: LibvirtHost(uri=URI)}, image="?",
-        types={}, timeout=PATIENCE,
+        types={}, timeout=TIMEOUT_S,
     ))  # fmt: skip
     try:
         with hosts.limited():

@@ -15,7 +15,7 @@ from slurm_elastic.providers.opennebula.known_types import known_types
 from slurm_elastic.providers.opennebula.settings import OpenNebulaCloud
 
 HERE = "http://localhost:2633/RPC2"
-PATIENCE = 10.0
+TIMEOUT_S = 10.0
 PLACE = "/etc/slurm-elastic/one_auth"
 COPY = f"install -o {{user}} -m 600 {{path}} {PLACE}"
 
@@ -35,7 +35,7 @@ def found(place: SearchPlace) -> Iterator[Found]:
         yield unusable(one, f"correct {where}: it has no URL such as {HERE}")
         return
     keys: dict[str, Any] = {"endpoint": endpoint, "auth": str(auth.resolve())}
-    settings = OpenNebulaCloud(name=one.name, location=one.location, timeout=PATIENCE, **keys)
+    settings = OpenNebulaCloud(name=one.name, location=one.location, timeout=TIMEOUT_S, **keys)
     try:
         types = known_types(settings)
     except ProviderError as error:

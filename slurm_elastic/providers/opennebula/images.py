@@ -25,7 +25,7 @@ from slurm_elastic.providers.opennebula.settings import OpenNebulaCloud
 
 log = logging.getLogger(__name__)
 
-FRESH = 300.0
+LOOKUP_TTL_S = 300.0
 """Seconds for which an answer serves."""
 ALL = -2
 """The filter for what an account may use."""
@@ -87,7 +87,7 @@ class Images:
             return None
         if choice.id is not None:
             return int(choice.id)
-        image = self._cache.get(choice, lambda: self._look(choice), ttl_s=FRESH)
+        image = self._cache.get(choice, lambda: self._look(choice), ttl_s=LOOKUP_TTL_S)
         if self._reports.is_news(choice, image.id):
             log.info("image cloud=%s pool=%s id=%s name=%s",
                      self._settings.name, pool.name, image.id, image.name)  # fmt: skip

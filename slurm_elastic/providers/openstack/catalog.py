@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 Call = Callable[..., Any]
 """``call(service, method, path, body)``, translated."""
-FRESH = 60.0
+LOOKUP_TTL_S = 60.0
 PAGE = 1000
 
 
@@ -94,7 +94,7 @@ class Catalog:
         return found
 
     def _fresh(self, what: str, read: Callable[[], Any]) -> Any:  # noqa: ANN401
-        return self._cache.get(what, read, ttl_s=FRESH)
+        return self._cache.get(what, read, ttl_s=LOOKUP_TTL_S)
 
     def _read_flavors(self) -> Mapping[str, FlavorFound]:
         there = self._listed_flavors()

@@ -20,7 +20,7 @@ from slurm_elastic.providers.openstack.known_types import known_types
 from slurm_elastic.providers.openstack.project import Project
 from slurm_elastic.providers.openstack.settings import OpenStackCloud
 
-PATIENCE = 10.0
+TIMEOUT_S = 10.0
 MOST = 4
 PLACE = "/etc/slurm-elastic/clouds.yaml"
 COPY = f"install -o {{user}} -m 600 {{path}} {PLACE}"
@@ -48,7 +48,9 @@ def _looked(entry: str, path: Path) -> Found:
     word = re.sub(r"[^a-z0-9]+", "-", entry.lower()).strip("-") or "stack"
     one = _found(word, f"project {entry} in {path}", path)
     keys: dict[str, Any] = {"cloud": entry, "clouds_file": str(path.resolve())}
-    settings = OpenStackCloud(name=word, location=one.location, image="?", timeout=PATIENCE, **keys)
+    settings = OpenStackCloud(
+        name=word, location=one.location, image="?", timeout=TIMEOUT_S, **keys
+    )
     try:
         image, network = _parts(settings)
         types = known_types(settings)

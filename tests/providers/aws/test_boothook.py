@@ -34,7 +34,7 @@ def boot(
     text = program(facts, USER_DATA).replace(boothook.IMDS[-1], metadata)
     text = text.replace(boothook.IMDS[0], ipv4 or metadata)
     text = text.replace(boothook.PLACE, str(place))
-    text = text.replace("PATIENCE = 900.0", f"PATIENCE = {patience}")
+    text = text.replace("GIVE_UP_S = 900.0", f"GIVE_UP_S = {patience}")
     text = text.replace('["shutdown", "-h", "now"]', f"['touch', '{place}/ended']")
     return subprocess.run([sys.executable, "-I", "-c", text], timeout=stretched(120)).returncode
 

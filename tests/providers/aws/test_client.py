@@ -16,7 +16,7 @@ from slurm_elastic.base.errors import AuthError, TransientError
 from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.model.cluster import Location, Market
 from slurm_elastic.providers.aws import convert
-from slurm_elastic.providers.aws.client import Api, _when, open_client
+from slurm_elastic.providers.aws.client import Api, _parse_time, open_client
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.testing.contract import spec_for
 
@@ -51,7 +51,7 @@ def test_an_answer_has_only_what_is_read(bed: AwsBed) -> None:
     ["2026-11-20T06:29:24.000Z", "2026-11-20T06:29:24Z", "20261120T062924Z", 1795156164],
 )
 def test_times_in_any_form(text: object) -> None:
-    assert _when(text) == datetime(2026, 11, 20, 6, 29, 24, tzinfo=UTC)
+    assert _parse_time(text) == datetime(2026, 11, 20, 6, 29, 24, tzinfo=UTC)
 
 
 def test_an_answer_whose_pages_never_end_is_none(bed: AwsBed) -> None:

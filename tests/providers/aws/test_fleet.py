@@ -338,7 +338,7 @@ def test_a_machine_that_ec2_does_not_know_keeps_no_other_from_its_node(
         provider.launch(spec)
     early = {m.node for m in provider.instances()}
     assert len(early - {""}) == 12
-    now += fleet._FORGOTTEN + 1
+    now += fleet._ABANDONED_AFTER_S + 1
     machines = provider.launch(spec)
     assert {m.node for m in machines} == early, "and the launch does not stay in doubt"
 
@@ -490,7 +490,7 @@ def test_a_new_default_version_of_the_sites_template_is_gone_by(
         )
         number = str(made["LaunchTemplateVersion"]["VersionNumber"])
         bed.client.modify_launch_template(LaunchTemplateName="site", DefaultVersion=number)
-        now += site_template.FRESH
+        now += site_template.TEMPLATE_TTL_S
         if group == "wide":
             action = "DescribeLaunchTemplateVersions"
             bed.control.fail(

@@ -50,7 +50,7 @@ class Shelf(AwsBed):
 
 @pytest.fixture
 def bed(ec2: Ec2Control, monkeypatch: pytest.MonkeyPatch) -> Shelf:
-    monkeypatch.setattr(imports, "PERIOD", 0.01)
+    monkeypatch.setattr(imports, "POLL_EVERY_S", 0.01)
     made = Shelf(ec2)
     for one in made.mine():  # the account's images outlive a reset
         made.client.deregister_image(ImageId=one["ImageId"])

@@ -44,8 +44,8 @@ def test_only_those_with_the_clouds_tags_are_its_own() -> None:
     ])  # fmt: skip
     assert [one.id for one in found] == ["i-1"]
     assert made.ours.ids == {"i-1"}
-    assert made.mine(record("i-1"))
-    assert not made.mine(record("i-3", marks=OURS | {tags.CLOUD: "other"}))
+    assert made.is_own(record("i-1"))
+    assert not made.is_own(record("i-3", marks=OURS | {tags.CLOUD: "other"}))
 
 
 def test_one_that_may_be_any_clouds_is_told_of_once_and_ended_by_who_names_it(
@@ -77,7 +77,7 @@ def test_one_that_was_lost_is_listed_once_more() -> None:
 def test_one_that_we_ended_is_not_lost() -> None:
     made = machines()
     standing(made, record("i-1"), record("i-2"))
-    made.ended(["i-2"])
+    made.note_ended(["i-2"])
     there = ("i-1", InstanceState.RUNNING)
     for _ in range(2):
         assert standing(made, record("i-1"), record("i-2", GONE)) == [there]
@@ -85,7 +85,7 @@ def test_one_that_we_ended_is_not_lost() -> None:
 
 def test_of_what_is_listed_no_more_nothing_is_kept() -> None:
     made = machines()
-    made.ended(["i-2"])
+    made.note_ended(["i-2"])
     standing(made, record("i-2", GONE), record("i-3", GONE))
     assert (made._ended, set(made._losses._reports)) == ({"i-2"}, {"i-3"})
     standing(made, record("i-1"))

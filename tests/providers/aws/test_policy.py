@@ -253,7 +253,7 @@ def test_machines_of_others_can_neither_be_ended_nor_made(ec2: Ec2Control, gate:
 def test_whoever_uploads_images_may_do_that_and_nothing_else(
     ec2: Ec2Control, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(imports, "PERIOD", 0.01)
+    monkeypatch.setattr(imports, "POLL_EVERY_S", 0.01)
     bed = AwsBed(ec2)
     boto3.client("s3", region_name=REGION, endpoint_url=ec2.url).create_bucket(Bucket="images")
     gate = Gate(monkeypatch, Holder.IMAGES)

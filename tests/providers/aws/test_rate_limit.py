@@ -68,7 +68,7 @@ def test_machines_have_their_own_bucket_and_actions_theirs() -> None:
     assert pace.startable() == pace.endable() == 0
     clock.now += 31
     assert pace.startable() == 60
-    assert pace.startable(patience=10) == 80
+    assert pace.startable(max_wait_s=10) == 80
     assert pace.endable() == 600
 
 

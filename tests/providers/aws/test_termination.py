@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from slurm_elastic.base.errors import AuthError, InstanceNotFound, ProviderError, TransientError
-from slurm_elastic.providers.aws.termination import REFUSALS, Ending
+from slurm_elastic.providers.aws.termination import MAX_REFUSALS, Ending
 
 IDS = [f"i-{n:017x}" for n in range(1000)]
 
@@ -18,7 +18,7 @@ class StubApi:
     """
 
     pace = None
-    patience = 0.0
+    max_wait_s = 0.0
 
     def __init__(self, bad: Sequence[str], error: type[ProviderError], *, names: bool) -> None:
         self.bad = set(bad)
@@ -72,13 +72,13 @@ def test_an_account_that_may_end_nothing_is_asked_a_few_times_only() -> None:
     api = StubApi(IDS, AuthError, names=False)
     with pytest.raises(AuthError):
         Ending(api, "aws").end(IDS)  # type: ignore[arg-type]
-    assert len(api.calls) == REFUSALS
+    assert len(api.calls) == MAX_REFUSALS
 
 
 def test_many_that_are_refused_do_not_keep_the_others_for_ever() -> None:
     api = StubApi(IDS[:100], ProviderError, names=True)
     ending = Ending(api, "aws")  # type: ignore[arg-type]
-    for _ in range(100 // REFUSALS + 1):
+    for _ in range(100 // MAX_REFUSALS + 1):
         with pytest.raises(ProviderError):
             ending.end(IDS[:101])
     assert api.ended == {IDS[100]}
@@ -116,8 +116,8 @@ class Pace:
         self.most = most
         self.asked: list[float] = []
 
-    def endable(self, patience: float) -> int:
-        self.asked.append(patience)
+    def endable(self, max_wait_s: float) -> int:
+        self.asked.append(max_wait_s)
         return self.most
 
 
@@ -129,7 +129,7 @@ def test_a_call_has_no_more_machines_than_the_account_may_end_in_time(
 ) -> None:
     api = StubApi([], ProviderError, names=False)
     api.pace = Pace(most)  # type: ignore[assignment]
-    api.patience = 7.0
+    api.max_wait_s = 7.0
     Ending(api, "aws").end(IDS[:3])  # type: ignore[arg-type]
     assert [len(call) for call in api.calls] == sizes
     assert set(api.pace.asked) == {7.0}  # type: ignore[attr-defined]
