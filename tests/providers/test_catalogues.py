@@ -27,7 +27,7 @@ from slurm_elastic.model.cluster import LaunchSpec, Market
 from slurm_elastic.model.finding import Level
 from slurm_elastic.policies.launch.ranking import mispriced
 from slurm_elastic.providers import catalogues, open_provider
-from slurm_elastic.providers.openstack.known_types import _known
+from slurm_elastic.providers.openstack.known_types import _known_type
 from slurm_elastic.sandbox.ec2_control import Ec2Control
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 from slurm_elastic.sandbox.one_control import OneControl
@@ -235,7 +235,7 @@ def test_flavors_are_types(tmp_path: Path) -> None:
 
 def test_a_flavors_properties_tell_its_price_and_gpus() -> None:
     extra = {"slurm_elastic:price": "0.25", "pci_passthrough:alias": "gpu-a100:2,nic:1"}
-    found = _known({"name": "C2 (old)", "vcpus": 8, "ram": 1024, "extra_specs": extra})
+    found = _known_type({"name": "C2 (old)", "vcpus": 8, "ram": 1024, "extra_specs": extra})
     assert (found.name, found.price, found.gres) == ("C2-old", 0.25, {"gpu": 2})
     assert found.own == {"flavor": "C2 (old)"}
 

@@ -1,4 +1,4 @@
-"""OpenStack, by openstacksdk's session."""
+"""OpenStack, through the session of openstacksdk."""
 
 from __future__ import annotations
 

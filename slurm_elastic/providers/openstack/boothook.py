@@ -1,10 +1,11 @@
-"""Runs on each OpenStack machine, from cloud-init, before the site's own user data: which node?
+"""Runs on each OpenStack machine, from cloud-init, before the site's own user data: finds the
+machine's node.
 
-Its text travels in the user data behind a line ``FACTS = {...}`` (base/user_data.py), so
-it stands alone: standard library, any Python 3. Machines of one call share their user data, and
-nova counts them: ``launch_index`` is the machine's place in the list of nodes. It writes
+Its text is part of the user data, behind a line ``FACTS = {...}`` (base/user_data.py). So it uses
+the standard library alone and runs on any Python 3. The machines of one call share their user data,
+and nova numbers them: ``launch_index`` is the machine's place in the list of nodes. It writes
 ``/run/slurm-elastic/node``, the node's name, and ``/run/slurm-elastic/launch``, ``key=value`` lines
-readable by sh.
+that sh can read.
 """
 
 import json
@@ -15,7 +16,7 @@ from typing import Any, Dict  # noqa: UP035 - the machine's Python may be an old
 
 FACTS: Dict[str, str] = {}  # noqa: UP006
 METADATA = "http://169.254.169.254/openstack/latest/meta_data.json"
-# Data that cloud-init has read already, from a config drive or the service; the newer name first.
+# Metadata that cloud-init has read from a config drive or the service; the newer file name first.
 KNOWN = (
     "/run/cloud-init/instance-data-sensitive.json",
     "/run/cloud-init/instance-data.json",
@@ -23,8 +24,8 @@ KNOWN = (
 PLACE = "/run/slurm-elastic"
 
 
-def known(path: str) -> Any:  # noqa: ANN401
-    """The metadata in cloud-init's own file; nothing where it has none."""
+def read_file(path: str) -> Any:  # noqa: ANN401
+    """The metadata in cloud-init's own file, or {}."""
     try:
         with open(path, encoding="utf-8") as file:
             return json.load(file)["ds"]["meta_data"]
@@ -32,8 +33,8 @@ def known(path: str) -> Any:  # noqa: ANN401
         return {}
 
 
-def asked() -> Any:  # noqa: ANN401
-    """The metadata from nova's service; nothing where it does not answer."""
+def ask_nova() -> Any:  # noqa: ANN401
+    """The metadata from nova's service, or {} if it does not answer."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(METADATA, timeout=10) as answer:
@@ -43,8 +44,8 @@ def asked() -> Any:  # noqa: ANN401
 
 
 def index() -> int:
-    """The machine's place among those of its call."""
-    sources = [lambda path=path: known(path) for path in KNOWN] + [asked]
+    """The machine's place among the machines of its call."""
+    sources = [lambda path=path: read_file(path) for path in KNOWN] + [ask_nova]
     for source in sources:
         place = source().get("launch_index")
         if place is not None:

@@ -1,5 +1,5 @@
-"""The things that a launch names, as the cloud's ids: flavors, the image, networks; kept for a
-minute.
+"""Finds the cloud's ids of the things that a launch names: flavors, image, networks. Answers are
+kept for a minute.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from slurm_elastic.providers.openstack.settings import Flavor, OpenStackCloud
 log = logging.getLogger(__name__)
 
 Call = Callable[..., Any]
-"""``call(service, method, path, body)``, translated."""
+"""``call(service, method, path, body)``, with errors translated."""
 LOOKUP_TTL_S = 60.0
 PAGE = 1000
 
 
 class FlavorFound(Struct, frozen=True, kw_only=True):
-    """A flavor as nova has it; memory in MiB, disk in GiB (0: as large as the image)."""
+    """A flavor as nova describes it. Memory in MiB, disk in GiB (0: as large as the image)."""
 
     id: str
     name: str
@@ -40,83 +40,90 @@ class FlavorFound(Struct, frozen=True, kw_only=True):
 
 
 class Catalog:
-    """Thread-safe; reads are bounded by the time-out of each call."""
+    """Looks up names in one project. Thread-safe. Each call has its own time-out."""
 
     def __init__(self, settings: OpenStackCloud, call: Call) -> None:
         self._settings = settings
         self._call = call
+        # Looked up at each call, because tests replace the clock.
         self._cache = TtlCache[str, Any](lambda: time.monotonic())
 
     def forget(self) -> None:
-        """The cloud has refused what we know."""
+        """Forget all answers, because the cloud has refused an id that we kept."""
         self._cache.forget()
 
     def flavors(self) -> Mapping[str, FlavorFound]:
-        """The flavors of the settings' types that are there and have what the settings say."""
-        known: Mapping[str, FlavorFound] = self._fresh("flavors", self._read_flavors)
-        return known
+        """The flavors of the configured types that exist and are large enough."""
+        flavors: Mapping[str, FlavorFound] = self._cached("flavors", self._read_flavors)
+        return flavors
 
     def unusable(self) -> Mapping[str, str]:
-        """The settings' types that are not offered, and why; read anew."""
-        there = self._listed_flavors()
+        """The configured types that cannot be offered, with the reasons. Always read from the
+        cloud.
+        """
+        flavor_by_name = self._listed_flavors()
         types = self._settings.types
-        reasons = {n: _lack(kind, there.get(kind.flavor or n)) for n, kind in types.items()}
-        return {name: why for name, why in reasons.items() if why}
+        reasons = {
+            n: _lack(kind, flavor_by_name.get(kind.flavor or n)) for n, kind in types.items()
+        }
+        return {name: reason for name, reason in reasons.items() if reason}
 
     def flavor(self, kind_name: str) -> FlavorFound:
-        """The flavor of one type; ProviderError where there is none."""
-        found = self.flavors().get(kind_name)
-        if found is None:
+        """The flavor of a type. ProviderError if there is none."""
+        flavor = self.flavors().get(kind_name)
+        if flavor is None:
             text = f"the cloud has no flavor for type {kind_name}"
             raise ProviderError(self._settings.name, "NoFlavor", text)
-        return found
+        return flavor
 
     def image(self, choice: ImageChoice | None = None) -> str:
-        """The image's id: of that name, or that fits the choice, the newest that is active."""
+        """The id of the image: the newest active one with the configured name, or the newest that
+        fits the choice.
+        """
         if choice is not None and choice.id is None:
             key = f"image {choice!r}"
-            chosen: str = self._fresh(key, lambda: self._choose_image(choice))
-            return chosen
+            chosen_id: str = self._cached(key, lambda: self._choose_image(choice))
+            return chosen_id
         name = self._settings.image if choice is None or choice.id is None else choice.id
         if is_uuid(name):
             return name
-        found: str = self._fresh("image", lambda: self._read_image(name))
-        return found
+        image_id: str = self._cached("image", lambda: self._read_image(name))
+        return image_id
 
     def networks(self) -> str | Sequence[str]:
-        """Their ids, or nova's word."""
+        """The ids of the networks, or nova's own word for them."""
         word = requests.own_word(self._settings.networks)
         if word:
             return word
-        found: Sequence[str] = self._fresh(
+        network_ids: Sequence[str] = self._cached(
             "networks", lambda: tuple(map(self.network, self._settings.networks))
         )
-        return found
+        return network_ids
 
-    def _fresh(self, what: str, read: Callable[[], Any]) -> Any:  # noqa: ANN401
+    def _cached(self, what: str, read: Callable[[], Any]) -> Any:  # noqa: ANN401
         return self._cache.get(what, read, ttl_s=LOOKUP_TTL_S)
 
     def _read_flavors(self) -> Mapping[str, FlavorFound]:
-        there = self._listed_flavors()
-        found: dict[str, FlavorFound] = {}
+        flavor_by_name = self._listed_flavors()
+        usable: dict[str, FlavorFound] = {}
         for name, kind in self._settings.types.items():
-            one = there.get(kind.flavor or name)
-            why = _lack(kind, one)
-            if one is not None and not why:
-                found[name] = one
+            flavor = flavor_by_name.get(kind.flavor or name)
+            reason = _lack(kind, flavor)
+            if flavor is not None and not reason:
+                usable[name] = flavor
             else:
                 log.warning(
-                    "not offered cloud=%s type=%s reason=%s", self._settings.name, name, why
+                    "not offered cloud=%s type=%s reason=%s", self._settings.name, name, reason
                 )
-        return found
+        return usable
 
     def _listed_flavors(self) -> Mapping[str, FlavorFound]:
-        """All that the project may use, by id and by name."""
-        there: dict[str, FlavorFound] = {}
+        """All flavors that the project may use, by id and by name."""
+        flavor_by_name: dict[str, FlavorFound] = {}
         for record in flavor_pages(self._call):
-            one = _flavor(record)
-            there |= {one.id: one, one.name: one}
-        return there
+            flavor = _flavor(record)
+            flavor_by_name |= {flavor.id: flavor, flavor.name: flavor}
+        return flavor_by_name
 
     def _read_image(self, name: str) -> str:
         path = f"/images?name={quote(name)}&status=active&sort=created_at:desc&limit=1"
@@ -126,53 +133,54 @@ class Catalog:
 
     def _choose_image(self, choice: ImageChoice) -> str:
         candidates = [candidate(r) for r in image_pages(self._call, "status=active&")]
-        found = newest(choice, candidates)
-        if found is None:
+        image = newest(choice, candidates)
+        if image is None:
             text = none_fits(choice, candidates)
             raise ProviderError(self._settings.name, "NoImage", text)
-        return found.id
+        return image.id
 
     def network(self, name: str) -> str:
-        """Its id; ProviderError where none or several are called so."""
+        """The id of a network. ProviderError if no network or several have the name."""
         if is_uuid(name):
             return name
         records = self._call("network", "GET", f"/networks?name={quote(name)}&fields=id")
-        found = [str(r["id"]) for r in records["networks"]]
-        if len(found) != 1:
-            text = f"{len(found)} networks are called {name!r}; name one by its id"
+        network_ids = [str(r["id"]) for r in records["networks"]]
+        if len(network_ids) != 1:
+            text = f"{len(network_ids)} networks are called {name!r}; name one by its id"
             raise ProviderError(self._settings.name, "NoNetwork", text)
-        return found[0]
+        return network_ids[0]
 
 
 def image_pages(call: Call, query: str = "") -> Iterator[Mapping[str, Any]]:
-    """The images that the project sees, as glance has them, newest first."""
-    asked = f"/images?{query}sort=created_at:desc&limit={PAGE}"
-    path = asked
+    """The images that the project can see, as glance returns them, newest first."""
+    first_path = f"/images?{query}sort=created_at:desc&limit={PAGE}"
+    path = first_path
     while path:
         page = call("image", "GET", path)["images"]
         yield from page
-        path = f"{asked}&marker={quote(str(page[-1]['id']))}" if len(page) >= PAGE else ""
+        path = f"{first_path}&marker={quote(str(page[-1]['id']))}" if len(page) >= PAGE else ""
 
 
 def flavor_pages(call: Call) -> Iterator[Mapping[str, Any]]:
-    """All flavors that the project may use, as nova has them."""
+    """All flavors that the project may use, as nova returns them."""
     path = "/flavors/detail?limit=1000"
     while path:
         answer = call("compute", "GET", path)
         page = answer["flavors"]
         yield from page
-        # A site may have nova make smaller pages than were asked for.
-        further = any(link["rel"] == "next" for link in answer.get("flavors_links", ()))
-        last = str(page[-1]["id"]) if page and further else ""
-        path = f"/flavors/detail?limit=1000&marker={quote(last)}" if last else ""
+        # nova's configuration may set smaller pages than we ask for, so only its link shows that
+        # there are more.
+        has_more = any(link["rel"] == "next" for link in answer.get("flavors_links", ()))
+        last_id = str(page[-1]["id"]) if page and has_more else ""
+        path = f"/flavors/detail?limit=1000&marker={quote(last_id)}" if last_id else ""
 
 
-def _lack(kind: Flavor, found: FlavorFound | None) -> str:
-    """Why machines of a type cannot be had; empty where they can."""
-    if found is None:
+def _lack(kind: Flavor, flavor: FlavorFound | None) -> str:
+    """Why machines of a type cannot be started; empty if they can."""
+    if flavor is None:
         return "the cloud has no such flavor"
-    if found.vcpus < kind.cpus or found.ram < kind.memory:
-        return f"the flavor has {found.vcpus} cpus and {found.ram} MiB, the settings say more"
+    if flavor.vcpus < kind.cpus or flavor.ram < kind.memory:
+        return f"the flavor has {flavor.vcpus} cpus and {flavor.ram} MiB, the settings say more"
     return ""
 
 
@@ -187,16 +195,18 @@ def _flavor(record: Mapping[str, Any]) -> FlavorFound:
 
 
 def candidate(record: Mapping[str, Any]) -> Candidate:
-    """``os_distro`` and ``os_version`` are glance's own words for these properties."""
-    made = str(record.get("created_at") or "").replace("Z", "+00:00")
-    own = software_of(str(record.get("slurm_elastic_software") or ""))
+    """An image record. ``os_distro`` and ``os_version`` are glance's own names for these
+    properties.
+    """
+    created = str(record.get("created_at") or "").replace("Z", "+00:00")
+    software = software_of(str(record.get("slurm_elastic_software") or ""))
     return Candidate(
         id=str(record["id"]),
         name=str(record.get("name") or ""),
-        created=datetime.fromisoformat(made).timestamp() if made else 0.0,
+        created=datetime.fromisoformat(created).timestamp() if created else 0.0,
         os=str(record.get("os_distro") or ""),
         version=str(record.get("os_version") or ""),
-        software=own | frozenset(map(str, record.get("tags") or ())),
+        software=software | frozenset(map(str, record.get("tags") or ())),
     )
 
 

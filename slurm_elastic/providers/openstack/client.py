@@ -1,7 +1,9 @@
-"""openstacksdk's credentials and catalog, with a transport of ours: a time limit that holds.
+"""Uses openstacksdk's credentials and service catalog with our own transport, which keeps a time
+limit.
 
-requests' own bounds the wait for each piece of an answer, and one call of ours may take several
-requests (a token, the API's versions): here all of them end at one time. Nothing is repeated.
+The time-out of requests limits the wait for each piece of an answer only, and one call may need
+several requests (a token, the API's versions). Here all of them end by one deadline. No request is
+repeated.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from slurm_elastic.providers.base.errors import NoCredentials
 from slurm_elastic.providers.openstack.settings import OpenStackCloud
 
 MICROVERSION = "2.69"
-"""The first by which servers of a cell that is down are listed and not left out (Stein, 2019)."""
+"""The first version in which nova also lists servers of a cell that is down (Stein, 2019)."""
 _VERSIONS = {
     "compute": ("2.1", "2.latest"),
     "image": ("2", "2.latest"),
@@ -50,12 +52,12 @@ _SECRETS = frozenset(
         "token",
     }
 )
-_CONNECT = 0.3
-"""The part of the time-out that connecting may take."""
+_CONNECT_FRACTION = 0.3
+"""The fraction of the time-out that connecting may take."""
 
 
-class Refused(Exception):  # noqa: N818 - it is the cloud's answer, not a failure of ours
-    """An HTTP answer of 400 and more; ``message`` is the cloud's own."""
+class Refused(Exception):  # noqa: N818 - the cloud's answer, not a failure of ours
+    """An HTTP answer of 400 or more. ``message`` is the cloud's own."""
 
     def __init__(self, method: str, path: str, status: int, message: str) -> None:
         super().__init__(f"{method} {path}: HTTP {status}: {message}")
@@ -66,16 +68,16 @@ class Refused(Exception):  # noqa: N818 - it is the cloud's answer, not a failur
 
 
 class NotConnected(requests.exceptions.ConnectionError):
-    """No connection came about, so nothing was sent."""
+    """No connection was made, so nothing was sent."""
 
 
 class BoundedSession(requests.Session):
-    """All requests of a thread inside ``within`` end by the same time."""
+    """All requests of a thread inside ``within`` end by one deadline."""
 
     def __init__(self) -> None:
         super().__init__()
-        # One kept open, which the server has closed meanwhile, would make an order that never
-        # arrived look like one whose answer was lost.
+        # A kept connection may have been closed by the server. Then an order that never arrived
+        # would look like an order whose answer was lost.
         self.headers["Connection"] = "close"
         for scheme in ("http://", "https://"):
             self.mount(scheme, HTTPAdapter(max_retries=0))
@@ -83,7 +85,7 @@ class BoundedSession(requests.Session):
 
     @contextmanager
     def within(self, seconds: float) -> Iterator[None]:
-        """The time that the requests in the block have together."""
+        """Limit the requests in the block to ``seconds`` in total."""
         self._thread.until, self._thread.whole = time.monotonic() + seconds, seconds
         try:
             yield
@@ -91,10 +93,13 @@ class BoundedSession(requests.Session):
             del self._thread.until
 
     def send(self, request: requests.PreparedRequest, **kwargs: Any) -> requests.Response:  # noqa: ANN401
-        """The answer is whole on return."""
-        left = self._left()
-        budget = Budget(ANSWER, left)
-        kwargs |= {"timeout": (min(left, self._thread.whole * _CONNECT), left), "stream": True}
+        """Send a request. The answer is complete on return."""
+        seconds = self._seconds_left()
+        budget = Budget(ANSWER, seconds)
+        kwargs |= {
+            "timeout": (min(seconds, self._thread.whole * _CONNECT_FRACTION), seconds),
+            "stream": True,
+        }
         try:
             response = super().send(request, **kwargs)
         except requests.exceptions.ConnectionError as error:
@@ -102,7 +107,8 @@ class BoundedSession(requests.Session):
                 raise NotConnected(str(error)) from error
             raise
         try:
-            # A byte now and then must not hold us either, nor more than memory has.
+            # Neither a server that sends a byte now and then nor an answer larger than memory may
+            # stop us.
             body = b"".join(pieces(response.raw, budget, decode_content=True))
         except TimeoutError as error:
             raise requests.exceptions.Timeout(str(error)) from error
@@ -113,22 +119,24 @@ class BoundedSession(requests.Session):
         response.raw = io.BytesIO(body)
         return response
 
-    def _left(self) -> float:
-        left: float = self._thread.until - time.monotonic()
-        if left <= 0:
+    def _seconds_left(self) -> float:
+        seconds: float = self._thread.until - time.monotonic()
+        if seconds <= 0:
             raise requests.exceptions.Timeout("the answer took too long")
-        return left
+        return seconds
 
 
 def _is_unconnected(error: requests.exceptions.ConnectionError) -> bool:
-    """Among these, requests has a class of its own only for a connection that took too long."""
+    """Whether no connection was made. For this, requests has a class of its own only if connecting
+    took too long.
+    """
     reason = getattr(error.args[0], "reason", None) if error.args else None
-    refused = isinstance(reason, urllib3.exceptions.NewConnectionError)
-    return refused or isinstance(error, requests.exceptions.ConnectTimeout)
+    is_refused = isinstance(reason, urllib3.exceptions.NewConnectionError)
+    return is_refused or isinstance(error, requests.exceptions.ConnectTimeout)
 
 
 class Api:
-    """One project in one region, by raw requests; thread-safe."""
+    """One project in one region, by plain requests. Thread-safe."""
 
     def __init__(self, settings: OpenStackCloud) -> None:
         self._timeout = settings.timeout
@@ -151,63 +159,67 @@ class Api:
     def call(
         self, service: str, method: str, path: str, body: object = None, content: str = ""
     ) -> Any:  # noqa: ANN401
-        """One request; the JSON of its answer, None where it has none. Refused, or what
-        keystoneauth raises. ``content``: the body's type where it is another than JSON's own.
+        """Send one request and return the JSON of its answer, or None if it is empty. ``content``:
+        the type of the body, if it is not JSON's own.
+
+        Raises Refused, or the exceptions of keystoneauth.
         """
-        more: dict[str, object] = {"microversion": MICROVERSION} if service == "compute" else {}
+        options: dict[str, object] = {"microversion": MICROVERSION} if service == "compute" else {}
         if body is not None:
-            more["json"] = body
+            options["json"] = body
         if content:
-            more["headers"] = {"Content-Type": content}
-        return self._answered(service, method, path, self._timeout, more)
+            options["headers"] = {"Content-Type": content}
+        return self._answered(service, method, path, self._timeout, options)
 
     def send(self, service: str, path: str, file: BinaryIO, seconds: float) -> None:
-        """PUT a whole file in so many seconds; errors as of ``call``."""
+        """PUT a whole file within ``seconds``. Raises the same as ``call``."""
         headers = {"Content-Type": "application/octet-stream"}
         self._answered(service, "PUT", path, seconds, {"data": file, "headers": headers})
 
     def _answered(
-        self, service: str, method: str, path: str, seconds: float, more: Mapping[str, Any]
+        self, service: str, method: str, path: str, seconds: float, options: Mapping[str, Any]
     ) -> Any:  # noqa: ANN401
         with self._http.within(seconds):
-            # Nothing of it is logged: user data and passwords are in it.
+            # Not logged, because requests contain user data and passwords.
             answer = self._services[service].request(
-                path, method, raise_exc=False, log=False, connect_retries=0, **more
+                path, method, raise_exc=False, log=False, connect_retries=0, **options
             )
         if answer.status_code >= 400:
             raise Refused(method, path.partition("?")[0], answer.status_code, _message(answer))
         return answer.json() if answer.content else None
 
     def credentials_end(self) -> float | None:
-        """Unix time; of a token, an application credential or a password, whichever there is.
-        Errors: keystoneauth's.
+        """The end of the token, application credential or password in use (Unix time), or None.
+        Raises the exceptions of keystoneauth.
         """
         session = self._services["compute"].session
         auth: Any = session.auth
         with self._http.within(self._timeout):
             access = auth.get_access(session)
-            name = type(auth).__name__
-            if name.endswith("Token"):
+            auth_class = type(auth).__name__
+            if auth_class.endswith("Token"):
                 return float(access.expires.timestamp())
-            if name == "ApplicationCredential":
+            if auth_class == "ApplicationCredential":
                 return _time(_application_credential(session, access).get("expires_at"))
         return _time(access._data["token"]["user"].get("password_expires_at"))
 
 
 def _application_credential(session: Any, access: Any) -> Mapping[str, Any]:  # noqa: ANN401
-    """Keystone's record of the one in use; empty where it does not show it."""
-    used = access._data["token"].get("application_credential") or {}
+    """Keystone's record of the application credential in use; empty if keystone does not
+    show it.
+    """
+    credential = access._data["token"].get("application_credential") or {}
     base = session.auth.token_url.removesuffix("/auth/tokens")
-    path = f"{base}/users/{access.user_id}/application_credentials/{used.get('id')}"
+    path = f"{base}/users/{access.user_id}/application_credentials/{credential.get('id')}"
     answer = session.request(path, "GET", raise_exc=False, log=False, connect_retries=0)
     if answer.status_code >= 400:
         return {}
-    found: Mapping[str, Any] = answer.json().get("application_credential") or {}
-    return found
+    record: Mapping[str, Any] = answer.json().get("application_credential") or {}
+    return record
 
 
 def _time(text: str | None) -> float | None:
-    """Keystone's times are of UTC, with and without saying so."""
+    """Keystone's times are in UTC, with or without a zone."""
     if text is None:
         return None
     when = datetime.fromisoformat(text)
@@ -215,14 +227,16 @@ def _time(text: str | None) -> float | None:
 
 
 def region_of(settings: OpenStackCloud, http: BoundedSession) -> Any:  # noqa: ANN401 - the SDK's
-    """The entry of clouds.yaml, read anew; NoCredentials, or the SDK's ConfigException."""
+    """The entry of clouds.yaml, read again at each call. NoCredentials, or the SDK's
+    ConfigException.
+    """
     plain, secret = _files(settings, os.environ)
     if plain is None:
         raise NoCredentials("there is no clouds.yaml; see docs/openstack.md")
     for path in (plain, secret):
         if path is not None:
             _require_private(path)
-    # All words but these come from the files: a daemon's environment has none.
+    # Everything else comes from the files, because the environment of a daemon has no variables.
     constructor: Any = functools.partial(Session, session=http)
     config = OpenStackConfig(
         config_files=[plain],
@@ -230,58 +244,62 @@ def region_of(settings: OpenStackCloud, http: BoundedSession) -> Any:  # noqa: A
         load_envvars=False,
         session_constructor=constructor,
     )
-    chosen: dict[str, Any] = {"region_name": settings.region} if settings.region else {}
-    return config.get_one(cloud=settings.cloud, **chosen)
+    region_option: dict[str, Any] = {"region_name": settings.region} if settings.region else {}
+    return config.get_one(cloud=settings.cloud, **region_option)
 
 
 def _files(settings: OpenStackCloud, env: Mapping[str, str]) -> tuple[str | None, str | None]:
-    """clouds.yaml and secure.yaml, as openstacksdk finds them; with ``clouds_file`` beside it."""
+    """The paths of clouds.yaml and secure.yaml, as openstacksdk finds them. With ``clouds_file``
+    the second is beside it.
+    """
     if settings.clouds_file:
         beside = [str(Path(settings.clouds_file).with_name("secure.yaml"))]
-        return settings.clouds_file, _first(beside)
-    plain = [*_named(env, "OS_CLIENT_CONFIG_FILE"), *CONFIG_FILES]
-    secret = [*_named(env, "OS_CLIENT_SECURE_FILE"), *SECURE_FILES]
-    return _first(plain), _first(secret)
+        return settings.clouds_file, _first_existing(beside)
+    plain = [*_from_environment(env, "OS_CLIENT_CONFIG_FILE"), *CONFIG_FILES]
+    secret = [*_from_environment(env, "OS_CLIENT_SECURE_FILE"), *SECURE_FILES]
+    return _first_existing(plain), _first_existing(secret)
 
 
-def _named(env: Mapping[str, str], name: str) -> Sequence[str]:
+def _from_environment(env: Mapping[str, str], name: str) -> Sequence[str]:
     return [env[name]] if env.get(name) else []
 
 
-def _first(paths: Sequence[str]) -> str | None:
+def _first_existing(paths: Sequence[str]) -> str | None:
     return next((path for path in paths if os.path.exists(path)), None)
 
 
 def _require_private(path: str) -> None:
-    """A file with a secret must be its owner's alone."""
+    """NoCredentials if a file with a secret may be read by other users than its owner."""
     try:
         with open(path, encoding="utf-8") as file:
-            words = yaml.safe_load(file)
-        wrong = trust.flaw(path, trust.ours(), private=_has_secret(words))
+            content = yaml.safe_load(file)
+        flaw = trust.flaw(path, trust.ours(), private=_has_secret(content))
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise NoCredentials(f"{path} cannot be read: {why}") from None
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise NoCredentials(f"{path} cannot be read: {reason}") from None
     except yaml.YAMLError:
-        # The parser's words would show a line of it.
+        # The parser's text would show a line of the file, which may be a secret.
         raise NoCredentials(f"{path} is not YAML") from None
-    if wrong:
-        raise NoCredentials(wrong)
+    if flaw:
+        raise NoCredentials(flaw)
 
 
-def _has_secret(words: object) -> bool:
-    if isinstance(words, Mapping):
-        return bool(_SECRETS & words.keys()) or any(map(_has_secret, words.values()))
-    return isinstance(words, list) and any(map(_has_secret, words))
+def _has_secret(content: object) -> bool:
+    if isinstance(content, Mapping):
+        return bool(_SECRETS & content.keys()) or any(map(_has_secret, content.values()))
+    return isinstance(content, list) and any(map(_has_secret, content))
 
 
 def _message(answer: requests.Response) -> str:
-    """``{"badRequest": {"message": ...}}`` of nova and its like; else the beginning of the text."""
+    """The message in ``{"badRequest": {"message": ...}}`` of nova and similar services; else the
+    start of the text.
+    """
     try:
-        words = answer.json()
+        content = answer.json()
     except ValueError:
         return answer.text
-    if not isinstance(words, Mapping):
+    if not isinstance(content, Mapping):
         return answer.text
-    found = (p.get("message") for p in words.values() if isinstance(p, Mapping))
-    listed = (e.get("title") for e in words.get("errors", ()) if isinstance(e, Mapping))
-    return str(next((m for m in (*found, *listed) if m), answer.text))
+    messages = (p.get("message") for p in content.values() if isinstance(p, Mapping))
+    titles = (e.get("title") for e in content.get("errors", ()) if isinstance(e, Mapping))
+    return str(next((m for m in (*messages, *titles) if m), answer.text))

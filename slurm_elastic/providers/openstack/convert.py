@@ -1,4 +1,4 @@
-"""nova's answers as our values (Compute API, microversion 2.69)."""
+"""Converts nova's answers into our values (Compute API, microversion 2.69)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from slurm_elastic.providers.openstack.settings import OpenStackCloud
 
 Record = Mapping[str, Any]
 
-# All else (SUSPENDED, PAUSED, SHELVED ...) is lost to Slurm: on its way out.
+# Slurm loses a machine in any other state (SUSPENDED, PAUSED, SHELVED ...), so it counts as
+# stopping.
 STATES = {
     "BUILD": InstanceState.PENDING,
     "REBUILD": InstanceState.PENDING,
@@ -34,17 +35,18 @@ STATES = {
     "SOFT_DELETED": InstanceState.TERMINATED,
 }
 UNCLEAR = frozenset({"ERROR", "UNKNOWN"})
-"""Nova's state of a server for which something failed; one that runs goes on running."""
+"""nova's states of a server for which some operation failed. A running server keeps running."""
 POWER_RUNNING = 1
-"""nova.compute.power_state.RUNNING: what the hypervisor last said of the guest."""
+"""nova.compute.power_state.RUNNING: the hypervisor's last report about the guest."""
 DELETING = "deleting"
 LEAVING = (DELETING, "soft-deleting")
-"""The tasks of a server whose deletion nova has taken."""
+"""The task states of a server whose deletion nova has accepted."""
 
 
 class ServerFields(Struct, frozen=True, kw_only=True):
-    """The fields that we read of a server. ``placed``: a host has it or had it; ``started``: it
-    once ran; ``powered``: its guest runs. ``host_status`` is None where nova does not show it.
+    """The fields of a server that we read. ``placed``: a host has the server, or had it.
+    ``started``: it has run before. ``powered``: its guest runs now. ``host_status`` is None if nova
+    does not show it.
     """
 
     id: str
@@ -62,7 +64,7 @@ class ServerFields(Struct, frozen=True, kw_only=True):
 
     @property
     def generation(self) -> str:
-        """The launch that it is of."""
+        """The launch of the server."""
         return self.tags.get(machine_tags.GENERATION, "")
 
     @property
@@ -72,18 +74,22 @@ class ServerFields(Struct, frozen=True, kw_only=True):
 
     @property
     def waits(self) -> bool:
-        """Whether no host has it yet: the scheduler looks, or the one it found may still refuse."""
+        """Whether no host has it yet: the scheduler is still searching, or the host that it found
+        may refuse.
+        """
         return self.status == "BUILD" and not self.placed
 
 
 def servers(records: Iterable[Record]) -> list[ServerFields]:
-    """The records of a list; KeyError, TypeError or ValueError where they are not servers."""
+    """The servers of a listing. KeyError, TypeError or ValueError if the records are not
+    servers.
+    """
     names = NodeNames()
     return [_server(r, names) for r in records]
 
 
-def is_whole(record: Record) -> bool:
-    """For a server whose cell is down nova tells its id and little more."""
+def is_complete(record: Record) -> bool:
+    """False for a server whose cell is down: nova then returns its id and little more."""
     return "metadata" in record and "name" in record
 
 
@@ -106,37 +112,43 @@ def _server(record: Record, names: NodeNames) -> ServerFields:
 
 
 def _node(tags: Mapping[str, str], name: str, names: NodeNames) -> str:
-    """By the list that all machines of a call have, and the number that nova gave this one; empty
-    where somebody has renamed it.
+    """The node from the list that all machines of a call share and the number that nova gave to
+    this one. Empty if somebody has renamed the server.
     """
     if not names.node(tags, 1):
         return names.node(tags, 0)
-    own = requests.place(
+    place = requests.place(
         name, tags.get(machine_tags.CLUSTER, ""), tags.get(machine_tags.GENERATION, "")
     )
-    return names.node(tags, own[1]) if own else ""
+    return names.node(tags, place[1]) if place else ""
 
 
-def state_of(one: ServerFields) -> InstanceState:
-    """As all clouds have it."""
-    if one.task in LEAVING:
+def state_of(server: ServerFields) -> InstanceState:
+    """The server's state in our terms."""
+    if server.task in LEAVING:
         return InstanceState.STOPPING
-    # A guest that runs is not lost for that, as after a deletion that failed, or a nova-compute
-    # that could not look after it when it came up again (compute/manager.py, _init_instance).
-    if one.status in UNCLEAR and one.started and one.powered:
+    # A running guest is not lost, for example after a failed deletion, or if nova-compute could not
+    # handle it when it restarted (compute/manager.py, _init_instance).
+    if server.status in UNCLEAR and server.started and server.powered:
         return InstanceState.RUNNING
-    return STATES.get(one.status, InstanceState.STOPPING)
+    return STATES.get(server.status, InstanceState.STOPPING)
 
 
-def instance(one: ServerFields, settings: OpenStackCloud) -> Instance:
-    """A server as a machine; what it was bought as is in its metadata."""
+def instance(server: ServerFields, settings: OpenStackCloud) -> Instance:
+    """The server as a machine. Its metadata says what it was bought as."""
     return machine_of(
-        one.id, one.tags, settings, state_of(one), one.address, node=one.node, launched=one.created
+        server.id,
+        server.tags,
+        settings,
+        state_of(server),
+        server.address,
+        node=server.node,
+        launched=server.created,
     )
 
 
 def _address(networks: Mapping[str, Sequence[Record]]) -> str | None:
-    """A fixed address before a floating one, IPv4 before IPv6."""
-    found = [address for cards in networks.values() for address in cards]
-    found.sort(key=lambda a: (a.get("OS-EXT-IPS:type") == "floating", a.get("version") != 4))
-    return str(found[0]["addr"]) if found else None
+    """The machine's address: fixed before floating, IPv4 before IPv6."""
+    addresses = [address for cards in networks.values() for address in cards]
+    addresses.sort(key=lambda a: (a.get("OS-EXT-IPS:type") == "floating", a.get("version") != 4))
+    return str(addresses[0]["addr"]) if addresses else None

@@ -1,8 +1,8 @@
-"""The cloud's refusals, and what goes wrong on the way to it, as the five of ours.
+"""Translates the cloud's refusals, and errors on the way to it, into our errors.
 
-nova answers 403 both for a quota and for a missing right, and 409 for a state that passes as well
-as for a mistake: the message decides there (as nova 31 has it). The user data is in some messages
-as a whole, so none is passed on as it is.
+nova answers 403 for a quota as well as for a missing right, and 409 for a temporary state as well
+as for a mistake. In these cases the message decides (as of nova 31). Some messages contain the
+whole user data, so no message is passed on unchanged.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from slurm_elastic.providers.base.statuses import kind_of
 from slurm_elastic.providers.openstack.client import NotConnected, Refused
 
 NO_HOST = "NoValidHost"
-"""The code of a start that found no host with room."""
+"""The code of a start for which no host had room."""
 
 _QUOTA = re.compile(
     r"Quota exceeded(?: for (?P<what>\w+))?|is over a limit for|[Mm]aximum number of .*exceeded"
@@ -38,23 +38,24 @@ _NO_ROOM = re.compile(
     r"No valid host|not enough hosts|Exhausted all hosts|Insufficient compute resources"
     r"|[Nn]o more IP addresses|No fixed IP addresses|No more free|Insufficient Free"
 )
-_OF_THE_ORDER = re.compile(r"Only volume-backed servers")
-"""A right that is missing for this flavor and not for the account."""
-_PASSES = re.compile(r"while it is in|task_state|[Ii]n progress|concurrent|Conflict updating")
+_FOR_THIS_FLAVOR = re.compile(r"Only volume-backed servers")
+"""The right is missing for this flavor, not for the whole account."""
+_TEMPORARY = re.compile(r"while it is in|task_state|[Ii]n progress|concurrent|Conflict updating")
 _PASSWORDS = re.compile(r"(?i)(password|secret|token)(\W{1,4})\S+")
 _LONG = re.compile(r"[A-Za-z0-9+/=_-]{65,}|Value: .*? (?=is too long|does not match)", re.DOTALL)
-_MOST = 300
+_MAX_CHARS = 300
 _CERTIFICATE = re.compile(
     r"certificate[ _]verify[ _]failed|alert[ _]((no|bad|unsupported)[ _]certificate"
     r"|certificate[ _]\w+|unknown[ _]ca)",
     re.IGNORECASE,
 )
-"""The one side's words about the other's certificate, before anything is carried out. All other
-errors of TLS may come in the middle of an answer: a peer that went away, a record that is none.
+"""One side rejects the other's certificate, before any request is carried out. All other TLS errors
+may come in the middle of an answer: the peer went away, or a record is broken.
 """
 _NOT_CARRIED_OUT = frozenset({NotConnected.__name__, "Conflict", "HTTP413", "HTTP429", "HTTP503"})
-"""Transient, and said before anything is done: 503 is a proxy's that reaches no nova, or nova's
-without keystone (RFC 9110, 15.6.4), where 502 and 504 mean that nova has not answered.
+"""Temporary errors that are raised before anything is done. 503 comes from a proxy that reaches no
+nova, or from nova without keystone (RFC 9110, section 15.6.4). 502 and 504 are missing here,
+because they mean that nova has not answered.
 """
 _BAD_ANSWER = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 _NO_RIGHT = (
@@ -70,16 +71,17 @@ _NO_ANSWER = (ksa.ConnectionError, ksa.DiscoveryFailure, requests.exceptions.Req
 
 
 def translated(cloud: str) -> AbstractContextManager[None]:
-    """Raise one of ours for what the SDK raises inside; what is unknown stays as it is.
+    """Raise one of our errors for an exception of the SDK raised inside. Unknown exceptions stay
+    unchanged.
 
-    Any other refusal that the cloud put into words (no such flavor, say) is a plain ProviderError:
-    nothing was done. An answer that makes no sense is transient: something may have been done. The
-    SDK's text may have a whole request in it.
+    Any other refusal of the cloud (no such flavor, say) is a plain ProviderError, because nothing
+    was done. A senseless answer is transient, because something may have been done. The SDK's
+    exception is not chained, as its text may contain a whole request.
     """
-    return translating(lambda error: _known(cloud, error), hidden=(Exception,))
+    return translating(lambda error: _translate(cloud, error), hidden=(Exception,))
 
 
-def _known(cloud: str, error: Exception) -> ProviderError | None:
+def _translate(cloud: str, error: Exception) -> ProviderError | None:
     match error:
         case Refused():
             kind, code = classify(error.status, error.message, error.method, error.path)
@@ -89,14 +91,14 @@ def _known(cloud: str, error: Exception) -> ProviderError | None:
         case ksa.HttpError():
             kind, code = classify(error.http_status, error.message, "POST", "/auth/tokens")
             return kind(cloud, code, sentence(error.message))
-    # keystoneauth has no class for an entry without a password.
-    bare = type(error) is Exception and "required attribute" in str(error)
-    cut_off = isinstance(error, ksa.SSLError) and not _CERTIFICATE.search(str(error))
-    if bare or (isinstance(error, _NO_RIGHT) and not cut_off):
+    # keystoneauth raises a bare Exception for an entry without a password.
+    lacks_password = type(error) is Exception and "required attribute" in str(error)
+    is_cut_off = isinstance(error, ksa.SSLError) and not _CERTIFICATE.search(str(error))
+    if lacks_password or (isinstance(error, _NO_RIGHT) and not is_cut_off):
         return AuthError(cloud, type(error).__name__, sentence(error))
-    if cut_off or isinstance(error, _NO_ANSWER):
-        word = NotConnected.__name__ if _is_unsent(error) else type(error).__name__
-        return TransientError(cloud, word, sentence(error))
+    if is_cut_off or isinstance(error, _NO_ANSWER):
+        code = NotConnected.__name__ if _is_unsent(error) else type(error).__name__
+        return TransientError(cloud, code, sentence(error))
     if isinstance(error, _BAD_ANSWER):
         text = f"the answer makes no sense: {type(error).__name__}: {sentence(error)}"
         return TransientError(cloud, "BadAnswer", text)
@@ -104,8 +106,8 @@ def _known(cloud: str, error: Exception) -> ProviderError | None:
 
 
 def _is_unsent(error: BaseException | None) -> bool:
-    """Whether the request that has failed never left. By the last word of requests' alone: one that
-    failed before, and was being dealt with, is in the chain as well.
+    """Whether the failed request was never sent. Only the last error of requests counts: the chain
+    may also contain an earlier error that was being handled.
     """
     while error is not None and not isinstance(error, requests.exceptions.RequestException):
         error = error.__cause__ or error.__context__
@@ -113,37 +115,37 @@ def _is_unsent(error: BaseException | None) -> bool:
 
 
 def classify(status: int, message: str, method: str, path: str) -> tuple[type[ProviderError], str]:
-    """Which of ours an HTTP refusal is, and the word it goes by in reasons and cool-downs."""
+    """Our class for an HTTP refusal, and its code in reasons and cool-downs."""
     quota = _QUOTA.search(message) if status in (400, 403, 409, 413, 429) else None
     if quota:
         return QuotaError, f"{quota['what'] or 'project'}-quota"
     if status in (400, 403, 409) and _NO_ROOM.search(message):
         return CapacityError, "NoRoom"
-    if status == 403 and _OF_THE_ORDER.search(message):
+    if status == 403 and _FOR_THIS_FLAVOR.search(message):
         return ProviderError, "Forbidden"
     if status == 403 and (method, path) == ("POST", "/servers"):
-        return DeniedError, "Forbidden"  # by a policy, of which another flavor may be free
+        return DeniedError, "Forbidden"  # the policy may allow another flavor
     if status in (401, 403, 407):
         return AuthError, {401: "Unauthorized", 403: "Forbidden"}.get(status, f"HTTP{status}")
     if status == 404 and path.startswith("/servers/"):
         return InstanceNotFound, "NotFound"
     if status == 400 and method == "GET" and "marker" in message.lower():
-        # The last server of a page was deleted before the next page was asked for.
+        # The last server of a page was deleted before the next page was requested.
         return TransientError, "Marker"
-    if status == 409 and (method == "DELETE" or _PASSES.search(message)):
-        locked = "is locked" in message
-        return (ProviderError, "Locked") if locked else (TransientError, "Conflict")
-    # Older clouds say so of a rate that is exceeded.
+    if status == 409 and (method == "DELETE" or _TEMPORARY.search(message)):
+        is_locked = "is locked" in message
+        return (ProviderError, "Locked") if is_locked else (TransientError, "Conflict")
+    # Older clouds answer 413 if the rate limit is exceeded.
     return TransientError if status == 413 else kind_of(status), f"HTTP{status}"
 
 
 def is_refusal(error: ProviderError) -> bool:
-    """Whether an order that ended so was surely not carried out."""
+    """Whether an order that raised this error was certainly not carried out."""
     return not isinstance(error, TransientError) or error.code in _NOT_CARRIED_OUT
 
 
 def from_fault(cloud: str, message: str) -> ProviderError:
-    """The meaning of a failed start for the next one."""
+    """The error that a failed start means for the next start."""
     text = sentence(message)
     if _QUOTA.search(message):
         return QuotaError(cloud, "BuildQuota", text)
@@ -151,6 +153,8 @@ def from_fault(cloud: str, message: str) -> ProviderError:
 
 
 def sentence(error: object) -> str:
-    """One line without what might be secret: nothing long, nothing that a password word leads."""
+    """The error as one line, without possible secrets: no long words, and nothing after a word like
+    "password".
+    """
     text = " ".join(_LONG.sub("(left out) ", str(error)).split())
-    return _PASSWORDS.sub(r"\1\2(left out)", text)[:_MOST] or "no message"
+    return _PASSWORDS.sub(r"\1\2(left out)", text)[:_MAX_CHARS] or "no message"

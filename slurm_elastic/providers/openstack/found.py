@@ -1,4 +1,4 @@
-"""Projects of OpenStack in clouds.yaml."""
+"""Finds the OpenStack projects in clouds.yaml."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from slurm_elastic.providers.openstack.project import Project
 from slurm_elastic.providers.openstack.settings import OpenStackCloud
 
 TIMEOUT_S = 10.0
-MOST = 4
+MAX_PROJECTS = 4
 PLACE = "/etc/slurm-elastic/clouds.yaml"
 COPY = f"install -o {{user}} -m 600 {{path}} {PLACE}"
 
 
 def found(place: SearchPlace) -> Iterator[Found]:
-    """One for each entry of the first clouds.yaml that openstacksdk would read."""
-    named = place.environment.get("OS_CLIENT_CONFIG_FILE")
-    paths = [named] if named else [*CONFIG_FILES]
+    """One entry for each cloud in the first clouds.yaml that openstacksdk would read."""
+    named_path = place.environment.get("OS_CLIENT_CONFIG_FILE")
+    paths = [named_path] if named_path else [*CONFIG_FILES]
     path = next((Path(p) for p in paths if p and os.path.exists(p)), None)
     if path is None:
         return
@@ -37,29 +37,29 @@ def found(place: SearchPlace) -> Iterator[Found]:
         entries = (yaml.safe_load(path.read_text(encoding="utf-8")) or {}).get("clouds", {})
         names = list(entries)
     except (OSError, yaml.YAMLError, AttributeError, UnicodeDecodeError) as error:
-        one = _found("stack", f"projects in {path}", path)
-        yield unusable(one, f"correct it: it cannot be read{_at(error)}")
+        cloud = _found("stack", f"projects in {path}", path)
+        yield unusable(cloud, f"correct it: it cannot be read{_where(error)}")
         return
-    for entry in names[:MOST]:
-        yield _looked(str(entry), path)
+    for entry in names[:MAX_PROJECTS]:
+        yield _examine(str(entry), path)
 
 
-def _looked(entry: str, path: Path) -> Found:
-    word = re.sub(r"[^a-z0-9]+", "-", entry.lower()).strip("-") or "stack"
-    one = _found(word, f"project {entry} in {path}", path)
+def _examine(entry: str, path: Path) -> Found:
+    name = re.sub(r"[^a-z0-9]+", "-", entry.lower()).strip("-") or "stack"
+    cloud = _found(name, f"project {entry} in {path}", path)
     keys: dict[str, Any] = {"cloud": entry, "clouds_file": str(path.resolve())}
     settings = OpenStackCloud(
-        name=word, location=one.location, image="?", timeout=TIMEOUT_S, **keys
+        name=name, location=cloud.location, image="?", timeout=TIMEOUT_S, **keys
     )
     try:
         image, network = _parts(settings)
         types = known_types(settings)
     except ProviderError as error:
-        return unanswered(one, f"entry {entry} of {path}", error)
+        return unanswered(cloud, f"entry {entry} of {path}", error)
     if image is None:
-        return unusable(one, "make an image in this project (docs/images.md)")
-    more = {"image": image, "catalogue": True, "networks": [network or "auto"]}
-    return replace(one, keys={**keys, **more}, types=types)
+        return unusable(cloud, "make an image in this project (docs/images.md)")
+    settings_found = {"image": image, "catalogue": True, "networks": [network or "auto"]}
+    return replace(cloud, keys={**keys, **settings_found}, types=types)
 
 
 def _found(name: str, what: str, path: Path) -> Found:
@@ -70,18 +70,20 @@ def _found(name: str, what: str, path: Path) -> Found:
     )  # fmt: skip
 
 
-def _at(error: Exception) -> str:
+def _where(error: Exception) -> str:
     mark = getattr(error, "problem_mark", None)
     return f" (line {mark.line + 1})" if mark else f" ({getattr(error, 'strerror', 'no clouds')})"
 
 
 def _parts(settings: OpenStackCloud) -> tuple[str | None, str | None]:
-    """Its newest image, with Slurm in the name if there is one; a network that servers can have."""
+    """The project's newest image, if possible with Slurm in its name; and the only network that
+    servers can use.
+    """
     call = Project(settings).call
     with translated(settings.name):
         path = "/images?status=active&sort=created_at:desc&limit=100"
         images = [str(i["name"]) for i in call("image", "GET", path)["images"]]
         slurm = [name for name in images if "slurm" in name.lower()]
         networks = call("network", "GET", "/networks")["networks"]
-    own = [str(n["name"]) for n in networks if n.get("name") and not n.get("router:external")]
-    return next(iter((*slurm, *images)), None), own[0] if len(own) == 1 else None
+    usable = [str(n["name"]) for n in networks if n.get("name") and not n.get("router:external")]
+    return next(iter((*slurm, *images)), None), usable[0] if len(usable) == 1 else None

@@ -1,8 +1,9 @@
-"""Images in glance: made unfinished, filled, compared, and only then told apart from a half one.
+"""Images in glance. An image is created with an unfinished mark, filled, compared, and then
+finished in one request.
 
-A record has no data at first (``queued``) and is ``active`` with its last byte. Until one request
-takes the mark of an unfinished image away and gives it its name and the words that pools look for,
-no pool finds it. The size is among its properties.
+A record without data is ``queued``; it becomes ``active`` with its last byte. No pool finds the
+image until one request removes the mark and sets the name and the properties that pools search for.
+The size of the file is among the properties.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _PATCH = "application/openstack-images-v2.1-json-patch"
 
 
 class GlanceImages:
-    """One project's; see protocols.ImageStore."""
+    """The images of one project. See protocols.ImageStore."""
 
     forms: tuple[str, ...] = ("qcow2", "raw")
     places: tuple[str, ...] = ("",)
@@ -38,12 +39,12 @@ class GlanceImages:
         self._catalog = Catalog(settings, self._call)
 
     def images(self) -> Sequence[CloudImage]:
-        """In all states, snapshots left out."""
+        """The images in all states, without snapshots."""
         records = image_pages(self._call)
-        return [_image(one) for one in records if one.get("image_type") != "snapshot"]
+        return [_image(record) for record in records if record.get("image_type") != "snapshot"]
 
     def steps(self, file: ImageFile) -> Sequence[str]:
-        """Three."""
+        """The three steps of an upload."""
         return (
             f"make a private image of {file.form} in glance, and send it {file.size >> 20} MiB",
             "compare size and checksum with those of the file",
@@ -51,29 +52,33 @@ class GlanceImages:
         )
 
     def upload(self, file: ImageFile, place: str, say: Callable[[str], None]) -> CloudImage:  # noqa: ARG002
-        """The record is deleted where its data does not come whole; else it is left unfinished."""
-        made = self._call("image", "POST", "/images", self._record(file))
-        number = str(made["id"])
+        """Upload the file. If the data does not arrive completely, the record is deleted again; if
+        that fails too, it keeps its unfinished mark.
+        """
+        created = self._call("image", "POST", "/images", self._record(file))
+        image_id = str(created["id"])
         try:
-            say(f"image {number} made, private; {file.size >> 20} MiB are sent")
+            say(f"image {image_id} made, private; {file.size >> 20} MiB are sent")
             seconds = upload_limit(file.size, self._settings.timeout)
             with open(file.path, "rb") as data:
-                self._project.send("image", f"/images/{number}/file", data, seconds)
-            found = self._call("image", "GET", f"/images/{number}")
-            self._compare(file, found)
+                self._project.send("image", f"/images/{image_id}/file", data, seconds)
+            uploaded = self._call("image", "GET", f"/images/{image_id}")
+            self._compare(file, uploaded)
+        # Also when the user interrupts the upload: a private image of some GiB must not stay
+        # behind.
         except BaseException:
-            self._take_back(number, say)
+            self._take_back(image_id, say)
             raise
-        say(f"active, {found['os_hash_algo']} and size are those of the file")
-        path = f"/images/{number}"
+        say(f"active, {uploaded['os_hash_algo']} and size are those of the file")
+        path = f"/images/{image_id}"
         return _image(self._call("image", "PATCH", path, _finish(file), _PATCH))
 
     def remove(self, image: CloudImage) -> None:
-        """Glance stops what is still being sent to it."""
+        """Delete the image. Glance stops an upload to it that is still running."""
         self._call("image", "DELETE", f"/images/{image.id}")
 
     def start_of(self, pool: Pool) -> str:
-        """As machines are started."""
+        """The image that machines of the pool start from."""
         return self._catalog.image(pool.image)
 
     def _record(self, file: ImageFile) -> Mapping[str, object]:
@@ -88,28 +93,28 @@ class GlanceImages:
             **marks,
         }
 
-    def _compare(self, file: ImageFile, found: Mapping[str, Any]) -> None:
-        """ProviderError where glance has another content, or shows it to others."""
-        told = (found.get("status"), found.get("size"), found.get("visibility"))
-        if told != ("active", file.size, "private"):
-            text = f"the image is {told[0]}, {told[1]} bytes, {told[2]}"
+    def _compare(self, file: ImageFile, uploaded: Mapping[str, Any]) -> None:
+        """ProviderError if glance has different content, or if others can see the image."""
+        observed = (uploaded.get("status"), uploaded.get("size"), uploaded.get("visibility"))
+        if observed != ("active", file.size, "private"):
+            text = f"the image is {observed[0]}, {observed[1]} bytes, {observed[2]}"
             expected = f"active, {file.size} bytes, private"
             raise ProviderError(self._settings.name, "BadImage", f"{text}; expected {expected}")
-        name = str(found.get("os_hash_algo") or "")
+        name = str(uploaded.get("os_hash_algo") or "")
         if name not in hashlib.algorithms_available:
             raise ProviderError(self._settings.name, "BadImage", "glance tells no checksum of it")
         with open(file.path, "rb") as data:
             digest = hashlib.file_digest(data, name).hexdigest()
-        if digest != found.get("os_hash_value"):
+        if digest != uploaded.get("os_hash_value"):
             text = f"the image's {name} is not that of {file.path}"
             raise ProviderError(self._settings.name, "BadImage", text)
 
-    def _take_back(self, number: str, say: Callable[[str], None]) -> None:
+    def _take_back(self, image_id: str, say: Callable[[str], None]) -> None:
         try:
-            self._call("image", "DELETE", f"/images/{number}")
-            say(f"broken off; image {number} is deleted again")
+            self._call("image", "DELETE", f"/images/{image_id}")
+            say(f"broken off; image {image_id} is deleted again")
         except ProviderError as error:
-            say(f"broken off; unfinished image {number} is left, which no pool takes: {error}")
+            say(f"broken off; unfinished image {image_id} is left, which no pool takes: {error}")
 
     def _call(
         self, service: str, method: str, path: str, body: object = None, content: str = ""
@@ -121,33 +126,33 @@ class GlanceImages:
 
 
 def _key(tag: str) -> str:
-    """Our tags as properties are spelled."""
+    """Our tag in the spelling of properties."""
     return tag.replace(":", "_").replace("-", "_")
 
 
 def _finish(file: ImageFile) -> Sequence[Mapping[str, str]]:
-    """One request, of which glance does all or nothing."""
-    told = {
+    """The changes of one request. Glance applies all of them or none."""
+    properties = {
         "os_distro": file.os,
         "os_version": file.version,
         "slurm_elastic_software": " ".join(file.software),
     }
     return [
         {"op": "replace", "path": "/name", "value": file.name},
-        *({"op": "add", "path": f"/{key}", "value": text} for key, text in told.items()),
+        *({"op": "add", "path": f"/{key}", "value": text} for key, text in properties.items()),
         {"op": "remove", "path": f"/{UNFINISHED}"},
     ]
 
 
 def _image(record: Mapping[str, Any]) -> CloudImage:
-    one, status, size = candidate(record), str(record.get("status")), record.get("size")
-    # A snapshot of a server inherits all properties: one of another size is not of the file.
-    whole = str(record.get(SIZE) or "") == str(size) or UNFINISHED in record
-    half = "its upload did not come to its end" if UNFINISHED in record else ""
+    image, status, size = candidate(record), str(record.get("status")), record.get("size")
+    # A snapshot of a server inherits all properties. An image of another size is not of the file.
+    is_from_file = str(record.get(SIZE) or "") == str(size) or UNFINISHED in record
+    unfinished = "its upload did not come to its end" if UNFINISHED in record else ""
     return CloudImage(
-        id=one.id, name=one.name, os=one.os, version=one.version, software=one.software,
-        created=one.created, size=size,
-        digest=str(record.get(_key(DIGEST)) or "") if whole else "",
-        unfinished=half or ("" if status == "active" else f"it is {status}"),
+        id=image.id, name=image.name, os=image.os, version=image.version, software=image.software,
+        created=image.created, size=size,
+        digest=str(record.get(_key(DIGEST)) or "") if is_from_file else "",
+        unfinished=unfinished or ("" if status == "active" else f"it is {status}"),
         own=record.get("visibility") == "private",
     )  # fmt: skip

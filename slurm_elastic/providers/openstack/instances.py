@@ -1,4 +1,4 @@
-"""The servers of this cluster in one project: listed whole, told apart, deleted by id."""
+"""The servers of this cluster in one project: listed completely, filtered, deleted by id."""
 
 from __future__ import annotations
 
@@ -30,23 +30,25 @@ from slurm_elastic.providers.openstack.errors import from_fault, translated
 log = logging.getLogger(__name__)
 
 PAGE = 1000
-"""nova's own bound for one answer, unless the site has set a lower one."""
+"""nova's own limit for one answer, unless the site has configured a lower one."""
 
 GONE = ("DELETED", "SOFT_DELETED")
-"""The second may come back for an administrator, and runs no more."""
+"""An administrator can restore a SOFT_DELETED server, but it no longer runs."""
 
 OFF = ("SHUTOFF", "powering-off")
 CONFLICT = "Conflict"
-"""The code of a call that the server's state is not for."""
+"""The code of a call that the server's state does not allow."""
 
-BELIEVED = 120.0
-"""Seconds for which a deletion that nova has taken counts although nova does not show it."""
+DELETION_COUNTS_S = 120.0
+"""For so long a deletion that nova has accepted counts, although nova does not show it."""
 
 
 class Servers:
-    """Thread-safe. ``ours`` are the ids that were ever seen with our metadata."""
+    """Lists, deletes, stops and starts servers. Thread-safe. ``ours``: the ids that were ever
+    listed with our metadata.
+    """
 
-    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_taken")}
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_deleted_at")}
 
     def __init__(self, name: str, ownership: Ownership, call: Call, threads: int) -> None:
         self.name = name
@@ -54,73 +56,85 @@ class Servers:
         self._call = call
         self._threads = threads
         self._lock = threading.Lock()
-        self._taken: dict[str, float] = {}
+        self._deleted_at: dict[str, float] = {}
 
     def live(self, mark: str = "") -> list[ServerFields]:
-        """Ours that are there, of the launch with that mark in their names.
+        """Our servers that exist; with ``mark`` only those with that mark in their names.
 
-        A list that lacks a cell raises TransientError: it is not the truth.
+        TransientError if the listing lacks a cell, because an incomplete listing would make live
+        servers look lost.
         """
-        # As a whole: nova filters neither by metadata nor, while a server is being scheduled, by
-        # tag.
-        found = [s for s in self._read(self._records(mark)) if s.status not in GONE]
-        self.ours.remember(s.id for s in found)
-        # A boot under way may hide for a while that the machine is going to be deleted.
+        # All servers are read: nova cannot filter by metadata, nor by tag while a server is being
+        # scheduled.
+        present = [s for s in self._read(self._pages(mark)) if s.status not in GONE]
+        self.ours.remember(s.id for s in present)
+        # While a server boots, nova may not show for a while that it will be deleted.
         now = time.monotonic()
         with self._lock:
-            self._taken = {i: since for i, since in self._taken.items() if now < since + BELIEVED}
-            leaving = frozenset(self._taken)
-        return [replace(s, task=convert.DELETING) if s.id in leaving else s for s in found]
+            self._deleted_at = {
+                i: deleted_at
+                for i, deleted_at in self._deleted_at.items()
+                if now < deleted_at + DELETION_COUNTS_S
+            }
+            leaving = frozenset(self._deleted_at)
+        return [replace(s, task=convert.DELETING) if s.id in leaving else s for s in present]
 
     def ended(self, mark: str, since: float) -> list[ServerFields]:
-        """Servers of a launch that are gone."""
+        """The ended servers of a launch since ``since`` (Unix time)."""
         stamp = dt.datetime.fromtimestamp(since, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        records = self._records(mark, **{"changes-since": stamp})
-        # Of what is gone nova forgets the metadata and keeps the name.
-        gone = [{**r, "metadata": {}} for r in records if r.get("status") in GONE]
+        records = self._pages(mark, **{"changes-since": stamp})
+        # nova forgets the metadata of a deleted server but keeps its name.
+        ended_records = [{**r, "metadata": {}} for r in records if r.get("status") in GONE]
         with translated(self.name):
-            return [s for s in convert.servers(gone) if mark in s.name]
+            return [s for s in convert.servers(ended_records) if mark in s.name]
 
     def delete(self, ids: Sequence[str]) -> None:
-        """All of them; afterwards the first error is raised, what must be repeated before others.
+        """Delete all of them, then raise the first error; errors whose call must be repeated come
+        first.
 
-        ids are nova's own, of servers that were seen with our metadata: nothing else comes here.
+        Callers pass only ids of servers that were listed with our metadata.
         """
         raise_first_error(failures(each(list(ids), self._delete, self._threads)))
 
     def stop(self, ids: Sequence[str]) -> None:
-        """os-stop of each: the guest shuts down. One that is off, or on its way, is a conflict."""
+        """Stop each server (os-stop): its guest shuts down. For a server that is off or shutting
+        down nova reports a conflict, which is no error here.
+        """
         for server in ids:
             try:
                 self._act(server, "os-stop")
             except TransientError:
-                if not self._is(server, *OFF):
+                if not self._has_state(server, *OFF):
                     raise
 
     def start(self, server: str) -> None:
-        """os-start. One that runs, or is about to, is a conflict; UnsettledError while it stops."""
+        """Start a stopped server (os-start). A conflict is no error if it runs already.
+        UnsettledError while it is still stopping.
+        """
         try:
             self._act(server, "os-start")
         except TransientError as error:
             if error.code != CONFLICT:
                 raise
-            if self._is(server, "ACTIVE", "powering-on") and not self._is(server, "powering-off"):
+            if self._has_state(server, "ACTIVE", "powering-on") and not self._has_state(
+                server, "powering-off"
+            ):
                 return
             raise UnsettledError(self.name, error.code, error.message) from error
 
     def _act(self, server: str, verb: str) -> None:
         self._call("compute", "POST", f"/servers/{quote(server)}/action", {verb: None})
 
-    def _is(self, server: str, *words: str) -> bool:
-        """Whether its status, or what nova does with it now, is one of these."""
+    def _has_state(self, server: str, *states: str) -> bool:
+        """Whether its status, or its current task in nova, is one of these."""
         record = self._call("compute", "GET", f"/servers/{quote(server)}")["server"]
         with translated(self.name):
             return not {str(record["status"]), record.get("OS-EXT-STS:task_state")}.isdisjoint(
-                words
+                states
             )
 
     def fault(self, server: str) -> ProviderError:
-        """Why its start failed: only the single answer tells."""
+        """Why its start failed. nova reports this only in the answer about a single server."""
         try:
             record = self._call("compute", "GET", f"/servers/{quote(server)}")["server"]
             with translated(self.name):
@@ -135,30 +149,34 @@ class Servers:
         except InstanceNotFound:
             log.info("already gone cloud=%s id=%s", self.name, server)
         with self._lock:
-            self._taken[server] = time.monotonic()
+            # Also for a server that was not found: a lagging listing may still show it.
+            self._deleted_at[server] = time.monotonic()
 
-    def _records(self, mark: str, **more: str) -> Iterator[Record]:
-        """Page by page, to the one without a link to the next; nova may make them smaller."""
-        query = {"limit": str(PAGE), **more} | ({"name": mark} if mark else {})
-        seen: set[str] = set()
+    def _pages(self, mark: str, **filters: str) -> Iterator[Record]:
+        """The servers of all pages, until a page has no link to the next one. nova may use smaller
+        pages.
+        """
+        query = {"limit": str(PAGE), **filters} | ({"name": mark} if mark else {})
+        seen_ids: set[str] = set()
         while True:
             answer: Any = self._call("compute", "GET", f"/servers/detail?{urlencode(query)}")
             with translated(self.name):
-                page = [r for r in answer["servers"] if r["id"] not in seen]
-                further = any(link["rel"] == "next" for link in answer.get("servers_links", ()))
+                # A server can move to the next page if another one is deleted between two requests.
+                page = [r for r in answer["servers"] if r["id"] not in seen_ids]
+                has_more = any(link["rel"] == "next" for link in answer.get("servers_links", ()))
             yield from page
-            seen.update(r["id"] for r in page)
-            if not further or not page:
+            seen_ids.update(r["id"] for r in page)
+            if not has_more or not page:
                 return
             query["marker"] = page[-1]["id"]
 
     def _read(self, records: Iterator[Record]) -> list[ServerFields]:
-        """The servers that are this cloud's by their metadata."""
-        whole = list(records)
-        broken = [r["id"] for r in whole if not convert.is_whole(r)]
-        if broken:
-            text = f"nova cannot read all of its cells: {len(broken)} servers lack their metadata"
+        """The servers that belong to this cloud by their metadata."""
+        all_records = list(records)
+        cut_ids = [r["id"] for r in all_records if not convert.is_complete(r)]
+        if cut_ids:
+            text = f"nova cannot read all of its cells: {len(cut_ids)} servers lack their metadata"
             raise TransientError(self.name, "CellDown", text)
         with translated(self.name):
-            found = convert.servers(whole)
-        return self.ours.among(found, lambda s: s.tags, lambda s: s.id)
+            parsed = convert.servers(all_records)
+        return self.ours.among(parsed, lambda s: s.tags, lambda s: s.id)

@@ -1,7 +1,7 @@
-"""The flavors that a project may use, as types of machines.
+"""The flavors that a project may use, as machine types.
 
-OpenStack has no prices; where a flavor's properties have ``slurm_elastic:price`` ($/h), that is it.
-``pci_passthrough:alias`` (``gpu:2``) and ``resources:VGPU`` are taken as GPUs.
+OpenStack has no prices. The price is the flavor's property ``slurm_elastic:price`` ($/h), if it is
+set. ``pci_passthrough:alias`` (``gpu:2``) and ``resources:VGPU`` count as GPUs.
 """
 
 from __future__ import annotations
@@ -19,33 +19,35 @@ from slurm_elastic.providers.openstack.settings import OpenStackCloud
 
 PRICE = "slurm_elastic:price"
 ARCH = "hw:cpu_arch"
-_ODD = re.compile(r"[^A-Za-z0-9_.-]+")
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
 def known_types(settings: OpenStackCloud) -> tuple[KnownType, ...]:
-    """One or few calls. Any ProviderError."""
+    """All flavors. Takes one call or a few, and may raise any ProviderError."""
     with translated(settings.name):
-        return tuple(_known(record) for record in flavor_pages(Project(settings).call))
+        return tuple(_known_type(record) for record in flavor_pages(Project(settings).call))
 
 
-def _known(record: Mapping[str, Any]) -> KnownType:
-    """A name that cannot be written in the configuration is made one; the flavor keeps its own."""
-    flavor, more = str(record["name"]), record.get("extra_specs") or {}
-    name = _ODD.sub("-", flavor).strip("-.")
-    gpus = _gpus(more)
+def _known_type(record: Mapping[str, Any]) -> KnownType:
+    """The flavor as a type. A name that the configuration cannot hold is rewritten, and the
+    flavor's own name kept beside it.
+    """
+    flavor, extra_specs = str(record["name"]), record.get("extra_specs") or {}
+    name = _NOT_IN_NAMES.sub("-", flavor).strip("-.")
+    gpus = _gpus(extra_specs)
     return KnownType(
         name=name,
         cpus=int(record["vcpus"]),
         memory=int(record["ram"]),
-        price=price_in(str(more[PRICE])) if PRICE in more else None,
+        price=price_in(str(extra_specs[PRICE])) if PRICE in extra_specs else None,
         gres={"gpu": gpus} if gpus else {},
-        arch=str(more.get(ARCH, "")),
+        arch=str(extra_specs.get(ARCH, "")),
         own={} if name == flavor else {"flavor": flavor},
     )
 
 
-def _gpus(more: Mapping[str, Any]) -> int:
-    aliases = str(more.get("pci_passthrough:alias", "")).split(",")
+def _gpus(extra_specs: Mapping[str, Any]) -> int:
+    aliases = str(extra_specs.get("pci_passthrough:alias", "")).split(",")
     counts = [alias.partition(":")[2] or "1" for alias in aliases if "gpu" in alias.lower()]
-    counts.append(str(more.get("resources:VGPU", "0")))
+    counts.append(str(extra_specs.get("resources:VGPU", "0")))
     return sum(int(count) for count in counts if count.isdecimal())

@@ -1,8 +1,9 @@
-"""One launch: what stands of it already, the calls for what is missing, the scheduler's word.
+"""One launch: find the machines that it has already, order the missing ones, and wait for the
+scheduler.
 
-nova answers before its scheduler has looked, and what then finds no host is a server in ERROR. The
-scheduler places all servers of a call or none of them, so a call that finds no room is tried again
-with half as many.
+nova answers before its scheduler has looked for hosts. A server for which it finds no host ends in
+ERROR. The scheduler places either all servers of a call or none, so a call that finds no room is
+repeated with half as many servers.
 """
 
 from __future__ import annotations
@@ -22,18 +23,20 @@ from slurm_elastic.providers.openstack.instances import Servers
 
 log = logging.getLogger(__name__)
 
-LOOK_BACK = 86400.0
-"""Seconds for which a machine of a launch without a date in its name is looked for."""
-CLOCK_SLACK = 600.0
-"""Seconds by which nova's clock and the head's may differ."""
-_POLL = 0.4
+LOOK_BACK_S = 86400.0
+"""So far back we search for machines of a launch without a date in its generation."""
+CLOCK_SLACK_S = 600.0
+"""nova's clock and the head's clock may differ by so much."""
+_POLL_EVERY_S = 0.4
 
 Order = Callable[[LaunchSpec, int, Sequence[str]], None]
-"""``POST /servers`` for these nodes, which begin at that place of the spec."""
+"""``POST /servers`` for these nodes, which begin at this place in the spec."""
 
 
 class ServerLaunch:
-    """Carries out one spec; used once. ``warned`` may have a refusal from before."""
+    """Carries out one spec; used once. ``warned`` returns a recent failure to start machines of
+    this type, or None. ``patience`` (s): how long the scheduler may take.
+    """
 
     def __init__(
         self,
@@ -42,7 +45,7 @@ class ServerLaunch:
         warned: Callable[[], ProviderError | None],
         uuid: str,
         spec: LaunchSpec,
-        patience: float,
+        schedule_wait_s: float,
         unconfirmed: UnconfirmedOrders,
     ) -> None:
         self._servers = servers
@@ -50,7 +53,7 @@ class ServerLaunch:
         self._warned = warned
         self._uuid = uuid
         self._spec = spec
-        self._patience = patience
+        self._schedule_wait_s = schedule_wait_s
         self._unconfirmed = unconfirmed
         self._mark = requests.mark(uuid, spec.generation)
         self.standing: dict[str, ServerFields] = {}
@@ -58,90 +61,102 @@ class ServerLaunch:
         self._deleted: set[str] = set()
 
     def run(self, now: float) -> None:
-        """Afterwards ``standing`` has the machines by node, and ``refusal`` why they are fewer."""
-        begun, over = self._look_back(now)
-        missing = [n for n in self._spec.nodes if n not in self.standing and n not in over]
+        """Launch. Afterwards ``standing`` has the machines by node, and ``refusal`` the reason if
+        there are fewer than nodes.
+        """
+        begun_places, ended_nodes = self._look_back(now)
+        missing = [n for n in self._spec.nodes if n not in self.standing and n not in ended_nodes]
         self._unconfirmed.require(self._spec, missing)
-        if not begun and (told := self._warned()):
-            self.refusal = told
+        if not begun_places and (warning := self._warned()):
+            self.refusal = warning
             return
         for start, nodes in requests.chunks(self._spec.nodes):
-            if any(start <= place < start + len(nodes) for place in begun):
+            # nova carries out a call as a whole. Repeating one that has started would start its
+            # machines twice.
+            if any(start <= place < start + len(nodes) for place in begun_places):
                 continue
             self._start(start, nodes)
             if self.refusal is not None:
                 return
 
     def _look_back(self, now: float) -> tuple[set[int], set[str]]:
-        """The places where calls of this launch began that were carried out, and the nodes whose
-        machines the lists have shown to be over.
+        """Find the earlier calls of this launch. Returns the places at which calls began that were
+        carried out, and the nodes whose machines have ended, as listings show.
         """
         spec = self._spec
-        mine = [s for s in self._servers.live(self._mark) if s.generation == spec.generation]
-        broken = [s for s in mine if s.failed]
-        doubles: list[ServerFields] = []
-        # One that is being deleted, or was stopped, is none of a launch's machines any more.
-        there = [s for s in mine if not s.failed and state_of(s) in STANDING]
-        for one in sorted(there, key=lambda s: (s.created, s.id)):
-            if one.node in self.standing:
-                doubles.append(one)
-            elif one.node in spec.nodes:
-                self.standing[one.node] = one
-        if doubles:
-            # A call that we had given up was carried out after the look-up before its repetition.
+        launch_servers = [
+            s for s in self._servers.live(self._mark) if s.generation == spec.generation
+        ]
+        broken = [s for s in launch_servers if s.failed]
+        duplicates: list[ServerFields] = []
+        # A server that is being deleted or was stopped no longer serves the launch.
+        running = [s for s in launch_servers if not s.failed and state_of(s) in STANDING]
+        for server in sorted(running, key=lambda s: (s.created, s.id)):
+            if server.node in self.standing:
+                duplicates.append(server)
+            elif server.node in spec.nodes:
+                self.standing[server.node] = server
+        if duplicates:
+            # nova carried out a call that we had given up, after we had looked for its servers and
+            # before we repeated it.
             log.warning(
-                "ended, started twice generation=%s count=%d", spec.generation, len(doubles)
+                "ended, started twice generation=%s count=%d", spec.generation, len(duplicates)
             )
-        self._delete([*broken, *doubles])
-        since = (decided_at(spec.generation) or now - LOOK_BACK) - CLOCK_SLACK
-        ended = self._servers.ended(self._mark, since)
-        # A call makes all its machines or none: what is missing of it has ended since.
-        begun = {place[0] for s in mine if (place := self._place(s))}
-        begun |= {place[0] for s in ended if s.placed and (place := self._place(s))}
-        lost = [s for s in mine if s.failed or state_of(s) not in STANDING]
-        return begun, self._over(lost, ended)
+        self._delete([*broken, *duplicates])
+        since_time = (decided_at(spec.generation) or now - LOOK_BACK_S) - CLOCK_SLACK_S
+        ended = self._servers.ended(self._mark, since_time)
+        # A call creates all its machines or none, so machines missing from it have ended since.
+        begun_places = {place[0] for s in launch_servers if (place := self._place(s))}
+        begun_places |= {place[0] for s in ended if s.placed and (place := self._place(s))}
+        lost = [s for s in launch_servers if s.failed or state_of(s) not in STANDING]
+        return begun_places, self._ended_nodes(lost, ended)
 
-    def _over(self, lost: Sequence[ServerFields], ended: Sequence[ServerFields]) -> set[str]:
-        """The nodes of these machines, where no later call can have begun at the same place.
+    def _ended_nodes(self, lost: Sequence[ServerFields], ended: Sequence[ServerFields]) -> set[str]:
+        """The nodes of these machines, unless a later call may have begun at the same place.
 
-        One that asks for fewer does, but only when nova has taken the deletion of all that found
-        no host: what it made is another machine for the same node, and may not be listed yet.
+        A repetition with fewer servers begins at the same place, but only after nova has accepted
+        the deletion of all servers that found no host. Such a repetition creates another machine
+        for the same node, which may not be listed yet.
         """
-        last = [s for s in lost if not (s.failed and s.task in LEAVING)]
-        last += [s for s in ended if s.placed]
-        starts = {place[0] for s in last if (place := self._place(s))}
+        final = [s for s in lost if not (s.failed and s.task in LEAVING)]
+        final += [s for s in ended if s.placed]
+        starts = {place[0] for s in final if (place := self._place(s))}
         places = [p for s in (*lost, *ended) if (p := self._place(s)) and p[0] in starts]
         return {node for p in places for node in self._spec.nodes[sum(p) : sum(p) + 1]}
 
-    def _place(self, one: ServerFields) -> tuple[int, int] | None:
-        return requests.place(one.name, self._uuid, self._spec.generation)
+    def _place(self, server: ServerFields) -> tuple[int, int] | None:
+        return requests.place(server.name, self._uuid, self._spec.generation)
 
     def _start(self, start: int, nodes: Sequence[str]) -> None:
-        """Machines for these nodes; halves where the scheduler has no room for all."""
-        have, ceiling = 0, len(nodes) + 1
-        until = time.monotonic() + 3 * self._patience
-        while have < len(nodes) and ceiling > have + 1:
-            whole = ceiling > len(nodes)
-            size = len(nodes) - have if whole else (ceiling - have) // 2
-            batch = nodes[have : have + size]
-            good, refusal = self._batch(start + have, batch)
-            self.standing.update(good)
-            have += len(good)
-            if refusal is None and len(good) < len(batch):
-                text = f"the quota left room for {len(good)} of {len(batch)}"
+        """Start machines for these nodes. If the scheduler has no room for all, try with half as
+        many.
+        """
+        started_count, ceiling = 0, len(nodes) + 1
+        give_up_at = time.monotonic() + 3 * self._schedule_wait_s
+        while started_count < len(nodes) and ceiling > started_count + 1:
+            is_untried = ceiling > len(nodes)
+            size = len(nodes) - started_count if is_untried else (ceiling - started_count) // 2
+            batch = nodes[started_count : started_count + size]
+            started, refusal = self._order_batch(start + started_count, batch)
+            self.standing.update(started)
+            started_count += len(started)
+            if refusal is None and len(started) < len(batch):
+                text = f"the quota left room for {len(started)} of {len(batch)}"
                 log.info("launch is cut generation=%s reason=%s", self._spec.generation, text)
                 return
             if refusal is None:
                 continue
             self.refusal = refusal
-            ceiling = have + size
-            if good or refusal.code != NO_HOST or time.monotonic() > until:
+            ceiling = started_count + size
+            if started or refusal.code != NO_HOST or time.monotonic() > give_up_at:
                 return
 
-    def _batch(
+    def _order_batch(
         self, start: int, nodes: Sequence[str]
     ) -> tuple[dict[str, ServerFields], ProviderError | None]:
-        """One call. In doubt it raises; a refusal with machines means that some failed."""
+        """One call. Raises TransientError if its outcome is unknown. A refusal together with
+        machines means that some of them failed.
+        """
         try:
             self._order(self._spec, start, nodes)
         except TransientError:
@@ -149,22 +164,24 @@ class ServerLaunch:
         except ProviderError as error:
             return {}, error
         try:
-            return self._sorted_out(nodes)
+            return self._split_by_result(nodes)
         except TransientError:
             raise
         except ProviderError as error:
-            # The order was carried out: nothing that goes wrong now may say that it was not.
+            # nova has carried out the order, so no later error may say that it was refused.
             text = f"the machines were ordered and cannot be looked after: {error.message}"
             raise TransientError(self._servers.name, error.code, text) from error
 
-    def _sorted_out(
+    def _split_by_result(
         self, nodes: Sequence[str]
     ) -> tuple[dict[str, ServerFields], ProviderError | None]:
-        """The machines of a call that are well; the others are ended, and the first one's fault."""
-        made = self._decided_on(nodes)
+        """The machines of a call that started. The others are deleted, and the fault of the first
+        one is returned.
+        """
+        listed = self._await_scheduler(nodes)
         self._unconfirmed.listed(self._spec.generation, nodes)
-        good = {s.node: s for s in made.values() if not s.failed}
-        failed = [s for s in made.values() if s.failed]
+        started = {s.node: s for s in listed.values() if not s.failed}
+        failed = [s for s in listed.values() if s.failed]
         refusal = self._servers.fault(failed[0].id) if failed else None
         if failed:
             log.info(
@@ -172,36 +189,37 @@ class ServerLaunch:
                 self._spec.generation, len(failed), len(nodes), refusal,
             )  # fmt: skip
             self._delete(failed)
-        return good, refusal
+        return started, refusal
 
-    def _decided_on(self, nodes: Sequence[str]) -> dict[str, ServerFields]:
-        """The servers of a call by node, when the scheduler has spoken or patience is over.
+    def _await_scheduler(self, nodes: Sequence[str]) -> dict[str, ServerFields]:
+        """The servers of a call by node, after the scheduler has decided or the time is over.
 
-        Fewer than nodes are believed when they are as many twice: a list may lag behind. None at
-        all, where nova has taken the order, is never believed.
+        Fewer servers than nodes are accepted only if two listings in a row show the same number,
+        because a listing may lag behind. If nova has accepted the order, an empty listing is never
+        accepted.
         """
-        until = time.monotonic() + self._patience
-        before = 0
+        give_up_at = time.monotonic() + self._schedule_wait_s
+        last_count = 0
         while True:
-            made = {
+            listed = {
                 s.node: s
                 for s in self._servers.live(self._mark)
                 if s.generation == self._spec.generation
                 and s.node in nodes
                 and s.id not in self._deleted
             }
-            whole = len(made) == len(nodes) or 1 <= len(made) == before
-            if whole and not any(s.waits for s in made.values()):
-                return made
-            if time.monotonic() > until:
+            is_complete = len(listed) == len(nodes) or 1 <= len(listed) == last_count
+            if is_complete and not any(s.waits for s in listed.values()):
+                return listed
+            if time.monotonic() > give_up_at:
                 break
-            before = len(made)
-            time.sleep(_POLL)
-        if not made:
+            last_count = len(listed)
+            time.sleep(_POLL_EVERY_S)
+        if not listed:
             text = f"nova took the order of {len(nodes)} machines and lists none of them"
             raise TransientError(self._servers.name, "NotListed", text)
-        return made
+        return listed
 
-    def _delete(self, some: Sequence[ServerFields]) -> None:
-        self._deleted.update(s.id for s in some)
-        self._servers.delete([s.id for s in some])
+    def _delete(self, servers: Sequence[ServerFields]) -> None:
+        self._deleted.update(s.id for s in servers)
+        self._servers.delete([s.id for s in servers])

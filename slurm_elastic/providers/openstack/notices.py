@@ -1,9 +1,10 @@
-"""Hosts that OpenStack's administrators take out of service. nova says so of a server's host
-(``host_status``) only where its policy lets the project see it: without, there are no such notices.
+"""Notices for hosts that OpenStack's administrators take out of service. nova shows the state of a
+server's host (``host_status``) only if its policy lets the project see it; otherwise there are no
+such notices.
 
 API reference: Compute API, "List Servers Detailed", since microversion 2.16. A compute service that
-is disabled is MAINTENANCE; UNKNOWN and DOWN say that nova has lost sight of it, which is no word of
-its end.
+is disabled is MAINTENANCE. UNKNOWN and DOWN only mean that nova has lost contact to it, so they are
+no notices.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ from collections.abc import Callable, Iterable, Sequence
 from slurm_elastic.model.cluster import InstanceState, Notice, NoticeKind
 from slurm_elastic.providers.openstack.convert import ServerFields, state_of
 
-FRESH = 60.0
-"""Seconds for which one list of servers serves: it is read as a whole."""
-HIDDEN = 3600.0
-"""Seconds until it is tried again where nova shows no host's status."""
+NOTICES_TTL_S = 60.0
+"""For so long one listing of servers is reused, because it reads all servers."""
+RETRY_HIDDEN_S = 3600.0
+"""Seconds until the next try if nova hides the status of hosts."""
 MAINTENANCE = "MAINTENANCE"
 
 
 class Notices:
-    """``live`` lists our servers; ``clock`` is Unix time, ``monotonic`` the one for pauses."""
+    """``live`` lists our servers. ``clock`` is Unix time; ``monotonic`` measures the pauses."""
 
     def __init__(
         self,
@@ -30,20 +31,20 @@ class Notices:
         monotonic: Callable[[], float],
     ) -> None:
         self._live, self._clock, self._monotonic = live, clock, monotonic
-        self._found: Sequence[Notice] = ()
-        self._next = float("-inf")
+        self._notices: Sequence[Notice] = ()
+        self._read_again_at = float("-inf")
 
     def standing(self) -> Sequence[Notice]:
-        """One for each server on such a host."""
-        if self._monotonic() >= self._next:
+        """One notice for each of our servers on a host in maintenance."""
+        if self._monotonic() >= self._read_again_at:
             running = [s for s in self._live() if state_of(s) is InstanceState.RUNNING]
             hidden = bool(running) and all(s.host_status is None for s in running)
             now = self._clock()
             kind, reason = NoticeKind.INTERRUPTION, "nova: the server's host is in maintenance"
-            self._found = [
+            self._notices = [
                 Notice(instance=s.id, kind=kind, seen=now, reason=reason)
                 for s in running
                 if s.host_status == MAINTENANCE
             ]
-            self._next = self._monotonic() + (HIDDEN if hidden else FRESH)
-        return self._found
+            self._read_again_at = self._monotonic() + (RETRY_HIDDEN_S if hidden else NOTICES_TTL_S)
+        return self._notices

@@ -1,7 +1,7 @@
-"""The access rules that hold an application credential to what the configuration needs.
+"""Builds the access rules that limit an application credential to what the configuration needs.
 
-keystonemiddleware compares service type, method and path (``*`` is one part of it); it sees
-neither a request's body nor its query, and without a rule nothing is allowed.
+keystonemiddleware compares service type, method and path (``*`` is one part of the path). It sees
+neither body nor query of a request. A request without a matching rule is refused.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from slurm_elastic.providers.openstack.settings import NETWORK_WORDS, OpenStackC
 COMPUTE, IMAGE, NETWORK = "compute", "image", "network"
 _ROOTS = {COMPUTE: "/v2.1", IMAGE: "/v2", NETWORK: "/v2.0"}
 Rule = tuple[str, str, str]
-"""Service type, method, path below the version."""
+"""Service type, method, and path below the version."""
 
 
 def grant(settings: OpenStackCloud, use: Use, holder: Holder) -> Grant:
-    """See ``CloudKind.grant``; access rules as JSON."""
+    """Access rules as JSON. See ``CloudKind.grant``."""
     rules = _images() if holder is Holder.IMAGES else _watchdog()
     if holder is Holder.SERVICES:
         rules = _services(settings, use)
@@ -30,12 +30,12 @@ def grant(settings: OpenStackCloud, use: Use, holder: Holder) -> Grant:
         {"service": service, "method": method, "path": f"{_ROOTS[service]}{path}"}
         for service, method, path in sorted(set(rules))
     ]
-    how = (
+    command = (
         f"openstack application credential create --access-rules FILE "
         f"slurm-elastic-{holder.value}   # as the project's user"
     )
     notes = [
-        how,
+        command,
         (
             "where an endpoint has a path before its version (http://cloud/compute/v2.1), write "
             "that path before those of its rules"
@@ -52,12 +52,12 @@ def grant(settings: OpenStackCloud, use: Use, holder: Holder) -> Grant:
 
 def _watchdog() -> Iterator[Rule]:
     yield COMPUTE, "GET", "/servers/detail"
-    yield COMPUTE, "GET", "/servers/*"  # why a start failed
+    yield COMPUTE, "GET", "/servers/*"  # to read why a start failed
     yield COMPUTE, "DELETE", "/servers/*"
 
 
 def _images() -> Iterator[Rule]:
-    """``image upload`` and ``image list``."""
+    """Rules for ``image upload`` and ``image list``."""
     for method in ("DELETE", "GET", "PATCH"):
         yield IMAGE, method, "/images/*"
     for method in ("GET", "POST"):
@@ -77,7 +77,7 @@ def _services(settings: OpenStackCloud, use: Use) -> Iterator[Rule]:
     if settings.zones:
         yield COMPUTE, "GET", "/os-availability-zone"
     yield IMAGE, "GET", "/images/*"
-    if _looks_for_images(settings, use.pools):
+    if _needs_image_list(settings, use.pools):
         yield IMAGE, "GET", "/images"
     if settings.networks and settings.networks[0] not in NETWORK_WORDS:
         ids = [is_uuid(name) for name in settings.networks]
@@ -89,14 +89,14 @@ def _services(settings: OpenStackCloud, use: Use) -> Iterator[Rule]:
         yield NETWORK, "GET", "/security-groups"
 
 
-def _looks_for_images(settings: OpenStackCloud, pools: Sequence[Pool]) -> bool:
-    """Whether one is not named by its id. Doctor reads the general one in any case."""
-    named = [pool.image.id if pool.image is not None else settings.image for pool in pools]
-    return not all(name and is_uuid(name) for name in (settings.image, *named))
+def _needs_image_list(settings: OpenStackCloud, pools: Sequence[Pool]) -> bool:
+    """Whether some image is not given by its id. Doctor always reads the general image."""
+    names = [pool.image.id if pool.image is not None else settings.image for pool in pools]
+    return not all(name and is_uuid(name) for name in (settings.image, *names))
 
 
 def _counts(settings: OpenStackCloud, pools: Sequence[Pool]) -> Iterator[str]:
-    """The project's quota, as far as the configuration can say what it needs."""
+    """The quotas that the project needs, as far as the configuration shows them."""
     kinds, parts = settings.types, []
     for option, sizes in (
         ("instances", dict.fromkeys(kinds, 1)),

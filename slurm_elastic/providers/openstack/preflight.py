@@ -1,4 +1,6 @@
-"""The project's word on the things that a launch needs, before one fails for their lack."""
+"""Checks with the project that the things which a launch needs exist, before a launch fails without
+them.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from slurm_elastic.providers.openstack.requests import own_word
 from slurm_elastic.providers.openstack.settings import OpenStackCloud
 
 Call = Callable[..., Any]
-"""``call(service, method, path)``, translated."""
+"""``call(service, method, path)``, with errors translated."""
 _UNITS = {"instances": "servers", "cores": "cores", "ram": "MiB of memory"}
 LOOK = Look(
     "`slurm-elastic iam render openstack` has the rights that it needs",
@@ -29,12 +31,12 @@ LOOK = Look(
 def examine(
     call: Call, settings: OpenStackCloud, catalog: Catalog, pools: Sequence[Pool]
 ) -> Iterator[Finding]:
-    """All findings but those on the quota; a call that is refused is one."""
+    """All findings except those about the quota. A call that is refused is a finding, too."""
     yield from LOOK.at("flavors", "the right to list them", lambda: _flavors(settings, catalog))
     yield from _images(call, settings, catalog, pools)
     if own_word(settings.networks):
-        found = f"none are named; nova is told {own_word(settings.networks)!r}"
-        yield Finding.ok("networks", found)
+        finding = f"none are named; nova is told {own_word(settings.networks)!r}"
+        yield Finding.ok("networks", finding)
     else:
         for name in settings.networks:
             yield from LOOK.at(
@@ -57,11 +59,11 @@ def examine(
 
 def _flavors(settings: OpenStackCloud, catalog: Catalog) -> Iterator[Finding]:
     unusable = catalog.unusable()
-    for name, why in unusable.items():
+    for name, reason in unusable.items():
         kind = settings.types[name]
         expected = f"a flavor with {kind.cpus} cpus and {kind.memory} MiB at least"
         advice = "`openstack flavor list` has those of the project; name one in clouds[].types"
-        yield Finding.wrong(f"flavor {kind.flavor or name}", why, expected, advice)
+        yield Finding.wrong(f"flavor {kind.flavor or name}", reason, expected, advice)
     good = [name for name in settings.types if name not in unusable]
     if good:
         yield Finding.ok("flavors", f"as configured: {', '.join(good)}")
@@ -70,13 +72,13 @@ def _flavors(settings: OpenStackCloud, catalog: Catalog) -> Iterator[Finding]:
 def _images(
     call: Call, settings: OpenStackCloud, catalog: Catalog, pools: Sequence[Pool]
 ) -> Iterator[Finding]:
-    own = [pool for pool in pools if pool.image is not None]
-    others = [pool for pool in pools if pool.image is None]
-    named: list[tuple[str, ImageChoice | None, Sequence[Pool]]] = [
-        (f"image {settings.image}", None, others)
+    choosing_pools = [pool for pool in pools if pool.image is not None]
+    default_pools = [pool for pool in pools if pool.image is None]
+    checks: list[tuple[str, ImageChoice | None, Sequence[Pool]]] = [
+        (f"image {settings.image}", None, default_pools)
     ]
-    named += [(f"image of pool {pool.name}", pool.image, [pool]) for pool in own]
-    for what, choice, users in named:
+    checks += [(f"image of pool {pool.name}", pool.image, [pool]) for pool in choosing_pools]
+    for what, choice, users in checks:
         expected = "an active image that the project may use"
         if choice is not None and choice.id is None:
             expected = f"an image with {wanted(choice)}"
@@ -86,7 +88,7 @@ def _images(
 def _image(
     call: Call, catalog: Catalog, what: str, choice: ImageChoice | None, users: Sequence[Pool]
 ) -> Iterator[Finding]:
-    """``users``: the pools that start from it."""
+    """The finding about an image. ``users``: the pools that start from it."""
     record = call("image", "GET", f"/images/{quote(catalog.image(choice))}")
     flavors = [
         flavor
@@ -94,22 +96,22 @@ def _image(
         for name, flavor in catalog.flavors().items()
         if not pool.instance_types or name in pool.instance_types
     ]
-    memory, disk = _whole(record, "min_ram"), _whole(record, "min_disk")
+    memory, disk = _number(record, "min_ram"), _number(record, "min_disk")
     small = sorted({f.name for f in flavors if f.ram < memory or 0 < f.disk < disk})
     if record.get("status") != "active":
         advice = "upload it again, or name another one"
         yield Finding.wrong(what, str(record.get("status")), "active", advice)
     elif small:
-        found = f"it asks for {memory} MiB of memory and {disk} GiB of disk"
+        needs = f"it asks for {memory} MiB of memory and {disk} GiB of disk"
         expected = f"no more than flavor {', '.join(small)} has: nova refuses such a launch"
         advice = "a larger flavor, or lower min_ram and min_disk of the image"
-        yield Finding.wrong(what, found, expected, advice)
+        yield Finding.wrong(what, needs, expected, advice)
     else:
         name = record.get("name") or "without a name"
         yield Finding.ok(what, f"active, {name} ({record.get('id')})")
 
 
-def _whole(record: Mapping[str, Any], key: str) -> int:
+def _number(record: Mapping[str, Any], key: str) -> int:
     value = record.get(key)
     return value if isinstance(value, int) else 0
 
@@ -128,22 +130,22 @@ def _group(call: Call, what: str, name: str) -> Iterator[Finding]:
     if count == 1:
         yield Finding.ok(what, "there")
         return
-    found = f"{count} are called so" if count else "not there"
+    finding = f"{count} are called so" if count else "not there"
     advice = "name it by its id (`openstack security group list`)"
-    yield Finding.wrong(what, found, "one of the project", advice)
+    yield Finding.wrong(what, finding, "one of the project", advice)
 
 
 def _zones(call: Call, settings: OpenStackCloud) -> Iterator[Finding]:
     records = call("compute", "GET", "/os-availability-zone")["availabilityZoneInfo"]
-    up = {str(z["zoneName"]): bool(z["zoneState"]["available"]) for z in records}
+    available = {str(z["zoneName"]): bool(z["zoneState"]["available"]) for z in records}
     for zone in settings.zones:
-        if up.get(zone, False):
+        if available.get(zone, False):
             yield Finding.ok(f"zone {zone}", "available")
             continue
-        found = "not available" if zone in up else "not there"
-        expected = f"one of {', '.join(z for z, there in up.items() if there)}"
+        finding = "not available" if zone in available else "not there"
+        expected = f"one of {', '.join(z for z, is_available in available.items() if is_available)}"
         advice = "correct clouds[].zones, or ask the cloud's operators"
-        yield Finding.wrong(f"zone {zone}", found, expected, advice)
+        yield Finding.wrong(f"zone {zone}", finding, expected, advice)
 
 
 def quotas(
@@ -153,25 +155,25 @@ def quotas(
     pools: Sequence[Pool],
     machines: Sequence[Instance],
 ) -> Iterator[Finding]:
-    """The part that nova leaves this cloud's pools of the project's quota, beside what they could
-    ask for.
+    """The part of the project's quota that is left for this cloud's pools, compared with their
+    demand.
 
-    ``absolute`` is of ``GET /limits``; ``machines`` are ours, and what they use is the pools' own.
+    ``absolute`` is from ``GET /limits``. ``machines`` are ours: their use counts as the pools' own.
     """
     for name, limit_key, used_key in LIMITS:
         limit, used = absolute.get(limit_key), absolute.get(used_key)
         sizes = {t: _need(name, flavors[t]) for t in settings.types if t in flavors}
-        least, wish = demand_bounds(pools, sizes, settings.limits.nodes)
-        if not isinstance(limit, int) or not isinstance(used, int) or not wish:
+        least, demand = demand_bounds(pools, sizes, settings.limits.nodes)
+        if not isinstance(limit, int) or not isinstance(used, int) or not demand:
             continue
         what = f"quota of {name}"
         if limit < 0:
             yield Finding.ok(what, "none is set")
             continue
-        ours = sum(_need(name, flavors[m.instance_type]) for m in machines
+        own_use = sum(_need(name, flavors[m.instance_type]) for m in machines
                    if m.instance_type in flavors)  # fmt: skip
         advice = f"have the cloud's operators raise it (openstack quota set --{name} N PROJECT)"
-        yield quota(what, limit, _UNITS[name], max(used - ours, 0), (least, wish), advice)
+        yield quota(what, limit, _UNITS[name], max(used - own_use, 0), (least, demand), advice)
 
 
 def _need(name: str, flavor: FlavorFound) -> int:

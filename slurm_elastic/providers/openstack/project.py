@@ -1,4 +1,4 @@
-"""The calls to one project, their errors translated."""
+"""Calls to one project, with errors translated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slurm_elastic.providers.openstack.settings import OpenStackCloud
 
 
 class Project:
-    """As ``client.Api``, with ProviderErrors. Thread-safe."""
+    """The calls of ``client.Api``, raising ProviderErrors. Thread-safe."""
 
     def __init__(self, settings: OpenStackCloud) -> None:
         name = settings.name

@@ -1,7 +1,8 @@
-"""OpenStack's nova, by openstacksdk's session. Credentials by clouds.yaml, never in our file.
+"""The provider for OpenStack (nova), through openstacksdk's session. Credentials are in
+clouds.yaml, never in our file.
 
-nova makes many servers in one call and knows no idempotency token, so a launch first looks for
-servers that carry its generation, the ended ones included (``launch``).
+nova creates many servers in one call and has no idempotency token. So a launch first looks for
+servers that carry its generation, including ended ones (``launch``).
 """
 
 from __future__ import annotations
@@ -42,17 +43,17 @@ from slurm_elastic.providers.openstack.settings import OpenStackCloud
 
 log = logging.getLogger(__name__)
 
-REMEMBERED = 300.0
-"""Seconds for which a machine whose start failed speaks against the next one."""
+FAILURE_COUNTS_S = 300.0
+"""For so long a machine whose start failed prevents the next launch of its type."""
 
 
 class OpenStackProvider:
-    """One project in one region; see protocols.Provider for the contract. Thread-safe.
+    """One project in one region. The contract is in protocols.Provider. Thread-safe.
 
-    Each request ends after the cloud's ``timeout``; a launch may take several.
+    Each request ends after the cloud's ``timeout``. A launch may need several requests.
     """
 
-    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_failed", "_launching")}
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_failure_by_type", "_launching")}
 
     def __init__(
         self,
@@ -71,18 +72,18 @@ class OpenStackProvider:
         self._lock = threading.Lock()
         self._project = Project(settings)
         self._call = self._project.call
-        whose = ownership or ownership_of(settings, cluster, None)
-        self._servers = Servers(settings.name, whose, self._call, settings.threads)
+        owners = ownership or ownership_of(settings, cluster, None)
+        self._servers = Servers(settings.name, owners, self._call, settings.threads)
         self._catalog = Catalog(settings, self._call)
         self._notices = Notices(self._servers.live, clock, time.monotonic)
         self._unconfirmed = UnconfirmedOrders(
             settings.name, settings.listing_lag or LISTING_LAG, monotonic
         )
         self._launching: set[str] = set()
-        self._failed: dict[str, tuple[float, ProviderError]] = {}
+        self._failure_by_type: dict[str, tuple[float, ProviderError]] = {}
 
     def offers(self, pool: Pool) -> Sequence[Offer]:
-        """The pool's types whose flavors are there, with the room that the quota leaves."""
+        """The types of the pool whose flavors exist, with the room that the quota leaves."""
         limits, flavors = cache(self._limits), cache(self._catalog.flavors)
 
         def free(name: str) -> Room | None:
@@ -92,7 +93,7 @@ class OpenStackProvider:
         return offers_with(self._settings, pool, free)
 
     def launch(self, spec: LaunchSpec) -> Sequence[Instance]:
-        """One call for each 100 nodes, and the wait for nova's scheduler to place them.
+        """Make one call for each 100 nodes and wait for nova's scheduler to place the servers.
 
         A server that it cannot place is deleted again.
         """
@@ -101,79 +102,88 @@ class OpenStackProvider:
         launch = ServerLaunch(
             self._servers,
             self._order,
-            lambda: self._tell_failed(spec.offer.instance_type),
+            lambda: self._take_failure(spec.offer.instance_type),
             self._cluster.uuid or "",
             spec,
             self._settings.schedule_wait,
             self._unconfirmed,
         )
-        with self._busy(spec.generation):
+        with self._hold_launch(spec.generation):
             launch.run(self._clock())
         machines = [convert.instance(s, self._settings) for s in launch.standing.values()]
         return launched(self.name, spec, machines, launch.refusal)
 
     def instances(self) -> Sequence[Instance]:
-        """The project's servers with our metadata. Servers whose start failed are ended, and told
-        once as TERMINATED.
+        """The project's servers with our metadata. Servers whose start failed are ended, and
+        reported once as TERMINATED.
         """
-        found = self._servers.live()
+        servers = self._servers.live()
         with self._lock:
             launching = frozenset(self._launching)
-        hopeless = [s for s in found if s.failed and s.generation not in launching]
-        ended = self._end_hopeless(hopeless) if hopeless else frozenset()
+        failed = [s for s in servers if s.failed and s.generation not in launching]
+        ended = self._end_failed(failed) if failed else frozenset()
         return tuple(
             convert.instance(
                 replace(s, status="DELETED", task="") if s.id in ended else s, self._settings
             )
-            for s in found
+            for s in servers
         )
 
     def terminate(self, ids: Sequence[str]) -> None:
-        """One call a server, some at a time. An id never seen with our metadata is left alone."""
-        self._servers.delete(self._mine(ids))
+        """Delete servers, one per call and several at a time. An id that was never listed with our
+        metadata is left alone.
+        """
+        self._servers.delete(self._own_ids(ids))
 
     def recipe(self, pool: Pool) -> str:
-        """Its image, user data and all that the site has set of machines."""
-        own = self._settings
-        set_ = (own.networks, own.security_groups, own.key_name, own.config_drive)
-        return recipe(pool, self._catalog.image(pool.image), self._parts, set_)
+        """The recipe of a fresh machine: its image, user data, and the site's settings for
+        machines.
+        """
+        settings = self._settings
+        site_settings = (
+            settings.networks,
+            settings.security_groups,
+            settings.key_name,
+            settings.config_drive,
+        )
+        return recipe(pool, self._catalog.image(pool.image), self._parts, site_settings)
 
     def stop(self, ids: Sequence[str]) -> None:
-        """A call a server. nova counts it in the project's quota as before."""
-        self._servers.stop(self._mine(ids, "stopped"))
+        """Stop servers, one per call. nova keeps counting them in the project's quota."""
+        self._servers.stop(self._own_ids(ids, "stopped"))
 
     def start(self, instance: str) -> None:
-        """One call."""
-        if not self._mine([instance], "started"):
+        """Start a stopped server."""
+        if not self._own_ids([instance], "started"):
             raise InstanceNotFound(self.name, "NotOurs", f"{instance} is none of ours")
         self._servers.start(instance)
 
-    def _mine(self, ids: Sequence[str], done: str = "terminated") -> Sequence[str]:
+    def _own_ids(self, ids: Sequence[str], done: str = "terminated") -> Sequence[str]:
         return self._servers.ours.named(ids, self._servers.live, done)
 
     def notices(self) -> Sequence[Notice]:
-        """Servers on hosts in maintenance, as far as nova shows that to the project."""
+        """Notices for servers on hosts in maintenance, if nova shows that to the project."""
         return self._notices.standing()
 
     def check(self) -> None:
-        """A list of one server: needs a token and the very right that reconcile needs."""
+        """List one server. This needs a token and the same right as a listing."""
         self._call("compute", "GET", "/servers?limit=1")
 
     def credentials_end(self) -> float | None:
-        """The end of a token, an application credential or a password that ends."""
+        """When the token, application credential or password ends, if it does."""
         return self._project.credentials_end()
 
     def examine(self, pools: Sequence[Pool]) -> Sequence[Finding]:
-        """Flavors, images, networks, key pair, security groups, zones, quotas."""
-        found = [*preflight.examine(self._call, self._settings, self._catalog, pools)]
+        """Findings about flavors, images, networks, key pair, security groups, zones and quotas."""
+        findings = [*preflight.examine(self._call, self._settings, self._catalog, pools)]
         try:
             limits, flavors = self._limits(), self._catalog.flavors()
-            ours = [convert.instance(s, self._settings) for s in self._servers.live()]
+            own_machines = [convert.instance(s, self._settings) for s in self._servers.live()]
         except ProviderError as error:
-            found.append(Finding.note("quota", f"cannot be read: {error.refusal}"))
+            findings.append(Finding.note("quota", f"cannot be read: {error.refusal}"))
         else:
-            found += preflight.quotas(self._settings, limits, flavors, pools, ours)
-        return tuple(found)
+            findings += preflight.quotas(self._settings, limits, flavors, pools, own_machines)
+        return tuple(findings)
 
     # offers
 
@@ -201,16 +211,18 @@ class OpenStackProvider:
             with self._unconfirmed.order(spec.generation, nodes, is_refusal):
                 answer = self._call("compute", "POST", "/servers", body)
                 with translated(self.name):
-                    # All that is used of it is that there is one: the list has all machines.
+                    # Only its presence matters: a listing has all machines.
                     answer["server"]["id"]
         except ProviderError:
-            # An image or flavor may have been replaced by another of its name.
+            # Somebody may have replaced an image or flavor by another one of the same name.
             self._catalog.forget()
             raise
 
     @contextmanager
-    def _busy(self, generation: str) -> Iterator[None]:
-        """Machines of a launch under way are its own: nobody else ends those that fail."""
+    def _hold_launch(self, generation: str) -> Iterator[None]:
+        """Mark a launch as running. ``instances`` must not end its failed machines, because the
+        launch does.
+        """
         with self._lock:
             self._launching.add(generation)
         try:
@@ -219,34 +231,38 @@ class OpenStackProvider:
             with self._lock:
                 self._launching.discard(generation)
 
-    def _tell_failed(self, kind: str) -> ProviderError | None:
-        """Once: from then on the cool-down of whoever asked stands for it."""
+    def _take_failure(self, kind: str) -> ProviderError | None:
+        """A recent failure of the type, returned only once: afterwards the caller's cool-down takes
+        its place.
+        """
         with self._lock:
-            until, error = self._failed.pop(kind, (0.0, None))
-        return error if self._clock() < until else None
+            counts_until, error = self._failure_by_type.pop(kind, (0.0, None))
+        return error if self._clock() < counts_until else None
 
-    def _end_hopeless(self, some: Sequence[ServerFields]) -> frozenset[str]:
-        """End them and remember their types; the ids of those that are ended."""
-        why = self._servers.fault(some[0].id)
+    def _end_failed(self, failed: Sequence[ServerFields]) -> frozenset[str]:
+        """End these servers and remember the failure of their types. Returns the ids that were
+        ended.
+        """
+        fault = self._servers.fault(failed[0].id)
         ended = set()
-        for one in some:
+        for server in failed:
             log.warning(
                 "machine given up cloud=%s id=%s node=%s reason=%s",
-                self.name, one.id, one.node, why,
+                self.name, server.id, server.node, fault,
             )  # fmt: skip
-            kind = one.tags.get(TYPE, "")
+            kind = server.tags.get(TYPE, "")
             with self._lock:
-                self._failed[kind] = self._clock() + REMEMBERED, why
+                self._failure_by_type[kind] = self._clock() + FAILURE_COUNTS_S, fault
             try:
-                self._servers.delete([one.id])
+                self._servers.delete([server.id])
             except ProviderError as error:
                 log.warning("not ended, tried again later cloud=%s error=%s", self.name, error)
             else:
-                ended.add(one.id)
+                ended.add(server.id)
         return frozenset(ended)
 
     def console(self, instance: str) -> str:
-        """The machine's console output; empty where the hypervisor shows nothing yet."""
+        """The machine's console output; empty if the hypervisor has none yet."""
         path = f"/servers/{instance}/action"
         answer = self._call("compute", "POST", path, {"os-getConsoleOutput": {}})
         return str((answer or {}).get("output") or "")

@@ -1,8 +1,9 @@
-"""The requests that create servers: pure, so that the same launch always makes the same request.
+"""Builds the requests that create servers. Pure, so that the same launch always makes the same
+request.
 
-One call makes many servers, all with the same metadata: the list of their nodes. nova numbers their
-names from 1 where there are several (and leaves a single one's as it is), which tells them apart.
-nova bounds a metadata value at 255 characters and a server at 128 items.
+One call creates many servers with the same metadata, which is the list of their nodes. nova numbers
+the names of several servers from 1, and leaves the name of a single one unchanged. The number says
+which node a server is. nova limits a metadata value to 255 characters and a server to 128 items.
 """
 
 from __future__ import annotations
@@ -22,39 +23,41 @@ from slurm_elastic.providers.base.user_data import Form, compose
 from slurm_elastic.providers.openstack.settings import NETWORK_WORDS, OpenStackCloud
 
 USER_DATA = Form(Path(__file__).with_name("boothook.py"), 65535 // 4 * 3, 10240, "nova")
-"""nova bounds user data at 64 KiB less a byte, after base64."""
+"""nova limits user data to 64 KiB minus one byte, after base64."""
 MAX_VALUE = 255
 MAX_PER_CALL = 100
-"""The list of so many nodes fits the metadata, whatever they are called."""
+"""The list of so many nodes fits into the metadata, however long their names are."""
 _MAX_LABEL = 63
 
 
 def chunks(nodes: Sequence[str]) -> Iterator[tuple[int, Sequence[str]]]:
-    """The nodes in parts of one call each, with the place of the first."""
+    """The nodes in parts of one call each, with the place of each part's first node."""
     for start in range(0, len(nodes), MAX_PER_CALL):
         yield start, nodes[start : start + MAX_PER_CALL]
 
 
 def mark(cluster: str, generation: str) -> str:
-    """The part of a name that says which launch of which cluster (its UUID) it is: it outlives the
-    metadata of what is gone.
+    """The part of a server's name that identifies the launch and the cluster (by its UUID). nova
+    keeps the name of a deleted server, but not its metadata.
     """
     return f"_{cluster[:8]}_{generation}_"
 
 
 def name(cluster: str, spec: LaunchSpec, start: int, nodes: Sequence[str]) -> str:
-    """Names are not unique; a single machine's begins with its node."""
+    """A name for the servers of a call. Names need not be unique. A single server's name begins
+    with its node.
+    """
     label = nodes[0] if len(nodes) == 1 else spec.pool.name
     return f"{label[:_MAX_LABEL]}{mark(cluster, spec.generation)}{start}"
 
 
 def place(text: str, cluster: str, generation: str) -> tuple[int, int] | None:
-    """The meaning of a name: where in its launch the call began, and which machine of the call it
-    is (from 0; the only one's has no number). None where it is not a name of that launch.
+    """The place in its launch where the server's call began, and the server's number in that call
+    (from 0; a single server has no number). None if the name is not of that launch.
     """
-    _, found, tail = text.partition(mark(cluster, generation))
+    _, has_mark, tail = text.partition(mark(cluster, generation))
     match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", tail)
-    if not found or not match:
+    if not has_mark or not match:
         return None
     return int(match[1]), int(match[2] or 1) - 1
 
@@ -62,11 +65,11 @@ def place(text: str, cluster: str, generation: str) -> tuple[int, int] | None:
 def metadata(
     cluster: Cluster, spec: LaunchSpec, nodes: Sequence[str], cloud: str
 ) -> dict[str, str]:
-    """Whose the machines for ``nodes`` are, and for what."""
+    """The metadata of the servers for ``nodes``: their owner and purpose."""
     tags = bought(spec, (), cluster, cloud)
     tags.pop("Name")
-    cut = {key: value[:MAX_VALUE] for key, value in tags.items()}
-    return cut | machine_tags.node_tags(nodes, MAX_VALUE)
+    shortened = {key: value[:MAX_VALUE] for key, value in tags.items()}
+    return shortened | machine_tags.node_tags(nodes, MAX_VALUE)
 
 
 def body(
@@ -81,13 +84,14 @@ def body(
     networks: str | Sequence[str],
     parts: tuple[str, ...],
 ) -> Mapping[str, object]:
-    """For ``POST /servers``: ``nodes``, or as many of them as the quota leaves room for."""
+    """The body of ``POST /servers`` for ``nodes``."""
     document = compose(facts_of(cluster, spec), " ".join(nodes), parts, USER_DATA)
     server: dict[str, object] = {
         "name": name(cluster.uuid or "", spec, start, nodes),
         "flavorRef": flavor,
         "imageRef": image,
         "networks": networks if isinstance(networks, str) else [{"uuid": n} for n in networks],
+        # nova then starts as many servers as the quota allows, instead of refusing all.
         "min_count": 1,
         "max_count": len(nodes),
         "metadata": metadata(cluster, spec, nodes, settings.name),
@@ -105,7 +109,7 @@ def body(
 
 
 def own_word(networks: Sequence[str]) -> str | None:
-    """The word of nova in the place of networks, where no network is named."""
+    """Nova's own word in place of networks, if the settings name no network."""
     if not networks:
         return "auto"
     return networks[0] if networks[0] in NETWORK_WORDS else None

@@ -1,4 +1,4 @@
-"""The settings of a cloud of OpenStack, as frozen values."""
+"""The settings of an OpenStack cloud as frozen values."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from slurm_elastic.config.numbers import Seconds
 from slurm_elastic.model.cluster import Market
 
 NETWORK_WORDS = ("none", "auto")
-"""nova's own, in the place of networks."""
+"""nova's own words in place of networks."""
 
 
 class Flavor(InstanceType, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A type of machine of OpenStack; its flavor has at least ``cpus`` and ``memory``."""
+    """A machine type of OpenStack. Its flavor has at least ``cpus`` and ``memory``."""
 
     flavor: str | None = None
     """Change it when the flavor has a name that cannot be written in Slurm, or changes its name."""
@@ -27,7 +27,7 @@ class OpenStackCloud(
     CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="openstack"
 ):
     """A project of an OpenStack. ``cloud`` is its name in clouds.yaml, which has the credentials.
-    ``listing_lag``: as OpenNebula's.
+    ``listing_lag`` is described in OpenNebula's settings.
     """
 
     cloud: str
@@ -61,7 +61,9 @@ class OpenStackCloud(
 
     gone: ClassVar[Gone] = {"threads": "8 calls are made at a time"}
     threads: ClassVar[int] = 8
-    """Calls at a time: nova makes machines in parallel; with more it only queues them itself."""
+    """Calls at the same time. nova creates machines in parallel; beyond this number it only queues
+    them.
+    """
     needs_types: ClassVar[bool] = True
     has_images: ClassVar[bool] = True
     by_user_data: ClassVar[bool] = True
@@ -69,22 +71,22 @@ class OpenStackCloud(
 
     @property
     def type_class(self) -> type[InstanceType]:
-        """The class of its types."""
+        """The class of the cloud's types."""
         return Flavor
 
     @property
     def markets(self) -> frozenset[Market]:
-        """No spot."""
+        """All markets of the location except spot."""
         return without_spot(self.location)
 
     @property
     def known_zones(self) -> tuple[str, ...]:
-        """The zones that the site uses; without any, nova chooses one."""
+        """The zones that the site uses. Without any, nova chooses one."""
         return self.zones or (ONE_ZONE,)
 
     def shares_place(self, other: CloudSettings) -> bool:
-        """Entries of clouds.yaml do not tell which project they lead to (an application credential
-        names none), so any other OpenStack may be this one: its machines are told by the cloud's
-        name.
+        """True for any OpenStack. Entries of clouds.yaml do not show which project they lead to (an
+        application credential names none), so another entry may be the same project. Machines are
+        told apart by the cloud's name.
         """
         return isinstance(other, OpenStackCloud)

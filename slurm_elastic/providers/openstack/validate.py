@@ -1,4 +1,6 @@
-"""Whether a cloud of OpenStack makes sense by itself: names, networks, waits. Pure."""
+"""Checks that the settings of an OpenStack cloud make sense by themselves: names, networks, waits.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from slurm_elastic.providers.openstack.settings import NETWORK_WORDS, OpenStackC
 
 
 def check(draft: Draft, i: int, cloud: OpenStackCloud) -> None:
-    """All complaints about a cloud of provider openstack."""
+    """Report all problems of a cloud of provider openstack."""
     at = ("clouds", i)
     for key, text in (("cloud", cloud.cloud), ("image", cloud.image)):
         if not text.strip():

@@ -13,7 +13,7 @@ from providers.openstack.stand_in import StandIn
 
 from slurm_elastic.model.cluster import NoticeKind
 from slurm_elastic.providers.openstack.instances import Servers
-from slurm_elastic.providers.openstack.notices import FRESH, HIDDEN, Notices
+from slurm_elastic.providers.openstack.notices import NOTICES_TTL_S, RETRY_HIDDEN_S, Notices
 from slurm_elastic.sandbox.one_control import OneControl
 from slurm_elastic.sandbox.one_world import Host
 from slurm_elastic.testing.contract import spec_for
@@ -108,15 +108,15 @@ class TestOpenStack:
         clock = [0.0]
         notices = Notices(servers.live, lambda: 5.0, lambda: clock[0])
         asked = stand_in.calls(LIST)
-        for clock[0] in (0.0, FRESH + 1, HIDDEN - 1):
+        for clock[0] in (0.0, NOTICES_TTL_S + 1, RETRY_HIDDEN_S - 1):
             assert list(notices.standing()) == []
         assert stand_in.calls(LIST) == asked + 1
-        clock[0] = HIDDEN + 1
+        clock[0] = RETRY_HIDDEN_S + 1
         bed.world.servers[machine.id]["host_status"] = "MAINTENANCE"
         (notice,) = notices.standing()
         assert notice.seen == 5.0
         bed.world.servers[machine.id]["host_status"] = "UP"
-        clock[0] += FRESH - 1
+        clock[0] += NOTICES_TTL_S - 1
         assert len(notices.standing()) == 1
         clock[0] += 2
         assert list(notices.standing()) == []

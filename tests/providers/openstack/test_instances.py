@@ -17,7 +17,7 @@ from slurm_elastic.providers.base import tags
 from slurm_elastic.providers.base.ownership import Ownership
 from slurm_elastic.providers.openstack import convert, instances
 from slurm_elastic.providers.openstack.errors import NO_HOST
-from slurm_elastic.providers.openstack.instances import BELIEVED, Servers
+from slurm_elastic.providers.openstack.instances import DELETION_COUNTS_S, Servers
 from slurm_elastic.testing.contract import UUID
 
 OWNER = Ownership(cluster=UUID, clouds=frozenset({"stack"}))
@@ -146,7 +146,7 @@ def test_a_deletion_counts_before_nova_shows_it(monkeypatch: pytest.MonkeyPatch)
     made = servers(nova)
     made.delete(["a"])
     assert nova.asked[0][:2] == ("DELETE", "/servers/a")
-    now[0] += BELIEVED - 1
+    now[0] += DELETION_COUNTS_S - 1
     assert {s.id: s.task for s in made.live()} == {"a": convert.DELETING, "b": ""}
     now[0] += 1
     assert {s.id: s.task for s in made.live()} == {"a": "", "b": ""}, "it was not carried out"
