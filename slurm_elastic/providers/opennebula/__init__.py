@@ -1,4 +1,4 @@
-"""OpenNebula, by pyone."""
+"""OpenNebula, through pyone."""
 
 from __future__ import annotations
 

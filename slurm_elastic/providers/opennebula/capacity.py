@@ -1,7 +1,9 @@
-"""How many more machines an account can have: by its quota, the hosts, and who waits already.
+"""How many more machines an account can have, according to its quota, the hosts and the waiting
+queue.
 
-The scheduler never refuses: what it cannot place stays PENDING. So what can be known is asked
-before. Hosts are shown to few accounts; a group that may not be read has quotas that are only met.
+The scheduler never refuses a machine; a machine without a place stays PENDING. Therefore the room
+is read before an order. Few accounts may see hosts. If the account may not read its group, it
+learns of the group's quotas only when a launch meets them.
 """
 
 from __future__ import annotations
@@ -20,16 +22,16 @@ from slurm_elastic.providers.opennebula.convert import PENDING, undated
 log = logging.getLogger(__name__)
 
 ALL = -2
-"""The filter for what an account may see."""
+"""The filter for everything that an account may see."""
 ACCOUNT, GROUP = "the account's", "the group's"
-"""Whose a quota is, and what begins the words of a bound that is one."""
+"""The owner of a quota. The text of a bound that is a quota begins with it."""
 _HOST_UP = frozenset({1, 2})  # MONITORING_MONITORED MONITORED
 _UNLIMITED, _BY_DEFAULT = -2.0, -1.0
 _OF_MACHINES = ("VMS", "CPU", "MEMORY", "RUNNING_VMS", "RUNNING_CPU", "RUNNING_MEMORY",
                 "SYSTEM_DISK_SIZE")  # fmt: skip
 
 Bound = tuple[int, str]
-"""At most so many, and why."""
+"""At most so many machines, and the reason."""
 
 
 def bounds(
@@ -38,57 +40,61 @@ def bounds(
     group: Any = None,  # noqa: ANN401 - a pyone object
     in_line: Collection[int] = (),
 ) -> list[Bound]:
-    """The bounds on more machines of a template; ``call`` asks oned. ``group`` gives the account's
-    group, None where it may not be read. Machines of ours ``in_line`` wait for the scheduler,
-    whatever it says of them (``scheduling``).
+    """The bounds on more machines of a template. ``call`` asks oned. ``group``: the account's
+    group, or None if the account may not read it. ``in_line``: our machines that the scheduler will
+    still place, whatever message they have (``scheduling``).
     """
-    wanted = need(template)
-    if wanted is None:
+    per_machine = need(template)
+    if per_machine is None:
         return []
     user = call("user.info", -1)
-    found = quota_bounds([*quotas(user), *group_quotas(group)], parts(call, template, wanted))
-    # Before the hosts: a machine that is placed in between counts twice, not never.
+    all_bounds = quota_bounds(
+        [*quotas(user), *group_quotas(group)], parts(call, template, per_machine)
+    )
+    # The queue is read before the hosts. A machine that is placed between the two readings then
+    # counts twice, and never not at all.
     waiting = call("vmpool.info", ALL, -1, -1, PENDING).VM
-    room = host_room(call("hostpool.info").HOST, wanted)
+    room = host_room(call("hostpool.info").HOST, per_machine)
     if room is not None:
-        # One that the scheduler has tried in vain takes no room from those behind it.
+        # A machine that the scheduler could not place takes no room from the machines behind it.
         queue = sum(not _message(r) or int(r.ID) in in_line for r in waiting)
-        words = f"the hosts have room for {room} and {queue} machines wait for a place"
-        found.append((max(room - queue, 0), words))
-    tried = [r for r in waiting if int(r.ID) not in in_line]
-    why = stuck(tried, int(user.ID), wanted)
-    if why:
-        found.append((0, f"a machine of no more needs waits for a place: {why}"))
-    return found
+        reason = f"the hosts have room for {room} and {queue} machines wait for a place"
+        all_bounds.append((max(room - queue, 0), reason))
+    passed_over = [r for r in waiting if int(r.ID) not in in_line]
+    stuck_reason = stuck(passed_over, int(user.ID), per_machine)
+    if stuck_reason:
+        all_bounds.append((0, f"a machine of no more needs waits for a place: {stuck_reason}"))
+    return all_bounds
 
 
 def _message(record: Any) -> str:  # noqa: ANN401 - a pyone object
     return str((record.USER_TEMPLATE or {}).get("SCHED_MESSAGE") or "")
 
 
-def stuck(waiting: Iterable[Any], uid: int, wanted: Need) -> str:
-    """Why a machine of the account's own that needs no more than ``wanted`` finds no place; empty
-    where there is none. Others' may have requirements of their own.
+def stuck(waiting: Iterable[Any], uid: int, per_machine: Need) -> str:
+    """Why a machine of this account that needs no more than ``per_machine`` finds no place; empty
+    if there is no such machine. Machines of other accounts may have requirements of their own, so
+    they do not count.
     """
     for record in waiting:
-        why, small = _message(record), need(record.TEMPLATE or {})
-        if not why or int(record.UID) != uid or small is None:
+        message, waiting_need = _message(record), need(record.TEMPLATE or {})
+        if not message or int(record.UID) != uid or waiting_need is None:
             continue
-        if small.cpu <= wanted.cpu and small.memory <= wanted.memory:
-            return undated(why)
+        if waiting_need.cpu <= per_machine.cpu and waiting_need.memory <= per_machine.memory:
+            return undated(message)
     return ""
 
 
 class Need(Struct, frozen=True):
-    """The sizes that the scheduler counts for a machine: physical cpus and MiB."""
+    """What the scheduler reserves for a machine: physical CPUs and MiB."""
 
     cpu: float
     memory: float
 
 
 class Quota(Struct, frozen=True):
-    """A bound of an account or its group: ``key`` as oned calls it (VMS, MEMORY in MiB, LEASES
-    ...), ``about`` the number of the network (LEASES) or image (RVMS).
+    """A limit of an account or its group. ``key``: oned's name (VMS, MEMORY in MiB, LEASES ...).
+    ``about``: the number of the network (LEASES) or image (RVMS).
     """
 
     key: str
@@ -98,24 +104,24 @@ class Quota(Struct, frozen=True):
     whose: str = ACCOUNT
 
     @property
-    def words(self) -> str:
-        """For people."""
+    def text(self) -> str:
+        """The quota as text for people."""
         where = {"LEASES": " in network", "RVMS": " of image"}.get(self.key, "")
         name = f"{self.key}{where} {self.about}" if where else self.key
         return f"{self.whose} {name} quota is {self.limit:g} and {self.used:g} are used"
 
 
 def need(template: Mapping[str, Any]) -> Need | None:
-    """The size that a VM template gives; None where it does not say so in plain numbers."""
+    """The size in a VM template; None if the template does not give it in plain numbers."""
     try:
-        found = Need(float(template["CPU"]), float(template["MEMORY"]))
+        size = Need(float(template["CPU"]), float(template["MEMORY"]))
     except (KeyError, TypeError, ValueError):
         return None
-    return found if found.cpu > 0 and found.memory > 0 else None
+    return size if size.cpu > 0 and size.memory > 0 else None
 
 
-def host_room(hosts: Iterable[Any], wanted: Need, *, empty: bool = False) -> int | None:
-    """For how many machines the hosts have room, or would have if they were ``empty``; None where
+def host_room(hosts: Iterable[Any], per_machine: Need, *, empty: bool = False) -> int | None:
+    """For how many machines the hosts have room now, or would have if they were ``empty``. None if
     the account sees no hosts.
     """
     shares = [host.HOST_SHARE for host in hosts if int(host.STATE) in _HOST_UP]
@@ -123,24 +129,26 @@ def host_room(hosts: Iterable[Any], wanted: Need, *, empty: bool = False) -> int
         return None
     return sum(
         _fit(
-            (int(s.MAX_CPU) - (0 if empty else int(s.CPU_USAGE))) / 100 / wanted.cpu,
-            (int(s.MAX_MEM) - (0 if empty else int(s.MEM_USAGE))) / 1024 / wanted.memory,
+            (int(s.MAX_CPU) - (0 if empty else int(s.CPU_USAGE))) / 100 / per_machine.cpu,
+            (int(s.MAX_MEM) - (0 if empty else int(s.MEM_USAGE))) / 1024 / per_machine.memory,
         )
         for s in shares
     )
 
 
 Part = tuple[str, int | None]
-"""One thing that a quota counts: its key, and the network or image that it is about."""
+"""A thing that a quota counts: its key, and the network or image that it is about."""
 
 
 def parts(
-    call: Callable[..., Any], template: Mapping[str, Any], wanted: Need
+    call: Callable[..., Any], template: Mapping[str, Any], per_machine: Need
 ) -> Callable[[Quota], float]:
-    """How much of a quota one machine takes. oned is asked for images and networks only where a
-    quota counts them; what it does not tell counts nothing: then a launch meets the quota.
+    """A function that returns how much of a quota one machine uses.
+
+    oned is asked for images and networks only if a quota counts them. Anything that it does not
+    show counts as nothing, so a launch may then meet the quota.
     """
-    plain = plain_parts(wanted)
+    plain_shares = plain_parts(per_machine)
 
     def part(quota: Quota) -> float:
         match quota.key:
@@ -150,32 +158,34 @@ def parts(
                 return float(sum(n == quota.about for n in requests.image_ids(template)))
             case "SYSTEM_DISK_SIZE":
                 return sum(_disk_sizes(call, template))
-        return plain.get(quota.key, 0.0)
+        return plain_shares.get(quota.key, 0.0)
 
     return part
 
 
-def plain_parts(wanted: Need) -> Mapping[str, float]:
-    """The share of a machine in the quotas that count machines, cpus and memory. One that waits for
-    a place counts as running.
+def plain_parts(per_machine: Need) -> Mapping[str, float]:
+    """How much one machine uses of the quotas for machines, CPUs and memory. A machine that waits
+    for a place counts as running.
     """
-    own = {"VMS": 1.0, "CPU": wanted.cpu, "MEMORY": wanted.memory}
-    return own | {f"RUNNING_{key}": value for key, value in own.items()}
+    shares = {"VMS": 1.0, "CPU": per_machine.cpu, "MEMORY": per_machine.memory}
+    return shares | {f"RUNNING_{key}": value for key, value in shares.items()}
 
 
-def quota_bounds(found: Iterable[Quota], part: Callable[[Quota], float]) -> list[Bound]:
-    """For how many machines each quota has room, and its words."""
-    pairs = ((quota, part(quota)) for quota in found)
-    return [(_fit((q.limit - q.used) / each), q.words) for q, each in pairs if each > 0]
+def quota_bounds(quotas_found: Iterable[Quota], part: Callable[[Quota], float]) -> list[Bound]:
+    """For how many machines each quota has room, and its text."""
+    pairs = ((quota, part(quota)) for quota in quotas_found)
+    return [(_fit((q.limit - q.used) / each), q.text) for q, each in pairs if each > 0]
 
 
 def quotas(user: Any) -> list[Quota]:  # noqa: ANN401 - a pyone object
-    """The account's quotas that bound something; the defaults' where it has none."""
+    """The account's quotas that limit something. Where the account has no quota, the default quota
+    applies.
+    """
     return _quotas_of(user, getattr(user, "DEFAULT_USER_QUOTAS", None), ACCOUNT)
 
 
 def group_quotas(group: Any) -> list[Quota]:  # noqa: ANN401 - a pyone object
-    """As ``quotas``, of a group; none where it could not be read."""
+    """The quotas of a group; none if the group could not be read."""
     if group is None:
         return []
     return _quotas_of(group, getattr(group, "DEFAULT_GROUP_QUOTAS", None), GROUP)
@@ -187,54 +197,62 @@ def _quotas_of(holder: Any, defaults: Any, whose: str) -> list[Quota]:  # noqa: 
         ("NETWORK_QUOTA", "NETWORK", ("LEASES",)),
         ("IMAGE_QUOTA", "IMAGE", ("RVMS",)),
     ]
-    found = []
+    all_quotas = []
     for section, item, keys in rows:
-        own, usual = _rows(holder, section, item), _rows(defaults, section, item)
-        for about in {**usual, **own}:
-            some, others = own.get(about, {}), usual.get(about, {})
-            found += [_quota(key, some, others, about, whose) for key in keys]
-    return [quota for quota in found if quota.limit >= 0]
+        own_rows, default_rows = _rows(holder, section, item), _rows(defaults, section, item)
+        for about in {**default_rows, **own_rows}:
+            own_row, default_row = own_rows.get(about, {}), default_rows.get(about, {})
+            all_quotas += [_quota(key, own_row, default_row, about, whose) for key in keys]
+    return [quota for quota in all_quotas if quota.limit >= 0]
 
 
 def _quota(
-    key: str, own: Mapping[str, Any], usual: Mapping[str, Any], about: int | None, whose: str
+    key: str,
+    own_row: Mapping[str, Any],
+    default_row: Mapping[str, Any],
+    about: int | None,
+    whose: str,
 ) -> Quota:
-    limit = _number(own.get(key), _BY_DEFAULT)
+    limit = _number(own_row.get(key), _BY_DEFAULT)
     if limit == _BY_DEFAULT:
-        limit = _number(usual.get(key), _UNLIMITED)
-    return Quota(key, limit, _number(own.get(f"{key}_USED"), 0.0), about, whose)
+        limit = _number(default_row.get(key), _UNLIMITED)
+    return Quota(key, limit, _number(own_row.get(f"{key}_USED"), 0.0), about, whose)
 
 
 def _rows(holder: Any, section: str, item: str) -> Mapping[int | None, Mapping[str, Any]]:  # noqa: ANN401
-    """A holder's quotas of one kind by the number of what they are about. Pyone 6.10 has one
-    object in VM, 7.x a list, of which those of single clusters are not looked at.
+    """A holder's quotas of one kind, by the number of the network or image. Pyone 6.10 returns one
+    object in VM, 7.x a list. Quotas of single clusters in this list are ignored.
     """
-    found = getattr(getattr(holder, section, None), item, None)
-    several = found if isinstance(found, list) else [found]
-    whole = [q for q in several if q is not None and not getattr(q, "CLUSTER_IDS", None)]
-    ids = [getattr(q, "ID", None) for q in whole]
-    return {None if n is None else int(n): vars(q) for n, q in zip(ids, whole, strict=True)}
+    rows = getattr(getattr(holder, section, None), item, None)
+    row_list = rows if isinstance(rows, list) else [rows]
+    of_all_clusters = [q for q in row_list if q is not None and not getattr(q, "CLUSTER_IDS", None)]
+    ids = [getattr(q, "ID", None) for q in of_all_clusters]
+    return {
+        None if n is None else int(n): vars(q) for n, q in zip(ids, of_all_clusters, strict=True)
+    }
 
 
 def _networks(call: Callable[..., Any], template: Mapping[str, Any]) -> list[int]:
-    """The numbers of the networks of a template's cards; by name as far as they are shown."""
-    found = template.get("NIC") or []
-    cards = found if isinstance(found, list) else [found]
+    """The numbers of the networks of a template's network cards. Networks given by name are looked
+    up among those that the account sees.
+    """
+    nics = template.get("NIC") or []
+    cards = nics if isinstance(nics, list) else [nics]
     numbers = [int(c["NETWORK_ID"]) for c in cards if str(c.get("NETWORK_ID") or "").isdecimal()]
     names = [str(c["NETWORK"]) for c in cards if not c.get("NETWORK_ID") and c.get("NETWORK")]
     if not names:
         return numbers
     try:
-        known = {str(n.NAME): int(n.ID) for n in call("vnpool.info", ALL, -1, -1).VNET}
+        number_by_name = {str(n.NAME): int(n.ID) for n in call("vnpool.info", ALL, -1, -1).VNET}
     except ProviderError as error:
         log.info("networks cannot be read, their quotas will be met: %s", error)
         return numbers
-    return numbers + [known[name] for name in names if name in known]
+    return numbers + [number_by_name[name] for name in names if name in number_by_name]
 
 
 def _disk_sizes(call: Callable[..., Any], template: Mapping[str, Any]) -> Iterator[float]:
-    """MiB of each disk of a machine: as the template says, else as large as its image, unless that
-    is persistent (which is used where it is).
+    """The size of each disk of a machine (MiB): the template's, or else that of the image. A
+    persistent image is used in place and counts 0.
     """
     for disk in requests.disks_of(template):
         if str(disk.get("SIZE") or "").isdecimal():

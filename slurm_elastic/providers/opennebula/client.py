@@ -1,8 +1,8 @@
-"""pyone with a transport of ours: a time limit that holds, and refusals with their code.
+"""Uses pyone with our own transport, which keeps a time limit and the code of a refusal.
 
-pyone's own ``timeout`` sets a default for all sockets of the process and none for its own, which
-go through ``requests`` without one; and it keeps only the class and the text of a refusal. Both
-releases in use (6.10 and 7.x, whose OneServer moved) take another transport in the same place.
+pyone's own ``timeout`` sets a default for all sockets of the process, but none for its own, which
+use ``requests`` without one. It also keeps only class and text of a refusal. Both releases in use
+(6.10, and 7.x with OneServer in another module) accept a transport in the same place.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ except ModuleNotFoundError as error:
         raise
     from pyone import OneServer  # 6.10
 
-_CONNECT = 0.3
-"""The part of the time-out that connecting may take."""
+_CONNECT_FRACTION = 0.3
+"""The fraction of the time-out that connecting may take."""
 _CHUNK = 1 << 16
 
 
-class Refused(Exception):  # noqa: N818 - it is the cloud's answer, not a failure of ours
-    """oned's answer ``[false, message, code, ...]``; ``code`` is a bit of its error table."""
+class Refused(Exception):  # noqa: N818 - the cloud's answer, not a failure of ours
+    """oned's answer ``[false, message, code, ...]``. ``code`` is from oned's table of errors."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(f"{code:#06x} {message}")
@@ -44,13 +44,15 @@ class Refused(Exception):  # noqa: N818 - it is the cloud's answer, not a failur
 
 
 class NotConnected(OSError):  # noqa: N818
-    """No connection came about, so nothing was sent."""
+    """No connection was made, so nothing was sent."""
 
 
 class Transport(xmlrpc.client.Transport):
-    """One connection a request, as oned closes it anyway; an answer is whole within ``timeout``.
+    """One connection for each request, because oned closes it anyway. An answer must be complete
+    within ``timeout`` (s).
 
-    No proxy, no ``~/.netrc``, no redirect: the session string goes to the endpoint alone.
+    It uses no proxy, no ``~/.netrc`` and follows no redirect, so the session string is sent to the
+    endpoint alone.
     """
 
     user_agent = "slurm-elastic"
@@ -67,7 +69,7 @@ class Transport(xmlrpc.client.Transport):
         request_body: Any,  # noqa: ANN401
         verbose: bool = False,  # noqa: ARG002
     ) -> tuple[Any, ...]:
-        """Post one call; Refused where oned says no."""
+        """Send one call. Refused if oned refuses it."""
         answer, _ = xmlrpc.client.loads(self._post(str(host), handler, request_body))
         head: Any = answer[0]
         if not head[0]:
@@ -84,14 +86,15 @@ class Transport(xmlrpc.client.Transport):
             headers = {"Content-Type": "text/xml", "User-Agent": self.user_agent}
             connection.request("POST", handler, body, headers)
             with connection.getresponse() as response:
-                # Bounded as a whole: a byte now and then must not hold us either.
+                # The time limit applies to the whole answer, so a server that sends a byte now and
+                # then cannot hold us.
                 chunks = []
                 while chunk := response.read1(_CHUNK):
                     budget.take(len(chunk))
                     chunks.append(chunk)
-                    left = budget.left()
-                    if not response.isclosed():  # with the last byte, from Python 3.13 on
-                        sock.settimeout(left)
+                    seconds_left = budget.left()
+                    if not response.isclosed():  # closed with the last byte, since Python 3.13
+                        sock.settimeout(seconds_left)
         finally:
             connection.close()
         if response.status != http.client.OK:
@@ -101,14 +104,16 @@ class Transport(xmlrpc.client.Transport):
         return b"".join(chunks)
 
     def _opened(self, host: str) -> http.client.HTTPConnection:
-        limit = self._timeout * _CONNECT
+        limit = self._timeout * _CONNECT_FRACTION
         if self._tls is None:
             return http.client.HTTPConnection(host, timeout=limit)
         return http.client.HTTPSConnection(host, timeout=limit, context=self._tls)
 
 
 def open_server(settings: OpenNebulaCloud) -> Any:  # noqa: ANN401 - pyone has no types
-    """A pyone server object; the credentials are read anew. NoCredentials, OSError (ca_file)."""
+    """A pyone server object; the credentials are read again. NoCredentials, or OSError
+    (ca_file).
+    """
     secure = settings.endpoint.startswith("https://")
     context = ssl.create_default_context(cafile=settings.ca_file) if secure else None
     server = OneServer(settings.endpoint, session=session(settings, os.environ))
@@ -117,32 +122,35 @@ def open_server(settings: OpenNebulaCloud) -> Any:  # noqa: ANN401 - pyone has n
 
 
 def token_end(user: Any, secret: str) -> float | None:  # noqa: ANN401 - pyone has no types
-    """When the login token that ``secret`` is ends; None for a password, and a token without end.
+    """When the login token ``secret`` ends (Unix time). None for a password and for a token without
+    an end.
 
-    oned tells tokens as they are (6.10), or their SHA-256 (as recorded from 7.x).
+    oned 6.10 returns tokens unchanged; 7.x returns their SHA-256 (recorded from a real oned).
     """
-    known = {secret, hashlib.sha256(secret.encode()).hexdigest()}
+    forms = {secret, hashlib.sha256(secret.encode()).hexdigest()}
     tokens = getattr(user, "LOGIN_TOKEN", None) or ()
     for token in tokens if isinstance(tokens, list | tuple) else (tokens,):
-        if str(getattr(token, "TOKEN", "")) in known:
-            ends = int(getattr(token, "EXPIRATION_TIME", -1))
-            return float(ends) if ends > 0 else None
+        if str(getattr(token, "TOKEN", "")) in forms:
+            ends_at = int(getattr(token, "EXPIRATION_TIME", -1))
+            return float(ends_at) if ends_at > 0 else None
     return None
 
 
 def session(settings: OpenNebulaCloud, env: Mapping[str, str]) -> str:
-    """``user:password`` from the cloud's ``auth`` file, else ONE_AUTH's, else ~/.one/one_auth."""
-    named = settings.auth or env.get("ONE_AUTH")
-    path = Path(named) if named else Path.home() / ".one" / "one_auth"
+    """``user:password`` from the cloud's ``auth`` file, else ONE_AUTH's, else ~/.one/one_auth.
+    NoCredentials.
+    """
+    named_path = settings.auth or env.get("ONE_AUTH")
+    path = Path(named_path) if named_path else Path.home() / ".one" / "one_auth"
     try:
-        wrong = trust.flaw(path, trust.ours(), private=True)
-        if wrong:
-            raise NoCredentials(wrong)
+        flaw = trust.flaw(path, trust.ours(), private=True)
+        if flaw:
+            raise NoCredentials(flaw)
         with path.open(encoding="utf-8") as file:
             lines: Iterable[str] = file.read(4096).splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise NoCredentials(f"{path} cannot be read: {why}") from None
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise NoCredentials(f"{path} cannot be read: {reason}") from None
     line = next((line.strip() for line in lines if line.strip()), "")
     user, colon, secret = line.partition(":")
     if not (user and colon and secret):

@@ -1,7 +1,7 @@
-"""oned's answers, as pyone gives them, as our values.
+"""Converts oned's answers, as pyone returns them, into our values.
 
-States: "Virtual Machine States Reference" of the OpenNebula documentation. pyone's own list of LCM
-states ends at 68 and oned's does not, so they are numbers here.
+States: "Virtual Machine States Reference" of the OpenNebula documentation. They are numbers here,
+because pyone's list of LCM states ends at 68 but oned's does not.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from slurm_elastic.providers.opennebula.settings import OpenNebulaCloud
 PENDING, ACTIVE, DONE, POWEROFF, CLONING_FAILURE = 1, 3, 6, 8, 11
 _WAITING = frozenset({0, 1, 2, 10})  # INIT PENDING HOLD CLONING
 _STARTING = frozenset({0, 1, 2, 15, *range(19, 23), 31, 32, 35})
-# SAVE_*, EPILOG*, SHUTDOWN*, CANCEL, CLEANUP_DELETE, FAILURE: not coming back by itself.
+# In these states (SAVE_*, EPILOG*, SHUTDOWN*, CANCEL, CLEANUP_DELETE, FAILURE) a machine does not
+# come back by itself.
 _BOOT, _SHUTDOWN = 2, 12
 _LEAVING = frozenset({5, 6, 10, 11, 12, 13, 14, 18, 23, 29, 30})
 _FAILED = frozenset({36, 37, 38, 39, 40, 41, 42, 44, 46, 47, 48, 49, 50, 61})
@@ -30,9 +31,9 @@ _ADDRESS_KEYS = ("IP", "EXTERNAL_IP", "IP6_GLOBAL", "IP6_ULA", "IP6")
 
 
 class Vm(Struct, frozen=True, kw_only=True):
-    """The fields that we read of a virtual machine; ``started`` is oned's clock (Unix time),
-    ``host`` the number of the host that it is on, or was on last; ``placed``: when it was first
-    seen there. ``deployed``: when oned gave it that host, by oned's clock.
+    """The fields that we read of a virtual machine. ``started``: by oned's clock (Unix time).
+    ``host``: the number of its current or last host. ``placed``: when we first saw it on a host.
+    ``deployed``: when oned assigned the host, by oned's clock.
     """
 
     id: int
@@ -47,32 +48,34 @@ class Vm(Struct, frozen=True, kw_only=True):
 
     @property
     def node(self) -> str:
-        """The node that it was started for."""
+        """The node that the machine was started for."""
         return self.tags.get(NODES, "")
 
     @property
     def generation(self) -> str:
-        """The launch that it is of."""
+        """The launch of the machine."""
         return self.tags.get(GENERATION, "")
 
     @property
     def shutting_down(self) -> bool:
-        """Whether somebody has asked for its end, and the hypervisor has yet to carry it out."""
+        """Whether its end was requested and the hypervisor has not carried it out yet."""
         return self.state == ACTIVE and self.lcm == _SHUTDOWN
 
     @property
     def boots(self) -> bool:
-        """Whether its hypervisor has yet to say that it runs; oned refuses to end it until then."""
+        """Whether its hypervisor has not reported yet that it runs. Until then oned refuses to end
+        it.
+        """
         return self.state == ACTIVE and self.lcm == _BOOT
 
     @property
     def waits(self) -> bool:
-        """Whether the scheduler has yet to find a place for it."""
+        """Whether the scheduler has not found a place for it yet."""
         return self.state == PENDING
 
     @property
     def trouble(self) -> str:
-        """Why the scheduler finds no place for it, or why its start failed, in their words."""
+        """The scheduler's reason for finding no place, or oned's reason for a failed start."""
         if self.waits:
             return undated(self.tags.get("SCHED_MESSAGE", ""))
         if self.never_up:
@@ -87,58 +90,64 @@ class Vm(Struct, frozen=True, kw_only=True):
 
 def vm(record: Any) -> Vm:  # noqa: ANN401 - a pyone object
     """One machine of an extended answer."""
-    told = {key: str(value or "") for key, value in (record.USER_TEMPLATE or {}).items()}
+    attributes = {key: str(value or "") for key, value in (record.USER_TEMPLATE or {}).items()}
     history = getattr(record.HISTORY_RECORDS, "HISTORY", None) or []
-    last = (history[-1] if isinstance(history, list) and history else history) or None
+    last_host = (history[-1] if isinstance(history, list) and history else history) or None
     return Vm(
         id=int(record.ID),
         state=int(record.STATE),
         lcm=int(record.LCM_STATE),
         started=float(record.STIME),
-        tags=SPELLING.read(told),
+        tags=SPELLING.read(attributes),
         address=_address(record.TEMPLATE),
-        host=int(last.HID) if last else None,
-        deployed=float(last.STIME) if last and hasattr(last, "STIME") else None,
+        host=int(last_host.HID) if last_host else None,
+        deployed=float(last_host.STIME) if last_host and hasattr(last_host, "STIME") else None,
     )
 
 
-def state_of(one: Vm) -> InstanceState:
-    """A machine that was suspended or undeployed is lost to Slurm: on its way out."""
-    if one.state == DONE:
+def state_of(machine: Vm) -> InstanceState:
+    """The machine's state in our terms. A suspended or undeployed machine is lost to Slurm, so it
+    counts as stopping.
+    """
+    if machine.state == DONE:
         return InstanceState.TERMINATED
-    if one.state == POWEROFF:
+    if machine.state == POWEROFF:
         return InstanceState.STOPPED
-    if one.state in _WAITING:
+    if machine.state in _WAITING:
         return InstanceState.PENDING
-    if one.state != ACTIVE or one.lcm in _LEAVING or one.lcm in _FAILED:
+    if machine.state != ACTIVE or machine.lcm in _LEAVING or machine.lcm in _FAILED:
         return InstanceState.STOPPING
-    return InstanceState.PENDING if one.lcm in _STARTING else InstanceState.RUNNING
+    return InstanceState.PENDING if machine.lcm in _STARTING else InstanceState.RUNNING
 
 
-def instance(one: Vm, settings: OpenNebulaCloud) -> Instance:
-    """A machine as all clouds have it; ids carry the cloud's name, as oned only counts."""
-    number, state = instance_id(settings.name, one.id), state_of(one)
-    return machine_of(number, one.tags, settings, state, one.address, launched=one.started)
+def instance(machine: Vm, settings: OpenNebulaCloud) -> Instance:
+    """The machine in our terms. Its id contains the cloud's name, because oned only counts
+    machines.
+    """
+    number, state = instance_id(settings.name, machine.id), state_of(machine)
+    return machine_of(
+        number, machine.tags, settings, state, machine.address, launched=machine.started
+    )
 
 
 def instance_id(cloud: str, number: int) -> str:
-    """Our id of the machine that oned counts so."""
+    """Our id of oned's machine ``number``."""
     return f"{cloud}-{number}"
 
 
 def number_of(cloud: str, instance: str) -> int | None:
-    """Oned's number of the machine with our id; None where it is none of this cloud's."""
+    """Oned's number of the machine with our id; None if the id is not of this cloud."""
     head, dash, tail = instance.rpartition("-")
     return int(tail) if head == cloud and dash and tail.isascii() and tail.isdigit() else None
 
 
 def _address(template: Mapping[str, Any] | None) -> str | None:
     nics = (template or {}).get("NIC") or []
-    some: Sequence[Mapping[str, Any]] = nics if isinstance(nics, list) else [nics]
-    found = (nic.get(key) for nic in some for key in _ADDRESS_KEYS)
-    return next((str(address) for address in found if address), None)
+    nic_list: Sequence[Mapping[str, Any]] = nics if isinstance(nics, list) else [nics]
+    addresses = (nic.get(key) for nic in nic_list for key in _ADDRESS_KEYS)
+    return next((str(address) for address in addresses if address), None)
 
 
 def undated(text: str) -> str:
-    """``Fri Nov 20 03:35:07 2026: text`` without its date."""
+    """The text without oned's date, as in ``Fri Nov 20 03:35:07 2026: text``."""
     return re.sub(r"^\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4} ?: ?", "", text.strip())

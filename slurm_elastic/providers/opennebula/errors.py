@@ -1,8 +1,8 @@
-"""oned's refusals, and what goes wrong on the way to it, as the five of ours.
+"""Translates oned's refusals, and errors on the way to it, into our errors.
 
-The codes: "XML-RPC API" of the OpenNebula documentation, ``ErrorCode`` in RequestManager. All
-quotas and some mistakes share the code of a missing right, so the text decides there (as 6.10.5 and
-7.4.0 have it).
+The codes are from "XML-RPC API" of the OpenNebula documentation (``ErrorCode`` in RequestManager).
+All quotas and some mistakes have the code of a missing right, so there the text decides (as in
+6.10.5 and 7.4.0).
 """
 
 from __future__ import annotations
@@ -52,8 +52,9 @@ WRONG_STATE = "WrongState"
 _NOT_CARRIED_OUT = frozenset(
     {NotConnected.__name__, WRONG_STATE, NAMES[LOCKED], "HTTP429", "HTTP503"}
 )
-"""Transient, and said before anything is done: 503 is a proxy's that reaches no oned (RFC 9110,
-15.6.4), where 502 and 504 mean that oned has not answered.
+"""Temporary errors that are raised before anything is done. 503 comes from a proxy that reaches no
+oned (RFC 9110, section 15.6.4). 502 and 504 are missing here, because they mean that oned has not
+answered.
 """
 
 _QUOTA = re.compile(r"limit of (\S+) reached for (\w+) quota in (\w+)")
@@ -76,7 +77,7 @@ _BAD_ANSWER = (
 
 
 def classify(code: int, message: str) -> tuple[type[ProviderError], str]:
-    """Which of ours a refusal is, and the word it goes by in reasons and cool-downs."""
+    """Our class for a refusal, and its code in reasons and cool-downs."""
     quota = _QUOTA.search(message)
     if quota:
         return QuotaError, f"{quota[2]}-quota"
@@ -90,10 +91,11 @@ def classify(code: int, message: str) -> tuple[type[ProviderError], str]:
         return InstanceNotFound, NAMES[code]
     right = _NO_RIGHT.search(message)
     if right and right[1] in ("USE", "CREATE"):
-        # A template, image or network of others: another offer may do without it.
+        # The template, image or network belongs to others. Another offer may not need it.
         return DeniedError, NAMES[AUTHORIZATION]
     if right and right[1] != "MANAGE":
-        # A machine of ours that we may not manage is a locked one, and the account is all right.
+        # If we may not manage one of our own machines, it is locked. The account itself is fine, so
+        # this is no AuthError.
         return AuthError, NAMES[AUTHORIZATION]
     kinds: dict[int, type[ProviderError]] = {
         AUTHENTICATION: AuthError,
@@ -105,40 +107,41 @@ def classify(code: int, message: str) -> tuple[type[ProviderError], str]:
 
 
 def is_refusal(error: ProviderError) -> bool:
-    """Whether an order that ended so was surely not carried out."""
+    """Whether an order that raised this error was certainly not carried out."""
     return not isinstance(error, TransientError) or error.code in _NOT_CARRIED_OUT
 
 
 def translated(cloud: str) -> AbstractContextManager[None]:
-    """Raise one of ours for what a call raises inside; what is unknown stays as it is."""
-    return translating(lambda error: _known(cloud, error), hidden=(NoCredentials,))
+    """Raise one of our errors for an exception raised inside. Unknown exceptions stay unchanged."""
+    return translating(lambda error: _translate(cloud, error), hidden=(NoCredentials,))
 
 
-def _known(cloud: str, error: Exception) -> ProviderError | None:
+def _translate(cloud: str, error: Exception) -> ProviderError | None:
     match error:
         case Refused():
-            kind, word = classify(error.code, error.message)
-            return kind(cloud, word, _METHOD.sub("", error.message))
+            kind, code = classify(error.code, error.message)
+            return kind(cloud, code, _METHOD.sub("", error.message))
         case NoCredentials():
             return AuthError(cloud, "NoCredentials", str(error))
         case xmlrpc.client.ProtocolError():
-            # Oned answers 200 always: anything else is a proxy in between, or not oned at all.
+            # oned always answers 200. Any other status is from a proxy in between, or from a server
+            # that is not oned.
             text = f"HTTP {error.errcode} {error.errmsg} from {error.url}"
             return kind_of(error.errcode)(cloud, f"HTTP{error.errcode}", text)
         case ssl.SSLCertVerificationError():
             return AuthError(cloud, "Certificate", error.verify_message)
     if isinstance(error, _NO_ANSWER):
         return TransientError(cloud, type(error).__name__, _sentence(error))
-    return _strange(cloud, error)
+    return _translate_answer(cloud, error)
 
 
-def _strange(cloud: str, error: Exception) -> ProviderError | None:
-    """A fault, which pyone turns into words, or an answer that is not what it should be."""
-    foreign = type(error).__module__.partition(".")[0] in ("pyone", "lxml")
-    fault = _FAULT.match(str(error)) if foreign else None
+def _translate_answer(cloud: str, error: Exception) -> ProviderError | None:
+    """The error for a fault, which pyone turns into text, or for a senseless answer."""
+    is_from_pyone = type(error).__module__.partition(".")[0] in ("pyone", "lxml")
+    fault = _FAULT.match(str(error)) if is_from_pyone else None
     if fault:
         return ProviderError(cloud, f"Fault{fault[1]}", fault[2])
-    if foreign or isinstance(error, _BAD_ANSWER):
+    if is_from_pyone or isinstance(error, _BAD_ANSWER):
         text = f"the answer makes no sense: {type(error).__name__}: {_sentence(error)}"
         return TransientError(cloud, "BadAnswer", text)
     return None

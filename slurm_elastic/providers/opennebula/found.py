@@ -1,4 +1,4 @@
-"""An OpenNebula front end that this host has an account for."""
+"""Finds an OpenNebula front end that this host has an account for."""
 
 from __future__ import annotations
 
@@ -21,36 +21,38 @@ COPY = f"install -o {{user}} -m 600 {{path}} {PLACE}"
 
 
 def found(place: SearchPlace) -> Iterator[Found]:
-    """Where there is a one_auth: OpenNebula's own variables and files say which front end."""
+    """One entry if there is a one_auth file. OpenNebula's own variables and files name the front
+    end.
+    """
     auth = Path(place.environment.get("ONE_AUTH") or place.home / ".one" / "one_auth")
     if not auth.exists():
         return
     endpoint, where = _endpoint(place)
-    one = Found(
+    cloud = Found(
         name="nebula", provider="opennebula", location=Location.ON_PREMISES, usable=True,
         what=f"OpenNebula at {endpoint}, by {auth}", joins=True,
         reads={str(auth): f"{COPY}; then ONE_AUTH={PLACE} slurm-elastic init"},
     )  # fmt: skip
     if not endpoint.startswith(("http://", "https://")):
-        yield unusable(one, f"correct {where}: it has no URL such as {HERE}")
+        yield unusable(cloud, f"correct {where}: it has no URL such as {HERE}")
         return
     keys: dict[str, Any] = {"endpoint": endpoint, "auth": str(auth.resolve())}
-    settings = OpenNebulaCloud(name=one.name, location=one.location, timeout=TIMEOUT_S, **keys)
+    settings = OpenNebulaCloud(name=cloud.name, location=cloud.location, timeout=TIMEOUT_S, **keys)
     try:
         types = known_types(settings)
     except ProviderError as error:
-        yield unanswered(one, str(auth) if isinstance(error, AuthError) else where, error)
+        yield unanswered(cloud, str(auth) if isinstance(error, AuthError) else where, error)
         return
     if not types:
-        yield unusable(one, "make a VM template with CPU and MEMORY that the account may use")
+        yield unusable(cloud, "make a VM template with CPU and MEMORY that the account may use")
         return
-    yield replace(one, keys={**keys, "catalogue": True}, types=types)
+    yield replace(cloud, keys={**keys, "catalogue": True}, types=types)
 
 
 def _endpoint(place: SearchPlace) -> tuple[str, str]:
-    """The front end's URL, and what says so."""
-    if told := place.environment.get("ONE_XMLRPC"):
-        return told, "ONE_XMLRPC"
+    """The front end's URL, and the variable or file that names it."""
+    if url := place.environment.get("ONE_XMLRPC"):
+        return url, "ONE_XMLRPC"
     file = place.home / ".one" / "one_endpoint"
     try:
         return file.read_text(encoding="utf-8").strip() or HERE, str(file)

@@ -1,4 +1,4 @@
-"""The calls to oned of one account, their errors translated."""
+"""Calls to oned from one account, with errors translated."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from slurm_elastic.providers.opennebula.settings import OpenNebulaCloud
 
 
 class FrontEnd:
-    """Thread-safe."""
+    """Calls oned. Thread-safe."""
 
     def __init__(self, settings: OpenNebulaCloud) -> None:
         name = settings.name
         self._server = Reopened(lambda: open_server(settings), lambda: translated(name))
 
     def call(self, method: str, *arguments: object) -> Any:  # noqa: ANN401 - pyone has no types
-        """One request, by its method's name."""
+        """One call by the name of its method."""
         with self._server.used() as server:
             return functools.reduce(getattr, method.split("."), server)(*arguments)

@@ -1,7 +1,8 @@
-"""Images in a datastore: the front end reads the file by itself, and is LOCKED until it has it.
+"""Images in a datastore. The front end reads the file itself, and the image is LOCKED until that is
+done.
 
-Only then come the attributes by which pools look for images. oned goes on copying whoever has gone
-away, so an upload that was broken off is waited for by the next.
+After that the image gets the attributes by which pools find it. oned keeps copying if the caller
+goes away, so the next upload waits for an upload that was interrupted.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ from slurm_elastic.providers.opennebula.images import (
 from slurm_elastic.providers.opennebula.requests import SPELLING
 from slurm_elastic.providers.opennebula.settings import OpenNebulaCloud
 
-PERIOD = 2.0
+POLL_EVERY_S = 2.0
 _URLS = ("http://", "https://")
 _APPEND = 1
 _MIB = 1 << 20
 
 
 class OneImages:
-    """The images that an account may use; see protocols.ImageStore."""
+    """The images that an account may use. See protocols.ImageStore."""
 
     forms: tuple[str, ...] = ("qcow2", "raw")
     places: tuple[str, ...] = ("",)
@@ -46,16 +47,16 @@ class OneImages:
         self._settings = settings
         self._cluster = cluster
         self._call = FrontEnd(settings).call
-        self._found = Images(self._call, settings)
+        self._images = Images(self._call, settings)
 
     def images(self) -> Sequence[CloudImage]:
-        """Images of type OS, of all owners whose images the account may use."""
+        """Images of type OS, from all owners whose images the account may use."""
         uid = int(self._call("user.info", -1).ID)
         records = self._call("imagepool.info", ALL, -1, -1).IMAGE
-        return [_image(one, uid) for one in records if not image(one).unsuited]
+        return [_image(record, uid) for record in records if not image(record).unsuited]
 
     def steps(self, file: ImageFile) -> Sequence[str]:
-        """Two; ConfigError for a place that is none for the front end."""
+        """The two steps of an upload. ConfigError if the front end cannot read from the place."""
         place = file.seen_as or file.path
         if not place.startswith(("/", *_URLS)):
             expected = "an absolute path on the front end, or a URL of http or https"
@@ -67,28 +68,28 @@ class OneImages:
         )
 
     def upload(self, file: ImageFile, place: str, say: Callable[[str], None]) -> CloudImage:  # noqa: ARG002
-        """One that the front end has begun to read is waited for."""
-        number = self._begun(file)
-        if number is None:
+        """Upload the file. If the front end is already reading it, wait for that."""
+        image_id = self._find_unfinished(file)
+        if image_id is None:
             template = {"TEMPLATE": self._template(file)}
-            number = int(self._call("image.allocate", template, self._settings.image_datastore))
-            say(f"image {number} made; the front end reads {file.seen_as or file.path}")
+            image_id = int(self._call("image.allocate", template, self._settings.image_datastore))
+            say(f"image {image_id} made; the front end reads {file.seen_as or file.path}")
         else:
-            say(f"image {number} is of an earlier upload; the front end goes on")
-        self._await(file, number, say)
-        words = {OS: file.os, VERSION: file.version, SOFTWARE: " ".join(file.software)}
-        self._call("image.update", number, {"TEMPLATE": words}, _APPEND)
-        found = self._call("image.info", number)
-        return _image(found, int(found.UID))
+            say(f"image {image_id} is of an earlier upload; the front end goes on")
+        self._wait_until_ready(file, image_id, say)
+        attributes = {OS: file.os, VERSION: file.version, SOFTWARE: " ".join(file.software)}
+        self._call("image.update", image_id, {"TEMPLATE": attributes}, _APPEND)
+        uploaded = self._call("image.info", image_id)
+        return _image(uploaded, int(uploaded.UID))
 
     def remove(self, image: CloudImage) -> None:
-        """Also one that the front end still reads."""
+        """Delete the image, even if the front end is still reading it."""
         self._call("image.delete", int(image.id))
 
     def start_of(self, pool: Pool) -> str:
-        """As machines are started; a template's own is not looked up."""
-        number = self._found.of(pool)
-        return "" if number is None else str(number)
+        """The image that machines of the pool start from; empty if the template has its own."""
+        image_id = self._images.of(pool)
+        return "" if image_id is None else str(image_id)
 
     def _template(self, file: ImageFile) -> Mapping[str, str]:
         marks = {SPELLING.key(key): text for key, text in image_marks(file, self._cluster).items()}
@@ -102,49 +103,49 @@ class OneImages:
             "FORMAT": file.form,
             "DRIVER": file.form,
             "DEV_PREFIX": "vd",
-            "SHA1": digest.hexdigest(),  # the front end compares it, where it loads a URL
+            "SHA1": digest.hexdigest(),  # the front end compares it if it loads a URL
             **marks,
         }
 
-    def _begun(self, file: ImageFile) -> int | None:
-        for one in self.images():
-            if one.own and one.digest == file.digest and one.unfinished:
-                return int(one.id)
+    def _find_unfinished(self, file: ImageFile) -> int | None:
+        for candidate in self.images():
+            if candidate.own and candidate.digest == file.digest and candidate.unfinished:
+                return int(candidate.id)
         return None
 
-    def _await(self, file: ImageFile, number: int, say: Callable[[str], None]) -> None:
-        """READY, and as large as the file; else it is deleted again."""
-        until = time.monotonic() + upload_limit(file.size, self._settings.timeout)
-        while int((found := self._call("image.info", number)).STATE) == LOCKED:
-            if time.monotonic() > until:
-                text = f"image {number} is still LOCKED; the next upload goes on with it"
+    def _wait_until_ready(self, file: ImageFile, image_id: int, say: Callable[[str], None]) -> None:
+        """Wait until the image is READY and check its size. A wrong image is deleted again."""
+        give_up_at = time.monotonic() + upload_limit(file.size, self._settings.timeout)
+        while int((record := self._call("image.info", image_id)).STATE) == LOCKED:
+            if time.monotonic() > give_up_at:
+                text = f"image {image_id} is still LOCKED; the next upload goes on with it"
                 raise ProviderError(self._settings.name, "ImageSlow", text)
-            time.sleep(PERIOD)
-        if why := _wrong(found, file):
-            self._call("image.delete", number)
-            say(f"image {number} is deleted again")
-            raise ProviderError(self._settings.name, "BadImage", f"image {number}: {why}")
-        say(f"image {number} is READY, {int(found.SIZE)} MiB")
+            time.sleep(POLL_EVERY_S)
+        if problem := _why_wrong(record, file):
+            self._call("image.delete", image_id)
+            say(f"image {image_id} is deleted again")
+            raise ProviderError(self._settings.name, "BadImage", f"image {image_id}: {problem}")
+        say(f"image {image_id} is READY, {int(record.SIZE)} MiB")
 
 
-def _wrong(found: Any, file: ImageFile) -> str:  # noqa: ANN401 - a pyone object
-    """Why an image that is not LOCKED any more is not the file; empty where it may be. oned rounds
-    sizes up, by some drivers a MiB too far.
+def _why_wrong(record: Any, file: ImageFile) -> str:  # noqa: ANN401 - a pyone object
+    """Why an image that is no longer LOCKED is not the file; empty if it may be. oned rounds sizes
+    up, and with some drivers adds another MiB.
     """
-    if int(found.STATE) not in READY:
-        told = (found.TEMPLATE or {}).get("ERROR") or "the front end gives no reason"
-        return f"not READY: {told}"
+    if int(record.STATE) not in READY:
+        error_text = (record.TEMPLATE or {}).get("ERROR") or "the front end gives no reason"
+        return f"not READY: {error_text}"
     expected = _disk_size(file) / _MIB
-    if not expected <= int(found.SIZE) <= expected + 2:
+    if not expected <= int(record.SIZE) <= expected + 2:
         return (
-            f"found a disk of {int(found.SIZE)} MiB, expected {expected:.0f}: the front end has "
+            f"found a disk of {int(record.SIZE)} MiB, expected {expected:.0f}: the front end has "
             f"another file at {file.seen_as or file.path} (see --path)"
         )
     return ""
 
 
 def _disk_size(file: ImageFile) -> int:
-    """Bytes of the disk that a machine sees: a qcow2 has them at its 24th byte."""
+    """The size of the disk that a machine sees (bytes). A qcow2 file has it at byte 24."""
     if file.form != "qcow2":
         return file.size
     with open(file.path, "rb") as opened:
@@ -152,12 +153,13 @@ def _disk_size(file: ImageFile) -> int:
 
 
 def _image(record: Any, uid: int) -> CloudImage:  # noqa: ANN401
-    one, tags = image(record), record.TEMPLATE or {}
-    told = one.candidate
+    parsed, tags = image(record), record.TEMPLATE or {}
+    candidate = parsed.candidate
     digest = str(tags.get(SPELLING.key(DIGEST)) or "")
-    half = "it has not got its attributes yet" if digest and not tags.get(SOFTWARE) else ""
+    unfinished = "it has not got its attributes yet" if digest and not tags.get(SOFTWARE) else ""
     return CloudImage(
-        id=told.id, name=told.name, os=told.os, version=told.version, software=told.software,
-        created=told.created, size=int(record.SIZE or 0) * _MIB or None, digest=digest,
-        unfinished=one.broken or half, own=one.uid == uid,
+        id=candidate.id, name=candidate.name, os=candidate.os, version=candidate.version,
+        software=candidate.software, created=candidate.created,
+        size=int(record.SIZE or 0) * _MIB or None, digest=digest,
+        unfinished=parsed.broken or unfinished, own=parsed.uid == uid,
     )  # fmt: skip

@@ -1,8 +1,10 @@
-"""The image of a pool, looked up by name or by its maker's tags; kept for some minutes.
+"""Finds the image of a pool by a name or by its maker's attributes. Answers are kept for some
+minutes.
 
-Anybody may make an image of any name that others may use, so only those of ``image_owners`` count.
-oned has a name once for each owner: an exact name that two of them have is refused, not guessed.
-States and types: "Image States" of the OpenNebula documentation, include/Image.h.
+Anybody may create an image under any name and let others use it, so only images of ``image_owners``
+count. In oned a name is unique only for each owner. If two owners have an image of the exact name,
+it is refused, not guessed. States and types: "Image States" of the OpenNebula documentation,
+include/Image.h.
 """
 
 from __future__ import annotations
@@ -26,12 +28,12 @@ from slurm_elastic.providers.opennebula.settings import OpenNebulaCloud
 log = logging.getLogger(__name__)
 
 LOOKUP_TTL_S = 300.0
-"""Seconds for which an answer serves."""
+"""For so long an answer is reused."""
 ALL = -2
-"""The filter for what an account may use."""
+"""The filter for everything that an account may use."""
 SELF = "self"
 OS, VERSION, SOFTWARE = (f"{PREFIX}{word}" for word in ("OS", "VERSION", "SOFTWARE"))
-"""Attributes of an image, set by whoever made it."""
+"""Attributes of an image that its maker sets."""
 _OS_IMAGE = 0
 READY = frozenset({1, 2})  # READY USED
 LOCKED = 4
@@ -43,8 +45,8 @@ _WILD = frozenset("*?[")
 
 
 class OneImage(Struct, frozen=True, kw_only=True):
-    """The fields that we read of an image. ``unsuited`` says why a pool's machines cannot boot from
-    it, ``broken`` why machines cannot start with it at all.
+    """The fields that we read of an image. ``unsuited``: why a pool's machines cannot boot from it.
+    ``broken``: why no machine can start with it.
     """
 
     candidate: Candidate
@@ -55,17 +57,17 @@ class OneImage(Struct, frozen=True, kw_only=True):
 
     @property
     def unusable(self) -> str:
-        """Why it does not count; empty where it does."""
+        """Why the image does not count; empty if it does."""
         return self.unsuited or self.broken
 
     @property
     def shown(self) -> str:
-        """For people."""
+        """The image for people."""
         return f"{self.candidate.id} ({self.candidate.name} of {self.owner})"
 
 
 class Images:
-    """Thread-safe. ``call`` asks oned."""
+    """Finds the images of one cloud. ``call`` asks oned. Thread-safe."""
 
     def __init__(
         self,
@@ -79,8 +81,8 @@ class Images:
         self._reports = ReportOnce[ImageChoice]()
 
     def of(self, pool: Pool) -> int | None:
-        """The image's id; None where the pool has that of its template. ProviderError where none
-        fits, or an exact name is not one image's.
+        """The image's id; None if the pool uses the image of its template. ProviderError if no
+        image fits, or if several have the exact name.
         """
         choice = pool.image
         if choice is None:
@@ -94,7 +96,7 @@ class Images:
         return int(image.id)
 
     def forget(self) -> None:
-        """The cloud has refused what we know."""
+        """Forget all answers, because the cloud has refused an id that we kept."""
         self._cache.forget()
 
     def _look(self, choice: ImageChoice) -> Candidate:
@@ -107,29 +109,29 @@ class Images:
 def chosen(
     settings: OpenNebulaCloud, choice: ImageChoice, images: Sequence[OneImage], uid: int
 ) -> Candidate:
-    """The image for a choice; ``uid`` is the account's own. ProviderError where there is none, or
-    more than one of an exact name.
+    """The image for a choice. ``uid``: the account's own number. ProviderError if there is none, or
+    several with the exact name.
     """
     owners = settings.image_owners
     trusted = [i for i in images if i.owner in owners or (SELF in owners and i.uid == uid)]
     usable = [i for i in trusted if not i.unusable]
-    named = [i for i in usable if not lacks(choice, i.candidate)]
-    if choice.name is not None and not _WILD & set(choice.name) and len(named) > 1:
-        listed = ", ".join(i.shown for i in sorted(named, key=lambda i: int(i.candidate.id)))
-        text = f"{len(named)} images are called {choice.name}: {listed}; name one by its id"
+    fitting = [i for i in usable if not lacks(choice, i.candidate)]
+    if choice.name is not None and not _WILD & set(choice.name) and len(fitting) > 1:
+        listed = ", ".join(i.shown for i in sorted(fitting, key=lambda i: int(i.candidate.id)))
+        text = f"{len(fitting)} images are called {choice.name}: {listed}; name one by its id"
         raise ProviderError(settings.name, "AmbiguousImage", text)
-    found = newest(choice, (i.candidate for i in usable))
-    if found is None:
+    best = newest(choice, (i.candidate for i in usable))
+    if best is None:
         text = none_fits(choice, [i.candidate for i in usable])
-        left_out = _left_out(choice, images, trusted)
-        raise ProviderError(settings.name, "NoImage", f"{text}{left_out}")
-    return found
+        ignored = _left_out(choice, images, trusted)
+        raise ProviderError(settings.name, "NoImage", f"{text}{ignored}")
+    return best
 
 
 def _left_out(
     choice: ImageChoice, images: Iterable[OneImage], trusted: Collection[OneImage]
 ) -> str:
-    """The images that would have fitted, and why they do not count."""
+    """Text about the images that would have fitted but do not count."""
     reasons = [
         f"{i.shown} {i.unusable if i in trusted else 'is of an owner not in image_owners'}"
         for i in images
@@ -141,15 +143,15 @@ def _left_out(
 def image(record: Any) -> OneImage:  # noqa: ANN401 - a pyone object
     """One image of oned's pool."""
     tags: Mapping[str, Any] = record.TEMPLATE or {}
-    told = {key: str(tags.get(key) or "") for key in (OS, VERSION, SOFTWARE, "LABELS")}
+    attributes = {key: str(tags.get(key) or "") for key in (OS, VERSION, SOFTWARE, "LABELS")}
     return OneImage(
         candidate=Candidate(
             id=str(record.ID),
             name=str(record.NAME),
             created=float(record.REGTIME or 0),
-            os=told[OS],
-            version=told[VERSION],
-            software=software_of(told[SOFTWARE]) | software_of(told["LABELS"]),
+            os=attributes[OS],
+            version=attributes[VERSION],
+            software=software_of(attributes[SOFTWARE]) | software_of(attributes["LABELS"]),
         ),
         uid=int(record.UID),
         owner=str(record.UNAME),

@@ -1,4 +1,4 @@
-"""The machines of this cluster in one account: listed whole, told apart, ended by number."""
+"""The machines of this cluster in one account: listed completely, filtered, ended by number."""
 
 from __future__ import annotations
 
@@ -22,22 +22,24 @@ from slurm_elastic.providers.opennebula.errors import WRONG_STATE
 log = logging.getLogger(__name__)
 
 Call = Callable[..., Any]
-"""One request to oned by its method's name, translated."""
+"""One call to oned by the name of its method, with errors translated."""
 
 MINE = -3
-"""The filter for what belongs to the account."""
+"""The filter for everything that belongs to the account."""
 ANY_BUT_DONE = -1
 PAGE = 100
 READ_AT_ONCE = 200
-_PAUSE = 0.5
-ASKED_AGAIN = 30.0
-"""Seconds after which a machine that was to end, and is still there, is asked to end again."""
+_RETRY_AFTER_S = 0.5
+ASK_AGAIN_AFTER_S = 30.0
+"""After so long a machine that was asked to end and still exists is asked again."""
 
 
 class OneMachines:
-    """``ours`` are the ids that were ever seen with our tag, or started. Thread-safe."""
+    """Lists, ends, stops and starts machines. ``ours``: the ids that were ever listed with our tag,
+    or started by us. Thread-safe.
+    """
 
-    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_leaving")}
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_end_asked_at")}
 
     def __init__(
         self, name: str, ownership: Ownership, call: Call, threads: int, timeout: float
@@ -48,51 +50,55 @@ class OneMachines:
         self._threads = threads
         self._timeout = timeout
         self._lock = threading.Lock()
-        self._leaving: dict[int, float] = {}
+        self._end_asked_at: dict[int, float] = {}
 
     def live(self) -> list[Vm]:
-        """The machines that are not DONE."""
-        # Only the extended answer has the tags.
+        """Our machines that are not DONE."""
+        # Only the extended answer contains the tags.
         pool = self._call("vmpool.infoextended", MINE, -1, -1, ANY_BUT_DONE)
-        found = self._read(pool)
-        self.ours.remember(convert.instance_id(self.name, v.id) for v in found)
-        return found
+        machines = self._read(pool)
+        self.ours.remember(convert.instance_id(self.name, v.id) for v in machines)
+        return machines
 
     def ended(self, generation: str, since: float) -> Iterator[Vm]:
-        """Ended machines of a launch: newest first, page by page, not beyond ``since``."""
+        """The ended machines of a launch, newest first. Reads page by page, back to ``since`` (Unix
+        time).
+        """
         start = 0
         while True:
-            # A negative last number is the size of a page, and the one before it where that begins.
+            # If the last number is negative, it is the size of a page, and the number before it is
+            # the page's first row.
             page = self._call("vmpool.infoextended", MINE, start, -PAGE, convert.DONE)
-            for one in self._read(page):
-                if one.generation == generation:
-                    yield one
+            for machine in self._read(page):
+                if machine.generation == generation:
+                    yield machine
             if len(page.VM) < PAGE or float(page.VM[-1].STIME) < since:
                 return
             start += PAGE
 
-    def some(self, numbers: Sequence[int]) -> dict[int, Vm]:
-        """These, by number, as far as they are there."""
-        known: dict[int, Vm] = {}
+    def by_number(self, numbers: Sequence[int]) -> dict[int, Vm]:
+        """The machines with these numbers that exist."""
+        machines: dict[int, Vm] = {}
         for start in range(0, len(numbers), READ_AT_ONCE):
             ids = ",".join(str(n) for n in numbers[start : start + READ_AT_ONCE])
-            known |= {v.id: v for v in self._read(self._call("vmpool.infoset", ids, True))}
-        return known
+            machines |= {v.id: v for v in self._read(self._call("vmpool.infoset", ids, True))}
+        return machines
 
     def terminate(self, ids: Sequence[str]) -> None:
-        """terminate-hard, which oned refuses while a machine boots: asked again until the time-out,
-        then TransientError. An id that was never seen with our tag is left alone.
+        """End machines (terminate-hard). While a machine boots, oned refuses; the call is repeated
+        until the time-out, then TransientError. An id that was never listed with our tag is left
+        alone.
         """
         deadline = time.monotonic() + self._timeout
         raise_first_error(
-            failures(each(self._numbers(ids), self._terminate_by(deadline), self._threads))
+            failures(each(self._own_numbers(ids), self._terminate_by(deadline), self._threads))
         )
 
     def stop(self, ids: Sequence[str]) -> None:
-        """Oned's poweroff of each: the guest shuts down, and the machine keeps its host.
-        TransientError while oned refuses it, as of a machine that boots.
+        """Stop machines (poweroff): the guest shuts down, and the machine keeps its host.
+        TransientError if oned refuses, as for a machine that boots.
         """
-        for number in self._numbers(ids, "stopped"):
+        for number in self._own_numbers(ids, "stopped"):
             try:
                 self._call("vm.action", "poweroff", number)
             except TransientError as error:
@@ -100,8 +106,8 @@ class OneMachines:
                     raise
 
     def start(self, instance: str) -> None:
-        """resume; UnsettledError while it shuts down."""
-        for number in self._numbers([instance], "started"):
+        """Start a stopped machine (resume). UnsettledError while it is still shutting down."""
+        for number in self._own_numbers([instance], "started"):
             try:
                 self._call("vm.action", "resume", number)
             except TransientError as error:
@@ -117,17 +123,17 @@ class OneMachines:
         raise InstanceNotFound(self.name, "NotOurs", f"{instance} is none of ours")
 
     def _state(self, number: int) -> InstanceState | None:
-        found = self.some([number]).get(number)
-        return None if found is None else convert.state_of(found)
+        machine = self.by_number([number]).get(number)
+        return None if machine is None else convert.state_of(machine)
 
-    def _numbers(self, ids: Sequence[str], done: str = "terminated") -> list[int]:
-        """Oned's numbers of those that are ours."""
-        mine = self.ours.named(ids, self.live, done)
-        numbers = (convert.number_of(self.name, i) for i in mine)
+    def _own_numbers(self, ids: Sequence[str], done: str = "terminated") -> list[int]:
+        """Oned's numbers of the ids that are ours."""
+        own_ids = self.ours.named(ids, self.live, done)
+        numbers = (convert.number_of(self.name, i) for i in own_ids)
         return [n for n in numbers if n is not None]
 
     def ask_to_end(self, numbers: Sequence[int]) -> frozenset[int]:
-        """Ask once for each; the numbers of those that are ended."""
+        """Ask once for the end of each. Returns the numbers for which oned has accepted it."""
         results = each(list(numbers), self._ask_to_end, self._threads)
         for result in results:
             if error := result.exception():
@@ -136,23 +142,28 @@ class OneMachines:
         return frozenset(number for number, result in done if not result.exception())
 
     def is_ending(self, vm: Vm) -> bool:
-        """Whether it is on its way out. Oned answers before its list shows what was asked for."""
+        """Whether the machine is ending. oned accepts an end before its listing shows it."""
         with self._lock:
-            was_asked = vm.id in self._leaving
+            was_asked = vm.id in self._end_asked_at
         return was_asked or convert.state_of(vm) is InstanceState.STOPPING
 
-    def press(self, found: Sequence[Vm]) -> None:
-        """Ask again for the end of those of a whole list whose end was asked for and does not come:
-        an oned that is started anew waits for an answer that its driver gave to the old one, and
-        where a hypervisor fails, a machine is RUNNING again without any error.
+    def ask_again(self, machines: Sequence[Vm]) -> None:
+        """Ask again for machines of a complete list that were asked to end and still exist.
+
+        A restarted oned waits for an answer that its driver gave to the old process. If a
+        hypervisor fails to end a machine, the machine is RUNNING again without any error.
         """
         now = time.monotonic()
         with self._lock:
-            asked = {v.id: self._leaving.get(v.id, now) for v in found
-                     if v.id in self._leaving or v.shutting_down}  # fmt: skip
-            self._leaving = asked
-            late = [number for number, when in asked.items() if now - when > ASKED_AGAIN]
-            self._leaving |= dict.fromkeys(late, now)
+            asked_at = {v.id: self._end_asked_at.get(v.id, now) for v in machines
+                     if v.id in self._end_asked_at or v.shutting_down}  # fmt: skip
+            self._end_asked_at = asked_at
+            late = [
+                number
+                for number, asked_time in asked_at.items()
+                if now - asked_time > ASK_AGAIN_AFTER_S
+            ]
+            self._end_asked_at |= dict.fromkeys(late, now)
         if late:
             log.warning("asked to end again cloud=%s ids=%s", self.name, late)
             self.ask_to_end(late)
@@ -163,9 +174,9 @@ class OneMachines:
                 try:
                     return self._ask_to_end(number)
                 except TransientError as error:
-                    if error.code != WRONG_STATE or time.monotonic() + _PAUSE > deadline:
+                    if error.code != WRONG_STATE or time.monotonic() + _RETRY_AFTER_S > deadline:
                         raise
-                time.sleep(_PAUSE)
+                time.sleep(_RETRY_AFTER_S)
 
         return end
 
@@ -175,9 +186,10 @@ class OneMachines:
         except InstanceNotFound:
             log.info("already gone cloud=%s id=%d", self.name, number)
         with self._lock:
-            self._leaving[number] = time.monotonic()
+            # Also for a machine that oned does not know: a listing may still show it.
+            self._end_asked_at[number] = time.monotonic()
 
     def _read(self, pool: Any) -> list[Vm]:  # noqa: ANN401 - a pyone object
-        """The machines of an answer that are this cloud's by their tags."""
-        found = map(convert.vm, pool.VM)
-        return self.ours.among(found, lambda v: v.tags, lambda v: str(v.id))
+        """The machines of an answer that belong to this cloud by their tags."""
+        machines = map(convert.vm, pool.VM)
+        return self.ours.among(machines, lambda v: v.tags, lambda v: str(v.id))

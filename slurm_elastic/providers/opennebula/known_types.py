@@ -1,7 +1,7 @@
-"""The VM templates that an account may use, as types of machines.
+"""The VM templates that an account may use, as machine types.
 
-Their price is what OpenNebula's showback counts: CPU x CPU_COST + MEMORY x MEMORY_COST, an hour
-("Showback" of its documentation; memory in MiB); a template without costs has none.
+The hourly price is that of OpenNebula's showback: CPU x CPU_COST + MEMORY x MEMORY_COST ("Showback"
+of its documentation; memory in MiB). A template without costs has no price.
 """
 
 from __future__ import annotations
@@ -16,24 +16,26 @@ from slurm_elastic.providers.opennebula.front_end import FrontEnd
 from slurm_elastic.providers.opennebula.settings import OpenNebulaCloud
 
 ALL = -2
-"""The filter for what an account may use."""
-_ODD = re.compile(r"[^A-Za-z0-9_.-]+")
+"""The filter for everything that an account may use."""
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
 def known_types(settings: OpenNebulaCloud) -> tuple[KnownType, ...]:
-    """One call. Any ProviderError. If templates have one name, the newest has it."""
+    """All types. Takes one call and may raise any ProviderError. If several templates share a name,
+    the newest gets it.
+    """
     with translated(settings.name):
         records = FrontEnd(settings).call("templatepool.info", ALL, -1, -1).VMTEMPLATE
-        found: dict[str, KnownType] = {}
+        type_by_name: dict[str, KnownType] = {}
         for record in sorted(records, key=lambda r: int(r.ID)):
-            one = _known(str(record.NAME), int(record.ID), record.TEMPLATE or {})
-            if one is not None:
-                found[one.name] = one
-        return tuple(found.values())
+            known_type = _known_type(str(record.NAME), int(record.ID), record.TEMPLATE or {})
+            if known_type is not None:
+                type_by_name[known_type.name] = known_type
+        return tuple(type_by_name.values())
 
 
-def _known(name: str, number: int, template: Mapping[str, Any]) -> KnownType | None:
-    """None where it does not say its size in plain numbers."""
+def _known_type(name: str, number: int, template: Mapping[str, Any]) -> KnownType | None:
+    """The template as a type; None if it does not give its size in plain numbers."""
     try:
         cpu, memory = float(template["CPU"]), int(template["MEMORY"])
         cpus = int(template.get("VCPU") or 1)
@@ -42,7 +44,7 @@ def _known(name: str, number: int, template: Mapping[str, Any]) -> KnownType | N
         return None
     price = cpu * costs[0] + memory * costs[1]
     return KnownType(
-        name=_ODD.sub("-", name).strip("-."),
+        name=_NOT_IN_NAMES.sub("-", name).strip("-."),
         cpus=cpus,
         memory=memory,
         price=round(price, 6) if any(costs) else None,

@@ -1,8 +1,8 @@
-"""Hosts that OpenNebula's administrators take out of service, and what that means for machines on
-them. Hosts are shown to few accounts: without, there are no such notices.
+"""Notices for hosts that OpenNebula's administrators take out of service, and their meaning for
+machines. Few accounts may see hosts; without that right there are no such notices.
 
-States: "Hosts" of the OpenNebula documentation. A disabled host gets no new machines and keeps
-those it has; of one that is offline they are going, or gone.
+States: "Hosts" of the OpenNebula documentation. A disabled host gets no new machines and keeps its
+own. The machines of an offline host are leaving or gone.
 """
 
 from __future__ import annotations
@@ -18,37 +18,39 @@ from slurm_elastic.providers.opennebula.convert import Vm, instance_id, state_of
 DISABLED, MONITORING_DISABLED, OFFLINE = 4, 7, 8
 
 
-class Out(Struct, frozen=True):
-    """The meaning of a host's state for its machines."""
+class OutOfService(Struct, frozen=True):
+    """What a host's state means for its machines."""
 
     kind: NoticeKind
     word: str
 
 
-_OUT = {
-    DISABLED: Out(NoticeKind.REBALANCE, "disabled"),
-    MONITORING_DISABLED: Out(NoticeKind.REBALANCE, "disabled"),
-    OFFLINE: Out(NoticeKind.INTERRUPTION, "offline"),
+_MEANING_BY_STATE = {
+    DISABLED: OutOfService(NoticeKind.REBALANCE, "disabled"),
+    MONITORING_DISABLED: OutOfService(NoticeKind.REBALANCE, "disabled"),
+    OFFLINE: OutOfService(NoticeKind.INTERRUPTION, "offline"),
 }
 
 
 def standing(
     cloud: str, call: Callable[..., Any], live: Callable[[], Iterable[Vm]], now: float
 ) -> Sequence[Notice]:
-    """One for each machine on such a host; machines are only asked for where there is one."""
-    hosts: Mapping[int, tuple[str, Out]] = {
-        int(host.ID): (str(host.NAME), _OUT[int(host.STATE)])
+    """One notice for each machine on such a host. Machines are listed only if there is such
+    a host.
+    """
+    hosts: Mapping[int, tuple[str, OutOfService]] = {
+        int(host.ID): (str(host.NAME), _MEANING_BY_STATE[int(host.STATE)])
         for host in call("hostpool.info").HOST
-        if int(host.STATE) in _OUT
+        if int(host.STATE) in _MEANING_BY_STATE
     }
     if not hosts:
         return ()
-    on_these = [one for one in live() if one.host is not None and one.host in hosts]
-    found = []
-    for one in on_these:
-        name, out = hosts[one.host or 0]
-        if state_of(one) is InstanceState.RUNNING:
-            reason = f"OpenNebula: host {name} is {out.word}"
-            number = instance_id(cloud, one.id)
-            found.append(Notice(instance=number, kind=out.kind, seen=now, reason=reason))
-    return found
+    affected = [machine for machine in live() if machine.host is not None and machine.host in hosts]
+    notices = []
+    for machine in affected:
+        name, meaning = hosts[machine.host or 0]
+        if state_of(machine) is InstanceState.RUNNING:
+            reason = f"OpenNebula: host {name} is {meaning.word}"
+            number = instance_id(cloud, machine.id)
+            notices.append(Notice(instance=number, kind=meaning.kind, seen=now, reason=reason))
+    return notices

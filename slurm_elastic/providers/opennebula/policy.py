@@ -1,8 +1,8 @@
-"""The ACL rules and the quota that hold an account to what the configuration needs, as a script
-of OpenNebula's own commands ("Managing ACL Rules", "Usage Quotas").
+"""Builds a script that limits an account to what the configuration needs by ACL rules and a quota.
+It uses OpenNebula's own commands ("Managing ACL Rules", "Usage Quotas").
 
-An account owns the machines that it makes, sees and ends no others, and needs no rule for that; so
-it has to be in a group without rules of its own.
+An account owns the machines that it creates, and sees and ends no others, without any rule. So it
+must be in a group that has no rules of its own.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _OWNER = (
 
 
 def grant(settings: OpenNebulaCloud, use: Use, holder: Holder) -> Grant:
-    """See ``CloudKind.grant``; a script for sh. No account but the machines' owner can end them."""
+    """A shell script. See ``CloudKind.grant``. Only the owner of machines can end them."""
     if holder is Holder.WATCHDOG:
         text = "OpenNebula lets nobody but their owner end machines: the watchdog needs the account"
         return Grant(text="", notes=(f"{text} of the services",))
@@ -61,20 +61,20 @@ def grant(settings: OpenNebulaCloud, use: Use, holder: Holder) -> Grant:
 
 def _rules(settings: OpenNebulaCloud, pools: Sequence[Pool]) -> Iterator[str]:
     yield 'allow "VM/* CREATE"'
-    # The types that the pools take; doctor looks at all that the settings have.
+    # The types of the pools. Doctor checks all configured types.
     types = {n for p in pools for n in p.instance_types or settings.types if n in settings.types}
     for number in sorted({settings.types[name].template for name in types}):
         yield f'allow "TEMPLATE/#{number} USE"'
         yield f'for id in $(each {number} IMAGE_ID); do allow "IMAGE/#$id USE"; done'
         yield f'for id in $(each {number} NETWORK_ID); do allow "NET/#$id USE"; done'
-    named = {int(p.image.id) for p in pools if p.image is not None and p.image.id is not None}
-    yield from (f'allow "IMAGE/#{number} USE"' for number in sorted(named))
+    fixed_ids = {int(p.image.id) for p in pools if p.image is not None and p.image.id is not None}
+    yield from (f'allow "IMAGE/#{number} USE"' for number in sorted(fixed_ids))
     yield 'allow "HOST/* USE"  # to see them: room is known before an order, and hosts taken out'
 
 
 def _quota(settings: OpenNebulaCloud, pools: Sequence[Pool]) -> str:
     kinds = settings.types
-    found = {
+    limits = {
         key: demand_bounds(pools, sizes, settings.limits.nodes)[1]
         for key, sizes in (
             ("VMS", dict.fromkeys(kinds, 1)),
@@ -82,7 +82,7 @@ def _quota(settings: OpenNebulaCloud, pools: Sequence[Pool]) -> str:
             ("MEMORY", {n: kind.memory for n, kind in kinds.items()}),
         )
     }
-    lines = ",\n".join(f'  {key}="{value:.0f}"' for key, value in found.items())
+    lines = ",\n".join(f'  {key}="{value:.0f}"' for key, value in limits.items())
     return f"VM=[\n{lines} ]"
 
 

@@ -1,4 +1,6 @@
-"""Oned's word on the things that a launch needs, before one fails for the lack of them."""
+"""Checks with oned that the things which a launch needs exist, before a launch fails
+without them.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +20,15 @@ from slurm_elastic.providers.opennebula.convert import Vm
 from slurm_elastic.providers.opennebula.settings import OneTemplate, OpenNebulaCloud
 
 Call = Callable[..., Any]
-"""``call(method, *arguments)``, translated."""
+"""``call(method, *arguments)``, with errors translated."""
 Template = Mapping[str, Any]
-TRIED = (6, 10)
-"""The oldest release that answers as this client expects (see docs/opennebula.md)."""
+OLDEST_TESTED = (6, 10)
+"""The oldest release that gives the answers which this client expects (see docs/opennebula.md)."""
 _UNITS = {"VMS": "machines", "CPU": "cpus", "MEMORY": "MiB", "RUNNING_VMS": "machines",
           "RUNNING_CPU": "cpus", "RUNNING_MEMORY": "MiB"}  # fmt: skip
-"""The quotas that pools are held against; the others are told by each offer's room."""
+"""The quotas that are compared with the demand of pools. The others show in each offer's room."""
 STUCK_S = 900.0
-"""Seconds for which a machine may boot before ``doctor`` names it; hypervisors take seconds."""
+"""A machine that boots for so long is reported by ``doctor``. Hypervisors take seconds."""
 LOOK = Look(
     "`slurm-elastic iam render opennebula` has the rights that it needs",
     "correct the number or name in the configuration",
@@ -41,7 +43,7 @@ def examine(
     machines: Callable[[], Sequence[Vm]],
     now: float,
 ) -> Iterator[Finding]:
-    """All findings; a call that is refused is one. ``machines`` lists ours."""
+    """All findings. A call that is refused is a finding, too. ``machines`` lists our machines."""
     yield from LOOK.at("OpenNebula", "its version", lambda: _version(call))
     templates: dict[str, Template] = {}
     for name, kind in settings.types.items():
@@ -66,46 +68,48 @@ def examine(
 
 
 def _version(call: Call) -> Iterator[Finding]:
-    found = f"version {(version := str(call('system.version')))}"
-    if tuple(int(n) for n in re.findall(r"\d+", version)[:2]) >= TRIED:
-        yield Finding.ok("OpenNebula", found)
+    finding = f"version {(version := str(call('system.version')))}"
+    if tuple(int(n) for n in re.findall(r"\d+", version)[:2]) >= OLDEST_TESTED:
+        yield Finding.ok("OpenNebula", finding)
         return
     expected = "6.10 or later: older ones have not been tried"
     advice = "upgrade, or rehearse a launch before users do"
-    yield Finding.note("OpenNebula", found, expected, advice)
+    yield Finding.note("OpenNebula", finding, expected, advice)
 
 
 def _template(
     call: Call, what: str, name: str, kind: OneTemplate, templates: dict[str, Template]
 ) -> Iterator[Finding]:
-    """One that can be read is put among the ``templates``."""
+    """Findings about one template. A readable template is added to ``templates``."""
     record = call("template.info", kind.template)
     template = {**(record.TEMPLATE or {}), **(requests.size(kind) if kind.resize else {})}
     templates[name] = template
     need = capacity.need(template)
     if need is None:
-        found = f"{record.NAME}, without CPU and MEMORY in plain numbers"
+        finding = f"{record.NAME}, without CPU and MEMORY in plain numbers"
         advice = "give it both, or set resize: room cannot be looked up without them"
-        yield Finding.note(what, found, advice=advice)
+        yield Finding.note(what, finding, advice=advice)
     elif need.memory < kind.memory or _vcpus(template) < kind.cpus:
-        found = f"{record.NAME}, with {_vcpus(template):g} vcpus and {need.memory:g} MiB"
+        finding = f"{record.NAME}, with {_vcpus(template):g} vcpus and {need.memory:g} MiB"
         expected = f"{kind.cpus} and {kind.memory}, as the settings say of {name}"
         advice = "correct clouds[].types or the template, or set resize"
-        yield Finding.wrong(what, found, expected, advice)
+        yield Finding.wrong(what, finding, expected, advice)
     else:
         yield Finding.ok(what, str(record.NAME))
 
 
 def _vcpus(template: Template) -> float:
-    """Oned gives a machine one where the template does not say."""
+    """The vCPUs of a template; oned uses 1 if the template does not say."""
     try:
         return float(template.get("VCPU") or 1)
     except (TypeError, ValueError):
-        return float("inf")  # an expression of the site's own
+        return float("inf")  # a site's own expression: it may be anything
 
 
 def _disks(call: Call, templates: Mapping[str, Template]) -> Iterator[Finding]:
-    """The images that templates name by id; those named otherwise are looked up by oned."""
+    """Findings about the images that templates name by id. oned itself resolves images given by
+    name.
+    """
     users: dict[int, list[str]] = {}
     for name, template in templates.items():
         for number in requests.image_ids(template):
@@ -116,14 +120,14 @@ def _disks(call: Call, templates: Mapping[str, Template]) -> Iterator[Finding]:
 
 def _image(call: Call, what: str, number: int) -> Iterator[Finding]:
     def look() -> Iterator[Finding]:
-        found = images.image(call("image.info", number))
-        # A template may well name a data disk, too: its type does not matter.
-        if not found.broken:
-            yield Finding.ok(what, found.candidate.name)
+        parsed = images.image(call("image.info", number))
+        # The image may be a data disk of the template, so its type does not matter.
+        if not parsed.broken:
+            yield Finding.ok(what, parsed.candidate.name)
             return
         advice = f"look at it (`oneimage show {number}`), or name another one"
-        told = f"{found.candidate.name} {found.broken}"
-        yield Finding.wrong(what, told, "READY or USED, and not persistent", advice)
+        finding = f"{parsed.candidate.name} {parsed.broken}"
+        yield Finding.wrong(what, finding, "READY or USED, and not persistent", advice)
 
     yield from LOOK.at(what, "an image that the account may use", look)
 
@@ -141,29 +145,31 @@ def _quotas(
     needs: Mapping[str, capacity.Need],
     machines: Callable[[], Sequence[Vm]],
 ) -> Iterator[Finding]:
-    """The account's own, beside what the pools could ask for; what its other machines use is left
-    out. A group's quota can only be met.
+    """The account's own quotas, compared with the demand of the pools. The use of the account's
+    other machines counts. A group's quota shows only when a launch meets it.
     """
     user = call("user.info", -1)
-    ours = [k for v in machines() if (k := v.tags.get(TYPE, "")) in needs]
-    found = [q for q in capacity.quotas(user) if q.key in _UNITS]
-    if not found:
+    own_types = [k for v in machines() if (k := v.tags.get(TYPE, "")) in needs]
+    quotas_found = [q for q in capacity.quotas(user) if q.key in _UNITS]
+    if not quotas_found:
         yield Finding.ok("quotas", "the account has none of its own")
-    for one in found:
-        parts = {name: capacity.plain_parts(need)[one.key] for name, need in needs.items()}
+    for account_quota in quotas_found:
+        parts = {
+            name: capacity.plain_parts(need)[account_quota.key] for name, need in needs.items()
+        }
         yield quota(
-            f"quota of {one.key}",
-            one.limit,
-            _UNITS[one.key],
-            max(one.used - sum(parts[name] for name in ours), 0.0),
+            f"quota of {account_quota.key}",
+            account_quota.limit,
+            _UNITS[account_quota.key],
+            max(account_quota.used - sum(parts[name] for name in own_types), 0.0),
             demand_bounds(pools, parts, settings.limits.nodes),
             "have an administrator raise it (oneuser quota)",
         )
 
 
 def _stale_quotas(call: Call) -> Iterator[Finding]:
-    """Quotas that count more than the account's machines take: oned that was killed may leave
-    them so, and then refuses machines for which there is room.
+    """Quotas that count more than the account's machines use. A killed oned may leave them so. It
+    then refuses machines although there is room.
     """
     before = capacity.quotas(call("user.info", -1))
     user = call("user.info", -1) if before else None
@@ -172,53 +178,56 @@ def _stale_quotas(call: Call) -> Iterator[Finding]:
     records = [r for r in call("vmpool.info", capacity.ALL, -1, -1, -1).VM
                if int(r.UID) == int(user.ID)]  # fmt: skip
     needs = [capacity.need(r.TEMPLATE or {}) for r in records]
-    # Read again after the list: a machine that starts or ends in between counts in one of both.
+    # The quotas are read before and after the listing. A machine that starts or ends in between
+    # counts in only one of the two, and the smaller value is used.
     after = {q.key: q.used for q in capacity.quotas(call("user.info", -1))}
-    for one in before:
-        if one.key not in ("VMS", "CPU", "MEMORY") or None in needs:
+    for used_quota in before:
+        if used_quota.key not in ("VMS", "CPU", "MEMORY") or None in needs:
             continue
-        there = sum(capacity.plain_parts(need)[one.key] for need in needs if need)
-        counted = min(one.used, after.get(one.key, 0.0))
-        if counted > there + 1e-6:
+        in_use = sum(capacity.plain_parts(need)[used_quota.key] for need in needs if need)
+        counted = min(used_quota.used, after.get(used_quota.key, 0.0))
+        if counted > in_use + 1e-6:
             yield Finding.wrong(
-                f"use of quota {one.key}",
-                f"oned counts {counted:g} {_UNITS[one.key]}, the account's machines take {there:g}",
+                f"use of quota {used_quota.key}",
+                f"oned counts {counted:g} {_UNITS[used_quota.key]}, "
+                f"the account's machines take {in_use:g}",
                 "the same: oned refuses machines for which there is room",
                 "have an administrator stop oned and run `onedb fsck`",
             )
 
 
 def _stuck(machines: Sequence[Vm], now: float) -> Iterator[Finding]:
-    """Machines that stay in BOOT, as after a kill of oned in the midst of a deployment: oned
+    """Machines that stay in BOOT, for example because oned was killed during a deployment. oned
     refuses to end them.
     """
-    for one in machines:
-        since = one.started if one.deployed is None else one.deployed
-        if one.boots and now - since > STUCK_S:
+    for machine in machines:
+        boot_began = machine.started if machine.deployed is None else machine.deployed
+        if machine.boots and now - boot_began > STUCK_S:
             yield Finding.wrong(
-                f"machine {one.id}",
-                f"in BOOT for {brief(now - since)}, and oned refuses to end it",
+                f"machine {machine.id}",
+                f"in BOOT for {brief(now - boot_began)}, and oned refuses to end it",
                 "RUNNING within minutes",
-                f"have an administrator run `onevm recover --failure {one.id}`; it is ended then",
+                f"have an administrator run `onevm recover --failure {machine.id}`; "
+                "it is ended then",
             )
 
 
 def _hosts(call: Call, needs: Mapping[str, capacity.Need]) -> Iterator[Finding]:
     hosts = call("hostpool.info").HOST
     if not hosts:
-        found = "not shown to this account: that they are full is only known when a machine waits"
-        yield Finding.ok("hosts", found)
+        finding = "not shown to this account: that they are full is only known when a machine waits"
+        yield Finding.ok("hosts", finding)
     for name, need in needs.items() if hosts else ():
         what = f"hosts for type {name}"
-        whole = capacity.host_room(hosts, need, empty=True)
-        if not whole:
-            found = "none that is up is large enough, even if it were empty"
+        empty_room = capacity.host_room(hosts, need, empty=True)
+        if not empty_room:
+            finding = "none that is up is large enough, even if it were empty"
             advice = "a smaller type, or look at the hosts (`onehost list`)"
-            yield Finding.wrong(what, found, "a host that one machine fits on", advice)
+            yield Finding.wrong(what, finding, "a host that one machine fits on", advice)
             continue
-        now = capacity.host_room(hosts, need)
-        found = f"room for {now or 0} now, for {whole} if nothing else were there"
-        if now:
-            yield Finding.ok(what, found)
+        free_room = capacity.host_room(hosts, need)
+        finding = f"room for {free_room or 0} now, for {empty_room} if nothing else were there"
+        if free_room:
+            yield Finding.ok(what, finding)
         else:
-            yield Finding.note(what, found, advice="jobs go elsewhere meanwhile, or wait")
+            yield Finding.note(what, finding, advice="jobs go elsewhere meanwhile, or wait")

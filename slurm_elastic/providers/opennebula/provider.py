@@ -1,7 +1,8 @@
-"""OpenNebula's XML-RPC (oned 6.10 to 7.4), by pyone. Credentials as its own tools find them.
+"""The provider for OpenNebula's XML-RPC (oned 6.10 to 7.4), through pyone. Credentials are found as
+by OpenNebula's own tools.
 
-oned starts one machine a call and knows no idempotency token, so a launch first looks for machines
-that carry its generation, the ended ones included, and starts what is missing in a few threads.
+oned starts one machine per call and has no idempotency token. So a launch first looks for machines
+that carry its generation, including ended ones, and starts the missing ones in a few threads.
 """
 
 from __future__ import annotations
@@ -48,16 +49,16 @@ from slurm_elastic.providers.opennebula.settings import OneTemplate, OpenNebulaC
 
 log = logging.getLogger(__name__)
 
-LOOK_BACK = 86400.0
-"""Seconds for which an ended machine of a launch without a date in its name is looked for."""
-CLOCK_SLACK = 600.0
-"""Seconds by which oned's clock and the head's may differ."""
-REMEMBERED = 300.0
-"""Seconds for which a machine that was never placed speaks against the next one."""
+LOOK_BACK_S = 86400.0
+"""So far back we search for ended machines of a launch without a date in its generation."""
+CLOCK_SLACK_S = 600.0
+"""oned's clock and the head's clock may differ by so much."""
+FAILURE_COUNTS_S = 300.0
+"""For so long a machine that was never placed prevents the next launch of its type."""
 
 
 class OpenNebulaProvider:
-    """One account of one front end; see protocols.Provider for the contract. Thread-safe."""
+    """One account of one front end. The contract is in protocols.Provider. Thread-safe."""
 
     def __init__(
         self,
@@ -85,15 +86,15 @@ class OpenNebulaProvider:
         self._unconfirmed = UnconfirmedOrders(
             settings.name, settings.listing_lag or LISTING_LAG, monotonic
         )
-        self._unplaced: dict[str, tuple[float, str]] = {}
+        self._failure_by_type: dict[str, tuple[float, str]] = {}
         self._in_line: frozenset[int] = frozenset()
         self._placements = Placements()
         self._group_hidden = False
 
     def offers(self, pool: Pool) -> Sequence[Offer]:
-        """The pool's types whose templates are there, with the room that quota and hosts leave.
+        """The types of the pool whose templates exist, with the room that quota and hosts leave.
 
-        Hosts are shown to few accounts; without, a launch will tell.
+        Few accounts may see hosts. Without that right only a launch shows whether there is room.
         """
 
         def free(name: str) -> Room | None:
@@ -103,14 +104,15 @@ class OpenNebulaProvider:
         return offers_with(self._settings, pool, free)
 
     def launch(self, spec: LaunchSpec) -> Sequence[Instance]:
-        """One call for each node, at most ``threads`` at a time; none for more than there is room.
+        """Make one call for each node, at most ``threads`` at a time, and no more calls than there
+        is room.
 
-        A call that is refused ends the launch: the machines started so far are the answer.
+        A refused call ends the launch; the answer is then the machines started so far.
         """
         if not spec.nodes:
             return ()
-        standing, gone = self._earlier(spec.generation)
-        missing = [n for n in spec.nodes if n not in standing and n not in gone]
+        standing, ended_nodes = self._find_earlier(spec.generation)
+        missing = [n for n in spec.nodes if n not in standing and n not in ended_nodes]
         started: list[Instance] = []
         refusal: ProviderError | None = None
         if missing:
@@ -120,61 +122,69 @@ class OpenNebulaProvider:
         return launched(self.name, spec, machines, refusal)
 
     def instances(self) -> Sequence[Instance]:
-        """The account's machines with our tag. Machines that the scheduler has given up (see
-        ``scheduling``), and those whose start failed, are ended, and told once as TERMINATED.
-        A machine that was to end and does not is asked again.
+        """The account's machines with our tag.
+
+        Machines that the scheduler has given up (see ``scheduling``) and machines whose start
+        failed are ended, and reported once as TERMINATED. A machine that was asked to end and still
+        exists is asked again.
         """
         now = self._clock()
-        found = self._placements.dated(self._machines.live(), now)
-        self._machines.press(found)
-        hopeless = {v.id: v for v in found if v.never_up}
-        hopeless.update(given_up(found, now, self._settings.pending_limit))
-        self._in_line = in_line(found)
-        ended = self._end_hopeless(tuple(hopeless.values())) if hopeless else frozenset()
+        machines = self._placements.dated(self._machines.live(), now)
+        self._machines.ask_again(machines)
+        failed = {v.id: v for v in machines if v.never_up}
+        failed.update(given_up(machines, now, self._settings.pending_limit))
+        self._in_line = in_line(machines)
+        ended = self._end_failed(tuple(failed.values())) if failed else frozenset()
         return tuple(
             convert.instance(replace(v, state=convert.DONE) if v.id in ended else v, self._settings)
-            for v in found
+            for v in machines
         )
 
     def terminate(self, ids: Sequence[str]) -> None:
-        """Asked again until the time-out while oned refuses it, as for a machine that boots; then
-        TransientError. An id that was never seen with our tag is left alone.
+        """End machines. While a machine boots, oned refuses; the call is repeated until the
+        time-out, then TransientError. An id that was never listed with our tag is left alone.
         """
         self._machines.terminate(ids)
 
     def recipe(self, pool: Pool) -> str:
-        """Its image and user data, and the templates and sizes of its types."""
+        """The recipe of a fresh machine: its image, user data, and the templates and sizes of its
+        types.
+        """
         names = pool.instance_types or tuple(self._settings.types)
         kinds = {n: self._settings.types[n] for n in names if n in self._settings.types}
-        # Not the kinds themselves: another price is no other machine.
+        # Templates, not the configured types: a different price does not make a different machine.
         templates = [(name, self._template(kind)) for name, kind in kinds.items()]
         return recipe(pool, self._images.of(pool), self._parts, templates)
 
     def stop(self, ids: Sequence[str]) -> None:
-        """Oned's poweroff: the machine keeps its host, and its place in the account's quota."""
+        """Stop machines (poweroff). A stopped machine keeps its host and its part of the account's
+        quota.
+        """
         self._machines.stop(ids)
 
     def start(self, instance: str) -> None:
-        """Oned's resume."""
+        """Start a stopped machine (resume)."""
         self._machines.start(instance)
 
     def notices(self) -> Sequence[Notice]:
-        """Machines on hosts that are disabled or offline, as far as the account sees hosts."""
+        """Notices for machines on disabled or offline hosts, if the account may see hosts."""
         return opennebula_notices.standing(
             self.name, self._call, self._machines.live, self._clock()
         )
 
     def check(self) -> None:
-        """The account's own record: one row, and only with the right password."""
+        """Read the account's own record. That needs the right password."""
         self._call("user.info", -1)
 
     def credentials_end(self) -> float | None:
-        """The end of a login token; a password has none."""
+        """When the login token ends (Unix time); a password does not end."""
         secret = client.session(self._settings, os.environ).partition(":")[2]
         return client.token_end(self._call("user.info", -1), secret)
 
     def examine(self, pools: Sequence[Pool]) -> Sequence[Finding]:
-        """Version, templates, images, quotas and their use, machines that stay in BOOT, hosts."""
+        """Findings about version, templates, images, quotas and their use, machines that stay in
+        BOOT, and hosts.
+        """
         return tuple(
             preflight.examine(
                 self._call, self._settings, self._images, pools, self._machines.live, self._clock()
@@ -187,8 +197,9 @@ class OpenNebulaProvider:
         try:
             return self._template(kind)
         except ProviderError as error:
-            of_all = isinstance(error, AuthError | TransientError)
-            if of_all and not isinstance(error, DeniedError):
+            is_general = isinstance(error, AuthError | TransientError)
+            # An error that is about this template alone must not hide the other offers.
+            if is_general and not isinstance(error, DeniedError):
                 raise
             log.warning(
                 "not offered cloud=%s template=%d error=%s", self.name, kind.template, error
@@ -200,12 +211,12 @@ class OpenNebulaProvider:
         return {**template, **(requests.size(kind) if kind.resize else {})}
 
     def _room(self, template: Mapping[str, Any]) -> tuple[int | None, str]:
-        """How many more machines there can be, and what bounds them; None where nobody tells."""
-        found = bounds(self._call, template, self._group(), self._in_line)
-        return min(found, default=(None, ""))
+        """How many more machines there can be, and what limits them. None if nothing is known."""
+        all_bounds = bounds(self._call, template, self._group(), self._in_line)
+        return min(all_bounds, default=(None, ""))
 
     def _group(self) -> Any | None:  # noqa: ANN401 - a pyone object
-        """The account's group, whose quotas hold, too; None where the account may not read it."""
+        """The account's group, whose quotas apply, too. None if the account may not read it."""
         if self._group_hidden:
             return None
         try:
@@ -217,54 +228,61 @@ class OpenNebulaProvider:
             self._group_hidden = True
             return None
 
-    def _tell_unplaced(self, name: str) -> CapacityError | None:
-        """Once: from then on the cool-down of whoever asked stands for it."""
-        until, why = self._unplaced.pop(name, (0.0, ""))
-        if self._clock() >= until:
+    def _take_failure(self, name: str) -> CapacityError | None:
+        """A recent failure of the type, returned only once: afterwards the caller's cool-down takes
+        its place.
+        """
+        counts_until, reason = self._failure_by_type.pop(name, (0.0, ""))
+        if self._clock() >= counts_until:
             return None
-        return CapacityError(self.name, "NotPlaced", f"an earlier machine was given up: {why}")
+        return CapacityError(self.name, "NotPlaced", f"an earlier machine was given up: {reason}")
 
     # launching
 
-    def _earlier(self, generation: str) -> tuple[dict[str, Vm], set[str]]:
-        """The machines of a launch by node, and the nodes whose machine has ended since or ends."""
-        mine = [v for v in self._machines.live() if v.generation == generation]
-        ending = {v.node for v in mine if self._machines.is_ending(v)}
+    def _find_earlier(self, generation: str) -> tuple[dict[str, Vm], set[str]]:
+        """The machines of a launch by node, and the nodes whose machine has ended or is ending."""
+        launch_machines = [v for v in self._machines.live() if v.generation == generation]
+        ending = {v.node for v in launch_machines if self._machines.is_ending(v)}
         standing: dict[str, Vm] = {}
-        doubles: list[Vm] = []
-        for one in sorted((v for v in mine if v.node not in ending), key=lambda v: v.id):
-            if one.node in standing:
-                doubles.append(one)
-            standing.setdefault(one.node, one)
-        if doubles:
-            # A call that we had given up was carried out after the look-up before its repetition.
-            log.warning("ended, started twice generation=%s count=%d", generation, len(doubles))
-            self._machines.terminate([convert.instance_id(self.name, v.id) for v in doubles])
-        since = (decided_at(generation) or self._clock() - LOOK_BACK) - CLOCK_SLACK
-        ended = {v.node for v in self._machines.ended(generation, since)}
+        duplicates: list[Vm] = []
+        for machine in sorted(
+            (v for v in launch_machines if v.node not in ending), key=lambda v: v.id
+        ):
+            if machine.node in standing:
+                duplicates.append(machine)
+            standing.setdefault(machine.node, machine)
+        if duplicates:
+            # oned carried out a call that we had given up, after we had looked for its machine and
+            # before we repeated it.
+            log.warning("ended, started twice generation=%s count=%d", generation, len(duplicates))
+            self._machines.terminate([convert.instance_id(self.name, v.id) for v in duplicates])
+        since_time = (decided_at(generation) or self._clock() - LOOK_BACK_S) - CLOCK_SLACK_S
+        ended = {v.node for v in self._machines.ended(generation, since_time)}
         return standing, (ended | ending) - standing.keys()
 
     def _start(
         self, spec: LaunchSpec, nodes: Sequence[str]
     ) -> tuple[list[Instance], ProviderError | None]:
-        """Machines for these nodes and, where they are fewer, the refusal. In doubt it raises."""
+        """Start machines for these nodes. Returns the refusal if there are fewer. Raises
+        TransientError if the outcome of a call is unknown.
+        """
         kind = self._settings.types.get(spec.offer.instance_type)
         if kind is None:
             text = f"the settings have no type {spec.offer.instance_type}"
             return [], ProviderError(self.name, "NoType", text)
-        if told := self._tell_unplaced(spec.offer.instance_type):
-            return [], told
+        if failure := self._take_failure(spec.offer.instance_type):
+            return [], failure
         template = self._template(kind)
-        free, why = self._room(template)
+        free, reason = self._room(template)
         count = len(nodes) if free is None else min(free, len(nodes))
         refusal: ProviderError | None = None
         if count < len(nodes):
-            kind_of = QuotaError if why.startswith((ACCOUNT, GROUP)) else CapacityError
-            refusal = kind_of(self.name, "NoRoom", why)
+            kind_of = QuotaError if reason.startswith((ACCOUNT, GROUP)) else CapacityError
+            refusal = kind_of(self.name, "NoRoom", reason)
         if not count:
             return [], refusal
-        found, refused = self._instantiate(spec, kind, template, nodes[:count])
-        return found, refused or refusal
+        machines, call_refusal = self._instantiate(spec, kind, template, nodes[:count])
+        return machines, call_refusal or refusal
 
     def _instantiate(
         self,
@@ -273,7 +291,7 @@ class OpenNebulaProvider:
         template: Mapping[str, Any],
         nodes: Sequence[str],
     ) -> tuple[list[Instance], ProviderError | None]:
-        """A call for each node; the first refusal ends it."""
+        """One call for each node. The first refusal ends it."""
         image = self._images.of(spec.pool)
 
         def start(node: str) -> tuple[str, int]:
@@ -281,22 +299,22 @@ class OpenNebulaProvider:
                 self._cluster, spec, node, kind, template, image, self._parts
             )
             name = requests.name(self._cluster, spec, node)
-            words = (kind.template, name, False, extra, False)
+            arguments = (kind.template, name, False, extra, False)
             try:
                 with self._unconfirmed.order(spec.generation, [node], is_refusal):
-                    number = int(self._call("template.instantiate", *words))
+                    number = int(self._call("template.instantiate", *arguments))
             except Exception:
-                self._images.forget()  # the image may have been replaced by another of its name
+                self._images.forget()  # its name may belong to another image now
                 raise
             self._machines.ours.remember([convert.instance_id(self.name, number)])
             return node, number
 
-        numbers, refused = until_refused(nodes, start, self._settings.threads)
-        return self._fresh(spec, dict(numbers)), refused
+        numbers, refusal = until_refused(nodes, start, self._settings.threads)
+        return self._read_started(spec, dict(numbers)), refusal
 
-    def _fresh(self, spec: LaunchSpec, numbers: Mapping[str, int]) -> list[Instance]:
-        """Machines just started, with their addresses, which oned leases at once."""
-        known: Mapping[int, Vm] = {}
+    def _read_started(self, spec: LaunchSpec, numbers: Mapping[str, int]) -> list[Instance]:
+        """The machines that were just started, with their addresses, which oned assigns at once."""
+        machines: Mapping[int, Vm] = {}
 
         def unread(node: str, number: int) -> Vm:
             tags = bought(spec, [node], self._cluster, self.name)
@@ -304,23 +322,25 @@ class OpenNebulaProvider:
             return Vm(id=number, state=convert.PENDING, lcm=0, started=now, tags=tags, address=None)
 
         try:
-            known = self._machines.some(list(numbers.values()))
+            machines = self._machines.by_number(list(numbers.values()))
         except ProviderError as error:
             log.info("fresh machines cannot be read yet cloud=%s error=%s", self.name, error)
         return [
-            convert.instance(known.get(number) or unread(node, number), self._settings)
+            convert.instance(machines.get(number) or unread(node, number), self._settings)
             for node, number in numbers.items()
         ]
 
     # ending
 
-    def _end_hopeless(self, some: Sequence[Vm]) -> frozenset[int]:
-        """End them and remember their types; the numbers of those that are ended."""
-        for one in some:
+    def _end_failed(self, failed: Sequence[Vm]) -> frozenset[int]:
+        """End these machines and remember the failure of their types. Returns the numbers that were
+        ended.
+        """
+        for machine in failed:
             log.warning(
                 "machine given up cloud=%s id=%d node=%s reason=%s",
-                self.name, one.id, one.node, one.trouble,
+                self.name, machine.id, machine.node, machine.trouble,
             )  # fmt: skip
-            until = self._clock() + REMEMBERED
-            self._unplaced[one.tags.get(TYPE, "")] = (until, one.trouble)
-        return self._machines.ask_to_end([v.id for v in some])
+            counts_until = self._clock() + FAILURE_COUNTS_S
+            self._failure_by_type[machine.tags.get(TYPE, "")] = (counts_until, machine.trouble)
+        return self._machines.ask_to_end([v.id for v in failed])

@@ -1,6 +1,7 @@
-"""The request that instantiates a machine: pure, nested dictionaries, never text put together.
+"""Builds the request that instantiates a machine. Pure; nested dictionaries, never text glued
+together.
 
-All of it can be read on the machine and in the front end, so it holds no secret.
+All of it can be read on the machine and in the front end, so it contains no secret.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from slurm_elastic.providers.opennebula.settings import OneTemplate
 
 PREFIX = "SLURM_ELASTIC_"
 SPELLING = Spelling(lambda key: key.replace("-", "_").replace(":", "_").upper())
-"""Attributes that no template knows end up in USER_TEMPLATE; keys are upper case there."""
+"""oned puts attributes that no template knows into USER_TEMPLATE, where keys are upper case."""
 MAX_NAME = 128
 _IMAGE = frozenset({"IMAGE", "IMAGE_ID"})
 
 
 def name(cluster: Cluster, spec: LaunchSpec, node: str) -> str:
-    """For people: names are neither unique nor looked up."""
+    """The machine's name for people. Names are neither unique nor used to find machines."""
     return f"{node}-{cluster.name}-{spec.generation}"[:MAX_NAME]
 
 
@@ -35,59 +36,61 @@ def extra_template(
     spec: LaunchSpec,
     node: str,
     kind: OneTemplate,
-    own: Mapping[str, Any],
+    vm_template: Mapping[str, Any],
     image: int | None,
     parts: Sequence[str],
 ) -> dict[str, dict[str, object]]:
-    """The fourth argument of ``one.template.instantiate``; ``own`` is the VM template itself. An
-    attribute in here replaces the template's of that name, so it is merged beforehand.
+    """The fourth argument of ``one.template.instantiate``. ``vm_template``: the VM template itself.
+    An attribute in this argument replaces the template's whole attribute, so both are merged here.
     """
     facts = own_facts(cluster, spec, node)
     template: dict[str, object] = {
         **SPELLING.written(spec, node, cluster, spec.offer.cloud),
-        # In an instantiate call it replaces the template's as a whole.
-        "CONTEXT": merged(own.get("CONTEXT") or {}, facts, parts),
+        # In an instantiate call CONTEXT replaces the template's whole CONTEXT.
+        "CONTEXT": merged(vm_template.get("CONTEXT") or {}, facts, parts),
     }
     if image is not None:
-        template["DISK"] = disks(own, image)
-    # Nested: of that pyone makes XML with CDATA, where quotes, angle brackets and line ends are
-    # safe. Of a flat dictionary it makes lines without any escaping.
+        template["DISK"] = disks(vm_template, image)
+    # A nested dictionary: pyone turns it into XML with CDATA, in which quotes, angle brackets and
+    # line ends are safe. It turns a flat dictionary into lines without any escaping.
     return {"TEMPLATE": template | (size(kind) if kind.resize else {})}
 
 
-def disks(own: Mapping[str, Any], image: int) -> list[dict[str, str]]:
-    """The disks of a VM template, the first that has an image with this one in its place. Where
-    none has, this one comes before them: it is what the machine boots from.
+def disks(vm_template: Mapping[str, Any], image: int) -> list[dict[str, str]]:
+    """The disks of a VM template. This image takes the place of the first disk that has one. If
+    none has, it comes first, because the machine boots from it.
     """
-    some = disks_of(own)
-    place = next((n for n, d in enumerate(some) if _IMAGE & d.keys()), None)
+    disk_list = disks_of(vm_template)
+    place = next((n for n, d in enumerate(disk_list) if _IMAGE & d.keys()), None)
     if place is None:
-        return [{"IMAGE_ID": str(image)}, *some]
-    kept = {key: value for key, value in some[place].items() if not key.startswith("IMAGE")}
-    some[place] = {"IMAGE_ID": str(image)} | kept
-    return some
+        return [{"IMAGE_ID": str(image)}, *disk_list]
+    other_keys = {
+        key: value for key, value in disk_list[place].items() if not key.startswith("IMAGE")
+    }
+    disk_list[place] = {"IMAGE_ID": str(image)} | other_keys
+    return disk_list
 
 
 def size(kind: InstanceType) -> dict[str, str]:
-    """A whole physical cpu for each of the machine's; memory in MiB."""
+    """One whole physical CPU for each CPU of the machine; memory in MiB."""
     return {"CPU": str(kind.cpus), "VCPU": str(kind.cpus), "MEMORY": str(kind.memory)}
 
 
-def image_ids(own: Mapping[str, Any]) -> Sequence[int]:
-    """The images that a VM template's disks name by their ids."""
-    found = (str(d.get("IMAGE_ID") or "") for d in disks_of(own))
-    return [int(text) for text in found if text.isdecimal()]
+def image_ids(vm_template: Mapping[str, Any]) -> Sequence[int]:
+    """The images that the disks of a VM template name by id."""
+    texts = (str(d.get("IMAGE_ID") or "") for d in disks_of(vm_template))
+    return [int(text) for text in texts if text.isdecimal()]
 
 
-def disks_of(own: Mapping[str, Any]) -> list[dict[str, str]]:
-    """The disks of a VM template: one is a dictionary, several are a list."""
-    found = own.get("DISK") or []
-    return [dict(d) for d in (found if isinstance(found, list) else [found])]
+def disks_of(vm_template: Mapping[str, Any]) -> list[dict[str, str]]:
+    """The disks of a VM template. One disk is a dictionary, several are a list."""
+    disk_data = vm_template.get("DISK") or []
+    return [dict(d) for d in (disk_data if isinstance(disk_data, list) else [disk_data])]
 
 
 MAX_BYTES = 65536
-# /run is often mounted noexec, and a program may be in any language: hence a file of its own, which
-# goes when it has run. How the last one ended is how all of it ended.
+# /run is often mounted noexec, and a program may be in any language. So each runs from a file of
+# its own, which is deleted afterwards. The exit code of the last program is that of the script.
 _PROGRAM = """program=$(mktemp)
 base64 -d > "$program" <<'SLURM_ELASTIC_PROGRAM'
 {text}
@@ -101,8 +104,8 @@ rm -f "$program"
 
 
 def read_parts(path: str | None, cloud: str, joining: str) -> tuple[str, ...]:
-    """``joining`` and the site's file, a program (``#!``) or cloud-init's; ConfigError where that
-    cannot be used or is too long.
+    """``joining`` and the site's file, which is a program (``#!``) or for cloud-init. ConfigError
+    if the file cannot be used or is too long.
     """
     site = read_user_data(path, cloud)
     if len(site.encode()) > MAX_BYTES:
@@ -113,21 +116,24 @@ def read_parts(path: str | None, cloud: str, joining: str) -> tuple[str, ...]:
 def merged(
     template: Mapping[str, object], facts: Mapping[str, str], parts: Sequence[str]
 ) -> dict[str, str]:
-    """The CONTEXT to send: ``template``'s with ours over it; ``facts`` must have ``node``."""
+    """The CONTEXT to send: ours merged over that of ``template``. ``facts`` must contain
+    ``node``.
+    """
     context = {key: str(value or "") for key, value in template.items()}
     programs = [_template_program(context), *(p for p in parts if p.startswith(PROGRAM))]
     texts = (p if p.startswith(PROGRAM) else f"#!/bin/sh\n{p}" for p in programs if p)
-    # one-context runs it at each boot: it writes the facts, then runs the programs in turn.
+    # one-context runs the script at each boot: it writes the facts, then runs the programs one
+    # after the other.
     script = "".join(_PROGRAM.format(text=_base64(text, wrap=True)) for text in texts)
     context.pop("START_SCRIPT", None)
     context |= {f"SLURM_ELASTIC_{key.upper()}": value for key, value in facts.items()}
     context |= {
         "SET_HOSTNAME": facts["node"],
-        # oned expands the dollar sign in plain values.
+        # In base64, because oned expands dollar signs in plain values.
         "START_SCRIPT_BASE64": _base64(facts_program(facts) + script),
     }
-    # Where a part is for cloud-init the image has that, and may have no one-context: the programs
-    # go there, too.
+    # If a part is for cloud-init, the image has cloud-init and may lack one-context. So the
+    # programs go into user data, too.
     if not all(p.startswith(PROGRAM) for p in parts):
         document = multipart((f"#cloud-boothook\n{facts_program(facts)}", *parts))
         context |= {"USER_DATA": _base64(document), "USERDATA_ENCODING": "base64"}
@@ -136,11 +142,11 @@ def merged(
 
 
 def _template_program(context: Mapping[str, str]) -> str:
-    packed = context.get("START_SCRIPT_BASE64", "")
-    if not packed:
+    encoded = context.get("START_SCRIPT_BASE64", "")
+    if not encoded:
         return context.get("START_SCRIPT", "")
     try:
-        return base64.b64decode(packed, validate=False).decode()
+        return base64.b64decode(encoded, validate=False).decode()
     except ValueError:
         return ""
 

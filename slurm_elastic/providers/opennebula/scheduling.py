@@ -1,13 +1,13 @@
-"""Whether oned's scheduler still works on the line in which a machine waits for a place.
+"""Decides whether oned's scheduler is still making progress for a machine that waits for a place.
 
-The scheduler places a few machines a cycle (6.x by default: 30 in all and one on each host, every
-15 s) and gives all others the same message as where there is no room: "Not enough capacity in Host
-or System DS, dispatch limit reached, ...". So the message alone tells nothing. A machine is given
-up only when the scheduler has placed none of its launch, and none that was ahead of it, for a time.
-The more machines a launch has, the longer its last ones may so wait.
+The scheduler places a few machines per cycle (6.x by default: 30 in total and one on each host,
+every 15 s). All others get the same message as if there were no room: "Not enough capacity in Host
+or System DS, dispatch limit reached, ...". So the message alone decides nothing. A machine is given
+up only if for some time the scheduler has placed no machine of its launch and none that was ahead
+of it. The last machines of a large launch may therefore wait longer.
 
-A list of machines does not tell when each got its place (pyone passes over the times of a pool's
-history), so what counts is when it was first seen there: late, never too early.
+A listing does not say when each machine got its place (pyone omits the times of a pool's history).
+We use the time when we first saw it on a host, which is never too early.
 """
 
 from __future__ import annotations
@@ -23,13 +23,16 @@ from msgspec.structs import replace
 from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.providers.opennebula.convert import Vm
 
-CYCLES = 2.0
-"""How many of the longest pauses between two placements of a launch a further one may take."""
+MAX_PAUSES = 2.0
+"""A further placement of a launch may take so many times its longest pause between two
+placements.
+"""
 
 
 class Waiting(Struct, frozen=True):
-    """A machine without a place: since when nothing has moved before it (Unix time), whether the
-    scheduler has placed any of its line since its launch began, and its launch's longest pause (s).
+    """A machine without a place. ``since``: when a machine of its line was last placed (Unix time).
+    ``moving``: whether the scheduler has placed any of its line since its launch began. ``pause``:
+    the launch's longest pause (s).
     """
 
     vm: Vm
@@ -39,53 +42,63 @@ class Waiting(Struct, frozen=True):
 
 
 class Placements:
-    """Remembers when each machine was first seen to have a place. Thread-safe."""
+    """Remembers when each machine was first seen on a host. Thread-safe."""
 
-    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_seen")}
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_placed_at")}
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._seen: dict[int, float] = {}
+        self._placed_at: dict[int, float] = {}
 
     def dated(self, machines: Sequence[Vm], now: float) -> Sequence[Vm]:
-        """All machines of the account, as listed now, with their ``placed``."""
+        """The machines with their ``placed``. Must be called with all machines of the account."""
         with self._lock:
-            self._seen = {v.id: self._seen.get(v.id, now) for v in machines if v.host is not None}
-            return [replace(v, placed=self._seen.get(v.id)) for v in machines]
+            self._placed_at = {
+                v.id: self._placed_at.get(v.id, now) for v in machines if v.host is not None
+            }
+            return [replace(v, placed=self._placed_at.get(v.id)) for v in machines]
 
 
 def waiting(machines: Sequence[Vm]) -> Iterator[Waiting]:
-    """The machines of the account that the scheduler has found no place for yet."""
+    """The machines of the account for which the scheduler has found no place yet."""
     launches: dict[str, list[Vm]] = {}
-    for one in machines:
-        launches.setdefault(one.generation, []).append(one)
-    latest = {name: max(_placed(some), default=0.0) for name, some in launches.items()}
-    pauses = {name: _longest_pause(some) for name, some in launches.items()}
-    # A launch of many takes a while: the first may have their place before the last are ordered.
-    began = {name: min(v.started for v in some) for name, some in launches.items()}
+    for machine in machines:
+        launches.setdefault(machine.generation, []).append(machine)
+    latest = {
+        name: max(_placed(launch_machines), default=0.0)
+        for name, launch_machines in launches.items()
+    }
+    pauses = {name: _longest_pause(launch_machines) for name, launch_machines in launches.items()}
+    # Ordering a large launch takes a while, so its first machines may have a place before its last
+    # ones are ordered.
+    began = {
+        name: min(v.started for v in launch_machines) for name, launch_machines in launches.items()
+    }
     ahead = 0.0
-    for one in sorted(machines, key=lambda v: v.id):
-        if one.waits:
-            moved = max(ahead, latest[one.generation])
-            since = max(one.started, moved)
-            yield Waiting(one, since, moved >= began[one.generation], pauses[one.generation])
-        ahead = max(ahead, one.placed or 0.0)
+    for machine in sorted(machines, key=lambda v: v.id):
+        if machine.waits:
+            moved = max(ahead, latest[machine.generation])
+            since = max(machine.started, moved)
+            yield Waiting(
+                machine, since, moved >= began[machine.generation], pauses[machine.generation]
+            )
+        ahead = max(ahead, machine.placed or 0.0)
 
 
 def given_up(machines: Sequence[Vm], now: float, limit: float) -> Mapping[int, Vm]:
-    """By number, the machines with a message in whose line nothing has moved for ``limit`` seconds;
-    for longer where the scheduler itself was slower than that with their launch.
+    """By number, the machines with a message in whose line nothing has moved for ``limit`` seconds,
+    or longer if the scheduler took longer pauses with their launch.
     """
     return {
         w.vm.id: w.vm
         for w in waiting(machines)
-        if w.vm.trouble and now - w.since > max(limit, CYCLES * w.pause)
+        if w.vm.trouble and now - w.since > max(limit, MAX_PAUSES * w.pause)
     }
 
 
 def in_line(machines: Sequence[Vm]) -> frozenset[int]:
-    """The numbers of those whose message says nothing, also where it is yet to come: the scheduler
-    works on their line.
+    """The numbers of machines whose message means nothing, or is still missing: the scheduler is
+    working on their line.
     """
     return frozenset(w.vm.id for w in waiting(machines) if w.moving)
 

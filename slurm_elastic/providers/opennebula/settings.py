@@ -1,4 +1,4 @@
-"""The settings of a cloud of OpenNebula, as frozen values."""
+"""The settings of an OpenNebula cloud as frozen values."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from slurm_elastic.model.cluster import Market
 
 
 class OneTemplate(InstanceType, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A type of machine of OpenNebula: a VM template, which is taken to have ``cpus`` and
-    ``memory`` unless ``resize`` sets them.
+    """A machine type of OpenNebula: a VM template. It must have ``cpus`` and ``memory``, unless
+    ``resize`` sets them.
     """
 
     template: Annotated[int, Meta(ge=0)]
@@ -28,7 +28,7 @@ class OpenNebulaCloud(
     CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="opennebula"
 ):
     """A front end's XML-RPC ``endpoint``. Credentials are in the file ``auth``, never in this one.
-    A file that is read without ``listing_lag`` gets ``default_listing_lag``.
+    A file without ``listing_lag`` gets ``default_listing_lag``.
     """
 
     endpoint: str
@@ -54,7 +54,7 @@ class OpenNebulaCloud(
 
     gone: ClassVar[Gone] = {"threads": "10 calls are made at a time"}
     threads: ClassVar[int] = 10
-    """Calls at a time: oned serves 15 clients by default, and others want some of them."""
+    """Calls at the same time. oned serves 15 clients by default, and others need some of them."""
     needs_types: ClassVar[bool] = True
     has_images: ClassVar[bool] = True
     by_user_data: ClassVar[bool] = True
@@ -63,25 +63,25 @@ class OpenNebulaCloud(
 
     @property
     def type_class(self) -> type[InstanceType]:
-        """The class of its types."""
+        """The class of the cloud's types."""
         return OneTemplate
 
     @property
     def markets(self) -> frozenset[Market]:
-        """No spot."""
+        """All markets of the location except spot."""
         return without_spot(self.location)
 
     @property
     def clock_url(self) -> str | None:
-        """Oned's answers have a date."""
+        """Oned's answers contain a date."""
         return self.endpoint
 
     def shares_place(self, other: CloudSettings) -> bool:
-        """One front end."""
+        """Whether both are one front end."""
         return isinstance(other, OpenNebulaCloud) and other.endpoint == self.endpoint
 
     def wrong_image_id(self, text: str) -> str | None:
-        """Its ids are numbers."""
+        """What is expected instead of this text, or None: ids of images are numbers."""
         if text.isascii() and text.isdecimal():
             return None
         return "the number of an image, such as '7': OpenNebula's ids are numbers"

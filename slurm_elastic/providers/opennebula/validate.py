@@ -1,4 +1,6 @@
-"""Whether a cloud of OpenNebula makes sense by itself: endpoint, waits. Pure."""
+"""Checks that the settings of an OpenNebula cloud make sense by themselves: endpoint,
+waits. Pure.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,13 @@ from slurm_elastic.providers.opennebula.settings import OpenNebulaCloud
 
 
 def check(draft: Draft, i: int, cloud: OpenNebulaCloud) -> None:
-    """All complaints about a cloud of provider opennebula."""
+    """Report all problems of a cloud of provider opennebula."""
     at = ("clouds", i)
     if not re.fullmatch(r"https?://[^\s/@]+(/\S*)?", cloud.endpoint):
         expected = "the URL of oned, such as http://front-end:2633/RPC2, without a password"
-        # The part before an @ may be a password, which nobody wants to see again.
-        found = "a user or password in it" if "@" in cloud.endpoint else shown(cloud.endpoint)
-        draft.problems.add((*at, "endpoint"), found, expected)
+        # The part before an @ may be a password, which must not be shown.
+        problem = "a user or password in it" if "@" in cloud.endpoint else shown(cloud.endpoint)
+        draft.problems.add((*at, "endpoint"), problem, expected)
     elif cloud.ca_file is not None and not cloud.endpoint.startswith("https://"):
         expected = "no ca_file: the endpoint is not https"
         draft.problems.add((*at, "ca_file"), shown(cloud.ca_file), expected)

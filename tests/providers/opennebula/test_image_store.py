@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("guarded")
 
 @pytest.fixture
 def bed(control: OneControl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OneBed:
-    monkeypatch.setattr(image_store, "PERIOD", 0.02)
+    monkeypatch.setattr(image_store, "POLL_EVERY_S", 0.02)
     return OneBed(control, tmp_path, user="elastic")
 
 

@@ -17,7 +17,7 @@ from slurm_elastic.providers.opennebula import convert, instances
 from slurm_elastic.providers.opennebula.convert import Vm
 from slurm_elastic.providers.opennebula.errors import WRONG_STATE
 from slurm_elastic.providers.opennebula.instances import (
-    ASKED_AGAIN,
+    ASK_AGAIN_AFTER_S,
     PAGE,
     READ_AT_ONCE,
     OneMachines,
@@ -119,9 +119,9 @@ def test_ended_ones_are_looked_for_page_by_page_and_not_too_far_back(oned: Oned)
 def test_some_are_read_a_bounded_number_at_a_time(oned: Oned) -> None:
     numbers = list(range(READ_AT_ONCE + 1))
     oned.there = [vm(n) for n in numbers if n != 7]
-    assert list(machines(oned).some(numbers)) == [n for n in numbers if n != 7]
+    assert list(machines(oned).by_number(numbers)) == [n for n in numbers if n != 7]
     assert [len(words[1].split(",")) for words in oned.asked] == [READ_AT_ONCE, 1]
-    assert machines(oned).some([]) == {}
+    assert machines(oned).by_number([]) == {}
 
 
 # ending
@@ -211,20 +211,20 @@ def test_one_whose_end_does_not_come_is_asked_again(
     oned.there = there
     made = machines(oned)
     made.terminate(names(1))
-    made.press(there)
-    oned.now += ASKED_AGAIN
-    made.press(there)
+    made.ask_again(there)
+    oned.now += ASK_AGAIN_AFTER_S
+    made.ask_again(there)
     assert oned.ended == [1], "its time is not over"
     oned.now += 0.1
-    made.press(there)
+    made.ask_again(there)
     assert oned.ended == [1, 1, 3], "also one that somebody else has asked for"
     assert "asked to end again cloud=one ids=[1, 3]" in caplog.text
-    made.press(there)
+    made.ask_again(there)
     assert oned.ended == [1, 1, 3]
-    oned.now += ASKED_AGAIN + 0.1
-    made.press([vm(2)])
+    oned.now += ASK_AGAIN_AFTER_S + 0.1
+    made.ask_again([vm(2)])
     assert oned.ended == [1, 1, 3], "what is gone is not asked"
-    assert made._leaving == {}
+    assert made._end_asked_at == {}
 
 
 def test_one_that_refuses_to_end_is_asked_now_and_then_and_not_at_each_look(
@@ -232,10 +232,10 @@ def test_one_that_refuses_to_end_is_asked_now_and_then_and_not_at_each_look(
 ) -> None:
     there = [vm(1, lcm=SHUTDOWN)]
     made = machines(oned)
-    made.press(there)
+    made.ask_again(there)
     oned.wrong[1] = [TransientError("one", "Timeout", "?")] * 9
-    for seconds, asked in ((ASKED_AGAIN + 0.1, 1), (0.1, 1), (ASKED_AGAIN, 2)):
+    for seconds, asked in ((ASK_AGAIN_AFTER_S + 0.1, 1), (0.1, 1), (ASK_AGAIN_AFTER_S, 2)):
         oned.now += seconds
-        made.press(there)
+        made.ask_again(there)
         assert len(oned.asked) == asked
     assert caplog.text.count("not ended, tried again later cloud=one") == 2

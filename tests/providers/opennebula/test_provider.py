@@ -288,7 +288,7 @@ class TestRestartOfOned:
     def test_a_machine_that_was_ending_is_asked_to_end_again(
         self, bed: OneBed, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(instances, "ASKED_AGAIN", 0.2)
+        monkeypatch.setattr(instances, "ASK_AGAIN_AFTER_S", 0.2)
         bed.control.pace(Pace(schedule=0.1, boot=0.1, shutdown=1000.0))
         provider = bed.open()
         (machine,) = provider.launch(spec_for(bed, provider, 1))
@@ -301,7 +301,7 @@ class TestRestartOfOned:
     def test_by_a_daemon_that_never_asked_for_it_too(
         self, bed: OneBed, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(instances, "ASKED_AGAIN", 0.2)
+        monkeypatch.setattr(instances, "ASK_AGAIN_AFTER_S", 0.2)
         bed.control.pace(Pace(schedule=0.1, boot=0.1, shutdown=1000.0))
         provider = bed.open()
         (machine,) = provider.launch(spec_for(bed, provider, 1))
@@ -326,7 +326,7 @@ class TestRestartOfOned:
         self, bed: OneBed, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A hypervisor that fails brings it back to RUNNING without any error."""
-        monkeypatch.setattr(instances, "ASKED_AGAIN", 0.2)
+        monkeypatch.setattr(instances, "ASK_AGAIN_AFTER_S", 0.2)
         provider = bed.open()
         (machine,) = provider.launch(spec_for(bed, provider, 1))
         bed.running(1)
@@ -340,7 +340,7 @@ class TestRestartOfOned:
     def test_what_nobody_asked_to_end_is_left_alone(
         self, bed: OneBed, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(instances, "ASKED_AGAIN", 0.0)
+        monkeypatch.setattr(instances, "ASK_AGAIN_AFTER_S", 0.0)
         provider = bed.open()
         provider.launch(spec_for(bed, provider, 2))
         bed.running(2)
