@@ -1,4 +1,4 @@
-"""Containers on Docker engines, by the docker SDK."""
+"""Containers on Docker engines, through the docker SDK."""
 
 from __future__ import annotations
 

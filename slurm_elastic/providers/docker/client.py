@@ -1,7 +1,7 @@
-"""The docker SDK's client with a time limit that holds for a whole call of a provider.
+"""The docker SDK's client with a time limit for a whole call of a provider.
 
-The SDK's own ``timeout`` is for one wait on one connection. Here each request gets what is left
-until the deadline of the thread that makes it; so does the making of an SSH connection.
+The SDK's own ``timeout`` limits one wait on one connection. Here each request, and the making of an
+SSH connection, gets the time that is left until the deadline of the thread that makes it.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from slurm_elastic.providers.base.errors import NoCredentials, causes
 from slurm_elastic.providers.base.hosts import deadline, seconds_left, until
 from slurm_elastic.providers.docker.settings import DockerHost
 
-HEARING = 10.0
-"""Seconds in which an engine may say that it refuses our certificate; else it does not."""
+REFUSAL_WAIT_S = 10.0
+"""For so long we wait for an engine to report that it refuses our certificate."""
 
 
 class Client(docker.APIClient):
-    """One engine. Neither proxies nor ``~/.netrc`` of the environment have a say."""
+    """A client of one engine. It ignores the proxies and the ``~/.netrc`` of the environment."""
 
     @property
     def trust_env(self) -> bool:
-        """Whether requests looks into the environment: never."""
+        """Whether requests reads the environment: never."""
         return False
 
     @trust_env.setter
     def trust_env(self, value: bool) -> None:
-        """Requests sets its own default, which is not ours."""
+        """Ignore the default that requests sets."""
 
     def send(self, request: requests.PreparedRequest, **kwargs: Any) -> requests.Response:  # noqa: ANN401
-        """As the session's, in what time is left, and whole on return: the session's own time-out
-        is for one read.
+        """Send a request within the time that is left. The answer is complete on return, because
+        the session's own time-out limits only one read.
         """
         budget = Budget(ANSWER, seconds_left())
-        whole = not kwargs.get("stream")
+        is_complete = not kwargs.get("stream")
         response = super().send(request, **kwargs | {"timeout": seconds_left(), "stream": True})
-        if whole:
+        if is_complete:
             try:
                 body = b"".join(pieces(response.raw, budget, decode_content=True))
             finally:
@@ -58,86 +58,91 @@ class Client(docker.APIClient):
 
 
 def open_client(host: DockerHost) -> Client:
-    """A client that has spoken with the engine, before this thread's deadline."""
+    """A client that has talked to its engine, before this thread's deadline."""
     tls = _tls(host)
     if host.url.startswith("unix://"):
         _knock(host.url.removeprefix("unix://"))
     if not host.url.startswith("ssh://"):
         try:
             return _opened(host.url, tls)
-        except Exception as error:  # noqa: BLE001 - it is raised below, unless there is a better one
+        except Exception as error:  # noqa: BLE001 - raised below, unless there is a clearer error
             failure = error
         if tls is not None and _was_cut(failure):
             _hear_refusal(host)
         raise failure
-    # For the making of an SSH connection the SDK has no limit at all.
-    done: Future[Client] = Future()
-    threading.Thread(target=_open_into, args=(done, host.url, deadline()), daemon=True).start()
-    return done.result(timeout=seconds_left())
+    # The SDK has no time limit at all for making an SSH connection, so a thread makes it.
+    result: Future[Client] = Future()
+    threading.Thread(target=_open_into, args=(result, host.url, deadline()), daemon=True).start()
+    return result.result(timeout=seconds_left())
 
 
 def _knock(path: str) -> None:
-    """Raise what keeps us from a socket, as it is; the SDK leaves its own socket open then."""
+    """Raise the error that keeps us from a socket, unchanged. In this case the SDK would leave its
+    own socket open.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(seconds_left())
         probe.connect(path)
 
 
-def _open_into(done: Future[Client], url: str, limit: float | None) -> None:
+def _open_into(result: Future[Client], url: str, limit: float | None) -> None:
     try:
         with until(limit):
             client = _opened(url, None)
-    except BaseException as error:  # noqa: BLE001 - it is handed to the thread that waits
-        done.set_exception(error)
+    except BaseException as error:  # noqa: BLE001 - handed to the waiting thread
+        result.set_exception(error)
         return
-    done.set_result(client)
+    result.set_result(client)
 
 
 def _opened(url: str, tls: TLSConfig | None) -> Client:
-    # The SDK's limit is for one wait; it is what holds on an SSH channel.
+    # The SDK's limit applies to one wait. It is the only limit on an SSH channel.
     seconds = max(1, math.ceil(seconds_left()))
     return Client(base_url=url, version="auto", timeout=seconds, tls=tls or False)
 
 
 def _tls(host: DockerHost) -> TLSConfig | None:
-    """The certificates of a tcp host; both sides have to show one."""
+    """The certificates of a tcp host. Both sides must show one."""
     if host.ca_file is None or host.cert_file is None or host.key_file is None:
         return None
     for path in (host.ca_file, host.cert_file, host.key_file):
         try:
-            wrong = trust.flaw(path, trust.ours(), private=path == host.key_file)
+            flaw = trust.flaw(path, trust.ours(), private=path == host.key_file)
             with open(path, "rb"):
                 pass
         except OSError as error:
             raise NoCredentials(f"{path} cannot be read: {error.strerror}") from None
-        if wrong:
-            raise NoCredentials(wrong)
+        if flaw:
+            raise NoCredentials(flaw)
     _try_files(host.ca_file, host.cert_file, host.key_file)
     return TLSConfig(client_cert=(host.cert_file, host.key_file), ca_cert=host.ca_file, verify=True)
 
 
 def _was_cut(failure: Exception) -> bool:
-    """Whether TLS failed or the connection was cut: a refusal of our certificate may be lost so."""
+    """Whether TLS failed or the connection was cut, in which case the engine's refusal of our
+    certificate may have been lost.
+    """
     return any(
-        isinstance(one, ConnectionError | EOFError | ssl.SSLError)
-        and not isinstance(one, ConnectionRefusedError)
-        for one in causes(failure)
+        isinstance(cause, ConnectionError | EOFError | ssl.SSLError)
+        and not isinstance(cause, ConnectionRefusedError)
+        for cause in causes(failure)
     )
 
 
 def _hear_refusal(host: DockerHost) -> None:
-    """Raise what the engine says of our certificate, if it refuses that."""
+    """Raise the engine's refusal of our certificate, if there is one."""
     address = urlsplit(host.url)
     peer = (address.hostname or "", address.port or 0)
     try:
         context = ssl.create_default_context(cafile=host.ca_file)
         context.load_cert_chain(str(host.cert_file), host.key_file, password="")
         with (
-            socket.create_connection(peer, timeout=min(seconds_left(), HEARING)) as plain,
+            socket.create_connection(peer, timeout=min(seconds_left(), REFUSAL_WAIT_S)) as plain,
             context.wrap_socket(plain, server_hostname=peer[0]) as engine,
         ):
-            # Nothing is asked: with TLS 1.3 it says so after the handshake (RFC 8446, 4.4.2.4), and
-            # a request on its way by then is answered by a reset, which may be all that is seen.
+            # We send nothing. With TLS 1.3 the refusal comes after the handshake (RFC 8446, section
+            # 4.4.2.4). If a request were already on its way, the engine would answer with a reset,
+            # which may hide the refusal.
             engine.recv(1)
     except ssl.SSLError:
         raise
@@ -146,14 +151,16 @@ def _hear_refusal(host: DockerHost) -> None:
 
 
 def _try_files(ca_file: str, cert_file: str, key_file: str) -> None:
-    """Whether they are what their names say: a connection would name neither file nor reason."""
+    """NoCredentials if the files are not what their names say. An error of the connection would
+    name neither the file nor the reason.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
         context.load_verify_locations(ca_file)
     except ssl.SSLError:
         raise NoCredentials(f"{ca_file} is no certificate in PEM form") from None
     try:
-        # The password is for nobody: without one, a key that wants it would ask at the terminal.
+        # An empty password, because without one OpenSSL would ask for it at the terminal.
         context.load_cert_chain(cert_file, key_file, password="")
     except (ssl.SSLError, ValueError) as error:
         if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":

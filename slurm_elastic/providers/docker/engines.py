@@ -1,4 +1,4 @@
-"""The engines of a cloud: one client each."""
+"""The engines of a cloud, with one client each."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ Result = TypeVar("Result")
 
 
 class Engines(Hosts[Client]):
-    """All calls to a cloud's hosts go through here. Thread-safe."""
+    """All calls to a cloud's hosts go through this class. Thread-safe."""
 
     def __init__(self, settings: DockerCloud) -> None:
         super().__init__(settings.name, tuple(settings.hosts), settings.timeout)
         self._settings = settings
-        # Nobody closes a provider; its connections go with it.
+        # Providers are never closed, so the connections are closed with the last reference.
         weakref.finalize(self, _close_all, self._open)
 
     def call(self, host: str, do: Callable[[Client], Result]) -> Result:
-        """A request to one of them; one of our five where it fails."""
+        """Call ``do`` with the client of ``host``. Errors are translated."""
         with translated(self.cloud, host):
             try:
                 return do(self.connection(host))
             except docker.errors.APIError:
                 raise
             except Exception:
-                # The connection may be of no use any more, and a certificate may be renewed.
+                # The connection may be broken, or a certificate may have been renewed. The next
+                # call opens a new one.
                 self.forget(host)
                 raise
 

@@ -1,7 +1,7 @@
-"""An engine's refusals, and failures on the way to it, as the five errors of ours.
+"""Translates an engine's refusals, and failures on the way to it, into our errors.
 
-The Engine API has no error codes: a status and a sentence ("Docker Engine API", 1.41 and later;
-the sentences are those of moby's daemon, libnetwork and runc).
+The Engine API has no error codes, only a status and a text ("Docker Engine API", 1.41 and later;
+the texts are those of moby's daemon, libnetwork and runc).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NAME_TAKEN = "NameTaken"
 NOT_RUNNING = "NotRunning"
 NO_CERTIFICATE = "NoCertificate"
 
-_SENTENCES: tuple[tuple[str, type[ProviderError], str], ...] = (
+_ERROR_BY_TEXT: tuple[tuple[str, type[ProviderError], str], ...] = (
     ("disk quota exceeded", QuotaError, "DiskQuota"),
     ("no space left on device", CapacityError, "NoSpace"),
     ("cannot allocate memory", CapacityError, "NoMemory"),
@@ -42,21 +42,21 @@ _SENTENCES: tuple[tuple[str, type[ProviderError], str], ...] = (
     ("is not running", ProviderError, NOT_RUNNING),
     ("oci runtime create failed|failed to create (shim|task)", ProviderError, "Runtime"),
 )
-"""The first that is in a refusal decides; none of them depends on the status."""
+"""The first pattern that matches decides. None of them depends on the status."""
 _ADVICE = {NO_CERTIFICATE: " Give this host ca_file, cert_file and key_file."}
 _CERTIFICATE_ALERT = re.compile(
     r"alert[ _]((no|bad|unsupported)[ _]certificate|certificate[ _]\w+"
     r"|unknown[ _]ca|access[ _]denied)",
     re.IGNORECASE,
 )
-"""The words of a TLS server about a client's certificate (RFC 8446, section 6.2; OpenSSL's
+"""A TLS server's alerts about a client's certificate (RFC 8446, section 6.2; in OpenSSL's
 spelling).
 """
 
 
 def classify(status: int | None, message: str) -> tuple[type[ProviderError], str]:
-    """Which of ours a refusal is, and the word it goes by in reasons and cool-downs."""
-    for pattern, kind, code in _SENTENCES:
+    """Our class for a refusal, and its code in reasons and cool-downs."""
+    for pattern, kind, code in _ERROR_BY_TEXT:
         if re.search(pattern, message, re.IGNORECASE):
             return kind, code
     if status is None:
@@ -65,29 +65,35 @@ def classify(status: int | None, message: str) -> tuple[type[ProviderError], str
 
 
 def translated(cloud: str, host: str) -> AbstractContextManager[None]:
-    """Raise one of ours for what a call to ``host`` raises inside; unknown ones stay."""
-    return translating(lambda error: _known(cloud, host, error))
+    """Raise one of our errors for an exception of a call to ``host`` inside. Unknown exceptions
+    stay unchanged.
+    """
+    return translating(lambda error: _translate(cloud, host, error))
 
 
-def _known(cloud: str, host: str, error: Exception) -> ProviderError | None:
-    """The SDK wraps what happened in errors of its own, so the causes are looked at, too."""
+def _translate(cloud: str, host: str, error: Exception) -> ProviderError | None:
+    """Our error for an exception. The SDK wraps the original error in its own, so all causes are
+    examined.
+    """
     chain = tuple(causes(error))
-    for one in chain:
-        if isinstance(one, docker.errors.APIError):
-            message = one.explanation or str(one)
+    for cause in chain:
+        if isinstance(cause, docker.errors.APIError):
+            message = cause.explanation or str(cause)
             if isinstance(message, bytes):
                 message = message.decode(errors="replace")
-            kind, code = classify(one.status_code, message)
+            kind, code = classify(cause.status_code, message)
             return kind(cloud, code, f"{host}: {_sentence(message)}{_ADVICE.get(code, '')}")
-    for one in chain:
-        if found := _from_outside(one):
-            kind, code, text = found
+    for cause in chain:
+        if translation := _from_outside(cause):
+            kind, code, text = translation
             return kind(cloud, code, f"{host}: {text}")
     return None
 
 
 def _from_outside(error: BaseException) -> tuple[type[ProviderError], str, str] | None:
-    """Failures that are not the engine's answer: the way there, credentials, nonsense."""
+    """Failures other than the engine's answer: the connection, credentials, or a senseless
+    answer.
+    """
     if isinstance(error, NoCredentials):
         return AuthError, "NoCredentials", str(error)
     if isinstance(error, PermissionError):
@@ -95,8 +101,8 @@ def _from_outside(error: BaseException) -> tuple[type[ProviderError], str, str] 
     if isinstance(error, ssl.SSLCertVerificationError):
         text = f"its certificate is refused: {error.verify_message} (see ca_file)"
         return AuthError, "Certificate", text
-    if isinstance(error, ssl.SSLError) and (found := _from_tls(error)):
-        return found
+    if isinstance(error, ssl.SSLError) and (tls_error := _from_tls(error)):
+        return tls_error
     if type(error).__module__.partition(".")[0] == "paramiko":
         return _from_ssh(error)
     if isinstance(error, TimeoutError | requests.exceptions.Timeout):
@@ -104,7 +110,7 @@ def _from_outside(error: BaseException) -> tuple[type[ProviderError], str, str] 
     if isinstance(error, FileNotFoundError | ConnectionRefusedError):
         return TransientError, "Unreachable", "no engine listens there"
     if isinstance(error, OSError | EOFError):
-        # requests' errors are OSErrors.
+        # The errors of requests are OSErrors, too.
         return TransientError, type(error).__name__, _sentence(str(error))
     if isinstance(error, ValueError | LookupError | TypeError | AttributeError):
         text = f"the answer makes no sense: {type(error).__name__}: {_sentence(str(error))}"
@@ -113,11 +119,11 @@ def _from_outside(error: BaseException) -> tuple[type[ProviderError], str, str] 
 
 
 def _from_tls(error: ssl.SSLError) -> tuple[type[ProviderError], str, str] | None:
-    """Failures that will not pass by themselves: nothing was asked of the engine yet."""
-    if said := _CERTIFICATE_ALERT.search(str(error)):
-        why = said[1].replace("_", " ").lower()
+    """Failures that do not pass by themselves. Nothing was asked of the engine yet."""
+    if alert := _CERTIFICATE_ALERT.search(str(error)):
+        reason = alert[1].replace("_", " ").lower()
         reasons = "cert_file has expired, or is of no authority that the engine knows"
-        return AuthError, "Certificate", f"it refuses our certificate ({why}): {reasons}"
+        return AuthError, "Certificate", f"it refuses our certificate ({reason}): {reasons}"
     if "WRONG_VERSION_NUMBER" in str(error):
         return (
             AuthError,
@@ -129,12 +135,12 @@ def _from_tls(error: ssl.SSLError) -> tuple[type[ProviderError], str, str] | Non
 
 def _from_ssh(error: BaseException) -> tuple[type[ProviderError], str, str]:
     name = type(error).__name__
-    refused = name in (
+    is_refused = name in (
         "AuthenticationException",
         "BadHostKeyException",
         "PasswordRequiredException",
     )
-    if refused or "not found in known_hosts" in str(error):
+    if is_refused or "not found in known_hosts" in str(error):
         return AuthError, name, _sentence(str(error))
     return TransientError, name, _sentence(str(error))
 

@@ -1,4 +1,4 @@
-"""A Docker engine on this host."""
+"""Finds a Docker engine on this host."""
 
 from __future__ import annotations
 
@@ -24,46 +24,46 @@ _OWN_NETWORKS = {"bridge", "host", "none"}
 
 
 def found(place: SearchPlace) -> Iterator[Found]:
-    """The engine of its socket, with an image and a network for nodes."""
+    """The engine behind the socket, with an image and a network for nodes."""
     del place
     if not SOCKET.exists():
         return
-    one = Found(
+    cloud = Found(
         name="boxes", provider="docker", location=Location.ON_PREMISES, usable=True, joins=True,
         what=f"the Docker engine of this host ({SOCKET})", sized=True,
         reads={str(SOCKET): "put {user} into the group docker (docs/docker.md)"},
     )  # fmt: skip
     hosts = {HERE: DockerHost(url=f"unix://{SOCKET}")}
     engines = Engines(DockerCloud(
-        name=one.name, location=one.location, hosts=hosts, image="?", network="?", types={},
+        name=cloud.name, location=cloud.location, hosts=hosts, image="?", network="?", types={},
         timeout=TIMEOUT_S,
     ))  # fmt: skip
     try:
         with engines.limited():
-            yield engines.call(HERE, lambda client: _with_settings(one, client))
+            yield engines.call(HERE, lambda client: _complete(cloud, client))
     except ProviderError as error:
-        yield unanswered(one, "the engine (journalctl -u docker)", error)
+        yield unanswered(cloud, "the engine (journalctl -u docker)", error)
 
 
-def _with_settings(one: Found, client: Client) -> Found:
+def _complete(cloud: Found, client: Client) -> Found:
     tags = [tag for row in client.images() for tag in row.get("RepoTags") or ()]
     image = next((tag for tag in tags if "slurm" in tag.lower()), None)
     network = _network(client.networks())
     if image is None or network is None:
-        lacks = "an image with slurm in its name" if image is None else "a network for nodes"
-        return unusable(one, f"make {lacks} (docs/docker.md)")
+        missing = "an image with slurm in its name" if image is None else "a network for nodes"
+        return unusable(cloud, f"make {missing} (docs/docker.md)")
     info = client.info()
-    whole = KnownType(name=HERE, cpus=int(info["NCPU"]), memory=int(info["MemTotal"]) >> 20)
+    host_type = KnownType(name=HERE, cpus=int(info["NCPU"]), memory=int(info["MemTotal"]) >> 20)
     keys: dict[str, object] = {
         "hosts": {HERE: {"url": f"unix://{SOCKET}"}}, "image": image, "network": network,
     }  # fmt: skip
     if MUNGE_KEY.parent.exists():
         keys["mounts"] = [f"{MUNGE_KEY}:/etc/slurm-elastic/munge.key:ro"]
-    return replace(one, keys=keys, types=(whole,))
+    return replace(cloud, keys=keys, types=(host_type,))
 
 
 def _network(rows: list[Mapping[str, Any]]) -> str | None:
-    """One with Slurm in its name, else the only one that somebody made."""
-    made = [str(row["Name"]) for row in rows if row["Name"] not in _OWN_NETWORKS]
-    slurm = [name for name in made if "slurm" in name.lower()]
-    return next(iter(slurm or (made if len(made) == 1 else ())), None)
+    """A network with Slurm in its name, or else the only one that somebody created."""
+    own_networks = [str(row["Name"]) for row in rows if row["Name"] not in _OWN_NETWORKS]
+    slurm = [name for name in own_networks if "slurm" in name.lower()]
+    return next(iter(slurm or (own_networks if len(own_networks) == 1 else ())), None)

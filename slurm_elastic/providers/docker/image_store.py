@@ -1,4 +1,4 @@
-"""Images of the engines: a tar file imported on each host, with its labels, in one request."""
+"""Images of the engines: a tar file is imported on each host, with its labels, in one request."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from slurm_elastic.providers.docker.engines import Engines
 from slurm_elastic.providers.docker.requests import PREFIX
 from slurm_elastic.providers.docker.settings import DockerCloud
 
-# A container has all labels of its image. By the label that machines have, whatever anybody runs of
-# the image would be taken for a machine, and ended.
+# A container has all labels of its image. If an image had the label of machines, every container
+# that somebody starts from it would look like a machine of ours and be ended.
 LABELS = f"{PREFIX}image."
 DIGEST, OS, VERSION, SOFTWARE = (f"{LABELS}{w}" for w in ("digest", "os", "version", "software"))
 LATEST = ":latest"
@@ -31,7 +31,9 @@ _NAME = re.compile(r"[a-z0-9]+([._/:-]+[a-z0-9]+)*")
 
 
 class EngineImages:
-    """The images of all hosts of a cloud; see protocols.ImageStore. None is ever there by half."""
+    """The images of all hosts of a cloud. See protocols.ImageStore. An engine never has an
+    incomplete image.
+    """
 
     forms: tuple[str, ...] = ("tar",)
 
@@ -42,49 +44,49 @@ class EngineImages:
         self.places: tuple[str, ...] = tuple(settings.hosts)
 
     def images(self) -> Sequence[CloudImage]:
-        """One for each name; those without are nobody's to start from."""
+        """One entry for each name. Nobody can start from an image without a name."""
         with self._engines.limited():
             return [
-                one
+                image
                 for host in self.places
                 for row in self._engines.call(host, lambda client: list(client.images()))
-                for one in _named(row, host)
+                for image in _named(row, host)
             ]
 
     def steps(self, file: ImageFile) -> Sequence[str]:
-        """One; ConfigError for a name that engines do not take."""
+        """The only step of an upload. ConfigError for a name that engines do not accept."""
         if not _NAME.fullmatch(file.name):
             expected = "small letters and digits, with . _ - / and a tag after : between"
             raise ConfigError(f"--name: found {file.name!r}, expected {expected}")
         return (f"import {file.size >> 20} MiB as {file.name}, with its labels",)
 
     def upload(self, file: ImageFile, place: str, say: Callable[[str], None]) -> CloudImage:
-        """An engine that gets less than the whole file makes no image."""
+        """Import the file. An engine that does not get the whole file creates no image."""
         say(f"{file.size >> 20} MiB are imported as {file.name}")
         limit = time.monotonic() + upload_limit(file.size, self._settings.timeout)
         with until(limit):
-            told = self._engines.call(place, lambda client: self._import(client, file))
-            if why := _complaint(told):
-                raise ProviderError(self._settings.name, "ImportFailed", f"{place}: {why}")
+            output = self._engines.call(place, lambda client: self._import(client, file))
+            if error_text := _error_in(output):
+                raise ProviderError(self._settings.name, "ImportFailed", f"{place}: {error_text}")
             row = self._engines.call(place, lambda client: client.images(name=file.name))
-        found = [one for r in row for one in _named(r, place) if one.digest == file.digest]
-        if not found:
+        images = [image for r in row for image in _named(r, place) if image.digest == file.digest]
+        if not images:
             text = f"{place}: the engine has no {file.name} with the labels of the file"
             raise ProviderError(self._settings.name, "BadImage", text)
         say(f"machines start from it when the cloud's settings have 'image: {file.name}'")
-        return found[0]
+        return images[0]
 
     def remove(self, image: CloudImage) -> None:
-        """Not what a container uses."""
+        """Delete the image. The engine refuses if a container uses it."""
         with self._engines.limited():
             self._engines.call(image.place, lambda client: client.remove_image(image.id))
 
     def start_of(self, pool: Pool) -> str:  # noqa: ARG002 - all have one image
-        """The name that the settings have."""
-        return _whole(self._settings.image)
+        """The image name in the settings."""
+        return _with_tag(self._settings.image)
 
     def _import(self, client: Client, file: ImageFile) -> str:
-        name, _, tag = _whole(file.name).rpartition(":")
+        name, _, tag = _with_tag(file.name).rpartition(":")
         marks = image_marks(file, self._cluster).items()
         labels = {key.replace(TAGS, LABELS): value for key, value in marks}
         labels |= {OS: file.os, VERSION: file.version, SOFTWARE: " ".join(file.software)}
@@ -94,25 +96,27 @@ class EngineImages:
 
 
 def _label(key: str, value: str) -> str:
-    """An instruction of a Dockerfile, which would replace what follows a ``$``."""
-    quoted = msgspec.json.encode(value).decode().replace("$", "\\$")
-    return f"LABEL {key}={quoted}"
+    """An instruction of a Dockerfile. There a ``$`` begins a variable, so it is escaped."""
+    quoted_value = msgspec.json.encode(value).decode().replace("$", "\\$")
+    return f"LABEL {key}={quoted_value}"
 
 
-def _complaint(told: str) -> str:
-    """An engine answers 200 and writes what went wrong after that, a line of JSON each."""
-    for line in told.splitlines():
+def _error_in(output: str) -> str:
+    """The error in an engine's output; empty if there is none. The engine answers 200 first, and
+    reports later errors as lines of JSON.
+    """
+    for line in output.splitlines():
         try:
-            words = msgspec.json.decode(line)
+            message = msgspec.json.decode(line)
         except msgspec.DecodeError:
             continue
-        if isinstance(words, Mapping) and words.get("error"):
-            return str(words["error"])
+        if isinstance(message, Mapping) and message.get("error"):
+            return str(message["error"])
     return ""
 
 
-def _whole(name: str) -> str:
-    """A name with its tag."""
+def _with_tag(name: str) -> str:
+    """The name with its tag."""
     return name if ":" in name.rpartition("/")[2] or "@" in name else f"{name}{LATEST}"
 
 

@@ -1,4 +1,4 @@
-"""Doctor's findings about a cloud's Docker engines, host by host: version, image, network."""
+"""Doctor's findings about the engines of a cloud, host by host: version, image, network."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slurm_elastic.providers.docker.settings import DockerCloud
 
 
 def examine(settings: DockerCloud, engines: Engines) -> Sequence[Finding]:
-    """All findings; one host that does not answer leaves the others'."""
+    """All findings. A host that does not answer does not stop the others."""
     with engines.limited():
         return tuple(f for host in settings.hosts for f in _host(settings, engines, host))
 
@@ -21,12 +21,12 @@ def examine(settings: DockerCloud, engines: Engines) -> Sequence[Finding]:
 def _host(settings: DockerCloud, engines: Engines, host: str) -> Iterator[Finding]:
     reach = Look("look at the engine and the way to it", "look at the engine and the way to it")
 
-    def told() -> str:
-        whole = engines.call(host, lambda client: client.info())
-        return f"engine {whole.get('ServerVersion')}, {whole.get('NCPU')} cpus"
+    def ask_version() -> str:
+        info = engines.call(host, lambda client: client.info())
+        return f"engine {info.get('ServerVersion')}, {info.get('NCPU')} cpus"
 
-    yield (first := next(reach.at(f"host {host}", ANSWER, told)))
-    if first.level is not Level.OK:
+    yield (version_finding := next(reach.at(f"host {host}", ANSWER, ask_version)))
+    if version_finding.level is not Level.OK:
         return
     things: tuple[tuple[str, str, Callable[[Client], object]], ...] = (
         (

@@ -1,9 +1,8 @@
-"""Containers on Docker engines (API 1.41 and later), by the docker SDK.
+"""The provider for containers on Docker engines (API 1.41 and later), through the docker SDK.
 
-A container's name is made of the cluster, node and generation, and an engine has a name only once:
-a launch that is repeated, or carried out twice, meets its own containers. A machine that is ended
-is killed and its container kept for a while: it shows that the launch was there, and its log why
-it went.
+A container's name contains the cluster, node and generation, and a name is unique in an engine. So
+a repeated launch meets the containers of the first one. To end a machine we kill it and keep its
+container for a while: it proves that the launch was there, and its log says why it went.
 """
 
 from __future__ import annotations
@@ -29,15 +28,15 @@ from slurm_elastic.providers.docker.settings import DockerCloud, DockerType
 
 log = logging.getLogger(__name__)
 
-LISTED_LATE = 10.0
-"""Seconds for which a list may show as running what was killed."""
+LISTING_LAG_S = 10.0
+"""For so long a listing may still show a killed container as running."""
 PRINTED_LINES = 500
 
 
 class DockerProvider(HostedProvider[DockerType]):
-    """One or more engines; see protocols.Provider for the contract. Thread-safe."""
+    """One or more engines. The contract is in protocols.Provider. Thread-safe."""
 
-    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_killed")}
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_killed_at")}
 
     def __init__(
         self,
@@ -52,25 +51,25 @@ class DockerProvider(HostedProvider[DockerType]):
         super().__init__(settings, settings.types, cluster, owners, self._engines, clock)
         self._settings = settings
         self._head = head
-        self._killed: dict[str, float] = {}
+        self._killed_at: dict[str, float] = {}
 
     def examine(self, pools: Sequence[Pool]) -> Sequence[Finding]:  # noqa: ARG002 - all are alike
-        """Version, image and network of each host."""
+        """Findings about version, image and network of each host."""
         return preflight.examine(self._settings, self._engines)
 
     def console(self, instance: str) -> str:
-        """The last lines that the container's program has printed, also of one that has ended.
-        Empty where there is no such container of ours.
+        """The last lines that the container's program printed, even if the container has ended.
+        Empty if there is no such container of ours.
         """
         with self._hosts.limited():
-            failed = self._search_hosts([instance])
-            one = self._machines_of([instance]).get(instance)
-            if one is None and failed:
-                raise failed[0]
-            if one is None:
+            search_errors = self._search_hosts([instance])
+            container = self._machines_of([instance]).get(instance)
+            if container is None and search_errors:
+                raise search_errors[0]
+            if container is None:
                 return ""
             printed = self._engines.call(
-                one.host, lambda client: client.logs(one.name, tail=PRINTED_LINES)
+                container.host, lambda client: client.logs(container.name, tail=PRINTED_LINES)
             )
         return bytes(printed).decode(errors="replace")
 
@@ -78,18 +77,20 @@ class DockerProvider(HostedProvider[DockerType]):
         self._engines.call(host, lambda client: client.version())
 
     def _room(
-        self, host: str, types: Mapping[str, DockerType], there: Sequence[Tagged]
+        self, host: str, types: Mapping[str, DockerType], present: Sequence[Tagged]
     ) -> Mapping[str, Room]:
-        size, used = self._size(host), convert.used(there)
+        size, used = self._size(host), convert.used(present)
         return {name: room(kind, size, used) for name, kind in types.items()}
 
     def _size(self, host: str) -> tuple[int, int]:
-        """Cpus and MiB that containers may have there."""
-        own = self._settings.hosts[host]
-        if own.cpus is not None and own.memory is not None:
-            return own.cpus, own.memory
-        whole = self._engines.call(host, lambda client: client.info())
-        return own.cpus or int(whole["NCPU"]), own.memory or int(whole["MemTotal"]) >> 20
+        """The CPUs and MiB that containers may use on the host."""
+        host_settings = self._settings.hosts[host]
+        if host_settings.cpus is not None and host_settings.memory is not None:
+            return host_settings.cpus, host_settings.memory
+        info = self._engines.call(host, lambda client: client.info())
+        return host_settings.cpus or int(info["NCPU"]), host_settings.memory or int(
+            info["MemTotal"]
+        ) >> 20
 
     def _run(self, spec: LaunchSpec, node: str, kind: DockerType) -> None:
         host = spec.offer.zone
@@ -101,88 +102,97 @@ class DockerProvider(HostedProvider[DockerType]):
             kind=kind,
             head=self._head,
         )
-        number = self._make(host, machine)
+        container_id = self._make(host, machine)
         try:
-            self._engines.call(host, lambda client: client.start(number))
-        except TransientError:  # It may have been started.
+            self._engines.call(host, lambda client: client.start(container_id))
+        except TransientError:  # it may have started, so it must stay
             raise
         except ProviderError:
-            self._remove_number(host, number)
+            self._remove_container(host, container_id)
             raise
 
     def _make(self, host: str, machine: requests.ContainerToBe) -> str:
-        """Its id; where there is one of that name, that one's, if it is this very machine."""
+        """Create the container and return its id. If the name is taken by this same machine, return
+        that one's id.
+        """
         try:
-            made = self._engines.call(host, lambda client: _created(client, machine))
+            created = self._engines.call(host, lambda client: _create(client, machine))
         except ProviderError as error:
             if error.code != NAME_TAKEN:
                 raise
-            taken = error
+            name_taken = error
         else:
-            return str(made["Id"])
-        # Not while the refusal is handled: what fails now would be told by its words.
-        there = self._engines.call(host, lambda client: client.inspect_container(machine.name))
-        labels = there["Config"].get("Labels") or {}
+            return str(created["Id"])
+        # Outside the except block: an error that happens here must not be reported as the earlier
+        # refusal.
+        existing = self._engines.call(host, lambda client: client.inspect_container(machine.name))
+        labels = existing["Config"].get("Labels") or {}
         key = requests.SPELLING.key
-        same = (requests.CLUSTER, key(GENERATION), requests.NODE)
-        if any(labels.get(one) != machine.labels[one] for one in same):
-            raise taken
-        return str(there["Id"])
+        identity_labels = (requests.CLUSTER, key(GENERATION), requests.NODE)
+        if any(labels.get(label) != machine.labels[label] for label in identity_labels):
+            raise name_taken
+        return str(existing["Id"])
 
     def _rows(self, host: str) -> Sequence[Tagged]:
-        """All containers with a cluster's label, ours or not, the ended ones included."""
-        ours = {"label": requests.CLUSTER}
+        """All containers with the label of any cluster of ours, including ended ones."""
+        label_filter = {"label": requests.CLUSTER}
 
         def read(client: Client) -> Sequence[Tagged]:
             return convert.containers(
-                client.containers(all=True, filters=ours), host, self._settings
+                client.containers(all=True, filters=label_filter), host, self._settings
             )
 
         listed = self._engines.call(host, read)
-        since = self._clock() - LISTED_LATE
+        lag_began = self._clock() - LISTING_LAG_S
         with self._lock:
-            self._killed = {number: when for number, when in self._killed.items() if when > since}
-            return convert.without(self._killed, listed)
+            self._killed_at = {
+                container_id: killed_at
+                for container_id, killed_at in self._killed_at.items()
+                if killed_at > lag_began
+            }
+            return convert.without(self._killed_at, listed)
 
-    def _end(self, one: Tagged) -> None:
+    def _end(self, machine: Tagged) -> None:
         try:
-            self._engines.call(one.host, lambda client: client.kill(one.name))
+            self._engines.call(machine.host, lambda client: client.kill(machine.name))
         except InstanceNotFound:
-            log.info("already gone cloud=%s id=%s", self.name, one.short)
+            log.info("already gone cloud=%s id=%s", self.name, machine.short)
             return
         except ProviderError as error:
             if error.code != NOT_RUNNING:
                 raise
         else:
             with self._lock:
-                self._killed[one.name] = self._clock()
+                self._killed_at[machine.name] = self._clock()
             return
-        self._end_idle(one)
+        self._end_idle(machine)
 
-    def _end_idle(self, one: Tagged) -> None:
-        """It has ended already, or was made and never started: then nothing but its removal keeps
-        it from being started.
+    def _end_idle(self, machine: Tagged) -> None:
+        """The container does not run. If it was created and never started, only its removal
+        prevents a later start.
         """
         try:
-            there = self._engines.call(one.host, lambda client: client.inspect_container(one.name))
-        except InstanceNotFound:
-            return
-        if there["State"]["Status"] == convert.CREATED:
-            self._remove_number(one.host, one.name)
-
-    def _remove(self, one: Tagged) -> None:
-        self._remove_number(one.host, one.name)
-
-    def _remove_number(self, host: str, number: str) -> None:
-        try:
-            self._engines.call(
-                host, lambda client: client.remove_container(number, force=True, v=True)
+            container = self._engines.call(
+                machine.host, lambda client: client.inspect_container(machine.name)
             )
         except InstanceNotFound:
-            log.debug("already removed cloud=%s id=%s", self.name, number)
+            return
+        if container["State"]["Status"] == convert.CREATED:
+            self._remove_container(machine.host, machine.name)
+
+    def _remove(self, machine: Tagged) -> None:
+        self._remove_container(machine.host, machine.name)
+
+    def _remove_container(self, host: str, container_id: str) -> None:
+        try:
+            self._engines.call(
+                host, lambda client: client.remove_container(container_id, force=True, v=True)
+            )
+        except InstanceNotFound:
+            log.debug("already removed cloud=%s id=%s", self.name, container_id)
 
 
-def _created(client: Client, machine: requests.ContainerToBe) -> Mapping[str, Any]:
+def _create(client: Client, machine: requests.ContainerToBe) -> Mapping[str, Any]:
     settings = machine.settings
     endpoint = client.create_endpoint_config(aliases=[machine.node])
     answer: Mapping[str, Any] = client.create_container(

@@ -1,4 +1,4 @@
-"""The request that makes a container: pure. Labels, name, limits, environment."""
+"""Builds the request that creates a container: labels, name, limits, environment. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAX_NAME = 100
 
 
 class ContainerToBe(Struct, frozen=True, kw_only=True):
-    """A container to be: ``options`` are HostConfig's, ``head`` is where slurmd finds slurmctld."""
+    """A container that will be created. ``head``: where slurmd finds slurmctld."""
 
     settings: DockerCloud
     cluster: Cluster
@@ -34,24 +34,24 @@ class ContainerToBe(Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Names are unique in an engine, so this one is the launch's token for this node: whoever
-        makes the container again, however late, is told that it is there.
+        """The container's name. Names are unique in an engine, so it serves as the launch's token
+        for this node: a second creation is refused, however late it comes.
         """
-        words = (self.cluster.uuid or "", self.settings.name, self.spec.generation, self.node)
-        token = hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]
-        shown = re.sub(r"[^A-Za-z0-9_.-]", "-", f"{self.cluster.name}-{self.node}")
-        return f"{shown[:_MAX_NAME].lstrip('_.-')}-{token}"
+        identity = (self.cluster.uuid or "", self.settings.name, self.spec.generation, self.node)
+        token = hashlib.sha256("\n".join(identity).encode()).hexdigest()[:16]
+        readable = re.sub(r"[^A-Za-z0-9_.-]", "-", f"{self.cluster.name}-{self.node}")
+        return f"{readable[:_MAX_NAME].lstrip('_.-')}-{token}"
 
     @property
     def labels(self) -> dict[str, str]:
-        """Whose it is and what it takes of its host."""
+        """The labels that name its owner and the resources that it uses of its host."""
         marks = SPELLING.written(self.spec, self.node, self.cluster, self.settings.name)
         return marks | {CPUS: str(self.kind.cpus), MEMORY: str(self.kind.memory)}
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables that the image's program reads; nothing secret, as everybody in the
-        container sees it.
+        """The variables that the image's program reads. Never a secret, as everybody in the
+        container sees them.
         """
         values = {
             "SLURM_ELASTIC_NODE": self.node,
@@ -64,7 +64,7 @@ class ContainerToBe(Struct, frozen=True, kw_only=True):
 
     @property
     def limits(self) -> dict[str, Any]:
-        """HostConfig, by the SDK's names. Swap is not given on top of memory."""
+        """HostConfig with the SDK's names. Swap is not added to the memory."""
         settings, memory = self.settings, self.kind.memory << 20
         return {
             "nano_cpus": self.kind.cpus * 10**9,

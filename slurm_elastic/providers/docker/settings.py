@@ -1,4 +1,4 @@
-"""The settings of a cloud of Docker engines, as frozen values."""
+"""The settings of a cloud of Docker engines as frozen values."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class DockerHost(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class DockerType(InstanceType, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A size of container; both numbers are its limits. ``price``: power, depreciation."""
+    """A size of container. Both numbers are its limits. ``price``: for power and depreciation."""
 
     price: float = 0.0
 
 
 class DockerCloud(HostedCloud, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="docker"):
-    """Containers on ``hosts``, whose names are the cloud's zones. ``environment`` is seen by
-    everybody: nothing secret.
+    """Containers on ``hosts``, whose names are the cloud's zones. Everybody can see
+    ``environment``, so it must contain no secret.
     """
 
     hosts: Annotated[dict[str, DockerHost], Meta(min_length=1)]
@@ -63,7 +63,7 @@ class DockerCloud(HostedCloud, frozen=True, kw_only=True, forbid_unknown_fields=
     """Change it when the host's seccomp or AppArmor profile keeps slurmd or jobs from working."""
 
     def shares_place(self, other: CloudSettings) -> bool:
-        """One engine is enough."""
+        """Whether both use an engine in common."""
         urls = {host.url for host in self.hosts.values()}
         hosts = other.hosts.values() if isinstance(other, DockerCloud) else ()
         return not urls.isdisjoint(host.url for host in hosts)

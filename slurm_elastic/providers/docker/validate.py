@@ -1,4 +1,6 @@
-"""Whether a cloud of Docker engines makes sense: addresses, certificates, sizes, options. Pure."""
+"""Checks that the settings of a Docker cloud make sense: addresses, certificates, sizes, options.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ _TLS = ("ca_file", "cert_file", "key_file")
 
 
 def check(draft: Draft, i: int, cloud: DockerCloud) -> None:
-    """All complaints about a cloud of provider docker."""
+    """Report all problems of a cloud of provider docker."""
     at: KeyPath = ("clouds", i)
     for name, host in cloud.hosts.items():
         _host(draft, (*at, "hosts", name), host)
@@ -30,19 +32,19 @@ def check(draft: Draft, i: int, cloud: DockerCloud) -> None:
 
 
 def _host(draft: Draft, at: KeyPath, host: DockerHost) -> None:
-    given = [key for key in _TLS if getattr(host, key) is not None]
+    given_files = [key for key in _TLS if getattr(host, key) is not None]
     if not _URL.fullmatch(host.url):
         expected = "unix:///PATH, tcp://HOST:PORT or ssh://USER@HOST, without a password"
-        # The part before an @ may be a password, which nobody wants to see again.
-        found = "a user or password in it" if "@" in host.url else shown(host.url)
-        draft.problems.add((*at, "url"), found, expected)
+        # The part before an @ may be a password, which must not be shown.
+        problem = "a user or password in it" if "@" in host.url else shown(host.url)
+        draft.problems.add((*at, "url"), problem, expected)
     elif not host.url.startswith("tcp://"):
-        for key in given:
+        for key in given_files:
             expected = f"no {key}: the url is not tcp"
             draft.problems.add((*at, key), shown(getattr(host, key)), expected)
-    elif len(given) < len(_TLS) and (given or not _LOOPBACK.fullmatch(host.url)):
-        # Who can reach an engine's port without a certificate is root on its host.
-        missing = " and ".join(key for key in _TLS if key not in given)
+    elif len(given_files) < len(_TLS) and (given_files or not _LOOPBACK.fullmatch(host.url)):
+        # Anybody who can reach an engine's port without a certificate is root on its host.
+        missing = " and ".join(key for key in _TLS if key not in given_files)
         draft.problems.add((*at, "url"), f"{shown(host.url)} without {missing}", "all three files")
 
 
@@ -72,7 +74,7 @@ def _sizes(draft: Draft, at: KeyPath, cloud: DockerCloud) -> None:
             expected = "no gres: containers get no devices"
             draft.problems.add((*place, "gres"), ", ".join(kind.gres), expected)
         for key in ("cpus", "memory"):
-            most = [getattr(host, key) for host in cloud.hosts.values()]
-            if None not in most and getattr(kind, key) > max(most):
-                expected = f"at most {max(most)}, what the largest of the hosts gives"
+            host_sizes = [getattr(host, key) for host in cloud.hosts.values()]
+            if None not in host_sizes and getattr(kind, key) > max(host_sizes):
+                expected = f"at most {max(host_sizes)}, what the largest of the hosts gives"
                 draft.problems.add((*place, key), str(getattr(kind, key)), expected)

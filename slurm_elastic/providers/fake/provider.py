@@ -1,8 +1,8 @@
-"""A cloud in memory, for rehearsals and tests: stock, prices, faults and delays at will.
+"""A cloud in memory for rehearsals and tests, with stock, prices, faults and delays as requested.
 
-A ``FakeAccount`` is what would outlive the daemon: several providers (a daemon restarted, another
-cluster) may share one. All that goes wrong is asked for; nothing is random, and time is an
-argument.
+A ``FakeAccount`` holds what would outlive the daemon. Several providers (a restarted daemon,
+another cluster) may share one. Nothing fails unless it was requested, nothing is random, and time
+is an argument.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ from slurm_elastic.providers.fake.settings import FakeCloud
 
 
 class Call(Struct, frozen=True):
-    """One call that reached the cloud: its name and how many nodes or ids it was about."""
+    """One call that reached the cloud: its name, and the number of its nodes or ids."""
 
     name: str
     size: int = 0
 
 
 class _Machine(Struct):
-    """``owner`` is a cluster's UUID, None of machines that no cluster of ours started; ``taken``
-    while nobody has been told that it was taken away.
+    """``owner``: the UUID of its cluster, or None if no cluster of ours started it. ``taken``: it
+    was taken away, and no listing has reported that yet.
     """
 
     instance: Instance
@@ -63,7 +63,7 @@ class _Machine(Struct):
 
 
 class FakeAccount:
-    """The machines of everybody, the stock and the prices; those ``protected`` cannot be ended.
+    """All machines, the stock and the prices. Machines in ``protected`` cannot be ended.
     Thread-safe through its provider.
     """
 
@@ -84,7 +84,7 @@ class FakeAccount:
         self._numbers = itertools.count(1)
 
     def add_foreign(self, instance: Instance, owner: str | None = None) -> None:
-        """Have a machine that some other cluster, or no cluster, started."""
+        """Add a machine that another cluster, or no cluster, started."""
         self.machines[instance.id] = _Machine(instance, owner, float("-inf"))
 
     def alive(self) -> set[str]:
@@ -92,9 +92,9 @@ class FakeAccount:
         return {i for i, m in self.machines.items() if _alive(m)}
 
     def start(
-        self, spec: LaunchSpec, offer: Offer, node: str, owner: str, now: float, visible: float
+        self, spec: LaunchSpec, offer: Offer, node: str, owner: str, now: float, visible_from: float
     ) -> str:
-        """Start one machine; its id."""
+        """Start one machine and return its id."""
         number = next(self._numbers)
         instance = Instance(
             id=f"{offer.cloud}-{number:08d}",
@@ -109,30 +109,30 @@ class FakeAccount:
             launched=now,
             address=f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}",
         )
-        self.machines[instance.id] = _Machine(instance, owner, visible)
+        self.machines[instance.id] = _Machine(instance, owner, visible_from)
         return instance.id
 
-    def free(self, one: Offer | Instance, planned: Sequence[Offer] = ()) -> int | None:
-        """How many more machines of a kind there are beside those planned; None: any number. Those
-        that are stopped take none.
+    def free(self, thing: Offer | Instance, planned: Sequence[Offer] = ()) -> int | None:
+        """How many more machines of a kind are in stock beside the planned ones; None: no limit.
+        Stopped machines do not count.
         """
-        there = [m.instance for m in self.machines.values() if _runs(m)]
-        kinds = [*map(_kind, there), *map(_kind, planned)]
+        running = [m.instance for m in self.machines.values() if _runs(m)]
+        kinds = [*map(_kind, running), *map(_kind, planned)]
         bounds = [
-            count - sum(fnmatchcase(kind, p) for kind in kinds)
-            for p, count in self.limits.items()
-            if fnmatchcase(_kind(one), p)
+            count - sum(fnmatchcase(kind, pattern) for kind in kinds)
+            for pattern, count in self.limits.items()
+            if fnmatchcase(_kind(thing), pattern)
         ]
         return max(min(bounds), 0) if bounds else None
 
 
 class FakeProvider:
-    """See protocols.Provider for the contract. ``latency`` and ``visible_after`` are seconds.
+    """A provider of machines in memory. The contract is in protocols.Provider. ``latency`` and
+    ``visible_after`` are seconds.
 
-    ``alternatives`` as in protocols.Chooser; ``start_limit`` is how many machines it starts yet
-    (None: any number); ``tells_free`` whether offers say what the stock has, ``tells_losses``
-    whether machines that were taken are listed once more. ``image`` is what fresh machines start
-    from.
+    ``alternatives``: see protocols.Chooser. ``start_limit``: how many more machines it starts
+    (None: any number). ``tells_free``: whether offers show the stock. ``tells_losses``: whether
+    machines that were taken are listed once more. ``image``: the image of fresh machines.
     """
 
     def __init__(
@@ -166,32 +166,36 @@ class FakeProvider:
     # steering
 
     def fail_next(self, error: type[ProviderError], times: int = 1, call: str = "*") -> None:
-        """Have the next calls (``launch``, ``offers``, ...; a shell pattern) fail before effect."""
+        """Let the next calls (``launch``, ``offers``, ...; a shell pattern) fail before they take
+        effect.
+        """
         self._faults += [(call, error)] * times
 
     def heal(self) -> None:
-        """Have nothing fail any more, at once."""
+        """Cancel all requested faults and delays."""
         self._faults.clear()
         self._answers_to_lose = 0
         self.latency = 0.0
 
     def lose_answer_next(self, times: int = 1) -> None:
-        """Have the next launches, stops and starts take effect without an answer."""
+        """Let the next launches, stops and starts take effect without an answer."""
         self._answers_to_lose += times
 
     def limit(self, pattern: str, count: int | None) -> None:
-        """Have ``count`` machines in all where ``type/zone/market`` fits; None: no bound."""
+        """Limit the machines whose ``type/zone/market`` matches the pattern to ``count``; None: no
+        limit.
+        """
         if count is None:
             self.account.limits.pop(pattern, None)
         else:
             self.account.limits[pattern] = count
 
     def set_price(self, instance_type: str, zone: str, market: Market, price: float) -> None:
-        """Set the price of an offer, in $/h."""
+        """Set the price of an offer ($/h)."""
         self.account.prices[instance_type, zone, market] = price
 
     def tell_price(self, instance_type: str, price: float) -> None:
-        """Have the cloud's own catalogue tell this price of a type, in $/h."""
+        """Set the price of a type in the cloud's own catalogue ($/h)."""
         self.account.catalogue[instance_type] = price
 
     def interrupt(self, instance_id: str, deadline: float) -> None:
@@ -204,14 +208,16 @@ class FakeProvider:
         )
 
     def take(self, instance_id: str) -> None:
-        """Take a machine away, as a reclaim or a crash does."""
+        """Take a machine away, like a reclaim or a crash."""
         self._stop(instance_id)
         self.account.machines[instance_id].taken = True
 
     # the contract
 
     def offers(self, pool: Pool) -> Sequence[Offer]:
-        """Prices are the settings', with ``spot_factor`` for spot, unless ``set_price``."""
+        """The offers at the settings' prices, times ``spot_factor`` for spot, unless ``set_price``
+        was called.
+        """
         with self._called("offers"):
             types = pool.instance_types or tuple(self._settings.types)
             offers = (
@@ -226,11 +232,12 @@ class FakeProvider:
             return tuple(replace(o, free=free(o)) for o in offers)
 
     def launch(self, spec: LaunchSpec) -> Sequence[Instance]:
-        """As many as the stock allows; CapacityError where that is none."""
+        """Start as many machines as the stock allows. CapacityError if that is none."""
         key = (self._uuid, spec.generation)
-        # A machine that was started is not short any more: see the contract on repeated calls.
-        spared = (CapacityError, QuotaError) if key in self.account.launches else ()
-        with self._called("launch", len(spec.nodes), spared):
+        # A repeated call must not fail for a lack of machines that the first one started (see the
+        # contract).
+        exempt = (CapacityError, QuotaError) if key in self.account.launches else ()
+        with self._called("launch", len(spec.nodes), exempt):
             if key not in self.account.launches:
                 self.account.launches[key] = self._start(spec)
             self._lose_answer()
@@ -243,60 +250,62 @@ class FakeProvider:
         return self.start_limit
 
     def refusals(self, generation: str) -> Mapping[str, ProviderError]:
-        """The offers of a launch that had too little."""
+        """The offers of a launch that had too few machines."""
         return self._refusals.get(generation, {})
 
     def instances(self) -> Sequence[Instance]:
-        """Fresh ones only after ``visible_after`` seconds."""
+        """The cluster's machines. Fresh ones are listed only after ``visible_after`` seconds."""
         with self._called("instances"):
             now = self._clock()
-            mine = [m for m in self.account.machines.values() if m.owner == self._uuid]
-            shown = [m.instance for m in mine if _alive(m) and m.visible_from <= now]
-            taken = [m.instance for m in mine if m.taken and self.tells_losses]
-            for machine in mine:
+            own = [m for m in self.account.machines.values() if m.owner == self._uuid]
+            visible = [m.instance for m in own if _alive(m) and m.visible_from <= now]
+            taken = [m.instance for m in own if m.taken and self.tells_losses]
+            for machine in own:
                 machine.taken = False
-            return (*shown, *taken)
+            return (*visible, *taken)
 
     def terminate(self, ids: Sequence[str]) -> None:
-        """At once; all that are not protected."""
+        """End the machines at once, except protected ones."""
         with self._called("terminate", len(ids)):
-            kept = [i for i in ids if i in self.account.protected & self.account.alive()]
-            for one in ids:
-                if one not in kept and self._owns(one):
-                    self._stop(one)
-            if kept:
-                text = f"{', '.join(kept)} may not be terminated"
+            protected = [i for i in ids if i in self.account.protected & self.account.alive()]
+            for machine_id in ids:
+                if machine_id not in protected and self._owns(machine_id):
+                    self._stop(machine_id)
+            if protected:
+                text = f"{', '.join(protected)} may not be terminated"
                 raise ProviderError(self.name, "OperationNotPermitted", text)
 
     def recipe(self, pool: Pool) -> str:
-        """By ``image``."""
+        """The recipe of a fresh machine, which depends on ``image``."""
         with self._called("recipe"):
             return recipe(pool, self.image)
 
     def stop(self, ids: Sequence[str]) -> None:
-        """At once."""
+        """Stop the machines at once."""
         with self._called("stop", len(ids)):
             for instance_id in ids:
                 self._switch(instance_id, InstanceState.STOPPED)
             self._lose_answer()
 
     def start(self, instance: str) -> None:
-        """CapacityError where there is no stock, but for one that runs: that is not short."""
+        """Start a stopped machine. CapacityError if the stock is empty, unless the machine runs
+        already.
+        """
         machine = self.account.machines.get(instance)
-        at_work = machine is not None and _runs(machine)
-        with self._called("start", 1, (CapacityError, QuotaError) if at_work else ()):
+        is_running = machine is not None and _runs(machine)
+        with self._called("start", 1, (CapacityError, QuotaError) if is_running else ()):
             if machine is None or not self._owns(instance) or not _alive(machine):
                 raise InstanceNotFound(self.name, "NotFound", f"there is no {instance}")
-            off = machine.instance.state is InstanceState.STOPPED
-            if off and self.account.free(machine.instance) == 0:
+            is_stopped = machine.instance.state is InstanceState.STOPPED
+            if is_stopped and self.account.free(machine.instance) == 0:
                 raise CapacityError(self.name, "InsufficientCapacity", "no machine to be had")
-            if off:
+            if is_stopped:
                 machine.instance = replace(machine.instance, launched=self._clock())
                 self._switch(instance, InstanceState.RUNNING)
             self._lose_answer()
 
     def notices(self) -> Sequence[Notice]:
-        """The notices of ``interrupt``, until the machine is gone."""
+        """The notices of ``interrupt``, until their machine is gone."""
         with self._called("notices"):
             return tuple(
                 notice
@@ -305,15 +314,17 @@ class FakeProvider:
             )
 
     def check(self) -> None:
-        """Fails only when asked to."""
+        """Fails only if that was requested."""
         with self._called("check"):
             return
 
     @contextmanager
     def _called(
-        self, name: str, size: int = 0, spared: tuple[type[ProviderError], ...] = ()
+        self, name: str, size: int = 0, exempt: tuple[type[ProviderError], ...] = ()
     ) -> Iterator[None]:
-        """The gate of every call: it is recorded, delayed, refused if that was asked for."""
+        """Wraps each call: it is recorded and delayed, and fails if that was requested. ``exempt``:
+        errors that this call cannot raise.
+        """
         self.calls.append(Call(name, size))
         if self.latency:
             self._sleep(min(self.latency, self._settings.timeout))
@@ -321,17 +332,17 @@ class FakeProvider:
             raise TransientError(self.name, "TimedOut", "the cloud did not answer in time")
         with self.account.lock:
             for index, (call, error) in enumerate(self._faults):
-                if fnmatchcase(name, call) and not issubclass(error, spared):
+                if fnmatchcase(name, call) and not issubclass(error, exempt):
                     del self._faults[index]
                     raise error(self.name, f"Fake{error.__name__}", "as it was asked to")
             yield
 
     def _offer(self, name: str, shape: InstanceType, zone: str, market: Market) -> Offer:
-        usual = shape.price * (self._settings.spot_factor if market is Market.SPOT else 1)
+        usual_price = shape.price * (self._settings.spot_factor if market is Market.SPOT else 1)
         place = (self.name, self._settings.location)
         return replace(
             typed_offer(place, name, shape, zone, market),
-            price=self.account.prices.get((name, zone, market), usual),
+            price=self.account.prices.get((name, zone, market), usual_price),
             reference_price=self.account.catalogue.get(name),
             reference="its catalogue",
         )
@@ -343,20 +354,20 @@ class FakeProvider:
         if self.start_limit is not None:
             self.start_limit = max(self.start_limit - len(plan), 0)
         now = self._clock()
-        visible = now + self.visible_after
+        visible_from = now + self.visible_after
         return tuple(
-            self.account.start(spec, offer, node, self._uuid, now, visible)
+            self.account.start(spec, offer, node, self._uuid, now, visible_from)
             for node, offer in zip(spec.nodes, plan, strict=False)
         )
 
     def _plan(self, spec: LaunchSpec) -> Sequence[Offer]:
-        """An offer for each node, as far as they go."""
+        """An offer for each node, as far as the stock goes."""
         plan: list[Offer] = []
         refused = self._refusals[spec.generation] = {}
         for offer in spec.offers:
-            left = len(spec.nodes) - len(plan)
+            missing = len(spec.nodes) - len(plan)
             free = self.account.free(offer, plan)
-            plan += [offer] * (left if free is None else min(free, left))
+            plan += [offer] * (missing if free is None else min(free, missing))
             if spec.alternatives and len(plan) < len(spec.nodes):
                 text = f"{free} machines to be had"
                 refused[offer.key] = CapacityError(self.name, "InsufficientCapacity", text)
@@ -368,7 +379,7 @@ class FakeProvider:
             raise TransientError(self.name, "ConnectionLost", "the answer was lost")
 
     def _switch(self, instance_id: str, state: InstanceState) -> None:
-        """Spot machines cannot be stopped; what is gone stays so."""
+        """Change a machine's state. Spot machines cannot be stopped; ended machines stay ended."""
         machine = self.account.machines.get(instance_id)
         if machine is None or not self._owns(instance_id) or not _alive(machine):
             return

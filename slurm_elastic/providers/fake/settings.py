@@ -1,4 +1,4 @@
-"""The settings of the cloud in memory, as frozen values."""
+"""The settings of the cloud in memory as frozen values."""
 
 from __future__ import annotations
 

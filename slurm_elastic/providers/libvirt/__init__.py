@@ -1,4 +1,4 @@
-"""Machines on KVM hosts of the site's own, by libvirt's Python bindings."""
+"""Machines on the site's own KVM hosts, through libvirt's Python bindings."""
 
 from __future__ import annotations
 

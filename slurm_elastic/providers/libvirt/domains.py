@@ -1,4 +1,4 @@
-"""Calls to one host: what is there, and a machine's start and end. libvirtError."""
+"""Calls to one host: read its domains, start, stop and end a machine. They raise libvirtError."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from slurm_elastic.providers.libvirt.machine import (
 from slurm_elastic.providers.libvirt.settings import LibvirtCloud
 
 UNFINISHED = ".unfinished"
-"""The end of the name of a volume that says of an image that its upload is not at its end."""
+"""The end of the name of a volume which marks an image whose upload is not finished."""
 _ABSENT = ("NO_DOMAIN", "NO_DOMAIN_METADATA", "NO_STORAGE_VOL")
 
 
-def found(look: Callable[..., Any], *asked: object) -> Any:  # noqa: ANN401 - the bindings' things
-    """The thing that is looked up; None where there is no such thing."""
+def lookup(look: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401 - the bindings' things
+    """The result of ``look(*arguments)``; None if the thing does not exist."""
     libvirt = bindings()
     try:
-        return look(*asked)
+        return look(*arguments)
     except libvirt.libvirtError as error:
         if error.get_error_code() in [getattr(libvirt, f"VIR_ERR_{name}") for name in _ABSENT]:
             return None
@@ -42,56 +42,67 @@ def found(look: Callable[..., Any], *asked: object) -> Any:  # noqa: ANN401 - th
 
 
 def marks(domain: Any) -> Mapping[str, str] | None:  # noqa: ANN401
-    """The marks of a machine; None of a domain that is not ours."""
-    text = found(domain.metadata, bindings().VIR_DOMAIN_METADATA_ELEMENT, NAMESPACE)
+    """The marks of a machine; None if the domain is not ours."""
+    text = lookup(domain.metadata, bindings().VIR_DOMAIN_METADATA_ELEMENT, NAMESPACE)
     return None if text is None else tags_in(text)
 
 
 def address(domain: Any) -> str | None:  # noqa: ANN401
-    """As its network's DHCP or the host's neighbours have it; None where neither does."""
+    """The address from the network's DHCP or from the host's ARP table; None if neither
+    knows it.
+    """
     libvirt = bindings()
     for source in ("LEASE", "ARP"):
-        with suppress(libvirt.libvirtError):  # off, or no such source
+        with suppress(libvirt.libvirtError):  # the domain is off, or the host lacks the source
             number = getattr(libvirt, f"VIR_DOMAIN_INTERFACE_ADDRESSES_SRC_{source}")
             cards = domain.interfaceAddresses(number).values()
-            if known := [one["addr"] for card in cards for one in card["addrs"] or ()]:
-                return str(known[0])
+            if addresses := [
+                address_info["addr"] for card in cards for address_info in card["addrs"] or ()
+            ]:
+                return str(addresses[0])
     return None
 
 
-def capacity(connection: Any, halves: Collection[str]) -> tuple[tuple[int, int], tuple[int, int]]:  # noqa: ANN401
-    """The host's cpus and MiB, and those of all domains that run there, and of ``halves``."""
+def capacity(
+    connection: Any,  # noqa: ANN401
+    unstarted: Collection[str],
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    """The host's CPUs and MiB, and the sum over all running domains and the ``unstarted`` ones."""
     _, memory, cpus, *_ = connection.getInfo()
-    there = connection.listAllDomains(bindings().VIR_CONNECT_LIST_DOMAINS_ACTIVE)
-    there += filter(None, (found(connection.lookupByUUIDString, half) for half in halves))
-    told = [one for one in (found(domain.info) for domain in there) if one]
-    return (cpus, memory), (sum(one[3] for one in told), sum(one[1] >> 10 for one in told))
+    domains = connection.listAllDomains(bindings().VIR_CONNECT_LIST_DOMAINS_ACTIVE)
+    domains += filter(
+        None, (lookup(connection.lookupByUUIDString, domain_id) for domain_id in unstarted)
+    )
+    infos = [info for info in (lookup(domain.info) for domain in domains) if info]
+    return (cpus, memory), (sum(info[3] for info in infos), sum(info[1] >> 10 for info in infos))
 
 
 def image(connection: Any, settings: LibvirtCloud) -> tuple[Any, str, str, int]:  # noqa: ANN401
-    """The storage pool with its directory, and the image there: its format, and its bytes.
-    ProviderError for one that is not uploaded whole.
+    """The storage pool, its directory, and the format and size (bytes) of the image in it.
+    ProviderError if the image is not uploaded completely.
     """
     pool = connection.storagePoolLookupByName(settings.storage)
-    one = pool.storageVolLookupByName(settings.image)
-    if found(pool.storageVolLookupByName, settings.image + UNFINISHED):
+    volume = pool.storageVolLookupByName(settings.image)
+    if lookup(pool.storageVolLookupByName, settings.image + UNFINISHED):
         text = f"{settings.image} is being uploaded, or an upload of it was broken off"
         raise ProviderError(settings.name, "UnfinishedImage", text)
     path = Xml.fromstring(pool.XMLDesc()).findtext("target/path")  # noqa: S314
-    return pool, path or "", kind_of(one), one.info()[1]
+    return pool, path or "", kind_of(volume), volume.info()[1]
 
 
-def kind_of(one: Any) -> str:  # noqa: ANN401
+def kind_of(volume: Any) -> str:  # noqa: ANN401
     """The format of a volume."""
-    kind = Xml.fromstring(one.XMLDesc()).find("target/format")  # noqa: S314
+    kind = Xml.fromstring(volume.XMLDesc()).find("target/format")  # noqa: S314
     return "raw" if kind is None else str(kind.get("type", "raw"))
 
 
 def start(connection: Any, plan: DomainPlan) -> None:  # noqa: ANN401
-    """Define it, make its volumes, start it; what is there is left as it is."""
+    """Define the domain, create its volumes and start it. Steps that were done before are
+    skipped.
+    """
     settings = plan.settings
     pool, path, kind, size = image(connection, settings)
-    domain = found(connection.lookupByUUIDString, plan.id)
+    domain = lookup(connection.lookupByUUIDString, plan.id)
     domain = domain or connection.defineXML(plan.definition(path, time.time()))
     if domain.isActive():
         return
@@ -101,16 +112,16 @@ def start(connection: Any, plan: DomainPlan) -> None:  # noqa: ANN401
     data = plan.seed()
     send(connection, _volume(pool, seed, len(data), "raw"), len(data), io.BytesIO(data).read)
     seconds_left()
-    _settled(domain.create, domain.isActive)
+    _tolerate_done(domain.create, domain.isActive)
 
 
 def _volume(pool: Any, name: str, size: int, kind: str, backing: str = "") -> Any:  # noqa: ANN401
-    there = found(pool.storageVolLookupByName, name)
-    return there or new_volume(pool, name, size, kind, backing)
+    existing = lookup(pool.storageVolLookupByName, name)
+    return existing or new_volume(pool, name, size, kind, backing)
 
 
 def new_volume(pool: Any, name: str, size: int, kind: str, backing: str = "") -> Any:  # noqa: ANN401
-    """One of ``size`` bytes; refused where there is one of that name."""
+    """A new volume of ``size`` bytes. libvirt refuses if the name exists."""
     seconds_left()
     return pool.createXML(
         f"<volume><name>{escape(name)}</name><capacity>{size}</capacity>"
@@ -119,7 +130,7 @@ def new_volume(pool: Any, name: str, size: int, kind: str, backing: str = "") ->
 
 
 def send(connection: Any, target: Any, size: int, read: Callable[[int], bytes]) -> None:  # noqa: ANN401
-    """Fill a volume with ``size`` bytes, before this thread's deadline."""
+    """Fill a volume with ``size`` bytes before this thread's deadline."""
 
     def piece(_stream: Any, count: int, _nothing: None) -> bytes:  # noqa: ANN401
         seconds_left()
@@ -132,76 +143,78 @@ def send(connection: Any, target: Any, size: int, read: Callable[[int], bytes]) 
 
 
 def stop(connection: Any, number: str) -> None:  # noqa: ANN401
-    """Mark it, then have its guest shut down; one that is off already is only marked."""
-    domain = found(connection.lookupByUUIDString, number)
+    """Mark the domain, then shut down its guest. A domain that is off already is only marked."""
+    domain = lookup(connection.lookupByUUIDString, number)
     if domain is None:
         return
-    # Before: one that is off without the mark has ended.
+    # Before the shutdown, because a domain that is off without the mark counts as ended.
     _mark(domain, {STOPPED: f"{time.time():.0f}"})
     if domain.isActive():
         seconds_left()
-        _settled(domain.shutdown, lambda: not domain.isActive())
+        _tolerate_done(domain.shutdown, lambda: not domain.isActive())
 
 
 def boot(connection: Any, number: str) -> bool:  # noqa: ANN401
-    """Start one that was stopped, and take the mark away; whether it is there."""
-    domain = found(connection.lookupByUUIDString, number)
+    """Start a stopped domain and remove the mark. Returns whether the domain exists."""
+    domain = lookup(connection.lookupByUUIDString, number)
     if domain is None:
         return False
     if not domain.isActive():
-        _settled(domain.create, domain.isActive)
-    # Only when it runs: one that is off without the mark has ended.
+        _tolerate_done(domain.create, domain.isActive)
+    # Only after the start, because a domain that is off without the mark counts as ended.
     _mark(domain, {}, without=STOPPED)
     return True
 
 
-def _mark(domain: Any, more: Mapping[str, str], without: str = "") -> None:  # noqa: ANN401
+def _mark(domain: Any, added: Mapping[str, str], without: str = "") -> None:  # noqa: ANN401
     libvirt, tags = bindings(), dict(marks(domain) or {})
-    kept = {key: value for key, value in tags.items() if key != without} | dict(more)
-    if kept == tags:
+    new_tags = {key: value for key, value in tags.items() if key != without} | dict(added)
+    if new_tags == tags:
         return
     flags = libvirt.VIR_DOMAIN_AFFECT_CONFIG
     flags |= libvirt.VIR_DOMAIN_AFFECT_LIVE if domain.isActive() else 0
     kind = libvirt.VIR_DOMAIN_METADATA_ELEMENT
-    domain.setMetadata(kind, marked(kept), "slurm-elastic", NAMESPACE, flags)
+    domain.setMetadata(kind, marked(new_tags), "slurm-elastic", NAMESPACE, flags)
 
 
 def end(connection: Any, number: str, name: str, storage: str) -> None:  # noqa: ANN401
-    """Have it run no more, and its volumes go; one that never ran goes whole, or it might yet."""
-    domain = found(connection.lookupByUUIDString, number)
+    """Power the domain off and delete its volumes. A domain that never ran is removed completely,
+    or a late order might still start it.
+    """
+    domain = lookup(connection.lookupByUUIDString, number)
     if domain is not None:
-        # From now on, one that is off has ended.
+        # Without the mark, the domain counts as ended as soon as it is off.
         _mark(domain, {}, without=STOPPED)
     if domain is not None and domain.isActive():
-        _settled(domain.destroy, lambda: not domain.isActive())
+        _tolerate_done(domain.destroy, lambda: not domain.isActive())
     elif domain is not None and domain.state() == [OFF, UNKNOWN]:
         return remove(connection, number, name, storage)
-    return _drop(connection, name, storage)
+    return _delete_volumes(connection, name, storage)
 
 
 def remove(connection: Any, number: str, name: str, storage: str) -> None:  # noqa: ANN401
-    """Have nothing of it left. A running one stays."""
-    libvirt, domain = bindings(), found(connection.lookupByUUIDString, number)
+    """Remove every trace of the domain, unless it runs."""
+    libvirt, domain = bindings(), lookup(connection.lookupByUUIDString, number)
     if domain is not None and domain.isActive():
         return
-    # The definition goes last: by its marks the volumes are known to be ours.
-    _drop(connection, name, storage)
+    # The definition goes last, because only its marks show that the volumes are ours.
+    _delete_volumes(connection, name, storage)
     if domain is not None:
         flags = libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE | libvirt.VIR_DOMAIN_UNDEFINE_NVRAM
         domain.undefineFlags(flags if connection.getType() == "QEMU" else 0)
 
 
-def _drop(connection: Any, name: str, storage: str) -> None:  # noqa: ANN401
+def _delete_volumes(connection: Any, name: str, storage: str) -> None:  # noqa: ANN401
     pool = connection.storagePoolLookupByName(storage)
-    for one in filter(None, (found(pool.storageVolLookupByName, v) for v in volumes(name))):
-        one.delete()
+    for volume in filter(None, (lookup(pool.storageVolLookupByName, v) for v in volumes(name))):
+        volume.delete()
 
 
-def _settled(do: Callable[[], object], done: Callable[[], bool]) -> None:
-    """That it is in no state for it is no error where it is ``done`` already."""
+def _tolerate_done(do: Callable[[], object], is_done: Callable[[], bool]) -> None:
+    """Call ``do``. An error about the domain's state is ignored if ``is_done`` already."""
     libvirt = bindings()
     try:
         do()
     except libvirt.libvirtError as error:
-        if error.get_error_code() != libvirt.VIR_ERR_OPERATION_INVALID or not done():
+        if error.get_error_code() != libvirt.VIR_ERR_OPERATION_INVALID or not is_done():
             raise

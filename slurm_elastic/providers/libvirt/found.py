@@ -1,4 +1,4 @@
-"""KVM on this host, by its libvirt."""
+"""Finds KVM on this host, through its libvirt."""
 
 from __future__ import annotations
 
@@ -22,45 +22,47 @@ HERE = "here"
 
 
 def found(place: SearchPlace) -> Iterator[Found]:
-    """The host of its socket, with an image and a network for nodes."""
+    """The host behind the socket, with an image and a network for nodes."""
     del place
     sockets = [socket for socket in SOCKETS if socket.exists()]
     if not sockets:
         return
-    one = Found(
+    cloud = Found(
         name="lab", provider="libvirt", location=Location.ON_PREMISES, usable=True, joins=True,
         what=f"KVM of this host ({URI})", sized=True,
         reads={str(sockets[0]): "put {user} into the group libvirt (docs/libvirt.md)"},
     )  # fmt: skip
     hosts = LibvirtHosts(LibvirtCloud(
-        name=one.name, location=one.location, hosts={HERE: LibvirtHost(uri=URI)}, image="?",
+        name=cloud.name, location=cloud.location, hosts={HERE: LibvirtHost(uri=URI)}, image="?",
         types={}, timeout=TIMEOUT_S,
     ))  # fmt: skip
     try:
         with hosts.limited():
-            yield hosts.call(HERE, lambda connection: _with_settings(one, connection))
+            yield hosts.call(HERE, lambda connection: _complete(cloud, connection))
     except ProviderError as error:
-        yield unanswered(one, "the daemon (journalctl -u libvirtd)", error)
+        yield unanswered(cloud, "the daemon (journalctl -u libvirtd)", error)
 
 
-def _with_settings(one: Found, connection: Any) -> Found:  # noqa: ANN401
+def _complete(cloud: Found, connection: Any) -> Found:  # noqa: ANN401
     pools = [pool for pool in connection.listAllStoragePools() if pool.isActive()]
     volumes = ((pool.name(), v.name()) for pool in pools for v in pool.listAllVolumes())
-    images = [v for v in volumes if "slurm" in v[1].lower()]  # others are disks of other machines
-    # Behind libvirt's own network, default, the head reaches no machine.
+    images = [v for v in volumes if "slurm" in v[1].lower()]  # others are disks of machines
+    # Prefer other networks: the head cannot reach machines behind libvirt's own network "default".
     active = (net.name() for net in connection.listAllNetworks() if net.isActive())
     networks = sorted(active, key=lambda name: (name == "default", name))
     if not images or not networks:
-        lacks = "an active network" if images else "an image with slurm in its name"
-        return unusable(one, f"make {lacks} (docs/libvirt.md)")
+        missing = "an active network" if images else "an image with slurm in its name"
+        return unusable(cloud, f"make {missing} (docs/libvirt.md)")
     storage, image = images[0]
-    told = connection.getCapabilities()
+    capabilities = connection.getCapabilities()
     keys: dict[str, object] = {
         "hosts": {HERE: {"uri": URI}}, "image": image, "storage": storage, "network": networks[0],
     }  # fmt: skip
-    kind = next((v for v in Virtualization if f"<domain type='{v}'" in told), Virtualization.KVM)
+    kind = next(
+        (v for v in Virtualization if f"<domain type='{v}'" in capabilities), Virtualization.KVM
+    )
     if kind is not Virtualization.KVM:
         keys["virtualization"] = kind.value
     _, memory, cpus, *_ = connection.getInfo()
-    whole = KnownType(name=HERE, cpus=cpus, memory=memory * 9 // 10)
-    return replace(one, keys=keys, types=(whole,))
+    host_type = KnownType(name=HERE, cpus=cpus, memory=memory * 9 // 10)
+    return replace(cloud, keys=keys, types=(host_type,))

@@ -1,4 +1,6 @@
-"""A machine as a domain of libvirt, with its marks in the metadata from its definition on. Pure."""
+"""A machine as a libvirt domain. Its marks are in the domain's metadata from the definition on.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,14 @@ from slurm_elastic.providers.libvirt.settings import LibvirtCloud, LibvirtType
 NAMESPACE = "urn:slurm-elastic:machine:1"
 STORAGE = PREFIX + "storage"
 STOPPED = PREFIX + "stopped"
-"""The mark of a machine that is off on purpose, since when (Unix time)."""
-FRESH = 600.0
-"""Seconds after its definition in which a machine that was never started may yet be."""
+"""The mark of a machine that is off on purpose: since when (Unix time)."""
+START_WITHIN_S = 600.0
+"""For so long after its definition a machine that was never started may still be started."""
 OFF, UNKNOWN = 5, 0
 _STATES = {4: InstanceState.STOPPING, OFF: InstanceState.TERMINATED, 6: InstanceState.TERMINATED}
-"""virDomainState: being shut down, off, crashed. All else, paused too, runs."""
+"""virDomainState: being shut down, off, crashed. A domain in any other state runs, even a paused
+one.
+"""
 _DOMAIN = """<domain>
   <os><type>hvm</type></os>
   <features><acpi/><apic/></features>
@@ -40,68 +44,77 @@ _DOMAIN = """<domain>
 
 
 def state_of(state: int, reason: int, tags: Mapping[str, str], now: float) -> InstanceState:
-    """STOPPED: off, and marked so before. PENDING: never started (libvirt knows no reason why it is
-    off) though just defined.
+    """The machine's state. STOPPED: off, and marked before that. PENDING: just defined and never
+    started, which libvirt shows as off without a reason.
     """
     if state == OFF and STOPPED in tags:
         return InstanceState.STOPPED
-    made = tags.get(MADE, "")
-    # Not of older ones: after a restart of the host, or of libvirtd, there is no reason either.
-    if (state, reason) == (OFF, UNKNOWN) and made.isdecimal() and now - float(made) < FRESH:
+    made_at = tags.get(MADE, "")
+    # Only for a while after its definition: after a restart of the host or of libvirtd every domain
+    # is off without a reason.
+    if (
+        (state, reason) == (OFF, UNKNOWN)
+        and made_at.isdecimal()
+        and now - float(made_at) < START_WITHIN_S
+    ):
         return InstanceState.PENDING
     return _STATES.get(state, InstanceState.RUNNING)
 
 
 def tags_in(metadata: str) -> dict[str, str]:
     """The marks that ``DomainPlan.definition`` wrote."""
-    found = Xml.fromstring(metadata).iter("tag")  # noqa: S314 - libvirt has read and written it
-    return {one.get("key", ""): one.text or "" for one in found}
+    elements = Xml.fromstring(metadata).iter("tag")  # noqa: S314 - libvirt has read and written it
+    return {element.get("key", ""): element.text or "" for element in elements}
 
 
-def is_original(number: str, tags: Mapping[str, str]) -> bool:
-    """Whether these marks are of the domain with that UUID; a clone of a machine has them, too."""
+def is_original(domain_id: str, tags: Mapping[str, str]) -> bool:
+    """Whether the marks belong to the domain with this UUID. A clone of a machine has the same
+    marks.
+    """
     cluster, cloud, generation = (tags.get(key, "") for key in (CLUSTER, CLOUD, GENERATION))
-    return number == _number(cluster, cloud, generation, NodeNames().node(tags, 0))
+    return domain_id == _uuid_of(cluster, cloud, generation, NodeNames().node(tags, 0))
 
 
-def _number(*words: str) -> str:
-    return str(uuid.uuid5(uuid.NAMESPACE_URL, "\n".join((NAMESPACE, *words))))
+def _uuid_of(*identity: str) -> str:
+    return str(uuid.uuid5(uuid.NAMESPACE_URL, "\n".join((NAMESPACE, *identity))))
 
 
 def volumes(name: str) -> tuple[str, str]:
-    """The names of the disk and the seed of a machine of that name; no other has it."""
+    """The names of the machine's disk and seed. No other machine has them."""
     return f"{name}.qcow2", f"{name}-seed.iso"
 
 
 def template(settings: LibvirtCloud) -> str:
-    """The domain to start from; ConfigError where the site's cannot be used."""
+    """The domain XML to start from. ConfigError if the site's own cannot be used."""
     if settings.domain is None:
         return _DOMAIN.format(network=settings.network)
-    at = f"domain of cloud {settings.name!r}: {settings.domain}"
+    where = f"domain of cloud {settings.name!r}: {settings.domain}"
     try:
         text = read_part(settings.domain, f"domain of cloud {settings.name!r}")
         root = Xml.fromstring(text)  # noqa: S314 - the site's own
     except Xml.ParseError as error:
-        raise ConfigError(f"{at} cannot be used: {error}") from error
+        raise ConfigError(f"{where} cannot be used: {error}") from error
     if root.tag != "domain" or root.find("devices") is None:
-        raise ConfigError(f"{at} is <{root.tag}>, expected a <domain> with <devices>")
+        raise ConfigError(f"{where} is <{root.tag}>, expected a <domain> with <devices>")
     return text
 
 
 def _marked(tags: Mapping[str, str]) -> Xml.Element:
-    own = Xml.Element(f"{{{NAMESPACE}}}machine")
+    element = Xml.Element(f"{{{NAMESPACE}}}machine")
     for key, value in tags.items():
-        Xml.SubElement(own, f"{{{NAMESPACE}}}tag", key=key).text = value
-    return own
+        Xml.SubElement(element, f"{{{NAMESPACE}}}tag", key=key).text = value
+    return element
 
 
 def marked(tags: Mapping[str, str]) -> str:
-    """The metadata that says these."""
+    """The metadata XML with these marks."""
     return Xml.tostring(_marked(tags), encoding="unicode")
 
 
 class DomainPlan(Struct, frozen=True, kw_only=True):
-    """A machine to be: ``text`` is the domain to start from, ``parts`` are its user data's."""
+    """A machine that will be created. ``text``: the domain XML to start from. ``parts``: its user
+    data.
+    """
 
     settings: LibvirtCloud
     cluster: Cluster
@@ -113,35 +126,37 @@ class DomainPlan(Struct, frozen=True, kw_only=True):
 
     @property
     def id(self) -> str:
-        """Its UUID, the launch's token for this node: whoever makes it again makes the same."""
+        """Its UUID, which serves as the launch's token for this node: whoever creates the machine
+        again creates the same one.
+        """
         cluster, cloud = self.cluster.uuid or "", self.settings.name
-        return _number(cluster, cloud, self.spec.generation, self.node)
+        return _uuid_of(cluster, cloud, self.spec.generation, self.node)
 
     @property
     def name(self) -> str:
-        """For people, and for libvirt, which has a name only once."""
+        """The name for people. libvirt has each name only once."""
         return f"{self.cluster.name}-{self.node}-{self.id[:13]}".replace("/", "-")
 
     def seed(self) -> bytes:
-        """The image of its second disk, from which it learns its node."""
+        """The image of its second disk, from which it reads its node."""
         facts = own_facts(self.cluster, self.spec, self.node)
-        first = f"#cloud-boothook\n{facts_program(facts)}"
-        return seed(self.id, self.node, (first, *self.parts))
+        first_part = f"#cloud-boothook\n{facts_program(facts)}"
+        return seed(self.id, self.node, (first_part, *self.parts))
 
     def definition(self, directory: str, now: float) -> str:
-        """The domain's XML, with its two volumes in the storage pool's directory."""
+        """The domain's XML with its two volumes, which are in ``directory`` of the storage pool."""
         root = Xml.fromstring(self.text)  # noqa: S314 - the site's own, or ours
         root.set("type", self.settings.virtualization)
         memory = str(self.kind.memory << 10)
         values = {"name": self.name, "uuid": self.id, "vcpu": str(self.kind.cpus)}
         values |= {"memory": memory, "currentMemory": memory}
         for tag in (*values, "metadata"):
-            for old in root.findall(tag):
-                root.remove(old)
+            for element in root.findall(tag):
+                root.remove(element)
         for tag, value in values.items():
             Xml.SubElement(root, tag).text = value
-        told = marks_of(self.spec, self.node, self.cluster, self.settings.name, now)
-        Xml.SubElement(root, "metadata").append(_marked(told | {STORAGE: self.settings.storage}))
+        tags = marks_of(self.spec, self.node, self.cluster, self.settings.name, now)
+        Xml.SubElement(root, "metadata").append(_marked(tags | {STORAGE: self.settings.storage}))
         for volume, kind, place in zip(volumes(self.name), ("qcow2", "raw"), "ab", strict=True):
             disk = Xml.SubElement(root.findall("devices")[0], "disk", type="file", device="disk")
             Xml.SubElement(disk, "driver", name="qemu", type=kind)

@@ -15,20 +15,20 @@ from slurm_elastic.providers.libvirt.settings import LibvirtCloud
 
 
 def examine(settings: LibvirtCloud, hosts: LibvirtHosts) -> Sequence[Finding]:
-    """All findings; one host that does not answer leaves the others'."""
+    """All findings. A host that does not answer does not stop the others."""
     with hosts.limited():
         return tuple(f for host in settings.hosts for f in _host(settings, hosts, host))
 
 
 def _host(settings: LibvirtCloud, hosts: LibvirtHosts, host: str) -> Iterator[Finding]:
     def look(what: str, ask: Callable[[Any], str], expected: str, otherwise: str) -> Finding:
-        found = Look(settings.reach_advice, otherwise).at(
+        findings = Look(settings.reach_advice, otherwise).at(
             f"{what} on {host}", expected, partial(hosts.call, host, ask)
         )
-        return next(found)
+        return next(findings)
 
-    yield (first := look("libvirt", _version, ANSWER, settings.reach_advice))
-    if first.level is not Level.OK:
+    yield (version_finding := look("libvirt", _version, ANSWER, settings.reach_advice))
+    if version_finding.level is not Level.OK:
         return
     kind, advice = settings.virtualization, "look at /dev/kvm there, and at the BIOS"
     yield look("virtualization", partial(_kind, kind), f"domains of type {kind}", advice)

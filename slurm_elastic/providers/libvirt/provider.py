@@ -29,11 +29,11 @@ from slurm_elastic.providers.libvirt.settings import LibvirtCloud, LibvirtType
 log = logging.getLogger(__name__)
 
 Marks = Mapping[str, str] | None
-"""A domain's; None of one that is not ours."""
+"""The marks of a domain; None if it is not ours."""
 
 
 class LibvirtProvider(HostedProvider[LibvirtType]):
-    """One or more hosts; see protocols.Provider for the contract. Thread-safe."""
+    """One or more hosts. The contract is in protocols.Provider. Thread-safe."""
 
     guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_marks", "_changed")}
 
@@ -52,55 +52,64 @@ class LibvirtProvider(HostedProvider[LibvirtType]):
         self._changed: defaultdict[str, set[str]] = defaultdict(set)
 
     def examine(self, pools: Sequence[Pool]) -> Sequence[Finding]:  # noqa: ARG002 - all are alike
-        """Version, virtualization, storage, image and network of each host."""
+        """Findings about version, virtualization, storage, image and network of each host."""
         return preflight.examine(self._settings, self._calls)
 
     def _ping(self, host: str) -> None:
         self._calls.call(host, lambda connection: connection.getLibVersion())
 
     def _rows(self, host: str) -> Sequence[Tagged]:
-        return self._calls.call(host, lambda connection: list(self._there(connection, host)))
+        return self._calls.call(host, lambda connection: list(self._list_domains(connection, host)))
 
-    def _there(self, connection: Any, host: str) -> Iterator[Tagged]:  # noqa: ANN401
-        seen: dict[tuple[str, bool], Marks] = {}
+    def _list_domains(self, connection: Any, host: str) -> Iterator[Tagged]:  # noqa: ANN401
+        seen_marks: dict[tuple[str, bool], Marks] = {}
         with self._lock:
-            known = self._marks.get(host, {})
-        for domain, told in connection.getAllDomainStats(bindings().VIR_DOMAIN_STATS_STATE):
+            known_marks = self._marks.get(host, {})
+        for domain, stats in connection.getAllDomainStats(bindings().VIR_DOMAIN_STATS_STATE):
             seconds_left()
-            number = domain.UUIDString()
-            # Marks stay as they are but for one's that was stopped, started or ended since.
-            key = number, told["state.state"] == machine.OFF
-            fresh = key not in known or self._is_changed(host, number)
-            seen[key] = tags = _marks(domain, number) if fresh else known[key]
+            domain_id = domain.UUIDString()
+            # Marks change only if a machine is stopped, started or ended, so they are read once and
+            # after each such change. Reading them takes a call for each domain.
+            key = domain_id, stats["state.state"] == machine.OFF
+            must_read = key not in known_marks or self._is_changed(host, domain_id)
+            seen_marks[key] = tags = _marks(domain, domain_id) if must_read else known_marks[key]
             if tags is not None:
                 now = time.time()
-                state = machine.state_of(told["state.state"], told["state.reason"], tags, now)
-                found = domains.address(domain)
-                one = machine_of(number, tags, self._settings, state, found)
-                half = state is InstanceState.PENDING
-                yield Tagged(machine=one, name=domain.name(), host=host, unstarted=half, tags=tags)
+                state = machine.state_of(stats["state.state"], stats["state.reason"], tags, now)
+                found_address = domains.address(domain)
+                instance = machine_of(domain_id, tags, self._settings, state, found_address)
+                is_unstarted = state is InstanceState.PENDING
+                yield Tagged(
+                    machine=instance,
+                    name=domain.name(),
+                    host=host,
+                    unstarted=is_unstarted,
+                    tags=tags,
+                )
         with self._lock:
-            self._marks[host] = seen
-            self._changed[host] &= {number for number, _ in seen}  # the others are gone
+            self._marks[host] = seen_marks
+            self._changed[host] &= {
+                domain_id for domain_id, _ in seen_marks
+            }  # other domains are gone
 
-    def _note_change(self, one: Tagged) -> None:
-        """Read the marks of this machine with each listing from now on."""
+    def _note_change(self, machine: Tagged) -> None:
+        """From now on read this machine's marks with each listing."""
         with self._lock:
-            self._changed[one.host].add(one.short)
+            self._changed[machine.host].add(machine.short)
 
     def _is_changed(self, host: str, number: str) -> bool:
         with self._lock:
             return number in self._changed[host]
 
     def _room(
-        self, host: str, types: Mapping[str, LibvirtType], there: Sequence[Tagged]
+        self, host: str, types: Mapping[str, LibvirtType], present: Sequence[Tagged]
     ) -> Mapping[str, Room]:
-        halves = {one.short for one in there if one.unstarted}
-        size, used = self._calls.call(host, lambda c: domains.capacity(c, halves))
-        own = self._settings.hosts[host]
+        unstarted = {machine.short for machine in present if machine.unstarted}
+        size, used = self._calls.call(host, lambda c: domains.capacity(c, unstarted))
+        host_settings = self._settings.hosts[host]
         # The host itself needs some memory: a tenth, unless the settings say otherwise.
-        most = (own.cpus or size[0], own.memory or size[1] * 9 // 10)
-        return {name: room(kind, most, used) for name, kind in types.items()}
+        limits = (host_settings.cpus or size[0], host_settings.memory or size[1] * 9 // 10)
+        return {name: room(kind, limits, used) for name, kind in types.items()}
 
     def _run(self, spec: LaunchSpec, node: str, kind: LibvirtType) -> None:
         host = spec.offer.zone
@@ -110,6 +119,7 @@ class LibvirtProvider(HostedProvider[LibvirtType]):
         )  # fmt: skip
         try:
             self._calls.call(host, lambda connection: domains.start(connection, plan))
+        # It may have started, so it must stay.
         except TransientError:
             raise
         except ProviderError:
@@ -118,55 +128,63 @@ class LibvirtProvider(HostedProvider[LibvirtType]):
             raise
 
     def recipe(self, pool: Pool) -> str:
-        """The image's name: who puts another one there gives it another name."""
+        """The recipe of a fresh machine. It contains the image's name only: a new image must get a
+        new name.
+        """
         return recipe(pool, *self._recipe)
 
     def stop(self, ids: Sequence[str]) -> None:
-        """By ACPI: the guest shuts down. Its definition is marked before."""
+        """Stop machines by ACPI, which shuts the guest down. The domain is marked before."""
         with self._calls.limited():
-            for one in self._named(ids):
-                self._note_change(one)
-                self._calls.call(one.host, partial(domains.stop, number=one.short))
+            for machine in self._known_machines(ids):
+                self._note_change(machine)
+                self._calls.call(machine.host, partial(domains.stop, number=machine.short))
 
     def start(self, instance: str) -> None:
-        """Where its host has the room: a stopped machine keeps none."""
+        """Start a stopped machine if its host has room. A stopped machine reserves none."""
         with self._calls.limited():
-            found = self._named([instance])
-            if not found:
+            machines = self._known_machines([instance])
+            if not machines:
                 raise InstanceNotFound(self.name, "NotFound", f"there is no {instance}")
-            with self._hold_launch_lock(found[0].host):
-                self._start_again(found[0])
+            with self._hold_launch_lock(machines[0].host):
+                self._start_again(machines[0])
 
-    def _start_again(self, one: Tagged) -> None:
-        there = [other for other in self._list_own(one.host) if other.short == one.short]
-        name = one.machine.instance_type
+    def _start_again(self, stopped: Tagged) -> None:
+        listed = [
+            candidate
+            for candidate in self._list_own(stopped.host)
+            if candidate.short == stopped.short
+        ]
+        name = stopped.machine.instance_type
         kind = self._types.get(name)
-        if not there or there[0].ended or kind is None:
-            raise InstanceNotFound(self.name, "NotFound", f"there is no {one.short}")
-        if there[0].machine.state is InstanceState.STOPPED:
-            count, why = self._room(one.host, {name: kind}, there)[name]
+        if not listed or listed[0].ended or kind is None:
+            raise InstanceNotFound(self.name, "NotFound", f"there is no {stopped.short}")
+        if listed[0].machine.state is InstanceState.STOPPED:
+            count, reason = self._room(stopped.host, {name: kind}, listed)[name]
             if not count:
-                raise CapacityError(self.name, "NoSlots", f"{one.host}: {why}")
-        self._note_change(one)
-        if not self._calls.call(one.host, lambda c: domains.boot(c, one.short)):
-            raise InstanceNotFound(self.name, "NotFound", f"there is no {one.short}")
+                raise CapacityError(self.name, "NoSlots", f"{stopped.host}: {reason}")
+        self._note_change(stopped)
+        if not self._calls.call(stopped.host, lambda c: domains.boot(c, stopped.short)):
+            raise InstanceNotFound(self.name, "NotFound", f"there is no {stopped.short}")
 
-    def _named(self, ids: Sequence[str]) -> Sequence[Tagged]:
-        """The machines of ours among them, as they were seen last."""
-        wanted = list(dict.fromkeys(ids))
-        unseen = self._search_hosts(wanted)
-        mine = self._machines_of(wanted)
-        if missing := [i for i in wanted if i not in mine]:
+    def _known_machines(self, ids: Sequence[str]) -> Sequence[Tagged]:
+        """Our machines among these ids, as they were last listed."""
+        requested = list(dict.fromkeys(ids))
+        search_errors = self._search_hosts(requested)
+        own = self._machines_of(requested)
+        if missing := [i for i in requested if i not in own]:
             log.warning("not touched, gone or not ours cloud=%s ids=%s", self.name, missing)
-            raise_first_error(unseen)
-        return list(mine.values())
+            raise_first_error(search_errors)
+        return list(own.values())
 
-    def _end(self, one: Tagged) -> None:
-        self._note_change(one)
-        self._calls.call(one.host, lambda connection: domains.end(connection, *_place(one)))
+    def _end(self, machine: Tagged) -> None:
+        self._note_change(machine)
+        self._calls.call(machine.host, lambda connection: domains.end(connection, *_place(machine)))
 
-    def _remove(self, one: Tagged) -> None:
-        self._calls.call(one.host, lambda connection: domains.remove(connection, *_place(one)))
+    def _remove(self, machine: Tagged) -> None:
+        self._calls.call(
+            machine.host, lambda connection: domains.remove(connection, *_place(machine))
+        )
 
 
 def _marks(domain: Any, number: str) -> Marks:  # noqa: ANN401 - the bindings have no types
@@ -174,6 +192,6 @@ def _marks(domain: Any, number: str) -> Marks:  # noqa: ANN401 - the bindings ha
     return tags if tags is not None and machine.is_original(number, tags) else None
 
 
-def _place(one: Tagged) -> tuple[str, str, str]:
-    """Where the domain and its volumes are."""
-    return one.short, one.name, one.tags.get(machine.STORAGE, "")
+def _place(tagged: Tagged) -> tuple[str, str, str]:
+    """The ids of the domain and its volumes."""
+    return tagged.short, tagged.name, tagged.tags.get(machine.STORAGE, "")

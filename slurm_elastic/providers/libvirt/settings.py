@@ -20,7 +20,7 @@ _URI = re.compile(r"(qemu|test)(\+(unix|ssh|libssh2?|tls))?://\S*/\S+")
 
 
 class Virtualization(StrEnum):
-    """The hypervisor of domains: ``qemu`` is emulation, ``test`` libvirt's own test driver."""
+    """The hypervisor of domains. ``qemu`` is emulation, ``test`` is libvirt's own test driver."""
 
     KVM = "kvm"
     QEMU = "qemu"
@@ -28,7 +28,7 @@ class Virtualization(StrEnum):
 
 
 class LibvirtHost(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A host. All domains together, others' too, may have its ``cpus`` and ``memory``."""
+    """A host. ``cpus`` and ``memory`` limit all domains together, including other people's."""
 
     uri: str = "qemu:///system"
     """Change it when the host is another one, reached by SSH or TLS."""
@@ -49,7 +49,7 @@ class LibvirtType(InstanceType, frozen=True, kw_only=True, forbid_unknown_fields
 class LibvirtCloud(
     HostedCloud, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="libvirt"
 ):
-    """Domains on ``hosts``, whose names are the cloud's zones; each host has the image and the
+    """Domains on ``hosts``, whose names are the cloud's zones. Each host has the image and the
     network.
     """
 
@@ -76,12 +76,12 @@ class LibvirtCloud(
     reach_advice: ClassVar[str] = "try 'virsh -c URI list' as SlurmUser, with the uri of the host"
 
     def shares_place(self, other: CloudSettings) -> bool:
-        """One host may go by several URIs, so any other may have the same."""
+        """True for any libvirt cloud, because one host can have several URIs."""
         return isinstance(other, LibvirtCloud)
 
 
 def check(draft: Draft, i: int, cloud: LibvirtCloud) -> None:
-    """All complaints about a cloud of provider libvirt."""
+    """Report all problems of a cloud of provider libvirt."""
     uris = {name: host.uri for name, host in cloud.hosts.items()}
     own_addresses(draft, ("clouds", i), "uri", uris)
     for name, uri in uris.items():
@@ -102,7 +102,9 @@ def check(draft: Draft, i: int, cloud: LibvirtCloud) -> None:
 
 
 def _unproven(uri: str) -> str:
-    """The parameter that has libvirt take any host for this one (libvirt's URI reference)."""
+    """The parameter that lets libvirt accept any host in place of this one (libvirt's URI
+    reference); empty if there is none.
+    """
     pairs = parse_qsl(urlsplit(uri).query.replace(";", "&"), keep_blank_values=True)
     for name, value in pairs:
         trusts = name == "no_verify" and value != "0"

@@ -1,4 +1,4 @@
-"""The host itself, by slurm-elastic-local."""
+"""Finds this host itself, through slurm-elastic-local."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ SOCKET = Path("/run/slurm-elastic/local.sock")
 
 
 def found(place: SearchPlace) -> Iterator[Found]:
-    """Always there; usable while its agent runs."""
+    """The host itself. It is always there, and usable while its agent runs."""
     del place
-    runs = SOCKET.exists()
+    is_running = SOCKET.exists()
     yield Found(
-        name="onprem", provider="local", location=Location.ON_PREMISES, usable=runs,
+        name="onprem", provider="local", location=Location.ON_PREMISES, usable=is_running,
         what=f"this host, {os.cpu_count() or 1} cpus",
-        # Without a cloud to serve, it does not start.
-        enable="" if runs else "a cloud of provider local in this file, then "
+        # The agent does not start without a cloud to serve.
+        enable="" if is_running else "a cloud of provider local in this file, then "
         "systemctl enable --now slurm-elastic-local",
         keys={"capacity": 1},
     )  # fmt: skip

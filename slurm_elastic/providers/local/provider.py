@@ -1,4 +1,4 @@
-"""slurmd processes on this host, by the root-owned agent ``slurm-elastic-local``."""
+"""slurmd processes on this host, started by the root-owned agent ``slurm-elastic-local``."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from slurm_elastic.model.cluster import (
 )
 from slurm_elastic.providers.local.settings import LocalCloud
 
-MOST_ANSWER = 64 << 20
-"""Bytes of an answer; a machine's record with all its jobs takes some KB."""
+MAX_ANSWER_BYTES = 64 << 20
+"""A machine's record with all its jobs takes some KB."""
 ZONE = "local"
 TYPE = "slurmd"
 
@@ -46,7 +46,7 @@ _ERRORS: dict[str, type[ProviderError]] = {
 
 
 class LocalProvider:
-    """A client of the agent at ``settings.socket``; see protocols.Provider for the contract."""
+    """A client of the agent at ``settings.socket``. The contract is in protocols.Provider."""
 
     def __init__(self, settings: LocalCloud, cluster: Cluster) -> None:
         self.name = settings.name
@@ -54,7 +54,7 @@ class LocalProvider:
         self._cluster = cluster.uuid or cluster.name
 
     def offers(self, pool: Pool) -> Sequence[Offer]:
-        """One offer for each of the pool's markets but spot, which an own host does not have."""
+        """One offer for each of the pool's markets except spot, which an own host does not have."""
         markets = [m for m in pool.markets if m is not Market.SPOT]
         if not markets or (pool.zones and ZONE not in pool.zones):
             return ()
@@ -81,7 +81,7 @@ class LocalProvider:
         )
 
     def launch(self, spec: LaunchSpec) -> Sequence[Instance]:
-        """Have slurmd's started; the answer comes before they have registered."""
+        """Have slurmds started. The answer comes before they have registered."""
         answer = self._ask(
             LaunchOrder(
                 cluster=self._cluster,
@@ -97,21 +97,21 @@ class LocalProvider:
         return tuple(self._instance(record) for record in answer.machines)
 
     def instances(self) -> Sequence[Instance]:
-        """The cluster's machines; one whose slurmd has ended is not among them."""
+        """The cluster's machines, without those whose slurmd has ended."""
         answer = self._ask(List(cluster=self._cluster))
         return tuple(self._instance(record) for record in answer.machines)
 
     def terminate(self, ids: Sequence[str]) -> None:
-        """Begin to end these machines; they are STOPPING until slurmd and its jobs are gone."""
+        """Begin to end these machines. They are STOPPING until slurmd and its jobs are gone."""
         if ids:
             self._ask(Terminate(cluster=self._cluster, ids=tuple(ids)))
 
     def notices(self) -> Sequence[Notice]:
-        """None: nobody reclaims an own host."""
+        """Always empty: nobody reclaims the site's own hosts."""
         return ()
 
     def check(self) -> None:
-        """Prove that the agent is there and lets us speak."""
+        """Prove that the agent runs and accepts our calls."""
         self._ask(Ping())
 
     def _instance(self, record: Record) -> Instance:
@@ -153,6 +153,6 @@ class LocalProvider:
     def _exchange(self, line: bytes) -> bytes:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(self._settings.timeout)
-            budget = Budget(MOST_ANSWER, self._settings.timeout)
+            budget = Budget(MAX_ANSWER_BYTES, self._settings.timeout)
             connection.connect(self._settings.socket)
             return exchange(connection, line, budget)

@@ -1,4 +1,4 @@
-"""The settings of a cloud of this host, as frozen values."""
+"""The settings of a cloud on this host as frozen values."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ LOCAL_ZONE = "local"
 
 
 class LocalCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="local"):
-    """slurmd processes on this host, started by the root-owned ``slurm-elastic-local`` agent
-    listening on the unix ``socket``. ``price``: dollars per machine-hour (power, depreciation).
+    """slurmd processes on this host. The root-owned agent ``slurm-elastic-local``, which listens on
+    the unix ``socket``, starts them. ``price``: dollars per machine and hour (power, depreciation).
     """
 
     socket: str = "/run/slurm-elastic/local.sock"
@@ -32,7 +32,7 @@ class LocalCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def flat_price(self) -> float | None:
-        """Machines of one host cost alike."""
+        """The price: all machines of one host cost the same."""
         return self.price
 
     @property

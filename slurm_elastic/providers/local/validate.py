@@ -1,4 +1,4 @@
-"""Whether a cloud of this host makes sense: where it is, its socket, its ports. Pure."""
+"""Checks that the settings of a cloud on this host make sense: location, socket, ports. Pure."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from slurm_elastic.providers.local.settings import LocalCloud
 
 
 def check(draft: Draft, i: int, cloud: LocalCloud) -> None:
-    """All complaints about a cloud of provider local, whose machines are all on this host."""
+    """Report all problems of a cloud of provider local, whose machines are all on this host."""
     if cloud.location is not Location.ON_PREMISES:
         expected = f"{Location.ON_PREMISES}: provider local is this very host"
         draft.problems.add(("clouds", i, "location"), shown(cloud.location), expected)
-    mates = {n: c for n, c in draft.clouds.items() if isinstance(c, LocalCloud)}
-    first = next(n for n, c in mates.items() if c.socket == cloud.socket)
-    if first != i:
-        found = f"{shown(cloud.socket)}, which clouds[{first}] has already"
-        draft.problems.add(("clouds", i, "socket"), found, "a socket of its own")
+    local_clouds = {n: c for n, c in draft.clouds.items() if isinstance(c, LocalCloud)}
+    first_index = next(n for n, c in local_clouds.items() if c.socket == cloud.socket)
+    if first_index != i:
+        problem = f"{shown(cloud.socket)}, which clouds[{first_index}] has already"
+        draft.problems.add(("clouds", i, "socket"), problem, "a socket of its own")
     _ports(draft, cloud)
 
 
 def _ports(draft: Draft, cloud: LocalCloud) -> None:
-    """The nodes of all such clouds share a host."""
-    local = [(i, p, c) for i, p, c in draft.pools_with_clouds if isinstance(c, LocalCloud)]
-    if sum(len(draft.nodes.get(i, ())) for i, _, _ in local) <= 1:
+    """Report pools without ports of their own: the nodes of all such clouds share a host."""
+    local_pools = [(i, p, c) for i, p, c in draft.pools_with_clouds if isinstance(c, LocalCloud)]
+    if sum(len(draft.nodes.get(i, ())) for i, _, _ in local_pools) <= 1:
         return
-    for i, pool, whose in local:
-        if pool.slurmd_port is None and whose is cloud:
+    for i, pool, pool_cloud in local_pools:
+        if pool.slurmd_port is None and pool_cloud is cloud:
             expected = "the first of consecutive ports: the nodes of provider local share a host"
             draft.problems.add(("pools", i), "no 'slurmd_port'", expected)

@@ -13,7 +13,9 @@ from slurm_elastic.providers.base.later import later
 from slurm_elastic.providers.redfish.settings import RedfishCloud
 
 _URL = re.compile(r"(https://[^/\s]+|http://(localhost|127\.[\d.]+|\[::1\])(:\d+)?)/\S+")
-"""Who sees the BMC's password can do anything to its host: in clear it stays on this host."""
+"""A BMC's password gives full control of its host. Without TLS it may be sent only within this
+host.
+"""
 
 
 def _open(settings: RedfishCloud, cluster: Cluster, config: Config | None) -> Provider:
@@ -31,15 +33,17 @@ def _open(settings: RedfishCloud, cluster: Cluster, config: Config | None) -> Pr
 
 
 def _check(draft: Draft, i: int, cloud: RedfishCloud) -> None:
-    """URLs; nodes without a host; two nodes of one, which nothing else keeps from double use."""
+    """Report wrong URLs, nodes without a host, and hosts with two nodes, which nothing else keeps
+    from double use.
+    """
     at = ("clouds", i, "hosts")
     for name, url in cloud.hosts.items():
         if not cloud.command and not _URL.fullmatch(url):
             expected = "a URL as https://bmc1/redfish/v1/Systems/1"
             draft.problems.add((*at, name), shown(url), expected)
     mates = [other for other in draft.clouds.values() if isinstance(other, RedfishCloud)]
-    every = [url for mate in mates for url in mate.hosts.values()]
-    if any(every.count(url) > 1 for url in cloud.hosts.values()):
+    all_urls = [url for mate in mates for url in mate.hosts.values()]
+    if any(all_urls.count(url) > 1 for url in cloud.hosts.values()):
         draft.problems.add(at, "a host that another node has, too", "one for each node")
     if not cloud.command and cloud.credentials is None:
         expected = "a JSON file with username and password"

@@ -1,4 +1,4 @@
-"""The power of hosts by sushy at their BMCs (DMTF DSP0266)."""
+"""Switches the power of hosts through their BMCs, by sushy (DMTF DSP0266)."""
 
 from __future__ import annotations
 
@@ -21,59 +21,65 @@ RESETS = {"on": "On", "shutdown": "GracefulShutdown", "off": "ForceOff"}
 
 
 def redfish_of(settings: RedfishCloud) -> Redfish:
-    """ConfigError where the file of credentials cannot be used; no word of it is in that."""
+    """The switches of a cloud. ConfigError, without any of its content, if the file of credentials
+    cannot be used.
+    """
     at = f"cloud {settings.name!r}: credentials: {settings.credentials}"
     try:
         path = Path(settings.credentials or "")
-        wrong = trust.flaw(path, trust.ours(), private=True)
+        flaw = trust.flaw(path, trust.ours(), private=True)
         login = json.loads(path.read_text(encoding="utf-8"))
-        words = str(login["username"]), str(login["password"])
+        credentials = str(login["username"]), str(login["password"])
     except OSError as error:
         raise ConfigError(f"{at} cannot be read: {error.strerror}") from None
     except (ValueError, LookupError, TypeError):
         raise ConfigError(f"{at}: found no JSON object with username and password") from None
-    if wrong:
-        raise ConfigError(f"cloud {settings.name!r}: credentials: {wrong}")
-    return Redfish(settings, *words)
+    if flaw:
+        raise ConfigError(f"cloud {settings.name!r}: credentials: {flaw}")
+    return Redfish(settings, *credentials)
 
 
 class Redfish:
-    """Logs in anew with each call."""
+    """Switches hosts. It logs in again with each call."""
 
     def __init__(self, settings: RedfishCloud, username: str, password: str) -> None:
         self._settings = settings
         self._login = (username, password)
 
     def is_on(self, host: str) -> bool:
-        """As base.switched.Power."""
+        """See base.switched.Power."""
         with self._system(host) as system:
             if system.power_state is None:
                 raise ValueError("no PowerState")
             return str(system.power_state.value) != "Off"
 
-    def switch(self, host: str, word: str) -> None:
-        """As base.switched.Power; a BMC that cannot shut down switches off."""
+    def switch(self, host: str, order: str) -> None:
+        """See base.switched.Power. If a BMC cannot shut a host down, the host is switched off."""
         with self._system(host) as system:
-            known = {one.value: one for one in system.get_allowed_reset_system_values()}
-            word = word if RESETS[word] in known or word == "on" else "off"
-            system.reset_system(known[RESETS[word]])
+            allowed_resets = {
+                reset.value: reset for reset in system.get_allowed_reset_system_values()
+            }
+            order = order if RESETS[order] in allowed_resets or order == "on" else "off"
+            system.reset_system(allowed_resets[RESETS[order]])
 
     @contextmanager
     def _system(self, host: str) -> Iterator[System]:
-        """No answer, or none that can be read, leaves open what came of the call."""
+        """The host's system. TransientError if there is no answer or a senseless one, because the
+        call may have taken effect.
+        """
         asking.require()
         name, url = self._settings.name, urlsplit(self._settings.hosts[host])
         link = connector.Connector(
             f"{url.scheme}://{url.netloc}", verify=self._settings.ca_file or True,
             server_side_retries=1, default_request_timeout=self._settings.timeout,
         )  # fmt: skip
-        # Not by a session: a BMC has few of them, and none may be left there.
+        # No session: a BMC has only a few of them, and a crash would leave one behind.
         link.set_http_basic_auth(*self._login)
         try:
             yield System(link, url.path)
-        except exceptions.ConnectionError as error:  # its own text is that of each library below it
-            below = (c.strerror for c in causes(error) if isinstance(c, OSError) and c.strerror)
-            text = f"{host}: {url.netloc} cannot be reached: {next(below, error)}"
+        except exceptions.ConnectionError as error:  # its text repeats that of each library below
+            reasons = (c.strerror for c in causes(error) if isinstance(c, OSError) and c.strerror)
+            text = f"{host}: {url.netloc} cannot be reached: {next(reasons, error)}"
             raise TransientError(name, "NotConnected", text) from error
         except exceptions.HTTPError as error:
             raise error_of_status(name, error.status_code, f"{host}: {error}") from error

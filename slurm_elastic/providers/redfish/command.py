@@ -1,4 +1,4 @@
-"""The power of hosts by the site's command: IPMI, wake-on-LAN, a switched outlet."""
+"""Switches the power of hosts by the site's own command: IPMI, wake-on-LAN, a switched outlet."""
 
 from __future__ import annotations
 
@@ -11,28 +11,30 @@ from slurm_elastic.providers.redfish.settings import RedfishCloud
 
 
 class Command:
-    """``COMMAND on|shutdown|off|state HOST``: exit 0, and ``state`` prints ``on`` or ``off``."""
+    """Runs ``COMMAND on|shutdown|off|state HOST``. It must exit with 0, and ``state`` must print
+    ``on`` or ``off``.
+    """
 
     def __init__(self, settings: RedfishCloud) -> None:
         self._settings = settings
 
     def is_on(self, host: str) -> bool:
-        """As base.switched.Power."""
-        said = self._run(host, "state")
-        if said not in ("on", "off"):
-            text = f"{host}: state printed {said[:80]!r}, expected on or off"
+        """See base.switched.Power."""
+        output = self._run(host, "state")
+        if output not in ("on", "off"):
+            text = f"{host}: state printed {output[:80]!r}, expected on or off"
             raise TransientError(self._settings.name, "BadState", text)
-        return said == "on"
+        return output == "on"
 
-    def switch(self, host: str, word: str) -> None:
-        """As base.switched.Power."""
-        self._run(host, word)
+    def switch(self, host: str, order: str) -> None:
+        """See base.switched.Power."""
+        self._run(host, order)
 
-    def _run(self, host: str, word: str) -> str:
+    def _run(self, host: str, order: str) -> str:
         name, command = self._settings.name, self._settings.command
         try:
             process = subprocess.Popen(
-                [*command, word, self._settings.hosts[host]], stdin=subprocess.DEVNULL,
+                [*command, order, self._settings.hosts[host]], stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                 errors="backslashreplace", start_new_session=True,
             )  # fmt: skip
@@ -40,13 +42,13 @@ class Command:
             raise ProviderError(name, "NoCommand", f"{command[0]}: {error}") from error
         with process:
             try:
-                said, complaint = process.communicate(timeout=self._settings.timeout)
+                output, error_output = process.communicate(timeout=self._settings.timeout)
             except subprocess.TimeoutExpired as error:
-                # With all that it started, or an order may yet be carried out much later.
+                # Kill its whole process group, or a child may carry out the order much later.
                 os.killpg(process.pid, signal.SIGKILL)
-                text = f"{host}: {command[0]} {word} did not end in {error.timeout:g} s"
+                text = f"{host}: {command[0]} {order} did not end in {error.timeout:g} s"
                 raise TransientError(name, "TimedOut", text) from error
         if process.returncode:
-            text = f"{host}: {command[0]} {word}: {complaint.strip()[:200]}"
+            text = f"{host}: {command[0]} {order}: {error_output.strip()[:200]}"
             raise TransientError(name, f"Exit{process.returncode}", text)
-        return said.strip()
+        return output.strip()

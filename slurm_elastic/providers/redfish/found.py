@@ -1,4 +1,4 @@
-"""Hosts with Redfish: that there are some is told by the file of their BMCs' account."""
+"""Finds hosts with Redfish, by the file with their BMCs' account."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CREDENTIALS = Path("/etc/slurm-elastic/bmc.json")
 
 
 def found(place: SearchPlace) -> Iterator[Found]:
-    """Which host is at which BMC, nobody can see from here."""
+    """One entry without hosts: nobody can see from here which host has which BMC."""
     del place
     if CREDENTIALS.exists():
         yield Found(

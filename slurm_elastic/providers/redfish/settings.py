@@ -1,4 +1,4 @@
-"""The settings of a cloud of hosts with Redfish, as frozen values."""
+"""The settings of a cloud of hosts with Redfish as frozen values."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from slurm_elastic.providers.base.host_settings import HostsCloud
 class RedfishCloud(
     HostsCloud, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="redfish"
 ):
-    """``hosts`` are the URLs of systems at their BMCs (``https://bmc1/redfish/v1/Systems/1``), or
-    what ``command`` takes for them.
+    """``hosts``: by node, the URL of its system at the BMC (``https://bmc1/redfish/v1/Systems/1``),
+    or the argument that ``command`` takes for it.
     """
 
     credentials: str | None = None

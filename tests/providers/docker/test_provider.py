@@ -44,7 +44,7 @@ from slurm_elastic.model.finding import Level
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.docker import requests as request
 from slurm_elastic.providers.docker.errors import classify, translated
-from slurm_elastic.providers.docker.provider import LISTED_LATE, DockerProvider
+from slurm_elastic.providers.docker.provider import LISTING_LAG_S, DockerProvider
 from slurm_elastic.providers.docker.settings import DockerCloud, DockerHost, DockerType
 from slurm_elastic.sandbox.loopback_only import require_emulated
 from slurm_elastic.testing.contract import OTHER_UUID, UUID
@@ -388,7 +388,7 @@ class TestEnding:
         provider.terminate([machine.id])
         assert provider.instances() == ()
         assert [o.free for o in provider.offers(POOL)] == [(before.free or 0) + 1]
-        now = LISTED_LATE
+        now = LISTING_LAG_S
         assert provider.instances() == (machine,), "it has been started by somebody"
 
 

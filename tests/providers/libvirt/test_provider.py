@@ -117,7 +117,7 @@ class TestHalves:
         """As are machines that a host's restart has left off: libvirt has no reason for either."""
         provider = opened(bed)
         spec = cut_off(bed, provider, 1)
-        monkeypatch.setattr(machine, "FRESH", -1.0)
+        monkeypatch.setattr(machine, "START_WITHIN_S", -1.0)
         assert list(provider.instances()) == []
         with pytest.raises(CapacityError, match="have ended"):
             provider.launch(spec)
