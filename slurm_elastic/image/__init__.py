@@ -1,1 +1,1 @@
-"""Golden images of machines: built from Debian's packages, proved by a boot, listed."""
+"""Build golden images from Debian's packages, test them by booting a machine, and list them."""

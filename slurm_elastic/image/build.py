@@ -1,4 +1,4 @@
-"""``image build``: from a recipe to a file beside which its label says what is in it."""
+"""``image build``: make an image file from a recipe, and the label beside it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ from slurm_elastic.image.label import Label, label_file, write
 from slurm_elastic.image.recipe import Recipe, packages
 
 KINDS = {".qcow2": "qcow2", ".raw": "raw", ".img": "raw", ".tar": "tar"}
-"""The form that a file's name tells; ``tar`` is for ``docker import``."""
+"""Image format by the ending of the file's name; ``tar`` is for ``docker import``."""
 _PROGRAMS = {"mmdebstrap": "mmdebstrap", "apt-get": "apt", "unshare": "util-linux"}
 
 
 def kind_of(file: Path) -> str:
-    """The form of an image file; ConfigError for a name that tells none."""
+    """Return the format of an image file. ConfigError if ``KINDS`` does not have the name's
+    ending.
+    """
     kind = KINDS.get(file.suffix)
     if kind is None:
         raise ConfigError(f"{file}: found {file.suffix or 'no ending'}, expected one of "
@@ -34,24 +36,24 @@ def kind_of(file: Path) -> str:
 
 
 def build(recipe: Recipe, file: Path, say: Callable[[str], None]) -> Label:
-    """The image, whole or not at all; ``say`` is told each step. As root.
+    """Make the image; as root. If a step fails, no file is left. ``say`` gets a line for each step.
 
-    A name in ``file`` that is a directory's means a file in it, named by what is in the image.
+    If ``file`` is a directory, the image gets a name that says what it contains.
     """
     named = not file.is_dir()
     kind = kind_of(file) if named else "qcow2"
     _require(kind)
     tree.check_files(recipe)
     debian = recipe.debian or apt.host_release()
-    wanted = recipe.slurm or head_release()
-    place = file.parent if named else file
-    work = Path(tempfile.mkdtemp(prefix=".slurm-elastic-image-", dir=place))
+    slurm = recipe.slurm or head_release()
+    directory = file.parent if named else file
+    work = Path(tempfile.mkdtemp(prefix=".slurm-elastic-image-", dir=directory))
     try:
-        label = _made(recipe, work, debian, wanted, kind, say)
+        label = _make_draft(recipe, work, debian, slurm, kind, say)
         label = replace(label, file=file.name if named else f"{label.name}.{kind}")
-        target = place / label.file
+        target = directory / label.file
         if label.secret:
-            # Before it has its name: at no time can others read it.
+            # Restrict the mode before the rename, so that others can never read the munge key.
             (work / "image").chmod(0o600)
         os.replace(work / "image", target)
         write(label_file(target), label)
@@ -61,27 +63,28 @@ def build(recipe: Recipe, file: Path, say: Callable[[str], None]) -> Label:
     return label
 
 
-def _made(
+def _make_draft(
     recipe: Recipe, work: Path, debian: str, slurm: str | None, kind: str,
     say: Callable[[str], None],
 ) -> Label:  # fmt: skip
+    """Write the image to ``work/image`` and return its label, still without the file's name."""
     root = work / "root"
     number = len(packages(recipe, debian, booted=kind != "tar"))
     say(f"Debian {debian} with {number} packages and what they need"
         + (f", Slurm {slurm}" if slurm else ""))  # fmt: skip
-    found = tree.make(recipe, root, debian, slurm, booted=kind != "tar")
-    label = _label(recipe, root, found, kind, debian)
+    slurm_version = tree.make(recipe, root, debian, slurm, booted=kind != "tar")
+    label = _label(recipe, root, slurm_version, kind, debian)
     draft = work / "image"
     if kind == "tar":
         say("tar file")
         run(["tar", "--numeric-owner", "-C", root, "-cf", draft, "."])
         return label
     say(f"disk of {recipe.size} MiB that boots")
-    raw = draft if kind == "raw" else work / "raw"
-    disk.write_raw(root, raw, recipe.size)
+    raw_disk = draft if kind == "raw" else work / "raw"
+    disk.write_raw(root, raw_disk, recipe.size)
     if kind == "qcow2":
         say("qcow2")
-        disk.to_qcow2(raw, draft)
+        disk.to_qcow2(raw_disk, draft)
     return label
 
 
@@ -106,12 +109,12 @@ def _label(recipe: Recipe, root: Path, slurm: str, kind: str, debian: str) -> La
 
 
 def head_release() -> str | None:
-    """The release of Slurm (24.11) on this host; None where it has none."""
+    """Return the release of Slurm on this host (24.11), or None if it has none."""
     for program in ("slurmctld", "slurmd"):
-        found = shutil.which(program, path=ENVIRONMENT["PATH"])
-        if found:
-            done = subprocess.run([found, "-V"], capture_output=True, text=True, check=False)
-            if match := re.search(r"(\d+\.\d+)", done.stdout):
+        path = shutil.which(program, path=ENVIRONMENT["PATH"])
+        if path:
+            result = subprocess.run([path, "-V"], capture_output=True, text=True, check=False)
+            if match := re.search(r"(\d+\.\d+)", result.stdout):
                 return match[1]
     return None
 

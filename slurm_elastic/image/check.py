@@ -1,4 +1,6 @@
-"""``image check``: looks into an image, then boots a machine from it and follows it to its end."""
+"""``image check``: look into an image, then boot a machine from it and follow it until it powers
+off.
+"""
 
 from __future__ import annotations
 
@@ -26,21 +28,21 @@ _ABSENT = (
     "/etc/slurm/slurm.conf", f"{_WANTS}/slurmd.service", "/var/lib/systemd/random-seed",
 )  # fmt: skip
 _MACHINE_IDS = ("/etc/machine-id", "/var/lib/dbus/machine-id")
-"""Files by which all machines of an image would be one, where an id is in them; the second one may
-be a link to the first.
+"""An id in either file would be the same on all machines of the image. The second file may be a
+link to the first.
 """
 _ID = re.compile(r"^[0-9a-f]{32}$", re.MULTILINE)
-_OF_SITES = ("/etc", "/root", "/home", "/var", "/opt", "/srv", "/boot", "/usr/local")
+_SITE_DIRECTORIES = ("/etc", "/root", "/home", "/var", "/opt", "/srv", "/boot", "/usr/local")
 _KEY = ("/etc/munge/munge.key", f"{_WANTS}/munge.service")
-"""Without its key munged does not start, and the boot waits for it."""
-_THERE = ("/usr/sbin/slurmd", "/usr/sbin/munged", "/usr/bin/cloud-init", "/usr/sbin/sshd")
+"""If munged is enabled without its key, munged does not start, and the boot waits for it."""
+_PRESENT = ("/usr/sbin/slurmd", "/usr/sbin/munged", "/usr/bin/cloud-init", "/usr/sbin/sshd")
 _PROGRAMS = {
     "debugfs": "e2fsprogs",
     "ssh-keygen": "openssh-client",
     "mmdebstrap": "mmdebstrap",
     "xorriso": "xorriso",
 }
-# The machine goes with this process, however that ends.
+# Parent-death signal and pid namespace: if this process dies, in whatever way, its machine dies.
 NAMESPACES = (
     "setpriv", "--pdeathsig", "KILL", "unshare", "--net", "--mount", "--pid", "--uts", "--fork",
     "--kill-child", "--mount-proc",
@@ -56,27 +58,29 @@ def check(
     timeout: float,
     keep: Path | None,
 ) -> bool:
-    """Whether a machine of the image becomes a node, runs a job and ends itself; as root.
+    """Return whether a machine of the image becomes a node, runs a job and powers itself off; as
+    root.
 
-    ``cloud``, among ``cloud_metadata.KINDS``, is who tells the machine who it is. ``heartbeat`` (s)
-    is how long the machine waits for a head that is gone, ``timeout`` (s) how long a step may take;
-    ``keep`` gets console and logs. SlurmElasticError for what the host lacks.
+    ``cloud`` is one of ``cloud_metadata.KINDS``: how the machine learns its identity.
+    ``heartbeat``: seconds without the head after which the machine powers itself off. ``timeout``:
+    seconds for each step. ``keep``: directory for the console and the logs. SlurmElasticError if
+    the host lacks something the check needs.
     """
     _require(image)
-    about = label.read(image)
+    image_label = label.read(image)
     work = Path(tempfile.mkdtemp(prefix="slurm-elastic-check-", dir="/var/tmp"))
     try:
         work.chmod(0o755)
-        complaints = look_into(image, about, work)
+        complaints = look_into(image, image_label, work)
         for text in complaints or [
             "the image has slurmd, not enabled, no key and no id of a machine"
         ]:
             say(("FAILED: " if complaints else "") + text)
         accel = machine.accelerator(image, work)
-        tree = head.tree_for(about.slurm, about.codename, say)
+        tree = head.tree_for(image_label.slurm, image_label.codename, say)
         order = TrialOrder(
             image=str(image.resolve()), cloud=cloud, accel=accel, tree=str(tree or ""),
-            heartbeat=heartbeat, timeout=timeout, saves="criu-" in about.software,
+            heartbeat=heartbeat, timeout=timeout, saves="criu-" in image_label.software,
         )  # fmt: skip
         passed = _boot(work, order, say)
         if keep is not None:
@@ -86,48 +90,50 @@ def check(
     return passed and not complaints
 
 
-def look_into(image: Path, about: Label, work: Path) -> list[str]:
-    """The complaints about what is on an image's disk, without booting it."""
+def look_into(image: Path, image_label: Label, work: Path) -> list[str]:
+    """Return complaints about the files on an image's disk, without booting it."""
     place = work / "looked-into"
     place.mkdir(mode=0o700)  # all of the image's files, a key too where it has one
-    raw = place / "raw"
+    raw_disk = place / "raw"
     try:
-        disk.to_raw(image, raw)
-        absent = _ABSENT if about.secret else (*_ABSENT, *_KEY)
-        found = [f"{path} is in the image" for path in absent if _is_there(raw, path)]
-        ids = [name for name in _MACHINE_IDS if _ID.search(disk.inside(raw, f"cat {name}"))]
-        found += [f"{name} has an id, which each machine is to make itself" for name in ids]
-        found += [f"{path} is not in the image" for path in _THERE if not _is_there(raw, path)]
-        return [*found, *_private_keys(raw, place / "files")]
+        disk.to_raw(image, raw_disk)
+        absent = _ABSENT if image_label.secret else (*_ABSENT, *_KEY)
+        complaints = [f"{path} is in the image" for path in absent if _is_there(raw_disk, path)]
+        ids = [name for name in _MACHINE_IDS if _ID.search(disk.inside(raw_disk, f"cat {name}"))]
+        complaints += [f"{name} has an id, which each machine is to make itself" for name in ids]
+        complaints += [
+            f"{path} is not in the image" for path in _PRESENT if not _is_there(raw_disk, path)
+        ]
+        return [*complaints, *_private_keys(raw_disk, place / "files")]
     finally:
         shutil.rmtree(place)
 
 
-def _private_keys(raw: Path, place: Path) -> list[str]:
-    """The complaints about files with a private key where sites put them. Below /usr are those that
-    packages publish, as examples and for self-tests.
+def _private_keys(raw_disk: Path, place: Path) -> list[str]:
+    """Return complaints about private keys in directories where sites put files. Keys below /usr
+    are ignored: packages publish those as examples and for self-tests.
     """
     place.mkdir()
-    there = [name for name in _OF_SITES if _is_there(raw, name)]
-    disk.inside(raw, f"rdump {' '.join(there)} {place}")
+    directories = [name for name in _SITE_DIRECTORIES if _is_there(raw_disk, name)]
+    disk.inside(raw_disk, f"rdump {' '.join(directories)} {place}")
     files = [path for path in place.rglob("*") if path.is_file() and not path.is_symlink()]
-    found = [path for path in files if PRIVATE_KEY.search(path.read_bytes())]
-    return [f"a private key is in /{path.relative_to(place)}" for path in sorted(found)]
+    key_files = [path for path in files if PRIVATE_KEY.search(path.read_bytes())]
+    return [f"a private key is in /{path.relative_to(place)}" for path in sorted(key_files)]
 
 
-def _is_there(raw: Path, path: str) -> bool:
-    return "Inode:" in disk.inside(raw, f"stat {path}")
+def _is_there(raw_disk: Path, path: str) -> bool:
+    return "Inode:" in disk.inside(raw_disk, f"stat {path}")
 
 
 def _boot(work: Path, order: TrialOrder, say: Callable[[str], None]) -> bool:
     (work / "order.json").write_bytes(msgspec.json.encode(order))
-    words = [*NAMESPACES, sys.executable, "-P", "-m", "slurm_elastic.image.trial", str(work)]
-    kept = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
+    command = [*NAMESPACES, sys.executable, "-P", "-m", "slurm_elastic.image.trial", str(work)]
+    environment = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
     with (
         (work / "trial.out").open("wb") as errors,
         subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True,
-            env=ENVIRONMENT | kept,
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True,
+            env=ENVIRONMENT | environment,
         ) as process,
     ):  # fmt: skip
         try:
@@ -138,8 +144,8 @@ def _boot(work: Path, order: TrialOrder, say: Callable[[str], None]) -> bool:
         finally:
             process.kill()
     if code not in (0, FAILED):
-        said = (work / "trial.out").read_text(errors="replace").strip().splitlines()[-3:]
-        raise SlurmElasticError(f"the check broke off: {' / '.join(said)}")
+        last_lines = (work / "trial.out").read_text(errors="replace").strip().splitlines()[-3:]
+        raise SlurmElasticError(f"the check broke off: {' / '.join(last_lines)}")
     return code == 0
 
 

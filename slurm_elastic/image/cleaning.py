@@ -1,5 +1,6 @@
-"""Takes out of an image what is of one machine, so that each has its own at its first boot: host
-keys, machine id, logs, lists of packages; and what a node has no use for at each boot.
+"""Remove from an image what belongs to one machine: host keys, machine id, logs, package lists.
+
+Each machine makes its own at its first boot. Also remove a unit that is useless on a node.
 """
 
 from __future__ import annotations
@@ -19,16 +20,18 @@ _OF_ONE_MACHINE = (
 
 
 def clean(recipe: Recipe, tree: Path) -> None:
-    """The last step before the image is made of the ``tree``."""
+    """Clean the ``tree``. This is the last step before the image is made of it."""
     for unit in ("slurmd.service", "munge.service"):
         rooted.entry(tree, f"{_WANTS}/{unit}").unlink(missing_ok=True)
     if not any(_is_there(tree, f"{place}/lvm") for place in ("usr/sbin", "sbin")):
-        # It looks for LVM's snapshots at each boot, for seconds; without LVM there are none.
+        # e2scrub_reap looks for LVM snapshots at each boot, which takes seconds. Without LVM there
+        # are none.
         for link in rooted.matching(tree, "etc/systemd/system/*.wants/e2scrub_reap.service"):
             link.unlink()
     for pattern in _OF_ONE_MACHINE:
         for path in rooted.matching(tree, pattern):
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    # Empty, not absent: systemd then makes an id at the first boot (machine-id(5)).
     rooted.write(tree, "etc/machine-id", "")
     for name in ("vmlinuz.old", "initrd.img.old"):
         rooted.entry(tree, name).unlink(missing_ok=True)
@@ -38,8 +41,8 @@ def clean(recipe: Recipe, tree: Path) -> None:
         link.symlink_to("../run/systemd/resolve/stub-resolv.conf")
     if recipe.munge_key:
         rooted.write(tree, "etc/munge/munge.key", Path(recipe.munge_key).read_bytes(), 0o400)
-        own = "chown munge:munge /etc/munge/munge.key"
-        apt.in_tree(tree, f"{own} && systemctl enable munge.service")
+        set_owner = "chown munge:munge /etc/munge/munge.key"
+        apt.in_tree(tree, f"{set_owner} && systemctl enable munge.service")
 
 
 def _is_there(tree: Path, name: str) -> bool:

@@ -1,5 +1,6 @@
-"""The way in which a cloud tells a new machine who it is: as slurm-elastic's own provider asks the
-cloud to, with the shipped text of joining.
+"""How each cloud tells a new machine its identity.
+
+The requests come from our own providers, with the shipped text for joining.
 """
 
 from __future__ import annotations
@@ -58,12 +59,16 @@ _CLOUDS = {
     pending_limit: 5
     types: {check: {template: 0, cpus: 1, memory: 768}}""",
 }
-_ANY_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
-"""OpenNebula shows no console, so a configuration has to name one; the check reads its own."""
+_PLACEHOLDER_HOST_KEY = (
+    "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
+)
+"""OpenNebula shows no console, so its configuration must name a host key. The check reads the real
+one from the console.
+"""
 
 
 class Card(Struct, frozen=True, kw_only=True):
-    """The machine's network: addresses, the prefix's length, and its card."""
+    """The machine's network card: addresses, MAC, and the prefix length ``bits``."""
 
     address: str
     gateway: str
@@ -72,8 +77,10 @@ class Card(Struct, frozen=True, kw_only=True):
 
 
 class Identity(Struct, frozen=True, kw_only=True):
-    """All that a machine is told: ``answers`` of the metadata service, ``files`` on a drive with
-    the label ``volume``, ``smbios`` of its firmware. ``user_data`` is among them.
+    """The data by which a machine learns who it is.
+
+    ``answers``: of the metadata service, by path. ``files``: on a drive with the label ``volume``.
+    ``smbios``: fields of its firmware. ``user_data`` is contained in ``answers`` or ``files``.
     """
 
     user_data: bytes
@@ -84,10 +91,11 @@ class Identity(Struct, frozen=True, kw_only=True):
 
 
 def configuration(cloud: str, head: str, heartbeat: float, key: Path, munge: Path) -> Config:
-    """A whole configuration, of one cloud with one node; ``cloud`` is among ``KINDS``."""
+    """Return a configuration of one cloud with one node; ``cloud`` is one of ``KINDS``."""
     text = _CONFIG.format(
         cloud=_CLOUDS[cloud], node=NODE, head=head, heartbeat=heartbeat, boot=heartbeat / 2,
-        key=key, munge=munge, host_key=_ANY_KEY if cloud == "opennebula" else "console",
+        key=key, munge=munge,
+        host_key=_PLACEHOLDER_HOST_KEY if cloud == "opennebula" else "console",
     )  # fmt: skip
     return configfile.parse(text, "the check's configuration")
 
@@ -102,7 +110,7 @@ def of_ec2(config: Config, card: Card, public_key: str) -> Identity:
     )  # fmt: skip
     data = request["UserData"]
     assert isinstance(data, bytes)  # noqa: S101 - as the provider makes it
-    below = f"network/interfaces/macs/{card.mac}"
+    interface = f"network/interfaces/macs/{card.mac}"
     answers = {
         "instance-id": _INSTANCE,
         "ami-id": cloud.image,
@@ -114,9 +122,9 @@ def of_ec2(config: Config, card: Card, public_key: str) -> Identity:
         "placement/availability-zone": "us-east-1a",
         "public-keys/": "0=check",
         "public-keys/0/openssh-key": public_key,
-        f"{below}/device-number": "0",
-        f"{below}/local-ipv4s": card.address,
-        f"{below}/mac": card.mac,
+        f"{interface}/device-number": "0",
+        f"{interface}/local-ipv4s": card.address,
+        f"{interface}/mac": card.mac,
         **identity_document(_INSTANCE, "us-east-1"),
         "user-data": base64.b64encode(data).decode(),
     }
@@ -125,9 +133,9 @@ def of_ec2(config: Config, card: Card, public_key: str) -> Identity:
 
 
 def identity_document(instance: str, region: str) -> dict[str, str]:
-    """EC2's word for where a machine is; cloud-init asks for it again and again until it has it."""
-    told = {"instanceId": instance, "region": region, "availabilityZone": f"{region}a"}
-    return {"dynamic/instance-identity/document": json.dumps(told)}
+    """Return EC2's instance identity document. cloud-init retries until it can read one."""
+    document = {"instanceId": instance, "region": region, "availabilityZone": f"{region}a"}
+    return {"dynamic/instance-identity/document": json.dumps(document)}
 
 
 def of_openstack(config: Config, _card: Card, public_key: str) -> Identity:
@@ -141,7 +149,7 @@ def of_openstack(config: Config, _card: Card, public_key: str) -> Identity:
     server = body["server"]
     assert isinstance(server, dict)  # noqa: S101 - as the provider makes it
     data = base64.b64decode(server["user_data"])
-    told = {
+    metadata = {
         "uuid": _UUID,
         "name": server["name"],
         "hostname": NODE,
@@ -149,15 +157,18 @@ def of_openstack(config: Config, _card: Card, public_key: str) -> Identity:
         "meta": server["metadata"],
         "public_keys": {"check": public_key},
     }
-    place = "openstack/latest"
-    files = {f"{place}/meta_data.json": json.dumps(told).encode(), f"{place}/user_data": data}
+    directory = "openstack/latest"
+    files = {
+        f"{directory}/meta_data.json": json.dumps(metadata).encode(),
+        f"{directory}/user_data": data,
+    }
     smbios = "type=1,manufacturer=OpenStack Foundation,product=OpenStack Nova"
     return Identity(user_data=data, files=files, volume="config-2", smbios=smbios)
 
 
 def of_opennebula(config: Config, card: Card, public_key: str) -> Identity:
-    """The identity of a machine of OpenNebula: CONTEXT, for an image with cloud-init, for which the
-    site's own part is cloud-init's, too.
+    """The identity of a machine of OpenNebula: CONTEXT, for an image with cloud-init. The site's
+    own part is a cloud-init file, too.
     """
     (cloud,) = config.clouds
     facts = facts_of(config.cluster, _launch(config, "")) | {"node": NODE}
@@ -183,7 +194,7 @@ KINDS: Mapping[str, Callable[[Config, Card, str], Identity]] = {
     "openstack": of_openstack,
     "opennebula": of_opennebula,
 }
-"""The clouds by which a machine may be told who it is."""
+"""By cloud: the function that makes a machine's identity."""
 
 
 def _launch(config: Config, zone: str) -> LaunchSpec:

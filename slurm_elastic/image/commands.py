@@ -1,4 +1,4 @@
-"""Commands of the system that building and booting images needs."""
+"""Run the system commands that building and booting images needs."""
 
 from __future__ import annotations
 
@@ -16,42 +16,48 @@ APART = (
     "setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child",
     "--mount-proc",
 )  # fmt: skip
-"""Before a command whose mounts and processes go with it, and it with us, however that ends."""
-_SETTLES = 10.0
-_SHOWN = 8
-"""Lines of what a command has said last, for its error."""
+"""Put this before a command: its mounts and processes end with it. It is killed if we die, in
+whatever way.
+"""
+_REMOVE_TIMEOUT_S = 10.0
+_ERROR_LINES = 8
+"""The number of last output lines that an error shows."""
 
 
 def require(programs: Mapping[str, str]) -> None:
-    """SlurmElasticError for programs that are not installed; each with its Debian package."""
+    """SlurmElasticError if programs are not installed. ``programs``: Debian package by program."""
     missing = sorted({p for name, p in programs.items() if not shutil.which(name, path=PATH)})
     if missing:
         raise SlurmElasticError(f"not installed: {' '.join(missing)} (Debian's packages)")
 
 
-def run(words: Sequence[str | Path], text: str = "", **environment: str) -> str:
-    """The command's output; SlurmElasticError with its last lines where it fails."""
-    done = subprocess.run(
-        [str(word) for word in words], input=text, capture_output=True, text=True, check=False,
+def run(command: Sequence[str | Path], text: str = "", **environment: str) -> str:
+    """Run a command and return its output. SlurmElasticError with its last output lines if it
+    fails.
+    """
+    result = subprocess.run(
+        [str(word) for word in command], input=text, capture_output=True, text=True, check=False,
         env=ENVIRONMENT | environment, errors="replace",
     )  # fmt: skip
-    if done.returncode:
-        said = (done.stderr.strip() or done.stdout.strip()).splitlines()[-_SHOWN:]
-        name = words[len(APART)] if tuple(words[: len(APART)]) == APART else words[0]
-        raise SlurmElasticError(f"{name}: exit {done.returncode}: {' / '.join(said)}")
-    return done.stdout
+    if result.returncode:
+        last_lines = (result.stderr.strip() or result.stdout.strip()).splitlines()[-_ERROR_LINES:]
+        name = command[len(APART)] if tuple(command[: len(APART)]) == APART else command[0]
+        raise SlurmElasticError(f"{name}: exit {result.returncode}: {' / '.join(last_lines)}")
+    return result.stdout
 
 
-def started(words: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
-    """A command that goes on beside us; ``log`` gets what it says."""
+def started(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+    """Start a command in the background and return its process; append its output to ``log``."""
     with log.open("ab") as file:
         return subprocess.Popen(
-            list(words), stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=ENVIRONMENT
+            list(command), stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=ENVIRONMENT
         )
 
 
 def remove(place: Path) -> None:
-    """The directory with all that is in it; what was killed a moment ago may yet write there."""
-    until = time.monotonic() + _SETTLES
+    """Remove a directory tree. Retry for 10 s, because a process that was just killed may still
+    write there.
+    """
+    until = time.monotonic() + _REMOVE_TIMEOUT_S
     while place.exists() and time.monotonic() < until:
         shutil.rmtree(place, ignore_errors=True)

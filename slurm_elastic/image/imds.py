@@ -1,9 +1,10 @@
-"""EC2's instance metadata service (IMDSv2), as far as a machine of ours asks it.
+"""EC2's instance metadata service (IMDSv2), as far as our machines and cloud-init use it.
 
-``imds.py FILE``, standard library only, serves where EC2 does (169.254.169.254, an address that
-this host has to have); FILE has the answers of now as a JSON object. A directory has such a file
-for each machine, by its address. With ``user-data`` (base64) and the like cloud-init reads it, too,
-and where ``http-tokens`` is ``optional`` without a token (IMDSv1).
+``imds.py FILE`` uses the standard library only. It serves at EC2's address 169.254.169.254, which
+this host must have. FILE contains the answers as a JSON object by path and is read at each request.
+FILE may be a directory with such a file for each machine, named by the machine's address.
+``user-data`` is base64. If ``http-tokens`` is ``optional``, requests without a token are answered,
+too (IMDSv1).
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ ADDRESS = "169.254.169.254"
 USER_DATA = "user-data"
 TOKENS = "http-tokens"
 BESIDE = "dynamic/"
-"""A tree of its own, beside meta-data."""
+"""A tree beside meta-data."""
 
 
 def found(answers: Mapping[str, str], path: str) -> bytes | None:
-    """The answer to a path after the version: a text, or what is in a directory."""
+    """Return the answer to a path after the version: a text, the names in a directory, or None."""
     if path == USER_DATA:
         return base64.b64decode(answers[path]) if path in answers else None
     if path.startswith(BESIDE):
-        said = answers.get(path)
-        return _listed(answers, path.rstrip("/") + "/") if said is None else said.encode()
+        text = answers.get(path)
+        return _listed(answers, path.rstrip("/") + "/") if text is None else text.encode()
     if path.rstrip("/") == "meta-data":
         return _listed(answers, "")
     name = path.removeprefix("meta-data/")
@@ -41,18 +42,18 @@ def found(answers: Mapping[str, str], path: str) -> bytes | None:
 
 
 def _listed(answers: Mapping[str, str], directory: str) -> bytes | None:
-    below = (n.removeprefix(directory) for n in answers if n.startswith(directory))
-    names = {first + slash for first, slash, _ in (n.partition("/") for n in below)}
+    paths = (n.removeprefix(directory) for n in answers if n.startswith(directory))
+    names = {name + slash for name, slash, _ in (n.partition("/") for n in paths)}
     return "\n".join(sorted(names - {USER_DATA, TOKENS, BESIDE})).encode() if names else None
 
 
 class Metadata(BaseHTTPRequestHandler):
-    """A token first, then everything with it; 404 for what is not there."""
+    """PUT returns a token. GET answers requests with a token. 404 for unknown paths."""
 
     answers: dict[str, str] = {}  # noqa: RUF012 - by path below meta-data/, one set a test
 
     def known(self) -> Mapping[str, str]:
-        """The answers for who asks."""
+        """Return the answers for the client of this request."""
         return self.answers
 
     def do_PUT(self) -> None:
@@ -81,7 +82,9 @@ class Metadata(BaseHTTPRequestHandler):
 
 @contextmanager
 def serving(**answers: str) -> Iterator[str]:
-    """On a free port, until the end of the block; its address up to ``/latest/``."""
+    """Serve ``answers`` on a free port until the end of the block. Yield the URL up to
+    ``/latest/``.
+    """
     Metadata.answers = dict(answers)
     with ThreadingHTTPServer(("127.0.0.1", 0), Metadata) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -90,21 +93,23 @@ def serving(**answers: str) -> Iterator[str]:
 
 
 class Written(Metadata):
-    """The text of a file at that moment."""
+    """Read the answers from the file at each request."""
 
     def known(self) -> Mapping[str, str]:
-        place = Path(sys.argv[1])
-        file = place / self.client_address[0] if place.is_dir() else place
+        path = Path(sys.argv[1])
+        file = path / self.client_address[0] if path.is_dir() else path
         try:
-            said: dict[str, str] = json.loads(file.read_bytes())
+            answers: dict[str, str] = json.loads(file.read_bytes())
         except FileNotFoundError:
             return {}
-        return said
+        return answers
 
 
 class Server(ThreadingHTTPServer):
     def server_bind(self) -> None:
-        """Without asking for the address's name: where no name server answers, that takes long."""
+        """Do not resolve the address's name, as HTTPServer does: without a name server that takes
+        long.
+        """
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = ADDRESS, 80
 

@@ -1,4 +1,7 @@
-"""The label of an image: a file beside it that says what is in it, by the words of joining.md."""
+"""The label of an image: a JSON file beside it that says what the image contains.
+
+It uses the terms of joining.md.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,8 @@ from slurm_elastic.base.errors import SlurmElasticError, why
 
 
 class Label(Struct, frozen=True, kw_only=True):
-    """An image's ``name`` and ``file``; ``software`` are words such as ``slurm-24.11.5``.
-
-    ``codename`` is the release of Debian, ``built`` is Unix time; ``secret``: the munge key is in
-    it.
+    """``software``: names with versions, such as ``slurm-24.11.5``. ``version`` and ``codename``
+    are of the Debian release. ``built`` is Unix time. ``secret``: the image contains the munge key.
     """
 
     name: str
@@ -31,23 +32,25 @@ class Label(Struct, frozen=True, kw_only=True):
 
     @property
     def slurm(self) -> str:
-        """Its release of Slurm: ``24.11``."""
-        words = [w.removeprefix("slurm-") for w in self.software.split() if w.startswith("slurm-")]
-        return ".".join(words[0].split(".")[:2]) if words else ""
+        """The release of Slurm in the image: ``24.11``."""
+        versions = [
+            w.removeprefix("slurm-") for w in self.software.split() if w.startswith("slurm-")
+        ]
+        return ".".join(versions[0].split(".")[:2]) if versions else ""
 
 
 def label_file(image: Path) -> Path:
-    """Where an image's label is."""
+    """Return the path of an image's label."""
     return image.with_name(f"{image.name}.json")
 
 
 def write(path: Path, label: Label) -> None:
-    """Put it there, in one step."""
+    """Write the label atomically."""
     writing.replace(path, msgspec.json.format(msgspec.json.encode(label)), 0o644)
 
 
 def read(image: Path) -> Label:
-    """The label of an image; SlurmElasticError where it has none that can be read."""
+    """Return an image's label. SlurmElasticError if it is missing or cannot be read."""
     path = label_file(image)
     try:
         return msgspec.json.decode(path.read_bytes(), type=Label)
@@ -60,13 +63,15 @@ def read(image: Path) -> Label:
 
 
 def labels(directory: Path) -> Iterator[Label]:
-    """All images in a directory, the newest first."""
-    found = []
+    """Return the labels of all images in a directory, newest first. Files without a label are
+    skipped.
+    """
+    image_labels = []
     for path in directory.glob("*.json"):
         image = path.with_suffix("")
         if image.exists():
             try:
-                found.append(read(image))
+                image_labels.append(read(image))
             except SlurmElasticError:
                 continue  # another program's file
-    return iter(sorted(found, key=lambda label: label.built, reverse=True))
+    return iter(sorted(image_labels, key=lambda label: label.built, reverse=True))

@@ -1,4 +1,4 @@
-"""One virtual machine of qemu's: started from an image, which stays as it is."""
+"""One virtual machine of qemu, started from an image, which stays unchanged."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from msgspec import Struct
 from slurm_elastic.image.commands import run, started
 
 PROGRAMS = {"qemu-system-x86_64": "qemu-system-x86", "qemu-img": "qemu-utils"}
-MEMORY = 768
-"""MiB; what Debian's initrd and a slurmd need."""
+MEMORY_MIB = 768
+"""Enough for Debian's initrd and a slurmd."""
 PLAIN = "Nehalem"
-"""An emulated processor without what makes drivers test themselves for long, yet x86-64-v2."""
-_PROBE = 20.0
-"""Seconds in which a machine comes to its kernel by KVM; it needs two."""
+"""An emulated x86-64-v2 processor without the features whose kernel drivers run long self-tests."""
+_PROBE_TIMEOUT_S = 20.0
+"""Until then, a machine under KVM has printed its kernel's first line. It needs about 2 s."""
 
 
 class Spec(Struct, frozen=True, kw_only=True):
-    """A machine: its ``disk`` and ``drives`` are files, ``tap`` and ``mac`` its network card.
+    """``disk``, ``console`` and ``drives`` are files. ``tap`` and ``mac``: the network card.
 
-    ``smbios`` is what its firmware tells of it, by which cloud-init knows its cloud.
+    ``smbios``: fields of the firmware's tables, by which cloud-init recognises its cloud.
     """
 
     disk: str
@@ -35,48 +35,49 @@ class Spec(Struct, frozen=True, kw_only=True):
 
 
 def overlay(image: Path, disk: Path) -> None:
-    """A disk of its own for a machine, which has only what differs from the image."""
-    told = run(["qemu-img", "info", "--output=json", image])
-    kind = "qcow2" if '"format": "qcow2"' in told else "raw"
+    """Create a machine's own disk, which stores only the differences from the image."""
+    info = run(["qemu-img", "info", "--output=json", image])
+    kind = "qcow2" if '"format": "qcow2"' in info else "raw"
     run(["qemu-img", "create", "-q", "-f", "qcow2", "-b", image.resolve(), "-F", kind, disk])
 
 
 def command(spec: Spec) -> list[str]:
-    """The words that start it. Pure."""
-    words = [
+    """Return the qemu command line. Pure."""
+    command_line = [
         "qemu-system-x86_64", "-accel", spec.accel, "-machine", "q35",
         "-cpu", "host" if spec.accel == "kvm" else PLAIN,
-        "-m", str(MEMORY), "-smp", "1", "-display", "none", "-monitor", "none", "-no-reboot",
+        "-m", str(MEMORY_MIB), "-smp", "1", "-display", "none", "-monitor", "none", "-no-reboot",
         "-serial", f"file:{spec.console}", "-device", "virtio-rng-pci",
+        # cache=unsafe loses data only if this host fails, and the disk is thrown away anyway.
         "-drive", f"file={spec.disk},if=virtio,format=qcow2,cache=unsafe",
     ]  # fmt: skip
     if spec.tap:  # without a ROM for booting over the network
         card = f"virtio-net-pci,netdev=net,mac={spec.mac},romfile="
         tap = f"tap,id=net,ifname={spec.tap},script=no,downscript=no"
-        words += ["-netdev", tap, "-device", card]
+        command_line += ["-netdev", tap, "-device", card]
     else:
-        words += ["-nic", "none"]
+        command_line += ["-nic", "none"]
     if spec.smbios:
-        words += ["-smbios", spec.smbios]
+        command_line += ["-smbios", spec.smbios]
     for drive in spec.drives:
-        words += ["-drive", f"file={drive},if=virtio,format=raw,readonly=on"]
-    return words
+        command_line += ["-drive", f"file={drive},if=virtio,format=raw,readonly=on"]
+    return command_line
 
 
 def start(spec: Spec, log: Path) -> subprocess.Popen[bytes]:
-    """The machine's process, which ends when the machine powers itself off."""
+    """Start the machine and return qemu's process. It ends when the machine powers off."""
     return started(command(spec), log)
 
 
 def accelerator(image: Path, work: Path, shows: str = "Linux version") -> str:
-    """``kvm`` where a machine of this image comes by it as far as ``shows``, else ``tcg``."""
+    """Return ``kvm`` if a machine of this image prints the text ``shows`` by KVM, else ``tcg``."""
     if not Path("/dev/kvm").exists():
         return "tcg"
-    # A /dev/kvm that opens proves nothing: some hosts have one that runs no guest.
+    # Try it: some hosts have a /dev/kvm that can be opened but runs no guest.
     disk, console = work / "probe.qcow2", work / "probe.console"
     overlay(image, disk)
     process = start(Spec(disk=str(disk), console=str(console), accel="kvm"), work / "probe.log")
-    until = time.monotonic() + _PROBE
+    until = time.monotonic() + _PROBE_TIMEOUT_S
     try:
         while time.monotonic() < until and process.poll() is None:
             if shows in printed(console):
@@ -90,7 +91,7 @@ def accelerator(image: Path, work: Path, shows: str = "Linux version") -> str:
 
 
 def printed(console: Path) -> str:
-    """All that the machine's serial port has shown."""
+    """Return everything that the machine has written to its serial port."""
     try:
         return console.read_bytes().decode(errors="replace")
     except FileNotFoundError:

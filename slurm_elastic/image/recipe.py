@@ -1,4 +1,4 @@
-"""The recipe of an image: a site's YAML file as frozen values, and what follows from it. Pure."""
+"""The recipe of an image: a site's YAML file as frozen values, and its list of packages. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOUNT = re.compile(r"\S+[ \t]+(?!\S*/\.\.(/|[ \t]))/\S*([ \t]+\S+){2,4}")
 _SOURCE = re.compile(r"deb .+")
 
 LOGIN = "debian"
-"""To this user cloud-init gives the cloud's key pair, and the right to be root."""
+"""cloud-init gives this user the cloud's key pair and the right to become root."""
 SLURM = ("slurmd", "slurm-client", "slurm-wlm-basic-plugins", "munge")
 _BASE = ("python3", "ca-certificates", "iproute2", "procps", "nftables", "sudo")
 _BOOTED = (
@@ -22,7 +22,7 @@ _BOOTED = (
     "kmod", "cloud-init", "cloud-guest-utils", "openssh-server", "netplan.io", "systemd-resolved",
     "systemd-timesyncd", "e2fsprogs", "libnss-myhostname",
 )  # fmt: skip
-"""The packages that a machine has that boots, and a container has not."""
+"""Packages for machines that boot. Containers do not need them."""
 _DHCP = {"bookworm": "isc-dhcp-client"}
 _FILE_SYSTEMS = {"nfs": "nfs-common", "nfs4": "nfs-common", "fuse.sshfs": "sshfs",
                  "cifs": "cifs-utils", "fuse.s3fs": "s3fs"}  # fmt: skip
@@ -31,13 +31,17 @@ _FILE_SYSTEMS = {"nfs": "nfs-common", "nfs4": "nfs-common", "fuse.sshfs": "sshfs
 class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An image of Debian with Slurm's part for compute nodes.
 
-    ``debian`` is a codename (None: this host's), ``slurm`` the release that it must have (None:
-    this host's, where it has one). ``size`` (MiB) is of the disk, whose file system grows on larger
-    ones. ``sources`` are further lines of apt's sources.list, ``packages`` further packages.
-    ``files`` is a directory that is laid over /. ``users`` are copied from this host's passwd with
-    their groups. ``mounts`` are lines of fstab. ``run`` are shell commands in the image,
-    ``ansible`` a playbook for it, ``cloud_init`` a file for /etc/cloud/cloud.cfg.d. ``criu`` brings
-    CRIU and the root part. ``munge_key``: this file is in the image, which then is a secret.
+    - ``debian``: a codename (None: this host's release).
+    - ``slurm``: the release of Slurm that the image must have (None: this host's, if it has one).
+    - ``size``: MiB of the disk. On a larger disk the file system grows.
+    - ``sources``: further lines of apt's sources.list. ``packages``: further packages.
+    - ``files``: a directory to copy over /.
+    - ``users``: names to copy from this host's passwd, with their groups.
+    - ``mounts``: lines of fstab.
+    - ``run``: shell commands in the image. ``ansible``: a playbook for it.
+    - ``cloud_init``: a file for /etc/cloud/cloud.cfg.d.
+    - ``criu``: install CRIU and the root part of checkpoints.
+    - ``munge_key``: a file to put into the image, which makes the image a secret.
     """
 
     debian: str | None = None
@@ -56,42 +60,42 @@ class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def packages(recipe: Recipe, debian: str, *, booted: bool) -> tuple[str, ...]:
-    """Debian's packages in the image; ``booted``: not of a container."""
-    wanted = [*_BASE, *SLURM]
+    """Return the Debian packages of the image; ``booted`` is False for a container."""
+    names = [*_BASE, *SLURM]
     if booted:
-        wanted += [*_BOOTED, _DHCP.get(debian, "dhcpcd-base")]
+        names += [*_BOOTED, _DHCP.get(debian, "dhcpcd-base")]
     if recipe.criu:
-        wanted.append("criu")
+        names.append("criu")
     for line in recipe.mounts:
-        words = line.split()
-        if len(words) > 2 and words[2] in _FILE_SYSTEMS:
-            wanted.append(_FILE_SYSTEMS[words[2]])
-    return tuple(dict.fromkeys([*wanted, *recipe.packages]))
+        fields = line.split()
+        if len(fields) > 2 and fields[2] in _FILE_SYSTEMS:
+            names.append(_FILE_SYSTEMS[fields[2]])
+    return tuple(dict.fromkeys([*names, *recipe.packages]))
 
 
 def problems(recipe: Recipe) -> list[str]:
-    """The sentences about what its types let pass."""
+    """Return a sentence for each field whose value fits its type but is wrong."""
     checks = [("debian", recipe.debian, _CODENAME, "a codename such as trixie"),
               ("slurm", recipe.slurm, _RELEASE, "a release such as \"24.11\"")]  # fmt: skip
     checks += [
-        (f"packages[{at}]", name, _PACKAGE, "the name of a package")
-        for at, name in enumerate(recipe.packages)
+        (f"packages[{index}]", name, _PACKAGE, "the name of a package")
+        for index, name in enumerate(recipe.packages)
     ]
     checks += [
         (
-            f"mounts[{at}]",
+            f"mounts[{index}]",
             line,
             _MOUNT,
             "a line of fstab: what, where (no '..'), file system, options",
         )
-        for at, line in enumerate(recipe.mounts)
+        for index, line in enumerate(recipe.mounts)
     ]
     checks += [
-        (f"sources[{at}]", line, _SOURCE, "a line of sources.list that begins with 'deb '")
-        for at, line in enumerate(recipe.sources)
+        (f"sources[{index}]", line, _SOURCE, "a line of sources.list that begins with 'deb '")
+        for index, line in enumerate(recipe.sources)
     ]
     return [
-        f"{key}: found {text!r}, expected {expected}"
-        for key, text, form, expected in checks
-        if text is not None and not form.fullmatch(text)
+        f"{key}: found {value!r}, expected {expected}"
+        for key, value, pattern, expected in checks
+        if value is not None and not pattern.fullmatch(value)
     ]

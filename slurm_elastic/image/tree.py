@@ -1,9 +1,9 @@
-"""The tree of an image: Debian with Slurm's part for nodes, the site's additions, and no secret.
+"""The tree of an image: Debian with Slurm's part for nodes and the site's additions.
 
-Nothing in it is of one machine (``cleaning``): host keys, machine id and host name are made at the
-first boot.
-slurmd and munged are not enabled: they would start without a configuration and without a key, and
-the boot would wait for them. Joining (programs/join.sh) starts both.
+It contains nothing that belongs to one machine (``cleaning``): each machine makes its host keys,
+machine id and host name at its first boot. It contains no secret, except the munge key if the
+recipe names one. slurmd and munged are not enabled, because without configuration and key they
+would fail and delay the boot. Joining (programs/join.sh) starts both.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ kernel.yama.ptrace_scope = 0
 net.ipv4.ip_nonlocal_bind = 1
 -kernel.io_uring_disabled = 2
 """
-"""For CRIU, which restores as the job's user; sockets bound to another node's address; and node.js,
-which does without io_uring where there is none; the minus is for kernels before 6.6 (sysctl.d(5)).
+"""All three are for CRIU. It restores as the job's user, who may trace only with ptrace_scope 0. A
+restored socket may be bound to another node's address. CRIU cannot save io_uring, and node.js does
+without where the kernel forbids it. The minus: kernels before 6.6 lack the key (sysctl.d(5)).
 """
-# Jobs may start the program that saves them; see etc/sudoers.d-slurm-elastic.
+# Lets jobs start the program that saves them. It must agree with etc/sudoers.d-slurm-elastic.
 _SUDOERS = f"""\
 Cmnd_Alias SLURM_ELASTIC_CKPT = {ROOT_PART} ready *, {ROOT_PART} run *
 Defaults!SLURM_ELASTIC_CKPT env_reset, !requiretty, !use_pty, !pam_session, rlimit_core=user
@@ -39,8 +40,8 @@ ALL ALL=(root) NOPASSWD: SLURM_ELASTIC_CKPT
 """
 
 
-# A machine generates no locale and no RSA key, which takes its processor long, and keeps the apt
-# sources that it has. A locale that is no text is an error to cloud-init 22.4, of bookworm.
+# No locale and no RSA key, whose generation takes long; the apt sources stay. The locale must be a
+# string: cloud-init 22.4 (bookworm) refuses other values.
 _CLOUD_INIT = """\
 locale: "no"
 ssh_genkeytypes: [ed25519, ecdsa]
@@ -51,20 +52,21 @@ apt: {preserve_sources_list: true}
 _NEEDLESS = ("apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer",
              "e2scrub_all.timer", "modprobe@drm.service", "systemd-pstore.service",
              "systemd-repart.service")  # fmt: skip
-"""Units of systemd that only take a compute node's time: it is replaced, not upgraded, and has no
+"""systemd units that only delay a compute node: it is replaced rather than upgraded, and has no
 screen.
 """
 _GENERATORS = {
     "gpt-auto": "", "hibernate-resume": "", "run": "", "system-update": "",
     "cryptsetup": "crypttab", "integritysetup": "integritytab", "veritysetup": "veritytab",
 }  # fmt: skip
-"""Generators of systemd without which a node boots, unless /etc has the table that one reads; see
-systemd.generator(7).
+"""systemd generators that a node does not need, unless /etc has the table that the generator reads;
+see systemd.generator(7).
 """
 _COLDPLUG = "systemd-udev-trigger.service"
 _PLUGGED = """\
-# At boot udev goes through all devices, drivers and modules. Only devices have rules; of them these
-# need none, nor a driver, and a large machine has thousands. Virtual consoles are left out, too.
+# At boot udev triggers all devices, drivers and modules. Only devices have rules. The subsystems
+# excluded here need no rules and no driver, and a large machine has thousands of such devices.
+# Virtual consoles are excluded, too.
 [Service]
 ExecStart=
 ExecStart={line} {without}
@@ -78,9 +80,9 @@ _WITHOUT = " ".join(
 _INITRD_HOOK = "/etc/initramfs-tools/hooks/slurm-elastic"
 _INITRD = """\
 #!/bin/sh
-# The root is ext4 on a disk of the machine: other file systems, and what reaches one by a network,
-# would only be unpacked at each boot. The network cards of virtual machines stay: programs/again.sh
-# knows the machine by them before udev has looked for anything. See initramfs-tools(7).
+# The root is ext4 on a local disk. Drivers of other and of network file systems would only make the
+# initrd larger, which is unpacked at each boot. Drivers of virtual network cards stay, because
+# programs/again.sh identifies the machine by its cards before udev has run. See initramfs-tools(7).
 [ "$1" != prereqs ] || exit 0
 cd "$DESTDIR/lib/modules/$version/kernel" || exit 0
 rm -rf drivers/infiniband drivers/md drivers/block/drbd drivers/block/rbd.ko* \\
@@ -90,69 +92,74 @@ rm -rf drivers/infiniband drivers/md drivers/block/drbd drivers/block/rbd.ko* \\
   ! -name 'net_failover.ko*' ! -name 'ena.ko*' ! -name 'gve.ko*' ! -name 'hv_netvsc.ko*' \\
   ! -name 'xen-netfront.ko*' ! -name 'vmxnet3.ko*' ! -name 'ixgbevf.ko*' ! -name 'e1000*.ko*' \\
   ! -name '8139cp.ko*' ! -name 'mii.ko*' -delete
-# udev looks for the disk here; for all else once the root is there.
+# In the initrd udev needs to find only the disk. It finds the rest after the root is mounted.
 udev=$DESTDIR/scripts/init-top/udev
 [ ! -e "$udev" ] || sed -i '/udevadm trigger .*--type=devices/s/$/ @WITHOUT@/' "$udev"
 """
 
 
 def make(recipe: Recipe, tree: Path, debian: str, slurm: str | None, *, booted: bool) -> str:
-    """The whole tree in the new directory ``tree``; the release of Slurm that it has (24.11.5).
+    """Make the whole tree in the new directory ``tree`` and return its release of Slurm (24.11.5).
 
-    SlurmElasticError where that is not a ``slurm`` (24.11).
+    SlurmElasticError if the tree's release of Slurm does not belong to ``slurm`` (24.11).
     """
-    wanted = packages(recipe, debian, booted=booted)
+    names = packages(recipe, debian, booted=booted)
     hook = tree.with_name("initrd")
     hook.write_text(_INITRD.replace("@WITHOUT@", _WITHOUT), encoding="utf-8")
-    first = f'install -D -m 755 {shlex.quote(str(hook))} "$1{_INITRD_HOOK}"' if booted else ""
-    apt.bootstrap(debian, tree, wanted, recipe.sources, first)
-    found = slurm_in(tree)
-    if slurm is not None and not found.startswith(f"{slurm}."):
+    early_command = (
+        f'install -D -m 755 {shlex.quote(str(hook))} "$1{_INITRD_HOOK}"' if booted else ""
+    )
+    apt.bootstrap(debian, tree, names, recipe.sources, early_command)
+    slurm_version = slurm_in(tree)
+    if slurm is not None and not slurm_version.startswith(f"{slurm}."):
         raise SlurmElasticError(
-            f"Debian {debian} has Slurm {found or 'none'}, the head {slurm}: name another release "
-            "of Debian in the recipe (debian:), or a source of packages of that release (sources:)"
+            f"Debian {debian} has Slurm {slurm_version or 'none'}, the head {slurm}: name another "
+            "release of Debian in the recipe (debian:), or a source of packages of that release "
+            "(sources:)"
         )
     lay_over(recipe, tree)
     copy_users(recipe.users, tree)
     if booted:
         mask(tree)
-        plug_less(tree)
-        name_once(tree)
+        limit_coldplug(tree)
+        ignore_dhcp_name(tree)
         add_login(tree)
     if recipe.criu:
         _add_root_part(tree)
     for command in recipe.run:
         apt.in_tree(tree, command)
     if recipe.ansible:
-        words = ["ansible-playbook", "-c", "community.general.chroot", "-i", f"{tree},"]
-        run([*words, recipe.ansible], HOME="/root")
+        playbook = ["ansible-playbook", "-c", "community.general.chroot", "-i", f"{tree},"]
+        run([*playbook, recipe.ansible], HOME="/root")
     if booted:
-        settle(tree)
+        run_first_boot_work(tree)
     clean(recipe, tree)
-    return found
+    return slurm_version
 
 
 def slurm_in(tree: Path) -> str:
-    """The release of the tree's slurmd: Debian's package, or SchedMD's."""
+    """Return the version of the tree's slurmd, from Debian's package or SchedMD's; "" if it has
+    none.
+    """
     return apt.version_in(tree, "slurmd") or apt.version_in(tree, "slurm-smd-slurmd")
 
 
 def check_files(recipe: Recipe) -> None:
-    """ConfigError for a file, directory or user of the recipe that this host lacks."""
+    """ConfigError for a file, directory or user of the recipe that this host does not have."""
     problems = []
     for key in ("files", "ansible", "cloud_init", "munge_key"):
         path = getattr(recipe, key)
         if path is None:
             continue
-        there = Path(path).is_dir() if key == "files" else Path(path).is_file()
-        if not there:
+        exists = Path(path).is_dir() if key == "files" else Path(path).is_file()
+        if not exists:
             kind = "directory" if key == "files" else "file"
             problems.append(f"{key}: found {path!r}, expected a {kind} of this host")
-    for at, name in enumerate(recipe.users):
+    for index, name in enumerate(recipe.users):
         try:
             pwd.getpwnam(name)
         except KeyError:
-            problems.append(f"users[{at}]: found {name!r}, expected a user of this host")
+            problems.append(f"users[{index}]: found {name!r}, expected a user of this host")
     if problems:
         raise ConfigError(*problems)
     if recipe.ansible:
@@ -160,10 +167,12 @@ def check_files(recipe: Recipe) -> None:
 
 
 def lay_over(recipe: Recipe, tree: Path) -> None:
+    """Copy the site's files into the tree, and write cloud-init's settings and the mounts."""
     if recipe.files:
-        # A link that is there is replaced, and nothing is written to where it leads.
-        words = ["cp", "-a", "--no-preserve=ownership", "--remove-destination"]
-        run([*words, f"{recipe.files}/.", tree])
+        # --remove-destination replaces a link in the tree. Otherwise cp would write to the link's
+        # target, which may be outside the tree.
+        copy = ["cp", "-a", "--no-preserve=ownership", "--remove-destination"]
+        run([*copy, f"{recipe.files}/.", tree])
     settings = "etc/cloud/cloud.cfg.d"
     rooted.write(tree, f"{settings}/80_slurm-elastic.cfg", _CLOUD_INIT)
     if recipe.cloud_init:
@@ -175,7 +184,10 @@ def lay_over(recipe: Recipe, tree: Path) -> None:
 
 
 def mask(tree: Path) -> None:
-    """The site's own file of such a name stays, and its ``run`` may unmask the unit."""
+    """Mask units and generators that a node does not need.
+
+    A file that the site has put there stays, and the site's ``run`` may unmask a unit.
+    """
     places = [_SYSTEMD / "system" / unit for unit in _NEEDLESS]
     places += [_generator(name) for name in _GENERATORS]
     for place in (rooted.entry(tree, path) for path in places):
@@ -188,11 +200,11 @@ def _generator(name: str) -> PurePosixPath:
     return _SYSTEMD / "system-generators" / f"systemd-{name}-generator"
 
 
-def plug_less(tree: Path) -> None:
-    """The release's own line, with less for it to do."""
+def limit_coldplug(tree: Path) -> None:
+    """Have udev trigger fewer devices at boot. The command is taken from the release's own unit."""
     unit = rooted.target(tree, f"usr/lib/systemd/system/{_COLDPLUG}")
     lines = [x for x in unit.read_text(encoding="utf-8").splitlines() if "udevadm trigger" in x]
-    if len(lines) != 1:  # a release that does it otherwise does all of it
+    if len(lines) != 1:  # unknown form of the unit: leave it as it is
         return
     line = lines[0].removeprefix("ExecStart=").replace("--type=all", "--type=devices")
     terminals = "--sysname-match=tty[A-Z]* --sysname-match=[!t]*"
@@ -201,25 +213,25 @@ def plug_less(tree: Path) -> None:
 
 
 def copy_users(names: tuple[str, ...], tree: Path) -> None:
-    """Their lines of passwd, and their groups with them as members; nobody gets a password."""
+    """Copy users' lines of passwd, and their groups with them as members. None gets a password."""
     for name in names:
-        one = pwd.getpwnam(name)
-        own = grp.getgrgid(one.pw_gid)
-        groups = [own, *(g for g in grp.getgrall() if name in g.gr_mem)]
+        user = pwd.getpwnam(name)
+        primary = grp.getgrgid(user.pw_gid)
+        groups = [primary, *(g for g in grp.getgrall() if name in g.gr_mem)]
         for group in groups:
-            _merge_group(tree, group.gr_name, group.gr_gid, name if group is not own else "")
-        words = (name, "x", one.pw_uid, one.pw_gid, one.pw_gecos, one.pw_dir, one.pw_shell)
+            _merge_group(tree, group.gr_name, group.gr_gid, name if group is not primary else "")
+        fields = (name, "x", user.pw_uid, user.pw_gid, user.pw_gecos, user.pw_dir, user.pw_shell)
         passwd, shadow = (rooted.target(tree, f"etc/{file}") for file in ("passwd", "shadow"))
-        if _add_line(passwd, ":".join(map(str, words)), str(one.pw_uid)):
+        if _add_line(passwd, ":".join(map(str, fields)), str(user.pw_uid)):
             _add_line(shadow, f"{name}:!*:19000:0:99999:7:::", "")
 
 
 def add_login(tree: Path) -> None:
-    """The user of the cloud's key pair, before cloud-init makes one."""
-    known = rooted.target(tree, "etc/passwd").read_text(encoding="utf-8").splitlines()
-    if not any(line.startswith(f"{LOGIN}:") for line in known):
-        # /home may be the site's own homes, where its keys would belong to whoever has that number
-        # there, who could then be root.
+    """Add the user for the cloud's key pair, before cloud-init would."""
+    lines = rooted.target(tree, "etc/passwd").read_text(encoding="utf-8").splitlines()
+    if not any(line.startswith(f"{LOGIN}:") for line in lines):
+        # Not below /home: that may be the site's shared homes, where another person may have this
+        # number. The other person would own the login's keys and could become root.
         home = f"--create-home --home-dir /var/lib/{LOGIN}"
         apt.in_tree(tree, f"useradd --system --user-group {home} --shell /bin/bash {LOGIN}")
 
@@ -230,28 +242,31 @@ def _merge_group(tree: Path, name: str, number: int, member: str) -> None:
     if not member:
         return
     lines = path.read_text(encoding="utf-8").splitlines()
-    for at, line in enumerate(lines):
-        words = line.split(":")
-        if words[0] == name:
-            words[3] = ",".join(dict.fromkeys([*filter(None, words[3].split(",")), member]))
-            lines[at] = ":".join(words)
+    for index, line in enumerate(lines):
+        fields = line.split(":")
+        if fields[0] == name:
+            fields[3] = ",".join(dict.fromkeys([*filter(None, fields[3].split(",")), member]))
+            lines[index] = ":".join(fields)
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def _add_line(path: Path, line: str, number: str) -> bool:
-    """Whether it was added; it is there already where the name has that number."""
+    """Add a line of passwd, group or shadow unless its name is there. Return whether it was added.
+
+    SlurmElasticError if the name has another number in the image, or the number another name.
+    """
     name = line.split(":")[0]
-    for known in path.read_text(encoding="utf-8").splitlines():
-        words = known.split(":")
-        if words[0] == name:
-            if number and words[2] != number:
+    for present in path.read_text(encoding="utf-8").splitlines():
+        fields = present.split(":")
+        if fields[0] == name:
+            if number and fields[2] != number:
                 raise SlurmElasticError(
-                    f"{name} has the number {number} on this host and {words[2]} in the image"
+                    f"{name} has the number {number} on this host and {fields[2]} in the image"
                 )
             return False
-        if number and words[2:3] == [number]:
+        if number and fields[2:3] == [number]:
             raise SlurmElasticError(
-                f"{name} has the number {number} on this host, which is that of {words[0]} in the "
+                f"{name} has the number {number} on this host, which is that of {fields[0]} in the "
                 "image"
             )
     with path.open("a", encoding="utf-8") as file:
@@ -260,28 +275,30 @@ def _add_line(path: Path, line: str, number: str) -> bool:
 
 
 def _add_root_part(tree: Path) -> None:
-    for place, text, mode in (
+    for path, content, mode in (
         (ROOT_PART, build_root_part(), 0o755),
         ("/etc/sudoers.d/slurm-elastic", _SUDOERS.encode(), 0o440),
         ("/etc/sysctl.d/60-slurm-elastic.conf", _SYSCTLS, 0o644),
     ):
-        rooted.write(tree, place, text, mode)
+        rooted.write(tree, path, content, mode)
 
 
-def name_once(tree: Path) -> None:
-    """Its host name is told by cloud-init and by joining; DHCP's has a service start at each boot.
-    The network is as cloud-init has netplan write it.
+def ignore_dhcp_name(tree: Path) -> None:
+    """Ignore the host name of DHCP, which would start a service at each boot.
+
+    cloud-init and joining set the host name. The path is of the network that cloud-init's netplan
+    writes.
     """
-    place = _SYSTEMD / "network" / "10-netplan-eth0.network.d" / "slurm-elastic.conf"
-    rooted.write(tree, str(place), "[DHCPv4]\nUseHostname=false\n")
+    path = _SYSTEMD / "network" / "10-netplan-eth0.network.d" / "slurm-elastic.conf"
+    rooted.write(tree, str(path), "[DHCPv4]\nUseHostname=false\n")
 
 
-def settle(tree: Path) -> None:
-    """Does what a first boot would do for the packages and the site's additions."""
+def run_first_boot_work(tree: Path) -> None:
+    """Do what systemd would do at the first boot for the packages and the site's additions."""
     for name, table in _GENERATORS.items():
         link = rooted.entry(tree, _generator(name))
         if table and rooted.target(tree, f"etc/{table}").exists() and link.is_symlink():
             link.unlink()
     apt.in_tree(tree, "systemd-sysusers")
-    for place in ("etc", "var"):  # later than /usr: see ConditionNeedsUpdate in systemd.unit(5)
+    for place in ("etc", "var"):  # newer than /usr: see ConditionNeedsUpdate in systemd.unit(5)
         rooted.write(tree, f"{place}/.updated", "")

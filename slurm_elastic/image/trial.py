@@ -1,9 +1,9 @@
-"""The inside of ``image check``: one machine of an image, from power-on until it powers itself off.
+"""The inside of ``image check``: one machine of an image, from power-on until it powers off.
 
-``python -m slurm_elastic.image.trial DIR`` is the first process of namespaces of its own (network,
-mounts, processes, host name), so that all it starts ends with it. DIR/order.json says what is
-wanted; steps are printed as they are made. Exit 0: all were made; FAILED: the last line says why
-not; any other: the trial itself broke off.
+``python -m slurm_elastic.image.trial DIR`` is the first process of its own namespaces (network,
+mounts, processes, host name), so that all its processes end with it. DIR/order.json is a
+``TrialOrder``. Each finished step is printed. Exit 0: all steps passed. Exit ``FAILED``: a step
+failed, and the last line says why. Any other exit code: the trial itself broke.
 """
 
 from __future__ import annotations
@@ -43,31 +43,32 @@ from slurm_elastic.providers.base.joining import KEY_MARK
 T = TypeVar("T")
 
 FAILED = 3
-_PERIOD = 1.0
+_POLL_EVERY_S = 1.0
 _ALIVE = frozenset({"PENDING", "CONFIGURING", "RUNNING", "COMPLETING"})
-_TRY = 60.0
-"""Seconds for a connection by SSH that is tried again; a machine without KVM takes long."""
+_SSH_TIMEOUT_S = 60.0
+"""Time-out of one attempt to connect by SSH. A machine without KVM is slow."""
 RAN = 42
-"""The exit code of a job that ran. One that slurmd could not start is COMPLETED, with 0 (22.05)."""
-# It ends otherwise where it runs elsewhere, or where a user reaches the metadata service.
+"""Exit code of a job that ran. A job that slurmd could not start is COMPLETED with 0 (22.05)."""
+# Exit 2: it runs on another host. Exit 3: a user reaches the metadata service.
 _JOB = f"""#!/bin/sh
 test "$(hostname)" = {NODE} || exit 2
 setpriv --reuid=65534 --clear-groups timeout 60 python3 -c 'import urllib.request as u
 u.urlopen("http://{METADATA}/latest/meta-data/", timeout=9)' 2>/dev/null && exit 3
 exit {RAN}
 """
-_LATER = """set -e
+_CHECK_SLURMD = """set -e
 test "$(systemctl is-enabled slurmd.service || true)" = disabled
 test "$(systemctl show -p NRestarts --value slurmd.service)" = 0
 if journalctl -b -u slurmd.service | grep -q 'Failed to start'; then exit 1; fi
 """
-_SAVES = "criu check >&2\n"
+_CHECK_CRIU = "criu check >&2\n"
 
 
 class TrialOrder(Struct, frozen=True, kw_only=True):
-    """The image, by which accelerator it runs, and the tree of the head (empty: this host's own).
+    """The task of a trial.
 
-    ``cloud`` is among ``cloud_metadata.KINDS``; ``heartbeat`` and ``timeout`` are seconds;
+    ``tree``: root directory of the head (empty: this host's own). ``cloud``: one of
+    ``cloud_metadata.KINDS``. ``accel``: qemu's accelerator. ``heartbeat`` and ``timeout``: seconds.
     ``saves``: the image has CRIU.
     """
 
@@ -81,7 +82,7 @@ class TrialOrder(Struct, frozen=True, kw_only=True):
 
 
 class BootTrial:
-    """One machine and its head; ``work`` has their files."""
+    """One machine and its head; their files are in ``work``."""
 
     def __init__(self, work: Path, order: TrialOrder) -> None:
         self._work, self._order = work, order
@@ -92,7 +93,7 @@ class BootTrial:
         self._machine: subprocess.Popen[bytes] | None = None
 
     def run(self) -> None:
-        """Every step; SlurmElasticError at the first that fails."""
+        """Run all steps. SlurmElasticError at the first that fails."""
         identity = self._start()
         self._say(f"started by {self._order.accel}, told who it is as by {self._order.cloud}")
         keys = self._until(lambda: printed_keys(machine.printed(self._console)),
@@ -140,34 +141,34 @@ class BootTrial:
         return identity
 
     def _configuration(self, key: Path) -> Config:
-        """By which it joins; ``key`` is of who logs in."""
+        """The configuration by which the machine joins. ``key``: the private key for SSH."""
         order, head = self._order, f"{network.HEAD}:6817"
         return configuration(order.cloud, head, order.heartbeat, key, self._head.key)
 
     def _drives(self, identity: Identity) -> tuple[str, ...]:
-        """The drive by which some clouds tell a machine who it is."""
+        """Make the drive by which some clouds tell a machine its identity; none for EC2."""
         if not identity.files:
             return ()
-        place, drive = self._work / "drive", self._work / "drive.iso"
-        for name, text in identity.files.items():
-            (place / name).parent.mkdir(parents=True, exist_ok=True)
-            (place / name).write_bytes(text)
+        directory, drive = self._work / "drive", self._work / "drive.iso"
+        for name, content in identity.files.items():
+            (directory / name).parent.mkdir(parents=True, exist_ok=True)
+            (directory / name).write_bytes(content)
         volume = ["-volid", identity.volume, "-joliet", "-rock", "-output", str(drive)]
-        run(["xorriso", "-as", "mkisofs", "-quiet", *volume, place])
+        run(["xorriso", "-as", "mkisofs", "-quiet", *volume, directory])
         return (str(drive),)
 
-    def _target(self, timeout: float = _TRY) -> Target:
+    def _target(self, timeout: float = _SSH_TIMEOUT_S) -> Target:
         return Target(
             address=network.address(0), port=22, user=LOGIN, path="/etc/munge/munge.key",
             owner="munge:munge", mark=KEY_MARK, timeout=timeout,
         )  # fmt: skip
 
     def _bring_key(self, keys: tuple[HostKey, ...]) -> None:
-        ours = read_private_key(str(self._work / "login"))
+        login_key = read_private_key(str(self._work / "login"))
 
-        def tried() -> bool:
+        def try_push() -> bool:
             try:
-                push(self._target(), ours, keys, self._head.key.read_bytes())
+                push(self._target(), login_key, keys, self._head.key.read_bytes())
             except WrongHostKeyError:
                 raise
             except PushError as error:
@@ -175,10 +176,10 @@ class BootTrial:
                 return False
             return True
 
-        self._until(tried, "SSH")
+        self._until(try_push, "SSH")
 
     def _job(self) -> str:
-        """Runs a batch job; the node's words about itself."""
+        """Run a batch job and return a description of the node."""
         number = self._head.submit(_JOB)
         ended: dict[str, str] = self._until(lambda: self._ended(number), f"the end of job {number}")
         if ended["ExitCode"] != f"{RAN}:0":
@@ -191,14 +192,14 @@ class BootTrial:
         return f"{NODE}, Slurm {node.get('Version')}, {node.get('OS')}"
 
     def _ended(self, number: str) -> dict[str, str]:
-        """The job's fields once it has ended; nothing before."""
+        """Return the job's fields after it has ended, and {} before."""
         job = self._head.shown("job", number)
         return {} if job.get("JobState") in _ALIVE else job
 
     def _look_inside(self, keys: tuple[HostKey, ...]) -> None:
-        script = _LATER + (_SAVES if self._order.saves else "")
-        ours = read_private_key(str(self._work / "login"))
-        ordered(self._target(self._order.timeout), ours, keys, script, b"")
+        script = _CHECK_SLURMD + (_CHECK_CRIU if self._order.saves else "")
+        login_key = read_private_key(str(self._work / "login"))
+        ordered(self._target(self._order.timeout), login_key, keys, script, b"")
 
     def _find_secrets(self, identity: Identity) -> None:
         key = self._head.key.read_bytes()
@@ -208,8 +209,8 @@ class BootTrial:
             ("metadata", msgspec.json.encode(identity.answers) + b"".join(identity.files.values())),
             ("console", self._console.read_bytes()),
         ):
-            if found := secrets_in(text, key, login):
-                raise SlurmElasticError(f"the machine's {name} has {found}")
+            if secret := secrets_in(text, key, login):
+                raise SlurmElasticError(f"the machine's {name} has {secret}")
 
     def _until_off(self) -> None:
         assert self._machine is not None  # noqa: S101 - it was started
@@ -220,21 +221,24 @@ class BootTrial:
                 f"it did not power itself off, {self._order.heartbeat:.0f} s after the head's end"
             ) from None
 
-    def _until(self, look: Callable[[], T], what: str) -> T:
-        """The first answer that is true; SlurmElasticError after the order's time-out."""
+    def _until(self, look: Callable[[], T], expected: str) -> T:
+        """Poll ``look`` until its answer is true, and return the answer.
+
+        SlurmElasticError after the order's time-out, or if the machine powers off first.
+        """
         self._last = ""
         until = time.monotonic() + self._order.timeout
-        while not (found := look()):
+        while not (answer := look()):
             if self._machine is not None and self._machine.poll() is not None:
-                raise SlurmElasticError(f"it went off before this was seen: {what}")
+                raise SlurmElasticError(f"it went off before this was seen: {expected}")
             if time.monotonic() > until:
                 shown = [x.strip() for x in machine.printed(self._console).splitlines()[-5:]]
                 raise SlurmElasticError(
-                    f"not seen in {self._order.timeout:.0f} s: {what}; {self._last or 'no error'}; "
-                    f"the console ends with: {' / '.join(shown)}"
+                    f"not seen in {self._order.timeout:.0f} s: {expected}; "
+                    f"{self._last or 'no error'}; the console ends with: {' / '.join(shown)}"
                 )
-            time.sleep(_PERIOD)
-        return found
+            time.sleep(_POLL_EVERY_S)
+        return answer
 
     def _say(self, text: str) -> None:
         sys.stdout.write(f"{time.monotonic() - self._began:7.1f}s  {text}\n")
@@ -247,11 +251,13 @@ PRIVATE_KEY = re.compile(
 )
 
 
-def secrets_in(text: bytes, *known: bytes) -> str:
-    """The kind of secret in a text: a private key, one of the ``known``; empty for none. Pure."""
+def secrets_in(text: bytes, *secrets: bytes) -> str:
+    """Return the kind of secret in a text: a private key, or an element of ``secrets``; "" for
+    none. Pure.
+    """
     if PRIVATE_KEY.search(text):
         return "a private key"
-    for secret in known:
+    for secret in secrets:
         forms = (secret, secret.hex().encode(), base64.b64encode(secret)[:40])
         if any(form in text for form in forms):
             return "the munge key or the login's key"
@@ -259,7 +265,7 @@ def secrets_in(text: bytes, *known: bytes) -> str:
 
 
 def unpacked(data: bytes) -> bytes:
-    """User data as cloud-init takes it."""
+    """Return user data as cloud-init reads it."""
     return gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data
 
 

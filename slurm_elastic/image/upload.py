@@ -1,4 +1,4 @@
-"""``image upload``: a file with its label into a cloud, once for each place that needs it."""
+"""``image upload``: copy an image with its label into a cloud, once to each place that needs it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Say = Callable[[str], None]
 
 
 def image_file(path: Path, name: str | None, seen_as: str | None) -> ImageFile:
-    """The file with what its label says; ConfigError where either cannot be read."""
+    """Return the image with the data of its label. ConfigError if either cannot be read."""
     try:
-        about = label.read(path)
+        image_label = label.read(path)
         size = path.stat().st_size
         with path.open("rb") as data:
             digest = hashlib.file_digest(data, "sha256").hexdigest()
@@ -26,19 +26,20 @@ def image_file(path: Path, name: str | None, seen_as: str | None) -> ImageFile:
     if not size:
         raise ConfigError(f"{path}: found an empty file, expected an image")
     return ImageFile(
-        path=str(path.resolve()), form=about.kind, size=size, digest=digest,
-        name=(name or about.name).removesuffix(f".{about.kind}"),
-        os=about.os, version=about.version, built=about.built,
-        software=tuple(about.software.split()), seen_as=seen_as,
+        path=str(path.resolve()), form=image_label.kind, size=size, digest=digest,
+        name=(name or image_label.name).removesuffix(f".{image_label.kind}"),
+        os=image_label.os, version=image_label.version, built=image_label.built,
+        software=tuple(image_label.software.split()), seen_as=seen_as,
     )  # fmt: skip
 
 
 def upload(
     store: ImageStore, file: ImageFile, say: Say, *, again: bool = False, dry_run: bool = False
 ) -> None:
-    """Have each place of the cloud have it; where it is there already, nothing is done. ``again``
-    removes what an earlier upload of the file has left. ConfigError for what the cloud does not
-    take, SlurmElasticError where another image has the name.
+    """Upload the image to each place of the cloud that does not have it yet.
+
+    ``again``: remove the rest of an earlier, unfinished upload. ConfigError if the cloud does not
+    take this format. SlurmElasticError if another image has the name.
     """
     if file.form not in store.forms:
         expected = " or ".join(store.forms)
@@ -47,42 +48,46 @@ def upload(
             f"makes one of the name NAME.{store.forms[0]}"
         )
     steps = store.steps(file)
-    there = store.images()
+    images = store.images()
     for place in store.places:
-        tell = _at(place, say)
-        here = [one for one in there if one.place == place]
-        same = (one for one in here if one.digest == file.digest and not one.unfinished)
-        if whole := next(same, None):
-            tell(f"there already: {whole.name} ({whole.id})")
+        say_here = _with_place(place, say)
+        images_here = [image for image in images if image.place == place]
+        complete = (
+            image for image in images_here if image.digest == file.digest and not image.unfinished
+        )
+        if present := next(complete, None):
+            say_here(f"there already: {present.name} ({present.id})")
             continue
-        _left_over(store, here, file, again and not dry_run, tell)
+        _clear_unfinished(store, images_here, file, again and not dry_run, say_here)
         if dry_run:
             for step in steps:
-                tell(f"would {step}")
+                say_here(f"would {step}")
             continue
-        made = store.upload(file, place, tell)
-        tell(f"{made.name} ({made.id}) is there")
+        uploaded = store.upload(file, place, say_here)
+        say_here(f"{uploaded.name} ({uploaded.id}) is there")
 
 
-def _at(place: str, say: Say) -> Say:
-    """``say`` with the place's name, where it has one."""
+def _with_place(place: str, say: Say) -> Say:
+    """Return ``say`` with the place's name before each text, if it has one."""
     return lambda text: say(f"{place}: {text}" if place else text)
 
 
-def _left_over(
-    store: ImageStore, here: Sequence[CloudImage], file: ImageFile, again: bool, say: Say
+def _clear_unfinished(
+    store: ImageStore, images_here: Sequence[CloudImage], file: ImageFile, again: bool, say: Say
 ) -> None:
-    """Tell of what an upload of the file, or by its name, has left, and remove it if that is
-    wished; refuse a name that another image has.
+    """Report unfinished uploads of this file or with its name, and remove them with ``again``.
+
+    SlurmElasticError if another image has the file's name.
     """
-    for one in here:
-        named = one.own and one.name == file.name
-        if one.unfinished and (named or one.digest == file.digest):
+    for image in images_here:
+        has_name = image.own and image.name == file.name
+        if image.unfinished and (has_name or image.digest == file.digest):
             if again:
-                store.remove(one)
-            rest = "removed" if again else "no pool takes it, --again removes it"
-            say(f"{one.name} ({one.id}) is of an earlier upload, {one.unfinished}: {rest}")
-        elif named and one.digest != file.digest:
+                store.remove(image)
+            outcome = "removed" if again else "no pool takes it, --again removes it"
+            say(f"{image.name} ({image.id}) is of an earlier upload, {image.unfinished}: {outcome}")
+        elif has_name and image.digest != file.digest:
             raise SlurmElasticError(
-                f"the cloud has another image called {one.name} ({one.id}): name yours by --name"
+                f"the cloud has another image called {image.name} ({image.id}): "
+                "name yours by --name"
             )

@@ -89,7 +89,7 @@ def _settled(place: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(apt, "in_tree", lambda _, command: asked.append(command))
     for name in ("etc", "var"):
         (place / name).mkdir(exist_ok=True)
-    tree.settle(place)
+    tree.run_first_boot_work(place)
     return asked
 
 
@@ -124,7 +124,7 @@ def test_udev_goes_through_fewer_devices_by_the_releases_own_line(place: Path) -
     unit = place / "usr/lib/systemd/system/systemd-udev-trigger.service"
     unit.parent.mkdir(parents=True)
     unit.write_text("[Service]\nExecStart=-udevadm trigger --type=all --action=add --new=option\n")
-    tree.plug_less(place)
+    tree.limit_coldplug(place)
     text = (place / "etc/systemd/system" / f"{unit.name}.d/slurm-elastic.conf").read_text()
     first, second = (x for x in text.splitlines() if x.startswith("ExecStart=-"))
     assert first.startswith("ExecStart=-udevadm trigger --type=devices --action=add --new=option ")
@@ -136,7 +136,7 @@ def test_udev_goes_through_all_devices_of_a_release_that_does_it_otherwise(place
     unit = place / "usr/lib/systemd/system/systemd-udev-trigger.service"
     unit.parent.mkdir(parents=True)
     unit.write_text("[Service]\nExecStart=udevadm trigger a\nExecStart=udevadm trigger b\n")
-    tree.plug_less(place)
+    tree.limit_coldplug(place)
     assert not (place / "etc/systemd/system" / f"{unit.name}.d").exists()
 
 
@@ -239,8 +239,8 @@ def test_nothing_of_the_host_is_removed_or_written_where_an_images_links_lead(
     recipe = Recipe(mounts=("h:/ /data/home nfs 0",), munge_key=str(tmp_path / "key"))
     tree.lay_over(recipe, place)
     tree.mask(place)
-    tree.name_once(place)
-    tree.settle(place)
+    tree.ignore_dhcp_name(place)
+    tree.run_first_boot_work(place)
     cleaning.clean(recipe, place)
     monkeypatch.setattr(disk, "grub_core", lambda _: pytest.fail("the disk follows"))
     with pytest.raises(pytest.fail.Exception, match="the disk follows"):
