@@ -1,3 +1,1 @@
-"""Programs that run on machines, or as root beside the services; each of them does only what it
-must.
-"""
+"""Programs that run on machines, or as root beside the services. Each does one narrow task."""

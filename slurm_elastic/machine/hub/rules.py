@@ -1,8 +1,8 @@
-"""nftables' rules of the head (nft(8)): who may send what. Writes the text of the whole table,
-which the kernel accepts or refuses as a whole.
+"""The head's nftables rules (nft(8)): which machine may send to which port.
 
-An established connection is never enough by itself: a machine that is no longer let in is silent
-from that moment on.
+We write the text of the whole table, because the kernel accepts or refuses it as a whole. An
+established connection alone is never enough: packets of a machine are dropped from the moment it is
+no longer in the set ``live``.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ TABLE = "slurm_elastic_hub"
 
 
 def table(network: Network, peers: Sequence[Peer], slurm: Sequence[str]) -> str:
-    """The table, which replaces the present one. ``slurm`` are Slurm's own ports on the head
+    """Return the nft commands that replace the table. ``slurm``: Slurm's ports on the head
     (``6817``, ``60001-63000``).
     """
     lines = [
+        # nft cannot replace a table: add it (it may be missing), delete it, define it. One
+        # transaction.
         f"table inet {TABLE}",
         f"delete table inet {TABLE}",
         f"table inet {TABLE} {{",
@@ -28,24 +30,25 @@ def table(network: Network, peers: Sequence[Peer], slurm: Sequence[str]) -> str:
         _set("enrolling", "ipv4_addr", (p.address for p in peers if not p.live)),
     ]
     for name, version in (("trusted", 4), ("trusted6", 6)):
-        some = [text for text in network.trusted if ip_network(text).version == version]
-        lines.append(_set(name, f"ipv{version}_addr", some, interval=True))
+        trusted = [text for text in network.trusted if ip_network(text).version == version]
+        lines.append(_set(name, f"ipv{version}_addr", trusted, interval=True))
     lines.append(_set("routes", "ipv4_addr", network.routes, interval=True))
-    inward = [*(_into_head(network, slurm) if network.tunnels else ()), *_closed(network)]
-    lines.append(_chain("input", inward))
+    input_rules = [*(_into_head(network, slurm) if network.tunnels else ()), *_closed(network)]
+    lines.append(_chain("input", input_rules))
     if network.tunnels:
         lines.append(_chain("forward", _through_head(network)))
     return "\n".join([*lines, "}", ""])
 
 
 def _into_head(network: Network, slurm: Sequence[str]) -> Iterable[str]:
-    """Let machines reach what they need of the head, and answer what it asks them. At the port
-    where they enrol, slurm-elasticd itself listens.
+    """Let machines reach the head's ports that they need, and answer the head's connections.
+
+    slurm-elasticd itself listens on the port for enrolment.
     """
     tunnel = f'iifname "{network.interface}"'
     yield f"{tunnel} ip saddr @enrolling tcp dport {ENROL_PORT} accept"
-    # For users of the head and jobs of machines, too, and before the next rules: the port may be
-    # among those that srun's get.
+    # Before the accept rules, because the enrolment port may lie in srun's port range. It also
+    # stops users of the head and jobs.
     yield f"ip daddr {head_address(network.subnet)} tcp dport {ENROL_PORT} drop"
     for ports in dict.fromkeys([*slurm, *map(str, network.ports)]):
         yield f"{tunnel} ip saddr @live tcp dport {ports} accept"
@@ -55,7 +58,9 @@ def _into_head(network: Network, slurm: Sequence[str]) -> Iterable[str]:
 
 
 def _closed(network: Network) -> Iterable[str]:
-    """Close the head's ports to all but itself, the site and live machines."""
+    """Close the head's ports to all hosts except the head itself, the site's networks and live
+    machines.
+    """
     if network.firewall is None:
         return
     ports = f"tcp dport {{ {', '.join(map(str, network.ports))} }}"
@@ -67,24 +72,26 @@ def _closed(network: Network) -> Iterable[str]:
 
 
 def _through_head(network: Network) -> Iterable[str]:
-    """Forward between machines, and between them and the networks behind the head."""
-    of, to = f'iifname "{network.interface}"', f'oifname "{network.interface}"'
+    """Forward between machines, and between machines and the networks behind the head."""
+    from_tunnel, to_tunnel = f'iifname "{network.interface}"', f'oifname "{network.interface}"'
     ports = ", ".join(map(str, network.node_ports))
-    only = f" tcp dport {{ {ports} }}" if ports else ""
-    both = "ip saddr @live ip daddr @live"
-    yield f"{of} {to} {both}{only} accept"
-    if ports:  # the answers to these
-        yield f"{of} {to} {both} ct state established,related accept"
-    yield f"{of} ip saddr @live ip daddr @routes accept"
-    yield f"{to} ip saddr @routes ip daddr @live accept"
-    yield f"{of} drop"
-    yield f"{to} drop"
+    port_match = f" tcp dport {{ {ports} }}" if ports else ""
+    live_pair = "ip saddr @live ip daddr @live"
+    yield f"{from_tunnel} {to_tunnel} {live_pair}{port_match} accept"
+    if ports:  # answers do not go to these ports
+        yield f"{from_tunnel} {to_tunnel} {live_pair} ct state established,related accept"
+    yield f"{from_tunnel} ip saddr @live ip daddr @routes accept"
+    yield f"{to_tunnel} ip saddr @routes ip daddr @live accept"
+    yield f"{from_tunnel} drop"
+    yield f"{to_tunnel} drop"
 
 
 def _set(name: str, kind: str, elements: Iterable[str], *, interval: bool = False) -> str:
-    some = ", ".join(dict.fromkeys(elements))
+    members = ", ".join(dict.fromkeys(elements))
     flags = " flags interval; auto-merge;" if interval else ""
-    return f"set {name} {{ type {kind};{flags}{f' elements = {{ {some} }};' if some else ''} }}"
+    return (
+        f"set {name} {{ type {kind};{flags}{f' elements = {{ {members} }};' if members else ''} }}"
+    )
 
 
 def _chain(hook: str, rules: Iterable[str]) -> str:

@@ -1,8 +1,8 @@
-"""What the hub can be asked by root and SlurmUser: ``apply`` and ``show``, nothing else.
+"""The hub's two requests, for root and SlurmUser: ``apply`` and ``show``.
 
-Whoever asks may let machines in and out, within the tunnel's subnet, but reaches no other
-interface, no other table, and never the head's private key. ``PEERS``, beside the socket, keeps the
-last table, so that a hub that restarts lets in the same machines as before.
+A client can admit and remove machines of the tunnel's subnet. It can change no other interface and
+no other nftables table, and cannot read the head's private key. The file ``PEERS`` beside the
+socket keeps the last list of peers, so that a restarted hub admits the same machines.
 """
 
 from __future__ import annotations
@@ -35,26 +35,24 @@ KEY_BYTES = 32
 
 
 class Hub:
-    """Answers one message after the other; call ``start`` first."""
+    """Answers one request after the other. Call ``start`` first."""
 
     guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_enrolling", "_plain")}
 
     def __init__(self, network: Network, slurm_conf: str) -> None:
         self._network, self._slurm_conf = network, slurm_conf
         self._link = Link(network) if network.tunnels else None
-        self._kept = Path(network.socket).with_name(PEERS)
+        self._peers_file = Path(network.socket).with_name(PEERS)
         self._lock = Lock()
         self._enrolling: frozenset[str] = frozenset()
         self._plain: tuple[str, ...] = ()
 
     def start(self) -> None:
-        """Make the key if there is none, and let in the machines that an earlier hub let in.
-        HubError.
-        """
+        """Create the key if it is missing, and admit the machines of the last list. HubError."""
         if self._link is not None:
             make_key(self._network)
         try:
-            peers = msgspec.json.decode(self._kept.read_bytes(), type=tuple[Peer, ...])
+            peers = msgspec.json.decode(self._peers_file.read_bytes(), type=tuple[Peer, ...])
             check(self._network, peers)  # the configuration may have changed since
         except (FileNotFoundError, msgspec.DecodeError, ValueError) as error:
             log.info("nobody is let in yet: %s", error)
@@ -63,7 +61,7 @@ class Hub:
             self._apply(peers)
 
     def answer(self, line: bytes) -> bytes:
-        """The answer to a line. A mistake in the request is told and changes nothing."""
+        """Answer a request line. An invalid request gets an error and changes nothing."""
         try:
             with self._lock:
                 answer = self._answer(msgspec.json.decode(line, type=Message))
@@ -83,32 +81,32 @@ class Hub:
         return HubAnswer(ok=True, peers=tuple(seen), how=self._link.how, plain=self._plain)
 
     def _apply(self, peers: Sequence[Peer]) -> None:
-        """Let in these, and no others."""
+        """Admit these peers and no others."""
         if self._link is not None:
             self._link.require_ours()
-        # Before the peers: nobody becomes one before the rules cover him.
+        # Rules first, peers second: a peer must not exist before the rules cover it.
         run("nft", "-f", "-", text=table(self._network, peers, slurm_ports(self._slurm_conf)))
         if self._link is not None:
             self._link.ensure()
             self._link.set_peers(peers)
         self._enrolling = frozenset(p.key for p in peers if not p.live)
         self._plain = tuple(p.address for p in peers if not p.key)
-        writing.replace(self._kept, msgspec.json.encode(list(peers)), 0o600)
+        writing.replace(self._peers_file, msgspec.json.encode(list(peers)), 0o600)
 
 
 def check(network: Network, peers: Sequence[Peer]) -> None:
-    """ValueError if somebody asks for what he may not have."""
+    """ValueError if a peer has an address or key that it may not have, or if two have the same."""
     subnet, head = IPv4Network(network.subnet), head_address(network.subnet)
-    for one in peers:
-        address = IPv4Address(one.address)
-        if one.key and (not network.tunnels or address not in subnet or one.address == head):
-            raise ValueError(f"{one.address} is no address of a machine in {subnet}")
-        if not one.key and (not one.live or (network.tunnels and address in subnet)):
-            raise ValueError(f"{one.address} is an address of the tunnel, and has no key")
-        if one.key and not _is_key(one.key):
-            raise ValueError(f"{one.key[:60]!r} is no public key")
-    for what in ([p.address for p in peers], [p.key for p in peers if p.key]):
-        if len(set(what)) != len(what):
+    for peer in peers:
+        address = IPv4Address(peer.address)
+        if peer.key and (not network.tunnels or address not in subnet or peer.address == head):
+            raise ValueError(f"{peer.address} is no address of a machine in {subnet}")
+        if not peer.key and (not peer.live or (network.tunnels and address in subnet)):
+            raise ValueError(f"{peer.address} is an address of the tunnel, and has no key")
+        if peer.key and not _is_key(peer.key):
+            raise ValueError(f"{peer.key[:60]!r} is no public key")
+    for values in ([p.address for p in peers], [p.key for p in peers if p.key]):
+        if len(set(values)) != len(values):
             raise ValueError("an address or a key twice")
 
 

@@ -1,4 +1,4 @@
-"""The messages between slurm-elasticd and the hub, and who asks. One JSON object a line::
+"""The messages between slurm-elasticd and the hub: one JSON object per line::
 
 {"op": "apply", "peers": [{"address": A, "key": K, "live": true}, ...]}   these, and no others
 {"op": "show"}                                                           -> peers, how, plain
@@ -15,32 +15,33 @@ from slurm_elastic.base.bounded import Budget, exchange
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.policies.repair.peers import Peer
 
-MOST = 16 << 20
-"""Most bytes of an answer; a peer takes a few hundred."""
-TIMEOUT = 30.0
+MAX_ANSWER_BYTES = 16 << 20
+"""A peer takes a few hundred bytes."""
+TIMEOUT_S = 30.0
 
 
 class HubError(SlurmElasticError):
-    """The hub is not running, or failed; the next round tries again."""
+    """The hub is not running or failed. The daemon's next round retries."""
 
 
 class Apply(Struct, frozen=True, kw_only=True, tag_field="op", tag="apply"):
-    """Let exactly these in."""
+    """Admit exactly these peers."""
 
     peers: tuple[Peer, ...]
 
 
 class Show(Struct, frozen=True, kw_only=True, tag_field="op", tag="show"):
-    """The peers as the interface has them, and who is let in without a tunnel."""
+    """Ask for the interface's peers, and for the addresses admitted without a tunnel."""
 
 
 Message = Apply | Show
 
 
 class PeerSeen(Struct, frozen=True, kw_only=True):
-    """A peer of the interface: where it last came from, when its last handshake was (Unix time, 0
-    for never), and the bytes received and sent. A peer that is not ``live`` may hand in its key,
-    and nothing else.
+    """A peer as the interface shows it.
+
+    ``endpoint``: the address of its last packet. ``handshake``: Unix time of the last handshake (0:
+    never). ``received`` and ``sent``: bytes. A peer without ``live`` may only enrol its key.
     """
 
     key: str
@@ -53,8 +54,10 @@ class PeerSeen(Struct, frozen=True, kw_only=True):
 
 
 class HubAnswer(Struct, frozen=True, kw_only=True):
-    """The hub's answer. ``how``: ``kernel`` or ``wireguard-go``, "" without a tunnel. ``plain``:
-    the addresses that are let in without one.
+    """The hub's answer.
+
+    ``how``: ``kernel`` or ``wireguard-go``, "" without a tunnel. ``plain``: addresses admitted
+    without a tunnel.
     """
 
     ok: bool
@@ -64,13 +67,15 @@ class HubAnswer(Struct, frozen=True, kw_only=True):
     plain: tuple[str, ...] = ()
 
 
-def ask(path: str, message: Message, timeout: float = TIMEOUT) -> HubAnswer:
-    """The hub's answer; HubError if there is none, or if the hub failed."""
+def ask(path: str, message: Message, timeout: float = TIMEOUT_S) -> HubAnswer:
+    """Return the hub's answer. HubError if the hub does not answer or reports an error."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(timeout)
             connection.connect(path)
-            line = exchange(connection, msgspec.json.encode(message), Budget(MOST, timeout))
+            line = exchange(
+                connection, msgspec.json.encode(message), Budget(MAX_ANSWER_BYTES, timeout)
+            )
         answer = msgspec.json.decode(line, type=HubAnswer)
     except (OSError, msgspec.DecodeError) as error:
         raise HubError(f"slurm-elastic-hub at {path} does not answer: {error}") from None

@@ -1,6 +1,5 @@
-"""Machines of provider local: slurmd processes of this host, kept by a small agent that runs as
-root.
+"""Machines of provider local: slurmd processes on this host, managed by a small agent as root.
 
-``agent`` serves requests, ``driver`` starts and stops, ``records`` remembers, ``wire`` has the
-messages, ``listening`` the socket and who may use it.
+``agent`` serves requests, ``driver`` starts and stops slurmd, ``records`` stores the machines,
+``wire`` defines the messages, ``listening`` serves the socket and checks who connects.
 """

@@ -1,12 +1,11 @@
-"""The agent of the ``local`` cloud: it starts and powers off slurmd's on this host, and nothing
-else.
+"""The agent of the ``local`` cloud: it starts and powers off slurmd processes on this host.
 
-It runs as root beside slurmctld, listens on a unix socket (``listening``), and serves root and
-SlurmUser only. It knows only the node names of the cloud's own pools; which programs it runs comes
+It runs as root beside slurmctld, listens on a unix socket (``listening``), and serves only root and
+SlurmUser. It knows only the node names of the cloud's own pools. The programs that it runs come
 from root's configuration, never from a request.
 
 Each machine is a file in the directory, written before its slurmd is started. One thread brings
-every machine to the state that its file says, so an agent that was killed continues where it was.
+every machine to the state in its file, so an agent that was killed continues where it stopped.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 class Refusal(Exception):  # noqa: N818 - an answer, not a failure of the agent
-    """The agent's answer to a request that it does not carry out; it has started nothing."""
+    """The agent's answer to a request that it refuses. The request has started nothing."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -49,7 +48,7 @@ class Refusal(Exception):  # noqa: N818 - an answer, not a failure of the agent
 
 
 class Agent:
-    """The machines of one ``local`` cloud. Only one agent may have a directory at a time."""
+    """The machines of one ``local`` cloud. Only one agent at a time may use a directory."""
 
     def __init__(self, settings: AgentSettings, clock: Callable[[], float] = time.time) -> None:
         self._settings = settings
@@ -58,19 +57,19 @@ class Agent:
         self._driver = Driver(settings, self._register, clock)
 
     def close(self) -> None:
-        """Let another agent take over the machines, which go on."""
+        """Release the directory to another agent; the machines keep running."""
         self._driver.close()
         self._register.close()
 
     def answer(self, line: bytes) -> bytes:
-        """The answer to one request line; nothing that a client sends makes it raise."""
+        """Answer one request line. No client input makes this raise."""
         try:
             message = msgspec.json.decode(line, type=Message)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            said = AgentAnswer(ok=False, code="InvalidRequest", message=str(error))
+            answer = AgentAnswer(ok=False, code="InvalidRequest", message=str(error))
         else:
-            said = self._answer(message)
-        return msgspec.json.encode(said)
+            answer = self._answer(message)
+        return msgspec.json.encode(answer)
 
     def _answer(self, message: Message) -> AgentAnswer:
         try:
@@ -79,8 +78,8 @@ class Agent:
                     used = len(self._register.standing())
                     return AgentAnswer(ok=True, capacity=self._settings.room, used=used)
                 case List():
-                    found = [r for r in self._register.live() if r.cluster == message.cluster]
-                    return AgentAnswer(ok=True, machines=tuple(found))
+                    machines = [r for r in self._register.live() if r.cluster == message.cluster]
+                    return AgentAnswer(ok=True, machines=tuple(machines))
                 case LaunchOrder():
                     return AgentAnswer(ok=True, machines=self.launch(message))
                 case Terminate():
@@ -94,33 +93,37 @@ class Agent:
             return AgentAnswer(ok=False, code="InternalError", message=str(error))
 
     def launch(self, message: LaunchOrder) -> tuple[Record, ...]:
-        """Machines for the message's nodes; the same ones again if its generation was launched
-        before.
+        """Start machines for the message's nodes and return them.
+
+        A repeated launch of a generation returns its machines and starts no new ones. Refusal.
         """
         self._validate(message)
         with self._register.changing:
-            records = self._known(message)
+            records = self._earlier_machines(message)
             if not records:
-                records = self._new(message, self._room(message))
+                records = self._new_records(message, self._room(message))
                 for record in records:
                     self._register.save(record)
         self._driver.wake()
         log.info("launch generation=%s machines=%d", message.generation, len(records))
         return records
 
-    def _known(self, message: LaunchOrder) -> tuple[Record, ...]:
-        """The machines left of an earlier launch of this generation; Refusal if all of them are
-        gone.
+    def _earlier_machines(self, message: LaunchOrder) -> tuple[Record, ...]:
+        """Return the remaining machines of an earlier launch of this generation.
+
+        Refusal if all of them have ended: a repeated launch must not replace them.
         """
-        name = (message.cluster, message.generation)
-        known = [r for r in self._register.all() if (r.cluster, r.generation) == name]
-        standing = [r for r in known if r.state in STANDING]
-        if known and not standing:
+        launch_key = (message.cluster, message.generation)
+        launched = [r for r in self._register.all() if (r.cluster, r.generation) == launch_key]
+        standing = [r for r in launched if r.state in STANDING]
+        if launched and not standing:
             raise Refusal("Gone", f"all machines of launch {message.generation} have ended")
         return tuple(sorted(standing, key=lambda r: r.index))
 
     def terminate(self, message: Terminate) -> None:
-        """Mark the machines as stopping and tell their slurmd's; the driver does the rest."""
+        """Mark the machines as stopping and send SIGTERM to their slurmd. The driver does the
+        rest.
+        """
         with self._register.changing:
             for record in map(self._register.get, message.ids):
                 if record is not None and record.cluster == message.cluster:
@@ -137,11 +140,11 @@ class Agent:
         self._register.save(record, state=InstanceState.STOPPING, stop_by=stop_by)
 
     def _validate(self, message: LaunchOrder) -> None:
-        for what in (message.generation, message.cluster):
-            if not _NAME.fullmatch(what):
-                raise Refusal("InvalidRequest", f"{what!r} is not a name")
-        if strangers := sorted(set(message.nodes) - self._settings.nodes):
-            raise Refusal("UnknownNode", f"not a node of this cloud: {', '.join(strangers)}")
+        for name in (message.generation, message.cluster):
+            if not _NAME.fullmatch(name):
+                raise Refusal("InvalidRequest", f"{name!r} is not a name")
+        if unknown_nodes := sorted(set(message.nodes) - self._settings.nodes):
+            raise Refusal("UnknownNode", f"not a node of this cloud: {', '.join(unknown_nodes)}")
         if not message.nodes or len(set(message.nodes)) < len(message.nodes):
             raise Refusal("InvalidRequest", "nodes must be named, and each once")
 
@@ -151,13 +154,14 @@ class Agent:
             raise Refusal("NodeBusy", f"there is a machine already for: {', '.join(busy)}")
         room = min(self._settings.room - len(standing), len(message.nodes))
         if room < 1:
-            taken = f"{len(standing)} of {self._settings.room} machines are taken"
-            raise Refusal("InsufficientCapacity", f"{taken}, {len(message.nodes)} more wanted")
+            occupancy = f"{len(standing)} of {self._settings.room} machines are taken"
+            raise Refusal("InsufficientCapacity", f"{occupancy}, {len(message.nodes)} more wanted")
         return room
 
-    def _new(self, message: LaunchOrder, room: int) -> tuple[Record, ...]:
+    def _new_records(self, message: LaunchOrder, room: int) -> tuple[Record, ...]:
         now = self._clock()
-        # Generations are unique only within a cluster. Ids are file names, and people read them.
+        # Hash the cluster, too: generations are unique only within a cluster. Ids are file names
+        # and are read by people, so keep them short.
         launch = f"{message.cluster} {message.generation}"
         name = hashlib.sha256(launch.encode()).hexdigest()[:10]
         return tuple(

@@ -1,6 +1,6 @@
-"""Brings each machine of the local agent to the state that its record says, in one thread.
+"""Bring each machine of the local agent to the state in its record, in one thread.
 
-Every round looks at all machines anew, so a restart needs no recovery of its own.
+Every round examines all machines from scratch, so a restart needs no recovery of its own.
 """
 
 from __future__ import annotations
@@ -20,16 +20,18 @@ from slurm_elastic.model.cluster import InstanceState
 
 log = logging.getLogger(__name__)
 
-_FORGET_AFTER = 3600.0
-_PERIOD = 0.25
+_FORGET_AFTER_S = 3600.0
+_ROUND_EVERY_S = 0.25
 
 
 class AgentSettings(Struct, frozen=True, kw_only=True):
-    """The settings of root's configuration. ``directory`` has the machines' files, mode 0700.
+    """The settings from root's configuration. ``directory`` contains the machines' files, mode
+    0700.
 
-    ``capacity`` bounds how many machines may run (None: as many as there are ``nodes``); each
-    slurmd starts ``boot`` seconds late; slurmd has ``deadline`` seconds to end by itself before the
-    machine is powered off.
+    - ``capacity``: machines that may run at once (None: the number of ``nodes``).
+    - ``boot``: seconds by which the start of each slurmd is delayed.
+    - ``deadline``: seconds that slurmd has to exit before the machine is powered off.
+    - ``never_boot``: nodes whose slurmd is never started.
     """
 
     nodes: frozenset[str]
@@ -50,8 +52,8 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
 
 
 class Driver:
-    """Starts pending machines, ends those that are to end or have died, forgets those that ended
-    long ago.
+    """Starts pending machines, ends stopping and dead ones, and removes records of long-ended
+    ones.
     """
 
     def __init__(
@@ -65,16 +67,16 @@ class Driver:
         with register.changing:
             for record in register.live():
                 self._recover(record)
-        task = PeriodicTask("driver", self._drive, _PERIOD, first_in_s=_PERIOD)
+        task = PeriodicTask("driver", self._drive, _ROUND_EVERY_S, first_in_s=_ROUND_EVERY_S)
         self._thread = PeriodicThread(task, self._stop, woken=self._wake)
         self._thread.start()
 
     def wake(self) -> None:
-        """Begin the next round now."""
+        """Start the next round now."""
         self._wake.set()
 
     def close(self) -> None:
-        """Stop driving; the machines go on."""
+        """Stop the thread; the machines keep running."""
         self._stop.set()
         self._wake.set()
         self._thread.join()
@@ -89,21 +91,21 @@ class Driver:
                 self._boot(record)
             elif record.state == InstanceState.TERMINATED:
                 self._forget(record)
-            elif not self._stands(record):
+            elif not self._is_sound(record):
                 self._end(record)
         except OSError:
-            # The other machines must go on; this one is tried again in the next round.
+            # One machine's error must not stop the others. The next round retries this machine.
             log.exception("machine failed id=%s node=%s", record.id, record.node)
 
     def _boot(self, record: Record) -> None:
-        waits = self._clock() < record.due or record.node in self._settings.never_boot
-        if waits or self._in_the_way(record):
+        must_wait = self._clock() < record.due or record.node in self._settings.never_boot
+        if must_wait or self._must_wait_for_others(record):
             return
         with self._register.changing:
-            # It may have been told to end since the round began.
-            now = self._register.get(record.id)
-            if now is not None and now.state == InstanceState.PENDING:
-                self._start(now)
+            # The agent may have received its termination since the round began.
+            current = self._register.get(record.id)
+            if current is not None and current.state == InstanceState.PENDING:
+                self._start(current)
 
     def _start(self, record: Record) -> None:
         try:
@@ -116,49 +118,50 @@ class Driver:
             )  # fmt: skip
         except OSError as error:
             log.exception("slurmd cannot be started node=%s", record.node)
-            why = f"slurmd cannot be started: {error}"
+            reason = f"slurmd cannot be started: {error}"
             ended = self._clock()
-            self._register.save(record, state=InstanceState.TERMINATED, ended=ended, why=why)
+            self._register.save(record, state=InstanceState.TERMINATED, ended=ended, why=reason)
             return
         self._register.save(record, state=InstanceState.RUNNING, process=process)
         log.info("started node=%s machine=%s pid=%d", record.node, record.id, process.pid)
 
-    def _in_the_way(self, record: Record) -> bool:
-        """Whether the machine has to wait for others to end."""
+    def _must_wait_for_others(self, record: Record) -> bool:
+        """Return whether the node, or all room on the host, is occupied by other machines."""
         live = self._register.live()
-        # Those that are ending still have their node's port and their share of the host.
+        # An ending slurmd still holds its node's port and its share of the host.
         ending = {r.node for r in live if r.state == InstanceState.STOPPING}
         started = [r for r in live if r.process is not None]
         return record.node in ending or len(started) >= self._settings.room
 
-    def _stands(self, record: Record) -> bool:
+    def _is_sound(self, record: Record) -> bool:
         if record.process is None or not local_processes.alive(record.process):
             return False
         return record.stop_by is None or self._clock() < record.stop_by
 
     def _end(self, record: Record) -> None:
         local_processes.power_off(self._register.workdir(record), slurmd=record.process)
-        asked = record.state == InstanceState.STOPPING
-        why = "terminated as asked" if asked else "slurmd ended by itself"
-        log.info("ended node=%s machine=%s reason=%s", record.node, record.id, why)
+        was_asked = record.state == InstanceState.STOPPING
+        reason = "terminated as asked" if was_asked else "slurmd ended by itself"
+        log.info("ended node=%s machine=%s reason=%s", record.node, record.id, reason)
         with self._register.changing:
             ended = self._clock()
-            self._register.save(record, state=InstanceState.TERMINATED, ended=ended, why=why)
+            self._register.save(record, state=InstanceState.TERMINATED, ended=ended, why=reason)
 
     def _forget(self, record: Record) -> None:
-        """Remember ended machines for a while, so that a repeated launch does not
-        start new ones.
+        """Remove the record of a machine that ended long ago.
+
+        Until then a repeated launch of its generation starts no new machine.
         """
-        if record.ended is not None and self._clock() >= record.ended + _FORGET_AFTER:
+        if record.ended is not None and self._clock() >= record.ended + _FORGET_AFTER_S:
             with self._register.changing:
                 self._register.forget(record)
 
     def _recover(self, record: Record) -> None:
-        """Find a slurmd that is not recorded."""
-        # It was started just before we were killed.
+        """Find and record the slurmd of a machine whose record has none."""
+        # The last agent was killed after it started slurmd and before it saved the record.
         if record.process is None and (
-            found := local_processes.find(self._register.workdir(record))
+            process := local_processes.find(self._register.workdir(record))
         ):
             pending = record.state == InstanceState.PENDING
             state = InstanceState.RUNNING if pending else record.state
-            self._register.save(record, state=state, process=found)
+            self._register.save(record, state=state, process=process)

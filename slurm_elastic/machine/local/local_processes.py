@@ -1,16 +1,17 @@
 """Machines that are processes: a slurmd with all its jobs, started and powered off as one.
 
-A process is identified by pid *and* start time (``/proc/PID/stat`` field 22, proc(5)), so that a
-reused pid is never taken for ours. We find the processes of a machine without going by names:
+We identify a process by pid *and* start time (``/proc/PID/stat`` field 22, proc(5)), so that we
+never take a reused pid for our process. We find the processes of a machine without relying on
+names:
 
 - Root's processes with ``SLURM_ELASTIC_MACHINE=<directory>`` in their environment: slurmd and its
-  prologs. The directory and not an id, as several clusters on this host may each have an ``st1``.
-  slurmstepd writes its title over its environment, but like slurmd it works in the machine's
-  directory (measured on 22.05). Users can imitate neither.
-- Where the kernel permits it, each machine has a UTS namespace of its own. Nothing that a job does
-  as its user leaves that, neither setsid nor a daemon's double fork. It changes nothing else; the
-  host name stays.
-- All children of those.
+  prologs. The value is the directory and not an id, because several clusters on this host may each
+  have an ``st1``. slurmstepd overwrites its environment with its title, but like slurmd it works in
+  the machine's directory (measured on 22.05). Users can imitate neither.
+- The processes in the machine's UTS namespace. Each machine has its own where the kernel permits
+  it. A job cannot leave the namespace as its user, neither by setsid nor by a double fork. The
+  namespace changes nothing else; the host name stays.
+- All children of these processes.
 """
 
 from __future__ import annotations
@@ -30,22 +31,21 @@ from msgspec import Struct
 MARKER = "SLURM_ELASTIC_MACHINE"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PROC = Path("/proc")
-_SPACE = "ns/uts"
-# Whoever owns the log's directory must not choose by a link which file root writes to.
+_UTS_NAMESPACE = "ns/uts"
+# O_NOFOLLOW: the owner of the log's directory could otherwise place a link and choose which file
+# root writes to.
 _LOG_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class Process(Struct, frozen=True, kw_only=True):
-    """One process, whatever happens to its pid: ``start`` is its start in clock
-    ticks since boot.
-    """
+    """One process. Its pid may be reused, so ``start`` is its start in clock ticks since boot."""
 
     pid: int
     start: int
 
 
 class SlurmdSettings(Struct, frozen=True, kw_only=True):
-    """The settings of a slurmd. ``directory`` is its working directory, which nothing else uses.
+    """The settings of a slurmd. ``directory`` is its working directory, used by nothing else.
 
     With ``conf_server`` (``host:port``) slurmd fetches its configuration there and ``conf`` is not
     used ("configless", slurmd(8) --conf-server).
@@ -83,14 +83,22 @@ def spawn(
     user: str | None = None,
     namespace: bool = False,
 ) -> Process:
-    """Start a program in its own session, with default signals and none blocked."""
-    # Each of these small programs replaces itself by the next: the pid is the program's own.
+    """Start a program in its own session, with default signals and an empty signal mask.
+
+    ``user``: run it as this user. ``namespace``: give it its own UTS namespace.
+    """
+    # Each program of the chain replaces itself by the next (execve), so the pid stays the same.
     chain = ["/usr/bin/env", f"--chdir={directory}"]
     if namespace:
         chain += ["unshare", "--uts"]
     if user is not None:
-        who = pwd.getpwnam(user)
-        chain += ["setpriv", f"--reuid={who.pw_uid}", f"--regid={who.pw_gid}", "--init-groups"]
+        account = pwd.getpwnam(user)
+        chain += [
+            "setpriv",
+            f"--reuid={account.pw_uid}",
+            f"--regid={account.pw_gid}",
+            "--init-groups",
+        ]
     output = os.open(log, _LOG_FLAGS, 0o644)
     try:
         pid = os.posix_spawn(
@@ -102,8 +110,8 @@ def spawn(
                 (os.POSIX_SPAWN_DUP2, output, 1),
                 (os.POSIX_SPAWN_DUP2, output, 2),
             ],
-            # slurmctld's children inherit a mask that blocks SIGTERM, and their process group is
-            # killed with them: a daemon must get neither.
+            # slurmctld's children inherit a mask that blocks SIGTERM, and slurmctld kills their
+            # process group. A daemon must inherit neither.
             setsid=True,
             setsigmask=[],
             setsigdef=[
@@ -117,11 +125,11 @@ def spawn(
 
 
 def alive(process: Process) -> bool:
-    """Whether this very process runs. If it has ended and was our child, it is reaped."""
+    """Return whether this process still runs. If it has ended and was our child, reap it."""
     stat = _stat(process.pid)
     if stat is None or stat.start != process.start:
         return False
-    if not stat.over:
+    if not stat.has_ended:
         return True
     with contextlib.suppress(OSError):
         os.waitpid(process.pid, os.WNOHANG)
@@ -129,13 +137,14 @@ def alive(process: Process) -> bool:
 
 
 def send(process: Process, signum: signal.Signals) -> None:
-    """Signal this very process; no error if it is gone."""
+    """Signal this process; no error if it has ended."""
     try:
         descriptor = os.pidfd_open(process.pid)
     except OSError:
         return
     try:
-        # The descriptor holds on to whoever has the pid now: check after opening, then signal.
+        # The descriptor is of the process that has the pid now, maybe a later one. So open first,
+        # then compare the start time, then signal.
         if alive(process):
             signal.pidfd_send_signal(descriptor, signum)
     except ProcessLookupError:
@@ -145,7 +154,7 @@ def send(process: Process, signum: signal.Signals) -> None:
 
 
 def stop(process: Process, deadline: float = 10.0) -> None:
-    """Send SIGTERM, and SIGKILL after ``deadline`` seconds; returns when the process is gone."""
+    """Send SIGTERM, then SIGKILL after ``deadline`` seconds. Return when the process is gone."""
     send(process, signal.SIGTERM)
     if not wait_gone([process], deadline):
         send(process, signal.SIGKILL)
@@ -153,10 +162,10 @@ def stop(process: Process, deadline: float = 10.0) -> None:
 
 
 def wait_gone(processes: Iterable[Process], timeout: float) -> bool:
-    """Whether all of them end within ``timeout`` seconds."""
-    left = list(processes)
+    """Wait until all processes have ended. Return False after ``timeout`` seconds."""
+    running = list(processes)
     until = time.monotonic() + timeout
-    while left := [p for p in left if alive(p)]:
+    while running := [p for p in running if alive(p)]:
         if time.monotonic() >= until:
             return False
         time.sleep(0.02)
@@ -164,10 +173,13 @@ def wait_gone(processes: Iterable[Process], timeout: float) -> bool:
 
 
 def power_off(directory: str, *, slurmd: Process | None = None) -> None:
-    """End all that runs on the machine of ``directory`` at once, as pulling its plug would."""
+    """Kill all processes of the machine of ``directory``, as a power cut would. Gives up after 30
+    s.
+    """
     if slurmd is not None:
         send(slurmd, signal.SIGKILL)
     until = time.monotonic() + 30
+    # Repeat: a process may have forked between the listing and its end.
     while (members := belonging(directory)) and time.monotonic() < until:
         for process in members:
             send(process, signal.SIGKILL)
@@ -175,47 +187,52 @@ def power_off(directory: str, *, slurmd: Process | None = None) -> None:
 
 
 def carrying(name: str, value: str, uids: Set[int]) -> list[Process]:
-    """Processes of these real uids that were started with ``name=value`` in the environment."""
-    wanted = f"{name}={value}".encode()
+    """Return processes with one of these real uids that were started with ``name=value`` in their
+    environment.
+    """
+    entry = f"{name}={value}".encode()
     return [
         s.process
-        for s in _all()
-        if wanted in _environment(s.process.pid) and _uid(s.process.pid) in uids
+        for s in _running_processes()
+        if entry in _environment(s.process.pid) and _uid(s.process.pid) in uids
     ]
 
 
 def values(name: str) -> set[str]:
-    """The values that ``name`` has in the environments of our processes and root's."""
+    """Return the values of the variable ``name`` in the environments of our and root's
+    processes.
+    """
     prefix = f"{name}=".encode()
     return {
         entry.removeprefix(prefix).decode(errors="replace")
-        for s in _all()
+        for s in _running_processes()
         for entry in _environment(s.process.pid)
-        if entry.startswith(prefix) and _trusted(s.process.pid)
+        if entry.startswith(prefix) and _is_trusted(s.process.pid)
     }
 
 
 def find(directory: str) -> Process | None:
-    """The slurmd that was started in ``directory``, if it runs (after a crash before it was
-    recorded).
+    """Return the running slurmd that was started in ``directory``, or None.
+
+    It finds a slurmd that was not recorded because of a crash.
     """
-    found = [s.process for s in _all() if _marked(s.process.pid, directory)]
-    # The oldest that carries the marker: its name may not be slurmd yet.
-    return min(found, key=lambda p: (p.start, p.pid), default=None)
+    marked = [s.process for s in _running_processes() if _has_marker(s.process.pid, directory)]
+    # Take the oldest: until it calls execve its name is not slurmd yet.
+    return min(marked, key=lambda p: (p.start, p.pid), default=None)
 
 
 def belonging(directory: str) -> list[Process]:
-    """The processes that run on the machine: slurmd's first, then slurmstepd's, then all others."""
-    everyone = {s.process.pid: s for s in _all()}
-    ours = {pid for pid, s in everyone.items() if _is_root_of(s, directory)}
-    spaces = {_link(pid, _SPACE) for pid in ours}
-    spaces -= {_link(os.getpid(), _SPACE), _link(1, _SPACE), None}
-    if spaces:
-        ours |= {pid for pid in everyone if _link(pid, _SPACE) in spaces}
-    ours |= _descendants(ours, everyone.values())
-    ours -= {os.getpid(), os.getppid(), 1}
-    members = [everyone[pid] for pid in ours]
-    # slurmd first and its slurmstepd's next, so that none of them tells slurmctld that a job has
+    """Return the machine's processes: slurmd first, then slurmstepd, then all others."""
+    by_pid = {s.process.pid: s for s in _running_processes()}
+    pids = {pid for pid, s in by_pid.items() if _is_root_of(s, directory)}
+    namespaces = {_link(pid, _UTS_NAMESPACE) for pid in pids}
+    namespaces -= {_link(os.getpid(), _UTS_NAMESPACE), _link(1, _UTS_NAMESPACE), None}
+    if namespaces:
+        pids |= {pid for pid in by_pid if _link(pid, _UTS_NAMESPACE) in namespaces}
+    pids |= _descendants(pids, by_pid.values())
+    pids -= {os.getpid(), os.getppid(), 1}
+    members = [by_pid[pid] for pid in pids]
+    # Kill slurmd first, then its slurmstepd: otherwise one of them tells slurmctld that the job
     # ended.
     members.sort(key=lambda s: (_ORDER.get(s.name, len(_ORDER)), s.process.start))
     return [s.process for s in members]
@@ -223,14 +240,14 @@ def belonging(directory: str) -> list[Process]:
 
 @functools.cache
 def has_namespaces() -> bool:
-    """Whether a machine can have its own UTS namespace here (needs CAP_SYS_ADMIN)."""
+    """Return whether a machine can have its own UTS namespace here (needs CAP_SYS_ADMIN)."""
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             ["unshare", "--uts", "true"], capture_output=True, check=False, timeout=10
         )
     except (OSError, subprocess.TimeoutExpired):
         return False
-    return done.returncode == 0
+    return result.returncode == 0
 
 
 class _Seen(Struct, frozen=True, kw_only=True):
@@ -242,9 +259,9 @@ class _Seen(Struct, frozen=True, kw_only=True):
 _ORDER = {"slurmd": 0, "slurmstepd": 1}
 
 
-def _all() -> Iterator[_Seen]:
+def _running_processes() -> Iterator[_Seen]:
     for entry in os.listdir(_PROC):
-        if entry.isdecimal() and (stat := _stat(int(entry))) and not stat.over:
+        if entry.isdecimal() and (stat := _stat(int(entry))) and not stat.has_ended:
             process = Process(pid=int(entry), start=stat.start)
             yield _Seen(process=process, parent=stat.parent, name=stat.name)
 
@@ -257,9 +274,9 @@ class _Stat(Struct, frozen=True, kw_only=True):
     threads: int
 
     @property
-    def over(self) -> bool:
-        """Whether it has ended."""
-        # A leader that has ended may still have threads, which hold its files.
+    def has_ended(self) -> bool:
+        """Whether the process has ended."""
+        # A zombie leader may still have running threads, which hold its files.
         return self.state in "ZX" and self.threads <= 1
 
 
@@ -268,7 +285,7 @@ def _stat(pid: int) -> _Stat | None:
         text = (_PROC / str(pid) / "stat").read_text(errors="replace")
     except OSError:
         return None
-    # The command name may contain spaces and brackets; after the last bracket fields are regular.
+    # The command name may contain spaces and brackets, so split after the last bracket.
     before, _, after = text.rpartition(")")
     fields = after.split()
     return _Stat(
@@ -282,19 +299,19 @@ def _stat(pid: int) -> _Stat | None:
 
 def _is_root_of(seen: _Seen, directory: str) -> bool:
     pid = seen.process.pid
-    if _marked(pid, directory):
+    if _has_marker(pid, directory):
         return True
     if seen.name not in _ORDER:
         return False
-    place = _link(pid, "cwd") or ""
-    return place.removesuffix(" (deleted)") == directory and _trusted(pid)
+    directory_now = _link(pid, "cwd") or ""
+    return directory_now.removesuffix(" (deleted)") == directory and _is_trusted(pid)
 
 
-def _marked(pid: int, directory: str) -> bool:
-    """Whether it was started as a process of that machine."""
-    # Users' processes are not looked at: their environment is memory, which may be mapped from a
-    # file whose file system never answers.
-    return _trusted(pid) and f"{MARKER}={directory}".encode() in _environment(pid)
+def _has_marker(pid: int, directory: str) -> bool:
+    """Return whether the process was started as part of that machine."""
+    # Check the uid first and do not read environments of users' processes. An environment is
+    # memory; a user can map it from a file system that never answers, and the read would hang.
+    return _is_trusted(pid) and f"{MARKER}={directory}".encode() in _environment(pid)
 
 
 def _environment(pid: int) -> list[bytes]:
@@ -304,19 +321,21 @@ def _environment(pid: int) -> list[bytes]:
         return []
 
 
-def _trusted(pid: int) -> bool:
-    """Whether it runs as root or as we do. Users can forge all else that we look for."""
+def _is_trusted(pid: int) -> bool:
+    """Return whether it runs as root or as our user. Users can forge everything else that we
+    check.
+    """
     return _uid(pid) in (0, os.getuid())
 
 
 def _uid(pid: int) -> int | None:
-    """The real uid, as slurmstepd sometimes sets its effective one to the job's user."""
+    """Return the real uid. slurmstepd sometimes sets its effective uid to the job's user."""
     try:
         status = (_PROC / str(pid) / "status").read_text(errors="replace")
     except OSError:
         return None
-    found = (line.split()[1] for line in status.splitlines() if line.startswith("Uid:"))
-    return next((int(uid) for uid in found), None)
+    uids = (line.split()[1] for line in status.splitlines() if line.startswith("Uid:"))
+    return next((int(uid) for uid in uids), None)
 
 
 def _link(pid: int, name: str) -> str | None:
@@ -326,14 +345,14 @@ def _link(pid: int, name: str) -> str | None:
         return None
 
 
-def _descendants(roots: Set[int], everyone: Iterable[_Seen]) -> set[int]:
+def _descendants(roots: Set[int], processes: Iterable[_Seen]) -> set[int]:
     children: dict[int, list[int]] = {}
-    for seen in everyone:
+    for seen in processes:
         children.setdefault(seen.parent, []).append(seen.process.pid)
-    found: set[int] = set()
+    descendants: set[int] = set()
     queue = list(roots)
     while queue:
-        fresh = [pid for pid in children.get(queue.pop(), []) if pid not in found]
-        found.update(fresh)
+        fresh = [pid for pid in children.get(queue.pop(), []) if pid not in descendants]
+        descendants.update(fresh)
         queue.extend(fresh)
-    return found
+    return descendants

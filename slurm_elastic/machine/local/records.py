@@ -1,6 +1,6 @@
-"""The local agent's machines, a file each, written before anything else happens.
+"""The local agent's machines, one file each, written before their slurmd is started.
 
-One agent at a time has the register; whoever has the right may read the files.
+Only one agent at a time may use the directory. Anyone with the permission may read the files.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Register:
         self._records = {record.id: record for record in read_records(directory)}
 
     def close(self) -> None:
-        """Let another agent have the directory: nothing is written here any more."""
+        """Release the directory to another agent. Later writes raise OSError."""
         with self.changing:
             self._guard.close()
 
@@ -53,37 +53,39 @@ class Register:
         return self._records.get(name)
 
     def all(self) -> Sequence[Record]:
-        """All machines, also those that ended lately."""
+        """Return all machines, including recently ended ones."""
         return tuple(self._records.values())
 
     def live(self) -> Sequence[Record]:
-        """The machines that have not ended."""
+        """Return the machines that have not ended."""
         return tuple(r for r in self.all() if r.state != InstanceState.TERMINATED)
 
     def standing(self) -> Sequence[Record]:
-        """The machines that have not ended and are not stopping."""
+        """Return the machines that have not ended and are not stopping."""
         return tuple(r for r in self.all() if r.state in STANDING)
 
     def save(self, record: Record, **changes: object) -> Record:
-        """Write the record with these changes; returns what was written. OSError after ``close``:
-        the directory may be another agent's.
+        """Write the record with these changes and return the changed record.
+
+        OSError after ``close``, because the directory may belong to another agent.
         """
         if self._guard.closed:
             raise OSError("this agent has closed its directory")
         changed = msgspec.structs.replace(record, **changes)
         writing.replace(self._file(record), msgspec.json.encode(changed))
+        # Replace the mapping, never change it: readers use it without the lock.
         self._records = {**self._records, record.id: changed}
         return changed
 
     def forget(self, record: Record) -> None:
-        """Drop an ended machine and its working directory, if that is empty."""
-        self._records = {name: one for name, one in self._records.items() if name != record.id}
+        """Remove an ended machine's file, and its working directory if that is empty."""
+        self._records = {name: kept for name, kept in self._records.items() if name != record.id}
         self._file(record).unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             os.rmdir(self.workdir(record))
 
     def workdir(self, record: Record) -> str:
-        """The directory that the machine's slurmd works in."""
+        """Return the working directory of the machine's slurmd."""
         return workdir(self._directory, record)
 
     def _file(self, record: Record) -> Path:
@@ -91,12 +93,14 @@ class Register:
 
 
 def workdir(directory: Path, record: Record) -> str:
-    """The working directory of a machine's slurmd, by which we find its processes."""
+    """Return the working directory of a machine's slurmd. We find its processes by it."""
     return str((directory / record.id).resolve())
 
 
 def read_records(directory: Path) -> Sequence[Record]:
-    """All machines that have files here. A file that cannot be read is logged and left alone."""
+    """Return the machines of all files in the directory. Log unreadable files and leave them in
+    place.
+    """
     records = []
     for path in sorted(directory.glob("*.json")):
         try:

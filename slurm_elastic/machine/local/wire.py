@@ -1,13 +1,13 @@
-"""The messages between the ``local`` provider and its agent, and what a machine's file holds.
+"""The messages between the ``local`` provider and its agent, and the record in a machine's file.
 
-One JSON object a line, answered by one line. ``{"ok": true, ...}`` or ``{"ok": false, "code": CODE,
-"message": SENTENCE}``::
+One JSON object per line, answered by one line. ``{"ok": true, ...}`` or ``{"ok": false, "code":
+CODE, "message": SENTENCE}``::
 
-    {"op": "ping"}                          -> capacity, used
-    {"op": "list", "cluster": UUID}         -> machines (those not terminated)
-    {"op": "launch", "cluster": UUID, "generation": G, "pool": P, "nodes": [...],
-     "instance_type": T, "market": M, "price": $/h, "jobs": [...]}       -> machines, in order
-    {"op": "terminate", "cluster": UUID, "ids": [...]}                   -> nothing more
+{"op": "ping"}                          -> capacity, used
+{"op": "list", "cluster": UUID}         -> machines (those not terminated)
+{"op": "launch", "cluster": UUID, "generation": G, "pool": P, "nodes": [...],
+ "instance_type": T, "market": M, "price": $/h, "jobs": [...]}       -> machines, in order
+{"op": "terminate", "cluster": UUID, "ids": [...]}                   -> nothing more
 """
 
 from __future__ import annotations
@@ -19,7 +19,11 @@ from slurm_elastic.model.cluster import InstanceState, Market
 
 
 class Record(Struct, frozen=True, kw_only=True):
-    """One machine, as its file has it. ``process`` is its slurmd; times are Unix time."""
+    """One machine, as stored in its file.
+
+    ``process`` is its slurmd. ``due``: start slurmd from then on. ``stop_by``: power the machine
+    off then. Times are Unix time.
+    """
 
     id: str
     cluster: str
@@ -54,27 +58,27 @@ class LaunchOrder(Struct, frozen=True, kw_only=True, tag_field="op", tag="launch
 
 
 class List(Struct, frozen=True, kw_only=True, tag_field="op", tag="list"):
-    """The cluster's machines that are not terminated."""
+    """Ask for the cluster's machines that are not terminated."""
 
     cluster: str
 
 
 class Terminate(Struct, frozen=True, kw_only=True, tag_field="op", tag="terminate"):
-    """End exactly these machines of the cluster; unknown and ended ones are passed over."""
+    """End these machines of the cluster. Unknown and ended machines are skipped."""
 
     cluster: str
     ids: tuple[str, ...]
 
 
 class Ping(Struct, frozen=True, kw_only=True, tag_field="op", tag="ping"):
-    """Whether the agent works, and how full it is."""
+    """Ask whether the agent works, and how many machines it has."""
 
 
 Message = LaunchOrder | List | Terminate | Ping
 
 
 class AgentAnswer(Struct, frozen=True, kw_only=True):
-    """The agent's answer; fields that do not apply have their defaults."""
+    """The agent's answer. Fields that do not apply have their defaults."""
 
     ok: bool
     code: str = ""

@@ -1,11 +1,10 @@
 #!/bin/sh
-# slurm-elastic: later boots of this very machine do without cloud-init, which has nothing to do
-# there any more. `install`, when it joins: units. `keep`, once slurmd runs and cloud-init is done:
-# write down which machine this is. `boot`, before cloud-init would begin: where it is that machine
-# still, mark this boot as one without cloud-init, and restore what the provider's part has told;
-# else find out of which cloud it is, which cloud-init's generator has left to it.
-# `online`, before it joins then: wait for an address.
-# In all doubt, and after a boot that did not come as far as `keep`, cloud-init runs as ever.
+# slurm-elastic: later boots of this same machine skip cloud-init, which has no work left there.
+# `install`, when it joins: write units. `keep`, after slurmd runs and cloud-init is done: record
+# the machine's identity. `boot`, before cloud-init starts: if it is still the recorded machine,
+# disable cloud-init for this boot and restore node and launch, which the provider's part wrote;
+# else run ds-identify, which our generator has skipped. `online`, before it joins: wait for an
+# address. In any doubt, and after a boot that did not reach `keep`, cloud-init runs as usual.
 set -u
 umask 022
 run=/run/slurm-elastic
@@ -19,19 +18,19 @@ identify=/usr/lib/cloud-init/ds-identify
 identified=/run/cloud-init/.ds-identify.result
 join=$cloud/scripts/per-boot/slurm-elastic-join
 
-# The line of a file. A boot waits for this program: it starts few others.
+# The first line of a file. Builtins only: the boot waits for this script.
 line() {
   text=
   read -r text <"$1" || [ -n "$text" ] || return
   echo "$text"
 }
 
-# Another machine that is made of this one's disk differs in one of these.
+# The identity: another machine made from this disk differs in at least one line.
 machine() {
   line /sys/class/dmi/id/product_uuid && line /etc/machine-id && line "$cloud/data/instance-id" ||
     return
-  for told in product_serial board_asset_tag; do
-    [ ! -r "/sys/class/dmi/id/$told" ] || line "/sys/class/dmi/id/$told"
+  for field in product_serial board_asset_tag; do
+    [ ! -r "/sys/class/dmi/id/$field" ] || line "/sys/class/dmi/id/$field"
   done
   for card in /sys/class/net/*/device; do
     [ ! -e "$card" ] || line "${card%device}address" || return
@@ -44,7 +43,7 @@ machine() {
   done
 }
 
-# Whether somebody wants cloud-init to do something at each boot, or something went wrong.
+# Whether cloud-init has work at each boot, failed, or the machine's UUID is not unique.
 in_doubt() {
   case $(cat /sys/class/dmi/id/product_uuid) in
     *[!-0-9A-Fa-f]* | 0000* | [fF][fF][fF][fF]* | 03000200-0400-0500-* | "") return 0 ;;
@@ -107,7 +106,7 @@ END
     mkdir -p "$units/$stage.service.d"
     printf '[Unit]\nConditionPathExists=!%s\n' "$mark" >"$units/$stage.service.d/slurm-elastic.conf"
   done
-  # Nobody logs in before slurmd runs, which has the processor first.
+  # Logins start after slurmd, so that slurmd gets the processor first.
   for login in ssh sshd systemd-logind systemd-user-sessions getty@ serial-getty@; do
     mkdir -p "$units/$login.service.d"
     printf '[Unit]\nAfter=slurm-elastic-join.service\n' \
@@ -118,7 +117,7 @@ END
   ln -sf ../slurm-elastic-join.service "$units/multi-user.target.wants/"
 }
 
-# systemd waits for its generators, and cloud-init's looks for the cloud (ds-identify) for a second.
+# systemd waits for generators, and cloud-init's runs ds-identify, which takes a second.
 install_generator() {
   [ -x "/usr/lib/$generator" ] && [ -x "$identify" ] || return 0
   mkdir -p "/etc/${generator%/*}"
@@ -144,13 +143,14 @@ keep() {
 
 boot() {
   [ -e "$record" ] && ! changed || return
-  known=$(cat "$record")
+  recorded=$(cat "$record")
+  # Removed until `keep`: if this boot fails, the next one runs cloud-init.
   rm "$record" || return
-  if [ "$known" != "$(machine)" ]; then
-    # The initrd has found cards and drives as a rule; where it has not, udev does.
+  if [ "$recorded" != "$(machine)" ]; then
+    # Usually the initrd has found cards and drives. If not, have udev find them.
     udevadm trigger --type=devices --action=add
     udevadm settle --timeout=60
-    [ "$known" = "$(machine)" ] || return
+    [ "$recorded" = "$(machine)" ] || return
   fi
   mkdir -p "$run" /run/cloud-init
   [ -s "$place/node" ] && cp "$place/node" "$place/launch" "$run/" || return
@@ -159,7 +159,7 @@ boot() {
   : >"$mark"
 }
 
-# Where the network does not come up by the files that there are, the next boot is a whole one.
+# If the network does not come up, the unit fails and reboots; that boot runs cloud-init.
 online() {
   tries=300
   until hostname -I | grep -q '[0-9a-f]'; do

@@ -3,14 +3,14 @@
 
 With ``check`` it only runs the site's check, once, before slurmd starts.
 
-It starts slurmd once the munge key is there, and it is the dead-man switch: a machine costs money,
-and the head that would end it may be gone. It asks Slurm itself, by ``scontrol show node`` over
-munge: the machine is needed as long as slurmctld answers and does not have this node powered down.
-So the head needs no further port, and the switch also works if slurmctld runs but the daemon that
-ends machines does not: slurmctld then has the node powered down, and nobody ends its machine.
-``stop_command`` runs only after ``heartbeat_timeout`` seconds in all of which the agent has seen
-that nobody needs the machine, and only while no slurmstepd runs. A restart of slurmctld or of the
-network takes far less time. An idle machine that is older than ``max_age`` and another timeout ends
+It starts slurmd after the munge key has arrived. It is also the dead-man switch: a machine costs
+money, and the head that should end it may be gone. The agent asks Slurm itself, by ``scontrol show
+node`` over munge: the machine is needed as long as slurmctld answers and does not have this node
+powered down. So the head needs no further port. The switch also works if slurmctld runs but the
+daemon that ends machines does not: slurmctld then has the node powered down, and no daemon ends its
+machine. ``stop_command`` runs only after the machine was observed to be unneeded for
+``heartbeat_timeout`` seconds, and only while no slurmstepd runs. A restart of slurmctld or of the
+network takes far less time. An idle machine older than ``max_age`` plus ``heartbeat_timeout`` ends
 even if it is needed.
 
 The agent passes warnings of EC2's metadata service (IMDSv2) on to the head as the comment of the
@@ -18,7 +18,8 @@ Slurm node, which root on the node may set (as health checks set a node's reason
 ckptman/sources.py.
 
 It uses the standard library only, and any Python from 3.6 on. SETTINGS has ``key=value`` lines,
-values to the end of the line, and is read once.
+values to the end of the line, and is read once. This text is part of user data, whose size clouds
+limit: keep it short. Only this docstring is left out there.
 """
 
 import calendar
@@ -32,18 +33,18 @@ import threading
 import time
 from typing import Dict, List, Set, Tuple  # noqa: UP035 - the machine's Python may be an old one
 
-PERIOD = 5.0
-"""Seconds between two looks at the machine."""
-LOOK = 0.5
-"""Seconds between two looks for the files that slurmd waits for."""
-ANSWER = 60.0
-"""Seconds that a Slurm command may take."""
-SETTLE = 60.0
-"""Seconds without slurmstepd until a machine is idle: the news of a job's end may be on its way."""
-TELLING = 12
-"""How often slurmctld is told of a failed check, until it accepts that."""
-MOST = 65536
-"""Most bytes of an answer of the metadata service."""
+PERIOD_S = 5.0
+"""Seconds between two checks of the machine."""
+POLL_S = 0.5
+"""Seconds between two polls for the files that slurmd waits for."""
+COMMAND_S = 60.0
+"""Time-out of a Slurm command."""
+SETTLE_S = 60.0
+"""Seconds without slurmstepd until a machine is idle: slurmctld may not know the job's end yet."""
+REPORTS = 12
+"""Tries to report a failed check to slurmctld."""
+MAX_BYTES = 65536
+"""Of an answer of the metadata service."""
 GONE = {"POWERED_DOWN", "POWERING_DOWN"}
 INTERRUPTION = "meta-data/spot/instance-action"
 INSTANCE = "meta-data/instance-id"
@@ -51,31 +52,33 @@ REBALANCE = "meta-data/events/recommendations/rebalance"
 
 
 class Switch:
-    """Decides when the machine is to stop; ``now`` is monotonic, all times are in seconds."""
+    """Decides when the machine stops itself. Times are monotonic seconds."""
 
-    def __init__(self, timeout: float, max_age: float, now: float, gap: float = 4 * PERIOD) -> None:
+    def __init__(
+        self, timeout: float, max_age: float, now: float, gap: float = 4 * PERIOD_S
+    ) -> None:
         self.timeout = timeout
         self.max_age = max_age
-        self.settle = min(SETTLE, timeout)
+        self.settle = min(SETTLE_S, timeout)
         self.gap = gap
-        self.last = now
+        self.last_at = now
         self.busy_at = now
-        self.alone = 0.0
+        self.unneeded_s = 0.0
 
     def reason(self, now: float, age: float, unneeded: str, busy: bool) -> str:
-        """Why to stop now, '' if not. ``unneeded`` is why nobody needs the machine ('': needed).
+        """The reason to stop now, or ''. ``unneeded``: why the machine is not needed ('': it is).
 
-        Time in which nobody looked, for instance because the host had stopped the machine, counts
-        as ``gap`` at most: somebody may have needed the machine meanwhile.
+        A time without checks, for instance while the host was stopped, counts as ``gap`` at most,
+        because the machine may have been needed in it.
         """
-        step, self.last = min(now - self.last, self.gap), now
-        self.alone = self.alone + step if unneeded else 0.0
+        step, self.last_at = min(now - self.last_at, self.gap), now
+        self.unneeded_s = self.unneeded_s + step if unneeded else 0.0
         if busy:
             self.busy_at = now
         if now - self.busy_at < self.settle:
             return ""
-        if self.alone >= self.timeout:
-            return "%s, for %.0f s; no job runs" % (unneeded, self.alone)  # noqa: UP031
+        if self.unneeded_s >= self.timeout:
+            return "%s, for %.0f s; no job runs" % (unneeded, self.unneeded_s)  # noqa: UP031
         if self.max_age and age >= self.max_age + self.timeout:
             return "%.0f s old, %.0f are allowed; no job runs" % (age, self.max_age)  # noqa: UP031
         return ""
@@ -89,41 +92,41 @@ class Slurm:
         self.scontrol = scontrol
 
     def unneeded(self) -> str:
-        """Why nobody needs this machine; '' if slurmctld does."""
+        """Why this machine is not needed; '' if slurmctld needs it."""
         code, text = self.run("show", "node", self.node)
-        found = re.search(r"\bState=(\S+)", text)
-        if found is None:
-            said = text.strip().splitlines()[-1:] or ["exit %d" % code]  # noqa: UP031
-            return "slurmctld does not know or answer this node: " + said[0]
-        words = set(re.split(r"[+*~#!%$@^-]+", found.group(1).upper()))
-        if words & GONE and "POWERING_UP" not in words:
+        state = re.search(r"\bState=(\S+)", text)
+        if state is None:
+            last_line = text.strip().splitlines()[-1:] or ["exit %d" % code]  # noqa: UP031
+            return "slurmctld does not know or answer this node: " + last_line[0]
+        flags = set(re.split(r"[+*~#!%$@^-]+", state.group(1).upper()))
+        if flags & GONE and "POWERING_UP" not in flags:
             return "Slurm has this node powered down"
         return ""
 
-    def tell(self, comment: str) -> bool:
-        """Put a comment on the node; whether slurmctld has accepted it."""
-        return self.run("update", "nodename=" + self.node, "comment=" + comment)[0] == 0
+    def comment(self, text: str) -> bool:
+        """Set the node's comment; True if slurmctld accepted it."""
+        return self.run("update", "nodename=" + self.node, "comment=" + text)[0] == 0
 
-    def run(self, *words: str) -> Tuple[int, str]:  # noqa: UP006
-        """The exit code and all output of an scontrol."""
+    def run(self, *arguments: str) -> Tuple[int, str]:  # noqa: UP006
+        """The exit code and all output of scontrol."""
         try:
-            done = subprocess.run(
-                [self.scontrol, *words],
+            result = subprocess.run(
+                [self.scontrol, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                timeout=ANSWER,
+                timeout=COMMAND_S,
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            return 124, "no answer in %.0f s" % ANSWER  # noqa: UP031
+            return 124, "no answer in %.0f s" % COMMAND_S  # noqa: UP031
         except OSError as error:
             return 127, str(error)
-        return done.returncode, done.stdout.decode(errors="replace")
+        return result.returncode, result.stdout.decode(errors="replace")
 
 
 def busy(workdir: str) -> bool:
-    """Whether a slurmstepd runs (with ``workdir``: one in that directory). If in doubt, yes."""
+    """Whether a slurmstepd runs (with ``workdir``: in that directory). If in doubt, True."""
     try:
         pids = [entry for entry in os.listdir("/proc") if entry.isdigit()]
     except OSError:
@@ -132,10 +135,10 @@ def busy(workdir: str) -> bool:
 
 
 def is_step(pid: str, workdir: str) -> bool:
-    """Whether the process is the slurmstepd of a job. If it ends meanwhile, it is not.
+    """Whether the process is the slurmstepd of a job; False if it has ended.
 
-    Users may give their processes any name, and could keep the machine up for ever. So the process
-    has to be of our own user (root, as slurmd is) and run a program of that name that is ours, too.
+    Users may give their processes any name, and could keep the machine up for ever. So its user and
+    the owner of its program must be ours (root's).
     """
     try:
         with open("/proc/%s/comm" % pid) as file:  # noqa: UP031
@@ -144,7 +147,7 @@ def is_step(pid: str, workdir: str) -> bool:
         if real_user(pid) != os.getuid():
             return False
         program = os.readlink("/proc/%s/exe" % pid).replace(" (deleted)", "")  # noqa: UP031
-        # Debian's is slurmstepd-wlm, by a link of that name.
+        # Debian's program is slurmstepd-wlm; slurmstepd is a link.
         if "slurmstepd" not in os.path.basename(program):
             return False
         if os.stat("/proc/%s/exe" % pid).st_uid != os.getuid():  # noqa: UP031
@@ -153,16 +156,16 @@ def is_step(pid: str, workdir: str) -> bool:
             # cgroup/v2 keeps a "slurmstepd infinity" as long as slurmd runs.
             if file.read().split(b"\0")[1:2] == [b"infinity"]:
                 return False
-        where = os.readlink("/proc/%s/cwd" % pid) if workdir else ""  # noqa: UP031
+        cwd = os.readlink("/proc/%s/cwd" % pid) if workdir else ""  # noqa: UP031
     except (FileNotFoundError, ProcessLookupError):
         return False
     except OSError:
         return True
-    return where.replace(" (deleted)", "") == workdir
+    return cwd.replace(" (deleted)", "") == workdir
 
 
 def real_user(pid: str) -> int:
-    """The process' real uid, as slurmstepd sometimes sets its effective one to the job's user."""
+    """The real uid: slurmstepd sometimes sets its effective uid to the job's user."""
     with open("/proc/%s/status" % pid) as file:  # noqa: UP031
         for line in file:
             if line.startswith("Uid:"):
@@ -171,7 +174,7 @@ def real_user(pid: str) -> int:
 
 
 class Gate:
-    """The site's own check of this machine: ``check`` exits 0 if jobs may run here."""
+    """The site's check of this machine: ``check`` exits 0 if jobs may run here."""
 
     def __init__(self, settings: Dict[str, str], slurm: Slurm) -> None:  # noqa: UP006
         self.command = settings.get("check") or ""
@@ -180,12 +183,12 @@ class Gate:
         self.slurm = slurm
         self.was_busy = False
 
-    def wrong(self) -> str:
-        """The check's last line if it fails, '' if it does not."""
+    def failure(self) -> str:
+        """'' if the check passes, else its last line."""
         if not self.command:
             return ""
         try:
-            done = subprocess.run(
+            result = subprocess.run(
                 shlex.split(self.command),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -197,34 +200,32 @@ class Gate:
             return "no end in %.0f s" % self.timeout  # noqa: UP031
         except (OSError, ValueError) as error:
             return str(error)
-        if done.returncode == 0:
+        if result.returncode == 0:
             return ""
-        said = done.stdout.decode(errors="replace").strip().splitlines()[-1:]
-        # Slurm separates reasons that it joins by commas.
-        words = "".join(c if c.isprintable() else "?" for c in "".join(said)).replace(",", ";")
-        return "exit %d: %s" % (done.returncode, words[:150])  # noqa: UP031
+        last_line = result.stdout.decode(errors="replace").strip().splitlines()[-1:]
+        # Slurm joins reasons by commas.
+        text = "".join(c if c.isprintable() else "?" for c in "".join(last_line)).replace(",", ";")
+        return "exit %d: %s" % (result.returncode, text[:150])  # noqa: UP031
 
     def enter(self) -> int:
-        """Before slurmd starts: 0, or 1 if it must not start; slurmctld is told why."""
-        words = self.wrong()
-        if not words:
+        """Before slurmd starts: 0 if it may. Else report the failure to slurmctld, and 1."""
+        failure = self.failure()
+        if not failure:
             return 0
-        say("the check fails, slurmd does not start: " + words)
-        for _ in range(TELLING):
-            if self.slurm.tell("slurm-elastic:gate:%s:%s" % (self.generation, words)):  # noqa: UP031
+        say("the check fails, slurmd does not start: " + failure)
+        for _ in range(REPORTS):
+            if self.slurm.comment("slurm-elastic:gate:%s:%s" % (self.generation, failure)):  # noqa: UP031
                 break
-            time.sleep(PERIOD)
+            time.sleep(PERIOD_S)
         return 1
 
     def look(self, is_busy: bool) -> None:
-        """Check again when the last running job has ended; if that fails, no other
-        job comes here.
-        """
-        ended, self.was_busy = self.was_busy and not is_busy, is_busy
-        words = self.wrong() if ended else ""
-        if words:
-            say("the check fails after a job: " + words)
-            reason = "slurm-elastic gate: " + words
+        """Check again after the last running job; drain the node if the check fails."""
+        has_ended, self.was_busy = self.was_busy and not is_busy, is_busy
+        failure = self.failure() if has_ended else ""
+        if failure:
+            say("the check fails after a job: " + failure)
+            reason = "slurm-elastic gate: " + failure
             self.slurm.run(
                 "update", "nodename=" + self.slurm.node, "state=DRAIN", "reason=" + reason
             )
@@ -236,40 +237,40 @@ class Metadata:
     def __init__(self, url: str) -> None:
         self.url = url
         self.token = ""
-        self.renew = 0.0
+        self.renew_at = 0.0
 
     def warning(self, now: float) -> str:
-        """``KIND:TIME:INSTANCE`` of a warning, '' if there is none. TIME is Unix time (0 if
-        unknown): an interruption's deadline, or when a rebalance recommendation was given.
+        """``KIND:TIME:INSTANCE`` of a warning, or ''. TIME is Unix time (0: unknown) of an
+        interruption's deadline or of a rebalance recommendation.
         """
-        if now >= self.renew:
+        if now >= self.renew_at:
             self.token = self.ask("api/token", "PUT", "X-aws-ec2-metadata-token-ttl-seconds", "300")
-            self.renew = now + (240 if self.token else 30)
+            self.renew_at = now + (240 if self.token else 30)
         if not self.token:
             return ""
-        said = self.get(INTERRUPTION)
-        if said.get("action"):
-            return "interruption:%d:%s" % (unix(said.get("time")), self.text(INSTANCE))  # noqa: UP031
-        said = self.get(REBALANCE)
-        if not said:
+        notice = self.get(INTERRUPTION)
+        if notice.get("action"):
+            return "interruption:%d:%s" % (unix(notice.get("time")), self.text(INSTANCE))  # noqa: UP031
+        notice = self.get(REBALANCE)
+        if not notice:
             return ""
-        return "rebalance:%d:%s" % (unix(said.get("noticeTime")), self.text(INSTANCE))  # noqa: UP031
+        return "rebalance:%d:%s" % (unix(notice.get("noticeTime")), self.text(INSTANCE))  # noqa: UP031
 
     def text(self, path: str) -> str:
-        """The text at that path; '' if there is none."""
+        """The text at the path, or ''."""
         return self.ask(path, "GET", "X-aws-ec2-metadata-token", self.token)
 
     def get(self, path: str) -> Dict[str, object]:  # noqa: UP006
-        """The JSON object at that path; an empty one if there is none."""
+        """The JSON object at the path, or {}."""
         try:
-            said = json.loads(self.text(path) or "{}")
+            value = json.loads(self.text(path) or "{}")
         except ValueError:
             return {}
-        return said if isinstance(said, dict) else {}
+        return value if isinstance(value, dict) else {}
 
     def ask(self, path: str, method: str, header: str, value: str) -> str:
-        """The answer's text; '' if there is none (404: there is no warning)."""
-        # Imported only here: it takes longer than the rest of our start, which slurmd waits for.
+        """The answer's text, or '' (404: there is no warning)."""
+        # Imported only here: slurmd waits for our start, and this import is most of it.
         import urllib.request
 
         request = urllib.request.Request(  # noqa: S310
@@ -278,7 +279,7 @@ class Metadata:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
             with opener.open(request, timeout=2) as answer:
-                return str(answer.read(MOST).decode())
+                return str(answer.read(MAX_BYTES).decode())
         except (OSError, ValueError):
             return ""
 
@@ -292,43 +293,43 @@ def unix(text: object) -> int:
 
 
 class Agent:
-    """All of it together, one look after the other."""
+    """Runs all parts in turn."""
 
     def __init__(self, path: str, settings: Dict[str, str]) -> None:  # noqa: UP006
         self.path = path
         self.settings = settings
         self.timeout = float(settings["heartbeat_timeout"])
         # Often enough to get some answers within a short timeout.
-        self.period = min(PERIOD, self.timeout / 5)
+        self.period = min(PERIOD_S, self.timeout / 5)
         self.slurm = Slurm(settings["node"], settings.get("scontrol") or "scontrol")
         max_age = float(settings.get("max_age") or 0)
-        gap = max(4 * self.period, ANSWER + self.period)
+        gap = max(4 * self.period, COMMAND_S + self.period)
         self.switch = Switch(self.timeout, max_age, time.monotonic(), gap)
         self.metadata = Metadata(settings["metadata"]) if settings.get("metadata") else None
         self.gate = Gate(settings, self.slurm)
-        self.began = self.first("began", "%.0f" % clock())  # noqa: UP031
+        self.began_at = self.stored("began", "%.0f" % clock())  # noqa: UP031
         self.unneeded = ""
         self.next_look = 0.0
-        self.told = ""
+        self.reported = ""
 
     def tick(self) -> str:
-        """One look; why the machine was told to stop, '' if it was not."""
+        """One round; the reason why the machine was told to stop, or ''."""
         self.relay()
         now = time.monotonic()
         if now >= self.next_look:
             self.unneeded = self.slurm.unneeded()
             self.next_look = time.monotonic() + min(30.0, self.timeout / 5)
-        age = clock() - float(self.began)
+        age = clock() - float(self.began_at)
         is_busy = busy(self.settings.get("workdir", ""))
         self.gate.look(is_busy)
-        why = self.switch.reason(time.monotonic(), age, self.unneeded, is_busy)
-        if why:
-            say("this machine stops itself: " + why)
+        reason = self.switch.reason(time.monotonic(), age, self.unneeded, is_busy)
+        if reason:
+            say("this machine stops itself: " + reason)
             self.run(shlex.split(self.settings["stop_command"]))
-        return why
+        return reason
 
     def watch(self) -> None:
-        """Try until slurmd was started. This has a thread of its own, as each scontrol takes
+        """Try to start slurmd until that succeeds. In its own thread, because scontrol takes
         seconds while the munge key is missing.
         """
         while True:
@@ -338,41 +339,39 @@ class Agent:
             except Exception as error:  # noqa: BLE001 - a machine without slurmd is of no use
                 say("%s: %s" % (type(error).__name__, error))  # noqa: UP031
                 time.sleep(self.period)
-            time.sleep(LOOK)
+            time.sleep(POLL_S)
 
     def start(self) -> bool:
-        """Run ``start_command`` until it succeeds once in a boot, as soon as all files of
-        ``key_mark`` exist: the munge key has come, the tunnel is up. Whether that is done.
+        """Run ``start_command`` once per boot, after all files of ``key_mark`` exist (the munge key
+        is here, the tunnel is up). True if that is done.
         """
         command, marks = self.settings.get("start_command"), self.settings.get("key_mark") or ""
-        done = self.path + ".started"
-        there = all(os.path.exists(mark) for mark in marks.split())
-        if not command or os.path.exists(done):
+        started = self.path + ".started"
+        is_ready = all(os.path.exists(mark) for mark in marks.split())
+        if not command or os.path.exists(started):
             return True
-        if not there:
+        if not is_ready:
             return False
         say("starting slurmd")
         if not self.run(shlex.split(command)):
-            # Not at once: systemd stops trying a unit that is started too often.
+            # Wait: systemd gives up a unit that is started too often.
             time.sleep(self.period)
             return False
-        with open(done, "w"):
+        with open(started, "w"):
             pass
         return True
 
     def relay(self) -> None:
-        """Tell Slurm of each warning once; try again until slurmctld has accepted it."""
-        said = self.metadata.warning(time.monotonic()) if self.metadata else ""
-        if not said or said == self.told:
+        """Report each warning to Slurm once; retry until slurmctld accepts it."""
+        warning = self.metadata.warning(time.monotonic()) if self.metadata else ""
+        if not warning or warning == self.reported:
             return
-        if self.slurm.tell("slurm-elastic:notice:" + said):
-            say("told Slurm of " + said)
-            self.told = said
+        if self.slurm.comment("slurm-elastic:notice:" + warning):
+            say("told Slurm of " + warning)
+            self.reported = warning
 
     def run(self, command: List[str]) -> bool:  # noqa: UP006
-        """Run a command of the settings. If it fails we say so and return False; the next look
-        tries again.
-        """
+        """Run a command of the settings. Log a failure and return False; the next round retries."""
         try:
             code = subprocess.call(command, stdin=subprocess.DEVNULL)
         except OSError as error:
@@ -382,10 +381,8 @@ class Agent:
             say("%s: exit %d" % (command, code))  # noqa: UP031
         return code == 0
 
-    def first(self, name: str, value: str) -> str:
-        """The value that was kept under that name since the boot; if there is none,
-        keep ``value``.
-        """
+    def stored(self, name: str, value: str) -> str:
+        """The value stored under the name since the boot; else store ``value``."""
         path = self.path + "." + name
         try:
             with open(path) as file:
@@ -397,7 +394,7 @@ class Agent:
 
 
 def clock() -> float:
-    """Seconds since the boot, including those in which the machine was suspended."""
+    """Seconds since the boot, including the time suspended."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", 7))
 
 
@@ -408,14 +405,14 @@ def read(path: str) -> Dict[str, str]:  # noqa: UP006
 
 
 def say(text: str) -> None:
-    """Write to the journal, in printable characters only, as it may quote others."""
+    """Log, printable characters only, because the text may quote other programs."""
     text = "".join(c if c.isprintable() else "?" for c in text)
     sys.stderr.write("slurm-elastic-agent: %s\n" % text)  # noqa: UP031
     sys.stderr.flush()
 
 
 def main(argv: List[str]) -> int:  # noqa: UP006
-    """For ever: the machine ends, not the agent."""
+    """Runs until the machine ends."""
     settings = read(argv[1])
     missing: Set[str] = {"node", "heartbeat_timeout", "stop_command"} - set(settings)  # noqa: UP006
     if missing:

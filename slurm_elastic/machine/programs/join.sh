@@ -1,23 +1,23 @@
 #!/bin/sh
-# slurm-elastic: makes this machine the Slurm node whose name is in /run/slurm-elastic/node: slurmd
-# with the configuration of the head, and the agent that ends the machine when nobody needs it.
-# A site's own text (join.template) replaces all of it; docs/joining.md has the placeholders.
+# slurm-elastic: makes this machine the Slurm node whose name is in /run/slurm-elastic/node. Starts
+# slurmd with the head's configuration, and the agent that ends the machine when it is not needed.
+# A site's own text (join.template) replaces this file; docs/joining.md has the placeholders.
 set -u
 umask 022
 dir=/run/slurm-elastic
 mkdir -p "$dir" /etc/slurm
-# An image may have both cloud-init and one-context, which both run this.
+# An image may have both cloud-init and one-context, and both run this: only the first continues.
 mkdir "$dir/joined" 2>/dev/null || exit 0
 node=
 read -r node <"$dir/node" || [ -n "$node" ] || exit 1
 max_age= generation= stopped=
 . "$dir/launch"
-# cloud-init runs a script of user data once in a machine's life; this is for its next boots.
+# cloud-init runs a user-data script once in a machine's life. The copy runs at its next boots.
 again=/var/lib/cloud/scripts/per-boot
 if [ -d "$again" ] && [ -f "$0" ] && [ "$0" != "$again/slurm-elastic-join" ]; then
   install -m 700 "$0" "$again/slurm-elastic-join"
 fi
-# Jobs may read neither this machine's user data nor its role's credentials: only root may.
+# Only root may read this machine's user data and its role's credentials, jobs may not.
 shut_metadata() {
   if command -v nft >/dev/null 2>&1; then
     nft -f - <<'END' && return
@@ -37,11 +37,11 @@ table inet slurm_elastic {
 }
 END
   fi
-  for at in 169.254.169.254 fd00:ec2::254 fe80::a9fe:a9fe; do
+  for ip in 169.254.169.254 fd00:ec2::254 fe80::a9fe:a9fe; do
     tool=iptables
-    case $at in *:*) [ -e /proc/net/if_inet6 ] || continue && tool=ip6tables ;; esac
-    for way in "OUTPUT -m owner --socket-exists ! --uid-owner 0" FORWARD; do
-      rule="$way -p tcp -d $at -j REJECT --reject-with tcp-reset"
+    case $ip in *:*) [ -e /proc/net/if_inet6 ] || continue && tool=ip6tables ;; esac
+    for chain in "OUTPUT -m owner --socket-exists ! --uid-owner 0" FORWARD; do
+      rule="$chain -p tcp -d $ip -j REJECT --reject-with tcp-reset"
       $tool -w 10 -C $rule 2>/dev/null || $tool -w 10 -I $rule || return
     done
   done
@@ -50,11 +50,11 @@ if [ -z "@{open_metadata}" ] && ! shut_metadata; then
   echo "slurm-elastic: the metadata service is OPEN to jobs: neither nft nor iptables works" |
     tee /dev/console >&2
 fi
-# Whether a file has more than an empty line. A boot waits for this program: it starts few others.
+# Whether a file has text. Builtins only: the boot waits for this script, and processes cost time.
 filled() {
-  read -r first <"$1" && [ -n "$first" ]
+  read -r line <"$1" && [ -n "$line" ]
 }
-# The tunnel to the head, where there is one; slurmd starts when it is up. It begins before what may take seconds.
+# The tunnel to the head, if there is one; slurmd waits for it. So start it before slow commands.
 cat >"$dir/tunnel.json" <<'SLURM_ELASTIC_TUNNEL'
 @{tunnel_settings}
 SLURM_ELASTIC_TUNNEL
@@ -71,10 +71,10 @@ SLURM_ELASTIC_TUNNEL
   fi
 fi
 
-# hostnamectl has a service start: only where the name is another.
+# hostnamectl starts a service: call it only if the name differs.
 read -r name </proc/sys/kernel/hostname
 [ "$name" = "$node" ] || hostnamectl set-hostname "$node" 2>/dev/null || hostname "$node"
-# sudo and others ask for it: where no name server knows it or answers, that takes half a minute.
+# sudo and others look the name up. Without an answer that takes half a minute.
 if ! timeout 3 getent hosts "$node" >/dev/null 2>&1; then
   set -- $(hostname -I)
   echo "${1:-127.0.1.1} $node" >>/etc/hosts
@@ -95,28 +95,28 @@ SLURM_ELASTIC_SETTINGS
 printf '%s=%s\n' node "$node" max_age "$max_age" generation "$generation" \
   start_command "/bin/sh $dir/start" >>"$dir/agent"
 
-# The site's Epilog runs this where it is there.
+# The site's Epilog runs this if it exists.
 cat >"$dir/wipe" <<'SLURM_ELASTIC_WIPE'
 @{wipe}
 SLURM_ELASTIC_WIPE
 ! filled "$dir/wipe" || install -m 755 "$dir/wipe" /usr/local/sbin/slurm-elastic-wipe
 
-# By this, later boots of a machine that may be stopped do without cloud-init.
+# Later boots of a machine that may be stopped skip cloud-init by this.
 cat >"$dir/again.sh" <<'SLURM_ELASTIC_AGAIN'
 @{later_boots}
 SLURM_ELASTIC_AGAIN
 
-# What slurmd's unit and Debian's /etc/default/slurmd call it.
+# slurmd's unit and Debian's /etc/default/slurmd use this variable.
 echo "SLURMD_OPTIONS=-b -N $node --conf-server @{head}" >"$dir/slurmd"
 
-# Slurm goes by keys of its own (auth/slurm) where they are, else by munge.
+# Slurm uses its own keys (auth/slurm) if they exist, else munge.
 keys="[ -e /etc/slurm/slurm.jwks ] || [ -e /etc/slurm/slurm.key ]"
 check=:
 grep -q '^check=.' "$dir/agent" && check="/usr/bin/env python3 -I $dir/agent.py $dir/agent check"
-# Keys of an earlier boot are there before munged begins: slurmd waits neither for another one nor for the agent.
-known="@{key_mark}" munge=start
-[ -n "$known" ] || munge=restart
-for mark in $known; do
+# If the keys of an earlier boot exist, start slurmd now: no new key and no agent to wait for.
+marks="@{key_mark}" munge=start
+[ -n "$marks" ] || munge=restart
+for mark in $marks; do
   [ -e "$mark" ] || munge=restart
 done
 if [ -d /run/systemd/system ]; then
@@ -128,7 +128,7 @@ if [ -d /run/systemd/system ]; then
   if [ -n "$stopped" ] && [ -e "$again/slurm-elastic-join" ] && filled "$dir/again.sh"; then
     sh "$dir/again.sh" install && joined="&& systemctl --no-block start slurm-elastic-keep.service"
   fi
-  # A reload has all generators run again; a slurmd that systemd has not looked at needs none.
+  # A reload runs all generators again. It is not needed if systemd knows the drop-in.
   systemctl show --property=DropInPaths --value slurmd.service | grep -q "$drop_in/" ||
     systemctl daemon-reload
   cat >"$dir/start" <<END

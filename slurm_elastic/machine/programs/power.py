@@ -2,12 +2,12 @@
 """The program that slurmctld runs as ResumeProgram, SuspendProgram and ResumeFailProgram.
 
 It is installed as a copy under three names, ``slurm-elastic-resume``, ``-suspend`` and
-``-resume-fail``; the name says what is asked for. It writes one durable file into ``requests/`` of
-the state directory (form: slurm_elastic/state/spool.py), wakes the daemon and ends: slurmctld kills
-these programs after a while, and SLURM_RESUME_FILE lives no longer than they do (slurm.conf(5)). It
-takes no lock, uses no network, starts no child, and does not need the daemon. It uses the standard
-library only, and little of that: importing ``socket`` and ``json`` instead of only their C parts
-would double the start-up time.
+``-resume-fail``; the name is the kind of request. It writes one durable file into ``requests/`` of
+the state directory (format: slurm_elastic/state/spool.py), wakes the daemon and exits, because
+slurmctld kills these programs after a while and removes SLURM_RESUME_FILE when they exit
+(slurm.conf(5)). It takes no lock, uses no network, starts no child, and does not need the daemon.
+It uses little of the standard library: importing ``socket`` and ``json`` instead of only their C
+parts would double the start-up time.
 
 Exit 0: the request is on the disk. Exit 1: it is not, and the reason is on stderr and in
 ``programs.log``. Slurm does not repeat the call: the nodes time out (ResumeTimeout) and their jobs
@@ -20,16 +20,16 @@ import time
 
 KINDS = ("resume", "suspend", "resume-fail")
 SOCKETS = ("wake.sock", "ckptman.sock")
-LOG_LIMIT = 1 << 20
-RESUME_FILE_LIMIT = 64 << 20
+LOG_LIMIT_BYTES = 1 << 20
+RESUME_FILE_LIMIT_BYTES = 64 << 20
 
 
 class RequestError(Exception):
-    """The request cannot be kept; the text says why."""
+    """The request cannot be stored; the text says why."""
 
 
 def main(argv: list[str]) -> int:
-    """Keep the request of ``argv``; the exit code."""
+    """Store the request of ``argv`` and return the exit code."""
     state_dir = None
     try:
         kind = kind_of(argv[0])
@@ -43,7 +43,7 @@ def main(argv: list[str]) -> int:
 
 
 def kind_of(program: str) -> str:
-    """The kind of request, which the program's name tells."""
+    """Return the kind of request from the program's name."""
     kind = os.path.basename(program).removeprefix("slurm-elastic-")
     if kind not in KINDS:
         raise RequestError(f"must be named slurm-elastic-KIND, KIND one of {', '.join(KINDS)}")
@@ -51,65 +51,65 @@ def kind_of(program: str) -> str:
 
 
 def hostlist_of(argv: list[str]) -> str:
-    """The nodes. Slurm gives one hostlist; several arguments are joined."""
+    """Return the nodes. Slurm passes one hostlist; several arguments are joined."""
     hostlist = ",".join(name for name in argv[1:] if name)
     if not hostlist:
         raise RequestError(f"usage: {argv[0]} HOSTLIST")
     return hostlist
 
 
-def read_setting(directory: str, wanted: str) -> str:
-    """The value of ``wanted`` in the file ``settings`` of ``directory``."""
+def read_setting(directory: str, name: str) -> str:
+    """Return the value of ``name`` in the file ``settings`` of ``directory``."""
     path = os.path.join(directory, "settings")
-    found = ""
+    setting = ""
     with open(path, encoding="utf-8", errors="surrogateescape") as lines:
         for line in lines:
             key, _, value = line.rstrip("\n").partition("=")
-            if key == wanted:
-                found = value
-    if not found:
-        raise RequestError(f"{path}: no value for {wanted}")
-    return found
+            if key == name:
+                setting = value
+    if not setting:
+        raise RequestError(f"{path}: no value for {name}")
+    return setting
 
 
 def store(requests: str, kind: str, hostlist: str) -> None:
-    """Write the request so that it survives a crash of this host; if that fails, leave nothing
-    behind.
-    """
+    """Write the request so that it survives a crash of this host. On failure leave no file."""
     received = time.time_ns()
     resume, error = read_resume_file() if kind == "resume" else (b"", None)
-    # We copy the resume file as it is: with thousands of jobs, parsing it would take longer than
-    # all else here. The daemon has the time.
-    head = (
+    # Copy the resume file without parsing it: with thousands of jobs, parsing would take longer
+    # than the rest of this program. The daemon has the time.
+    header = (
         f'{{"kind": "{kind}", "hostlist": {quote(hostlist)}, "received": {received / 1e9!r}, '
         f'"resume_file_error": {quote(error) if error else "null"}}}\n'
     )
-    name = f"{received}-{os.uname().nodename}-{os.getpid()}-{kind}"  # two heads may write here
+    # The host name keeps names unique: two heads may write here.
+    name = f"{received}-{os.uname().nodename}-{os.getpid()}-{kind}"
     temporary = os.path.join(requests, f".{name}.tmp")
     try:
-        write_durably(temporary, head.encode(), resume)
+        write_durably(temporary, header.encode(), resume)
         os.rename(temporary, os.path.join(requests, f"{name}.json"))
     except BaseException:
         remove(temporary)
         raise
+    # Without it a crash may lose the new name, though the file itself is on the disk.
     sync_directory(requests)
 
 
 def write_durably(path: str, *parts: bytes) -> None:
-    """Make a file of ``parts`` that is on the disk when this returns."""
+    """Write ``parts`` to a new file, which is on the disk when this returns."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        for part in parts:
-            rest = memoryview(part)
-            while rest:
-                rest = rest[os.write(descriptor, rest) :]
+        for content in parts:
+            unwritten = memoryview(content)
+            while unwritten:
+                unwritten = unwritten[os.write(descriptor, unwritten) :]
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
 def sync_directory(path: str) -> None:
-    """Have the names in a directory on the disk."""
+    """Write the names in a directory to the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -118,7 +118,7 @@ def sync_directory(path: str) -> None:
 
 
 def remove(path: str) -> None:
-    """Remove a file that may be missing."""
+    """Remove a file. A file that is missing or cannot be removed is no error."""
     try:  # noqa: SIM105 - contextlib costs more to import than all the rest of this program
         os.unlink(path)
     except OSError:
@@ -126,7 +126,7 @@ def remove(path: str) -> None:
 
 
 def read_resume_file() -> tuple[bytes, str | None]:
-    """The content of SLURM_RESUME_FILE and None; or nothing, and the reason."""
+    """Return the content of SLURM_RESUME_FILE and None, or no content and the reason."""
     path = os.environ.get("SLURM_RESUME_FILE")
     if not path:
         return b"", "SLURM_RESUME_FILE is not set"
@@ -146,22 +146,24 @@ def quote(text: str) -> str:
 
 
 def read_whole(path: str) -> bytes:
-    """The content of a file; ValueError if it is too long. It never waits, not even for a FIFO."""
+    """Return the content of a file; ValueError if it is too long. Never block, not even on a
+    FIFO.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    parts, size = [], 0
+    blocks, size = [], 0
     try:
-        while part := os.read(descriptor, 1 << 20):
-            parts.append(part)
-            size += len(part)
-            if size > RESUME_FILE_LIMIT:
-                raise ValueError(f"longer than {RESUME_FILE_LIMIT} bytes")
+        while block := os.read(descriptor, 1 << 20):
+            blocks.append(block)
+            size += len(block)
+            if size > RESUME_FILE_LIMIT_BYTES:
+                raise ValueError(f"longer than {RESUME_FILE_LIMIT_BYTES} bytes")
     finally:
         os.close(descriptor)
-    return b"".join(parts)
+    return b"".join(blocks)
 
 
 def wake(state_dir: str, kind: str) -> None:
-    """Tell the running services. Without the daemon the request waits for its next start."""
+    """Wake the running services. If the daemon is down, it reads the request at its next start."""
     try:
         import _socket
 
@@ -178,7 +180,7 @@ def wake(state_dir: str, kind: str) -> None:
 
 
 def complain(state_dir: str | None, message: str) -> None:
-    """Say why on stderr, which slurmctld does not keep, and in ``programs.log`` if possible."""
+    """Write the reason to stderr, which slurmctld drops, and to ``programs.log`` if possible."""
     line = f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {message}\n".encode(errors="replace")
     try:  # noqa: SIM105
         os.write(2, line)
@@ -189,12 +191,12 @@ def complain(state_dir: str | None, message: str) -> None:
 
 
 def append(path: str, line: bytes) -> None:
-    """Add to a log, which stops growing at LOG_LIMIT bytes."""
+    """Append to a log, which stops growing at LOG_LIMIT_BYTES."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         descriptor = os.open(path, flags, 0o600)
         try:
-            if os.fstat(descriptor).st_size < LOG_LIMIT:
+            if os.fstat(descriptor).st_size < LOG_LIMIT_BYTES:
                 os.write(descriptor, line)
         finally:
             os.close(descriptor)
@@ -203,7 +205,7 @@ def append(path: str, line: bytes) -> None:
 
 
 def clip(arguments: list[str]) -> str:
-    """The arguments for a message, shortened."""
+    """Return the arguments for a message, shortened to 200 characters."""
     text = " ".join(arguments)
     return text if len(text) <= 200 else f"{text[:200]}... ({len(text)} characters)"
 

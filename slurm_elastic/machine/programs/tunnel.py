@@ -1,14 +1,16 @@
 #!/usr/bin/python3 -I
 """Runs on each cloud machine, as root: ``tunnel.py SETTINGS FACTS``; opens the tunnel to the head.
 
-The machine makes its own key, which never leaves it. It prints the public part on the console,
-where the head reads it by the cloud's own means. Or, if user data has a key that is good for
-nothing else (``enrol_key``, or ``enrol``, from which it is derived), the machine hands in its
-public key through the tunnel itself, once. Until the head answers, each try begins anew, as
-WireGuard by itself would wait for seconds between two.
+The machine makes its own key, which never leaves it. It prints the public key on the console, where
+the head reads it through the cloud's API. Alternatively, user data contains a key that allows only
+enrolment (``enrol_key``, or ``enrol``, from which the key is derived). The machine then sends its
+public key through the tunnel itself, once. Until the head answers, each try configures the peer
+from scratch, because WireGuard by itself would wait for seconds between two handshakes.
 
 SETTINGS is JSON, FACTS has the machine's ``key=value`` lines. It uses the standard library only,
-and any Python from 3.6 on; ip(8) and wg(8), and wireguard-go if the kernel has no WireGuard.
+and any Python from 3.6 on; ip(8) and wg(8), and wireguard-go if the kernel has no WireGuard. This
+text is part of user data, whose size clouds limit: keep it short. Only this docstring is left out
+there.
 """
 
 import base64
@@ -25,38 +27,38 @@ import sys
 import time
 from typing import Any, Dict, List  # noqa: UP035 - the machine's Python may be an old one
 
-TRY = 1.0
-"""Seconds between two tries while the head does not answer."""
-LOOK = 15.0
-"""Seconds between two looks at a tunnel that works."""
-STALE = 180.0
-"""Seconds since the last handshake after which the tunnel counts as down: both ends send now and
-then, so there would have been another.
+TRY_S = 1.0
+"""Between two tries while the head does not answer."""
+CHECK_S = 15.0
+"""Between two checks of a tunnel that works."""
+STALE_S = 180.0
+"""Age of the last handshake at which the tunnel counts as down. Both ends send keepalives, so a
+tunnel that works has later handshakes.
 """
-KEEPALIVE = 25
-PRINT = 60.0
-"""Seconds after which the key is printed again, until the head has it."""
-REACH = 3.0
-"""Seconds in which the head's port for enrolment must be reached."""
-ANSWER = 0.5
-"""Seconds that the head has for an answer to the line."""
-AGAIN = 10.0
-"""Seconds until a key is handed in again if the head does not answer to it."""
+KEEPALIVE_S = 25
+PRINT_S = 60.0
+"""Until the key is printed again, if the head does not answer."""
+CONNECT_S = 3.0
+"""Time-out to connect to the head's enrolment port."""
+ANSWER_S = 0.5
+"""Time-out of the head's answer to the line."""
+RESEND_S = 10.0
+"""Until a key is sent again, if the head does not answer to it."""
 
 
-def run(*command: str, **more: Any) -> str:  # noqa: ANN401
-    """The output of a command; raises if it fails."""
-    done = subprocess.run(  # noqa: UP022 - the machine's Python may be an old one
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False, timeout=30, **more
+def run(*command: str, **options: Any) -> str:  # noqa: ANN401
+    """The output of a command; OSError if it fails."""
+    result = subprocess.run(  # noqa: UP022 - the machine's Python may be an old one
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False, timeout=30, **options
     )
-    if done.returncode:
-        said = done.stderr.decode(errors="replace").strip()
-        raise OSError("%s: exit %d: %s" % (" ".join(command[:4]), done.returncode, said))  # noqa: UP031
-    return str(done.stdout.decode())
+    if result.returncode:
+        error = result.stderr.decode(errors="replace").strip()
+        raise OSError("%s: exit %d: %s" % (" ".join(command[:4]), result.returncode, error))  # noqa: UP031
+    return str(result.stdout.decode())
 
 
 def expand(hostlist: str) -> List[str]:  # noqa: UP006
-    """The names in a hostlist that has at most one bracket in each name."""
+    """The names in a hostlist that has at most one bracket per name."""
     names = []
     for prefix, group in re.findall(r"([^,\[\]]+)(?:\[([^\]]*)\])?", hostlist):
         for piece in group.split(","):
@@ -67,20 +69,18 @@ def expand(hostlist: str) -> List[str]:  # noqa: UP006
 
 
 def own_address(settings: Dict[str, Any], facts: Dict[str, str]) -> str:  # noqa: UP006
-    """The address of this machine's node: its place in its pool's block of addresses."""
+    """The node's address: its place in its pool's block of addresses."""
     pool = settings["pools"][facts["pool"]]
     place = expand(pool["nodes"]).index(facts["node"])
     return str(ipaddress.IPv4Address(pool["first"]) + place)
 
 
-def enrolment_key(launch: str, node: str) -> str:
-    """The private key with which this node's machine enrols, derived from what its
-    launch was told.
-    """
-    raw = bytearray(hmac.new(launch.encode(), node.encode(), hashlib.sha256).digest())
-    raw[0] &= 248
-    raw[31] = raw[31] & 127 | 64
-    return base64.b64encode(bytes(raw)).decode()
+def enrolment_key(secret: str, node: str) -> str:
+    """The private key by which this node's machine enrols, from the launch's secret."""
+    key = bytearray(hmac.new(secret.encode(), node.encode(), hashlib.sha256).digest())
+    key[0] &= 248
+    key[31] = key[31] & 127 | 64
+    return base64.b64encode(bytes(key)).decode()
 
 
 class Tunnel:
@@ -92,37 +92,39 @@ class Tunnel:
         self.name = str(settings["interface"])
         self.key = str(settings["key"])
         self.address = own_address(settings, facts)
-        word = facts.get("enrol")
-        self.enrols = facts.get("enrol_key") or (enrolment_key(word, facts["node"]) if word else "")
+        secret = facts.get("enrol")
+        self.enrol_key = facts.get("enrol_key") or (
+            enrolment_key(secret, facts["node"]) if secret else ""
+        )
         self.public = ""
-        self.printed = float("-inf")
-        # The head may know the key already, from an earlier boot.
-        self.handed = time.monotonic() if os.path.exists(self.key) else float("-inf")
-        self.arranged = False
+        self.printed_at = float("-inf")
+        # The head may know the key from an earlier boot.
+        self.sent_at = time.monotonic() if os.path.exists(self.key) else float("-inf")
+        self.is_arranged = False
 
     def look(self) -> bool:
-        """One look at the tunnel; whether the head answers."""
+        """One round; whether the head answers."""
         if not self.public:
             self.public = self.own_key()
-            if not self.enrols:  # first of all, as it takes the head a while to read it
+            if not self.enrol_key:  # first: it takes the head a while to read it
                 self.announce()
         if not self.is_there():
             self.make()
-            self.arranged = False
-        if not self.arranged:
+            self.is_arranged = False
+        if not self.is_arranged:
             self.arrange()
         if self.is_up():
             return True
-        if self.enrols:
-            if time.monotonic() - self.handed > AGAIN:
+        if self.enrol_key:
+            if time.monotonic() - self.sent_at > RESEND_S:
                 self.hand_in()
-        elif time.monotonic() - self.printed > PRINT:
+        elif time.monotonic() - self.printed_at > PRINT_S:
             self.announce()
         self.connect(self.key)
-        return self.wait(TRY)
+        return self.wait(TRY_S)
 
     def own_key(self) -> str:
-        """The public key; the private one is made on the machine's first boot."""
+        """The public key. The private key is made on the machine's first boot."""
         if not os.path.exists(self.key):
             os.makedirs(os.path.dirname(self.key), exist_ok=True)
             text = run("wg", "genkey")
@@ -131,7 +133,7 @@ class Tunnel:
             return run("wg", "pubkey", input=file.read().encode()).strip()
 
     def write(self, path: str, text: str) -> None:
-        """Write a file that only root may read, whole or not at all."""
+        """Write a file atomically that only root may read."""
         draft = path + ".new"
         handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(handle, "w") as file:
@@ -139,53 +141,52 @@ class Tunnel:
         os.replace(draft, path)
 
     def is_there(self) -> bool:
-        """Whether the interface exists. wireguard-go's ends with its program."""
+        """Whether the interface exists. wireguard-go's ends with its process."""
         return any(
             line.split()[1:2] == [self.name + ":"]
             for line in run("ip", "-oneline", "link", "show").splitlines()
         )
 
     def make(self) -> None:
-        """Make the interface, by the kernel if it can."""
+        """Create the interface, in the kernel if it can."""
         try:
             run("ip", "link", "add", "dev", self.name, "type", "wireguard")
-        except OSError as why:
-            say("no WireGuard in the kernel, wireguard-go takes its place: %s" % why)  # noqa: UP031
+        except OSError as error:
+            say("no WireGuard in the kernel, wireguard-go takes its place: %s" % error)  # noqa: UP031
             subprocess.call(
                 ["wireguard-go", self.name], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )  # fmt: skip
 
     def arrange(self) -> None:
-        """Set address and routes. If that broke off, in an earlier process, too, it
-        is done again.
-        """
+        """Set address and routes; repeatable, because an earlier try may have failed half-way."""
         mtu = str(self.settings["mtu"])
         run("ip", "address", "replace", self.address + "/32", "dev", self.name)
         run("ip", "link", "set", "dev", self.name, "mtu", mtu, "up")
         for network in self.settings["networks"]:
             run("ip", "route", "replace", network, "dev", self.name, "src", self.address)
-        self.arranged = True
+        self.is_arranged = True
 
     def connect(self, key: str) -> None:
-        """Try anew with the private key in that file, as the head's name may have another address
-        by now.
+        """Configure the peer from scratch, because the head's name may have a new address.
+
+        ``key``: file of the private key.
         """
         head = self.settings["public_key"]
         run("wg", "set", self.name, "private-key", key, "peer", head, "remove")
         run(
             "wg", "set", self.name, "peer", head, "endpoint", self.settings["endpoint"],
-            "persistent-keepalive", str(KEEPALIVE),
+            "persistent-keepalive", str(KEEPALIVE_S),
             "allowed-ips", ",".join(self.settings["networks"]),
         )  # fmt: skip
 
     def is_up(self) -> bool:
-        """Whether there was a handshake not long ago."""
+        """Whether the last handshake is recent."""
         lines = run("wg", "show", self.name, "latest-handshakes").split()
-        return len(lines) == 2 and time.time() - float(lines[1]) < STALE
+        return len(lines) == 2 and time.time() - float(lines[1]) < STALE_S
 
     def wait(self, seconds: float) -> bool:
-        """Whether the head answers within that time."""
+        """Whether the head answers within ``seconds``."""
         until = time.monotonic() + seconds
         while not self.is_up():
             if time.monotonic() > until:
@@ -194,43 +195,43 @@ class Tunnel:
         return True
 
     def announce(self) -> None:
-        """Print the public key on the console, for whoever may read that."""
-        words = (self.facts["generation"], self.facts["node"], self.public)
-        line = "slurm-elastic-tunnel-key %s %s %s\n" % words  # noqa: UP031
-        self.printed = time.monotonic()
+        """Print the public key on the console."""
+        fields = (self.facts["generation"], self.facts["node"], self.public)
+        line = "slurm-elastic-tunnel-key %s %s %s\n" % fields  # noqa: UP031
+        self.printed_at = time.monotonic()
         sys.stdout.write(line)
         sys.stdout.flush()
         try:
             with open(self.settings["console"], "a") as console:
                 console.write(line)
-        except OSError as why:
-            say("the key cannot be printed on the console: %s" % why)  # noqa: UP031
+        except OSError as error:
+            say("the key cannot be printed on the console: %s" % error)  # noqa: UP031
 
     def hand_in(self) -> None:
-        """Give the head our public key, using the key that is good only for that. Once the head has
-        accepted it, it answers to our own key.
+        """Send our public key to the head, using the key that allows only this. A head that accepts
+        it answers to our own key from then on.
         """
         path = self.key + ".enrol"
-        self.write(path, self.enrols)
+        self.write(path, self.enrol_key)
         try:
             self.connect(path)
-            if self.wait(TRY):
-                said = self.ask(self.public)
-                self.handed = time.monotonic()
-                say("the head was given the key, and says: " + (said or "nothing yet"))
-        except OSError as why:
-            say("the key is not handed in: %s" % why)  # noqa: UP031
+            if self.wait(TRY_S):
+                answer = self.ask(self.public)
+                self.sent_at = time.monotonic()
+                say("the head was given the key, and says: " + (answer or "nothing yet"))
+        except OSError as error:
+            say("the key is not handed in: %s" % error)  # noqa: UP031
         finally:
             os.unlink(path)
 
     def ask(self, line: str) -> str:
-        """The head's answer to a line; "" if none comes soon. A head that accepts the key answers
-        to that from then on, and so no longer to this connection.
+        """The head's answer, or "". After accepting the key, the head no longer answers this
+        connection.
         """
-        place = (self.settings["head"], int(self.settings["enrol_port"]))
-        with socket.create_connection(place, timeout=REACH) as connection:
+        address = (self.settings["head"], int(self.settings["enrol_port"]))
+        with socket.create_connection(address, timeout=CONNECT_S) as connection:
             connection.sendall(line.encode() + b"\n")
-            connection.settimeout(ANSWER)
+            connection.settimeout(ANSWER_S)
             try:
                 return connection.makefile().readline().strip()
             except socket.timeout:  # noqa: UP041 - the machine's Python may be an old one
@@ -238,21 +239,21 @@ class Tunnel:
 
 
 def say(text: str) -> None:
-    """Write to the journal, in printable characters only."""
+    """Log, printable characters only."""
     text = "".join(c if c.isprintable() else "?" for c in text)
     sys.stderr.write("slurm-elastic-tunnel: %s\n" % text)  # noqa: UP031
     sys.stderr.flush()
 
 
 def read(path: str) -> Dict[str, str]:  # noqa: UP006
-    """The facts that the machine was told, read as sh would."""
+    """The machine's facts, quoted as for sh."""
     with open(path, encoding="utf-8") as file:
         lines = [line.partition("=") for line in file if "=" in line]
     return {key.strip(): "".join(shlex.split(value)) for key, _, value in lines}
 
 
 def main(argv: List[str]) -> int:  # noqa: UP006
-    """For ever: the tunnel is looked after as long as the machine is there."""
+    """Runs until the machine ends."""
     with open(argv[1], encoding="utf-8") as file:
         settings = json.load(file)
     tunnel = Tunnel(settings, read(argv[2]))
@@ -266,7 +267,7 @@ def main(argv: List[str]) -> int:  # noqa: UP006
             say("the tunnel is up, as " + tunnel.address)
             with open(settings["mark"], "w"):
                 pass
-        time.sleep(LOOK if up else 0.2)
+        time.sleep(CHECK_S if up else 0.2)
 
 
 if __name__ == "__main__":

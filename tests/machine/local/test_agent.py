@@ -453,6 +453,6 @@ def test_ended_machines_are_forgotten_after_a_while(run, settings, monkeypatch):
     running(agent, 1)
     ask(agent, "terminate", ids=[machine["id"]])
     eventually(lambda: not machines(agent))
-    monkeypatch.setattr("slurm_elastic.machine.local.driver._FORGET_AFTER", 0.0)
+    monkeypatch.setattr("slurm_elastic.machine.local.driver._FORGET_AFTER_S", 0.0)
     eventually(lambda: not read_records(settings.directory))
     eventually(lambda: [p.name for p in settings.directory.iterdir()] == ["lock"])

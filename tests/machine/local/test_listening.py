@@ -15,7 +15,7 @@ from patience import eventually
 from slurm_elastic.base.bounded import Budget, exchange
 from slurm_elastic.base.errors import AuthError, TransientError
 from slurm_elastic.config import Cluster
-from slurm_elastic.machine.local.listening import CLIENTS, MAX_LINE, RootServer
+from slurm_elastic.machine.local.listening import MAX_CLIENTS, MAX_LINE_BYTES, RootServer
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.providers.local.provider import LocalProvider
 from slurm_elastic.providers.local.settings import LocalCloud
@@ -61,7 +61,7 @@ def test_whoever_may_not_ask_costs_no_thread_and_learns_why(tmp_path: Path) -> N
 
 def test_clients_are_bounded_and_a_place_is_given_back(tmp_path: Path) -> None:
     with serving(tmp_path / "s", {os.getuid()}):
-        links = [client(tmp_path / "s") for _ in range(CLIENTS)]
+        links = [client(tmp_path / "s") for _ in range(MAX_CLIENTS)]
         for link in links:
             assert exchange(link, b"hello", Budget(100, 60)) == b"hello"
         with client(tmp_path / "s") as late:
@@ -80,7 +80,7 @@ def is_served(path: Path) -> bool:
 
 def test_a_request_that_is_too_long_is_told_so(tmp_path: Path) -> None:
     with serving(tmp_path / "s", {os.getuid()}), client(tmp_path / "s") as link:
-        assert b"4 MiB at most" in exchange(link, b"x" * (MAX_LINE + 9), Budget(1000, 60))
+        assert b"4 MiB at most" in exchange(link, b"x" * (MAX_LINE_BYTES + 9), Budget(1000, 60))
 
 
 @pytest.mark.parametrize("piece", [b"x", b"x" * 65536], ids=["slowly", "fast"])

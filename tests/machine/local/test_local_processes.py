@@ -206,7 +206,7 @@ def test_signalling_what_is_gone_is_no_error():
 
 def test_the_memory_of_a_users_process_is_not_asked_for(monkeypatch):
     asked: list[int] = []
-    monkeypatch.setattr(local_processes, "_trusted", lambda pid: pid == 1)
+    monkeypatch.setattr(local_processes, "_is_trusted", lambda pid: pid == 1)
     monkeypatch.setattr(local_processes, "_environment", lambda pid: asked.append(pid) or [])
-    assert not any(local_processes._marked(pid, "/machine") for pid in (1, 2))
+    assert not any(local_processes._has_marker(pid, "/machine") for pid in (1, 2))
     assert asked == [1]

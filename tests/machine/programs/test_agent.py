@@ -150,7 +150,7 @@ def test_a_missing_or_hanging_scontrol_is_no_answer(
     slow = tmp_path / "slow"
     slow.write_text("#!/bin/sh\nexec sleep 60\n")
     slow.chmod(0o755)
-    monkeypatch.setattr(agent, "ANSWER", 0.2)
+    monkeypatch.setattr(agent, "COMMAND_S", 0.2)
     assert "no answer" in agent.Slurm("n", str(slow)).unneeded()
 
 

@@ -52,7 +52,7 @@ class Head:
         self.ran: list[str] = []
         self._key = ""
         monkeypatch.setattr(tunnel, "run", self.run)
-        monkeypatch.setattr(tunnel, "TRY", 0.0)
+        monkeypatch.setattr(tunnel, "TRY_S", 0.0)
 
     def run(self, *command: str, **_: object) -> str:
         line = " ".join(command)
@@ -103,7 +103,7 @@ def test_a_key_that_the_head_has_is_not_handed_in_again_at_once(
     assert handed == ["own"]
     head.knows = {"key"}
     assert one.look(), "the head answers to its own key"
-    one.handed -= tunnel.AGAIN + 1
+    one.sent_at -= tunnel.RESEND_S + 1
     head.knows = {"key.enrol"}
     one.connect(str(head.path / "other"))
     assert not one.look()
@@ -119,7 +119,7 @@ def test_a_machine_hands_in_by_its_own_key_or_by_the_one_that_it_makes_of_its_la
     )
     for facts in ({"enrol_key": "its own"}, {"enrol": "word"}):
         one = head.tunnel(**facts)
-        one.handed = float("-inf")
+        one.sent_at = float("-inf")
         one.look()
     made = [text for text in used if text]  # without the machine's lasting key
     assert made == ["its own", tunnel.enrolment_key("word", "pub2")]
@@ -135,7 +135,7 @@ def test_a_later_boot_begins_with_the_key_that_it_has(
     monkeypatch.setattr(one, "hand_in", lambda: handed.append(True))
     assert not one.look()
     assert handed == []
-    one.handed -= tunnel.AGAIN + 1
+    one.sent_at -= tunnel.RESEND_S + 1
     assert not one.look()
     assert handed == [True], "the head may have forgotten it"
     head.knows = {"key"}
@@ -148,7 +148,7 @@ def test_a_head_that_shuts_the_way_of_its_answer_is_not_waited_for(
     with socket.create_server(("127.0.0.1", 0)) as desk:
         one = head.tunnel()
         one.settings |= {"head": "127.0.0.1", "enrol_port": desk.getsockname()[1]}
-        monkeypatch.setattr(tunnel, "ANSWER", 0.05)
+        monkeypatch.setattr(tunnel, "ANSWER_S", 0.05)
         assert one.ask("own") == ""
         connection, _ = desk.accept()
         with connection:
