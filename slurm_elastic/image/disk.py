@@ -21,7 +21,7 @@ PROGRAMS = {
 GRUB = Path("/usr/lib/grub/i386-pc")
 PARTITION_OFFSET = 1 << 20
 """The byte at which the partition begins."""
-_SECTOR = 512
+_SECTOR_BYTES = 512
 _BOOT_CODE_BYTES = 440
 """Bytes of the first sector that belong to the boot loader. The partition table follows."""
 _MODULES = ("biosdisk", "part_msdos", "ext2", "normal", "linux", "serial", "terminal", "echo")
@@ -51,11 +51,12 @@ def write_raw(tree: Path, disk: Path, size: int) -> None:
     with disk.open("wb") as file:
         file.truncate(size << 20)
     run(["sfdisk", "--quiet", "--no-reread", "--no-tell-kernel", disk],
-        text=f"label: dos\nstart={PARTITION_OFFSET // _SECTOR}, type=83, bootable\n")  # fmt: skip
+        text=f"label: dos\nstart={PARTITION_OFFSET // _SECTOR_BYTES}, "
+             "type=83, bootable\n")  # fmt: skip
     with disk.open("r+b") as file:
         # Not all 512 bytes: the partition table of sfdisk is in the same sector.
         file.write((GRUB / "boot.img").read_bytes()[:_BOOT_CODE_BYTES])
-        file.seek(_SECTOR)
+        file.seek(_SECTOR_BYTES)
         file.write(core)
     blocks = ((size << 20) - PARTITION_OFFSET) // 1024
     run(["mke2fs", "-q", "-F", "-t", "ext4", "-L", "root", "-U", root_uuid, "-d", tree,
@@ -91,4 +92,4 @@ def inside(raw_disk: Path, request: str) -> str:
 
 def filled(disk: Path) -> int:
     """Return the bytes that a file takes on its file system."""
-    return os.stat(disk).st_blocks * _SECTOR
+    return os.stat(disk).st_blocks * _SECTOR_BYTES

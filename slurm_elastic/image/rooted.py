@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 
 from slurm_elastic.base.errors import SlurmElasticError
 
-_LINKS = 40
+_MAX_LINKS = 40
 """The kernel's own limit; see path_resolution(7)."""
 
 
@@ -44,7 +44,7 @@ def target(tree: Path, name: str | PurePosixPath) -> Path:
             resolved.append(component)
             continue
         links += 1
-        if links > _LINKS:
+        if links > _MAX_LINKS:
             raise SlurmElasticError(f"/{name} of the image: found links that lead in a circle")
         link_target = os.readlink(place)
         if link_target.startswith("/"):

@@ -62,7 +62,7 @@ def make_key(network: Network) -> None:
 
 
 class Link:
-    """The interface of a ``network`` that has a tunnel."""
+    """The interface of a ``network`` with a tunnel."""
 
     def __init__(self, network: Network) -> None:
         self._network = network

@@ -18,8 +18,7 @@ SLURMCTLD = "6817"
 def slurm_ports(slurm_conf: str) -> tuple[str, ...]:
     """Return the ports of slurm.conf (SlurmctldPort, SrunPortRange).
 
-    For a missing option, or if slurm.conf cannot be read, return the default of Slurm or the
-    kernel.
+    Return the default of Slurm or the kernel for a missing option, or if slurm.conf cannot be read.
     """
     try:
         site = siteconf.read(slurm_conf)

@@ -77,8 +77,8 @@ class Hub:
             return HubAnswer(ok=True, how=self._link.how if self._link else "")
         if self._link is None:
             return HubAnswer(ok=True, plain=self._plain)
-        seen = (replace(p, live=p.key not in self._enrolling) for p in self._link.peers())
-        return HubAnswer(ok=True, peers=tuple(seen), how=self._link.how, plain=self._plain)
+        peers = (replace(p, live=p.key not in self._enrolling) for p in self._link.peers())
+        return HubAnswer(ok=True, peers=tuple(peers), how=self._link.how, plain=self._plain)
 
     def _apply(self, peers: Sequence[Peer]) -> None:
         """Admit these peers and no others."""

@@ -35,8 +35,8 @@ class RootServer(Server):
         self._uids, self._answer = uids, answer
         self._refused_uids: set[int] = set()
         path.parent.mkdir(parents=True, exist_ok=True)
-        others = sorted(uids - {0, os.getuid()})
-        owner = others[0] if len(others) == 1 and os.getuid() == 0 else -1
+        other_uids = sorted(uids - {0, os.getuid()})
+        owner = other_uids[0] if len(other_uids) == 1 and os.getuid() == 0 else -1
         bounds = Bounds(clients=MAX_CLIENTS, line=MAX_LINE_BYTES, backlog=64)
         super().__init__(str(path), path, bounds, owner=owner)
         self._answering = self.hands("answer", MAX_CLIENTS)

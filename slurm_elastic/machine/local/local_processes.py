@@ -47,8 +47,8 @@ class Process(Struct, frozen=True, kw_only=True):
 class SlurmdSettings(Struct, frozen=True, kw_only=True):
     """The settings of a slurmd. ``directory`` is its working directory, used by nothing else.
 
-    With ``conf_server`` (``host:port``) slurmd fetches its configuration there and ``conf`` is not
-    used ("configless", slurmd(8) --conf-server).
+    ``conf_server`` (``host:port``): slurmd fetches its configuration there and ``conf`` is not used
+    ("configless", slurmd(8) --conf-server).
     """
 
     id: str
@@ -143,8 +143,8 @@ def send(process: Process, signum: signal.Signals) -> None:
     except OSError:
         return
     try:
-        # The descriptor is of the process that has the pid now, maybe a later one. So open first,
-        # then compare the start time, then signal.
+        # The descriptor belongs to the process that has the pid now, maybe a later process. So open
+        # first, then compare the start time, then signal.
         if alive(process):
             signal.pidfd_send_signal(descriptor, signum)
     except ProcessLookupError:
@@ -187,7 +187,7 @@ def power_off(directory: str, *, slurmd: Process | None = None) -> None:
 
 
 def carrying(name: str, value: str, uids: Set[int]) -> list[Process]:
-    """Return processes with one of these real uids that were started with ``name=value`` in their
+    """Return processes with any of these real uids and with ``name=value`` in their first
     environment.
     """
     entry = f"{name}={value}".encode()
@@ -250,7 +250,7 @@ def has_namespaces() -> bool:
     return result.returncode == 0
 
 
-class _Seen(Struct, frozen=True, kw_only=True):
+class _ProcessEntry(Struct, frozen=True, kw_only=True):
     process: Process
     parent: int
     name: str
@@ -259,11 +259,11 @@ class _Seen(Struct, frozen=True, kw_only=True):
 _ORDER = {"slurmd": 0, "slurmstepd": 1}
 
 
-def _running_processes() -> Iterator[_Seen]:
+def _running_processes() -> Iterator[_ProcessEntry]:
     for entry in os.listdir(_PROC):
         if entry.isdecimal() and (stat := _stat(int(entry))) and not stat.has_ended:
             process = Process(pid=int(entry), start=stat.start)
-            yield _Seen(process=process, parent=stat.parent, name=stat.name)
+            yield _ProcessEntry(process=process, parent=stat.parent, name=stat.name)
 
 
 class _Stat(Struct, frozen=True, kw_only=True):
@@ -297,11 +297,11 @@ def _stat(pid: int) -> _Stat | None:
     )
 
 
-def _is_root_of(seen: _Seen, directory: str) -> bool:
-    pid = seen.process.pid
+def _is_root_of(entry: _ProcessEntry, directory: str) -> bool:
+    pid = entry.process.pid
     if _has_marker(pid, directory):
         return True
-    if seen.name not in _ORDER:
+    if entry.name not in _ORDER:
         return False
     directory_now = _link(pid, "cwd") or ""
     return directory_now.removesuffix(" (deleted)") == directory and _is_trusted(pid)
@@ -345,10 +345,10 @@ def _link(pid: int, name: str) -> str | None:
         return None
 
 
-def _descendants(roots: Set[int], processes: Iterable[_Seen]) -> set[int]:
+def _descendants(roots: Set[int], processes: Iterable[_ProcessEntry]) -> set[int]:
     children: dict[int, list[int]] = {}
-    for seen in processes:
-        children.setdefault(seen.parent, []).append(seen.process.pid)
+    for entry in processes:
+        children.setdefault(entry.parent, []).append(entry.process.pid)
     descendants: set[int] = set()
     queue = list(roots)
     while queue:

@@ -57,11 +57,11 @@ class Register:
         return tuple(self._records.values())
 
     def live(self) -> Sequence[Record]:
-        """Return the machines that have not ended."""
+        """Return all machines except ended ones."""
         return tuple(r for r in self.all() if r.state != InstanceState.TERMINATED)
 
     def standing(self) -> Sequence[Record]:
-        """Return the machines that have not ended and are not stopping."""
+        """Return all machines except stopping and ended ones."""
         return tuple(r for r in self.all() if r.state in STANDING)
 
     def save(self, record: Record, **changes: object) -> Record:
@@ -78,7 +78,7 @@ class Register:
         return changed
 
     def forget(self, record: Record) -> None:
-        """Remove an ended machine's file, and its working directory if that is empty."""
+        """Remove an ended machine's file, and its working directory if no file is left in it."""
         self._records = {name: kept for name, kept in self._records.items() if name != record.id}
         self._file(record).unlink(missing_ok=True)
         with contextlib.suppress(OSError):

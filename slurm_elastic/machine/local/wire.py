@@ -58,7 +58,7 @@ class LaunchOrder(Struct, frozen=True, kw_only=True, tag_field="op", tag="launch
 
 
 class List(Struct, frozen=True, kw_only=True, tag_field="op", tag="list"):
-    """Ask for the cluster's machines that are not terminated."""
+    """Ask for the cluster's machines except terminated ones."""
 
     cluster: str
 

@@ -95,11 +95,11 @@ def store(requests: str, kind: str, hostlist: str) -> None:
     sync_directory(requests)
 
 
-def write_durably(path: str, *parts: bytes) -> None:
-    """Write ``parts`` to a new file, which is on the disk when this returns."""
+def write_durably(path: str, *contents: bytes) -> None:
+    """Write ``contents`` to a new file, which is on the disk when this returns."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        for content in parts:
+        for content in contents:
             unwritten = memoryview(content)
             while unwritten:
                 unwritten = unwritten[os.write(descriptor, unwritten) :]
