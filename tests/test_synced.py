@@ -217,7 +217,7 @@ def test_what_is_cut_off_an_output_is_synced_before(tmp_path: Path, synced: Sync
     file = os.open(tmp_path / "out", os.O_RDWR)
     one: Any = SimpleNamespace(path=str(tmp_path / "out"), size=5)
     caller: Any = SimpleNamespace(uid=os.getuid(), gid=os.getgid(), groups=(), job=7)
-    outputs._aside(file, one, caller, 1)
+    outputs._move_rest_aside(file, one, caller, 1)
     os.close(file)
     assert synced.files == [b" more"]
     assert (tmp_path / "out").read_bytes() == b"lines"

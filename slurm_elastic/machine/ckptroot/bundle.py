@@ -1,4 +1,4 @@
-"""Packs this package into one file for the nodes: a zip archive that Python runs."""
+"""Pack this package into one file for the nodes: a zip archive that Python runs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from importlib import resources
 from .site import CONFIG
 
 _SHEBANG = b"#!/usr/bin/python3 -I\n"
+# A fixed time makes the archive reproducible; zip knows none before 1980.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def build(config: str = CONFIG) -> bytes:
-    """The program's bytes, always the same for the same sources. It will read ``config``."""
+    """Return the program's bytes. They are the same for the same sources. It will read
+    ``config``.
+    """
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
         for source in sorted(resources.files(__package__).iterdir(), key=lambda s: s.name):

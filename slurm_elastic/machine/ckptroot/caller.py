@@ -1,6 +1,6 @@
-"""Finds out from the kernel for which job we were started, without believing the caller.
+"""Find out from the kernel which job started us, without trusting the caller.
 
-Our parents must be sudo, and above it the slurmstepd of a batch step.
+Our parents must be sudo, and above sudo the slurmstepd of a batch step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CLEAN = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
 
 @dataclass(frozen=True)
 class Caller:
-    """The job and its user. ``environment`` is the user's own and is given to his program only."""
+    """The job and its user. ``environment`` is the user's; only the user's programs get it."""
 
     job: int
     uid: int
@@ -32,32 +32,32 @@ class Caller:
 
     @property
     def node(self) -> str:
-        """Slurm's name of this node. It is only shown to people, as the user may
-        have changed it.
+        """Slurm's name of this node. Only for display, because the user may have changed the
+        variable.
         """
         return self.environment.get(b"SLURMD_NODENAME", b"").decode(errors="replace")
 
     @property
     def restarts(self) -> int | None:
-        """How often Slurm has restarted the job, by the environment, which the user may have
-        changed; None where it does not say, as in a first run.
+        """How often Slurm has restarted the job according to the environment, which the user may
+        have changed. None if it does not say, as in a first run.
         """
         text = self.environment.get(b"SLURM_RESTART_COUNT", b"")
         return int(text) if text.isdigit() else None
 
 
 def identify(site: Site, *, asks: bool = False, proc: Path = Path("/proc")) -> Caller:
-    """The caller. Raises Refused unless it is the batch script of a job of the user who called
+    """Return the caller. Refused unless it is the batch script of a job of the user who called
     sudo.
 
-    With ``asks`` the script has called sudo as a child, to ask whether the job may be checkpointed.
+    ``asks``: the script has called sudo as a child, to ask whether the job can be checkpointed.
     """
     user, parent = sudo_user(), os.getppid()
     top, step = chain(site, proc, asks=asks)
     job = _job_of(step, proc)
-    for found in _CGROUP.findall(_text(proc / "self" / "cgroup")):
-        if int(found) != job:
-            raise Refused(f"job {job} by its step, job {found} by our control group")
+    for cgroup_job in _CGROUP.findall(_text(proc / "self" / "cgroup")):
+        if int(cgroup_job) != job:
+            raise Refused(f"job {job} by its step, job {cgroup_job} by our control group")
     caller = Caller(
         job=job,
         uid=user.pw_uid,
@@ -66,14 +66,15 @@ def identify(site: Site, *, asks: bool = False, proc: Path = Path("/proc")) -> C
         groups=tuple(os.getgrouplist(user.pw_name, sudo_number("SUDO_GID"))),
         environment=_environment(top, proc),
     )
-    # While our parent lives it stays our parent, so these pids were not reused as we looked.
+    # While our parent lives it stays our parent. If it is the same now, no pid was reused during
+    # the checks.
     if os.getppid() != parent or chain(site, proc, asks=asks) != (top, step):
         raise Refused("what started us ended meanwhile")
     return caller
 
 
 def sudo_user() -> pwd.struct_passwd:
-    """The user who called sudo, which sets this itself. Raises Refused for root and
+    """Return the user who called sudo, from variables that sudo itself sets. Refused for root and
     unknown users.
     """
     uid = sudo_number("SUDO_UID")
@@ -87,14 +88,14 @@ def sudo_user() -> pwd.struct_passwd:
 
 
 def own_environment(sudo: str, proc: Path = Path("/proc")) -> dict[bytes, bytes]:
-    """The environment that sudo, our parent, was called with. Raises Refused if it
-    cannot be read.
+    """Return the environment that sudo, our parent, was called with. Refused if it cannot be
+    read.
     """
     parent = os.getppid()
     try:
         if program_of(parent, proc) == os.path.realpath(sudo):
             environment = _environment(parent, proc)
-            if os.getppid() == parent:  # otherwise its pid may have been reused as we looked
+            if os.getppid() == parent:  # otherwise its pid may have been reused meanwhile
                 return environment
     except OSError as error:
         raise Refused(f"the environment of {sudo}, process {parent}: {error.strerror}") from error
@@ -102,7 +103,9 @@ def own_environment(sudo: str, proc: Path = Path("/proc")) -> dict[bytes, bytes]
 
 
 def chain(site: Site, proc: Path, *, asks: bool) -> tuple[int, int]:
-    """The pids of the step's first process, which is sudo, and of the slurmstepd above it."""
+    """Return the pids of sudo, the step's first process, and of the slurmstepd above it. Refused if
+    there are none.
+    """
     child, pid = 0, os.getppid()
     while pid > 1 and program_of(pid, proc) == os.path.realpath(site.sudo):
         child, pid = pid, int(_status(pid, proc, "PPid") or 0)
@@ -111,8 +114,8 @@ def chain(site: Site, proc: Path, *, asks: bool) -> tuple[int, int]:
     if asks:
         child, pid = pid, int(_status(pid, proc, "PPid") or 0)
     is_roots = _status(pid, proc, "Uid").split() == ["0"] * 4
-    # By its program, as root's: users can give one of their own, or sudo, any name and any
-    # arguments.
+    # Check its program and its user: users can give a process of their own, or sudo, any name and
+    # any arguments.
     if program_of(pid, proc) != os.path.realpath(site.slurmstepd) or not is_roots:
         raise Refused("sudo was not started by the batch script itself")
     return child, pid
@@ -120,14 +123,14 @@ def chain(site: Site, proc: Path, *, asks: bool) -> tuple[int, int]:
 
 def _job_of(step: int, proc: Path) -> int:
     title = (proc / str(step) / "cmdline").read_bytes()
-    found = _TITLE.match(title)
-    if not found:
+    title_match = _TITLE.match(title)
+    if not title_match:
         raise Refused("not started in a batch step")
-    return int(found[1])
+    return int(title_match[1])
 
 
 def program_of(pid: int, proc: Path = Path("/proc")) -> str:
-    """The path of the file that a process runs; empty if it cannot be read."""
+    """Return the path of the program that a process runs; "" if it cannot be read."""
     try:
         return os.readlink(proc / str(pid) / "exe").removesuffix(" (deleted)")
     except OSError:

@@ -1,4 +1,4 @@
-"""The rights that CRIU runs with, as options of setpriv(1): no more than it needs
+"""The capabilities that CRIU runs with, as options of setpriv(1): only those it needs
 (capabilities(7)).
 
 CAP_CHECKPOINT_RESTORE lets it choose process numbers and memory maps.
@@ -18,45 +18,55 @@ _SYS_PTRACE, _SYS_ADMIN, _SYS_RESOURCE, _CHECKPOINT_RESTORE = 19, 21, 24, 40
 def restorer(
     user: User, groups: tuple[int, ...], has_sysv: bool = False, has_streams: bool = False
 ) -> list[str]:
-    """Makes CRIU the job's user for good, with no rights on files but his, for a restore.
+    """Return the options for a restore: CRIU becomes the job's user for good, with the user's
+    rights on files.
 
-    It keeps the rights that a restore takes: process numbers and memory maps, smaller bounding sets
-    (setpcap), limits above the present ones (sys_resource), a namespace for System V IPC
-    (sys_admin) and TCP connections (net_admin). That user's other processes cannot look into such a
-    process (ptrace(2), "Ptrace access mode checking"), and it cannot become anybody else.
+    It keeps the capabilities that a restore needs: process numbers and memory maps, smaller
+    bounding sets (setpcap), limits above the present ones (sys_resource), a namespace for System V
+    IPC (sys_admin) and TCP connections (net_admin). The user's other processes cannot trace such a
+    process (ptrace(2), "Ptrace access mode checking"), and it cannot become another user.
     """
-    more = ({_SYS_ADMIN} if has_sysv else set()) | ({_NET_ADMIN} if has_streams else set())
-    return _as_user(user, groups, {_SETPCAP, _SYS_RESOURCE, restores(), *more})
+    extra = ({_SYS_ADMIN} if has_sysv else set()) | ({_NET_ADMIN} if has_streams else set())
+    return _as_user(user, groups, {_SETPCAP, _SYS_RESOURCE, restores(), *extra})
 
 
 def own_dumper(user: User, has_sysv: bool) -> list[str]:
-    """Like ``restorer``, for a save as the user: CRIU also reads the states of sockets (net_admin),
-    and enters and reads the job's System V IPC.
+    """Return the options for a save as the user.
+
+    Like ``restorer``; CRIU also reads the states of sockets (net_admin), and enters and reads the
+    job's System V IPC.
     """
     sysv = {_SYS_ADMIN, _IPC_OWNER} if has_sysv else set()
-    wanted = {_NET_ADMIN, _SYS_PTRACE, _SYS_RESOURCE, restores(), *sysv}
-    return _as_user(user, user.groups, wanted)
+    capabilities = {_NET_ADMIN, _SYS_PTRACE, _SYS_RESOURCE, restores(), *sysv}
+    return _as_user(user, user.groups, capabilities)
 
 
 def dumper(user: User, has_sysv: bool) -> list[str]:
-    """Keeps CRIU, which runs as root, from doing more than a save takes: reading what the job's
-    processes hold.
+    """Return the options for a save as root: CRIU keeps only the capabilities that read the job's
+    processes.
     """
-    words = list[str]()
-    # Without it, prlimit(2) goes by the real user.
+    options = list[str]()
+    # prlimit(2) compares the real user ids if CAP_SYS_RESOURCE is missing.
     if not _has(_SYS_RESOURCE):
-        words += ["--ruid", str(user.uid), "--rgid", str(user.gid), "--keep-groups"]
+        options += ["--ruid", str(user.uid), "--rgid", str(user.gid), "--keep-groups"]
     if _has(_SETPCAP):
-        wanted = {_DAC_OVERRIDE, _DAC_READ_SEARCH, _KILL, _NET_ADMIN, _SYS_PTRACE, _SYS_RESOURCE}
+        capabilities = {
+            _DAC_OVERRIDE,
+            _DAC_READ_SEARCH,
+            _KILL,
+            _NET_ADMIN,
+            _SYS_PTRACE,
+            _SYS_RESOURCE,
+        }
         sysv = {_SYS_ADMIN, _IPC_OWNER} if has_sysv else set()
-        words += ["--bounding-set", _listed(wanted | sysv | {restores()})]
-    return ["/usr/bin/setpriv", *words] if words else []
+        options += ["--bounding-set", _listed(capabilities | sysv | {restores()})]
+    return ["/usr/bin/setpriv", *options] if options else []
 
 
 def restores() -> int:
-    """The capability by which a user may restore process numbers and memory maps."""
-    # Root lacks it in containers and before Linux 5.9. CAP_SYS_ADMIN, which it was split off from,
-    # does.
+    """Return the capability by which a user may restore process numbers and memory maps."""
+    # In containers and before Linux 5.9 root lacks it. CAP_SYS_ADMIN, from which it was split off,
+    # allows the same.
     return _CHECKPOINT_RESTORE if is_whole() else _SYS_ADMIN
 
 
@@ -65,18 +75,18 @@ def is_whole() -> bool:
     return _has(_CHECKPOINT_RESTORE)
 
 
-def _as_user(user: User, groups: tuple[int, ...], wanted: set[int]) -> list[str]:
-    capabilities = _listed(wanted)
-    listed = ("--groups", ",".join(map(str, groups))) if groups else ("--clear-groups",)
+def _as_user(user: User, groups: tuple[int, ...], numbers: set[int]) -> list[str]:
+    caps = _listed(numbers)
+    group_options = ("--groups", ",".join(map(str, groups))) if groups else ("--clear-groups",)
     return [
-        "/usr/bin/setpriv", "--reuid", str(user.uid), "--regid", str(user.gid), *listed,
-        "--inh-caps", capabilities, "--ambient-caps", capabilities,
+        "/usr/bin/setpriv", "--reuid", str(user.uid), "--regid", str(user.gid), *group_options,
+        "--inh-caps", caps, "--ambient-caps", caps,
     ]  # fmt: skip
 
 
-def _listed(wanted: set[int]) -> str:
-    """Those of the wanted ones that root has, as setpriv(1) takes them."""
-    return ",".join(["-all", *(f"+cap_{number}" for number in sorted(wanted) if _has(number))])
+def _listed(numbers: set[int]) -> str:
+    """Return the ``numbers`` that root itself has, as setpriv(1) expects them."""
+    return ",".join(["-all", *(f"+cap_{number}" for number in sorted(numbers) if _has(number))])
 
 
 def _has(number: int) -> bool:

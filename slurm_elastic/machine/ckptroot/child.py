@@ -1,4 +1,4 @@
-"""Our child processes that run as the user, who may do with them whatever he likes."""
+"""Our child processes that run as the user. The user may do anything to them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from .payload import calm
 from .site import Refused
 
-_BLOCK = 65536
+_BLOCK_BYTES = 65536
 
 
 class Child:
@@ -24,69 +24,74 @@ class Child:
         self._descriptor = os.pidfd_open(pid)
 
     def status(self) -> int | None:
-        """Its wait status, once it has ended."""
-        # Not reaped before ``end``: until then neither its pid nor its group's number can be
-        # anybody else's (wait(2)).
-        how = os.WEXITED | os.WNOHANG | os.WNOWAIT
-        found = os.waitid(os.P_PIDFD, self._descriptor, how)
-        if found is None:
+        """Return its wait status, or None if it runs."""
+        # WNOWAIT: do not reap it before ``end``. Until it is reaped, no other process can get its
+        # pid or its group's number (wait(2)).
+        options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        info = os.waitid(os.P_PIDFD, self._descriptor, options)
+        if info is None:
             return None
-        if found.si_code == os.CLD_EXITED:
-            return found.si_status << 8
-        return found.si_status | (0x80 if found.si_code == os.CLD_DUMPED else 0)
+        if info.si_code == os.CLD_EXITED:
+            return info.si_status << 8
+        return info.si_status | (0x80 if info.si_code == os.CLD_DUMPED else 0)
 
     def signal(self, number: int) -> None:
-        """Send it to this process alone."""
+        """Send the signal to this process alone."""
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._descriptor, number)
 
     def end(self) -> None:
-        """Kill it and what is left of its group, and reap it."""
+        """Kill it and the rest of its group, and reap it."""
         with contextlib.suppress(ProcessLookupError):  # it may not lead its group yet
             os.killpg(self.pid, signal.SIGKILL)
         self.signal(signal.SIGKILL)
+        # Reap it only now: afterwards the kernel may reuse the pid and the group's number.
         os.waitpid(self.pid, 0)
         os.close(self._descriptor)
 
 
 def run(
     command: Sequence[str], timeout: float, user: tuple[int, int, Sequence[int]],
-    most: int = 65536, more: Mapping[str, str] | None = None,
+    max_bytes: int = 65536, variables: Mapping[str, str] | None = None,
 ) -> tuple[int, str]:  # fmt: skip
-    """Run a program as the user; its exit code and the beginning of its output. It is killed, and
-    Refused raised, if it does not end in time. ``more``: variables of its environment.
+    """Run a program as the user and return its exit code and the beginning of its output.
+
+    Refused if it does not end in ``timeout`` seconds; it is killed. ``max_bytes``: of the output.
+    ``variables``: added to its environment.
     """
     uid, gid, groups = user
-    environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", **(more or {})}
+    environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", **(variables or {})}
     with subprocess.Popen(
         command, env=environment, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=calm, user=uid, group=gid,
         extra_groups=groups, cwd="/",
-    ) as asked:  # fmt: skip
+    ) as process:  # fmt: skip
         try:
-            said = _said(asked, timeout, most)
+            output = _output_until_end(process, timeout, max_bytes)
         finally:
-            asked.kill()
-    if said is None:
+            process.kill()
+    if output is None:
         raise Refused(f"{os.path.basename(command[0])}: no answer in {timeout:.0f} s")
-    return asked.returncode, said.decode(errors="replace")
+    return process.returncode, output.decode(errors="replace")
 
 
-def _said(asked: subprocess.Popen[bytes], timeout: float, most: int) -> bytes | None:
-    """Its first ``most`` bytes of output, once it has ended; None if it does not end in time."""
-    output = asked.stdout.fileno() if asked.stdout else -1
-    said, waited, until = b"", [output], time.monotonic() + timeout
-    ends = os.pidfd_open(asked.pid)
+def _output_until_end(
+    process: subprocess.Popen[bytes], timeout: float, max_bytes: int
+) -> bytes | None:
+    """Return the first ``max_bytes`` of its output after it has ended; None after the time-out."""
+    output = process.stdout.fileno() if process.stdout else -1
+    content, open_outputs, until = b"", [output], time.monotonic() + timeout
+    ends = os.pidfd_open(process.pid)
     try:
-        while (left := until - time.monotonic()) > 0:
-            ready, _, _ = select.select([*waited, ends], [], [], left)
+        while (remaining := until - time.monotonic()) > 0:
+            ready, _, _ = select.select([*open_outputs, ends], [], [], remaining)
             if output in ready:
-                block = os.read(output, _BLOCK)
-                said += block[: most - len(said)]
-                waited = waited if block else []
-            # Nobody waits for other processes that hold its output.
+                block = os.read(output, _BLOCK_BYTES)
+                content += block[: max_bytes - len(content)]
+                open_outputs = open_outputs if block else []
+            # The program has ended. Do not wait for other processes that hold its output open.
             elif ends in ready:
-                return said
+                return content
         return None
     finally:
         os.close(ends)

@@ -1,15 +1,14 @@
-"""Method ``dmtcp``: runs DMTCP's own commands (dmtcp_launch, dmtcp_command and dmtcp_restart of
-DMTCP 4.2.0).
+"""Method ``dmtcp``: runs DMTCP's own commands (dmtcp_launch, _command and _restart of 4.2.0).
 
-They all run as the user, and so does what they restore; only the directories need root. Each run
-has a coordinator of its own, on a port that others cannot reach (port_guard). DMTCP saves into a
-directory that the user owns; root then copies a bounded number of plain files from there. Only root
+All of them, and the processes they restore, run as the user; only the directories need root. Each
+run has its own coordinator, on a port that others cannot reach (port_guard). DMTCP saves into a
+directory that the user owns. Root then copies a bounded number of plain files from there. Only root
 ever has root's files open for writing.
 
-DMTCP lets the tasks run on once their images are written. So a save that stops the job has DMTCP
-end them with their images (--kcheckpoint): otherwise what they write until root has copied the
-images would be written twice. If they are to run on after all, they are brought back from the
-user's directory.
+DMTCP continues the tasks as soon as their images are written. In a save that stops the job, DMTCP
+therefore ends each task with its image (--kcheckpoint). Otherwise the job would repeat, after the
+restore, the writes that it made while root copied the images. If the tasks must continue after all,
+they are restored from the user's directory.
 """
 
 from __future__ import annotations
@@ -36,13 +35,15 @@ from .port_guard import guarded
 from .proc import family
 from .site import Refused, Site
 
-_LOOK = 0.02
-"""Seconds between two looks for the end of a save."""
-_END = 5.0
-"""Seconds between the end of the last process and the sign of a save that ended it."""
-_RESTORE = 60.0
-_RESTORE_RATE = 10 << 20
-"""Seconds that a restart may take, and bytes that it reads a second at least: it decompresses."""
+_POLL_EVERY_S = 0.02
+"""Seconds between two checks for the end of a save."""
+_MARK_TIMEOUT_S = 5.0
+"""Seconds from the end of the last process to the mark of a complete save."""
+_RESTORE_BASE_S = 60.0
+_RESTORE_BYTES_PER_S = 10 << 20
+"""A restart may take ``_RESTORE_BASE_S``, and the time to read the images at this rate: it
+decompresses them.
+"""
 
 
 class Dmtcp(Method):
@@ -66,7 +67,7 @@ class Dmtcp(Method):
         self._keeper: uncut_files.Keeper | None = None
         self._appended: list[str] = []
         self._kills = False
-        self._is_open = False
+        self._save_is_open = False
 
     @property
     def pid(self) -> int:
@@ -75,11 +76,11 @@ class Dmtcp(Method):
 
     def start(self) -> None:
         """Start the payload under dmtcp_launch."""
-        words = self._coordinator.words(self._saved.path)
-        self._run([self._program("dmtcp_launch"), *words, *self._payload.argv])
+        options = self._coordinator.words(self._saved.path)
+        self._run([self._program("dmtcp_launch"), *options, *self._payload.argv])
 
     def lay_out(self, image: Path, /) -> None:
-        """Put the files beside the image where dmtcp_restart looks for them."""
+        """Put the files beside the image to the place where dmtcp_restart looks for them."""
         self._saved.lay_out(image)
 
     def restore(self, image: Path, manifest: Manifest) -> None:
@@ -88,7 +89,7 @@ class Dmtcp(Method):
         if not names:
             raise Refused("the image has no file of DMTCP")
         image_access.show(image)
-        # It is handed over open, as users cannot reach it by its path.
+        # Hand the directory over open, because users cannot reach it by its path.
         with files.directory(image) as directory:
             paths = [f"/proc/self/fd/{HANDED}/{name}" for name in names]
             self._appended = dmtcp_images.appended(image)
@@ -98,17 +99,18 @@ class Dmtcp(Method):
         self, paths: Sequence[str], size: int, handed: int | None = None,
         clocks: clock.Clocks | None = None,
     ) -> None:  # fmt: skip
-        """Bring the processes back from the images at ``paths``; Refused unless all run. DMTCP
-        does not cut the files that they append to.
+        """Restore the processes from the images at ``paths``. Refused unless all of them run.
+
+        DMTCP must not truncate the files that they append to.
         """
         program = self._program("dmtcp_restart")
-        words = self._coordinator.words(self._saved.path)
-        # Strict checking wants images that are the user's own; these may be root's.
-        argv = [program, *words, "--no-strict-checking", *paths]
+        options = self._coordinator.words(self._saved.path)
+        # Strict checking requires that the user owns the images, but these may be root's.
+        argv = [program, *options, "--no-strict-checking", *paths]
         try:
             self._run(argv, handed, clocks, self._appended)
-            within = _RESTORE + size / _RESTORE_RATE
-            self._coordinator.wait_restored(program, len(paths), self._status, within)
+            timeout = _RESTORE_BASE_S + size / _RESTORE_BYTES_PER_S
+            self._coordinator.wait_restored(program, len(paths), self._status, timeout)
             if self._keeper:
                 self._keeper.restored()
         except Refused:
@@ -118,16 +120,18 @@ class Dmtcp(Method):
             self._saved.discard()
 
     def need(self) -> int:
-        """Unknown until DMTCP has compressed it; ``gather`` then bounds it. Raises Refused while a
-        step runs, as its srun could not be brought back, or for a file that DMTCP cannot bring
-        back.
+        """Return 0: the size is unknown until DMTCP has compressed the image; ``gather`` then
+        limits it.
+
+        Refused while a step runs, because its srun could not be restored, and for files that DMTCP
+        cannot restore.
         """
         steps.check(self._site, self._caller.job, (), self.name)
-        self._look_at_files()
+        self._check_files()
         return 0
 
-    def _look_at_files(self) -> None:
-        """Note the files that the tasks append to; Refused for what cannot be brought back."""
+    def _check_files(self) -> None:
+        """Store the files that the tasks append to. Refused if a file cannot be restored."""
         if self._child:
             tasks = list(family(self._child.pid))
             check_files(tasks)
@@ -135,55 +139,60 @@ class Dmtcp(Method):
             uncut_files.check_possible(self._appended)
 
     def clocks(self) -> clock.Clocks | None:
-        """The time now, which is later than in the image as the tasks run on: they
+        """Return the present time on the job's clocks. It is later than the image, so the clocks
         never go back.
         """
         return None if self._clocks is None else clock.now(self._own_clocks, self._clocks)
 
     def expect_stop(self, stops: bool, /) -> None:
-        """The next dump ends the tasks with their images if they are to be stopped."""
+        """If ``stops``, the next dump ends the tasks with their images."""
         self._kills = stops
 
     def dump(self, _image: Path, within: float, _most: int, _closes: bool, /) -> dict[str, int]:
-        """Save into the user's directory; the sizes of the outputs at the image. If it raises
-        Refused, the tasks run on: at once, or once DMTCP has written images that came too late.
+        """Save into the user's directory; return the sizes of the outputs at the image.
+
+        If it raises Refused, the tasks continue: at once, or after DMTCP has written images that
+        came too late.
         """
         until = time.monotonic() + within
-        self._settle()
-        if self._is_open:
+        self._finish_late_save()
+        if self._save_is_open:
             raise Refused("DMTCP still writes the images of the last save")
-        self._look_at_files()
+        self._check_files()
         self._saved.make()
         try:
             self._coordinator.save(within, kills=self._kills)
         except Refused:
-            self._is_open = not self._is_idle()
+            self._save_is_open = not self._is_idle()
             self._drop()
             raise
-        self._is_open = True
+        self._save_is_open = True
         sizes = self._wait_saved(until)
-        self._is_open = False
+        self._save_is_open = False
         return sizes
 
     def _wait_saved(self, until: float) -> dict[str, int]:
-        """Wait for the end of the save; the sizes of the outputs while all tasks stood still."""
+        """Wait for the end of the save; return the sizes of the outputs while all tasks stood
+        still.
+        """
         sizes: dict[str, int] = {}
         while not self._saved.is_complete():
             if self._saved.is_being_written():
-                seen = outputs.sizes(self._outputs, self._caller)
-                # Only if a task still writes its image now has none run on meanwhile.
-                sizes = seen if self._saved.is_being_written() else sizes
+                new_sizes = outputs.sizes(self._outputs, self._caller)
+                # Valid only if a task still writes its image after the sizes were read. Then no
+                # task ran in between.
+                sizes = new_sizes if self._saved.is_being_written() else sizes
             if self._status() is not None:
-                until = min(until, time.monotonic() + _END)
+                until = min(until, time.monotonic() + _MARK_TIMEOUT_S)
             if time.monotonic() > until:
-                self._is_open = not self._is_idle()
+                self._save_is_open = not self._is_idle()
                 self._drop()
                 raise Refused("DMTCP has not written the images in time")
-            time.sleep(_LOOK)
+            time.sleep(_POLL_EVERY_S)
         return {} if self._kills else sizes
 
     def _is_idle(self) -> bool:
-        """Whether DMTCP writes no images now."""
+        """Return whether DMTCP writes no images now."""
         if self._status() is not None:
             return not self._saved.is_complete()
         with contextlib.suppress(Refused):
@@ -191,33 +200,33 @@ class Dmtcp(Method):
         return False
 
     def _drop(self) -> None:
-        """Remove what was saved, unless DMTCP still writes there."""
-        if not self._is_open:
+        """Remove the saved images, unless DMTCP still writes there."""
+        if not self._save_is_open:
             self._saved.discard()
 
-    def _settle(self) -> None:
-        """If a save came to its end after its time, remove its images. If it ended the tasks, bring
-        them back first.
+    def _finish_late_save(self) -> None:
+        """If a save ended after its deadline, remove its images. If it ended the tasks, restore
+        them first.
         """
-        if not self._is_open:
+        if not self._save_is_open:
             return
         if self._saved.is_complete():
-            self._is_open = False
+            self._save_is_open = False
             self.go_on()
         elif self._is_idle():
-            self._is_open = False
+            self._save_is_open = False
             self._drop()
 
-    def gather(self, image: Path, most: int) -> None:
-        """Copy what was saved into the image, as root's files."""
+    def gather(self, image: Path, max_bytes: int) -> None:
+        """Copy the saved files into the image, as root's files."""
         try:
-            self._saved.gather(image, most)
+            self._saved.gather(image, max_bytes)
             dmtcp_images.note_appended(image, self._appended)
         except OSError as error:
             raise Refused(f"{self._saved.path}: {error.strerror}") from error
 
     def go_on(self) -> None:
-        """After a dump: the tasks run already, or are brought back from the user's directory."""
+        """After a dump: the tasks run already, or are restored from the user's directory."""
         if not self._kills:
             self._saved.discard()
             return
@@ -226,7 +235,7 @@ class Dmtcp(Method):
         self._restart(self._saved.images(), self._saved.size(), clocks=self.clocks())
 
     def stop(self) -> None:
-        """After a dump, end what is left of the processes and with them their coordinator."""
+        """After a dump: end the remaining processes and with them their coordinator."""
         self._kills = False
         self._quit(30.0)
         self._end()
@@ -238,26 +247,27 @@ class Dmtcp(Method):
             self._child.signal(number)
 
     def ended(self) -> int | None:
-        """The payload's wait status, once it has ended. If a late save ended it, it is brought back
-        instead.
+        """Return the payload's wait status after it has ended, or None.
+
+        If a late save ended the payload, it is restored instead.
         """
         with contextlib.suppress(Refused):
-            self._settle()
+            self._finish_late_save()
         return self._status()
 
     def _status(self) -> int | None:
         return self._child.status() if self._child else None
 
     def versions(self) -> dict[str, str]:
-        """The versions of the programs that made the image."""
-        said = ""
+        """Return the versions of the programs that made the image."""
+        output = ""
         with contextlib.suppress(Refused):
-            _, said = self._coordinator.ask("dmtcp_launch", 10.0, "--version")
-        found = re.search(r"(\d+\.\d+\S*)", said)
-        return {"dmtcp": found[1] if found else "unknown", "kernel": os.uname().release}
+            _, output = self._coordinator.ask("dmtcp_launch", 10.0, "--version")
+        version = re.search(r"(\d+\.\d+\S*)", output)
+        return {"dmtcp": version[1] if version else "unknown", "kernel": os.uname().release}
 
     def close(self) -> None:
-        """End what is left of the job; remove the scratch directory."""
+        """End the rest of the job; remove the scratch directory."""
         if self._child:
             self._quit(10.0)
             self._end()
@@ -265,7 +275,7 @@ class Dmtcp(Method):
         self._coordinator.close()
 
     def _quit(self, within: float) -> None:
-        """Have the coordinator end all processes, also those that have left the session."""
+        """Have the coordinator end all processes, also processes outside the session."""
         with contextlib.suppress(Refused):
             self._coordinator.command(within, "--quit")
 
@@ -273,12 +283,13 @@ class Dmtcp(Method):
         self, argv: Sequence[str], handed: int | None = None, clocks: clock.Clocks | None = None,
         uncut: Collection[str] = (),
     ) -> None:  # fmt: skip
-        """Start the payload as our child and the leader of a session, with the saved ``clocks``.
-        Until all of it is restored its truncate() leaves the files ``uncut`` as they are.
+        """Start the payload as our child and a session leader, with the ``clocks`` that were saved.
+
+        Until all processes are restored, their truncate() does not change the files ``uncut``.
         """
         self._coordinator.forget()
-        more = self._coordinator.environment(self._saved.path)
-        environment = {**self._payload.environment, **more}
+        variables = self._coordinator.environment(self._saved.path)
+        environment = {**self._payload.environment, **variables}
         payload = replace(self._payload, argv=tuple(argv), environment=environment)
         handover = uncut_files.Handover.made() if uncut else None
         with self._with_clocks(clocks):
@@ -298,8 +309,9 @@ class Dmtcp(Method):
 
     @contextlib.contextmanager
     def _with_clocks(self, saved: clock.Clocks | None) -> Iterator[None]:
-        """Give a child that is started clocks of its own if this node can. A job that was saved
-        with its own is not brought back without.
+        """Give the children started in this block their own clocks, if this node can.
+
+        Refused if the job was saved with its own clocks and this node cannot provide them.
         """
         self._clocks = None
         with contextlib.ExitStack() as stack:
@@ -311,8 +323,8 @@ class Dmtcp(Method):
             yield
 
     def _end(self) -> None:
-        """Kill the payload with all that it has started; processes that DMTCP has half restored do
-        not listen to their coordinator.
+        """Kill the payload and all its descendants. Half restored processes do not obey their
+        coordinator.
         """
         if self._child:
             _kill_family(self._child.pid)
@@ -327,22 +339,24 @@ class Dmtcp(Method):
 
 
 def _kill_family(pid: int) -> None:
-    """Kill all that a process has started. A number may be another process's by the time of the
-    signal, so each is held open first, and has to be of the family still.
+    """Kill all descendants of a process.
+
+    A pid may belong to another process by the time of the signal. We open a pidfd first, then check
+    that the pid is still a descendant.
     """
     with contextlib.ExitStack() as stack:
-        held: dict[int, int] = {}
-        for one in set(family(pid)) - {pid}:
+        pidfds: dict[int, int] = {}
+        for member in set(family(pid)) - {pid}:
             with contextlib.suppress(OSError):
-                held[one] = os.pidfd_open(one)
-                stack.callback(os.close, held[one])
-        for one in set(family(pid)) & held.keys():
+                pidfds[member] = os.pidfd_open(member)
+                stack.callback(os.close, pidfds[member])
+        for member in set(family(pid)) & pidfds.keys():
             with contextlib.suppress(OSError):
-                signal.pidfd_send_signal(held[one], signal.SIGKILL)
+                signal.pidfd_send_signal(pidfds[member], signal.SIGKILL)
 
 
 def available(site: Site) -> None:
-    """Raises Refused if this host cannot run it."""
+    """Refused if this host cannot run the method."""
     for name in ("dmtcp_launch", "dmtcp_command", "dmtcp_restart"):
         if not os.access(f"{site.dmtcp}/{name}", os.X_OK):
             raise Refused(f"{site.dmtcp}/{name} is not installed")

@@ -1,9 +1,9 @@
-"""The directory of the user's in which DMTCP leaves its images (DMTCP 4.2.0).
+"""The user's directory into which DMTCP writes its images (DMTCP 4.2.0).
 
-DMTCP writes a file ckpt_NAME_ID.dmtcp for each process, and beside it a directory
-ckpt_NAME_ID_files with the files that have no name any more and those that are mapped to be
-shared. The coordinator writes SCRIPT after the last of them: nothing else marks the end of a save.
-The user may put anything there, so root copies a bounded number of plain files and no more.
+DMTCP writes a file ckpt_NAME_ID.dmtcp for each process. Beside it, a directory ckpt_NAME_ID_files
+has the open deleted files and the files mapped as shared. The coordinator writes
+SCRIPT after all of these; only SCRIPT marks the end of a save. The user may put any file there, so
+root copies only a bounded number of plain files.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ IMAGE = ".dmtcp"
 _UNFINISHED = ".dmtcp.temp"
 _BESIDE = "_files"
 _INDEX = "beside.json"
-"""In root's image: which file of which directory each ``beside-N`` is."""
+"""In root's image: directory and name of each file ``beside-N``."""
 _APPENDED = "appended.json"
 """In root's image: the files that the job only appends to."""
 _INDEX_BYTES = 16 << 20
 _MAX_FILES = 10_000
-"""Most files in a directory that DMTCP saved into: one a process, and a few more."""
+"""Of a directory into which DMTCP saves: one per process, and a few more."""
 
 
 class DmtcpImages:
-    """What DMTCP saves of one job, at ``path``, where the user may write."""
+    """The files that DMTCP saves of one job, at ``path``. The user may write there."""
 
     def __init__(self, path: Path, caller: Caller) -> None:
         self.path = path
         self._caller = caller
 
     def make(self) -> None:
-        """Make the directory, empty. Refused if the user cannot make it."""
+        """Create the empty directory. Refused if the user cannot create it."""
         self.discard()
         try:
             with as_user(self._caller):
@@ -51,12 +51,12 @@ class DmtcpImages:
 
     def discard(self) -> None:
         """Remove the directory with the user's rights."""
-        # If the user keeps us from it, the leftover is in the user's own directory.
+        # If the user prevents that, the rest stays in the user's own directory.
         with contextlib.suppress(OSError, Refused), as_user(self._caller):
             files.remove(self.path, _MAX_FILES)
 
     def names(self) -> list[str]:
-        """The names in it; none if it is not there."""
+        """Return the names in the directory; [] if it does not exist."""
         try:
             with self._opened() as directory:
                 return files.names(directory, _MAX_FILES)
@@ -64,31 +64,33 @@ class DmtcpImages:
             return []
 
     def is_complete(self) -> bool:
-        """Whether the coordinator has marked the end of the save."""
+        """Return whether the coordinator has marked the end of the save."""
         with contextlib.suppress(OSError), as_user(self._caller):
-            # The script's name is a link, which nobody follows.
+            # SCRIPT is a symbolic link. lstat does not follow it.
             self.path.joinpath(SCRIPT).lstat()
             return True
         return False
 
     def is_being_written(self) -> bool:
-        """Whether a process writes its image now: all of the job's processes stand still then."""
+        """Return whether a process writes its image now. All of the job's processes stand still
+        then.
+        """
         return any(name.endswith(_UNFINISHED) for name in self.names())
 
     def images(self) -> list[str]:
-        """The paths of the images."""
+        """Return the paths of the images."""
         return [str(self.path / name) for name in self.names() if name.endswith(IMAGE)]
 
     def size(self) -> int:
-        """Bytes of the images; of one that vanishes, none."""
+        """Return the bytes of all images. An image that vanishes counts 0."""
         total = 0
         for path in self.images():
             with contextlib.suppress(OSError), as_user(self._caller):
                 total += os.lstat(path).st_size
         return total
 
-    def gather(self, image: Path, most: int) -> None:
-        """Copy all that belongs to the save into root's ``image``, at most so many bytes."""
+    def gather(self, image: Path, max_bytes: int) -> None:
+        """Copy all files of the save into root's ``image``, at most ``max_bytes``."""
         with self._opened() as directory:
             names = files.names(directory, _MAX_FILES)
             if any(name.endswith(_UNFINISHED) for name in names):
@@ -97,32 +99,34 @@ class DmtcpImages:
             if not images:
                 raise Refused("dmtcp_command: no image was written")
             for name in images:
-                most -= self._copy(directory, name, image / name, most)
-            self._gather_beside(directory, names, image, most)
+                max_bytes -= self._copy(directory, name, image / name, max_bytes)
+            self._gather_beside(directory, names, image, max_bytes)
 
-    def _gather_beside(self, directory: int, names: list[str], image: Path, most: int) -> None:
+    def _gather_beside(self, directory: int, names: list[str], image: Path, max_bytes: int) -> None:
         index: list[tuple[str, str, int]] = []
         for place in (name for name in names if name.endswith(_BESIDE)):
             with self._opened(place, directory) as beside:
                 for name in files.names(beside, _MAX_FILES - len(index)):
                     mode = os.stat(name, dir_fd=beside, follow_symlinks=False).st_mode
                     target = image / f"beside-{len(index)}"
-                    most -= self._copy(beside, name, target, most)
+                    max_bytes -= self._copy(beside, name, target, max_bytes)
                     index.append((place, name, stat.S_IMODE(mode) & 0o777))
         if index:
             _write(image / _INDEX, index)
 
-    def _copy(self, directory: int, name: str, target: Path, most: int) -> int:
+    def _copy(self, directory: int, name: str, target: Path, max_bytes: int) -> int:
         with as_user(self._caller):
-            source = files.opened(name, owners=(self._caller.uid,), most=most, at=directory)
+            source = files.opened(
+                name, owners=(self._caller.uid,), max_bytes=max_bytes, dir_fd=directory
+            )
         try:
-            return files.copy_file(source, target, 0o640, most)
+            return files.copy_file(source, target, 0o640, max_bytes)
         finally:
             os.close(source)
 
     def lay_out(self, image: Path) -> None:
-        """Before a restart from root's ``image``, which was verified: put the files there that
-        dmtcp_restart looks for in the directory, as the user's own.
+        """Before a restart from root's verified ``image``: put the files into the directory, as the
+        user's own, where dmtcp_restart looks for them.
         """
         self.make()
         try:
@@ -141,7 +145,7 @@ class DmtcpImages:
             os.mkdir(place, 0o700, dir_fd=directory)
         with self._opened(place, directory) as beside, files.held(source, owners=(0,)) as content:
             with as_user(self._caller):
-                target = files.opened(name, files.NEW, at=beside, mode=0o600)
+                target = files.opened(name, files.NEW, dir_fd=beside, mode=0o600)
             try:
                 with as_user(self._caller):
                     files.copy(content, target, 0, os.fstat(content).st_size)
@@ -150,11 +154,11 @@ class DmtcpImages:
                 os.close(target)
 
     @contextlib.contextmanager
-    def _opened(self, name: str = "", at: int | None = None) -> Iterator[int]:
-        """A descriptor of the directory, or of the one called ``name`` in the directory ``at``."""
+    def _opened(self, name: str = "", dir_fd: int | None = None) -> Iterator[int]:
+        """Yield a descriptor of the directory, or of ``name`` in the directory ``dir_fd``."""
         flags = os.O_RDONLY | os.O_DIRECTORY | files.SAFE
         with as_user(self._caller):
-            directory = os.open(name or self.path, flags, dir_fd=at)
+            directory = os.open(name or self.path, flags, dir_fd=dir_fd)
         try:
             yield directory
         finally:
@@ -162,13 +166,13 @@ class DmtcpImages:
 
 
 def note_appended(image: Path, paths: list[str]) -> None:
-    """Note in root's image the files that the job only appends to."""
+    """Record in root's image the files that the job only appends to."""
     if paths:
         _write(image / _APPENDED, paths)
 
 
 def appended(image: Path) -> list[str]:
-    """The files that were noted in a verified image."""
+    """Return the files that were recorded in a verified image."""
     with contextlib.suppress(FileNotFoundError):
         content = files.json_of(files.read(image / _APPENDED, _INDEX_BYTES, owners=(0,)))
         return [str(path) for path in content]

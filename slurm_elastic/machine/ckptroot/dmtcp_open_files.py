@@ -1,4 +1,4 @@
-"""Looks at the files that a job under DMTCP has open, for what DMTCP 4.2.0 cannot bring back."""
+"""Check the files that a job under DMTCP has open, for cases that DMTCP 4.2.0 cannot restore."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _NEVER_NAMED = os.O_TMPFILE & ~os.O_DIRECTORY
 
 
 def check_files(tasks: Iterable[int]) -> None:
-    """Refused if a task has a file open that was made without a name (O_TMPFILE, open(2))."""
+    """Refused if a task has a file open that was created without a name (O_TMPFILE, open(2))."""
     for pid in tasks:
         for number, path in descriptors_of(pid):
-            # DMTCP takes the file's directory for its path and ends the process at a restart.
+            # DMTCP takes the directory for the file's path and ends the process at a restart.
             if path.endswith(" (deleted)") and flags_of(pid, number) & _NEVER_NAMED:
                 place = os.path.dirname(path)
                 raise Refused(
@@ -28,8 +28,9 @@ def check_files(tasks: Iterable[int]) -> None:
 
 
 def appended_files(tasks: Iterable[int], outputs: Collection[str]) -> list[str]:
-    """The regular files that a task has open only to append to them, without the job's outputs,
-    which DMTCP leaves to its caller.
+    """Return the regular files that a task has open only to append, except the job's outputs.
+
+    DMTCP leaves the outputs to its caller.
     """
     opened = ((pid, number, path) for pid in tasks for number, path in descriptors_of(pid))
     return sorted(
@@ -46,7 +47,7 @@ def appended_files(tasks: Iterable[int], outputs: Collection[str]) -> list[str]:
 
 
 def _is_regular(pid: int, number: int) -> bool:
-    """Whether the descriptor is of a regular file; False if it is gone."""
+    """Return whether the descriptor is of a regular file; False if it is gone."""
     try:
         return stat.S_ISREG(os.stat(f"/proc/{pid}/fd/{number}").st_mode)
     except OSError:
@@ -58,7 +59,7 @@ def _appends(flags: int) -> bool:
 
 
 def flags_of(pid: int, number: int) -> int:
-    """The flags of an open file (open(2)); 0 if it is gone."""
+    """Return the flags of an open file (open(2)); 0 if it is gone."""
     with contextlib.suppress(OSError, ValueError):
         for line in Path(f"/proc/{pid}/fdinfo/{number}").read_text().splitlines():
             if line.startswith("flags:"):

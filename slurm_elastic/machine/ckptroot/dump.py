@@ -1,9 +1,9 @@
-"""Runs CRIU for one save: its options, how much it may write, and why it failed.
+"""Run CRIU for one save: its options, the size limit, and the reason of a failure.
 
-CRIU enters the job's mounts, process numbers and clocks, and its System V IPC if that is empty:
-CRIU saves those namespaces that it is not in itself. We never kill it, as its victims would not
-survive that. Its image is bounded by what looks to it like a full disk: then it lets the tasks go
-on.
+CRIU enters the job's mounts, process numbers and clocks. It enters the job's System V IPC only if
+that is empty, because CRIU saves the namespaces that it is not in itself. We never kill CRIU,
+because the tasks would not survive that. We limit its image by errors that look to it like a full
+disk; CRIU then lets the tasks continue.
 """
 
 from __future__ import annotations
@@ -26,20 +26,23 @@ from .proc import family
 from .quota import allocated
 from .site import Refused
 
-_LOG = 16 << 20
-"""How many characters of CRIU's log we look through."""
+_MAX_LOG_CHARACTERS = 16 << 20
+"""How many characters of CRIU's log we search."""
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 KNOWN_KERNEL = Path("/run/criu.kdat")
-LOOK = 0.1
-"""Seconds between two looks at the image; a fast disk takes some hundred MiB meanwhile."""
-_PART = 0.1
-"""The share of the time that looks may take."""
+CHECK_EVERY_S = 0.1
+"""Seconds between two checks of the image's size. A fast disk writes some hundred MiB in this
+time.
+"""
+_CHECK_SHARE = 0.1
+"""The share of the time that these checks may take."""
 
 
 @dataclass(frozen=True)
 class Dump:
-    """A save of the process that has the number ``pid`` in the namespaces ``inside``: descriptors,
-    by their names in nsenter(1).
+    """A save of the process ``pid``, as numbered in the namespaces ``inside``.
+
+    ``inside``: descriptors by their option names in nsenter(1).
     """
 
     program: str
@@ -50,65 +53,69 @@ class Dump:
 
     @property
     def has_sysv(self) -> bool:
-        """Whether CRIU is to save the job's System V IPC."""
+        """Whether CRIU must save the job's System V IPC."""
         return "ipc" not in self.inside
 
-    def run(self, image: Path, log: Path, most: int) -> None:
-        """Save as root, which opens nothing by the job's paths; Refused if that fails."""
+    def run(self, image: Path, log: Path, max_bytes: int) -> None:
+        """Save as root, without opening a file by a path of the job. Refused if that fails."""
         rights = capabilities.dumper(self.caller, self.has_sysv)
         where = ("-D", str(image), "-W", str(log.parent), "-o", log.name)
-        self._run([*rights, *self._words(), *where], image, log, most)
+        self._run([*rights, *self._command(), *where], image, log, max_bytes)
 
-    def run_as_user(self, image: Path, log: Path, most: int) -> None:
-        """Save as the job's user. CRIU makes links by the job's paths, for files whose names have
-        changed since they were opened; it can make none that the user could not make himself.
+    def run_as_user(self, image: Path, log: Path, max_bytes: int) -> None:
+        """Save as the job's user, for files whose names have changed since they were opened.
+
+        For these files CRIU creates links at paths of the job. As the user, it can create only
+        links that the user could.
         """
         caller = self.caller
         rights = capabilities.own_dumper(caller, self.has_sysv)
-        with files.held(log, _NEW) as said, image_access.handed(image, caller.uid) as place:
+        with files.held(log, _NEW) as log_file, image_access.handed(image, caller.uid) as place:
             where = ("--unprivileged", "--link-remap", "-D", f"/proc/self/fd/{place}", "-W", "/")
-            command = [*rights, *self._words(), *where]
-            self._run(command, image, log, most, handed=(place,), said=said)
+            command = [*rights, *self._command(), *where]
+            self._run(command, image, log, max_bytes, handed=(place,), log_file=log_file)
 
-    def _words(self) -> list[str]:
+    def _command(self) -> list[str]:
         return [self.program, "dump", "-t", str(self.pid), "--network-lock", "skip",
                 "--leave-stopped", *self.options]  # fmt: skip
 
     def _run(
-        self, command: list[str], image: Path, log: Path, most: int,
-        handed: tuple[int, ...] = (), said: int | None = None,
+        self, command: list[str], image: Path, log: Path, max_bytes: int,
+        handed: tuple[int, ...] = (), log_file: int | None = None,
     ) -> None:  # fmt: skip
         enter = [f"--{kind}=/proc/self/fd/{number}" for kind, number in self.inside.items()]
-        words = ["/usr/bin/nsenter", *enter, "--", *command]
-        done, over = run(words, (*self.inside.values(), *handed), image, most, said)
-        if done != 0 and over:
-            raise Refused(f"no room: the image would have more than {most >> 20} MiB")
-        if done != 0:
-            raise Refused(f"criu dump: exit {done}: {last_error(log)}")
+        full_command = ["/usr/bin/nsenter", *enter, "--", *command]
+        code, is_too_large = run(
+            full_command, (*self.inside.values(), *handed), image, max_bytes, log_file
+        )
+        if code != 0 and is_too_large:
+            raise Refused(f"no room: the image would have more than {max_bytes >> 20} MiB")
+        if code != 0:
+            raise Refused(f"criu dump: exit {code}: {last_error(log)}")
 
 
 def last_error(log: Path) -> str:
-    """The first error in CRIU's log, which is the cause of the others."""
+    """Return the first error in CRIU's log, which is the cause of the later ones."""
     with contextlib.suppress(OSError, Refused), open(files.opened(log), errors="replace") as file:
-        for line in file.read(_LOG).splitlines():
-            # Its error about its own limit of open files does no harm, and comes first.
+        for line in file.read(_MAX_LOG_CHARACTERS).splitlines():
+            # The error about CRIU's own limit of open files is harmless, and comes first.
             if "Error (" in line and "RLIMIT_NOFILE" not in line:
                 return line.partition("Error ")[2][:300]
     return "no error in its log"
 
 
 def know_kernel(program: str) -> None:
-    """Have CRIU check the kernel first, as plain root: it keeps what it finds in /run, makes a
-    network namespace for it, and asks libnftables.
+    """Have CRIU check the kernel first, as plain root.
+
+    It stores the result in /run, makes a network namespace for the check, and asks libnftables.
     """
     if not KNOWN_KERNEL.exists():
-        # Under the rights of a save the real user may be another, and libnftables would end it at
-        # once.
+        # During a save the real user may be another, and libnftables would end CRIU at once.
         quietly([program, "check"])
 
 
 def quietly(command: list[str], *handed: int) -> int:
-    """The exit code of a program whose output nobody reads."""
+    """Run a program without output and return its exit code."""
     return subprocess.run(
         command, env=CLEAN, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL, check=False, preexec_fn=calm, pass_fds=handed,
@@ -116,52 +123,61 @@ def quietly(command: list[str], *handed: int) -> int:
 
 
 def run(
-    command: list[str], pass_fds: tuple[int, ...], image: Path, most: int, said: int | None = None
+    command: list[str],
+    pass_fds: tuple[int, ...],
+    image: Path,
+    max_bytes: int,
+    log_file: int | None = None,
 ) -> tuple[int, bool]:
-    """Its exit code, and whether it was stopped because ``image`` has more than ``most`` bytes. Its
-    messages go to the descriptor ``said``, if there is one.
+    """Run CRIU; return its exit code, and whether it was stopped because ``image`` exceeds
+    ``max_bytes``.
+
+    Its messages go to the descriptor ``log_file``, if there is one.
     """
 
     def before() -> None:
         calm()
-        # Without the signal, which would kill CRIU, the limit on each file's length (setrlimit(2))
-        # looks to it like a full disk.
+        # Ignore the signal, which would kill CRIU. Then the limit on each file's length
+        # (setrlimit(2)) looks to CRIU like a full disk.
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-        limit = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        limit = max_bytes if hard == resource.RLIM_INFINITY else min(max_bytes, hard)
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
     done, over = threading.Event(), threading.Event()
     with subprocess.Popen(
         command, env=CLEAN, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL if said is None else said, preexec_fn=before,
+        stderr=subprocess.DEVNULL if log_file is None else log_file, preexec_fn=before,
         pass_fds=pass_fds,
     ) as process:  # fmt: skip
-        # A job may have thousands of processes with files of their own in the image, each of them
-        # below that limit: once all are too large, no file may grow any more.
-        looks = threading.Thread(
-            target=watch, args=(process.pid, image, most, done, over), daemon=True
+        # The limit holds for each file, but a job may have thousands of processes with files of
+        # their own in the image. The watcher checks the total, and stops all growth when it is too
+        # large.
+        watcher = threading.Thread(
+            target=watch, args=(process.pid, image, max_bytes, done, over), daemon=True
         )
-        looks.start()
+        watcher.start()
         code = process.wait()
     done.set()
-    looks.join()
+    watcher.join()
     return code, over.is_set()
 
 
-def watch(pid: int, image: Path, most: int, done: threading.Event, over: threading.Event) -> None:
-    """Stop CRIU's writing once the image is too large."""
-    pause = LOOK
+def watch(
+    pid: int, image: Path, max_bytes: int, done: threading.Event, over: threading.Event
+) -> None:
+    """Stop CRIU's writing when the image exceeds ``max_bytes``."""
+    pause = CHECK_EVERY_S
     while not done.wait(pause):
         begun = time.monotonic()
         with contextlib.suppress(OSError):
-            # Where this fails nothing is lost: the size is looked at once more when the image is
-            # complete.
-            if allocated(image) > most:
+            # An error here is harmless: the size is checked again when the image is complete.
+            if allocated(image) > max_bytes:
                 over.set()
-        if over.is_set():  # at each look, as CRIU may have started more processes since
-            for one in family(pid):
-                # EPERM without CAP_SYS_RESOURCE, as in containers; its files' limit stands.
+        if over.is_set():  # at each check: CRIU may have started more processes
+            for process in family(pid):
+                # EPERM without CAP_SYS_RESOURCE, as in containers. The limit of each file still
+                # holds.
                 with contextlib.suppress(OSError, ValueError):
-                    resource.prlimit(one, resource.RLIMIT_FSIZE, (0, 0))
-        pause = max(LOOK, (time.monotonic() - begun) / _PART)
+                    resource.prlimit(process, resource.RLIMIT_FSIZE, (0, 0))
+        pause = max(CHECK_EVERY_S, (time.monotonic() - begun) / _CHECK_SHARE)

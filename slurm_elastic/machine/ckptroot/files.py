@@ -1,8 +1,8 @@
-"""How root opens, reads, copies and removes files where somebody else may have put something else.
+"""How root opens, reads, copies and removes files in places where a user may have put other files.
 
-Nothing here waits for a pipe or a lease, follows a link in the last part of a path, reads more than
-it was told to, or recurses into deep directories. The directories above a file are either all
-root's own, or walked with the user's rights (``rights``).
+No function here waits for a pipe or a lease, follows a link in the last component of a path, reads
+more than its limit, or recurses into deep directories. The directories above a file are either all
+root's own, or are walked with the user's rights (``rights``).
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from typing import Any
 from .site import Refused
 
 SAFE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
-"""Flags for every opening of a file (open(2)); with O_NONBLOCK no pipe or lease holds us up."""
+"""Flags for every opening of a file (open(2)). With O_NONBLOCK no pipe and no lease can block
+us.
+"""
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | SAFE
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-_BLOCK = 1 << 20
-_BATCH = 1000
-ENTRIES = 1_000_000
+_BLOCK_BYTES = 1 << 20
+_BATCH_ENTRIES = 1000
+MAX_ENTRIES = 1_000_000
 """How many files and directories one call removes at most."""
 _NO_HOLES = {errno.EINVAL, errno.ENOTSUP}
 
@@ -36,19 +38,19 @@ def opened(
     flags: int = os.O_RDONLY,
     *,
     owners: Collection[int] = (),
-    most: int | None = None,
-    at: int | None = None,
+    max_bytes: int | None = None,
+    dir_fd: int | None = None,
     mode: int = 0o600,
 ) -> int:
-    """A descriptor of the regular file at ``path``, relative to the directory ``at``; a new one
-    gets ``mode``.
+    """Return a descriptor of the regular file at ``path``, relative to the directory ``dir_fd``.
 
-    Raises OSError if it cannot be opened, and Refused if it is no regular file, belongs to nobody
-    among ``owners`` (if any are given), or is longer than ``most`` bytes.
+    A new file gets ``mode``. OSError if it cannot be opened. Refused if it is no regular file, its
+    owner is not in ``owners`` (if given), or it is longer than ``max_bytes``.
     """
-    descriptor = os.open(path, flags | SAFE, mode, dir_fd=at)
+    descriptor = os.open(path, flags | SAFE, mode, dir_fd=dir_fd)
     try:
-        _check(path, os.fstat(descriptor), owners, most)
+        # Check the open file, not the path: the path may lead to another file by then.
+        _check(path, os.fstat(descriptor), owners, max_bytes)
     except BaseException:
         os.close(descriptor)
         raise
@@ -58,10 +60,10 @@ def opened(
 @contextlib.contextmanager
 def held(
     path: str | Path, flags: int = os.O_RDONLY, *, owners: Collection[int] = (),
-    most: int | None = None, mode: int = 0o600,
+    max_bytes: int | None = None, mode: int = 0o600,
 ) -> Iterator[int]:  # fmt: skip
     """Like ``opened``, and closed afterwards."""
-    descriptor = opened(path, flags, owners=owners, most=most, mode=mode)
+    descriptor = opened(path, flags, owners=owners, max_bytes=max_bytes, mode=mode)
     try:
         yield descriptor
     finally:
@@ -70,7 +72,7 @@ def held(
 
 @contextlib.contextmanager
 def directory(path: str | Path) -> Iterator[int]:
-    """A descriptor of the directory, closed afterwards."""
+    """Yield a descriptor of the directory, closed afterwards."""
     descriptor = os.open(path, _DIRECTORY)
     try:
         yield descriptor
@@ -79,171 +81,175 @@ def directory(path: str | Path) -> Iterator[int]:
 
 
 def _check(
-    path: str | Path, found: os.stat_result, owners: Collection[int], most: int | None
+    path: str | Path, status: os.stat_result, owners: Collection[int], max_bytes: int | None
 ) -> None:
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise Refused(f"{path}: not a regular file")
-    if owners and found.st_uid not in owners:
-        raise Refused(f"{path}: belongs to uid {found.st_uid}")
-    if most is not None and found.st_size > most:
-        raise Refused(f"{path}: {found.st_size} bytes long, more than {most}")
+    if owners and status.st_uid not in owners:
+        raise Refused(f"{path}: belongs to uid {status.st_uid}")
+    if max_bytes is not None and status.st_size > max_bytes:
+        raise Refused(f"{path}: {status.st_size} bytes long, more than {max_bytes}")
 
 
-def read(path: str | Path, most: int, *, owners: Collection[int] = ()) -> bytes:
-    """The whole content of a regular file of at most ``most`` bytes; errors as in ``opened``."""
-    with open(opened(path, owners=owners, most=most), "rb") as file:
-        content = file.read(most + 1)
-    if len(content) > most:  # it has grown since
-        raise Refused(f"{path}: more than {most} bytes long")
+def read(path: str | Path, max_bytes: int, *, owners: Collection[int] = ()) -> bytes:
+    """Return the content of a regular file of at most ``max_bytes``. Errors as in ``opened``."""
+    with open(opened(path, owners=owners, max_bytes=max_bytes), "rb") as file:
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:  # it has grown since it was opened
+        raise Refused(f"{path}: more than {max_bytes} bytes long")
     return content
 
 
 def json_of(content: bytes) -> Any:  # noqa: ANN401 - whatever JSON says
-    """The value; ValueError where it is no JSON, or one of brackets without end."""
+    """Return the decoded value. ValueError if it is no JSON, also if it is nested too deeply."""
     try:
         return json.loads(content)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
 
 
-def names(directory: int, most: int) -> list[str]:
-    """The names in an open directory; Refused if there are more than ``most``."""
+def names(directory: int, max_entries: int) -> list[str]:
+    """Return the sorted names in an open directory. Refused if there are more than
+    ``max_entries``.
+    """
     with os.scandir(directory) as entries:
-        found = [entry.name for entry in islice(entries, most + 1)]
-    if len(found) > most:
-        raise Refused(f"a directory with more than {most} entries")
-    return sorted(found)
+        entry_names = [entry.name for entry in islice(entries, max_entries + 1)]
+    if len(entry_names) > max_entries:
+        raise Refused(f"a directory with more than {max_entries} entries")
+    return sorted(entry_names)
 
 
-def remove(path: Path, most: int = ENTRIES) -> None:
-    """Remove whatever is there, if anything; of a link, the link itself.
+def remove(path: Path, max_entries: int = MAX_ENTRIES) -> None:
+    """Remove the file or directory tree, if it exists. A link itself is removed, not its target.
 
-    After ``most`` entries it raises Refused and leaves the rest for another time.
+    After ``max_entries`` it raises Refused and leaves the rest for the next call.
     """
     try:
         parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
         return
     try:
-        _remove(parent, path, most)
+        _remove(parent, path, max_entries)
     finally:
         os.close(parent)
 
 
-def _remove(parent: int, path: Path, most: int) -> None:
+def _remove(parent: int, path: Path, max_entries: int) -> None:
     try:
-        found = os.stat(path.name, dir_fd=parent, follow_symlinks=False)
+        status = os.stat(path.name, dir_fd=parent, follow_symlinks=False)
     except FileNotFoundError:
         return
-    if not stat.S_ISDIR(found.st_mode):
+    if not stat.S_ISDIR(status.st_mode):
         os.unlink(path.name, dir_fd=parent)
         return
     top = os.open(path.name, _DIRECTORY, dir_fd=parent)
     try:
-        _empty(top, path, most)
+        _empty(top, path, max_entries)
     finally:
         os.close(top)
     os.rmdir(path.name, dir_fd=parent)
 
 
-def _empty(top: int, path: Path, most: int) -> None:
-    left = most
+def _empty(top: int, path: Path, max_entries: int) -> None:
+    remaining = max_entries
     while batch := _batch(top):
         for name, is_directory in batch:
             if is_directory:
-                left -= _hollow(top, name, path, left)
+                remaining -= _hollow(top, name, path, remaining)
                 os.rmdir(name, dir_fd=top)
             else:
                 os.unlink(name, dir_fd=top)
-            left = _counted(path, left)
+            remaining = _counted(path, remaining)
 
 
-def _hollow(top: int, name: str, path: Path, most: int) -> int:
-    """Remove a directory's files and move its directories up to ``top``; how many
-    entries it had.
+def _hollow(top: int, name: str, path: Path, max_entries: int) -> int:
+    """Remove a directory's files and move its directories up to ``top``; return the number of its
+    entries.
     """
-    directory, left = os.open(name, _DIRECTORY, dir_fd=top), most
+    directory, remaining = os.open(name, _DIRECTORY, dir_fd=top), max_entries
     try:
         while batch := _batch(directory):
             for entry, is_directory in batch:
                 if is_directory:
                     fresh = f".{secrets.token_hex(12)}"
-                    # To the first level: so nothing is ever two levels deep, however deep it was.
+                    # Move it to the first level, so that no directory is ever two levels deep. A
+                    # recursion could be exhausted by a deep tree.
                     os.rename(entry, fresh, src_dir_fd=directory, dst_dir_fd=top)
                 else:
                     os.unlink(entry, dir_fd=directory)
-                left = _counted(path, left)
+                remaining = _counted(path, remaining)
     finally:
         os.close(directory)
-    return most - left
+    return max_entries - remaining
 
 
-def _counted(path: Path, left: int) -> int:
-    if left <= 0:
+def _counted(path: Path, remaining: int) -> int:
+    if remaining <= 0:
         raise Refused(f"{path}: more is in it than is removed at a time, the rest comes next")
-    return left - 1
+    return remaining - 1
 
 
 def _batch(directory: int) -> list[tuple[str, bool]]:
     with os.scandir(directory) as entries:
-        return [(e.name, e.is_dir(follow_symlinks=False)) for e in islice(entries, _BATCH)]
+        return [(e.name, e.is_dir(follow_symlinks=False)) for e in islice(entries, _BATCH_ENTRIES)]
 
 
 def pieces(source: int, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """The parts of a file, between two places, that have data: each (from, to), at most a block
-    long.
+    """Yield the parts of a file with data between two offsets, as (from, to), at most a block long.
 
-    What lies between them are holes (lseek(2), SEEK_DATA), which read as zeros and take no room.
+    Between these parts are holes (lseek(2), SEEK_DATA), which read as zeros and take no room.
     """
-    at = start
-    while at < end:
+    offset = start
+    while offset < end:
         try:
-            at = max(at, os.lseek(source, at, os.SEEK_DATA))
-            stop = os.lseek(source, at, os.SEEK_HOLE)
+            offset = max(offset, os.lseek(source, offset, os.SEEK_DATA))
+            end_of_data = os.lseek(source, offset, os.SEEK_HOLE)
         except OSError as error:
             if error.errno == errno.ENXIO:  # a hole up to the end
                 return
             if error.errno not in _NO_HOLES:
                 raise
-            stop = end
-        stop = min(stop, end)
-        while at < stop:
-            yield at, min(at + _BLOCK, stop)
-            at += _BLOCK
-        at = stop
+            end_of_data = end
+        end_of_data = min(end_of_data, end)
+        while offset < end_of_data:
+            yield offset, min(offset + _BLOCK_BYTES, end_of_data)
+            offset += _BLOCK_BYTES
+        offset = end_of_data
 
 
 def copy(
-    source: int, target: int, start: int, end: int, *, shift: int = 0, most: int | None = None
+    source: int, target: int, start: int, end: int, *, shift: int = 0, max_bytes: int | None = None
 ) -> int:
-    """Copy a part of a file to the same place less ``shift``, holes as holes; how many bytes of
-    data it had. Raises Refused if the file ends before ``end``, or if these are more than ``most``.
+    """Copy a part of a file to the same offset less ``shift``, holes as holes; return its bytes of
+    data.
+
+    Refused if the file ends before ``end``, or has more than ``max_bytes`` of data.
     """
     if os.fstat(source).st_size < end:
         raise Refused(f"a copy ends at byte {os.fstat(source).st_size} of {end}")
-    done = 0
-    for at, stop in pieces(source, start, end):
-        done += stop - at
-        if most is not None and done > most:
-            raise Refused(f"more than {most} bytes of data to copy")
-        copy_block(source, target, at, stop, shift)
+    copied = 0
+    for offset, stop in pieces(source, start, end):
+        copied += stop - offset
+        if max_bytes is not None and copied > max_bytes:
+            raise Refused(f"more than {max_bytes} bytes of data to copy")
+        copy_block(source, target, offset, stop, shift)
     if os.fstat(target).st_size < end - shift:
         os.ftruncate(target, end - shift)
-    return done
+    return copied
 
 
-def copy_file(source: int, path: Path, mode: int, most: int | None) -> int:
-    """Copy a whole file to a new one at ``path``; how many bytes of data it had."""
+def copy_file(source: int, path: Path, mode: int, max_bytes: int | None) -> int:
+    """Copy a whole file to a new file at ``path``; return its bytes of data."""
     with held(path, NEW) as target:
-        done = copy(source, target, 0, os.fstat(source).st_size, most=most)
+        copied = copy(source, target, 0, os.fstat(source).st_size, max_bytes=max_bytes)
         os.fchmod(target, mode)
-    return done
+    return copied
 
 
-def copy_block(source: int, target: int, at: int, stop: int, shift: int) -> None:
-    """Copy a part to the same place less ``shift``."""
-    while at < stop:
-        block = os.pread(source, stop - at, at)
+def copy_block(source: int, target: int, offset: int, stop: int, shift: int) -> None:
+    """Copy a part of a file to the same offset less ``shift``."""
+    while offset < stop:
+        block = os.pread(source, stop - offset, offset)
         if not block:
-            raise Refused(f"a copy ends at byte {at} of {stop}")
-        at += os.pwrite(target, block, at - shift)
+            raise Refused(f"a copy ends at byte {offset} of {stop}")
+        offset += os.pwrite(target, block, offset - shift)

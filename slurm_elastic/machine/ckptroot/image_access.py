@@ -1,7 +1,8 @@
-"""Lets a process of the user's get at an image, which is root's: root opens the directory for it.
+"""Give a process of the user's access to an image, which is root's: root opens the directory for
+it.
 
-Nobody else gets in, whatever the modes of the images are: the directory above is closed to users. A
-copy for the user would take time and memory that the job may not have.
+Other processes of the user get no access, whatever the modes of the images: the directory above is
+closed to users. A copy for the user would cost time, and memory that the job may not have.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from . import files
 
 
 def show(directory: Path) -> None:
-    """Let a process of the user's that has the images' directory open read them."""
+    """Make the images readable for a process of the user's which has their directory open."""
     directory.parent.chmod(0o750)
     directory.chmod(0o2755)
     for entry in directory.iterdir():
@@ -25,18 +26,19 @@ def show(directory: Path) -> None:
 
 @contextlib.contextmanager
 def handed(directory: Path, uid: int) -> Iterator[int]:
-    """A descriptor of the directory, for a process of the user's that is to make an image there.
-    The directory is root's again afterwards.
+    """Yield a descriptor of the directory, in which a process of the user's may create an image.
+
+    Afterwards the directory and its files are root's again.
     """
     directory.parent.chmod(0o750)
-    place = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | files.SAFE)
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | files.SAFE)
     try:
-        os.fchown(place, uid, -1)
-        yield place
+        os.fchown(descriptor, uid, -1)
+        yield descriptor
     finally:
         try:
-            os.fchown(place, 0, -1)
-            for name in os.listdir(place):
-                os.chown(name, 0, -1, dir_fd=place, follow_symlinks=False)
+            os.fchown(descriptor, 0, -1)
+            for name in os.listdir(descriptor):
+                os.chown(name, 0, -1, dir_fd=descriptor, follow_symlinks=False)
         finally:
-            os.close(place)
+            os.close(descriptor)

@@ -1,8 +1,7 @@
-"""A run that may go on from images waits for troubles that pass by themselves, rather than start
-anew.
+"""A run that may continue from images waits for temporary failures instead of starting over.
 
-The job stands still meanwhile. It says so in the node's syslog and in its error output; the line
-there is taken out again if the job then goes on as if nothing had happened.
+The job stands still during the wait. The node's syslog and the job's error output say so. The line
+in the error output is removed again if the job then continues as if nothing had happened.
 """
 
 from __future__ import annotations
@@ -17,69 +16,70 @@ import time
 
 from . import log
 
-PATIENCE = 300.0
-"""Seconds. An NFS server keeps the lock of a machine that is gone until that client's lease ends,
-after 90 s by default (rpc.nfsd(8), --lease-time); if the server itself was restarted, until its
-grace period of the same length is over. A slurmctld that restarts, or that a thousand jobs ask at
-once, is back sooner. A job that has images has more than minutes of work to lose.
+MAX_WAIT_S = 300.0
+"""An NFS server keeps the lock of a lost machine until that client's lease ends, by default for 90
+s (rpc.nfsd(8), --lease-time). After a restart of the server its grace period takes as long. A
+slurmctld that restarts, or that a thousand jobs ask at once, is back sooner. A job with images
+would lose more than minutes of work.
 """
-_FIRST, _LONGEST = 1.0, 15.0
-"""Seconds between two tries, on average: each time half as many again."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 15.0
+"""Average seconds between two tries. Each pause is 1.5 times the last."""
 
 
-class Ended(Exception):  # noqa: N818 - what has become of the run, not a failure of ours
-    """The run was cancelled, or is over, while it waited: nothing may be started any more."""
+class Ended(Exception):  # noqa: N818 - the state of the run, not a failure of ours
+    """The run was cancelled, or ended, while it waited. Nothing may be started."""
 
 
 class ImageWait:
-    """How one run waits. SIGTERM is blocked, and ends the wait. ``patient``: whether there is
-    anything to wait for; if not, it does not wait at all.
+    """The wait of one run. SIGTERM is blocked, and ends the wait.
+
+    ``patient``: whether the run has images to wait for. If not, it does not wait at all.
     """
 
-    def __init__(self, job: int, limit: float = PATIENCE) -> None:
+    def __init__(self, job: int, limit: float = MAX_WAIT_S) -> None:
         self.patient = False
         self._job = job
         self._limit = limit
-        self._since: float | None = None
-        self._pause = _FIRST
-        self._why = ""
+        self._began_at: float | None = None
+        self._pause = _FIRST_PAUSE_S
+        self._reason = ""
         self._note = _Note()
 
     @property
     def waited(self) -> bool:
         """Whether it has waited at all."""
-        return self._since is not None
+        return self._began_at is not None
 
-    def again(self, why: str) -> bool:
-        """Wait a while; whether to try again then. False once the time is up."""
+    def again(self, reason: str) -> bool:
+        """Wait for a pause, and return whether to try again. False after the time is up."""
         if not self.patient:
             return False
         now = time.monotonic()
-        if self._since is None:
-            self._since = now
-        left = self._since + self._limit - now
-        if left <= 0:
-            self._tell(f"waited {self._limit:.0f} s and goes on from no image: {why}")
+        if self._began_at is None:
+            self._began_at = now
+        remaining = self._began_at + self._limit - now
+        if remaining <= 0:
+            self._tell(f"waited {self._limit:.0f} s and goes on from no image: {reason}")
             return False
-        if why != self._why:
-            self._why = why
-            self._tell(f"waits, up to {left:.0f} s, to go on from its images: {why}")
-        # At random: a thousand jobs that wait for one slurmctld do not ask it at once.
-        pause = min(self._pause * random.uniform(0.5, 1.5), left)  # noqa: S311 - no secret
-        self._pause = min(1.5 * self._pause, _LONGEST)
+        if reason != self._reason:
+            self._reason = reason
+            self._tell(f"waits, up to {remaining:.0f} s, to go on from its images: {reason}")
+        # Random pauses, so that a thousand jobs that wait for one slurmctld do not ask at once.
+        pause = min(self._pause * random.uniform(0.5, 1.5), remaining)  # noqa: S311 - no secret
+        self._pause = min(1.5 * self._pause, _LONGEST_PAUSE_S)
         if signal.sigtimedwait({signal.SIGTERM}, pause) is not None:
             raise Ended("cancelled while it waited")
         return True
 
     def look(self) -> None:
-        """Raises Ended once SIGTERM has come."""
+        """Raise Ended if SIGTERM is pending."""
         if signal.SIGTERM in signal.sigpending():
             raise Ended("cancelled while it waited")
 
     def rewarded(self) -> None:
-        """The wait is over: log how long it took and take its line back."""
-        if self._since is not None:
-            seconds = time.monotonic() - self._since
+        """End the wait after a success: log how long it took and remove its line."""
+        if self._began_at is not None:
+            seconds = time.monotonic() - self._began_at
             log.tell(log.NOTICE, f"job {self._job}: waited {seconds:.0f} s")
             self._note.take_back()
 
@@ -89,7 +89,7 @@ class ImageWait:
 
 
 class _Note:
-    """A line in the job's error output while nothing else writes there."""
+    """A line in the job's error output while no process of the job writes there."""
 
     def __init__(self, output: int = 2) -> None:
         self._output = output
@@ -97,11 +97,12 @@ class _Note:
         self._ends = 0
 
     def write(self, line: bytes) -> None:
-        """Add a line, unless the file is not opened to append."""
+        """Append a line, unless the file was opened without O_APPEND."""
         with contextlib.suppress(OSError):
             before = os.fstat(self._output)
             regular = stat.S_ISREG(before.st_mode)
-            # After the line the job's next output, at its own place, would leave a gap.
+            # If it is not O_APPEND, the job's next output, at its own offset, would leave a gap
+            # after our line.
             if regular and not fcntl.fcntl(self._output, fcntl.F_GETFL) & os.O_APPEND:
                 return
             os.write(self._output, line)
@@ -110,8 +111,8 @@ class _Note:
                 self._ends = os.fstat(self._output).st_size
 
     def take_back(self) -> None:
-        """Take the lines out of a file again: a restored output would be doubled or cut wrongly by
-        them.
+        """Remove the lines from the file. They would make the restore duplicate or truncate the
+        output.
         """
         with contextlib.suppress(OSError):
             if self._begins is not None and os.fstat(self._output).st_size == self._ends:

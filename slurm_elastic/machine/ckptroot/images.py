@@ -1,4 +1,4 @@
-"""Reads from CRIU's images what tasks they would bring back (criu/images/*.proto)."""
+"""Read from CRIU's images which tasks they would restore (criu/images/*.proto)."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _CORE = 0x55053847
 _FILES = 0x56303138
 _REMAPS = 0x59133954
 _LOCKS = 0x54323616
-_MOST = 256 << 20
-"""Bytes of an image file that we read whole; a million open files are fewer."""
+_MAX_BYTES = 256 << 20
+"""Of an image file that we read whole. A million open files take less."""
 _STREAM = 0x51465506
 _TCP, _ESTABLISHED = 6, 1  # IPPROTO_TCP; net/tcp_states.h
 _POSIX = 1  # criu/include/file-lock.h: FL_POSIX
@@ -39,8 +39,8 @@ _SYSV = re.compile(r"ipcns-(var|shm|msg|sem)-\d+\.img")
 class OpenFile:
     """A regular file that a task has open for writing, with its size (bytes) at the dump.
 
-    ``appends``: a task of the job only appends to it (O_APPEND), so others may do so, too;
-    otherwise tasks write at places of their own.
+    ``appends``: the task only appends to it (O_APPEND), so other jobs may append, too. Otherwise
+    tasks write at their own offsets.
     """
 
     path: str
@@ -50,21 +50,25 @@ class OpenFile:
 
 @dataclass(frozen=True)
 class Stream:
-    """One end of a TCP connection. It has ``received`` data up to one place; from the place
-    ``kept`` on its image has what it sent (both modulo 2^32), of which ``unsent`` bytes have not
-    left. The ends are addresses of 4 or 16 bytes, and ports.
+    """One end of a TCP connection.
+
+    ``received``: sequence number up to which it has received data. ``kept``: sequence number from
+    which the image has the data that it sent (both modulo 2^32). ``unsent``: bytes of that data
+    that were not sent yet. ``local`` and ``remote``: an address of 4 or 16 bytes, and a port.
     """
 
     local: tuple[bytes, int]
-    far: tuple[bytes, int]
+    remote: tuple[bytes, int]
     received: int
     kept: int
     unsent: int
 
 
 def check(directory: Path, user: User) -> tuple[int, ...]:
-    """Refuse images with anything but tasks of ``user`` in them. Returns the tasks' supplementary
-    groups, which are the same for all, as nobody can change his without privileges.
+    """Refuse an image that contains anything except tasks of ``user``.
+
+    Return the tasks' supplementary groups. They are the same for all tasks, because changing them
+    needs privileges.
     """
     names = sorted(entry.name for entry in directory.iterdir())
     if not {"inventory.img", "pstree.img"} <= set(names):
@@ -75,24 +79,24 @@ def check(directory: Path, user: User) -> tuple[int, ...]:
     for name in names:
         if _NAMESPACE.match(name) and not _SYSV.fullmatch(name):
             raise Refused(f"{name}: the image has namespaces or mounts of its own")
-    found = {_check_core(directory / name, user) for name in cores} - {None}
-    if len(found) > 1:
+    group_lists = {_check_core(directory / name, user) for name in cores} - {None}
+    if len(group_lists) > 1:
         raise Refused("the image has tasks with different groups")
-    return next((groups for groups in found if groups is not None), ())
+    return next((groups for groups in group_lists if groups is not None), ())
 
 
 def has_sysv(directory: Path) -> bool:
-    """Whether the image has System V IPC, for which a restore makes a namespace."""
+    """Return whether the image has System V IPC. A restore makes a namespace for it."""
     return any(_SYSV.fullmatch(entry.name) for entry in directory.iterdir())
 
 
 def has_streams(directory: Path) -> bool:
-    """Whether the image has TCP connections."""
+    """Return whether the image has TCP connections."""
     return any(_STREAMS.fullmatch(entry.name) for entry in directory.iterdir())
 
 
 def streams(directory: Path) -> list[Stream]:
-    """Its TCP connections (sk-inet.proto)."""
+    """Return the image's TCP connections (sk-inet.proto)."""
     return [
         _stream(directory, inet)
         for entry in _entries(directory / "files.img", _FILES)
@@ -102,22 +106,22 @@ def streams(directory: Path) -> list[Stream]:
 
 
 def _stream(directory: Path, inet: Message) -> Stream:
-    """One connection; its state is the first message of an image with raw data behind it
+    """Return one connection. Its state is the first message of its image, followed by raw data
     (tcp-stream.proto).
     """
     path = directory / f"tcp-stream-{inet.number(2):x}.img"
     stream = next(_entries(path, _STREAM), Message(b""))
-    local, far = (
+    local, remote = (
         (b"".join(struct.pack("=I", word) for word in inet.numbers(field)), inet.number(port))
         for field, port in ((11, 7), (12, 8))
     )
     received, sent, waiting, unsent = (stream.number(field) for field in (2, 4, 3, 12))
-    return Stream(local, far, received, (sent - waiting) & 0xFFFFFFFF, unsent)
+    return Stream(local, remote, received, (sent - waiting) & 0xFFFFFFFF, unsent)
 
 
 def stopped(directory: Path) -> frozenset[int]:
-    """The tasks, by their numbers in the job's namespace, that somebody had stopped before the dump
-    did (signal(7)).
+    """Return the tasks that were already stopped before the dump (signal(7)), by their numbers in
+    the job's namespace.
     """
     cores = (entry for entry in directory.iterdir() if _TASK.fullmatch(entry.name))
     return frozenset(
@@ -129,46 +133,47 @@ def stopped(directory: Path) -> frozenset[int]:
 
 
 def locks(directory: Path) -> dict[int, list[Lock]]:
-    """The locks on parts of files (file-lock.proto), by the tasks' numbers in the
-    job's namespace.
+    """Return the locks on parts of files (file-lock.proto), by the tasks' numbers in the job's
+    namespace.
     """
-    found: dict[int, list[Lock]] = {}
+    locks_by_task: dict[int, list[Lock]] = {}
     for entry in _entries_if_any(directory / "filelocks.img", _LOCKS):
         if entry.number(1) & _POSIX:
             lock = Lock(*(entry.number(field) for field in (4, 2, 5, 6)))
-            found.setdefault(entry.number(3), []).append(lock)
-    return found
+            locks_by_task.setdefault(entry.number(3), []).append(lock)
+    return locks_by_task
 
 
 def links(directory: Path) -> tuple[str, ...]:
-    """The links that CRIU made for files whose names were gone (``--link-remap``)."""
+    """Return the links that CRIU made for files whose names were gone (``--link-remap``)."""
     remaps = _entries_if_any(directory / "remap-fpath.img", _REMAPS)
-    made = {entry.number(2) for entry in remaps if entry.number(3) == _LINKED}
-    opened = _files(directory) if made else ()
-    return tuple(path for path, _, _, number in opened if number in made)
+    numbers = {entry.number(2) for entry in remaps if entry.number(3) == _LINKED}
+    opened = _files(directory) if numbers else ()
+    return tuple(path for path, _, _, number in opened if number in numbers)
 
 
 def writing(directory: Path) -> tuple[OpenFile, ...]:
-    """The regular files that the tasks have open for writing, each once; also files that some tasks
-    only read and others append to. Deleted files are left out: the image has them, and at their
-    path is nothing, or another file.
+    """Return the regular files that the tasks have open for writing, each once.
+
+    This includes files that some tasks only read and others append to. Deleted files are left out:
+    the image contains them, and their path leads to no file, or to another one.
     """
     remaps = _entries_if_any(directory / "remap-fpath.img", _REMAPS)
-    elsewhere = {entry.number(1) for entry in remaps}  # not brought back by their path
-    opened = [one for one in _files(directory) if one[3] not in elsewhere]
+    elsewhere = {entry.number(1) for entry in remaps}  # not restored by their path
+    opened = [file for file in _files(directory) if file[3] not in elsewhere]
     appended = {path for path, flags, *_ in opened if flags & _WRITING and flags & _APPEND}
     sizes = {
         path: size
         for path, flags, size, _ in opened
-        # CRIU notes no size (-1) where a file can be appended to but not read (should_check_size,
-        # criu/files-reg.c), and restores a reader only to a file of the same length.
+        # CRIU records no size (-1) if a file is open for appending but not for reading
+        # (should_check_size, criu/files-reg.c). It restores a reader only if the size is the same.
         if size >= 0 and (flags & _WRITING or path in appended)
     }
     return tuple(OpenFile(path, sizes[path], path in appended) for path in sorted(sizes))
 
 
 def _files(directory: Path) -> Iterator[tuple[str, int, int, int]]:
-    """Path, flags (open(2)), size (-1 for none) and CRIU's number of each opening of a regular
+    """Yield path, flags (open(2)), size (-1: none) and CRIU's number of each opened regular
     file.
     """
     for entry in _entries(directory / "files.img", _FILES):
@@ -184,38 +189,38 @@ def _check_core(path: Path, user: User) -> tuple[int, ...] | None:
     if len(entries) != 1:
         raise Refused(f"{path.name}: {len(entries)} entries, expected one")
     threads = entries[0].messages(5)
-    # A task that has ended waits for its parent to ask how. CRIU notes no credentials for it, and
-    # restores it as a process that ends at once and runs nothing (core.proto's task_core_entry;
+    # A zombie: it waits for its parent to read its status. CRIU saves no credentials of it, and
+    # restores it as a process that exits at once and runs nothing (core.proto's task_core_entry;
     # restore_one_zombie in criu/cr-restore.c).
     if not threads and [task.number(1) for task in entries[0].messages(3)] == [_DEAD]:
         return None
-    creds = [one for thread in threads for one in thread.messages(10)]
-    # If a field comes twice we cannot tell which of them CRIU takes, or whether it merges them.
+    creds = [credentials for thread in threads for credentials in thread.messages(10)]
+    # If a field comes twice, we do not know whether CRIU takes the first, the last, or merges them.
     if len(threads) != 1 or len(creds) != 1:
         raise Refused(f"{path.name}: not one set of credentials")
     return _check_credentials(path, creds[0], user)
 
 
 def _check_credentials(path: Path, creds: Message, user: User) -> tuple[int, ...]:
-    """The task's supplementary groups."""
-    for field, what, wanted in (
+    """Return the task's supplementary groups. Refused if a credential is not the user's."""
+    for field, kind, expected in (
         *((n, "uid", user.uid) for n in (1, 3, 5, 7)),
         *((n, "gid", user.gid) for n in (2, 4, 6, 8)),
     ):
-        found = creds.number(field, missing=-1)
-        if found != wanted:
-            raise Refused(f"{path.name}: a task with {what} {found}, the job's is {wanted}")
+        actual = creds.number(field, missing=-1)
+        if actual != expected:
+            raise Refused(f"{path.name}: a task with {kind} {actual}, the job's is {expected}")
     if any(any(creds.numbers(field)) for field in (9, 10, 11)):
         raise Refused(f"{path.name}: a task with capabilities")
     if creds.number(13, missing=-1) != 0:
         raise Refused(f"{path.name}: a task with securebits")
     groups = tuple(sorted(creds.numbers(14)))
-    strangers = set(groups) - {*user.groups, user.gid}
-    if strangers:
-        raise Refused(f"{path.name}: a task with group {min(strangers)}, not one of the job's")
-    unknown = set(creds.fields) - set(range(1, 20))
-    if unknown:
-        raise Refused(f"{path.name}: credentials with an unknown field {min(unknown)}")
+    foreign_groups = set(groups) - {*user.groups, user.gid}
+    if foreign_groups:
+        raise Refused(f"{path.name}: a task with group {min(foreign_groups)}, not one of the job's")
+    unknown_fields = set(creds.fields) - set(range(1, 20))
+    if unknown_fields:
+        raise Refused(f"{path.name}: credentials with an unknown field {min(unknown_fields)}")
     return groups
 
 
@@ -224,16 +229,16 @@ def _entries_if_any(path: Path, magic: int) -> Iterator[Message]:
 
 
 def _entries(path: Path, magic: int) -> Iterator[Message]:
-    """The messages of an image: two magic numbers, then each with its length in front."""
-    data = files.read(path, _MOST)
+    """Yield the messages of an image: two magic numbers, then each message after its length."""
+    data = files.read(path, _MAX_BYTES)
     if len(data) < 8 or struct.unpack_from("<II", data) != (_COMMON, magic):
         raise Refused(f"{path.name}: not an image of this kind")
-    at = 8
-    while at < len(data):
-        if at + 4 > len(data):
+    offset = 8
+    while offset < len(data):
+        if offset + 4 > len(data):
             raise Refused(f"{path.name}: cut off")
-        (size,) = struct.unpack_from("<I", data, at)
-        at += 4 + size
-        if at > len(data):
+        (size,) = struct.unpack_from("<I", data, offset)
+        offset += 4 + size
+        if offset > len(data):
             raise Refused(f"{path.name}: cut off")
-        yield Message(data[at - size : at])
+        yield Message(data[offset - size : offset])

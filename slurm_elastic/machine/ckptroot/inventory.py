@@ -1,5 +1,7 @@
-"""Finds what a job has beside its memory that may be missing where it goes on: processes that left
-its tree, files of this node alone, files that it keeps locked (proc(5), /proc/PID/fdinfo).
+"""Find state of a job outside its memory that another node may lack.
+
+This state is: processes that left the job's tree, files of this node alone, and files that the job
+keeps locked (proc(5), /proc/PID/fdinfo).
 """
 
 from __future__ import annotations
@@ -16,9 +18,9 @@ from .pinned_task import Owner, pinned
 from .proc import descriptors_of, status_of
 from .site import Refused
 
-_GONE = " (deleted)"
+_DELETED = " (deleted)"
 _MEMORY = ("/memfd:", "/dev/shm/", "/SYSV")  # noqa: S108 - these are found, not made
-"""How the names of files begin that are memory."""
+"""Prefixes of the names of files that live in memory."""
 _SIGCHLD = signal.SIGCHLD - 1  # its bit (proc(5), fdinfo of a signalfd)
 
 File = tuple[int, int]
@@ -27,36 +29,38 @@ State = tuple[int, int, int]
 """Inode, size and time of the last change (ns) of a file."""
 
 
-def stray(tasks: Iterable[int], init: int, first: int) -> str:
-    """Why a task would not be in the image: it is a child of process 1 (``init``) and not below the
-    job's first process, whose number inside is ``first``. Empty if there is no such task.
+def stray(tasks: Iterable[int], init: int, first_pid: int) -> str:
+    """Return why a task would not be in the image, or "".
+
+    The task is then a child of process 1 (``init``), but is not the job's first process, whose
+    number inside is ``first_pid``.
     """
     for pid in tasks:
         status = status_of(pid)
         inside = status.get("NSpid", "").split()[-1:]
-        lives = status.get("State", "Z")[0] not in "ZX"
-        if lives and status.get("PPid") == str(init) and inside != [str(first)]:
+        is_alive = status.get("State", "Z")[0] not in "ZX"
+        if is_alive and status.get("PPid") == str(init) and inside != [str(first_pid)]:
             return f"process {status.get('Name', pid)} has left the job's tree, as daemons do"
     return ""
 
 
 def open_paths(tasks: Iterable[int]) -> Iterator[str]:
-    """The directories that tasks work in, and the files and directories that they have open or
+    """Yield the tasks' working directories, and the files and directories that they have open or
     mapped, if these still have a name.
     """
     for pid in tasks:
         with contextlib.suppress(OSError):
             yield os.readlink(f"/proc/{pid}/cwd")
-        for _, path, seen in _opened(pid):
-            is_named = not path.endswith(_GONE)
-            if is_named and (stat.S_ISREG(seen.st_mode) or stat.S_ISDIR(seen.st_mode)):
+        for _, path, status in _opened(pid):
+            is_named = not path.endswith(_DELETED)
+            if is_named and (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
                 yield path
         yield from _mapped_paths(pid)
 
 
 def used(tasks: Collection[int]) -> set[tuple[int, int]]:
-    """Device and inode of everything that the tasks have open or mapped, or work in."""
-    found = set()
+    """Return device and inode of every file that the tasks have open or mapped, or work in."""
+    file_ids = set()
     for pid in tasks:
         links = [f"/proc/{pid}/cwd"]
         for place in (f"/proc/{pid}/fd", f"/proc/{pid}/map_files"):
@@ -64,66 +68,68 @@ def used(tasks: Collection[int]) -> set[tuple[int, int]]:
                 links += [f"{place}/{name}" for name in os.listdir(place)]
         for link in links:
             with contextlib.suppress(OSError):
-                seen = os.stat(link)
-                found.add((seen.st_dev, seen.st_ino))
-    return found
+                status = os.stat(link)
+                file_ids.add((status.st_dev, status.st_ino))
+    return file_ids
 
 
 def _mapped_paths(pid: int) -> set[str]:
-    """The files that a task has mapped and that still exist."""
-    return {path for path, _ in _mapped(pid) if not path.endswith(_GONE)}
+    """Return the existing files that a task has mapped."""
+    return {path for path, _ in _mapped(pid) if not path.endswith(_DELETED)}
 
 
 def _mapped(pid: int) -> Iterator[tuple[str, File]]:
-    """The files that a task has mapped (proc(5), maps)."""
+    """Yield the files that a task has mapped (proc(5), maps)."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", "rb") as file:
         for line in file:
-            words = line.rstrip(b"\n").split(None, 5)
-            if len(words) == 6 and words[5].startswith(b"/"):
-                major, minor = (int(part, 16) for part in words[3].split(b":"))
-                yield os.fsdecode(words[5]), (os.makedev(major, minor), int(words[4]))
+            fields = line.rstrip(b"\n").split(None, 5)
+            if len(fields) == 6 and fields[5].startswith(b"/"):
+                major, minor = (int(number, 16) for number in fields[3].split(b":"))
+                yield os.fsdecode(fields[5]), (os.makedev(major, minor), int(fields[4]))
 
 
 def gone_names(tasks: Iterable[int]) -> dict[str, File]:
-    """The names that files had when the tasks opened them, and no longer have."""
-    found = {}
+    """Return the former names of files that the tasks have open or mapped, with their file ids."""
+    files = {}
     for pid in tasks:
-        opened = ((path, (seen.st_dev, seen.st_ino)) for _, path, seen in _opened(pid))
+        opened = ((path, (status.st_dev, status.st_ino)) for _, path, status in _opened(pid))
         for path, file in itertools.chain(_mapped(pid), opened):
-            if path.endswith(_GONE):
-                found[path.removesuffix(_GONE)] = file
-    return found
+            if path.endswith(_DELETED):
+                files[path.removesuffix(_DELETED)] = file
+    return files
 
 
 def deleted(tasks: Iterable[int]) -> int:
-    """Bytes of the deleted files that the tasks have open, which the image will contain. Files in
-    memory count as the tasks' memory.
+    """Return the bytes of deleted files that the tasks have open. The image will contain them.
+
+    Files in memory are not counted here, because they count as the tasks' memory.
     """
-    found = {}
+    sizes = {}
     for pid in tasks:
-        for _, path, seen in _opened(pid):
-            if stat.S_ISREG(seen.st_mode) and not (seen.st_nlink or path.startswith(_MEMORY)):
-                found[seen.st_dev, seen.st_ino] = seen.st_blocks * 512
-    return sum(found.values())
+        for _, path, status in _opened(pid):
+            if stat.S_ISREG(status.st_mode) and not (status.st_nlink or path.startswith(_MEMORY)):
+                sizes[status.st_dev, status.st_ino] = status.st_blocks * 512
+    return sum(sizes.values())
 
 
 def _opened(pid: int) -> Iterator[tuple[int, str, os.stat_result]]:
-    """The files that a task has open, by its descriptors."""
+    """Yield number, path and status of each descriptor of a task."""
     for number, path in descriptors_of(pid):
         with contextlib.suppress(OSError):
             yield number, path, os.stat(f"/proc/{pid}/fd/{number}")
 
 
 def terminal(tasks: Iterable[int]) -> str:
-    """Why a save would end what a task runs: the task has the other side of a terminal (pty(7)) and
-    waits for SIGCHLD by signalfd(2), as script(1) and su --pty do. These take a stopped child for
-    one that the user has stopped, and what it writes afterwards is lost. Empty if no task does
-    that.
+    """Return why a save would end the programs that a task runs, or "".
+
+    The task has the master side of a terminal (pty(7)) and waits for SIGCHLD by signalfd(2), as
+    script(1) and su --pty do. It believes that the user has stopped its child, and the child's
+    later output is lost.
     """
     for pid in tasks:
         opened = list(descriptors_of(pid))
-        sides = any(path in ("/dev/ptmx", "/dev/pts/ptmx") for _, path in opened)
-        if sides and any(
+        has_master = any(path in ("/dev/ptmx", "/dev/pts/ptmx") for _, path in opened)
+        if has_master and any(
             path == "anon_inode:[signalfd]" and _waits_for_children(f"/proc/{pid}/fdinfo/{number}")
             for number, path in opened
         ):
@@ -140,7 +146,9 @@ def _waits_for_children(signalfd: str) -> bool:
 
 
 def locked_files(tasks: Iterable[int], owner: Owner) -> dict[str, State]:
-    """The files that the tasks keep locked (flock(2), fcntl(2)), as they are now."""
+    """Return the files that the tasks keep locked (flock(2), fcntl(2)), with their present
+    states.
+    """
     locked = [
         (pid, number, path)
         for pid in tasks
@@ -149,12 +157,12 @@ def locked_files(tasks: Iterable[int], owner: Owner) -> dict[str, State]:
     ]
     mapped = [(pid, owner, number) for pid, number, path in locked if path in _mapped_paths(pid)]
     if mapped:
-        tracing.by_child(_write_out, mapped)  # in a child, as the file's server may not answer
-    found = {}
+        tracing.by_child(_write_out, mapped)  # in a child: the file's server may never answer
+    states = {}
     for pid, number, path in locked:
         with contextlib.suppress(OSError):
-            found[path] = state_of(f"/proc/{pid}/fd/{number}")
-    return found
+            states[path] = state_of(f"/proc/{pid}/fd/{number}")
+    return states
 
 
 def _has_lock(fdinfo: str) -> bool:
@@ -164,23 +172,26 @@ def _has_lock(fdinfo: str) -> bool:
 
 
 def _write_out(pid: int, owner: Owner, number: int) -> None:
-    """Write a mapped file of a stopped task to its disk. A write to memory changes the file's time
-    only if its page has nothing yet to be written (mmap(2), MAP_SHARED); without this we would not
-    see any that come later.
+    """Write a mapped file of a stopped task to its disk.
+
+    A write to memory changes the file's time only if its page was clean (mmap(2), MAP_SHARED).
+    Without this call we would miss later writes.
     """
     with contextlib.suppress(OSError), pinned(pid, owner) as task:
         os.fsync(task.descriptor(number))
 
 
 def state_of(path: str) -> State:
-    """The file's state; OSError if there is none."""
-    seen = os.stat(path)
-    return seen.st_ino, seen.st_size, seen.st_mtime_ns
+    """Return the file's state. OSError if it does not exist."""
+    status = os.stat(path)
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def check_locked(locked: Mapping[str, State]) -> None:
-    """Refused if a file has changed since the save of a job that kept it locked: nobody held the
-    lock while the job was not running, and what the job knows of the file is no longer true.
+    """Refused if a file that the job kept locked has changed since the save.
+
+    No process held the lock while the job was not running, so the job's knowledge of the file would
+    be wrong.
     """
     for path, before in locked.items():
         try:

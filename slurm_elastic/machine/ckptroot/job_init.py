@@ -1,9 +1,9 @@
 """Process 1 of a job's own process numbers: the parent of the payload, before and after a restore.
 
-With numbers of its own a job gets its old ones back on any machine. There are three processes: the
-session (outside), a middle one that makes the namespaces, and process 1. Each is killed with its
-parent, and the kernel kills a whole namespace with its process 1, so nothing of a job outlives its
-session.
+In its own pid namespace a job gets its old process numbers back on any machine. There are three
+processes: the session (outside), a middle process that makes the namespaces, and process 1. Each is
+killed with its parent, and the kernel kills a whole namespace with its process 1. So no process of
+a job outlives its session.
 """
 
 from __future__ import annotations
@@ -23,57 +23,64 @@ from .kernel import adopt_orphans, cover, die_with_parent, mount_own_proc, unsha
 from .payload import Payload, become, calm, reopen_standard
 
 FIRST_PID = 1000
-"""Payloads get higher numbers than this, so that process 1 and CRIU do not take one of theirs."""
-_LONGEST = 65536
+"""Payloads get higher numbers, so that process 1 and CRIU do not use a number that the job
+needs.
+"""
+_MAX_MESSAGE_BYTES = 65536
 
 
 def start(payload: Payload) -> tuple[socket.socket, int]:
-    """Start process 1; the socket to talk to it, and the middle process's pid. Its first message
-    tells its own pid.
+    """Start process 1; return the socket to it, and the middle process's pid.
+
+    Its first message contains the pid of process 1.
     """
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    # Not we: who has made a process namespace can start no children any more once that namespace's
-    # process 1 is dead.
+    our_end, their_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    # The session must not unshare its own children: after that namespace's process 1 has died, it
+    # could start no more children.
     middle = os.fork()
     if middle:
-        theirs.close()
-        return ours, middle
+        their_end.close()
+        return our_end, middle
     try:
-        ours.close()
+        our_end.close()
         die_with_parent()
         limits, clocks = sysv.limits(), clock.offsets()
         unshare_processes()
         child = os.fork()
         if child == 0:
-            JobInit(theirs, payload, limits, clocks).serve()
-        send(theirs, {"init": child})
-        theirs.close()
+            JobInit(their_end, payload, limits, clocks).serve()
+        send(their_end, {"init": child})
+        their_end.close()
         os.waitpid(child, 0)
     except OSError as error:
-        send(theirs, {"failed": str(error)})
+        send(their_end, {"failed": str(error)})
     finally:
         os._exit(0)
 
 
-def send(way: socket.socket, message: dict[str, Any]) -> None:
-    """Send one message. If the partner is gone, that is noticed elsewhere."""
+def send(connection: socket.socket, message: dict[str, Any]) -> None:
+    """Send one message. Errors are ignored, because the reader of the socket notices a lost
+    partner.
+    """
     try:
-        way.send(json.dumps(message).encode())
+        connection.send(json.dumps(message).encode())
     except OSError:
         return
 
 
-def receive(way: socket.socket, timeout: float) -> dict[str, Any] | None:
-    """The next message; None if there is none, ``{"gone": True}`` if there will be none."""
-    ready, _, _ = select.select([way], [], [], timeout)
+def receive(connection: socket.socket, timeout: float) -> dict[str, Any] | None:
+    """Return the next message. None if there is none yet, ``{"gone": True}`` if the partner is
+    gone.
+    """
+    ready, _, _ = select.select([connection], [], [], timeout)
     if not ready:
         return None
     try:
-        content = way.recv(_LONGEST)
+        content = connection.recv(_MAX_MESSAGE_BYTES)
     except OSError:
         content = b""
-    found: dict[str, Any] = json.loads(content) if content else {"gone": True}
-    return found
+    message: dict[str, Any] = json.loads(content) if content else {"gone": True}
+    return message
 
 
 class JobInit:
@@ -81,51 +88,52 @@ class JobInit:
 
     def __init__(
         self,
-        way: socket.socket,
+        connection: socket.socket,
         payload: Payload,
         limits: Mapping[str, str],
         clocks: Mapping[str, int],
     ) -> None:
-        self._way = way
+        self._connection = connection
         self._payload = payload
         self._limits = limits
         self._clocks = clocks
         self.child = 0
 
     def serve(self) -> None:
-        """Serve until the session goes away. Never comes back."""
+        """Serve until the session ends. Never returns."""
         try:
             reopen_standard(self._payload)
-            die_with_parent()  # only now: acting as the user would undo it (prctl(2))
+            die_with_parent()  # not earlier: acting as the user would undo it (prctl(2))
             mount_own_proc()
             sysv.set_limits(self._limits)
             self.loop()
         except OSError as error:
-            send(self._way, {"failed": str(error)})
+            send(self._connection, {"failed": str(error)})
         finally:
             os._exit(0)
 
     def loop(self) -> None:
-        """Serve until the session goes away."""
+        """Serve until the session ends."""
         calm()
         woken, wakes = os.pipe()
         os.set_blocking(wakes, False)
         os.set_blocking(woken, False)
+        # The C handler writes to the pipe, so that a SIGCHLD just before select wakes it, too.
         signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         while True:
-            ready, _, _ = select.select([self._way.fileno(), woken], [], [], 5.0)
+            ready, _, _ = select.select([self._connection.fileno(), woken], [], [], 5.0)
             if woken in ready:
                 os.read(woken, 4096)
             self.reap()
-            if self._way.fileno() in ready:
-                message = receive(self._way, 0)
+            if self._connection.fileno() in ready:
+                message = receive(self._connection, 0)
                 if message is None or "gone" in message:
                     return
                 self.obey(message)
 
     def obey(self, message: dict[str, Any]) -> None:
-        """Do what the session tells us."""
+        """Carry out an order of the session."""
         match message["do"]:
             case "start":
                 self._start()
@@ -136,27 +144,30 @@ class JobInit:
             case "signal":
                 self._signal(message["number"])
             case "continue":
-                _go_on(message["but"])
+                _continue_all(message["but"])
 
     def _start(self) -> None:
         try:
+            # The next process of this namespace gets the following number (pid_namespaces(7)).
             with open("/proc/sys/kernel/ns_last_pid", "w", encoding="ascii") as file:
                 file.write(str(FIRST_PID))
         except OSError as error:
-            send(self._way, {"failed": f"ns_last_pid: {error.strerror}"})
+            send(self._connection, {"failed": f"ns_last_pid: {error.strerror}"})
             return
         clocks = self._begin_clocks(None)
         self.child = os.fork()
         if self.child == 0:
-            self._way.close()
+            self._connection.close()
             with contextlib.suppress(OSError):
                 adopt_orphans()
             become(self._payload)
-        send(self._way, {"pid": self.child, **clocks})
+        send(self._connection, {"pid": self.child, **clocks})
 
     def _begin_clocks(self, saved: Mapping[str, int] | None) -> dict[str, Any]:
-        """The offsets of the payload's own clocks, or why it has none. It runs without them, unless
-        some were ``saved``.
+        """Return the offsets of the payload's own clocks, or why it has none.
+
+        Without ``saved`` clocks the payload may run without its own. OSError if saved clocks cannot
+        continue.
         """
         try:
             return {"clocks": clock.begin(self._clocks, saved)}
@@ -172,27 +183,27 @@ class JobInit:
             restore(order)
         except OSError as error:
             self._kill(quiet=True)
-            send(self._way, {"failed": f"criu restore: {error.strerror or error}"})
+            send(self._connection, {"failed": f"criu restore: {error.strerror or error}"})
             return
         self.child = order["pid"]
         if order["sysv"]:
             sysv.set_limits_of(self.child, self._limits)
-        send(self._way, {"pid": self.child, **clocks})
+        send(self._connection, {"pid": self.child, **clocks})
 
     def _kill(self, *, quiet: bool = False) -> None:
         """End all processes of the job and wait until they are gone."""
         self.child = 0
         with contextlib.suppress(ProcessLookupError):
-            os.kill(-1, signal.SIGKILL)  # all of this namespace but ourselves (kill(2))
+            os.kill(-1, signal.SIGKILL)  # all processes of this namespace except us (kill(2))
         while True:
             try:
                 os.waitpid(-1, 0)
             except ChildProcessError:
                 break
-        with contextlib.suppress(OSError):  # otherwise its memory is freed later
-            sysv.begin_anew(self._limits)
+        with contextlib.suppress(OSError):  # on an error its memory is freed later
+            sysv.enter_empty(self._limits)
         if not quiet:
-            send(self._way, {"killed": True})
+            send(self._connection, {"killed": True})
 
     def _signal(self, number: int) -> None:
         if self.child:
@@ -200,7 +211,7 @@ class JobInit:
                 os.kill(self.child, number)
 
     def reap(self) -> None:
-        """Reap all that have ended, and tell the session when the payload has."""
+        """Reap all ended children, and report the payload's end to the session."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -210,13 +221,13 @@ class JobInit:
                 return
             if pid == self.child:
                 self.child = 0
-                send(self._way, {"ended": status})
+                send(self._connection, {"ended": status})
 
 
 def restore(order: dict[str, Any]) -> None:
-    """Restore as ``order`` says; OSError if that fails."""
-    # CRIU has the user's rights on files, so root opens what is root's: the directory becomes its
-    # standard input, the log its standard error.
+    """Restore according to ``order``; OSError if that fails."""
+    # CRIU has the user's rights on files, so root opens root's files for it: the directory becomes
+    # its standard input, the log its standard error.
     images = os.open(order["images"], os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
     log = os.open(order["log"], flags, 0o600)
@@ -228,7 +239,7 @@ def restore(order: dict[str, Any]) -> None:
         os.close(log)
     if code != 0:
         raise OSError(f"exit {code}")
-    # It is a child of ours, and may have ended already.
+    # Raises OSError if it is not our child. It may have ended already.
     os.waitid(os.P_PID, order["pid"], os.WEXITED | os.WNOHANG | os.WNOWAIT)
 
 
@@ -240,8 +251,8 @@ def _run(command: Sequence[str], images: int, log: int) -> int:
         _become(command, images, log, ready, go)
     os.close(ready)
     try:
-        # Before CRIU begins: the restored processes have its user and its capabilities for a while,
-        # and a link may have made them open that file.
+        # Before CRIU starts: for a while the restored processes have its user and its capabilities.
+        # A link among the job's files could lead them to open CRIU's memory.
         cover(f"/proc/{pid}/mem")
         cover(f"/proc/{pid}/task/{pid}/mem")
         os.write(go, b".")
@@ -251,14 +262,14 @@ def _run(command: Sequence[str], images: int, log: int) -> int:
 
 
 def _become(command: Sequence[str], images: int, log: int, ready: int, go: int) -> NoReturn:
-    """Turn this process, a fresh child, into CRIU, once its parent says so."""
+    """Turn this fresh child into CRIU, after its parent has written to ``go``."""
     try:
         os.close(go)
         calm()
         null = os.open("/dev/null", os.O_WRONLY)
         for number, descriptor in enumerate((images, null, log)):
             os.dup2(descriptor, number)
-        # Nothing comes where our parent has ended, or could not cover our memory.
+        # EOF instead of a byte: our parent has ended, or could not cover our memory.
         if os.read(ready, 1):
             os.closerange(3, 256)
             os.execve(command[0], list(command), CLEAN)  # noqa: S606
@@ -266,8 +277,8 @@ def _become(command: Sequence[str], images: int, log: int, ready: int, go: int) 
         os._exit(126)
 
 
-def _go_on(but: Collection[int]) -> None:
-    """Continue all stopped processes except ``but``: those stay stopped, or go on already."""
+def _continue_all(but: Collection[int]) -> None:
+    """Continue all stopped processes except ``but``, which must stay stopped or run already."""
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) not in (os.getpid(), *but):
             with contextlib.suppress(ProcessLookupError):

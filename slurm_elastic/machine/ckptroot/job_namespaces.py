@@ -1,4 +1,4 @@
-"""A job's own namespaces as seen from outside: its processes, and the talk with its process 1."""
+"""A job's own namespaces as seen from outside: its processes, and the requests to its process 1."""
 
 from __future__ import annotations
 
@@ -18,17 +18,19 @@ from .site import Refused
 
 
 class JobNamespaces:
-    """One job's namespaces. ``init`` is the number that its process 1 has on the node; ``mounts``
-    and ``numbers`` are descriptors of its mounts and its process numbers.
+    """One job's namespaces.
+
+    ``init``: the number of its process 1 on the node. ``mounts`` and ``numbers``: descriptors of
+    its mount and pid namespaces.
     """
 
     def __init__(self, payload: Payload) -> None:
         self._ended: int | None = None
         self._uid = payload.uid
-        self._way, self._middle = job_init.start(payload)
+        self._connection, self._middle = job_init.start(payload)
         self.init = int(self._answer(30.0)["init"])
-        # Of the middle process, our own child, which we have not reaped: once that has reaped
-        # process 1, its number may be anybody's.
+        # Open them through the middle process: it is our own child, and we have not reaped it.
+        # After it has reaped process 1, the number of process 1 may belong to another process.
         self.mounts = os.open(f"/proc/{self._middle}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         try:
             place = f"/proc/{self._middle}/ns/pid_for_children"
@@ -37,20 +39,22 @@ class JobNamespaces:
             os.close(self.mounts)
             raise
 
-    def tell(self, what: str, **more: object) -> None:
-        """Have process 1 do something that it does not answer."""
-        job_init.send(self._way, {"do": what, **more})
+    def tell(self, order: str, **fields: object) -> None:
+        """Send an order to process 1 that it does not answer."""
+        job_init.send(self._connection, {"do": order, **fields})
 
-    def ask(self, what: str, within: float, **more: object) -> dict[str, Any]:
-        """Have process 1 do something; its answer, or Refused if it could not."""
-        self.tell(what, **more)
+    def ask(self, order: str, within: float, **fields: object) -> dict[str, Any]:
+        """Send an order to process 1 and return its answer. Refused if it fails or takes too
+        long.
+        """
+        self.tell(order, **fields)
         return self._answer(within)
 
     def _answer(self, within: float) -> dict[str, Any]:
-        """Its next answer. If the payload ends meanwhile, that is remembered."""
+        """Return its next answer. If the payload's end is reported first, store that."""
         until = time.monotonic() + within
-        while (left := until - time.monotonic()) > 0:
-            message = job_init.receive(self._way, left)
+        while (remaining := until - time.monotonic()) > 0:
+            message = job_init.receive(self._connection, remaining)
             if message is None:
                 continue
             if "failed" in message:
@@ -69,53 +73,60 @@ class JobNamespaces:
         return "ended" in message or "gone" in message
 
     def ended(self) -> int | None:
-        """The payload's wait status, once it has ended; SIGKILL's if its process 1 was killed."""
-        while self._ended is None and (message := job_init.receive(self._way, 0)) is not None:
+        """Return the payload's wait status after it has ended; SIGKILL's if its process 1 was
+        killed.
+        """
+        while (
+            self._ended is None and (message := job_init.receive(self._connection, 0)) is not None
+        ):
             self._is_end(message)
         return self._ended
 
     def kill(self) -> None:
-        """End all of its processes but process 1, which may start others later."""
+        """End all of its processes except process 1, which may start others later."""
         self.ask("kill", 60.0)
         self._ended = None
 
     @property
     def owner(self) -> Owner:
-        """Whose its processes are."""
+        """The user and pid namespace of its processes."""
         numbers = os.fstat(self.numbers)
         return Owner(self._uid, (numbers.st_dev, numbers.st_ino))
 
     def tasks(self) -> list[int]:
-        """The job's processes, by their numbers on the node, without process 1."""
-        own, found = os.fstat(self.numbers), []
+        """Return the job's processes except process 1, by their numbers on the node."""
+        namespace, pids = os.fstat(self.numbers), []
         for pid in processes():
             with contextlib.suppress(OSError):
-                if pid != self.init and os.path.samestat(os.stat(f"/proc/{pid}/ns/pid"), own):
-                    found.append(pid)
-        return found
+                if pid != self.init and os.path.samestat(os.stat(f"/proc/{pid}/ns/pid"), namespace):
+                    pids.append(pid)
+        return pids
 
     @contextlib.contextmanager
     def made_anew(self, kind: str) -> Iterator[int]:
-        """A descriptor of a namespace that a restore makes anew: of System V IPC, or of clocks."""
-        anybodys = replace(self.owner, uid=None)
+        """Yield a descriptor of a namespace that a restore recreates: System V IPC (``ipc``) or
+        clocks (``time``).
+        """
+        any_user = replace(self.owner, uid=None)
         for pid in self.tasks():
             with (
                 contextlib.suppress(OSError),
-                pinned(pid, anybodys) as task,
+                pinned(pid, any_user) as task,
                 task.opened(f"ns/{kind}") as opened,
             ):
-                found = os.dup(opened)
+                namespace = os.dup(opened)
                 break
         else:
             raise Refused("the job has no process any more")
         try:
-            yield found
+            yield namespace
         finally:
-            os.close(found)
+            os.close(namespace)
 
     def close(self) -> None:
-        """End process 1 and all that is left of the job."""
-        self._way.close()
+        """End process 1 and the rest of the job."""
+        # Process 1 ends when the connection closes, and the kernel kills its whole namespace.
+        self._connection.close()
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self._middle, 0)
         os.close(self.mounts)

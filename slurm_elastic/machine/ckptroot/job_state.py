@@ -1,4 +1,4 @@
-"""Asks slurmctld about a job, by scontrol(1)."""
+"""Ask slurmctld about a job, by scontrol(1)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from .caller import CLEAN
 from .site import Site
 
 _PREEMPTED = re.compile(r" PreemptTime=(\S+)")
-"""The first match after BatchFlag is Slurm's own: texts of the user's come later."""
-_LOOK = 0.5
+"""The first match after BatchFlag is Slurm's own: the user's texts come later in the line."""
+_POLL_EVERY_S = 0.5
 """Seconds between two calls of ``look`` while slurmctld has not answered."""
 _ENDED = {"COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "DEADLINE", "OUT_OF_MEMORY", "PREEMPTED",
           "GONE"}  # fmt: skip
@@ -22,8 +22,10 @@ _ENDED = {"COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "DEADLINE", "OUT_OF_MEM
 
 @dataclass(frozen=True)
 class JobState:
-    """A job as slurmctld knows it. ``state`` is its base state, such as RUNNING; ``preempted``: it
-    is to make room for another job soon.
+    """A job as slurmctld knows it.
+
+    ``state``: its base state, such as RUNNING. ``restarts``: how often Slurm has restarted it.
+    ``preempted``: it must soon make room for another job.
     """
 
     state: str
@@ -34,89 +36,94 @@ class JobState:
     preempted: bool = False
 
     def is_over(self) -> bool:
-        """Whether the job has ended for good."""
+        """Return whether the job has ended for good."""
         return self.state in _ENDED | {"BOOT_FAIL", "NODE_FAIL"}
 
     def ends(self, attempt: int) -> bool:
-        """Whether this run of it is over for Slurm, or soon will be."""
+        """Return whether this run is over in Slurm, or soon will be."""
         return self.restarts > attempt or self.state in _ENDED | {
             "COMPLETING", "NODE_FAIL", "PENDING", "REQUEUED",
         }  # fmt: skip
 
     def ends_with(self, attempt: int) -> bool:
-        """Whether this run of it is the last one as far as Slurm knows."""
+        """Return whether this run is the job's last one as far as Slurm knows."""
         return self.restarts == attempt and self.state in _ENDED | {"COMPLETING"}
 
     def runs(self, attempt: int) -> bool:
-        """Whether this run of it is going on for Slurm."""
+        """Return whether this run is active in Slurm."""
         return self.restarts == attempt and self.state == "RUNNING"
 
     def label(self, job: int) -> str:
-        """The job's name for users: ``12``, or ``12_3`` of an array."""
+        """Return the job's name for users: ``12``, or ``12_3`` of an array."""
         return str(job) if self.array_task is None else f"{self.array_job}_{self.array_task}"
 
 
 def ask(
     site: Site, job: int, timeout: float = 10.0, look: Callable[[], None] = lambda: None
 ) -> JobState | None:
-    """The job as slurmctld knows it; None if it does not answer, state ``GONE`` if it no longer
-    knows the job. ``look`` is called now and then, and may end the wait by raising.
+    """Return the job as slurmctld knows it, or None if slurmctld does not answer.
+
+    The state is ``GONE`` if slurmctld no longer knows the job. ``look`` is called from time to
+    time; it may end the wait by raising.
     """
     command = [site.scontrol, "-o", "show", "job", str(job)]
     try:
         with subprocess.Popen(
             command, env=_environment(site), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, text=True, errors="replace",
-        ) as asked:  # fmt: skip
-            out, err = answer(asked, timeout, look)
+        ) as process:  # fmt: skip
+            out, err = answer(process, timeout, look)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    if asked.returncode != 0:
-        gone = "Invalid job id" in err + out
-        return JobState(state="GONE", uid=-1, restarts=0) if gone else None
+    if process.returncode != 0:
+        is_unknown = "Invalid job id" in err + out
+        return JobState(state="GONE", uid=-1, restarts=0) if is_unknown else None
     return parse(out, job)
 
 
 def answer(
-    asked: subprocess.Popen[str], timeout: float, look: Callable[[], None]
+    process: subprocess.Popen[str], timeout: float, look: Callable[[], None]
 ) -> tuple[str, str]:
-    """What the program says in that time. If ``look`` raises anything the program is ended."""
+    """Return the program's output after it has ended. If ``look`` raises, kill the program.
+
+    subprocess.TimeoutExpired after ``timeout`` seconds.
+    """
     until = time.monotonic() + timeout
     try:
-        while (left := until - time.monotonic()) > _LOOK:
+        while (remaining := until - time.monotonic()) > _POLL_EVERY_S:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                return asked.communicate(timeout=_LOOK)
+                return process.communicate(timeout=_POLL_EVERY_S)
             look()
-        return asked.communicate(timeout=max(left, 0.0))
+        return process.communicate(timeout=max(remaining, 0.0))
     except BaseException:
-        asked.kill()
+        process.kill()
         raise
 
 
 def parse(text: str, job: int) -> JobState | None:
-    """Find our job in scontrol's output, which has one line a job: an array's id names all its
+    """Find our job in scontrol's output, which has one line per job: an array's id lists all its
     tasks.
 
-    The user's own texts may imitate any field. All of them but the job's name come after BatchFlag,
-    which follows Restarts.
+    The user's own texts may imitate any field. Except for the job's name, they come after
+    BatchFlag, which follows Restarts.
     """
     for line in text.splitlines():
         if not line.startswith(f"JobId={job} "):
             continue
-        fixed, _, rest = line.partition(" BatchFlag=")
-        # Where BatchFlag itself is imitated nothing is certain.
-        if " BatchFlag=" in rest:
+        fixed, _, after_batch_flag = line.partition(" BatchFlag=")
+        # If BatchFlag itself is imitated, no field can be trusted.
+        if " BatchFlag=" in after_batch_flag:
             return None
-        # What the name imitates comes before the real field, which counts as the last, except for
-        # an array's ids: these come before the name.
-        ids, words = _words(fixed.partition(" JobName=")[0]), _words(fixed)
-        uid = re.search(r"\((\d+)\)", words.get("UserId", ""))
+        # Fields imitated in the job's name come before the real ones, and the last one wins. The
+        # ids of an array come before the name, so read them from there.
+        ids, fields = _fields(fixed.partition(" JobName=")[0]), _fields(fixed)
+        uid = re.search(r"\((\d+)\)", fields.get("UserId", ""))
         task = ids.get("ArrayTaskId", "")
-        preempted = _PREEMPTED.search(rest)
+        preempted = _PREEMPTED.search(after_batch_flag)
         return JobState(
-            state=words.get("JobState", ""),
+            state=fields.get("JobState", ""),
             uid=int(uid[1]) if uid else -1,
-            restarts=int(words.get("Restarts", "0") or 0),
+            restarts=int(fields.get("Restarts", "0") or 0),
             array_job=int(ids.get("ArrayJobId", "0") or 0),
             array_task=int(task) if task.isdigit() else None,
             preempted=preempted is not None and preempted[1] != "None",
@@ -124,20 +131,20 @@ def parse(text: str, job: int) -> JobState | None:
     return None
 
 
-def _words(text: str) -> dict[str, str]:
+def _fields(text: str) -> dict[str, str]:
     return dict(word.split("=", 1) for word in text.split() if "=" in word)
 
 
 def is_up(site: Site) -> bool:
-    """Whether slurmctld answers: only then may we believe "invalid job id"."""
+    """Return whether slurmctld answers. Only then is "invalid job id" credible."""
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             [site.scontrol, "ping"], env=_environment(site), capture_output=True, timeout=20,
             check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
         return False
-    return done.returncode == 0 and b" UP" in done.stdout
+    return result.returncode == 0 and b" UP" in result.stdout
 
 
 def _environment(site: Site) -> dict[str, str]:

@@ -1,5 +1,6 @@
-"""Calls of Linux that Python has no function for: parents, namespaces, mounts. (os.unshare and
-os.setns come with Python 3.12.)
+"""Linux calls that Python has no function for: parent-death signals, namespaces, mounts.
+
+os.unshare and os.setns exist only from Python 3.12 on.
 """
 
 from __future__ import annotations
@@ -20,53 +21,56 @@ PIDFD_GETFD = 438
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-def _check(result: int, what: str) -> None:
+def _check(result: int, call: str) -> None:
     if result != 0:
         number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")
+        raise OSError(number, f"{call}: {os.strerror(number)}")
 
 
-def descriptor_of(process: int, number: int) -> int:
-    """A copy of a descriptor of the process behind the pidfd ``process`` (pidfd_getfd(2))."""
-    # To open its file instead could break a lease, and does not work for sockets.
-    found: int = LIBC.syscall(PIDFD_GETFD, process, number, 0)
-    if found < 0:
+def descriptor_of(pidfd: int, number: int) -> int:
+    """Return a copy of descriptor ``number`` of the process behind a pidfd (pidfd_getfd(2))."""
+    # Opening its file in /proc instead could break a lease, and does not work for sockets.
+    copy: int = LIBC.syscall(PIDFD_GETFD, pidfd, number, 0)
+    if copy < 0:
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error))
-    return found
+    return copy
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent ends, however it ends."""
+    """Have the kernel kill this process when its parent ends, in whatever way."""
     _check(LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
 
 
 def adopt_orphans() -> None:
-    """Become the parent of what our children leave behind, so of daemons, too: they stay below this
-    process, whatever it executes, and are saved with it.
+    """Become the parent of orphaned descendants, such as daemons.
+
+    They stay below this process, also after an execve, and are saved with it.
     """
     _check(LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
 
 
 def unshare_processes() -> None:
-    """Give us mounts and System V IPC of our own, and children to come their own
-    process numbers.
+    """Give this process its own mounts and System V IPC, and its later children their own process
+    numbers.
     """
     _check(LIBC.unshare(CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC), "unshare")
 
 
 def unshare_time() -> None:
-    """Give children to come clocks of their own; ours stay (time_namespaces(7))."""
+    """Give later children their own clocks; our clocks stay (time_namespaces(7))."""
     _check(LIBC.unshare(CLONE_NEWTIME), "unshare --time")
 
 
 def share_time() -> None:
-    """Give children to come our clocks again. Fails if we have threads (setns(2))."""
+    """Give later children our clocks again. Fails if we have threads (setns(2))."""
     _join("/proc/self/ns/time", CLONE_NEWTIME)
 
 
 def unshare_ipc() -> None:
-    """Give us an empty System V IPC; the old one goes, unless others still use it."""
+    """Move to an empty System V IPC namespace. The old namespace is destroyed unless other
+    processes use it.
+    """
     _check(LIBC.unshare(CLONE_NEWIPC), "unshare")
 
 
@@ -84,19 +88,19 @@ def _join(path: str, kind: int) -> None:
 
 
 def unshare_mounts() -> None:
-    """Give us mounts of our own; later mounts of the host (autofs) still come through."""
+    """Give this process its own mounts. Later mounts of the host (autofs) still appear."""
     _check(LIBC.unshare(CLONE_NEWNS), "unshare")
     _check(LIBC.mount(None, b"/", None, MS_REC | MS_SLAVE, None), "mount /")
 
 
 def mount_bind(source: str, place: str) -> None:
     """Make the directory ``source`` appear at ``place``, too."""
-    found = LIBC.mount(os.fsencode(source), os.fsencode(place), None, MS_BIND, None)
-    _check(found, f"mount {place}")
+    result = LIBC.mount(os.fsencode(source), os.fsencode(place), None, MS_BIND, None)
+    _check(result, f"mount {place}")
 
 
 def mount_small(path: str, uid: int, gid: int) -> None:
-    """Mount a file system of the user's in memory, with room for a few small files."""
+    """Mount a file system in memory for the user, with room for a few small files."""
     # DMTCP 4.2.0 keeps 2.3 MB there (dmtcpSharedArea), and a few bytes a process.
     flags = MS_NOSUID | MS_NODEV | MS_NOEXEC
     options = f"size=16m,nr_inodes=256,mode=700,uid={uid},gid={gid}".encode()
@@ -104,56 +108,60 @@ def mount_small(path: str, uid: int, gid: int) -> None:
 
 
 def mount_beside(path: str, aside: str, names: Sequence[str]) -> None:
-    """Mount a directory over ``path`` that has empty files of these ``names`` (or paths), which all
-    may write, and links for the rest, which lead through its directory ``aside`` to the real one.
+    """Mount a directory over ``path`` that contains empty files of these ``names`` (or paths).
+
+    All users may write these files. The other entries are links, which lead through its directory
+    ``aside`` to the real directory.
     """
     real = os.open(path, os.O_PATH | os.O_DIRECTORY)
     try:
         flags = MS_NOSUID | MS_NODEV | MS_NOEXEC
-        others = set(os.listdir(path)) - {name.partition("/")[0] for name in names}
+        other_entries = set(os.listdir(path)) - {name.partition("/")[0] for name in names}
         _check(LIBC.mount(b"tmpfs", path.encode(), b"tmpfs", flags, b"mode=755"), f"mount {path}")
         os.mkdir(f"{path}/{aside}")
         source, place = f"/proc/self/fd/{real}".encode(), f"{path}/{aside}".encode()
         _check(LIBC.mount(source, place, None, MS_BIND, None), f"mount {path}/{aside}")
-        for name in others:
+        for name in other_entries:
             os.symlink(f"{aside}/{name}", f"{path}/{name}")
         for name in names:
             directory = os.path.dirname(f"{path}/{name}")
             os.makedirs(directory, exist_ok=True)
             os.close(os.open(f"{path}/{name}", os.O_CREAT))
             os.chmod(directory, 0o755)  # noqa: S103 - whatever our umask is
-            os.chmod(f"{path}/{name}", 0o666)  # noqa: S103 - what is written there is for nobody
+            os.chmod(f"{path}/{name}", 0o666)  # noqa: S103 - a dummy; its content is not used
     finally:
         os.close(real)
 
 
 def unmount(path: str) -> None:
-    """Unmount at once, whoever uses it."""
+    """Unmount at once, even if it is in use."""
     _check(LIBC.umount2(os.fsencode(path), MNT_DETACH), f"umount {path}")
 
 
 def mount_own_proc() -> None:
     """Mount a /proc of our namespace, and unmount all others."""
-    # Not private: later mounts of the host (autofs) still come through.
+    # Slave, not private: later mounts of the host (autofs) must still appear.
     _check(LIBC.mount(None, b"/", None, MS_REC | MS_SLAVE, None), "mount /")
     _check(LIBC.mount(b"proc", b"/proc", b"proc", 0, None), "mount /proc")
     with open("/proc/self/mountinfo", "rb") as file:
-        others = other_procs(file.read())
-    for place in others:
+        host_procs = other_procs(file.read())
+    for place in host_procs:
         unmount(os.fsdecode(place))
 
 
 def other_procs(mountinfo: bytes) -> list[bytes]:
-    """Where else the host has mounted proc, as in a chroot (proc(5), mountinfo)."""
-    found = []
+    """Return the other places where the host has mounted proc, as in a chroot (proc(5),
+    mountinfo).
+    """
+    places = []
     for line in mountinfo.splitlines():
         mount, _, source = line.partition(b" - ")
         place = mount.split(b" ")[4]
         if source.startswith(b"proc ") and not (place + b"/").startswith(b"/proc/"):
-            found.append(re.sub(rb"\\([0-7]{3})", lambda code: bytes([int(code[1], 8)]), place))
-    return found
+            places.append(re.sub(rb"\\([0-7]{3})", lambda code: bytes([int(code[1], 8)]), place))
+    return places
 
 
 def cover(path: str) -> None:
-    """Mount /dev/null over ``path``, so that nobody in our mounts can open that file any more."""
+    """Mount /dev/null over ``path``, so that no process in our mounts can open that file."""
     _check(LIBC.mount(b"/dev/null", path.encode(), None, MS_BIND, None), f"mount {path}")

@@ -1,5 +1,6 @@
-"""Root's lines in the node's journal. They contain names of users' files, which may have
-unprintable characters or line breaks: those are shown by their numbers.
+"""Root's lines in the node's syslog.
+
+They may contain names of users' files. Unprintable characters and line breaks are escaped.
 """
 
 from __future__ import annotations
@@ -10,14 +11,15 @@ NOTICE, WARNING = syslog.LOG_NOTICE, syslog.LOG_WARNING
 
 
 def begin() -> None:
-    """Log under our own name."""
+    """Log under the program's own name."""
     syslog.openlog("slurm-elastic-ckpt-root", syslog.LOG_PID, syslog.LOG_DAEMON)
 
 
 def tell(level: int, line: str) -> None:
+    """Log a line at this level."""
     syslog.syslog(level, shown(line))
 
 
 def shown(text: str) -> str:
-    """The text, printable and in one line."""
+    """Return the text as one printable line."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

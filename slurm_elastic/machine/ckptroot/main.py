@@ -1,4 +1,4 @@
-"""The commands: ``run`` and ``ready`` by sudo from the launcher, ``sweep`` by root."""
+"""The commands: the launcher calls ``run`` and ``ready`` by sudo, root calls ``sweep``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ usage: slurm-elastic-ckpt-root ready METHOD               can this job be run so
 
 
 def main(argv: Sequence[str] | None = None, config: str = CONFIG) -> int:
-    """The program's exit code: of ``run``, that of the job's script."""
+    """Run the command and return the exit code. For ``run`` it is the exit code of the job's
+    script.
+    """
     log.begin()
     try:
         return _command(list(sys.argv[1:] if argv is None else argv), config)
@@ -66,8 +68,10 @@ def _octal(text: str) -> int:
 
 
 def _ready(method: str, config: str) -> None:
-    """Refused if the script had better run without us. If only slurmctld's answer is missing and
-    the job may have images, that is no reason: ``run`` waits for it.
+    """Refused if the script had better run without us.
+
+    If only slurmctld's answer is missing and the job may have images, return: ``run`` waits for the
+    answer.
     """
     site, caller = starting.allowed(method, config, asks=True)
     state = job_state.ask(site, caller.job)
@@ -78,11 +82,11 @@ def _ready(method: str, config: str) -> None:
 
 
 def _run(config: str, method: str, umask: int, argv: list[str]) -> int:
-    """Drive the job's run. If anything keeps us from that, the job runs without checkpoints."""
+    """Drive the job's run. If an error prevents that, run the job without checkpoints."""
     os.umask(0o027)
-    # Before the first fork: a signal to the whole step may kill the payload, but nothing of ours.
+    # Before the first fork: a signal to the whole step may then kill the payload, but not us.
     block()
-    # First of all, as nothing may keep us from it later.
+    # Prepare the run without checkpoints first: no later error may prevent it.
     plain = starting.plain(config, umask, argv)
     try:
         site, caller = starting.allowed(method, config)
@@ -90,8 +94,8 @@ def _run(config: str, method: str, umask: int, argv: list[str]) -> int:
     except Ended as end:
         log.tell(log.NOTICE, f"a job's run is over before it began: {end}")
         return finish(int(signal.SIGTERM))
-    except Exception as refusal:  # noqa: BLE001 - whatever it is, nothing was started
-        why = f"a job runs without checkpoints: {str(refusal) or type(refusal).__name__}"
-        log.tell(log.WARNING, why)
+    except Exception as refusal:  # noqa: BLE001 - nothing was started yet
+        line = f"a job runs without checkpoints: {str(refusal) or type(refusal).__name__}"
+        log.tell(log.WARNING, line)
         become(plain)
     return finish(starting.drive(store, session))

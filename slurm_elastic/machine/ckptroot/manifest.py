@@ -1,7 +1,8 @@
-"""The manifest of an image: what it is of, each file's size and digest, and root's seal.
+"""The manifest of an image: its job, the size and digest of each file, and root's seal.
 
-The seal is an HMAC-SHA256 with a key that only root on the nodes has. On a local disk it would do
-that the directories are root's; a shared one may be mounted by a host where somebody else is root.
+The seal is an HMAC-SHA256 with a key that only root on the nodes has. On a local disk root's
+ownership of the directories would be enough. A shared directory may be mounted by a host on which
+another person is root.
 """
 
 from __future__ import annotations
@@ -19,22 +20,27 @@ from . import files as safe
 from .site import Refused
 
 NAME = "manifest.json"
-_BLOCK = 1 << 20
-_MOST = 16 << 20
-_FILES = 100_000
-"""Most bytes of a manifest, and most files of an image: CRIU makes a handful for each task."""
-MOST = sys.maxsize
-"""Most bytes of an image that no quota bounds."""
+_BLOCK_BYTES = 1 << 20
+_MAX_MANIFEST_BYTES = 16 << 20
+_MAX_FILES = 100_000
+"""Of an image: CRIU makes a handful of files for each task."""
+UNLIMITED = sys.maxsize
+"""Bytes of an image without a quota."""
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """``files``: name to (bytes, SHA-256). ``writing``: path to size of what the job had open for
-    writing; ``locked``: path to state of what it kept locked (``inventory.State``). ``pid`` is the
-    first process's number in its namespace, 0 if there is none. ``closed`` are the far ends of the
-    TCP connections that the save closed in the image; None if it was not to close any. ``clocks``:
-    the job's own clocks (ns, ``clock.Clocks``); None if it had none. ``bound``: the CPUs of threads
-    that are bound to fewer than all (``cpu_binding.Bound``).
+    """The contents of manifest.json.
+
+    - ``files``: name to (bytes, SHA-256).
+    - ``writing``: path to size of the files that the job had open for writing.
+    - ``locked``: path to state of the files that it kept locked (``inventory.State``).
+    - ``pid``: the first process's number in its namespace, 0 if there is none.
+    - ``closed``: far ends of the TCP connections that the save closed in the image; None if it had
+      not to close any.
+    - ``clocks``: the job's own clocks (ns, ``clock.Clocks``); None if it had none.
+    - ``bound``: CPUs of threads bound to fewer than all (``cpu_binding.Bound``).
+    - ``taken``: Unix time of the save. ``seconds``: its duration.
     """
 
     cluster: str
@@ -64,22 +70,22 @@ class Manifest:
 
 
 def seal(manifest: Manifest, key: bytes) -> bytes:
-    """The manifest as text, with its seal."""
+    """Return the manifest as text, with its seal."""
     values = asdict(manifest)
-    for name, nothing in (("closed", None), ("clocks", None), ("bound", {})):
-        if values[name] == nothing:  # so that nodes with an older program can read it, too
+    for name, empty in (("closed", None), ("clocks", None), ("bound", {})):
+        if values[name] == empty:  # nodes with an older program do not know the field
             del values[name]
     return json.dumps({**values, "seal": _seal(values, key)}, indent=1).encode() + b"\n"
 
 
 def unseal(content: bytes, key: bytes) -> Manifest:
-    """The manifest in ``content``; Refused unless it was sealed with ``key``."""
+    """Return the manifest in ``content``. Refused unless it was sealed with ``key``."""
     try:
         values: dict[str, Any] = safe.json_of(content)
-        found = str(values.pop("seal"))
+        found_seal = str(values.pop("seal"))
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise Refused("the manifest cannot be read") from error
-    if not hmac.compare_digest(found.encode(), _seal(values, key).encode()):
+    if not hmac.compare_digest(found_seal.encode(), _seal(values, key).encode()):
         raise Refused("the manifest was not sealed by a node of this cluster")
     try:
         files = {name: (int(size), str(sha)) for name, (size, sha) in values.pop("files").items()}
@@ -89,39 +95,41 @@ def unseal(content: bytes, key: bytes) -> Manifest:
 
 
 def _seal(values: dict[str, Any], key: bytes) -> str:
-    plain = json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
-    return hmac.new(key, b"slurm-elastic checkpoint 1\n" + plain, hashlib.sha256).hexdigest()
+    canonical = json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
+    return hmac.new(key, b"slurm-elastic checkpoint 1\n" + canonical, hashlib.sha256).hexdigest()
 
 
 def read(directory: Path, key: bytes) -> Manifest:
-    """The manifest of an image's directory."""
+    """Return the manifest of an image's directory."""
     path = directory / NAME
     try:
-        content = safe.read(path, _MOST)
+        content = safe.read(path, _MAX_MANIFEST_BYTES)
     except OSError as error:
         raise Refused(f"{path}: {error.strerror}") from error
     return unseal(content, key)
 
 
-def digests(directory: Path, most: int = MOST) -> dict[str, tuple[int, str]]:
-    """Size and digest of all files, which are on disk afterwards. Refused for links and the like,
-    and for more than ``most`` bytes altogether.
+def digests(directory: Path, max_bytes: int = UNLIMITED) -> dict[str, tuple[int, str]]:
+    """Return size and digest of all files, which are on disk afterwards.
+
+    Refused for links and other special files, and for more than ``max_bytes`` in total.
     """
-    found: dict[str, tuple[int, str]] = {}
+    digest_by_name: dict[str, tuple[int, str]] = {}
     for name in _names(directory):
-        found[name] = _digest(directory / name, most)
-        most -= found[name][0]
+        digest_by_name[name] = _digest(directory / name, max_bytes)
+        max_bytes -= digest_by_name[name][0]
     sync(directory)
-    return found
+    return digest_by_name
 
 
 def compare(directory: Path, manifest: Manifest) -> None:
-    """Refused unless the directory holds exactly the manifest's files, unchanged."""
+    """Refused unless the directory contains exactly the manifest's files, unchanged."""
     names = set(_names(directory))
     if names != set(manifest.files):
-        odd = min(names ^ set(manifest.files))
-        raise Refused(f"{directory}: {odd}: not in the manifest, or gone")
+        name_in_doubt = min(names ^ set(manifest.files))
+        raise Refused(f"{directory}: {name_in_doubt}: not in the manifest, or gone")
     for name, (size, sha) in manifest.files.items():
+        # The size first: it is cheap, and a longer file must not be read to its end.
         if (directory / name).lstat().st_size != size:
             raise Refused(f"{directory}: {name}: not {size} bytes long")
         if _digest(directory / name, size)[1] != sha:
@@ -130,11 +138,11 @@ def compare(directory: Path, manifest: Manifest) -> None:
 
 def _names(directory: Path) -> list[str]:
     with safe.directory(directory) as descriptor:
-        return [name for name in safe.names(descriptor, _FILES) if name != NAME]
+        return [name for name in safe.names(descriptor, _MAX_FILES) if name != NAME]
 
 
 def sync(path: Path) -> None:
-    """Have a directory's entries on disk."""
+    """Write a directory's entries to disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -142,17 +150,17 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _digest(path: Path, most: int) -> tuple[int, str]:
+def _digest(path: Path, max_bytes: int) -> tuple[int, str]:
     try:
-        descriptor = safe.opened(path, most=most)
+        descriptor = safe.opened(path, max_bytes=max_bytes)
     except OSError as error:
         raise Refused(f"{path}: {error.strerror}") from error
     sha, size = hashlib.sha256(), 0
     with open(descriptor, "rb", buffering=0) as file:
         os.fsync(descriptor)
-        while block := file.read(_BLOCK):
+        while block := file.read(_BLOCK_BYTES):
             sha.update(block)
             size += len(block)
-            if size > most:
+            if size > max_bytes:
                 raise Refused(f"{path}: it grows")
     return size, sha.hexdigest()

@@ -1,5 +1,7 @@
-"""What is mounted where, from the kernel's own list (proc(5), mountinfo): so we never wait for a
-server, or for a user's process that serves a file system (fuse(4)), which may not answer.
+"""Look mounts up in the kernel's list (proc(5), mountinfo).
+
+This avoids a wait for a file server, or for a user's process that serves a file system (fuse(4)):
+they may never answer.
 """
 
 from __future__ import annotations
@@ -8,44 +10,46 @@ import os
 import re
 from pathlib import Path
 
-_MOST = 16 << 20
+_MAX_CHARACTERS = 16 << 20
 _OCTAL = re.compile(r"\\([0-7]{3})")  # a blank in a mount point
 _LOCAL = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "ramfs", "overlay",
                     "f2fs"})  # fmt: skip
 
 
 def mounts() -> str:
-    """The lines of proc(5), mountinfo."""
+    """Return the lines of proc(5), mountinfo."""
     with Path("/proc/self/mountinfo").open(encoding="utf-8", errors="surrogateescape") as file:
-        return file.read(_MOST).rpartition("\n")[0]
+        return file.read(_MAX_CHARACTERS).rpartition("\n")[0]
 
 
 def mount_points(mountinfo: str) -> list[str]:
-    """The paths that something is mounted at, in the order of the lines."""
+    """Return the mount points in the order of the lines."""
     return [_point(line) for line in mountinfo.split("\n")]
 
 
 def file_system(path: str, mountinfo: str) -> str:
-    """The type of the file system that ``path`` is on."""
+    """Return the type of the file system that ``path`` is on."""
     return _source(path, mountinfo)[0]
 
 
 def nfs_options(path: str, mountinfo: str) -> frozenset[str]:
-    """Those by which NFS is mounted where the path is; none where that is another file system."""
+    """Return the NFS mount options for the path; empty if it is on another file system."""
     source = _source(path, mountinfo)
     return frozenset(source[-1].split(",") if source[0] in ("nfs", "nfs4") else ())
 
 
 def mount_root(path: str, mountinfo: str) -> str:
-    """The directory of its file system that is mounted at ``path``; empty if nothing is."""
+    """Return which directory of its file system is mounted at ``path``; "" if none is."""
     lines = [line for line in mountinfo.split("\n") if line and _point(line) == path]
     return lines[-1].split(" ")[3] if lines else ""
 
 
 def is_local(path: str, shared: Path) -> bool:
-    """Whether the path is on a file system of this node, and not on that of ``shared``."""
+    """Return whether the path is on a file system of this node, which does not contain
+    ``shared``.
+    """
     try:
-        # Before we touch it: if its server, or a user's process, hangs, so would we.
+        # Check before stat: if its server, or a user's process, hangs, stat would hang, too.
         if file_system(os.path.normpath(path), mounts()) not in _LOCAL:
             return False
         if os.stat(path).st_dev == os.stat(shared).st_dev:
@@ -56,14 +60,15 @@ def is_local(path: str, shared: Path) -> bool:
 
 
 def _source(path: str, mountinfo: str) -> list[str]:
-    """Type, source and options of the file system that ``path`` is on."""
-    found, longest = "", ""
+    """Return type, source and options of the file system that ``path`` is on."""
+    best_line, longest = "", ""
     for line in mountinfo.split("\n"):
         point = _point(line)
-        # By the names of mount points, as on btrfs stat(2) and proc(5) name different devices.
+        # Compare names of mount points: on btrfs, stat(2) and proc(5) show different device
+        # numbers.
         if f"{path}/".startswith(f"{point.rstrip('/')}/") and len(point) >= len(longest):
-            found, longest = line, point  # of two at one place, the later one
-    return found.partition(" - ")[2].split(" ")
+            best_line, longest = line, point  # of two mounts at one point, the later one
+    return best_line.partition(" - ")[2].split(" ")
 
 
 def _point(line: str) -> str:

@@ -1,5 +1,7 @@
-"""Looks at a job between its saves, without stopping anything. So room is promised to its next
-save, and what would prevent that save is known before a notice, when it would be too late.
+"""Check a job between its saves, without stopping it.
+
+This promises room to its next save, and finds an obstacle before a notice, when it would be too
+late.
 """
 
 from __future__ import annotations
@@ -11,13 +13,15 @@ from .quota import allocated
 from .run import Run
 from .site import Refused
 
-EVERY = 60.0
-"""Seconds between two looks."""
+CHECK_EVERY_S = 60.0
+"""Seconds between two checks."""
 
 
 class NextSave:
-    """The next save of a run. ``hindered``: why it could not be made now, empty if nothing is
-    known. ``closes``: whether the last save was asked to close connections; None before the first.
+    """The next save of a run.
+
+    ``hindered``: why it could not be made now; "" if no reason is known. ``closes``: whether the
+    last save was asked to close connections; None before the first.
     """
 
     def __init__(self, run: Run) -> None:
@@ -27,25 +31,27 @@ class NextSave:
         self._bytes = 0
 
     def look(self) -> bool:
-        """Whether something has changed that the head should know; it is said once."""
+        """Return whether something has changed that the head should know. Each change is reported
+        once.
+        """
         run = self._run
         try:
             need = max(run.method.need(), self._last_size())
             partners = run.method.partners() if self.closes is False else ()
             if partners:
-                why = f"it has a connected TCP socket: to {partners[0]}"
-                raise Refused(why)  # noqa: TRY301 - as the others, it is told below
+                obstacle = f"it has a connected TCP socket: to {partners[0]}"
+                raise Refused(obstacle)  # noqa: TRY301 - reported below like the others
             if self.hindered or abs(need - self._bytes) > need // 10:
                 run.quota.room(need)
                 self._bytes = need
         except Refused as error:
             before, self.hindered = self.hindered, str(error)
-            # What follows the colon are numbers and names, which may change each minute.
+            # After the colon are numbers and names, which may change each minute.
             if before.partition(":")[0] == self.hindered.partition(":")[0]:
                 return False
             run.say(f"its next save could not be made now: {error}")
             return True
-        except Exception:  # noqa: BLE001 - no look at it may end the job
+        except Exception:  # noqa: BLE001 - a failing check must not end the job
             return False
         if not self.hindered:
             return False
@@ -54,8 +60,8 @@ class NextSave:
         return True
 
     def _last_size(self) -> int:
-        """Bytes that the last image takes on disk: DMTCP's may have holes, as the memory it saves
-        has.
+        """Return the bytes of the last image on disk. DMTCP's may have holes, like the memory that
+        it saves.
         """
         for image in self._run.store.images()[:1]:
             with contextlib.suppress(Refused):

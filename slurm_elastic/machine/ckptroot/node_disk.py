@@ -1,8 +1,8 @@
-"""A disk of the node's own, which an image is written to while its job stands still.
+"""A disk of the node's own, to which an image is written while its job stands still.
 
-The shared directory may be as slow as the network, and on NFS a file is written out when it is
-closed. So a job that is saved while it works runs on as soon as its image is on this disk, and the
-image is copied afterwards.
+The shared directory may be as slow as the network, and NFS writes a file out when it is closed.
+A job saved while it works continues as soon as its image is on this disk. The image is copied to
+the shared directory afterwards.
 """
 
 from __future__ import annotations
@@ -17,37 +17,40 @@ from . import files
 from .scratch import Scratch
 from .site import Refused, Site
 
-_OWN = "slurm-elastic-stage"
-"""Our own directory there, as the site may use the disk for other things, too."""
+_DIRECTORY = "slurm-elastic-stage"
+"""Our own directory on the disk. The site may use the disk for other purposes, too."""
 _IMAGE = "image"
-_FILES = 100_000
+_MAX_FILES = 100_000
 
 
 class NodeDisk:
-    """One job's part of the disk. ``tell`` is told once if we do not use it, and why."""
+    """One job's part of the disk. ``tell`` is called once with the reason if the disk is not
+    used.
+    """
 
     def __init__(self, site: Site, job: int, tell: Callable[[str], None]) -> None:
         self._keep_free = site.keep_free
-        self._scratch = Scratch(site.stage / _OWN, job) if site.stage else None
+        self._scratch = Scratch(site.stage / _DIRECTORY, job) if site.stage else None
         self._tell = tell
-        self._told = False
+        self._reported = False
 
     @contextlib.contextmanager
-    def directory(self, image: Path, need: int, most: int) -> Iterator[tuple[Path, int]]:
-        """Where to write an image of about ``need`` bytes first, and how many bytes it may have
-        there; ``move`` takes it on. That is a new directory on this disk, or ``image`` itself with
-        ``most`` if there is no such disk or too little room on it.
+    def directory(self, image: Path, need: int, max_bytes: int) -> Iterator[tuple[Path, int]]:
+        """Yield the directory for a new image of about ``need`` bytes, and its maximum bytes.
+
+        It is a new directory on this disk; ``move`` then copies the image to its place. If there is
+        no such disk, or no room on it, it is ``image`` itself and ``max_bytes``.
         """
-        made, room = self._new(need)
+        new_directory, room = self._new(need)
         try:
-            yield (made, min(room, most)) if made else (image, most)
+            yield (new_directory, min(room, max_bytes)) if new_directory else (image, max_bytes)
         finally:
-            if made:
+            if new_directory:
                 with contextlib.suppress(OSError, Refused):  # the job's next save removes it
-                    files.remove(made)
+                    files.remove(new_directory)
 
     def close(self) -> None:
-        """Remove all that the job has here."""
+        """Remove all files of the job on this disk."""
         if self._scratch:
             self._scratch.close()
 
@@ -60,30 +63,30 @@ class NodeDisk:
             room = self._room(path.parent, need)
             path.mkdir(mode=0o700)
         except (OSError, Refused) as error:
-            if not self._told:
+            if not self._reported:
                 self._tell(f"its images go to the shared directory at once: stage: {error}")
-            self._told = True
+            self._reported = True
             return None, 0
         return path, room
 
     def _room(self, path: Path, need: int) -> int:
-        there = os.statvfs(path)
-        free = there.f_frsize * there.f_bavail
-        room = free - self._keep_free.of(there.f_frsize * there.f_blocks)
+        file_system = os.statvfs(path)
+        free = file_system.f_frsize * file_system.f_bavail
+        room = free - self._keep_free.of(file_system.f_frsize * file_system.f_blocks)
         if need > room:
             raise Refused(f"{need >> 20} MiB needed, {max(room, 0) >> 20} MiB left")
         return room
 
 
-def move(made: Path, image: Path, most: int) -> None:
-    """Move the files of an image to their place, at most ``most`` bytes of data; Refused or OSError
-    if that fails.
+def move(staged: Path, image: Path, max_bytes: int) -> None:
+    """Move the files of an image to their place, at most ``max_bytes`` of data. Refused or
+    OSError.
     """
-    if made == image:
+    if staged == image:
         return
-    with files.directory(made) as place:
-        for name in files.names(place, _FILES):
-            with files.held(made / name) as source:
+    with files.directory(staged) as directory:
+        for name in files.names(directory, _MAX_FILES):
+            with files.held(staged / name) as source:
                 mode = stat.S_IMODE(os.fstat(source).st_mode)
-                most -= files.copy_file(source, image / name, mode, most)
-            os.unlink(name, dir_fd=place)
+                max_bytes -= files.copy_file(source, image / name, mode, max_bytes)
+            os.unlink(name, dir_fd=directory)

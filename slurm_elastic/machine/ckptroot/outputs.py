@@ -1,14 +1,14 @@
-"""Keeps a job's output over its runs, neither lost nor doubled, without any option of the site's.
+"""Keep a job's output over its runs, without loss or repetition, and without an option of the site.
 
 slurmstepd truncates a job's output file at each start, before the script runs (slurm.conf(5),
-JobFileAppend). So after each image we add what the outputs have gained to copies of root's; a later
-run writes these back into its fresh file, whose inode slurmstepd keeps open. All files that the job
-had open for writing are cut back to their length at the image, as the job will write the rest
-again. What others have appended meanwhile, or written into a fresh file before we restored the
-job's own output, is kept beside it. (CRIU does not mind the length of files that a job can only
-append to: should_check_size in criu/files-reg.c. We do not cut those.)
+JobFileAppend). So after each image we append the outputs' new data to copies that are root's. A
+later run writes the copies back into its fresh file, whose inode slurmstepd keeps open. All files
+that the job had open for writing are cut to their length at the image, because the job will write
+the rest again. Data that other programs appended since, or wrote into a fresh file before we
+restored the job's output, is kept in a file beside it. (CRIU does not check the length of files
+that a job can only append to: should_check_size in criu/files-reg.c. We do not cut those.)
 
-Everything is done to the user's files with his rights on files only.
+We access the user's files only with the user's rights on files.
 """
 
 from __future__ import annotations
@@ -25,96 +25,99 @@ from .images import OpenFile
 from .rights import as_user
 from .site import Refused
 
-_END = 1 << 20
-"""How many bytes at a file's end we compare to tell it from another."""
+_COMPARED_BYTES = 1 << 20
+"""How many bytes at a file's end we compare with the copy."""
 
 
 def of_step(proc: Path = Path("/proc/self/fd")) -> list[str]:
-    """The regular files that our standard output and error are, each once."""
-    found = []
+    """Return the regular files behind our standard output and error, each once."""
+    paths = []
     for descriptor in (1, 2):
         with contextlib.suppress(OSError):
             path = os.readlink(proc / str(descriptor))
-            if stat.S_ISREG(os.fstat(descriptor).st_mode) and path not in found:
-                found.append(path)
-    return found
+            if stat.S_ISREG(os.fstat(descriptor).st_mode) and path not in paths:
+                paths.append(path)
+    return paths
 
 
 def keep(
-    directory: Path, outputs: list[str], sizes: Mapping[str, int], caller: Caller, most: int
+    directory: Path, outputs: list[str], sizes: Mapping[str, int], caller: Caller, max_bytes: int
 ) -> None:
-    """Bring the copies up to the outputs' lengths at the image; Refused for more than ``most``
-    bytes of new data.
+    """Extend the copies to the outputs' lengths at the image. Refused for more than ``max_bytes``
+    of new data.
     """
     for index, path in enumerate(outputs):
         if path not in sizes:
             continue
         with _opened(path, os.O_RDONLY, caller) as source:
-            most -= _extend(directory / str(index), source, sizes[path], most)
+            max_bytes -= _extend(directory / str(index), source, sizes[path], max_bytes)
 
 
 def give_back(
     directory: Path, outputs: list[str], written: Collection[OpenFile], caller: Caller, number: int
 ) -> list[str]:
-    """Before a restore of image ``number``, bring the files back to how they were at the image.
-    Returns a sentence for each step. Refused if what is to be cut cannot be kept.
+    """Before a restore of image ``number``: restore the files to their state at the image.
+
+    Return a sentence for each step. Refused if data that must be cut cannot be kept.
     """
-    done = []
-    for one in written:
-        kept = directory / str(outputs.index(one.path)) if one.path in outputs else None
-        with _opened(one.path, os.O_RDWR | (os.O_CREAT if kept else 0), caller) as file:
-            found = os.fstat(file).st_size
-            if kept is not None and found and not _is_ours(file, kept, min(found, one.size)):
-                aside = _aside(file, OpenFile(one.path, 0), caller, number)
-                done.append(f"{one.path}: {found} bytes of others in its place{aside}")
-                found = os.fstat(file).st_size
-            if found < one.size and kept is not None:
-                _fill(file, kept, one.size, caller)
-                done.append(f"{one.path}: {one.size} bytes given back, {found} were there")
-            if found > one.size:
-                lose = _given_back(file, kept) if kept else not one.appends
-                aside = _shorten(file, one, caller, number, lose=lose)
-                done.append(f"{one.path}: cut from {found} to {one.size} bytes{aside}")
-    return done
+    steps = []
+    for output in written:
+        copy = directory / str(outputs.index(output.path)) if output.path in outputs else None
+        with _opened(output.path, os.O_RDWR | (os.O_CREAT if copy else 0), caller) as file:
+            length = os.fstat(file).st_size
+            if copy is not None and length and not _is_ours(file, copy, min(length, output.size)):
+                aside = _move_rest_aside(file, OpenFile(output.path, 0), caller, number)
+                steps.append(f"{output.path}: {length} bytes of others in its place{aside}")
+                length = os.fstat(file).st_size
+            if length < output.size and copy is not None:
+                _fill(file, copy, output.size, caller)
+                steps.append(f"{output.path}: {output.size} bytes given back, {length} were there")
+            if length > output.size:
+                lose = _given_back(file, copy) if copy else not output.appends
+                aside = _shorten(file, output, caller, number, lose=lose)
+                steps.append(f"{output.path}: cut from {length} to {output.size} bytes{aside}")
+    return steps
 
 
-def settle(directory: Path, outputs: list[str], sizes: Mapping[str, int]) -> None:
-    """Before the first image of a run, cut the copies to what the image that it went on from knows:
-    what an earlier run wrote after it came again, and maybe differently.
+def cut_copies(directory: Path, outputs: list[str], sizes: Mapping[str, int]) -> None:
+    """Before the first image of a run: cut the copies to the image from which the run continues.
+
+    An earlier run may have written more. This run writes that part again, perhaps differently.
     """
     for index, path in enumerate(outputs):
-        kept = directory / str(index)
-        if path in sizes and kept.exists() and kept.stat().st_size > sizes[path]:
-            os.truncate(kept, sizes[path])
+        copy = directory / str(index)
+        if path in sizes and copy.exists() and copy.stat().st_size > sizes[path]:
+            os.truncate(copy, sizes[path])
 
 
 def clear(directory: Path, outputs: list[str], caller: Caller) -> list[str]:
-    """The job starts anew after all: empty its output, as slurmstepd made it. Returns a sentence
-    for each step. The copies stay, for a node where an image can be used.
+    """The job starts over: empty its output, as slurmstepd would. Return a sentence for each step.
+
+    The copies stay, for a node on which an image can be used.
     """
-    done = []
+    steps = []
     for index, path in enumerate(outputs):
-        kept = directory / str(index)
+        copy = directory / str(index)
         with contextlib.suppress(Refused), _opened(path, os.O_RDWR, caller) as file:
-            found = os.fstat(file).st_size
-            lose = _given_back(file, kept)
-            aside = _shorten(file, OpenFile(path, 0), caller, 0, lose=lose) if found else ""
+            length = os.fstat(file).st_size
+            lose = _given_back(file, copy)
+            aside = _shorten(file, OpenFile(path, 0), caller, 0, lose=lose) if length else ""
             if aside:
-                done.append(f"{path}: {found} bytes of earlier runs, or of others{aside}")
-    return done
+                steps.append(f"{path}: {length} bytes of earlier runs, or of others{aside}")
+    return steps
 
 
 def sizes(outputs: list[str], caller: Caller) -> dict[str, int]:
-    """The outputs' lengths now (bytes)."""
-    found = {}
+    """Return the outputs' present lengths (bytes)."""
+    lengths = {}
     for path in outputs:
         with contextlib.suppress(Refused), _opened(path, os.O_RDONLY, caller) as file:
-            found[path] = os.fstat(file).st_size
-    return found
+            lengths[path] = os.fstat(file).st_size
+    return lengths
 
 
 def new(directory: Path, outputs: list[str], caller: Caller) -> int:
-    """Bytes of the blocks that the outputs have and the copies do not."""
+    """Return the bytes of the blocks that the outputs have and the copies lack."""
     blocks = 0
     for index, path in enumerate(outputs):
         with contextlib.suppress(Refused, OSError):
@@ -137,50 +140,52 @@ def _opened(path: str, flags: int, caller: Caller) -> Iterator[int]:
         os.close(file)
 
 
-def _shorten(file: int, one: OpenFile, caller: Caller, number: int, *, lose: bool) -> str:
-    """Cut the file to the image's bytes; says where the rest is kept, unless that may be lost."""
+def _shorten(file: int, output: OpenFile, caller: Caller, number: int, *, lose: bool) -> str:
+    """Cut the file to the image's bytes. Return where the rest is kept, or "" with ``lose``."""
     if not lose:
-        return _aside(file, one, caller, number)
+        return _move_rest_aside(file, output, caller, number)
     with as_user(caller):
-        os.ftruncate(file, one.size)
+        os.ftruncate(file, output.size)
     return ""
 
 
-def _aside(file: int, one: OpenFile, caller: Caller, number: int) -> str:
-    """Move what comes after the image's bytes into a file of its own, and say where it is.
+def _move_rest_aside(file: int, output: OpenFile, caller: Caller, number: int) -> str:
+    """Move the bytes after the image's into a new file, and return where that is.
 
-    Text that is appended meanwhile is copied, too, until no more comes. Only what is written in the
-    instant between the last look and the cut is lost, as no call does both.
+    Text appended during the copy is copied, too, until no more arrives. Text written
+    between the last look and the cut is lost, because no system call does both.
     """
     with as_user(caller):
         path = target = None
         try:
-            path, target = _fresh(f"{one.path}.cut-{caller.job}-{number}", file)
-            at = _copy_rest(file, target, one.size, one.size)
-            os.fsync(target)  # takes long, so before the last look
-            _copy_rest(file, target, one.size, at)
-            os.ftruncate(file, one.size)
+            path, target = _fresh(f"{output.path}.cut-{caller.job}-{number}", file)
+            copied_to = _copy_rest(file, target, output.size, output.size)
+            os.fsync(target)  # before the last look, because it takes long
+            _copy_rest(file, target, output.size, copied_to)
+            os.ftruncate(file, output.size)
         except OSError as error:
             if path is not None:
                 os.unlink(path)
-            why = f"what others may have appended to it cannot be kept: {error.strerror}"
-            raise Refused(f"{one.path}: {why}") from error
+            reason = f"what others may have appended to it cannot be kept: {error.strerror}"
+            raise Refused(f"{output.path}: {reason}") from error
         finally:
             if target is not None:
                 os.close(target)
     return f", what was there is in {path}"
 
 
-def _copy_rest(source: int, target: int, start: int, at: int) -> int:
-    """Copy from ``at`` on until the file grows no more; its length. ``start`` goes to 0."""
-    while (end := os.fstat(source).st_size) > at:
-        files.copy(source, target, at, end, shift=start)
-        at = end
-    return at
+def _copy_rest(source: int, target: int, start: int, offset: int) -> int:
+    """Copy from ``offset`` until the file stops growing; return its length. ``start`` is copied to
+    0.
+    """
+    while (end := os.fstat(source).st_size) > offset:
+        files.copy(source, target, offset, end, shift=start)
+        offset = end
+    return offset
 
 
 def _fresh(path: str, like: int) -> tuple[str, int]:
-    """A new file with that name, or the next free one, that the same people may read."""
+    """Create a file with that name, or the next free one, with the read permissions of ``like``."""
     flags = files.NEW | files.SAFE
     for name in (path, *(f"{path}.{again}" for again in range(1, 1000))):
         with contextlib.suppress(FileExistsError):
@@ -190,47 +195,49 @@ def _fresh(path: str, like: int) -> tuple[str, int]:
     raise FileExistsError(0, "too many such files", path)
 
 
-def _given_back(file: int, kept: Path) -> bool:
-    """Whether the file has nothing but what we gave back from a copy."""
-    if not kept.exists():
+def _given_back(file: int, copy: Path) -> bool:
+    """Return whether the file contains only data that we wrote back from a copy."""
+    if not copy.exists():
         return False
-    with files.held(kept, owners=(0,)) as source:
+    with files.held(copy, owners=(0,)) as source:
         size = os.fstat(file).st_size
-        same = size <= os.fstat(source).st_size and all(
-            os.pread(file, stop - at, at) == os.pread(source, stop - at, at)
-            for one in (file, source)
-            for at, stop in files.pieces(one, 0, size)
+        is_same = size <= os.fstat(source).st_size and all(
+            os.pread(file, stop - start, start) == os.pread(source, stop - start, start)
+            for descriptor in (file, source)
+            for start, stop in files.pieces(descriptor, 0, size)
         )
-        return same and os.fstat(file).st_size == size  # nor has anything come meanwhile
+        return is_same and os.fstat(file).st_size == size  # and it has not grown since
 
 
-def _is_ours(file: int, kept: Path, size: int) -> bool:
-    """Whether the file's first bytes are the job's own, judged by the last of them. slurmstepd's
-    message about the job, or another job's line, may have come into an emptied file before us.
+def _is_ours(file: int, copy: Path, size: int) -> bool:
+    """Return whether the file's beginning is the job's own. The last bytes of it are compared.
+
+    slurmstepd's message about the job, or another job's line, may have been written into the
+    emptied file before our data.
     """
-    if not kept.exists():
-        return True  # nothing is known of it
-    with files.held(kept, owners=(0,)) as source:
+    if not copy.exists():
+        return True  # without a copy we cannot tell
+    with files.held(copy, owners=(0,)) as source:
         size = min(size, os.fstat(source).st_size)
-        start = max(size - _END, 0)
+        start = max(size - _COMPARED_BYTES, 0)
         return os.pread(file, size - start, start) == os.pread(source, size - start, start)
 
 
-def _extend(kept: Path, source: int, size: int, most: int) -> int:
-    """Add to the copy; how many bytes of data."""
-    with files.held(kept, os.O_RDWR | os.O_CREAT, owners=(0,)) as target:
-        have = min(os.fstat(target).st_size, size)
-        os.ftruncate(target, have)
+def _extend(copy: Path, source: int, size: int, max_bytes: int) -> int:
+    """Extend the copy; return the bytes of data added."""
+    with files.held(copy, os.O_RDWR | os.O_CREAT, owners=(0,)) as target:
+        copied = min(os.fstat(target).st_size, size)
+        os.ftruncate(target, copied)
         try:
-            done = files.copy(source, target, have, size, most=most)
+            added = files.copy(source, target, copied, size, max_bytes=max_bytes)
             os.fsync(target)
-        except BaseException:  # what came would take room until the next image
-            os.ftruncate(target, have)
+        except BaseException:  # partial data would take room until the next image
+            os.ftruncate(target, copied)
             raise
-        return done
+        return added
 
 
-def _fill(target: int, kept: Path, size: int, caller: Caller) -> None:
-    with files.held(kept, owners=(0,)) as source, as_user(caller):
-        os.ftruncate(target, 0)  # what would stand where the copy has holes
+def _fill(target: int, copy: Path, size: int, caller: Caller) -> None:
+    with files.held(copy, owners=(0,)) as source, as_user(caller):
+        os.ftruncate(target, 0)  # old data would show through the copy's holes
         files.copy(source, target, 0, size)

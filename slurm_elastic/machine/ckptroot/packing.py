@@ -1,4 +1,4 @@
-"""Packs single files into an image and unpacks them, with the rights of whoever calls."""
+"""Pack single files into an image and unpack them, with the rights of the caller."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from .site import Refused
 
 @dataclass(frozen=True)
 class Item:
-    """A file, directory, link or pipe. ``pieces`` are the parts of the file that have data, (from,
-    to) each; the image has them one after the other. ``same`` is the path of another name of the
-    file.
+    """A file, directory, link or pipe.
+
+    ``pieces``: parts of the file that have data, as (from, to); the image has them one after the
+    other. ``target``: of a symbolic link. ``same``: path of the first packed name of the same file.
     """
 
     path: str
@@ -31,48 +32,51 @@ class Item:
 
 
 def item_of(fields: dict[str, Any]) -> Item:
-    """An item from the image's index."""
+    """Return an item from the image's index."""
     return Item(**{**fields, "pieces": tuple(map(tuple, fields["pieces"]))})
 
 
 def pack(
     path: str,
-    seen: os.stat_result,
+    status: os.stat_result,
     names: dict[tuple[int, int], str],
     data: int,
-    at: int,
-    most: int,
+    offset: int,
+    max_bytes: int,
 ) -> tuple[Item, int]:
-    """The item for what is at ``path``, and where the next one's data begin; its own are appended
-    at ``at`` of the image's data. ``names`` are the files packed so far. Refused for more than
-    ``most`` bytes altogether, OSError if the file cannot be read.
+    """Append the file at ``path`` to the image's data at ``offset``.
+
+    Return its item, and the offset for the next one. ``names``: the files packed so far. Refused
+    for more than ``max_bytes`` in total. OSError if the file cannot be read.
     """
-    item = Item(path, seen.st_mode, seen.st_gid, seen.st_mtime_ns)
-    if stat.S_ISLNK(seen.st_mode):
-        return replace(item, target=os.readlink(path)), at
-    if not stat.S_ISREG(seen.st_mode):
-        return item, at
-    first = names.setdefault((seen.st_dev, seen.st_ino), path)
-    if first != path:
-        return replace(item, same=first), at
-    with files.held(path, owners=(seen.st_uid,)) as source:
+    item = Item(path, status.st_mode, status.st_gid, status.st_mtime_ns)
+    if stat.S_ISLNK(status.st_mode):
+        return replace(item, target=os.readlink(path)), offset
+    if not stat.S_ISREG(status.st_mode):
+        return item, offset
+    first_name = names.setdefault((status.st_dev, status.st_ino), path)
+    if first_name != path:
+        return replace(item, same=first_name), offset
+    with files.held(path, owners=(status.st_uid,)) as source:
         size, pieces = os.fstat(source).st_size, []
         for start, stop in files.pieces(source, 0, size):
-            if at + stop - start > most:
+            if offset + stop - start > max_bytes:
                 raise Refused(f"its files in {path} and others are more than may travel")
-            files.copy_block(source, data, start, stop, start - at)
-            at += stop - start
+            files.copy_block(source, data, start, stop, start - offset)
+            offset += stop - start
             pieces.append((start, stop))
-    return replace(item, size=size, pieces=tuple(pieces)), at
+    return replace(item, size=size, pieces=tuple(pieces)), offset
 
 
-def unpack(item: Item, data: int, at: int, make_way: Callable[[str], None]) -> int:
-    """Lay out the item, whose data begin at ``at`` of the image's; where the next one's begin.
-    ``make_way`` is called to move away what is there. Directories stay writable until ``finish``.
+def unpack(item: Item, data: int, offset: int, make_way: Callable[[str], None]) -> int:
+    """Create the item from the data at ``offset``; return the offset of the next item's data.
+
+    ``make_way`` is called to move an existing file away. Directories stay writable until
+    ``finish``.
     """
     os.makedirs(os.path.dirname(item.path), mode=0o700, exist_ok=True)
     if stat.S_ISDIR(item.mode):
-        _open_up(item, make_way)
+        _make_directory(item, make_way)
     elif stat.S_ISLNK(item.mode):
         if not (os.path.islink(item.path) and os.readlink(item.path) == item.target):
             make_way(item.path)
@@ -86,11 +90,11 @@ def unpack(item: Item, data: int, at: int, make_way: Callable[[str], None]) -> i
     elif item.same:
         _link(item, make_way)
     else:
-        return _write(item, data, at, make_way)
-    return at
+        return _write(item, data, offset, make_way)
+    return offset
 
 
-def _open_up(item: Item, make_way: Callable[[str], None]) -> None:
+def _make_directory(item: Item, make_way: Callable[[str], None]) -> None:
     if not stat.S_ISDIR(_mode_of(item.path)):
         make_way(item.path)
         os.mkdir(item.path, 0o700)
@@ -99,7 +103,7 @@ def _open_up(item: Item, make_way: Callable[[str], None]) -> None:
 
 
 def _mode_of(path: str) -> int:
-    """The mode of a path itself, not of what a link points to; 0 if there is nothing."""
+    """Return the mode of the path itself (a link is not followed), or 0 if there is no file."""
     try:
         return os.lstat(path).st_mode
     except FileNotFoundError:
@@ -114,45 +118,47 @@ def _link(item: Item, make_way: Callable[[str], None]) -> None:
     os.link(item.same, item.path)
 
 
-def _write(item: Item, data: int, at: int, make_way: Callable[[str], None]) -> int:
-    end = at + sum(stop - start for start, stop in item.pieces)
-    if not _is_same(item, data, at):
+def _write(item: Item, data: int, offset: int, make_way: Callable[[str], None]) -> int:
+    end = offset + sum(stop - start for start, stop in item.pieces)
+    if not _is_same(item, data, offset):
         make_way(item.path)
         with files.held(item.path, files.NEW) as target:
             for start, stop in item.pieces:
-                files.copy_block(data, target, at, at + stop - start, at - start)
-                at += stop - start
+                files.copy_block(data, target, offset, offset + stop - start, offset - start)
+                offset += stop - start
             os.ftruncate(target, item.size)
     finish(item)
     return end
 
 
-def _is_same(item: Item, data: int, at: int) -> bool:
-    """Whether the file is there already, with the same content."""
+def _is_same(item: Item, data: int, offset: int) -> bool:
+    """Return whether the file exists with the same content."""
     try:
-        there = files.opened(item.path)
+        existing = files.opened(item.path)
     except (OSError, Refused):
         return False
     try:
-        if os.fstat(there).st_size != item.size:
+        if os.fstat(existing).st_size != item.size:
             return False
-        wanted = dict(item.pieces)
-        for start, stop in files.pieces(there, 0, item.size):
-            mine = os.pread(there, stop - start, start)
-            if wanted.get(start) != stop and any(mine):
+        stop_by_start = dict(item.pieces)
+        for start, stop in files.pieces(existing, 0, item.size):
+            block = os.pread(existing, stop - start, start)
+            if stop_by_start.get(start) != stop and any(block):
                 return False
         for start, stop in item.pieces:
-            if os.pread(there, stop - start, start) != os.pread(data, stop - start, at):
+            if os.pread(existing, stop - start, start) != os.pread(data, stop - start, offset):
                 return False
-            at += stop - start
+            offset += stop - start
         return True
     finally:
-        os.close(there)
+        os.close(existing)
 
 
 def finish(item: Item) -> None:
-    """Give the item its group, mode and time. For a directory this comes after everything in it, as
-    directories that their owner may only read are common.
+    """Give the item its group, mode and time.
+
+    Call it for a directory after all of its entries, because directories are often read-only for
+    their owner.
     """
     if os.lstat(item.path).st_gid != item.gid:
         with contextlib.suppress(PermissionError):
@@ -163,7 +169,7 @@ def finish(item: Item) -> None:
 
 
 def _touch(item: Item) -> None:
-    """Set its time. This also sets its ctime to now, so that a file that was here already counts as
-    this run's from now on.
+    """Set the item's time. This sets its ctime to now, so an existing file counts as written by
+    this run.
     """
     os.utime(item.path, ns=(item.mtime_ns, item.mtime_ns), follow_symlinks=False)

@@ -1,4 +1,4 @@
-"""The user's program, and how a process of root's turns into it."""
+"""The user's program, and how a process of root's becomes it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import NoReturn
 from .kernel import die_with_parent
 from .rights import as_user
 
-_DESCRIPTORS = 65536
+_MAX_DESCRIPTORS = 65536
 
 
 @dataclass(frozen=True)
@@ -33,35 +33,34 @@ class Payload:
 
 
 HANDED = 3
-"""The number of the descriptor that a payload may be handed."""
+"""The number of the descriptor that a payload may receive."""
 
 
 def become(payload: Payload, *, bound: bool = False, handed: int | None = None) -> NoReturn:
-    """Turn this process, a fresh child, into the payload.
+    """Turn this fresh child into the payload, as the leader of its own session.
 
-    It leads a session of its own. ``bound``: it is killed with its parent. It gets the descriptor
-    ``handed`` as ``HANDED``.
+    ``bound``: kill it with its parent. ``handed``: a descriptor that it gets as ``HANDED``.
     """
     code = 126
     try:
-        # CRIU saves whole sessions only.
+        # CRIU saves only whole sessions.
         with contextlib.suppress(PermissionError):  # it leads a process group already
             os.setsid()
         calm()
         os.umask(payload.umask)
-        # The user last: without root's rights the others could not be set.
+        # Set the user last: without root's rights the groups could not be set.
         os.setgroups(payload.groups)
         os.setresgid(payload.gid, payload.gid, payload.gid)
         os.setresuid(payload.uid, payload.uid, payload.uid)
-        # After the change of user, which would undo it.
+        # After the change of user, which would clear it.
         if bound:
             die_with_parent()
         os.chdir(payload.directory)
         if handed is not None:
             os.dup2(handed, HANDED)
             os.set_inheritable(HANDED, True)
-        first = HANDED if handed is None else HANDED + 1
-        os.closerange(first, min(os.sysconf("SC_OPEN_MAX"), _DESCRIPTORS))
+        first_closed = HANDED if handed is None else HANDED + 1
+        os.closerange(first_closed, min(os.sysconf("SC_OPEN_MAX"), _MAX_DESCRIPTORS))
         os.execve(payload.argv[0], list(payload.argv), dict(payload.environment))  # noqa: S606
     except FileNotFoundError as error:
         code = 127
@@ -73,17 +72,17 @@ def become(payload: Payload, *, bound: bool = False, handed: int | None = None) 
 
 
 def calm() -> None:
-    """Set every signal to its default and block none."""
+    """Set every signal to its default and unblock all."""
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def reopen_standard(payload: Payload) -> None:
-    """Open standard streams that are files anew by their paths, through our own mounts.
+    """Reopen the standard streams by their paths if they are files, through our own mounts.
 
-    CRIU finds a file by the mount through which it was opened, and that has to be one of the
-    namespace that it saves. If a path leads to another file by now, we leave the stream as it is.
+    CRIU finds a file by the mount through which it was opened, and that mount must belong to the
+    saved namespace. If a path now leads to another file, the stream stays as it is.
     """
     opened: dict[tuple[str, int], int] = {}
     for descriptor in (0, 1, 2):
@@ -99,15 +98,15 @@ def reopen_standard(payload: Payload) -> None:
 
 
 def _reopen(descriptor: int, path: str, flags: int, payload: Payload) -> int:
-    """Open the same file again, at the same place; OSError if the path has another file now."""
+    """Open the same file again, at the same offset. OSError if the path now has another file."""
     with as_user(payload):
         new = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    mine, other = os.fstat(new), os.fstat(descriptor)
-    if (mine.st_dev, mine.st_ino) != (other.st_dev, other.st_ino):
+    new_status, old_status = os.fstat(new), os.fstat(descriptor)
+    if (new_status.st_dev, new_status.st_ino) != (old_status.st_dev, old_status.st_ino):
         os.close(new)
         raise OSError(errno.ESTALE, "another file", path)
     os.set_blocking(new, True)
-    if stat.S_ISREG(mine.st_mode):
+    if stat.S_ISREG(new_status.st_mode):
         os.lseek(new, os.lseek(descriptor, 0, os.SEEK_CUR), os.SEEK_SET)
     return new
 

@@ -1,10 +1,11 @@
-"""Pins a task of a job while root acts on it: reads or writes its memory, traces or signals it.
+"""Pin a task of a job while root acts on it: reads or writes its memory, traces or signals it.
 
 The number of a task may belong to another process when we use it. The job's user can kill the task
-and start processes until the kernel gives the number out again. The user can also delay us, by
-memory that is a file whose server the user runs. But an open directory of proc(5) stays with its
+and start processes until the kernel reuses the number. The user can also delay us, by memory that
+is mapped from a file whose server the user runs. But an open directory of proc(5) stays with its
 process for good, and so do the files that we open below it. So we open the directory first. Then we
-check whose task it is, and check it again after each file we open and each thread we trace.
+check that the task is the job's, and check it again after each file we open and each thread we
+trace.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 @dataclass(frozen=True)
 class Owner:
-    """A job's user (None: any user) and the namespace of its process numbers, by the device and
-    inode of the namespace. A task of the job has both.
+    """A job's user (None: any user) and its pid namespace (device and inode). Each task of the job
+    has both.
     """
 
     uid: int | None
@@ -31,7 +32,7 @@ class Owner:
 
 
 class PinnedTask:
-    """A task behind the open directory that proc(5) has for it. Its methods raise OSError if it is
+    """A task, held by its open directory in proc(5). Its methods raise OSError if the task is
     gone.
     """
 
@@ -41,18 +42,21 @@ class PinnedTask:
         self._owner = owner
 
     def check(self) -> None:
-        """ProcessLookupError if it is not the owner's: as long as it is, its number is its own."""
+        """ProcessLookupError if it is not the owner's. As long as the task exists, its number is
+        its own.
+        """
         numbers = os.stat("ns/pid", dir_fd=self._directory)
-        # A program with more rights than its user (setuid, file capabilities) is not dumpable, and
-        # then this file is root's (proc(5)).
+        # A program with more rights than its user (setuid, file capabilities) is not dumpable. Then
+        # this file is root's (proc(5)), and the check fails.
         uid = os.stat("status", dir_fd=self._directory).st_uid
         is_users = self._owner.uid in (None, uid)
         if not is_users or (numbers.st_dev, numbers.st_ino) != self._owner.numbers:
             raise ProcessLookupError(f"process {self.pid} is not the job's")
 
     def has_thread(self, thread: int) -> bool:
-        """Whether the task has a thread with that number. If we trace the thread, the number stays
-        its own until we have waited for its end.
+        """Return whether the task has a thread with that number.
+
+        If we trace the thread, the number stays its own until we have waited for its end.
         """
         with contextlib.suppress(OSError):
             os.stat(f"task/{thread}", dir_fd=self._directory)
@@ -61,7 +65,7 @@ class PinnedTask:
         return False
 
     def threads(self) -> list[int]:
-        """The numbers of its threads."""
+        """Return the numbers of its threads."""
         directory = self._opened("task", _DIRECTORY)
         try:
             return [int(name) for name in os.listdir(directory)]
@@ -69,16 +73,16 @@ class PinnedTask:
             os.close(directory)
 
     def read(self, name: str) -> str:
-        """The content of a file of the task in proc(5)."""
+        """Return the content of a file of the task in proc(5)."""
         with open(self._opened(name, os.O_RDONLY | os.O_CLOEXEC), errors="replace") as file:
             return file.read()
 
     @contextlib.contextmanager
     def opened(self, name: str, flags: int = os.O_RDONLY) -> Iterator[int]:
-        """Open a file of the task in proc(5)."""
+        """Yield a descriptor of a file of the task in proc(5)."""
         descriptor = self._opened(name, flags | os.O_CLOEXEC)
         try:
-            # The program may have been replaced by one with more rights since the last check.
+            # The task may have executed a program with more rights since the last check.
             self.check()
             yield descriptor
         finally:
@@ -86,21 +90,21 @@ class PinnedTask:
 
     @contextlib.contextmanager
     def process(self) -> Iterator[int]:
-        """A pidfd of it."""
+        """Yield a pidfd of the task."""
         process = os.pidfd_open(self.pid)
         try:
-            self.check()  # the task is still there, so the pidfd is its own
+            self.check()  # the task still exists, so the pidfd is its own
             yield process
         finally:
             os.close(process)
 
     def descriptor(self, number: int) -> int:
-        """Copy a descriptor of the task."""
+        """Return a copy of a descriptor of the task."""
         with self.process() as process:
             return descriptor_of(process, number)
 
     def signal(self, number: int) -> None:
-        """Send it a signal."""
+        """Send the task a signal."""
         with self.process() as process:
             signal.pidfd_send_signal(process, number)
 
@@ -110,7 +114,7 @@ class PinnedTask:
 
 @contextlib.contextmanager
 def pinned(pid: int, owner: Owner) -> Iterator[PinnedTask]:
-    """The task with that number; OSError if it is gone, or is not the owner's."""
+    """Yield the task with that number. OSError if it is gone, or is not the owner's."""
     directory = os.open(f"/proc/{pid}", _DIRECTORY)
     try:
         task = PinnedTask(pid, directory, owner)

@@ -1,8 +1,8 @@
-"""Keeps a port of this host for one user alone, for as long as we live.
+"""Reserve a port of this host for one user, for as long as we live.
 
-It does so by rules of nftables, in a table that the kernel removes when the process that owns it
-ends (nft(8), flags owner): nothing stays behind, however a session ends. Root chooses the port;
-rules for one that a user may name could shut off somebody else's service.
+nftables' rules do this, in a table that the kernel removes when the process that owns it ends
+(nft(8), flags owner). No rule outlives its session, however that ends. Root chooses the port: if
+a user could choose it, the rules could block another user's service.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import socket
 import subprocess
 import time
 
-_LOWEST, _HIGHEST = 20_000, 32_000
-"""Below the ports that kernels give out (net.ipv4.ip_local_port_range), above those of services."""
-_TRIES = 50
-_WITHIN = 5.0
+_LOWEST_PORT, _HIGHEST_PORT = 20_000, 32_000
+"""Below the kernel's ephemeral ports (net.ipv4.ip_local_port_range), above those of services."""
+_MAX_TRIES = 50
+_NFT_TIMEOUT_S = 5.0
 """Seconds that nft may take to set its rules."""
 PATH = {"PATH": "/usr/sbin:/sbin:/usr/bin:/bin"}
 _RULES = (
@@ -30,7 +30,7 @@ _RULES = (
 
 
 class Guard:
-    """The rules for ``port``, until ``close``. They go when the process ``owner`` ends."""
+    """The rules for ``port``, until ``close``, or until the process ``owner`` ends."""
 
     def __init__(self, port: int, owner: subprocess.Popen[bytes]) -> None:
         self.port = port
@@ -42,8 +42,8 @@ class Guard:
 
 
 def guarded(uid: int) -> Guard | None:
-    """Guard a free port for that user and root; None if nft is missing or may not
-    set rules here.
+    """Guard a free port for that user and root. None if nft is missing or may not set rules
+    here.
     """
     port = free_port()
     if port is None:
@@ -51,19 +51,20 @@ def guarded(uid: int) -> Guard | None:
     name = f"slurm_elastic_port_{port}"
     try:
         owner = subprocess.Popen(
+            # Interactive, so that the process stays and owns the table.
             ["nft", "-i"], env=PATH, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL, preexec_fn=_deaf, start_new_session=True, cwd="/",
+            stderr=subprocess.DEVNULL, preexec_fn=_ignore_signals, start_new_session=True, cwd="/",
         )  # fmt: skip
     except OSError:
         return None
     rules = _RULES.format(name=name, uid=uid, port=port)
-    if _takes(owner, rules) and _stands(name, owner):
+    if _send_rules(owner, rules) and _is_active(name, owner):
         return Guard(port, owner)
     _end(owner)
     return None
 
 
-def _takes(owner: subprocess.Popen[bytes], rules: str) -> bool:
+def _send_rules(owner: subprocess.Popen[bytes], rules: str) -> bool:
     if owner.stdin is None:
         return False
     with contextlib.suppress(OSError):
@@ -74,25 +75,25 @@ def _takes(owner: subprocess.Popen[bytes], rules: str) -> bool:
 
 
 def free_port() -> int | None:
-    """A port that nobody listens at now."""
-    for _ in range(_TRIES):
-        port = random.randint(_LOWEST, _HIGHEST)  # noqa: S311 - it is no secret
+    """Return a port on which no program listens now, or None."""
+    for _ in range(_MAX_TRIES):
+        port = random.randint(_LOWEST_PORT, _HIGHEST_PORT)  # noqa: S311 - it is no secret
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("", port))
             return port
     return None
 
 
-def _stands(name: str, owner: subprocess.Popen[bytes]) -> bool:
-    until = time.monotonic() + _WITHIN
+def _is_active(name: str, owner: subprocess.Popen[bytes]) -> bool:
+    until = time.monotonic() + _NFT_TIMEOUT_S
     while owner.poll() is None and time.monotonic() < until:
-        asked = ["nft", "list", "table", "inet", name]
+        command = ["nft", "list", "table", "inet", name]
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            done = subprocess.run(
-                asked, env=PATH, stdin=subprocess.DEVNULL, capture_output=True, check=False,
-                timeout=_WITHIN,
+            result = subprocess.run(
+                command, env=PATH, stdin=subprocess.DEVNULL, capture_output=True, check=False,
+                timeout=_NFT_TIMEOUT_S,
             )  # fmt: skip
-            if done.returncode == 0:
+            if result.returncode == 0:
                 return True
         time.sleep(0.02)
     return False
@@ -100,13 +101,13 @@ def _stands(name: str, owner: subprocess.Popen[bytes]) -> bool:
 
 def _end(owner: subprocess.Popen[bytes]) -> None:
     owner.kill()
-    # Closing its pipe tries to write again what it has not read yet.
+    # Closing its pipe flushes data that it has not read.
     with contextlib.suppress(BrokenPipeError), owner:
         pass
 
 
-def _deaf() -> None:
-    """Ignore signals that go to all of a job's processes (scancel --full)."""
+def _ignore_signals() -> None:
+    """Ignore signals to all of a job's processes (scancel --full)."""
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())

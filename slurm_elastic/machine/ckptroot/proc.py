@@ -1,4 +1,4 @@
-"""Reads about processes from the kernel (proc(5))."""
+"""Read about processes from the kernel (proc(5))."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def status_of(pid: int) -> dict[str, str]:
-    """/proc/PID/status; empty if the process is gone."""
+    """Return the fields of /proc/PID/status; {} if the process is gone."""
     with contextlib.suppress(OSError):
         text = Path(f"/proc/{pid}/status").read_text(errors="replace")
         pairs = (line.partition(":") for line in text.splitlines())
@@ -18,12 +18,12 @@ def status_of(pid: int) -> dict[str, str]:
 
 
 def processes() -> list[int]:
-    """All processes, by their numbers on the node."""
+    """Return all processes, by their numbers on the node."""
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
 def family(pid: int) -> Iterator[int]:
-    """A process and all that it has started (proc(5), children)."""
+    """Yield a process and all its descendants (proc(5), children)."""
     yield pid
     with contextlib.suppress(OSError):
         for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
@@ -31,14 +31,14 @@ def family(pid: int) -> Iterator[int]:
 
 
 def threads_of(pid: int) -> list[int]:
-    """The threads of a process; none if it is gone."""
+    """Return the threads of a process; [] if it is gone."""
     with contextlib.suppress(OSError):
         return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
     return []
 
 
 def descriptors_of(pid: int) -> Iterator[tuple[int, str]]:
-    """A process's open descriptors, each with what it refers to: a path, or ``socket:[7]``."""
+    """Yield a process's open descriptors, each with its target: a path, or ``socket:[7]``."""
     with contextlib.suppress(OSError):
         for number in os.listdir(f"/proc/{pid}/fd"):
             with contextlib.suppress(OSError):
@@ -46,45 +46,51 @@ def descriptors_of(pid: int) -> Iterator[tuple[int, str]]:
 
 
 def number_inside(status: Mapping[str, str]) -> int:
-    """The number that a process has in its own namespace; 0 if it is gone."""
+    """Return the process's number in its own namespace; 0 if it is gone."""
     return int(status.get("NSpid", "0").split()[-1])
 
 
 def numbers_of(pid: int) -> tuple[int, int] | None:
-    """The namespace that a process has its number in; None if it is gone."""
+    """Return device and inode of the process's pid namespace; None if it is gone."""
     with contextlib.suppress(OSError):
-        seen = os.stat(f"/proc/{pid}/ns/pid")
-        return seen.st_dev, seen.st_ino
+        status = os.stat(f"/proc/{pid}/ns/pid")
+        return status.st_dev, status.st_ino
     return None
 
 
 def others_of(uid: int, tasks: Collection[int]) -> set[int]:
-    """The user's processes on this node that are not the job's."""
-    # What the tasks have started since we looked them up is the job's, too: a shell starts some all
-    # the time.
-    own, found = {numbers_of(task) for task in tasks} - {None, numbers_of(os.getpid())}, set()
+    """Return the user's processes on this node that do not belong to the job."""
+    # Compare namespaces, not only pids: processes that the tasks have started since the list was
+    # read belong to the job, too. A shell starts processes all the time.
+    own_namespaces, foreign = (
+        {numbers_of(task) for task in tasks} - {None, numbers_of(os.getpid())},
+        set(),
+    )
     for pid in set(processes()) - {*tasks, os.getpid()}:
         status = status_of(pid)
         is_users = status.get("Uid", "").split()[1:2] == [str(uid)] and "RssAnon" in status
-        if is_users and numbers_of(pid) not in own:
-            found.add(pid)
-    return found
+        if is_users and numbers_of(pid) not in own_namespaces:
+            foreign.add(pid)
+    return foreign
 
 
 def memory_of(status: dict[str, str]) -> int:
-    """Bytes of the process's own memory, also of what was swapped out."""
+    """Return the bytes of the process's private memory, including swapped memory."""
     return sum(1024 * int(status.get(name, "0").split()[0]) for name in ("RssAnon", "VmSwap"))
 
 
-_LITTLE = 4 << 20
-"""Bytes of shared memory; for less we do not have the kernel walk through all pages."""
+_SMALL_BYTES = 4 << 20
+"""Shared memory below this size is not counted, because the kernel would have to walk through all
+pages.
+"""
 
 
 def shared_of(pid: int, status: dict[str, str]) -> int:
-    """Bytes of this process's share of the memory that processes share (proc(5), smaps): the shares
-    of all add up to the whole. 0 if that is little, or unknown.
+    """Return the process's share of memory that processes share (proc(5), smaps), in bytes.
+
+    The shares of all processes add up to the whole. 0 if it is small or unknown.
     """
-    if 1024 * int(status.get("RssShmem", "0").split()[0]) < _LITTLE:
+    if 1024 * int(status.get("RssShmem", "0").split()[0]) < _SMALL_BYTES:
         return 0
     with contextlib.suppress(OSError, ValueError, IndexError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text(errors="replace").splitlines():
@@ -94,12 +100,12 @@ def shared_of(pid: int, status: dict[str, str]) -> int:
 
 
 def is_dead(status: Mapping[str, str]) -> bool:
-    """Whether all its threads have ended and only its parent has yet to reap it (proc(5))."""
+    """Return whether all its threads have ended and its parent has yet to reap it (proc(5))."""
     return status.get("State", "")[:1] == "Z" and status.get("Threads") == "1"
 
 
 def is_apart(pid: int) -> bool:
-    """Whether the process has made a user namespace, and with it rights of its own there."""
+    """Return whether the process is in another user namespace, in which it may have more rights."""
     with contextlib.suppress(OSError):
         return not os.path.samestat(os.stat(f"/proc/{pid}/ns/user"), os.stat("/proc/self/ns/user"))
     return False

@@ -1,8 +1,8 @@
-"""Reads messages of protocol buffers: numbered fields, each with a wire type (protobuf.dev,
+"""Read messages of protocol buffers: numbered fields, each with a wire type (protobuf.dev,
 "Encoding").
 
-Neither Debian's CRIU nor Python brings a library for them, and we need little. Whatever does not
-read as expected is refused.
+Neither Debian's CRIU nor Python provides a library for them, and we need little. Unexpected data is
+refused.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _WORD = (1 << 64) - 1
 
 
 class Message:
-    """One message; a missing field is 0, or empty."""
+    """One message. A missing field is 0, or empty."""
 
     def __init__(self, data: bytes) -> None:
         self.fields: dict[int, list[Value]] = {}
@@ -24,76 +24,78 @@ class Message:
             self.fields.setdefault(number, []).append(value)
 
     def one(self, field: int) -> Value | None:
-        """The value of a field that comes once at most."""
+        """Return the value of a field that comes once at most, or None. Refused if it comes
+        twice.
+        """
         values = self.fields.get(field, [])
         if len(values) > 1:
             raise Refused(f"an image with field {field} twice")
         return values[0] if values else None
 
     def number(self, field: int, missing: int = 0) -> int:
-        """A number, or ``missing`` if the field is missing."""
+        """Return a number, or ``missing`` if there is no such field."""
         value = self.one(field)
         if isinstance(value, bytes):
             raise Refused(f"an image whose field {field} is no number")
         return missing if value is None else value & _WORD
 
     def numbers(self, field: int) -> list[int]:
-        """A repeated number, packed or not."""
-        found: list[int] = []
+        """Return a repeated number, packed or not."""
+        numbers: list[int] = []
         for value in self.fields.get(field, []):
             if isinstance(value, int):
-                found.append(value)
+                numbers.append(value)
                 continue
-            at = 0
-            while at < len(value):
-                one, at = varint(value, at)
-                found.append(one)
-        return found
+            offset = 0
+            while offset < len(value):
+                number, offset = varint(value, offset)
+                numbers.append(number)
+        return numbers
 
     def messages(self, field: int) -> list[Message]:
-        """The messages in a field."""
-        found = []
+        """Return the messages in a field."""
+        messages = []
         for value in self.fields.get(field, []):
             if not isinstance(value, bytes):
                 raise Refused(f"an image whose field {field} is no message")
-            found.append(Message(value))
-        return found
+            messages.append(Message(value))
+        return messages
 
 
-def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, Value, int, int]]:
-    """The fields of the message between two places: number, value, and where the value begins and
-    ends.
+def fields(data: bytes, offset: int, end: int) -> Iterator[tuple[int, Value, int, int]]:
+    """Yield the fields of the message between two offsets: number, value, and the value's start and
+    end.
     """
-    while at < end:
-        key, at = varint(data, at)
+    while offset < end:
+        key, offset = varint(data, offset)
         match key & 7:
             case 0:
-                number, stop = varint(data, at)
-                yield key >> 3, number, at, stop
-                at = stop
+                number, stop = varint(data, offset)
+                yield key >> 3, number, offset, stop
+                offset = stop
                 continue
             case 1:
                 size = 8
             case 2:
-                size, at = varint(data, at)
+                size, offset = varint(data, offset)
             case 5:
                 size = 4
             case kind:
                 raise Refused(f"an image with a field of unknown kind {kind}")
-        if at + size > end:
+        if offset + size > end:
             raise Refused("an image with a field that is cut off")
-        yield key >> 3, data[at : at + size], at, at + size
-        at += size
+        yield key >> 3, data[offset : offset + size], offset, offset + size
+        offset += size
 
 
-def varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number, and where the next begins."""
+def varint(data: bytes, offset: int) -> tuple[int, int]:
+    """Return the number, and the offset after it."""
     value = 0
     for shift in range(0, 70, 7):
-        if at >= len(data):
+        if offset >= len(data):
             raise Refused("an image with a number that is cut off")
-        value |= (data[at] & 0x7F) << shift
-        at += 1
-        if data[at - 1] < 0x80:
-            return value, at
+        value |= (data[offset] & 0x7F) << shift
+        offset += 1
+        if data[offset - 1] < 0x80:
+            return value, offset
     raise Refused("an image with a number that has no end")

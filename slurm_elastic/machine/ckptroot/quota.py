@@ -1,9 +1,8 @@
-"""How much of root's image storage a job and its user may have.
+"""How much of root's image storage a job and its user may use.
 
-We count the blocks that files take, so holes cost nothing. One small file for each user notes the
-room that each of his jobs has, and how much is promised to its next save. Promises hold: room that
-was promised to one job is none for the others. Entries of jobs whose directory is gone do not
-count.
+We count the blocks that files take, so holes cost nothing. One small file per user records, for
+each of the user's jobs, the used bytes and the bytes promised to its next save. A promise reduces
+the room of all other jobs. Entries of jobs without a directory do not count.
 """
 
 from __future__ import annotations
@@ -21,40 +20,40 @@ from pathlib import Path
 from . import files
 from .site import Refused, Site
 
-_MOST = 16 << 20
+_MAX_BYTES = 16 << 20
 _DEPTH = 3
-"""A job's directory, images, one image."""
-PATIENCE = 10.0
-"""Seconds that we wait while another process has a user's file."""
-TURN = 2.0
-"""Seconds that we wait for promises that are being made."""
-_BLOCK = 512  # st_blocks, stat(2)
+"""Levels of directories: the job's, images, an image."""
+LOCK_TIMEOUT_S = 10.0
+"""Seconds that we wait while another process holds the lock of a user's file."""
+TURN_TIMEOUT_S = 2.0
+"""Seconds that we wait while other processes make promises."""
+_BLOCK_BYTES = 512  # st_blocks, stat(2)
 
 
 @dataclass(frozen=True)
 class Room:
-    """How many more bytes a job may have, by the limit that leaves the least."""
+    """How many more bytes a job may have, by the strictest limit."""
 
     size: int
     limit: str
 
     def check(self, need: int) -> None:
-        """Refused if that is too little."""
+        """Refused if ``need`` is more."""
         if need > self.size:
-            there = max(self.size, 0) >> 20
-            raise Refused(f"no room: {need >> 20} MiB needed, {there} MiB left by {self.limit}")
+            left_mib = max(self.size, 0) >> 20
+            raise Refused(f"no room: {need >> 20} MiB needed, {left_mib} MiB left by {self.limit}")
 
 
 @dataclass(frozen=True)
 class Part:
-    """The bytes that a job ``has``, and those that are promised to its ``next`` save."""
+    """The bytes that a job ``has``, and the bytes promised to its ``next`` save."""
 
     has: int = 0
     next: int = 0
 
 
 class Quota:
-    """One job's part; ``path`` is its directory."""
+    """One job's share; ``path`` is its directory."""
 
     def __init__(self, site: Site, job: int, uid: int, path: Path) -> None:
         self.site = site
@@ -65,8 +64,9 @@ class Quota:
         self._path = path
 
     def room(self, need: int) -> Room:
-        """The room that the job may take now; ``need`` of it is promised to the job from now on. If
-        there is less, raises Refused, and an earlier promise stands.
+        """Return the room that the job may take now, and promise it ``need`` bytes.
+
+        Refused if there is less; an earlier promise then stays valid.
         """
         with self._in_turn(), self._entries() as entries:
             before, has = entries.get(self._job, Part()), allocated(self._path)
@@ -77,34 +77,33 @@ class Quota:
         return room
 
     def settle(self) -> None:
-        """Count what the job has now. Refused if that is more than it may have."""
+        """Count the bytes that the job has now. Refused if it has more than it may."""
         with self._entries() as entries:
             before, has = entries.get(self._job, Part()), allocated(self._path)
             entries[self._job] = Part(has, before.next)
             self._room(has, entries).check(0)
 
     def forget(self) -> None:
-        """Forget the job, which has nothing any more, or whose directory is another
-        user's by now.
-        """
+        """Remove the job's entry: it has no files, or its directory belongs to another user now."""
         with self._entries() as entries:
             entries.pop(self._job, None)
 
     def _room(self, has: int, entries: dict[str, Part]) -> Room:
-        site, there = self.site, os.statvfs(self.site.jobs)
-        total = there.f_blocks * there.f_frsize
-        free = there.f_bavail * there.f_frsize
+        site, file_system = self.site, os.statvfs(self.site.jobs)
+        total = file_system.f_blocks * file_system.f_frsize
+        free = file_system.f_bavail * file_system.f_frsize
         job, user = site.job_quota.of(total), site.user_quota.of(total)
-        others = [part for name, part in entries.items() if name != self._job]
-        had = has + sum(part.has for part in others)
-        own = sum(part.next for part in others)
-        promised = own + self._strangers()
+        other_jobs = [job_part for name, job_part in entries.items() if name != self._job]
+        used_by_user = has + sum(job_part.has for job_part in other_jobs)
+        promised_to_user = sum(job_part.next for job_part in other_jobs)
+        promised = promised_to_user + self._strangers()
         rooms = (
             Room(job - has, f"job_quota = {site.job_quota}, the job has {has >> 20} MiB"),
             Room(
-                user - had - own,
-                f"user_quota = {site.user_quota}, jobs of uid {self._uid} have {had >> 20} MiB,"
-                f" {own >> 20} MiB are promised to other saves of theirs",
+                user - used_by_user - promised_to_user,
+                f"user_quota = {site.user_quota}, jobs of uid {self._uid} have"
+                f" {used_by_user >> 20} MiB, {promised_to_user >> 20} MiB are promised to other"
+                " saves of theirs",
             ),
             Room(
                 free - site.keep_free.of(total) - promised,
@@ -115,22 +114,25 @@ class Quota:
         return min(rooms, key=lambda room: room.size)
 
     def _strangers(self) -> int:
-        """Bytes that are promised to other users' saves."""
+        """Return the bytes promised to other users' saves."""
         promised = 0
         for path in self._place.iterdir():
             if path.name.isdigit() and path != self._file:
                 with contextlib.suppress(Refused, FileNotFoundError):
-                    promised += sum(part.next for part in _parts(path).values())
+                    promised += sum(entry.next for entry in _read_parts(path).values())
         return promised
 
     @contextlib.contextmanager
     def _in_turn(self) -> Iterator[None]:
-        """Make promises one after the other, whoever's, so that each counts those before it."""
+        """Let all processes make promises one after the other, so that each counts the earlier
+        ones.
+        """
         self._make_place()
         with files.held(self._place / "lock", os.O_RDWR | os.O_CREAT, owners=(0,)) as lock:
-            # No save fails for that: after a while we go on, and ``keep_free`` covers two at once.
+            # A busy lock must not fail a save: continue without it. ``keep_free`` covers two
+            # promises at once.
             with contextlib.suppress(Refused):
-                _take(lock, self._place, TURN)
+                _take(lock, self._place, TURN_TIMEOUT_S)
             yield
 
     def _make_place(self) -> None:
@@ -139,12 +141,12 @@ class Quota:
 
     @contextlib.contextmanager
     def _entries(self) -> Iterator[dict[str, Part]]:
-        """The entries of all jobs of the user, to be changed; written at the end, after a refusal,
-        too.
+        """Yield the entries of all jobs of the user for changes. They are written at the end, also
+        after Refused.
         """
         self._make_place()
         with files.held(f"{self._file}.lock", os.O_RDWR | os.O_CREAT, owners=(0,)) as lock:
-            _take(lock, self._file, PATIENCE)
+            _take(lock, self._file, LOCK_TIMEOUT_S)
             entries = self._read()
             try:
                 yield entries
@@ -153,16 +155,17 @@ class Quota:
 
     def _read(self) -> dict[str, Part]:
         try:
-            parts = _parts(self._file)
+            entries = _read_parts(self._file)
         except FileNotFoundError:
             return {}
-        return {job: part for job, part in parts.items() if (self.site.jobs / job).is_dir()}
+        return {job: entry for job, entry in entries.items() if (self.site.jobs / job).is_dir()}
 
     def _write(self, entries: dict[str, Part]) -> None:
+        # A new file, written and then renamed: after a crash there is the old file or the new one.
         new = self._file.with_suffix(".new")
         new.unlink(missing_ok=True)
         with open(files.opened(new, files.NEW), "wb") as file:
-            content = {job: (part.has, part.next) for job, part in entries.items()}
+            content = {job: (entry.has, entry.next) for job, entry in entries.items()}
             file.write(json.dumps(content).encode())
             file.flush()
             os.fsync(file.fileno())
@@ -170,34 +173,34 @@ class Quota:
 
 
 def tidy(site: Site) -> None:
-    """Remove entries of jobs whose directory is gone, so that what was promised to them is free."""
+    """Remove entries of jobs without a directory, so that their promises end."""
     for path in sorted((site.jobs / "quota").glob("*[0-9]")):
         if path.name.isdigit():
             Quota(site, 0, int(path.name), site.jobs).forget()
 
 
-def _parts(path: Path) -> dict[str, Part]:
+def _read_parts(path: Path) -> dict[str, Part]:
     try:
-        found = files.json_of(files.read(path, _MOST, owners=(0,)))
-        return {str(job): Part(int(has), int(next_)) for job, (has, next_) in found.items()}
+        rows = files.json_of(files.read(path, _MAX_BYTES, owners=(0,)))
+        return {str(job): Part(int(has), int(next_)) for job, (has, next_) in rows.items()}
     except (ValueError, TypeError, AttributeError) as error:
         raise Refused(f"{path}: cannot be read: {error}") from error
 
 
 def allocated(path: Path) -> int:
-    """Bytes of the blocks that a job's directory and everything in it take."""
+    """Return the bytes of the blocks that a job's directory and everything in it take."""
     total, places = 0, [(path, _DEPTH)]
     while places:
         place, depth = places.pop()
-        for name, found in _entries(place):
-            total += found.st_blocks * _BLOCK
-            if stat.S_ISDIR(found.st_mode) and depth > 1:
+        for name, status in _entries(place):
+            total += status.st_blocks * _BLOCK_BYTES
+            if stat.S_ISDIR(status.st_mode) and depth > 1:
                 places.append((place / name, depth - 1))
     return total
 
 
 def _entries(place: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """The entries of a directory; what vanishes meanwhile is left out."""
+    """Yield the entries of a directory. Entries that vanish during the call are left out."""
     with os.scandir(place) as entries:
         for entry in entries:
             with contextlib.suppress(FileNotFoundError):

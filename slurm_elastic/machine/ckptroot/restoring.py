@@ -1,4 +1,4 @@
-"""Brings an image back, once it has proved to be this job's and unchanged."""
+"""Restore an image, after a check that it belongs to this job and is unchanged."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from .site import Refused
 
 
 def restore(run: Run, image: Path) -> int:
-    """Bring the image back; its number, once its tasks run. Refused says why that
-    is not possible.
+    """Restore the image and return its number after its tasks run. Refused gives the reason if it
+    cannot.
     """
     begun, caller, method = time.monotonic(), run.caller, run.method
     manifest = manifests.read(image, run.site.key)
-    wanted = (run.site.cluster, caller.job, caller.uid, caller.gid, method.name, image.name)
-    found = (manifest.cluster, manifest.job, manifest.uid, manifest.gid, manifest.method,
+    expected = (run.site.cluster, caller.job, caller.uid, caller.gid, method.name, image.name)
+    actual = (manifest.cluster, manifest.job, manifest.uid, manifest.gid, manifest.method,
              str(manifest.number))  # fmt: skip
-    if found != wanted:
-        raise Refused(f"it is of {found}, not of {wanted}")
+    if actual != expected:
+        raise Refused(f"it is of {actual}, not of {expected}")
     manifests.compare(image, manifest)
     with as_user(caller):
         check_locked(manifest.locked)
     method.lay_out(image)
-    alone = method.alone(image)
-    written = [OpenFile(path, n, path not in alone) for path, n in manifest.writing.items()]
+    not_appended = method.alone(image)
+    written = [OpenFile(path, n, path not in not_appended) for path, n in manifest.writing.items()]
     for line in outputs.give_back(run.copies, run.meta.outputs, written, caller, manifest.number):
         run.say(line)
     method.restore(image, manifest)

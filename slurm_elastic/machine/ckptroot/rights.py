@@ -1,4 +1,4 @@
-"""Acts with the user's rights on files while we touch the user's files."""
+"""Act with the user's rights on files while we access the user's files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Protocol
 
 
 class User(Protocol):
-    """Whose rights they are: a ``caller.Caller``'s, or a ``payload.Payload``'s."""
+    """The owner of the rights: a ``caller.Caller`` or a ``payload.Payload``."""
 
     @property
     def uid(self) -> int: ...
@@ -25,9 +25,9 @@ class User(Protocol):
 
 @contextlib.contextmanager
 def as_user(user: User) -> Iterator[None]:
-    """Act with the user's rights on files, and no more. Our real user stays root."""
+    """Act with only the user's rights on files. The real user stays root."""
     before = os.getgroups()
-    # In this order: once the user is another one the groups could not be set.
+    # In this order: after the change of user the groups could not be set.
     os.setgroups(user.groups)
     os.setegid(user.gid)
     os.seteuid(user.uid)
@@ -46,8 +46,8 @@ _NO_ACL = {errno.EOPNOTSUPP, errno.EPERM, errno.EINVAL}
 
 
 def let_run(descriptor: int, uid: int) -> bool:
-    """Let a user, and nobody else but root, read and run a file of root's (acl(5)); False if this
-    file system cannot do that.
+    """Let one user read and execute a file of root's (acl(5)). False if the file system has no
+    ACLs.
     """
     entries = ((_USER_OBJ, 5, _NOBODY), (_USER, 5, uid), (_GROUP_OBJ, 0, _NOBODY),
                (_MASK, 5, _NOBODY), (_OTHER, 0, _NOBODY))  # fmt: skip

@@ -1,10 +1,9 @@
-"""Lets tasks that are ended after a save keep their robust mutexes
-(pthread_mutexattr_setrobust(3)).
+"""Let saved tasks keep their robust mutexes when they are ended (pthread_mutexattr_setrobust(3)).
 
 When a thread ends, Linux marks all mutexes on its list (get_robust_list(2)) as left by a dead
 owner. If such a mutex is in a mapped file, as LMDB's are in lock.mdb, the mark is in no image and
-stays in the file: the thread goes on elsewhere with a lock that others then take from it, and two
-processes write at once. So we empty the lists of the saved tasks before they end.
+stays in the file. The restored thread would continue with a lock that others then take from it, and
+two processes would write at once. So we empty the lists of the saved tasks before they end.
 """
 
 from __future__ import annotations
@@ -20,33 +19,35 @@ from .kernel import LIBC
 from .pinned_task import Owner, PinnedTask, pinned
 
 _CALLS = {"x86_64": 274, "aarch64": 100, "riscv64": 100, "ppc64le": 299, "s390x": 305}
-"""The number of get_robust_list(2), which the C library does not have."""
-_PENDING = 16
-"""Where a list's head (linux/futex.h, robust_list_head) notes the mutex that is being taken."""
+"""The number of get_robust_list(2), which the C library does not wrap."""
+_PENDING_OFFSET = 16
+"""Offset in a list's head (linux/futex.h, robust_list_head) of a mutex which the thread is just
+taking.
+"""
 
 
 def keep(tasks: Iterable[int], owner: Owner) -> None:
-    """Have the mutexes of stopped tasks stay as they are when these tasks are killed next."""
-    # In a child: memory may be a file whose server hangs.
+    """Keep the mutexes of stopped tasks unchanged when these tasks are killed next."""
+    # In a child: memory may be mapped from a file whose server hangs.
     tracing.by_child(_empty_lists, ((task, owner) for task in tasks))
 
 
 def _empty_lists(pid: int, owner: Owner) -> None:
-    """Empty the lists of its threads: the first entry of an empty list is its head."""
+    """Empty the lists of its threads. The first entry of an empty list is its head."""
     with (
         contextlib.suppress(OSError),
         pinned(pid, owner) as task,
-        # Opened before anything is read: whatever becomes of the number, this is the memory that
-        # the heads are in.
+        # Opened before the heads are read: whatever happens to the pid, this is the memory that
+        # contains them.
         task.opened("mem", os.O_RDWR) as memory,
     ):
         for head in _heads(task):
             os.pwrite(memory, struct.pack("=Q", head), head)
-            os.pwrite(memory, struct.pack("=Q", 0), head + _PENDING)
+            os.pwrite(memory, struct.pack("=Q", 0), head + _PENDING_OFFSET)
 
 
 def _heads(task: PinnedTask) -> Iterator[int]:
-    """Where the lists of its threads begin in its memory."""
+    """Yield the addresses of the list heads of its threads."""
     call = _CALLS.get(os.uname().machine)
     for thread in task.threads() if call else []:
         head, size = ctypes.c_size_t(), ctypes.c_size_t()

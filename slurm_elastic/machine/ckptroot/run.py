@@ -1,4 +1,4 @@
-"""One run of a job on this node, as all parts of the program share it."""
+"""One run of a job on this node: the data that all parts of the program share."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from .store import Meta, Store
 
 @dataclass
 class Run:
-    """A run of the job that was restarted ``attempt`` times before, and is saved by ``method``.
-    ``given_back``: the files, with sizes, that were open in the image which it goes on from, until
-    it has an image of its own.
+    """A run of the job. ``attempt``: how often Slurm had restarted the job before. ``method`` saves
+    it.
+
+    ``given_back``: the files (path to size) that were open in the image from which this run
+    continues. Empty once the run has an image of its own.
     """
 
     site: Site
@@ -35,10 +37,10 @@ class Run:
 
     @property
     def copies(self) -> Path:
-        """The directory of copies of what the job has written to its outputs (``outputs.py``)."""
+        """The directory with copies of the job's outputs (``outputs.py``)."""
         return self.store.path / "keep"
 
     def say(self, line: str) -> None:
-        """Tell the head and the node's syslog."""
+        """Report a line to the head and to the node's syslog."""
         self.store.say(log.shown(line))
         log.tell(log.NOTICE, f"job {self.caller.job}: {line}")

@@ -1,9 +1,9 @@
-"""A job's directory on this machine, for what is of no use after its session.
+"""A job's directory on this machine, for files without use after its session.
 
-It is root's, and the session locks it for as long as it lives. Each session removes what killed
-ones have left. Files that a user is to write there get a small file system of their own, which only
-the session and its children have mounted: the user cannot fill more than that, and it ends with
-them.
+It is root's, and the session holds its lock for its whole life. Each session removes the
+directories of killed sessions. Files that a user must be able to write there get a small file
+system of their own, which only the session and its children have mounted. The user cannot fill more
+than that, and it ends with them.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from .kernel import mount_small, unmount, unshare_mounts
 from .site import Refused
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | files.SAFE
-_PATIENCE = 5.0
-"""Seconds that another session may take to let go of the directory: it removes it, or is ending."""
+_LOCK_TIMEOUT_S = 5.0
+"""Seconds that another session may take to release the directory: it removes it, or is ending."""
 
 
 class Scratch:
-    """The directory of one job, made when it is first asked for."""
+    """The directory of one job, created at its first use."""
 
     def __init__(self, root: Path, job: int) -> None:
         self._root = root
@@ -33,15 +33,17 @@ class Scratch:
         self._mounted = False
 
     def path(self) -> Path:
-        """The directory, root's own."""
+        """Return the directory, which is root's."""
         if self._lock is None:
-            _own(self._root, 0o711)
+            _make_own(self._root, 0o711)
             sweep(self._root)
             self._lock = self._take()
         return self._path
 
     def of_user(self, uid: int, gid: int) -> Path:
-        """The same, given to the user for good; Refused if it cannot be bounded."""
+        """Return the directory, given to the user for good. Refused if its size cannot be
+        limited.
+        """
         path = self.path()
         if not self._mounted:
             try:
@@ -53,7 +55,7 @@ class Scratch:
         return path
 
     def close(self) -> None:
-        """Remove it; a later session removes what we cannot remove now."""
+        """Remove the directory. If that fails, a later session removes it."""
         if self._lock is None:
             return
         with contextlib.suppress(OSError, Refused):
@@ -64,11 +66,11 @@ class Scratch:
         self._lock, self._mounted = None, False
 
     def _take(self) -> int:
-        """Lock it. Another session may be removing what we have just made; then we try again."""
-        until = time.monotonic() + _PATIENCE
+        """Create and lock the directory. If another session removes it in between, try again."""
+        until = time.monotonic() + _LOCK_TIMEOUT_S
         while True:
             with contextlib.suppress(FileNotFoundError):
-                _own(self._path, 0o700)
+                _make_own(self._path, 0o700)
             lock = locked(self._path)
             if lock is not None:
                 return lock
@@ -78,7 +80,7 @@ class Scratch:
 
 
 def sweep(root: Path) -> None:
-    """Remove the directories of jobs whose sessions are gone, and nothing else."""
+    """Remove the directories of jobs whose sessions are gone."""
     for path in (path for path in root.iterdir() if path.name.isdigit()):
         with contextlib.suppress(OSError, Refused):
             lock = locked(path)
@@ -89,7 +91,7 @@ def sweep(root: Path) -> None:
                     os.close(lock)
 
 
-def _own(path: Path, mode: int) -> None:
+def _make_own(path: Path, mode: int) -> None:
     with contextlib.suppress(FileExistsError):
         path.mkdir(mode=0o700)
     if path.is_symlink() or path.lstat().st_uid != 0:
@@ -98,19 +100,21 @@ def _own(path: Path, mode: int) -> None:
 
 
 def locked(path: Path) -> int | None:
-    """A descriptor of the directory, locked; None if there is none, or another session has it."""
+    """Return a descriptor of the directory, locked. None if it does not exist, or another session
+    has it.
+    """
     try:
         lock = os.open(path, _DIRECTORY)
     except FileNotFoundError:
         return None
-    ours = False
+    is_ours = False
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # It may have been removed, and made anew, before we had the lock.
-        ours = os.path.samestat(os.fstat(lock), path.lstat())
+        # It may have been removed and recreated before we had the lock.
+        is_ours = os.path.samestat(os.fstat(lock), path.lstat())
     except (BlockingIOError, FileNotFoundError):
         pass
     finally:
-        if not ours:
+        if not is_ours:
             os.close(lock)
-    return lock if ours else None
+    return lock if is_ours else None

@@ -1,9 +1,8 @@
-"""The course of one run: start or restore the job, serve the head's requests, and end as the job
-ends.
+"""The course of one run: start or restore the job, serve the head, and exit as the job does.
 
-While a job is held after its image, this process stays, and with it the batch step: for Slurm the
-job is RUNNING until the head has requeued it. So our exit cannot be taken for the job's own, and
-the cluster needs no option for this. If no requeue comes, the job is brought back here.
+While a job is held after its image, this process stays, and with it the batch step. For Slurm the
+job stays RUNNING until the head has requeued it, our exit cannot be mistaken for the job's own, and
+the cluster needs no option for this. If it is not requeued, the job is restored here.
 """
 
 from __future__ import annotations
@@ -17,20 +16,20 @@ import time
 
 from . import job_state, log, outputs, restoring
 from .hold import Hold, Outcome
-from .next_save import EVERY, NextSave
+from .next_save import CHECK_EVERY_S, NextSave
 from .run import Run
 from .saving import Saves
 from .signals import SIGNALS, Relay
 from .site import Refused
 from .store import Request
 
-_WHY = 500
-"""Characters of the reason why an image is not used that the head is told and passes on."""
-_SENT = (signal.SIGTERM, signal.SIGKILL)
+_MAX_REASON_LENGTH = 500
+"""The length of a reason that we send to the head, which passes it on."""
+_SLURMS_SIGNALS = (signal.SIGTERM, signal.SIGKILL)
 
 
 class Session:
-    """Drives one run; call ``begin``, ``run``, ``leave``."""
+    """Drives one run. Call ``begin``, ``run``, ``leave`` in this order."""
 
     def __init__(self, run: Run, relay: Relay) -> None:
         self.hold = Hold(run, relay)
@@ -38,24 +37,24 @@ class Session:
         self._run = run
         self._relay = relay
         self._saves = Saves(run)
-        self._answered = ""
+        self._answered_id = ""
         self._answer: dict[str, object] = {}
         self._origin: tuple[int, str] = (0, "")
 
     def begin(self) -> None:
-        """Restore the newest image that can be restored, or start anew. If it raises Refused,
+        """Restore the newest image that can be restored, or start over. If it raises Refused,
         nothing was started.
         """
         run, before = self._run, self._run.store.request()
-        self._answered = before.id if before else ""
+        self._answered_id = before.id if before else ""
         for image in run.store.images() if run.attempt else []:
             try:
                 number = restoring.restore(run, image)
-            except Exception as error:  # noqa: BLE001 - whatever it is, there is an older one
-                # The head learns about the newest one only, from which the run was to go on.
-                why = f"image {image.name} is not used: {error}"
-                self._origin = (0, self._origin[1] or why)
-                run.say(why)
+            except Exception as error:  # noqa: BLE001 - try an older image after any error
+                # Report only the newest image to the head: the run should have continued from it.
+                reason = f"image {image.name} is not used: {error}"
+                self._origin = (0, self._origin[1] or reason)
+                run.say(reason)
                 continue
             self._origin = (number, self._origin[1])
             self._publish()
@@ -63,7 +62,7 @@ class Session:
         self._start(again=run.attempt > 0)
 
     def _start(self, *, again: bool) -> None:
-        """Start the job from its beginning; ``again``: it has written outputs before."""
+        """Start the job from its beginning. ``again``: it has written outputs before."""
         run = self._run
         if again:
             run.say("no image to go on from: the job starts anew")
@@ -74,9 +73,9 @@ class Session:
         self._publish()
 
     def run(self) -> int:
-        """The payload's wait status, or that of the signal that ended a held job."""
+        """Return the payload's wait status, or a wait status of SIGTERM if a held job ended."""
         site, method = self._run.site, self._run.method
-        look = ahead = 0.0
+        next_poll = next_check = 0.0
         while True:
             for number in self._relay.wait(min(site.poll, 0.5)):
                 self.pass_on(number)
@@ -86,34 +85,35 @@ class Session:
                 if outcome is Outcome.IS_OVER:
                     return int(signal.SIGTERM)
                 if outcome is Outcome.GOES_ON:
-                    self._bring_back()
+                    self._restore_here()
             elif (status := method.ended()) is not None:
                 return status
             elif not method.pid:
                 self._recover()
-            if time.monotonic() >= look:
-                look = time.monotonic() + site.poll
+            if time.monotonic() >= next_poll:
+                next_poll = time.monotonic() + site.poll
                 self.serve(self._run.store.request())
-            if not self.is_held and time.monotonic() >= ahead:
-                ahead = time.monotonic() + EVERY
+            if not self.is_held and time.monotonic() >= next_check:
+                next_check = time.monotonic() + CHECK_EVERY_S
                 self.look_ahead()
 
     def abandon(self, error: Exception) -> None:
-        """Clean up after a ``begin`` that failed; images of earlier runs stay."""
+        """Clean up after a failed ``begin``. Images of earlier runs stay."""
         self._close()
         self._origin = (0, str(error))
         self._publish("abandoned")
 
     def leave(self, status: int) -> None:
-        """After ``run``, with what it returned: remove the job's directory, unless another run is
-        to go on from it, or might.
+        """After ``run``, with its result: remove the job's directory, unless another run may
+        continue from it.
         """
         run = self._run
-        self._relay.wake_sudo(0.0)  # who else tells slurmstepd that this is over
+        # A stopped sudo would not notice our exit, and the step would never end.
+        self._relay.wake_sudo(0.0)
         try:
             self._close()
-            killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) in _SENT
-            if (self._relay.terminated or killed) and not self._is_over():
+            was_killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) in _SLURMS_SIGNALS
+            if (self._relay.terminated or was_killed) and not self._is_over():
                 run.say("the run has ended; its images stay for the next")
                 self._publish("ended")
                 return
@@ -128,26 +128,26 @@ class Session:
 
     @property
     def is_held(self) -> bool:
-        """Whether its tasks were stopped after an image."""
+        """Whether the job's tasks were stopped after an image."""
         return self.hold.until is not None
 
     def pass_on(self, number: int) -> None:
-        """Pass on a signal that was meant for the payload and has not reached it by itself."""
+        """Pass on a signal that was meant for the payload and has not reached it directly."""
         if not self.is_held:
             self._run.method.signal(number)
         elif number != signal.SIGTERM:
             self._run.say(f"signal {number} came while the job was held: not delivered")
 
     def look_ahead(self) -> None:
-        """Look at what the next save will take, or what would prevent it."""
+        """Check the size of the next save, and whether an obstacle would prevent it."""
         if self.next_save.look():
             self._publish()
 
     def serve(self, request: Request | None) -> None:
         """Carry out a new request and answer it."""
-        if request is None or request.id == self._answered:
+        if request is None or request.id == self._answered_id:
             return
-        self._answered = request.id
+        self._answered_id = request.id
         try:
             message, number = self.carry_out(request)
         except Exception as error:  # noqa: BLE001 - a request must never end the job
@@ -159,8 +159,8 @@ class Session:
         self._publish()
 
     def carry_out(self, request: Request) -> tuple[str, int]:
-        """What was done, and the number of the image if one was asked for; Refused if it could not
-        be done.
+        """Return what was done, and the number of a new image (else 0). Refused if the request
+        fails.
         """
         match request.verb:
             case "checkpoint":
@@ -172,40 +172,42 @@ class Session:
         raise Refused(f"unknown request {request.verb!r}")
 
     def _checkpoint(self, request: Request) -> tuple[str, int]:
-        """Save the job. If that is not possible in time, raises Refused and the job goes on."""
+        """Save the job. If it cannot be saved in time, raise Refused; the job continues."""
         self.next_save.closes = request.closes
         if self.is_held:
             newest = self._run.store.images()
             if request.stop and newest:
                 return f"the job is held already, image {newest[0].name}", int(newest[0].name)
             raise Refused("the job is held")
-        manifest, late = self._saves.take(request)
-        if request.stop and not late:
+        manifest, is_late = self._saves.take(request)
+        if request.stop and not is_late:
+            # Held first: the end of the tasks must not count as the job's own.
             self.hold.begin()
             self._saves.stop()
         else:
             self._saves.go_on()
         image = f"image {manifest.number}"
-        if late:
+        if is_late:
             raise Refused(f"{image} is good, but late by the deadline: the job goes on")
         return f"{image}: {manifest.size} bytes in {manifest.seconds:.3f} s", manifest.number
 
     def _release(self) -> None:
-        """The head wants the job to go on; it does, unless slurmctld has given it another run
-        since.
+        """Restore the held job, because the head asks for it.
+
+        Refused if slurmctld has started another run of the job since, or no image can be restored.
         """
-        found = self.hold.ask()
-        if found is not None and found.ends(self._run.attempt):
-            raise Refused(f"slurmctld says {found.state}, restart {found.restarts}")
-        if not self._bring_back():
+        state = self.hold.ask()
+        if state is not None and state.ends(self._run.attempt):
+            raise Refused(f"slurmctld says {state.state}, restart {state.restarts}")
+        if not self._restore_here():
             raise Refused("no image could be brought back")
 
-    def _bring_back(self) -> bool:
-        """Have a held job run on where it was stopped; whether that worked."""
+    def _restore_here(self) -> bool:
+        """Restore a held job on this node; return whether that worked."""
         for image in self._run.store.images():
             try:
                 number = restoring.restore(self._run, image)
-            except Exception as error:  # noqa: BLE001 - whatever it is, there is an older one
+            except Exception as error:  # noqa: BLE001 - try an older image after any error
                 self._run.say(f"image {image.name} could not be brought back: {error}")
                 continue
             self._origin = (number, self._origin[1])
@@ -217,44 +219,44 @@ class Session:
         return not self.is_held
 
     def _recover(self) -> None:
-        """A save has ended the tasks and could not bring them back: take an older image, or start
-        the job from its beginning.
+        """A save has ended the tasks and could not restore them: use an older image, or start the
+        job over.
         """
         self._run.say("the save has ended the job's processes, and they could not be brought back")
-        if self._bring_back():
+        if self._restore_here():
             return
         self.hold.end()
         self._origin = (0, "a save has ended the job's processes")
         self._start(again=True)
 
     def _is_over(self) -> bool:
-        """Whether slurmctld knows that the job has ended."""
+        """Return whether slurmctld knows that the job has ended."""
         for _ in range(5):
-            found = job_state.ask(self._run.site, self._run.caller.job, 3.0)
-            if found is not None:
-                # A machine that shuts down ends all processes, too, but then the job is still
-                # RUNNING for slurmctld, and will go on elsewhere.
-                return found.ends_with(self._run.attempt)
+            state = job_state.ask(self._run.site, self._run.caller.job, 3.0)
+            if state is not None:
+                # A machine that shuts down ends all processes, too. Then the job is still RUNNING
+                # in slurmctld, and will continue on another node.
+                return state.ends_with(self._run.attempt)
         return False
 
     def _publish(self, state: str = "") -> None:
-        run, (image, why) = self._run, self._origin
+        run, (image, reason) = self._run, self._origin
         with contextlib.suppress(OSError):  # a full disk must not end the job
             run.store.publish(
                 state or ("held" if self.is_held else "running"),
                 job=run.caller.job, label=run.meta.label, attempt=run.attempt, uid=run.caller.uid,
                 node=run.node, method=run.method.name, answer=self._answer,
-                origin={"image": image, "why": log.shown(why)[:_WHY]},
-                hindered=log.shown(self.next_save.hindered)[:_WHY],
+                origin={"image": image, "why": log.shown(reason)[:_MAX_REASON_LENGTH]},
+                hindered=log.shown(self.next_save.hindered)[:_MAX_REASON_LENGTH],
             )  # fmt: skip
 
 
 def finish(status: int) -> int:
-    """End as the payload did: by the same signal, or with its exit code."""
+    """Exit as the payload did: by the same signal, or with its exit code."""
     if os.WIFEXITED(status):
         return os.WEXITSTATUS(status)
     number = os.WTERMSIG(status)
-    # The signal is the payload's: a core file would be of this program, as root.
+    # A core file would have root's memory of this program, not the payload's.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     sys.stdout.flush()
     if number != signal.SIGKILL:

@@ -1,4 +1,4 @@
-"""Reads root's configuration on a node, and tells whether a path can be trusted to be root's."""
+"""Read root's configuration on a node, and check whether a path is safely root's."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 CONFIG = "/etc/slurm-elastic/ckpt-root.conf"
-_MOST = 1 << 20
+_MAX_BYTES = 1 << 20
 
 
 class Refused(Exception):  # noqa: N818 - an answer to the caller, not a failure of ours
-    """The request is not carried out; the text says why."""
+    """The request is refused; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Amount:
     share: float = 0.0
 
     def of(self, total: int) -> int:
-        """In bytes, for a file system of ``total`` bytes."""
+        """Return the bytes on a file system of ``total`` bytes."""
         return self.size or int(self.share * total)
 
     def __str__(self) -> str:
@@ -36,12 +36,19 @@ class Amount:
 
 @dataclass(frozen=True)
 class Site:
-    """``directory`` is shared by all nodes and the head. ``key`` authenticates manifests and is the
-    same on all nodes. A stopped job waits ``hold`` seconds for its requeue and looks for requests
-    every ``poll`` seconds. ``job_quota`` and ``user_quota`` bound what a job, and all jobs of a
-    user, have there; saves leave ``keep_free`` of the file system. ``stage`` is a directory on a
-    disk of the node's own (``node_disk.py``). ``tmp``: ``own``, or ``node`` if jobs are to have the
-    node's temporary directories (``private_tmp.py``).
+    """The configuration of the root part.
+
+    - ``directory``: shared by all nodes and the head.
+    - ``key``: authenticates manifests; the same on all nodes.
+    - ``reader``: uid and gid of SlurmUser.
+    - ``keep``: how many images of a job are kept.
+    - ``hold``: seconds that a stopped job waits for its requeue. ``poll``: seconds between two
+      looks for requests.
+    - ``job_quota``, ``user_quota``: limits in the directory for a job, and for all jobs of a user.
+      ``keep_free``: what saves leave free on the file system.
+    - ``stage``: a directory on a local disk of the node (``node_disk.py``).
+    - ``tmp``: ``own``, or ``node`` to give jobs the node's temporary directories
+      (``private_tmp.py``).
     """
 
     cluster: str
@@ -66,13 +73,15 @@ class Site:
 
     @property
     def jobs(self) -> Path:
-        """The directory that has a directory for each job."""
+        """The directory that contains a directory for each job."""
         return self.directory / self.cluster
 
 
 def read(path: str = CONFIG) -> Site:
-    """The configuration: ``name = value`` lines; Refused where it, the key or the shared directory
-    could have been written by anybody but root.
+    """Read the configuration: ``name = value`` lines.
+
+    Refused if a value is wrong, or if another user than root could have written the file, the key
+    or the shared directory.
     """
     values = _values(_read_trusted(Path(path)).decode())
     key = _read_trusted(Path(values.pop("key", "/etc/slurm-elastic/ckpt.key")), private=True)
@@ -88,55 +97,60 @@ def read(path: str = CONFIG) -> Site:
         entry = pwd.getpwnam(user)
     except KeyError as error:
         raise Refused(f"{path}: this host has no user {user}") from error
-    own = {
-        name: reads(values.pop(name), f"{path}: {name}")
-        for name, reads in _READ.items()
+    settings = {
+        name: parse(values.pop(name), f"{path}: {name}")
+        for name, parse in _READ.items()
         if name in values
     }
-    if own.get("tmp", "own") not in ("own", "node"):
-        raise Refused(f"{path}: tmp is {own['tmp']!r}, expected own or node")
+    if settings.get("tmp", "own") not in ("own", "node"):
+        raise Refused(f"{path}: tmp is {settings['tmp']!r}, expected own or node")
     if values:
         raise Refused(f"{path}: unknown key {min(values)!r}")
     reader = (entry.pw_uid, entry.pw_gid)
-    return Site(cluster=cluster, directory=directory, key=key, reader=reader, **own)
+    return Site(cluster=cluster, directory=directory, key=key, reader=reader, **settings)
 
 
 def trust(path: Path, *, directory: bool = False, private: bool = False) -> None:
-    """Refused unless only root can change what is at ``path``: it and all directories above are
-    root's, no link, and not writable by others (except sticky directories such as /tmp). A
-    ``private`` file must be readable by root alone.
+    """Refused unless only root can change the file or directory at ``path``.
+
+    The path and all directories above must be root's, must not be links, and must not be writable
+    by others (except sticky directories such as /tmp). A ``private`` file must be readable by root
+    alone.
     """
     if not path.is_absolute() or ".." in path.parts:
         raise Refused(f"{path}: not an absolute path")
     for place in (*reversed(path.parents), path):
         try:
-            seen = place.lstat()
+            status = place.lstat()
         except OSError as error:
             raise Refused(f"{path}: {error.strerror}") from error
-        mode = stat.S_IMODE(seen.st_mode)
-        if stat.S_ISLNK(seen.st_mode):
+        mode = stat.S_IMODE(status.st_mode)
+        if stat.S_ISLNK(status.st_mode):
             raise Refused(f"{place}: a link")
-        if place == path and directory != stat.S_ISDIR(seen.st_mode):
+        if place == path and directory != stat.S_ISDIR(status.st_mode):
             raise Refused(f"{path}: not a {'directory' if directory else 'file'}")
-        if seen.st_uid != 0:
-            raise Refused(f"{place} belongs to uid {seen.st_uid}, not to root; chown root {place}")
-        if mode & 0o022 and not (stat.S_ISDIR(seen.st_mode) and mode & stat.S_ISVTX):
-            why = f"may be written by others (mode {mode:04o})"
-            raise Refused(f"{place} {why}; chmod go-w {place}")
+        if status.st_uid != 0:
+            raise Refused(
+                f"{place} belongs to uid {status.st_uid}, not to root; chown root {place}"
+            )
+        # Only root and an entry's owner can rename an entry of a sticky directory.
+        if mode & 0o022 and not (stat.S_ISDIR(status.st_mode) and mode & stat.S_ISVTX):
+            problem = f"may be written by others (mode {mode:04o})"
+            raise Refused(f"{place} {problem}; chmod go-w {place}")
     if private and mode & 0o077:
-        why = f"may be read by others (mode {mode:04o})"
-        raise Refused(f"{path} {why}; chmod 600 {path}")
+        problem = f"may be read by others (mode {mode:04o})"
+        raise Refused(f"{path} {problem}; chmod 600 {path}")
 
 
 def _read_trusted(path: Path, *, private: bool = False) -> bytes:
     trust(path, private=private)
     try:
         with path.open("rb") as file:
-            content = file.read(_MOST + 1)
+            content = file.read(_MAX_BYTES + 1)
     except OSError as error:
         raise Refused(f"{path}: {error.strerror}") from error
-    if len(content) > _MOST:
-        raise Refused(f"{path}: more than {_MOST} bytes long")
+    if len(content) > _MAX_BYTES:
+        raise Refused(f"{path}: more than {_MAX_BYTES} bytes long")
     return content
 
 
@@ -166,10 +180,10 @@ def _number(text: str, name: str) -> float:
 
 
 def _amount(text: str, name: str) -> Amount:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(?:([KMGT])|(%))", text)
-    if not found:
+    amount = re.fullmatch(r"(\d+(?:\.\d+)?) ?(?:([KMGT])|(%))", text)
+    if not amount:
         raise Refused(f"{name} is {text!r}, expected an amount such as 200G, 2T or 25%")
-    number, unit, percent = float(found[1]), found[2], found[3]
+    number, unit, percent = float(amount[1]), amount[2], amount[3]
     if percent:
         if number > 100:
             raise Refused(f"{name} is {text}, expected at most 100%")

@@ -1,4 +1,6 @@
-"""Begins a job's run: whose job it is, its directory, and whether it may go on from images."""
+"""Begin a job's run: identify the job, take its directory, and decide whether it continues from
+images.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ METHODS = {"criu": criu, "dmtcp": dmtcp}
 
 
 def allowed(method: str, config: str, *, asks: bool = False) -> tuple[Site, Caller]:
-    """The site and the caller; Refused if this node does not offer the method, or not to them."""
+    """Return the configuration and the caller. Refused if this node does not offer the method, or
+    not to this caller.
+    """
     if method not in METHODS:
         raise Refused(f"unknown method {method!r}")
     site = read(config)
@@ -33,8 +37,9 @@ def allowed(method: str, config: str, *, asks: bool = False) -> tuple[Site, Call
 def begin(
     site: Site, caller: Caller, umask: int, method: str, argv: Sequence[str]
 ) -> tuple[Store, Session]:
-    """Start or restore the job; ``argv`` is the script that Slurm started, and its arguments.
-    Ended, Refused or whatever else: nothing was started.
+    """Start or restore the job. ``argv`` is the script that Slurm started, and its arguments.
+
+    After any exception, such as Ended or Refused, nothing was started.
     """
     store, wait = Store(site, caller.job), ImageWait(caller.job)
     payload = Payload(
@@ -50,8 +55,8 @@ def begin(
         state = take(site, caller, store, wait)
         wait.rewarded()
         meta = meta_of(site, caller, store, state, method, argv[0])
-        made = (criu.Criu if method == "criu" else dmtcp.Dmtcp)(site, caller, payload)
-        run = Run(site, caller, state.restarts, store, meta, made)
+        saver = (criu.Criu if method == "criu" else dmtcp.Dmtcp)(site, caller, payload)
+        run = Run(site, caller, state.restarts, store, meta, saver)
         session = Session(run, Relay(os.getppid()))
         try:
             session.begin()
@@ -65,7 +70,7 @@ def begin(
 
 
 def drive(store: Store, session: Session) -> int:
-    """Run the session to its end; the payload's wait status."""
+    """Run the session to its end and return the payload's wait status."""
     try:
         status = session.run()
         session.leave(status)
@@ -75,7 +80,7 @@ def drive(store: Store, session: Session) -> int:
 
 
 def take(site: Site, caller: Caller, store: Store, wait: ImageWait) -> JobState:
-    """Take the job's directory; what slurmctld says of the job, not before a wait but after."""
+    """Take the job's directory. Return slurmctld's state of the job, read after any wait."""
     wait.patient = may_go_on(store, caller)
     state = _ask(site, caller, wait, caller.restarts)
     wait.patient = state.restarts > 0
@@ -90,8 +95,10 @@ def take(site: Site, caller: Caller, store: Store, wait: ImageWait) -> JobState:
 
 
 def _ask(site: Site, caller: Caller, wait: ImageWait, restarts: int | None) -> JobState:
-    """What slurmctld says. ``restarts``: how often the job was restarted before
-    this run, if known.
+    """Return slurmctld's state of the job.
+
+    ``restarts``: how often the job was restarted before this run, if known. Ended if the run is
+    over in Slurm. Refused if slurmctld does not answer.
     """
     while True:
         state = job_state.ask(site, caller.job, look=wait.look)
@@ -99,7 +106,7 @@ def _ask(site: Site, caller: Caller, wait: ImageWait, restarts: int | None) -> J
             break
         if not wait.again("slurmctld does not answer"):
             raise Refused("slurmctld does not answer")
-    # If our node was cut off, the job may long be running elsewhere.
+    # If our node had lost its connection, the job may already run on another node.
     if wait.waited and state.ends(state.restarts if restarts is None else restarts):
         raise Ended(f"Slurm says {state.state}, restarted {state.restarts} times")
     check_owner(state, caller)
@@ -109,13 +116,13 @@ def _ask(site: Site, caller: Caller, wait: ImageWait, restarts: int | None) -> J
 def meta_of(
     site: Site, caller: Caller, store: Store, state: JobState, method: str, script: str
 ) -> Meta:
-    """How the job began, now or in an earlier run.
+    """Return how the job began, in this run or an earlier one.
 
-    A directory of another user or method is that of another job that had the same number.
+    A directory of another user or method belongs to an earlier job with the same id.
     """
     before = store.meta()
-    wanted = (caller.uid, caller.gid, method)
-    if state.restarts and before and (before.uid, before.gid, before.method) == wanted:
+    own_values = (caller.uid, caller.gid, method)
+    if state.restarts and before and (before.uid, before.gid, before.method) == own_values:
         return before
     if before and before.uid != caller.uid:
         Quota(site, caller.job, before.uid, store.path).forget()
@@ -126,21 +133,24 @@ def meta_of(
 
 
 def check_owner(state: JobState, caller: Caller) -> None:
+    """Refused if the job does not belong to the user who called sudo."""
     if state.uid != caller.uid:
         raise Refused(f"job {caller.job} is of uid {state.uid}, sudo was called by {caller.uid}")
 
 
 def may_go_on(store: Store, caller: Caller) -> bool:
-    """Whether this is a restart, as far as we can tell without slurmctld. A user who pretends so
-    only makes his own job wait.
+    """Return whether this is a restart, as far as we can tell without slurmctld.
+
+    A user who fakes that only makes his own job wait.
     """
     return bool(caller.restarts or store.images())
 
 
 def plain(config: str, umask: int, argv: list[str]) -> Payload:
-    """The launcher again, which then runs the script by itself: as the user, in this directory,
-    with the environment that sudo was called with. Refused if it cannot be: the script must never
-    run as somebody else, or with root's environment.
+    """Return the launcher again, which then runs the script without us.
+
+    It runs as the user, in this directory, with the environment that sudo was called with. Refused
+    if it cannot be built: the script must never run as another user, or with root's environment.
     """
     try:
         sudo = read(config).sudo
@@ -150,7 +160,7 @@ def plain(config: str, umask: int, argv: list[str]) -> Payload:
     return Payload(
         argv=argv,
         environment={**callers.own_environment(sudo), b"SLURM_ELASTIC_PLAIN": b"1"},
-        directory=".",  # our own, even if it was deleted meanwhile
+        directory=".",  # the present one, even if it was deleted
         umask=umask,
         uid=user.pw_uid,
         gid=gid,

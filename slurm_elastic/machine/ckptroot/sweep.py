@@ -1,9 +1,9 @@
-"""The sweeper removes job directories that no session uses and from which no run will go on.
+"""Remove job directories that no session uses and from which no run will continue.
 
-A job removes its directory when it ends, but cannot if its machine was lost, its session was
-killed, or it was cancelled while it waited. The sweeper runs now and then on one host (the head, if
-root may write to the shared directory there, or any node). It removes nothing on doubt: only jobs
-that slurmctld says have ended, or that it no longer knows while it is up.
+A job removes its directory when it ends. It cannot if its machine was lost, its session was killed,
+or it was cancelled while it waited. The sweeper runs periodically on one host (the head, if root
+may write to the shared directory there, or any node). In doubt it removes nothing. It removes only
+jobs that slurmctld reports as ended, or that slurmctld no longer knows while it is up.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from .store import REMOVED, Store
 
 
 def sweep(site: Site) -> list[str]:
-    """Remove what is over; a sentence for each job."""
+    """Remove the directories of ended jobs; return a sentence for each."""
     if not site.jobs.exists() or not job_state.is_up(site):
         return []
     trust(site.jobs, directory=True)
-    lines = [line for path in sorted(site.jobs.iterdir()) if (line := _guarded(site, path))]
+    lines = [line for path in sorted(site.jobs.iterdir()) if (line := _sweep_safely(site, path))]
     try:
         tidy(site)
     except (OSError, Refused) as error:
@@ -30,29 +30,28 @@ def sweep(site: Site) -> list[str]:
     return lines
 
 
-def _guarded(site: Site, path: Path) -> str:
-    """A directory that cannot be removed now does not hold up the others; the next sweep tries it
-    again.
-    """
+def _sweep_safely(site: Site, path: Path) -> str:
+    """Sweep one directory. An error must not stop the others; the next sweep retries."""
     try:
-        return _one(site, path)
-    except Exception as error:  # noqa: BLE001 - whatever one job's directory has in it
+        return _sweep_job(site, path)
+    except Exception as error:  # noqa: BLE001 - a job's directory may contain anything
         return f"job {path.name}: stays: {str(error) or type(error).__name__}"
 
 
-def _one(site: Site, path: Path) -> str:
+def _sweep_job(site: Site, path: Path) -> str:
     if path.name.startswith(REMOVED):
-        return _rest(path)
+        return _remove_rest(path)
     if not path.name.isdigit() or path.is_symlink():
         return ""
-    found = job_state.ask(site, int(path.name))
-    if found is None or not found.is_over():
+    state = job_state.ask(site, int(path.name))
+    if state is None or not state.is_over():
         return ""
     store = Store(site, int(path.name))
     request = store.request()
+    # The head may ask for the removal of a directory whose job it knows to be over.
     is_asked_for = request is not None and request.verb == "remove"
-    # The number was given out again: that job's own run cleans up.
-    if not is_asked_for and not _same_user(store, found):
+    # The job id was reused: the new job's own run cleans up.
+    if not is_asked_for and not _same_user(store, state):
         return ""
     try:
         store.open()
@@ -62,13 +61,11 @@ def _one(site: Site, path: Path) -> str:
         store.remove()
     finally:
         store.close()
-    return f"job {path.name}: removed, Slurm says {found.state}"
+    return f"job {path.name}: removed, Slurm says {state.state}"
 
 
-def _rest(path: Path) -> str:
-    """Remove what a session was deleting when it ended, or its machine was lost; a sentence about
-    it.
-    """
+def _remove_rest(path: Path) -> str:
+    """Remove a directory whose deletion was interrupted; return a sentence about it."""
     try:
         files.remove(path)
     except FileNotFoundError:
@@ -76,10 +73,10 @@ def _rest(path: Path) -> str:
     return f"job {path.name.removeprefix(REMOVED).partition('-')[0]}: the rest of it removed"
 
 
-def _same_user(store: Store, found: JobState) -> bool:
-    """Whether the directory is of the same user's job."""
+def _same_user(store: Store, state: JobState) -> bool:
+    """Return whether the directory belongs to a job of the same user."""
     try:
         meta = store.meta()
     except OSError:
         return True
-    return meta is None or found.state == "GONE" or meta.uid == found.uid
+    return meta is None or state.state == "GONE" or meta.uid == state.uid

@@ -1,8 +1,9 @@
-"""Puts a job's System V shared memory, semaphores and message queues (sysvipc(7)) into a namespace
-of its own, so that they get their old numbers on any machine and go when the job goes
-(ipc_namespaces(7)).
+"""Put a job's System V shared memory, semaphores and message queues (sysvipc(7)) into their own
+namespace.
 
-An image includes them only if there are some, as one more right is needed to bring them back.
+In it they get their old numbers on any machine, and the kernel removes them with the job
+(ipc_namespaces(7)). An image includes them only if there are some, because restoring them needs one
+more capability.
 """
 
 from __future__ import annotations
@@ -34,45 +35,47 @@ _LIMITS = {
 }  # fmt: skip
 """The node's limits, which a new namespace does not inherit (proc(5), mq_overview(7))."""
 NUMBERS = _SYSCTLS / "kernel/shm_next_id"
-"""Where the next segment's number is set; since Linux 5.17 whoever may restore may set it."""
+"""Sets the next segment's number. CAP_CHECKPOINT_RESTORE is enough to write it from Linux 5.17
+on.
+"""
 _KCMP = {"x86_64": 312, "aarch64": 272, "ppc64le": 354}
 _SYSVSEM = 6  # linux/kcmp.h: KCMP_SYSVSEM
 _TABLES = ("shm", "sem", "msg")
-_PATIENCE = 30.0
-"""Seconds for reading the tables, which a busy disk may hold up."""
-_MOST = 16 << 20
+_READ_TIMEOUT_S = 30.0
+"""Seconds to read the tables; a busy disk may delay that."""
+_MAX_TABLE_BYTES = 16 << 20
 
 
 def limits() -> dict[str, str]:
-    """The limits of our namespace, as far as this kernel has them."""
-    found = {}
-    for name in (f"{place}/{one}" for place, names in _LIMITS.items() for one in names):
+    """Return the limits of our namespace that this kernel has."""
+    values = {}
+    for name in (f"{place}/{limit}" for place, names in _LIMITS.items() for limit in names):
         with contextlib.suppress(OSError):
-            found[name] = (_SYSCTLS / name).read_text(encoding="ascii")
-    return found
+            values[name] = (_SYSCTLS / name).read_text(encoding="ascii")
+    return values
 
 
-def set_limits(wanted: Mapping[str, str]) -> None:
-    """Set the same limits in our present namespace; if the kernel refuses one, it keeps its own."""
-    for name, value in wanted.items():
+def set_limits(values: Mapping[str, str]) -> None:
+    """Set these limits in our present namespace. If the kernel refuses a value, its own stays."""
+    for name, value in values.items():
         with contextlib.suppress(OSError):
             if (_SYSCTLS / name).read_text(encoding="ascii") != value:
                 (_SYSCTLS / name).write_text(value, encoding="ascii")
 
 
-def begin_anew(wanted: Mapping[str, str]) -> None:
-    """Enter a namespace with nothing in it and with these limits."""
+def enter_empty(values: Mapping[str, str]) -> None:
+    """Enter an empty namespace and set these limits."""
     unshare_ipc()
-    set_limits(wanted)
+    set_limits(values)
 
 
-def set_limits_of(pid: int, wanted: Mapping[str, str]) -> None:
-    """Set the same limits in the namespace of another process."""
+def set_limits_of(pid: int, values: Mapping[str, str]) -> None:
+    """Set these limits in the namespace of another process."""
     child = os.fork()
     if child == 0:
         try:
             join_ipc(f"/proc/{pid}/ns/ipc")
-            set_limits(wanted)
+            set_limits(values)
         finally:
             os._exit(0)
     os.waitpid(child, 0)
@@ -80,8 +83,9 @@ def set_limits_of(pid: int, wanted: Mapping[str, str]) -> None:
 
 @contextlib.contextmanager
 def limits_ignored() -> Iterator[None]:
-    """Meanwhile nothing that is written into the limits has an effect. CRIU sets those that an
-    image has, which only root may do, and gives up otherwise.
+    """Inside the block, writes to the limits have no effect.
+
+    CRIU sets the limits of an image, which only root may do, and gives up if that fails.
     """
     covered = []
     try:
@@ -89,19 +93,21 @@ def limits_ignored() -> Iterator[None]:
             path = str(_SYSCTLS / place)
             if os.path.isdir(path):
                 covered.append(path)
-                # Not file by file: each namespace has files of its own for them.
+                # Cover directories, not single files: each namespace has its own files for them.
                 mount_beside(path, "real", names)
         yield
     finally:
         for path in covered:
-            with contextlib.suppress(OSError):  # it was not mounted
+            with contextlib.suppress(OSError):  # OSError: it was not mounted
                 unmount(path)
 
 
 @dataclass(frozen=True)
 class Held:
-    """What a namespace holds: ``beyond`` are the bytes that its processes do not have in memory
-    already, as CRIU saves whole segments; and whether there are ``semaphores``.
+    """The contents of a namespace.
+
+    ``beyond``: bytes of segments that its processes do not have in memory, because CRIU saves whole
+    segments. ``semaphores``: whether there are any.
     """
 
     beyond: int
@@ -109,7 +115,7 @@ class Held:
 
 
 def held(namespace: int) -> Held | None:
-    """What the namespace behind the descriptor holds; None if it is empty."""
+    """Return the contents of the namespace behind the descriptor; None if it is empty."""
     segments, semaphores, queues = (_entries(table) for table in _read(namespace))
     if not (segments or semaphores or queues):
         return None
@@ -117,10 +123,11 @@ def held(namespace: int) -> Held | None:
 
 
 def check_undone(tasks: Iterable[int], plain: int) -> None:
-    """Refused if a task may have asked to have a change of a semaphore undone when it ends: CRIU
-    does not save that, and does not say so. The kernel tells by a comparison with ``plain``, which
-    has no such changes (kcmp(2)), whether a task has a list of them. ``plain`` must never have had
-    threads: those always have a list.
+    """Refused if a task may have asked for the undo of a semaphore operation at its end (SEM_UNDO).
+
+    CRIU does not save that, and does not report it. The kernel compares the task's undo list with
+    that of ``plain``, which has none (kcmp(2)). ``plain`` must never have had threads, because
+    processes with threads always have a list.
     """
     for pid in tasks:
         compared = LIBC.syscall(_KCMP[os.uname().machine], plain, pid, _SYSVSEM, 0, 0)
@@ -132,24 +139,26 @@ def check_undone(tasks: Iterable[int], plain: int) -> None:
 
 
 def _read(namespace: int) -> list[str]:
-    """The tables of proc(5), sysvipc, of the namespace of whoever opens them."""
+    """Return the tables of proc(5), sysvipc. The kernel shows the namespace of the process that
+    opens them.
+    """
     tables = [f"/proc/sysvipc/{name}" for name in _TABLES]
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             ["/usr/bin/nsenter", f"--ipc=/proc/self/fd/{namespace}", "--", "/usr/bin/head", "-v",
-             "-c", str(_MOST), *tables],
+             "-c", str(_MAX_TABLE_BYTES), *tables],
             env=CLEAN, capture_output=True, check=False, preexec_fn=calm, pass_fds=(namespace,),
-            timeout=_PATIENCE,
+            timeout=_READ_TIMEOUT_S,
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:
-        raise Refused(f"its System V IPC was not read within {_PATIENCE:.0f} s") from error
-    if done.returncode != 0:
-        raise Refused(f"its System V IPC cannot be read: {done.stderr.decode(errors='replace')}")
-    return done.stdout.decode("ascii").split("==> /proc/sysvipc/")[1:]
+        raise Refused(f"its System V IPC was not read within {_READ_TIMEOUT_S:.0f} s") from error
+    if result.returncode != 0:
+        raise Refused(f"its System V IPC cannot be read: {result.stderr.decode(errors='replace')}")
+    return result.stdout.decode("ascii").split("==> /proc/sysvipc/")[1:]
 
 
 def _entries(table: str) -> list[dict[str, int]]:
-    """The rows of a table by the names of its columns; the first line is head(1)'s."""
+    """Return the rows of a table by the names of its columns. Its first line is head(1)'s."""
     names, *rows = (line.split() for line in table.splitlines()[1:] if line.strip())
     return [
         {

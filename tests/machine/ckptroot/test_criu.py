@@ -139,7 +139,7 @@ class Bed:
     def discard(self) -> None:
         self.done.append("discard")
 
-    def found(self, tasks: Sequence[int]) -> dict[str, Any]:
+    def own_files(self, tasks: Sequence[int]) -> dict[str, Any]:
         return {name: SimpleNamespace(st_blocks=8) for name in ("/tmp/a", "/tmp/b")}
 
     def has_renamed(self, gone: dict[str, Any], tasks: Sequence[int]) -> bool:
@@ -151,7 +151,7 @@ class Bed:
     def take_back(self) -> None:
         self.done.append("take back")
 
-    def missed(self, tasks: Sequence[int], found: object) -> str:
+    def obstacle(self, tasks: Sequence[int], found: object) -> str:
         return self.not_found
 
     def holds(self, path: str) -> bool:

@@ -206,10 +206,10 @@ class Commands:
         os.chown(self.port, USER, USER)
 
     def run(
-        self, command: Sequence[str], timeout: float, user: object, more: object
+        self, command: Sequence[str], timeout: float, user: object, variables: object
     ) -> tuple[int, str]:
         assert user == (USER, USER, (USER,))
-        assert more == {"DMTCP_TMPDIR": str(self.user)}
+        assert variables == {"DMTCP_TMPDIR": str(self.user)}
         self.asked.append((timeout, list(command)))
         if isinstance(self.answer, Refused):
             raise self.answer

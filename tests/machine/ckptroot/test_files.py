@@ -86,10 +86,10 @@ def test_a_link_is_removed_and_not_what_it_points_to(tmp_path: Path) -> None:
 def test_a_removal_ends_and_the_next_one_goes_on(tmp_path: Path) -> None:
     nest(tmp_path / "deep", 100)
     with pytest.raises(Refused, match="the rest comes next"):
-        files.remove(tmp_path / "deep", most=50)
+        files.remove(tmp_path / "deep", max_entries=50)
     for _ in range(20):
         with contextlib.suppress(Refused):
-            files.remove(tmp_path / "deep", most=50)
+            files.remove(tmp_path / "deep", max_entries=50)
     assert not (tmp_path / "deep").exists()
 
 
@@ -133,7 +133,7 @@ def test_nothing_is_left_open(tmp_path: Path, descriptors: Callable[[], int]) ->
     (tmp_path / "file").write_bytes(b"123")
     for _ in range(3):
         with pytest.raises(Refused):
-            files.opened(tmp_path / "file", most=2)
+            files.opened(tmp_path / "file", max_bytes=2)
     nest(tmp_path / "deep", 3)
     files.remove(tmp_path / "deep")
     files.remove(tmp_path / "no such place" / "file")
@@ -221,9 +221,9 @@ class TestCopy:
         assert copy(4, 6, shift=4) == (2, b"45" + b"23456789")
 
     def test_takes_as_much_as_it_may(self, copy: Callable[..., tuple[int, bytes]]) -> None:
-        assert copy(0, 10, most=10)[0] == 10
+        assert copy(0, 10, max_bytes=10)[0] == 10
         with pytest.raises(Refused, match="more than 9 bytes of data to copy"):
-            copy(0, 10, most=9)
+            copy(0, 10, max_bytes=9)
 
     def test_of_more_than_there_is_is_refused(self, copy: Callable[..., tuple[int, bytes]]) -> None:
         with pytest.raises(Refused, match=r"^a copy ends at byte 10 of 11$"):

@@ -333,7 +333,7 @@ def test_connections_are_told_and_no_listeners(tmp_path: Path) -> None:
     (image / "tcp-stream-ab.img").write_bytes(forged.image(0x51465506, entry) + b"\xff" * 305)
     assert images.has_streams(image)
     (found,) = images.streams(image)
-    assert (found.local, found.far) == ((b"\x7f\0\0\1", 80), (b"\x7f\0\0\2", 4000))
+    assert (found.local, found.remote) == ((b"\x7f\0\0\1", 80), (b"\x7f\0\0\2", 4000))
     assert (found.received, found.kept, found.unsent) == (1000, (1 << 32) - 200, 20)
 
 

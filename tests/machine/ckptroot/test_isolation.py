@@ -209,7 +209,7 @@ LITTLE_ROOM = (
     + """
 from slurm_elastic.machine.ckptroot import dump
 from slurm_elastic.machine.ckptroot.quota import allocated
-dump.LOOK = 0.02
+dump.CHECK_EVERY_S = 0.02
 told = {}
 try:
     method.dump(image, 60.0, 64 << 20)

@@ -176,7 +176,7 @@ def test_a_file_that_grows_while_it_is_read_is_refused(
     image: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened = manifests.safe.opened
-    monkeypatch.setattr(manifests.safe, "opened", lambda path, most: opened(path))
+    monkeypatch.setattr(manifests.safe, "opened", lambda path, max_bytes: opened(path))
     (image / "core-1001.img").unlink()
     assert manifests.digests(image, 1100)["pages-1.img"][0] == 1100
     with pytest.raises(Refused, match=r"pages-1.img: it grows"):

@@ -266,7 +266,7 @@ def test_the_copies_go_back_with_the_job(place: Path) -> None:
         outputs.keep(place / "keep", [out], {out: size}, CALLER, PLENTY)
     write(place / "home" / "out", b"")
     back(place, [out], {out: 5})
-    outputs.settle(place / "keep", [out], {out: 5})
+    outputs.cut_copies(place / "keep", [out], {out: 5})
     new = b"step1step2 NEWstep3 NEWstep4 NEW"
     write(place / "home" / "out", new)
     outputs.keep(place / "keep", [out], {out: len(new)}, CALLER, PLENTY)

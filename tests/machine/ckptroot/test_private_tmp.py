@@ -104,7 +104,7 @@ def test_all_in_it_is_the_jobs_whatever_its_user_does_on_the_node(node: Node) ->
             (node.place / "old").write_text("1")
             os.utime(node.place / "old", (1000, 1000))
         assert files.prepare() == {}, "it needs no TMPDIR beside"
-        return list(files.found(()))
+        return list(files.own_files(()))
 
     assert node.has(look) == [str(node.place / "old")]
 

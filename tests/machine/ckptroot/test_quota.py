@@ -169,7 +169,7 @@ def test_one_save_looks_at_a_time_and_none_for_ever(
 ) -> None:
     one = job(site, 1)
     one.settle()
-    monkeypatch.setattr(quotas, "PATIENCE", 0.1)
+    monkeypatch.setattr(quotas, "LOCK_TIMEOUT_S", 0.1)
     with open(site.jobs / "quota" / f"{ALICE}.lock", "rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(Refused, match="busy"):
@@ -206,7 +206,7 @@ def test_users_who_ask_at_once_are_promised_no_more_than_there_is(site: Site) ->
 def test_a_promise_that_takes_long_costs_nobody_a_save(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quotas, "TURN", 0.1)
+    monkeypatch.setattr(quotas, "TURN_TIMEOUT_S", 0.1)
     one, other = job(site, 1), job(site, 2, uid=BOB)
     one.settle()
     with open(site.jobs / "quota" / "lock", "w") as lock:

@@ -471,12 +471,12 @@ def test_an_open_file_of_this_node_alone_is_told(
 ) -> None:
     caller = Caller(7, 0, 0, "root", (0,), {b"TMPDIR": os.fsencode(tmp_path.parent)})
     one = TempFiles(caller, tmp_path.parent, tmp_path / "left")
-    assert one.missed([task.pid], ()) == "", "it is where the images are"
+    assert one.obstacle([task.pid], ()) == "", "it is where the images are"
     monkeypatch.setattr(tempfiles, "is_local", lambda *_: True)
     one = TempFiles(caller, tmp_path.parent, tmp_path / "left")
-    assert "of this node alone" in one.missed([task.pid], ())
+    assert "of this node alone" in one.obstacle([task.pid], ())
     found = (str(tmp_path), str(tmp_path / "held"))
-    assert one.missed([task.pid], found) == "", "they travel"
+    assert one.obstacle([task.pid], found) == "", "they travel"
 
 
 def test_what_would_take_a_save_for_a_stop_of_its_child_is_told(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_what_a_killed_session_left_goes_with_the_next_one(site: Site) -> None:
 
 
 def test_one_session_has_it(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scratch, "_PATIENCE", 0.1)
+    monkeypatch.setattr(scratch, "_LOCK_TIMEOUT_S", 0.1)
     Scratch(site.scratch, 1).path()
     with pytest.raises(Refused, match="another session"):
         Scratch(site.scratch, 1).path()

@@ -82,7 +82,7 @@ def test_a_socket_at_an_address_of_its_node_stays_here(
     assert sockets.stays_here(HERE) == ""
     one, end = sockets.sockets(HERE)[0], (ipaddress.ip_address("10.0.0.5"), 3000)
     for kind, far, stays in (
-        ("tcp", one.far, one.far[1] == 0), ("udp", end, True), ("tcp", end, False),
+        ("tcp", one.remote, one.remote[1] == 0), ("udp", end, True), ("tcp", end, False),
     ):  # fmt: skip
         found = [sockets.Socket(kind, end, far, 10)]
         monkeypatch.setattr(sockets, "sockets", lambda tasks, found=found: found)

@@ -105,20 +105,20 @@ def test_a_directory_whose_files_cannot_be_seen_is_a_reason_to_refuse(place: Pat
     one = new(place)
     as_user("os.mkdir('a'); open('a/in', 'w').write('1'); os.chmod('a', 0o300)", place)
     with pytest.raises(Refused, match="/a cannot be looked through with the rights of its user"):
-        one.found(())
+        one.own_files(())
 
 
 def test_what_was_on_the_node_already_is_the_jobs_at_its_next_save(place: Path) -> None:
     one, image = new(place), place.parent / "image"
     as_user(MAKE, place)
     one.pack(image, 1 << 20, ())
-    before = set(one.found(()))
+    before = set(one.own_files(()))
     one.leave()
     time.sleep(0.1)
     again = new(place)
     again.since = time.time_ns() - 50_000_000  # files' clock ticks more slowly
     again.unpack(image)
-    assert set(again.found(())) == before
+    assert set(again.own_files(())) == before
 
 
 def test_a_file_where_a_directory_was_is_set_aside(place: Path) -> None:
@@ -181,7 +181,7 @@ def test_a_place_of_all_users_is_nobodys_tmpdir(
     one.since = time.time_ns()
     given = Path(os.fsdecode(one.prepare()[b"TMPDIR"]))
     assert given.parent == scratch
-    assert set(one.found(())) == {str(given)}
+    assert set(one.own_files(())) == {str(given)}
 
 
 MOUNTS = r"""
@@ -228,11 +228,11 @@ def test_beside_other_processes_of_its_user_only_its_own_travels(
     given = one.prepare()
     own = Path(os.fsdecode(given[b"TMPDIR"]))
     as_user(f"open('{own}/closed', 'w').write('mine')", place)
-    assert set(one.found(())) == {str(own), f"{own}/closed"}
+    assert set(one.own_files(())) == {str(own), f"{own}/closed"}
     as_user("open('whose', 'w').write('?')", place)
     with pytest.raises(Refused, match="may be its own or that of another process"):
-        one.found(())
-    assert str(place / "whose") in one.found((other.pid,)), "no other process is left"
+        one.own_files(())
+    assert str(place / "whose") in one.own_files((other.pid,)), "no other process is left"
     one.discard()
     assert not own.exists()
 
@@ -264,9 +264,9 @@ def test_what_the_job_has_begun_a_moment_ago_is_no_other_process(place: Path) ->
             assert outer.stdout is not None
             assert outer.stdout.readline() == b"up\n"
             children = Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text()
-            assert str(place / "closed") in one.found((outer.pid, int(children)))
+            assert str(place / "closed") in one.own_files((outer.pid, int(children)))
             with pytest.raises(Refused, match="may be its own or that of another process"):
-                one.found((int(children),))
+                one.own_files((int(children),))
         finally:
             outer.kill()
 
@@ -279,7 +279,7 @@ def test_a_tmpdir_that_the_job_has_is_its_own_whatever_its_age(
     one = new(place, caller)
     one.since += int(3600e9)
     assert one.prepare() == {}
-    assert set(one.found(())) == {str(place / "own"), str(place / "own" / "early")}
+    assert set(one.own_files(())) == {str(place / "own"), str(place / "own" / "early")}
 
 
 def test_all_is_its_own_where_it_has_a_place_to_itself(
@@ -288,15 +288,15 @@ def test_all_is_its_own_where_it_has_a_place_to_itself(
     as_user("open('early', 'w').write('1')", place)
     one = TempFiles(CALLER, place.parent, place.parent / "left.json", (str(place),))
     one.since += int(3600e9)
-    assert set(one.found(())) == {str(place / "early")}
+    assert set(one.own_files(())) == {str(place / "early")}
 
 
 def test_too_much_is_refused_with_the_amount(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = new(place)
     as_user("open('big', 'wb').write(b'x' * (3 << 20))", place)
-    monkeypatch.setattr(tempfiles, "MOST", 2 << 20)
+    monkeypatch.setattr(tempfiles, "MAX_DATA_BYTES", 2 << 20)
     with pytest.raises(Refused, match=r"it has 3 MiB of files in .*, 2 MiB at most travel with it"):
-        one.found(())
+        one.own_files(())
 
 
 def test_nothing_of_another_user_is_touched_on_the_way_back(place: Path) -> None:
@@ -332,7 +332,7 @@ def fill(directory: Path, owner: int, count: int) -> None:
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """No user may fill the directory with more than ten files."""
-    monkeypatch.setattr(walk, "MOST", 10)
+    monkeypatch.setattr(walk, "MAX_ENTRIES", 10)
 
 
 @pytest.mark.usefixtures("few")
@@ -343,7 +343,7 @@ def test_another_users_files_keep_nobody_from_a_save(place: Path) -> None:
         fill(place / name, ANOTHER, 20)
         os.chown(place / name, ANOTHER, ANOTHER)
     as_user("os.mkdir('mine'); open('mine/a', 'w').write('1')", place)
-    assert set(one.found(())) == {str(place / "mine"), str(place / "mine" / "a")}
+    assert set(one.own_files(())) == {str(place / "mine"), str(place / "mine" / "a")}
 
 
 @pytest.mark.usefixtures("few")
@@ -356,11 +356,11 @@ def test_too_many_files_where_it_has_its_own_are_a_reason_to_refuse(
     (place / "shared").mkdir()
     fill(place / "shared", USER, 1)
     os.chown(place / "shared", owner, owner)
-    assert str(place / "shared" / f"{USER}.0") in one.found(())
+    assert str(place / "shared" / f"{USER}.0") in one.own_files(())
     fill(place / "shared" / "deep", owner, 20)  # seen after its own, in whatever order names come
     os.chown(place / "shared" / "deep", owner, owner)
     with pytest.raises(Refused, match=f"more than 10 files are in directories of uid {owner} in"):
-        one.found(())
+        one.own_files(())
 
 
 HUNG = """
@@ -381,7 +381,7 @@ options = f"fd={device},rootmode=40000,user_id=0,group_id=0,allow_other"
 if ctypes.CDLL(None).mount(b"hung", bytes(place / "hung"), b"fuse", 6, options.encode()) != 0:
     sys.exit(77)
 assert not mounts.is_local(str(place / "hung" / "x"), Path("/proc"))
-print(sorted(one.found(())))
+print(sorted(one.own_files(())))
 """
 
 
@@ -427,11 +427,11 @@ def test_ten_thousand_files_travel_and_no_more(
 ) -> None:
     one = new(place)
     walked.extend((f"{place}/{n}", seen_as(n)) for n in range(10_000))
-    assert len(one.found(())) == 10_000
+    assert len(one.own_files(())) == 10_000
     walked.append((f"{place}/more", seen_as(10_000)))
     said = f"^it has 10001 files in {place}, 10000 at most travel with it$"
     with pytest.raises(Refused, match=said):
-        one.found(())
+        one.own_files(())
 
 
 def test_all_places_of_what_is_too_much_are_named_and_no_others(
@@ -442,17 +442,17 @@ def test_all_places_of_what_is_too_much_are_named_and_no_others(
     blocks = (256 << 20) // 512
     walked += [(f"{place}/big", seen_as(1, blocks)), ("/dev/shm/more", seen_as(2, 1))]
     with pytest.raises(Refused, match=f"of files in {place} and /dev/shm, 256 MiB"):
-        one.found(())
+        one.own_files(())
 
 
 def test_256_mib_travel_and_no_more(place: Path, walked: list[tuple[str, os.stat_result]]) -> None:
     one = new(place)
     blocks = (256 << 20) // 512
     walked.append((f"{place}/big", seen_as(1, blocks)))
-    one.found(())
+    one.own_files(())
     walked.append((f"{place}/more", seen_as(2, 1)))
     with pytest.raises(Refused, match=f"256 MiB of files in {place}, 256 MiB at most travel"):
-        one.found(())
+        one.own_files(())
 
 
 @pytest.mark.parametrize(("mode", "fine"), [(0o500, True), (0o100, False), (0o400, False)])
@@ -461,10 +461,10 @@ def test_a_directory_that_its_user_may_not_list_or_enter_is_told(
 ) -> None:
     walked.append((f"{place}/dir", seen_as(1, mode=stat.S_IFDIR | mode)))
     if fine:
-        assert len(new(place).found(())) == 1
+        assert len(new(place).own_files(())) == 1
     else:
         with pytest.raises(Refused, match="dir cannot be looked through"):
-            new(place).found(())
+            new(place).own_files(())
 
 
 def test_sockets_others_files_and_older_ones_stay(
@@ -478,7 +478,7 @@ def test_sockets_others_files_and_older_ones_stay(
     exact = seen_as(3)
     walked.append((f"{place}/exact", exact))
     one.since = exact.st_ctime_ns
-    assert set(one.found(())) == {f"{place}/exact"}
+    assert set(one.own_files(())) == {f"{place}/exact"}
 
 
 def test_names_that_are_too_long_together_are_refused(
@@ -490,7 +490,7 @@ def test_names_that_are_too_long_together_are_refused(
     size = (image / tempfiles.INDEX).stat().st_size
     assert {stat.S_IMODE(path.stat().st_mode) for path in image.iterdir()} == {0o640}
     for most, fits in ((size, True), (size - 1, False)):
-        monkeypatch.setattr(tempfiles, "INDEX_MOST", most)
+        monkeypatch.setattr(tempfiles, "MAX_INDEX_BYTES", most)
         (other := place.parent / str(most)).mkdir()
         if fits:
             one.pack(other, 1 << 20, ())
@@ -551,7 +551,7 @@ def test_a_node_has_what_is_below_its_places_and_not_beside(place: Path) -> None
     own = os.fsdecode(one.prepare()[b"TMPDIR"])
     as_user(f"open('{own}/a', 'w'); open('{own}er', 'w')", place)
     one.since = time.time_ns() + 10**12
-    assert set(one.found(())) == {own, f"{own}/a"}
+    assert set(one.own_files(())) == {own, f"{own}/a"}
 
 
 @pytest.mark.parametrize("content", ["", "{", "[" * 100_000])
@@ -611,8 +611,8 @@ def test_what_tasks_have_is_known_by_device_and_inode(tmp_path: Path) -> None:
 def test_the_places_of_a_look_have_no_bound_and_others_200000(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert walk.MOST == 200_000
-    monkeypatch.setattr(walk, "MOST", 2)
+    assert walk.MAX_ENTRIES == 200_000
+    monkeypatch.setattr(walk, "MAX_ENTRIES", 2)
     look = walk.Walk(USER)
     assert [look.has_turn(ANOTHER, "/tmp") for _ in range(3)] == [True, True, False]
     look.used.add(ANOTHER)
