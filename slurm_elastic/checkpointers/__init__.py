@@ -13,17 +13,19 @@ from slurm_elastic.model.protocols import Checkpointer, Slurm
 
 
 def open_checkpointer(method: str, config: Config, slurm: Slurm, look: Look) -> Checkpointer:
-    """The method of that name. ``look`` shares one list of jobs among all who ask at a time.
+    """Open the method of that name. ``look`` answers all callers of one moment from one list of
+    jobs.
 
-    Raises ConfigError if the configuration or this Python lacks what the method needs.
+    Raises ConfigError if the configuration lacks a setting, or this Python a package, that the
+    method needs.
     """
     if method not in table().own:
-        return _of_others(method, config, slurm, look)
+        return _open_plugin(method, config, slurm, look)
     try:
         return _open(method, config, slurm, look)
     except ModuleNotFoundError as error:
-        why = missing_module(error, "ssh")
-        raise ConfigError(f"checkpoint method {method!r}: {why}") from error
+        reason = missing_module(error, "ssh")
+        raise ConfigError(f"checkpoint method {method!r}: {reason}") from error
 
 
 def _open(method: str, config: Config, slurm: Slurm, look: Look) -> Checkpointer:
@@ -53,8 +55,8 @@ def _open(method: str, config: Config, slurm: Slurm, look: Look) -> Checkpointer
     raise ConfigError(f"checkpoint method {method!r} is not known")
 
 
-def _of_others(method: str, config: Config, slurm: Slurm, look: Look) -> Checkpointer:
-    from slurm_elastic.checkpointers.guarded import PATIENCE, GuardedCheckpointer
+def _open_plugin(method: str, config: Config, slurm: Slurm, look: Look) -> Checkpointer:
+    from slurm_elastic.checkpointers.guarded import CALL_TIMEOUT_S, GuardedCheckpointer
 
     if method not in table().names():
         raise ConfigError(f"checkpoint method {method!r} is not known")
@@ -63,12 +65,14 @@ def _of_others(method: str, config: Config, slurm: Slurm, look: Look) -> Checkpo
         return table().kind(method).open(config, slurm, look)
 
     try:
-        return GuardedCheckpointer(method, InTime().do(method, opened, PATIENCE))
+        return GuardedCheckpointer(method, InTime().do(method, opened, CALL_TIMEOUT_S))
     except ConfigError as error:
         raise ConfigError(f"checkpoint method {method!r}, {error}") from error
-    except BaseException as error:  # from a thread of its own
-        why = f"cannot be opened: {of_stranger(error)}"
-        raise ConfigError(f"checkpoint method {method!r} {why}") from error
+    # A plug-in may raise anything, even SystemExit. It ran in another thread, so nothing of it can
+    # be meant for us.
+    except BaseException as error:
+        reason = f"cannot be opened: {of_stranger(error)}"
+        raise ConfigError(f"checkpoint method {method!r} {reason}") from error
 
 
 def _directory(config: Config) -> Path:

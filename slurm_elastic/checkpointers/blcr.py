@@ -1,9 +1,9 @@
 """Method ``blcr``: Berkeley Lab Checkpoint/Restart, for sites that still run it.
 
-No current kernel does, so we test it with programs that stand in for cr_run(1), cr_checkpoint(1)
-and cr_restart(1), over a real sshd. The launcher starts the job's script by cr_run or, if it finds
-an image, by cr_restart. Here the head asks the job's node over SSH, as root; but cr_checkpoint
-itself, and what it restores, run as the job's user.
+No current kernel supports BLCR. Our tests use a real sshd, and programs that stand in for
+cr_run(1), cr_checkpoint(1) and cr_restart(1). The launcher starts the job's script by cr_run or, if
+it finds an image, by cr_restart. This module logs in to the job's node over SSH as root, but runs
+cr_checkpoint as the job's user; the restored processes are the user's, too.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ from slurm_elastic.state import statedir
 
 log = logging.getLogger(__name__)
 
-SIGNAL_PATIENCE = 60.0
+COMMAND_TIMEOUT_S = 60.0
 """Seconds that ``release`` and ``remove`` may take."""
-MOST_HOSTS = 3
-"""Nodes that are asked to delete one job's images before that is left for another time."""
+MAX_REMOVE_HOSTS = 3
+"""Nodes on which one call of ``remove`` tries to delete a job's images."""
 
 # As root: $1 is the job's directory, $2 its owner, then comes the command. In a directory like /tmp
-# a user could take the names of others' jobs, so root makes the directory if it can.
+# a user could create the directories of other users' jobs first, so root makes it if root can (the
+# file server may refuse root).
 _OWN = r"""
 d=$1 owner=$2; shift 2
 mkdir -m 755 "${d%/*}" 2>/dev/null
@@ -71,9 +72,9 @@ class _Records(Struct, frozen=True, kw_only=True):
 class BlcrCheckpointer:
     """``model.protocols.Checkpointer`` by BLCR.
 
-    Images are the user's, in ``directory``/blcr/JOB on the shared file system, where the head may
-    see their lengths. Which of them are good is noted in ``records``, which is SlurmUser's. The
-    launcher compares an image's digest before it restarts it.
+    Images belong to the user. They lie in ``directory``/blcr/JOB on the shared file system, where
+    the head can see their lengths but not read them. The directory ``records`` belongs to SlurmUser
+    and lists the complete images. The launcher compares an image's digest before a restart.
     """
 
     name = "blcr"
@@ -99,26 +100,32 @@ class BlcrCheckpointer:
         self._shells.close()
 
     def checkpoint(self, run: JobRun, *, deadline: float, stop: bool) -> Image:
-        """Save the run by one command on its node."""
+        """Save the run by one command on its node. Raises CheckpointError; a run that ``stop`` has
+        stopped continues then.
+        """
         if len(run.nodes) != 1:
-            raise CheckpointError(f"job {run.label}: on {len(run.nodes)} nodes, BLCR saves one")
-        host, begun = run.nodes[0], time.time()
+            raise CheckpointError(
+                f"job {run.label} runs on {len(run.nodes)} nodes, but BLCR saves jobs on one"
+            )
+        host, started_at = run.nodes[0], time.time()
         pid = self._pids(host, run.job, deadline)[0]
-        known = self._read(run.job).images
-        number = known[0].number + 1 if known else 1
-        left = deadline - time.time()
-        if left < 1:
+        recorded = self._read(run.job).images
+        number = recorded[0].number + 1 if recorded else 1
+        seconds_left = deadline - time.time()
+        if seconds_left < 1:
             raise CheckpointError(f"job {run.label}: no time left for a checkpoint")
-        words = (
+        arguments = (
             str(self._directory / str(run.job)), str(number), "stop" if stop else "go", str(pid),
-            f"{left:.0f}", self._settings.bin_dir, str(self._keep),
+            f"{seconds_left:.0f}", self._settings.bin_dir, str(self._keep),
         )  # fmt: skip
-        script = ("sh", "-c", _SAVE, "slurm-elastic", *words)
-        own = ("sh", "-c", _OWN, "slurm-elastic", words[0], f"{run.uid}:{run.gid}")
-        answer = self._shells.run(host, (*own, *self._as(run), *script), deadline=deadline)
+        script = ("sh", "-c", _SAVE, "slurm-elastic", *arguments)
+        make_directory = ("sh", "-c", _OWN, "slurm-elastic", arguments[0], f"{run.uid}:{run.gid}")
+        answer = self._shells.run(
+            host, (*make_directory, *self._as_user(run), *script), deadline=deadline
+        )
         if answer.code != 0 or not answer.out.strip().isdigit():
-            why = answer.err.strip().splitlines()[-1:] or [f"exit {answer.code}"]
-            raise CheckpointError(f"job {run.label}: cr_checkpoint on {host}: {why[0]}")
+            error_lines = answer.err.strip().splitlines()[-1:] or [f"exit {answer.code}"]
+            raise CheckpointError(f"job {run.label}: cr_checkpoint on {host}: {error_lines[0]}")
         image = Image(
             job=run.job,
             label=run.label,
@@ -127,7 +134,7 @@ class BlcrCheckpointer:
             method=self.name,
             node=host,
             taken=time.time(),
-            seconds=time.time() - begun,
+            seconds=time.time() - started_at,
             size=int(answer.out),
             path=str(self._directory / str(run.job)),
         )
@@ -137,57 +144,63 @@ class BlcrCheckpointer:
             if stop:
                 self.release(run)
             raise
-        self._write(run.job, _Records(images=(image, *known)[: self._keep]))
+        self._write(run.job, _Records(images=(image, *recorded)[: self._keep]))
         return image
 
     def release(self, run: JobRun) -> None:
-        """Have all processes of the batch step go on."""
-        deadline = time.time() + SIGNAL_PATIENCE
+        """Continue all processes of the batch step."""
+        deadline = time.time() + COMMAND_TIMEOUT_S
         host = run.nodes[0]
         pids = [str(pid) for pid in self._pids(host, run.job, deadline)]
-        goes_on = ("sh", "-c", 'kill -CONT "$@"', "slurm-elastic", *pids)
-        # As their user: if one of the pids was reused meanwhile, only a process of his own gets the
-        # signal.
-        answer = self._shells.run(host, (*self._as(run), *goes_on), deadline=deadline)
+        kill = ("sh", "-c", 'kill -CONT "$@"', "slurm-elastic", *pids)
+        # As the job's user: if the kernel has reused a pid since the listing, the signal can only
+        # reach another process of the same user.
+        answer = self._shells.run(host, (*self._as_user(run), *kill), deadline=deadline)
         if answer.code != 0:
             raise CheckpointError(f"job {run.label}: kill on {host}: {answer.err.strip()}")
 
     def images(self, run: JobRun) -> Sequence[Image]:
         """The recorded images that exist at full length."""
-        return tuple(image for image in self._read(run.job).images if _whole(image))
+        return tuple(image for image in self._read(run.job).images if _is_whole(image))
 
     def origin(self, run: JobRun) -> Origin | None:  # noqa: ARG002
-        """Only the program knows."""
+        """Return None: the head cannot see which image the program was restarted from."""
         return None
 
     def hindered(self, run: JobRun) -> str:  # noqa: ARG002
-        """Only a save tells."""
+        """Return "": only an attempt shows whether a save is possible."""
         return ""
 
     def verify(self, image: Image) -> None:
-        """Check the length, as the head sees it; only the user may read the content."""
-        if not _whole(image):
+        """Check the length only, because the head may not read the user's file. Raises
+        CheckpointError.
+        """
+        if not _is_whole(image):
             raise CheckpointError(
                 f"{image.path}/{image.number}: not there, empty, or not {image.size} bytes long"
             )
 
     def remove(self, job: int) -> None:
-        """Delete them on a node that is up; the one that made the last is mostly gone by now."""
+        """Delete the images by a command on a running node. The node that made the last image is
+        mostly gone when its job has ended. Raises CheckpointError.
+        """
         records = self._read(job)
         if records.images:
-            deadline = time.time() + SIGNAL_PATIENCE
-            self._delete_on_any(self._up(job, records.images[0].node), job, deadline)
+            deadline = time.time() + COMMAND_TIMEOUT_S
+            self._delete_on_first(self._up_hosts(job, records.images[0].node), job, deadline)
         (self._records / f"{job}.json").unlink(missing_ok=True)
 
-    def _up(self, job: int, node: str) -> Sequence[str]:
-        """That node first, then those of its partitions, which are set up alike."""
+    def _up_hosts(self, job: int, node: str) -> Sequence[str]:
+        """Return the running nodes: ``node`` first, then the other nodes of its partitions,
+        because they mount the same directories.
+        """
         try:
             nodes = self._slurm.nodes()
         except SlurmError as error:
             raise CheckpointError(f"job {job}: {error}") from error
-        own = nodes.get(node)
-        partitions = frozenset(own.partitions if own else ())
-        found = sorted(
+        last_node = nodes.get(node)
+        partitions = frozenset(last_node.partitions if last_node else ())
+        hosts = sorted(
             (
                 n.name for n in nodes.values()
                 if (n.name == node or partitions & set(n.partitions))
@@ -195,42 +208,47 @@ class BlcrCheckpointer:
             ),
             key=lambda name: (name != node, name),
         )  # fmt: skip
-        if not found:
+        if not hosts:
             raise CheckpointError(f"no node of {node}'s partitions is up to remove them")
-        return found
+        return hosts
 
-    def _delete_on_any(self, hosts: Sequence[str], job: int, deadline: float) -> None:
-        for host in hosts[:MOST_HOSTS]:
+    def _delete_on_first(self, hosts: Sequence[str], job: int, deadline: float) -> None:
+        for host in hosts[:MAX_REMOVE_HOSTS]:
             try:
                 return self._delete(host, job, deadline)
             except CheckpointError as error:
-                failed = error
-        raise failed
+                last_error = error
+        raise last_error
 
     def _delete(self, host: str, job: int, deadline: float) -> None:
-        """Delete the job's images, if the node has the shared directory."""
-        # As root: rm follows no link, and only we name what is removed.
+        """Delete the job's images. Raises CheckpointError, also if the node lacks the shared
+        directory.
+        """
+        # Root may do this safely: rm follows no links, and both parts of the path are ours.
         script = 'cd -- "$1" && rm -rf --one-file-system -- "./$2"'
-        words = ("sh", "-c", script, "slurm-elastic", str(self._directory), str(job))
-        answer = self._shells.run(host, words, deadline=deadline)
+        command = ("sh", "-c", script, "slurm-elastic", str(self._directory), str(job))
+        answer = self._shells.run(host, command, deadline=deadline)
         if answer.code != 0:
             raise CheckpointError(f"job {job}: rm on {host}: {answer.err.strip()}")
 
     def _pids(self, host: str, job: int, deadline: float) -> list[int]:
-        """The batch step's processes, its first one first (scontrol(1), listpids)."""
+        """Return the batch step's process ids; its first process comes first (scontrol(1),
+        listpids).
+        """
         command = (f"{self._settings.scontrol}", "listpids", f"{job}.batch")
         answer = self._shells.run(host, command, deadline=deadline)
         rows = [line.split() for line in answer.out.splitlines()[1:]]
         rows = [row for row in rows if len(row) >= 4 and row[0].isdigit() and row[1] == str(job)]
-        first = [int(row[0]) for row in rows if row[3] == "0"]
-        if answer.code != 0 or not first:
-            why = answer.err.strip() or "no process of its batch step"
-            raise CheckpointError(f"job {job}: scontrol listpids on {host}: {why}")
-        return first + [int(row[0]) for row in rows if row[3] != "0"]
+        # The fourth column is the task's LOCALID: 0 for the script itself, "-" for its children.
+        script_pids = [int(row[0]) for row in rows if row[3] == "0"]
+        if answer.code != 0 or not script_pids:
+            reason = answer.err.strip() or "no process of its batch step"
+            raise CheckpointError(f"job {job}: scontrol listpids on {host}: {reason}")
+        return script_pids + [int(row[0]) for row in rows if row[3] != "0"]
 
-    def _as(self, run: JobRun) -> tuple[str, ...]:
-        """The words before a command that run it as the job's user, with his groups and nothing of
-        root's.
+    def _as_user(self, run: JobRun) -> tuple[str, ...]:
+        """Return the words before a command that run it as the job's user, with the user's groups
+        and without root's environment.
         """
         user = (f"--reuid={run.uid}", f"--regid={run.gid}", "--init-groups", "--reset-env")
         return ("setpriv", *user, "--")
@@ -251,8 +269,8 @@ class BlcrCheckpointer:
             raise CheckpointError(f"{error.filename}: {error.strerror}") from error
 
 
-def _whole(image: Image) -> bool:
-    """Whether the file has its full length. An empty one never counts, whatever was noted."""
+def _is_whole(image: Image) -> bool:
+    """Return True if the file has its recorded length. An empty file is never complete."""
     try:
         return 0 < image.size == (Path(image.path) / str(image.number)).lstat().st_size
     except OSError:

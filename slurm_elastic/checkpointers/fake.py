@@ -17,11 +17,11 @@ from slurm_elastic.model.checkpoint import Image, JobRun, Origin
 class FakeCheckpointer:
     """``model.protocols.Checkpointer`` over values that a test sets. Thread-safe.
 
-    A checkpoint takes ``seconds`` by ``sleep``. The errors in ``fail_next`` are raised one after
-    the other, ``broken`` until it is None again; the images in ``spoilt`` (job, number) do not
-    verify. ``origins`` and ``hindrances`` are what launchers say of jobs that do not go on from
-    their newest image, or could not be saved now. ``held`` are the runs (job, attempt) that are
-    stopped; ``calls`` records what was asked about which job.
+    A checkpoint takes ``seconds`` by ``sleep``. Each save raises the next error of ``fail_next``;
+    while ``broken`` is not None, each save raises that. Images in ``spoilt`` (job, number) fail
+    ``verify``. ``origins``: per job the image from which it was restarted, if that is not the
+    newest. ``hindrances``: per job why it cannot be saved now. ``held``: the stopped runs (job,
+    attempt). ``calls``: all calls, each as (method, job).
     """
 
     guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_images", "_number", "calls", "held")}
@@ -50,8 +50,8 @@ class FakeCheckpointer:
         self.calls: list[tuple[str, int]] = []
 
     def checkpoint(self, run: JobRun, *, deadline: float, stop: bool) -> Image:
-        """An image after ``seconds``; CheckpointError if that is after the deadline."""
-        began = self._clock()
+        """Return an image after ``seconds``. Raises CheckpointError if the deadline is earlier."""
+        started_at = self._clock()
         with self._lock:
             self.calls.append(("checkpoint", run.job))
             if self.fail_next:
@@ -59,18 +59,20 @@ class FakeCheckpointer:
             if self.broken is not None:
                 raise self.broken
         if self.seconds:
-            self._sleep(min(self.seconds, max(deadline - began, 0.0)))
-        if began + self.seconds > deadline:
-            raise CheckpointError(f"job {run.label}: no image within {brief(deadline - began)}")
-        return self._keep_image(run, began, stop=stop)
+            self._sleep(min(self.seconds, max(deadline - started_at, 0.0)))
+        if started_at + self.seconds > deadline:
+            raise CheckpointError(
+                f"job {run.label}: no image within {brief(deadline - started_at)}"
+            )
+        return self._add_image(run, started_at, stop=stop)
 
-    def _keep_image(self, run: JobRun, began: float, *, stop: bool) -> Image:
+    def _add_image(self, run: JobRun, started_at: float, *, stop: bool) -> Image:
         now = self._clock()
         with self._lock:
             self._number += 1
             image = Image(
                 job=run.job, label=run.label, attempt=run.attempt, number=self._number,
-                method=self.name, node=run.nodes[0], taken=now, seconds=now - began, size=1024,
+                method=self.name, node=run.nodes[0], taken=now, seconds=now - started_at, size=1024,
             )  # fmt: skip
             images = self._images[run.job]
             images.insert(0, image)
@@ -80,7 +82,7 @@ class FakeCheckpointer:
             return image
 
     def release(self, run: JobRun) -> None:
-        """Let the run go on."""
+        """Continue the run."""
         with self._lock:
             self.calls.append(("release", run.job))
             self.held.discard((run.job, run.attempt))
@@ -90,7 +92,7 @@ class FakeCheckpointer:
             return tuple(self._images[run.job])
 
     def origin(self, run: JobRun) -> Origin | None:
-        """What ``origins`` has, otherwise the newest image."""
+        """Return the job's entry in ``origins``, otherwise its newest image."""
         with self._lock:
             if run.job in self.origins:
                 return self.origins[run.job]
@@ -100,7 +102,7 @@ class FakeCheckpointer:
         return self.hindrances.get(run.job, "")
 
     def verify(self, image: Image) -> None:
-        """CheckpointError for spoilt and unknown images."""
+        """Raise CheckpointError for spoilt and unknown images."""
         with self._lock:
             self.calls.append(("verify", image.job))
             if (image.job, image.number) in self.spoilt or image not in self._images[image.job]:

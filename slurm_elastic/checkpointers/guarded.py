@@ -1,4 +1,6 @@
-"""Checkpoint methods of other packages are asked here: they may raise, answer and take anything."""
+"""Calls checkpoint methods of other packages, which may hang, raise any error, or answer
+nonsense.
+"""
 
 from __future__ import annotations
 
@@ -14,103 +16,109 @@ from slurm_elastic.base.in_time import InTime
 from slurm_elastic.model.checkpoint import Image, JobRun, Origin
 from slurm_elastic.model.protocols import Checkpointer
 
-PATIENCE = 60.0
+CALL_TIMEOUT_S = 60.0
 """Seconds for a call without a deadline."""
-GRACE = 10.0
-"""Seconds beyond its deadline in which a save may end."""
-MOST = 2**63 - 1
-"""What an image may have as a number, at most."""
+GRACE_S = 10.0
+"""Seconds after its deadline in which a save may still end."""
+MAX_NUMBER = 2**63 - 1
+"""The largest number in an image: the journal stores signed 64-bit integers."""
 
 T = TypeVar("T")
 
 
 class GuardedCheckpointer:
-    """``model.protocols.Checkpointer`` around one of another package: whatever goes wrong in it
-    is a CheckpointError of one line, in time.
+    """``model.protocols.Checkpointer`` around a checkpointer of another package.
 
-    A run that such a save may have stopped is let go on.
+    Every failure of the other package becomes a CheckpointError of one line, raised in time. If a
+    failed save may have stopped the run, the run is released.
     """
 
-    def __init__(self, name: str, theirs: Checkpointer) -> None:
+    def __init__(self, name: str, plugin: Checkpointer) -> None:
         self.name = name
-        self._theirs = theirs
+        self._plugin = plugin
         self._calls = InTime()
         self._newest: dict[int, object] = {}
 
     def checkpoint(self, run: JobRun, *, deadline: float, stop: bool) -> Image:
-        mine = object()
+        token = object()  # identifies this save among the job's saves, some of which may hang
         if stop:
-            self._newest[run.job] = mine
+            self._newest[run.job] = token
 
         def save() -> Image:
             try:
-                image = self._theirs.checkpoint(run, deadline=deadline, stop=stop)
-                self._require(image, run)
-                if time.time() > deadline + GRACE:  # nobody may wait for it any more
+                image = self._plugin.checkpoint(run, deadline=deadline, stop=stop)
+                self._check_image(image, run)
+                # The caller may have timed out, so a run that this save stopped must be released.
+                if time.time() > deadline + GRACE_S:
                     _fail("it ended after its deadline")
             except CheckpointError:
                 raise
-            except BaseException:  # in a thread of its own
-                if stop and self._newest.get(run.job) is mine:  # else a later save may hold it
-                    self._theirs.release(run)
+            # In a thread of ``InTime``, so KeyboardInterrupt cannot be meant for us.
+            except BaseException:
+                # If the token differs, a later save may hold the run, and needs it stopped.
+                if stop and self._newest.get(run.job) is token:
+                    self._plugin.release(run)
                 raise
             return image
 
         try:
-            return self._asked(run, save, max(deadline - time.time(), 0.0) + 2 * GRACE)
+            return self._call(run, save, max(deadline - time.time(), 0.0) + 2 * GRACE_S)
         except CheckpointError as error:
-            if stop and isinstance(error.__cause__, TimeoutError):  # it may have stopped the run
+            # A save that timed out may have stopped the run.
+            if stop and isinstance(error.__cause__, TimeoutError):
                 with contextlib.suppress(CheckpointError):
                     self.release(run)
             raise
 
     def release(self, run: JobRun) -> None:
-        self._asked(run, lambda: self._theirs.release(run))
+        self._call(run, lambda: self._plugin.release(run))
 
     def images(self, run: JobRun) -> Sequence[Image]:
         def listed() -> tuple[Image, ...]:
-            images = tuple(self._theirs.images(run))
+            images = tuple(self._plugin.images(run))
             for image in images:
-                self._require(image, run)
+                self._check_image(image, run)
             return images
 
-        return self._asked(run, listed)
+        return self._call(run, listed)
 
     def origin(self, run: JobRun) -> Origin | None:  # noqa: ARG002
-        """Not told: only jobs of a launcher of ours tell it."""
+        """Return None: only our own launcher records from which image a job was restarted."""
         return None
 
     def hindered(self, run: JobRun) -> str:  # noqa: ARG002
-        """Not told: only jobs of a launcher of ours are looked at before a save."""
+        """Return "": only our own launcher checks a job before its save."""
         return ""
 
     def verify(self, image: Image) -> None:
-        self._asked(image, lambda: self._theirs.verify(image))
+        self._call(image, lambda: self._plugin.verify(image))
 
     def remove(self, job: int) -> None:
         self._newest.pop(job, None)
-        self._asked(job, lambda: self._theirs.remove(job))
+        self._call(job, lambda: self._plugin.remove(job))
 
-    def _asked(self, what: object, call: Callable[[], T], seconds: float = PATIENCE) -> T:
-        job = getattr(what, "job", what)
+    def _call(self, subject: object, call: Callable[[], T], seconds: float = CALL_TIMEOUT_S) -> T:
+        job = getattr(subject, "job", subject)
         try:
             return self._calls.do(job, call, seconds)
         except CheckpointError as error:
             raise CheckpointError(bounded(" ".join(str(error).split()))) from error
-        except BaseException as error:  # from a thread of its own
-            why = of_stranger(error)
-            raise CheckpointError(f"job {job}: method {self.name} fails: {why}") from error
+        except BaseException as error:  # the plug-in ran in another thread and may raise anything
+            reason = of_stranger(error)
+            raise CheckpointError(f"job {job}: method {self.name} fails: {reason}") from error
 
-    def _require(self, image: object, run: JobRun) -> None:
+    def _check_image(self, image: object, run: JobRun) -> None:
         if not isinstance(image, Image):
             _fail(f"found {of_stranger(image)}, expected an Image")
         elif (image.job, image.method) != (run.job, self.name):
             _fail(f"found an image of job {image.job} by {image.method}")
-        else:  # the journal keeps it, and has to find the same again
+        else:  # the journal stores the image, so it must survive encoding and decoding
             msgspec.json.decode(msgspec.json.encode(image), type=Image)
-            if not all(0 <= number <= MOST for number in (image.attempt, image.number, image.size)):
-                _fail(f"found {of_stranger(image)}, whose numbers are not from 0 to {MOST}")
+            if not all(
+                0 <= number <= MAX_NUMBER for number in (image.attempt, image.number, image.size)
+            ):
+                _fail(f"found {of_stranger(image)}, whose numbers are not from 0 to {MAX_NUMBER}")
 
 
-def _fail(why: str) -> NoReturn:
-    raise ValueError(why)
+def _fail(reason: str) -> NoReturn:
+    raise ValueError(reason)

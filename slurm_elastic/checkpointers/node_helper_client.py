@@ -1,10 +1,10 @@
-"""The head's side of the methods that the launcher serves, transparent saves of a job on one node:
-``criu`` (CRIU 4) and ``dmtcp`` (DMTCP 4.2.0, of which Debian has no package).
+"""The head's side of the methods that the launcher on a node carries out: ``criu`` (CRIU 4) and
+``dmtcp`` (DMTCP 4.2.0; Debian has no package of it). Both save a job on one node transparently.
 
-The launcher's session on the node makes the job's directory on the shared file system, with a file
-``request`` that is SlurmUser's. We write a request into that file, and the session answers in
-``status.json``. ``machine.ckptroot.store`` describes the directory. Images are root's; the head may
-read them, to verify them.
+The launcher's session on the node makes the job's directory on the shared file system. In it is a
+file ``request`` that belongs to SlurmUser. The head writes a request into that file, and the
+session answers in ``status.json``. ``machine.ckptroot.store`` describes the directory. Images
+belong to root; the head may read them, so that it can verify them.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from slurm_elastic.base.units import brief
 from slurm_elastic.model.checkpoint import Image, JobRun, Origin
 from slurm_elastic.policies.checkpoint.unsavable import unfit
 
-MARGIN = 0.5
+MARGIN_S = 0.5
 """Seconds before the deadline by which the node must have answered."""
-RELEASE_PATIENCE = 120.0
-"""Seconds that a held job may take until it goes on where it was stopped."""
-ANSWER = 30.0
-"""Seconds for a look at the shared directory."""
-VERIFY_LEAST = 120.0
+RELEASE_TIMEOUT_S = 120.0
+"""Seconds until a held job must run again after a release."""
+READ_TIMEOUT_S = 30.0
+"""Seconds for one read in the shared directory."""
+VERIFY_MIN_S = 120.0
 VERIFY_RATE = 16 << 20
-"""An image has ``VERIFY_LEAST`` seconds plus one for each so many bytes to be verified: 21 minutes
-for 20 GiB. From a slower directory nobody could restore before a deadline either.
+"""Bytes per second. The time to verify an image is ``VERIFY_MIN_S`` plus its size divided by this
+rate: 23 minutes for 20 GiB. No job could be restored in time from a slower directory.
 """
 T = TypeVar("T")
-_STANDING = ("running", "held")
-_MOST = 4 << 20
-_BLOCK = 1 << 20
+_SAVABLE_STATES = ("running", "held")
+_MAX_FILE_BYTES = 4 << 20
+_BLOCK_BYTES = 1 << 20
 
 
 class _Listed(Struct, frozen=True, kw_only=True):
@@ -98,14 +98,14 @@ class _Manifest(Struct, frozen=True, kw_only=True):
 
 
 class _NoAnswerError(CheckpointError):
-    """The launcher said nothing in time; nobody knows what it does with the request."""
+    """The launcher did not answer in time, so it is unknown whether it carries the request out."""
 
 
 class LaunchedCheckpointer:
     """``model.protocols.Checkpointer`` by requests to the job's launcher.
 
-    ``directory`` is the cluster's on the shared file system (``checkpoint.directory``/cluster).
-    ``poll``: seconds between two looks for an answer.
+    ``directory`` is the cluster's directory on the shared file system
+    (``checkpoint.directory``/cluster). ``poll``: seconds between two looks for an answer.
     """
 
     def __init__(
@@ -125,67 +125,73 @@ class LaunchedCheckpointer:
         self._in_time = InTime()
 
     def checkpoint(self, run: JobRun, *, deadline: float, stop: bool) -> Image:
-        """Have the run saved by its launcher."""
-        self._standing(run)
-        within = deadline - self._clock() - MARGIN
+        """Ask the launcher for a save and return its image. Raises CheckpointError."""
+        self._require_launched(run)
+        within = deadline - self._clock() - MARGIN_S
         if within <= 0:
             raise CheckpointError(f"job {run.label}: no time left for a checkpoint")
-        asked = _Request(
+        request = _Request(
             id=uuid.uuid4().hex, verb="checkpoint", stop=stop, within=within,
             tcp=run.options.get("tcp", ""),
         )  # fmt: skip
         try:
-            answer = self._ask(run, asked, deadline)
+            answer = self._ask(run, request, deadline)
         except _NoAnswerError:
-            self._take_back(run)
+            self._cancel_request(run)
             raise
         for image in self.images(run):
             if image.number == answer.image:
                 return image
         if stop:
-            self._take_back(run)
+            self._cancel_request(run)
         raise CheckpointError(f"job {run.label}: image {answer.image} is not whole")
 
     def release(self, run: JobRun) -> None:
-        """Have a held run go on where it was stopped."""
-        self._standing(run)
-        deadline = self._clock() + RELEASE_PATIENCE
+        """Continue a held run where it was stopped. Raises CheckpointError."""
+        self._require_launched(run)
+        deadline = self._clock() + RELEASE_TIMEOUT_S
         self._ask(run, _Request(id=uuid.uuid4().hex, verb="release"), deadline)
 
     def images(self, run: JobRun) -> Sequence[Image]:
-        """The images that have all their files at full length; ``verify`` checks contents."""
+        """Return the images of which all files have their full length. ``verify`` checks
+        contents.
+        """
         status = self._status(run.job)
-        if status is None or status.uid != run.uid or self._removed(run.job):
+        if status is None or status.uid != run.uid or self._is_removed(run.job):
             return ()
-        listed = (one for one in status.images if (one.method, one.job) == (self.name, run.job))
-        found = [self._image(one) for one in listed]
-        return tuple(image for image in found if self._whole(image))
+        listed = (
+            entry for entry in status.images if (entry.method, entry.job) == (self.name, run.job)
+        )
+        images = [self._image(entry) for entry in listed]
+        return tuple(image for image in images if self._is_whole(image))
 
     def origin(self, run: JobRun) -> Origin | None:
-        """What its launcher wrote into the job's status."""
+        """Return the origin that the launcher of this run wrote into the job's status."""
         status = self._status(run.job)
         if status is None or (status.attempt, status.uid) != (run.attempt, run.uid):
             return None
         return status.origin
 
     def hindered(self, run: JobRun) -> str:
-        """What its launcher finds once a minute."""
+        """Return the obstacle to a save that the launcher found; it checks once a minute."""
         status = self._status(run.job)
         if status is None or (status.attempt, status.uid) != (run.attempt, run.uid):
             return ""
         return status.hindered
 
     def verify(self, image: Image) -> None:
-        """Compare sizes and digests of all files, which SlurmUser may read. The time for that
-        depends on the image's size, however slowly the directory answers.
+        """Compare sizes and digests of all files, which SlurmUser may read.
+
+        Raises CheckpointError, also after a time that depends only on the image's size, so that a
+        directory that hangs cannot block the caller.
         """
-        seconds = VERIFY_LEAST + image.size / VERIFY_RATE
+        seconds = VERIFY_MIN_S + image.size / VERIFY_RATE
         budget = Budget(sys.maxsize, seconds, self._monotonic)
         try:
-            self._in_time.do("", lambda: self._verify(image, budget), seconds + MARGIN)
+            self._in_time.do("", lambda: self._verify(image, budget), seconds + MARGIN_S)
         except TimeoutError as error:
-            why = f"cannot be verified within {brief(seconds)}: {error}"
-            raise CheckpointError(f"{image.path}: {why}") from error
+            reason = f"cannot be verified within {brief(seconds)}: {error}"
+            raise CheckpointError(f"{image.path}: {reason}") from error
 
     def _verify(self, image: Image, budget: Budget) -> None:
         for name, (size, sha) in self._files(image).items():
@@ -195,26 +201,31 @@ class LaunchedCheckpointer:
                     raise CheckpointError(f"{path}: not {size} bytes long")
                 if _digest(path, size, budget) != sha:
                     raise CheckpointError(f"{path}: changed since the checkpoint")
-            # Of the budget: it is an OSError, too.
+            # The budget's time is over. TimeoutError is a subclass of OSError, so this clause must
+            # come first.
             except TimeoutError:
                 raise
             except OSError as error:
                 raise CheckpointError(f"{path}: {error.strerror}") from error
 
     def remove(self, job: int) -> None:
-        """Leave the job's directory to the sweeper, which is root and asks Slurm first."""
+        """Ask the sweeper to remove the job's directory. The sweeper is root, and asks Slurm about
+        the job first.
+        """
         if (self._directory / str(job) / "request").exists():
             self._write(job, _Request(id=uuid.uuid4().hex, verb="remove"))
 
-    def _standing(self, run: JobRun) -> None:
-        """CheckpointError unless this very run is under the launcher, by this method."""
+    def _require_launched(self, run: JobRun) -> None:
+        """Raise CheckpointError unless this attempt runs under the launcher, with this method."""
         status = self._status(run.job)
-        if status is None or status.state not in _STANDING or status.attempt != run.attempt:
-            why = unfit(self.name, batch=True, nodes=len(run.nodes))
-            raise CheckpointError(f"job {run.label}: {why or 'this run is not under the launcher'}")
+        if status is None or status.state not in _SAVABLE_STATES or status.attempt != run.attempt:
+            reason = unfit(self.name, batch=True, nodes=len(run.nodes))
+            raise CheckpointError(
+                f"job {run.label}: {reason or 'this run is not under the launcher'}"
+            )
         if (status.uid, status.method) != (run.uid, self.name):
-            found = f"of uid {status.uid}, by {status.method}"
-            raise CheckpointError(f"job {run.label}: what its launcher drives is {found}")
+            other_run = f"of uid {status.uid}, by {status.method}"
+            raise CheckpointError(f"job {run.label}: what its launcher drives is {other_run}")
 
     def _ask(self, run: JobRun, request: _Request, deadline: float) -> _Answer:
         self._write(run.job, request)
@@ -233,36 +244,39 @@ class LaunchedCheckpointer:
             raise CheckpointError(f"job {run.label}: {status.answer.message}")
         return status.answer
 
-    def _take_back(self, run: JobRun) -> None:
-        """Undo a request that nobody answered: if the launcher sees it late, it must not stop the
-        job for it, nor leave it stopped, as nobody waits for that any more.
+    def _cancel_request(self, run: JobRun) -> None:
+        """Replace a request that was not answered by a release. Otherwise a launcher that reads the
+        request late would stop the job, and no caller waits that would release it.
         """
         with contextlib.suppress(CheckpointError):
             self._write(run.job, _Request(id=uuid.uuid4().hex, verb="release"))
 
     def _write(self, job: int, request: _Request) -> None:
-        """Write in place: the file is the node's, in a directory that is not ours."""
+        """Write the file in place. A rename is not possible, because the directory is not
+        SlurmUser's.
+        """
         path = self._directory / str(job) / "request"
         content = msgspec.json.encode(request)
         try:
-            file = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
-                os.pwrite(file, content, 0)
-                os.ftruncate(file, len(content))
-                os.fsync(file)
+                # Write first, truncate after it: the launcher never reads an empty file.
+                os.pwrite(descriptor, content, 0)
+                os.ftruncate(descriptor, len(content))
+                os.fsync(descriptor)
             finally:
-                os.close(file)
+                os.close(descriptor)
         except OSError as error:
             raise CheckpointError(f"{path}: {error.strerror}") from error
 
-    def _look(self, look: Callable[[], T]) -> T:
-        """The result; an OSError if no answer comes."""
-        # To wait for a directory that hangs would hold up the saves by other methods, too.
-        return self._in_time.do("", look, ANSWER)
+    def _read_in_time(self, read: Callable[[], T]) -> T:
+        """Return the result of ``read``. Raises TimeoutError if the directory does not answer."""
+        # A directory that hangs must not delay the saves by other methods.
+        return self._in_time.do("", read, READ_TIMEOUT_S)
 
-    def _removed(self, job: int) -> bool:
+    def _is_removed(self, job: int) -> bool:
         try:
-            content = self._look(lambda: _read(self._directory / str(job) / "request"))
+            content = self._read_in_time(lambda: _read(self._directory / str(job) / "request"))
             return msgspec.json.decode(content, type=_Request).verb == "remove"
         except (OSError, msgspec.DecodeError):
             return False
@@ -270,69 +284,75 @@ class LaunchedCheckpointer:
     def _status(self, job: int) -> _Status | None:
         path = self._directory / str(job) / "status.json"
         try:
-            return msgspec.json.decode(self._look(lambda: _read(path)), type=_Status)
+            return msgspec.json.decode(self._read_in_time(lambda: _read(path)), type=_Status)
         except (OSError, msgspec.DecodeError):
             return None
 
     def _files(self, image: Image) -> dict[str, tuple[int, str]]:
         path = Path(image.path) / "manifest.json"
         try:
-            found = msgspec.json.decode(self._look(lambda: _read(path)), type=_Manifest)
+            manifest = msgspec.json.decode(self._read_in_time(lambda: _read(path)), type=_Manifest)
         except OSError as error:
             raise CheckpointError(f"{path}: {error.strerror or error}") from error
         except msgspec.DecodeError as error:
             raise CheckpointError(f"{path}: {error}") from error
-        of = (found.job, found.attempt, found.number, found.method)
-        if of != (image.job, image.attempt, image.number, image.method):
-            told = "it is of job {}, run {}, save {} by {}".format(*of)
-            raise CheckpointError(f"{path}: {told}, not save {image.number} of job {image.label}")
-        return found.files
+        origin = (manifest.job, manifest.attempt, manifest.number, manifest.method)
+        if origin != (image.job, image.attempt, image.number, image.method):
+            origin_text = "it is of job {}, run {}, save {} by {}".format(*origin)
+            raise CheckpointError(
+                f"{path}: {origin_text}, not save {image.number} of job {image.label}"
+            )
+        return manifest.files
 
-    def _image(self, one: _Listed) -> Image:
-        """The image that is listed so."""
+    def _image(self, entry: _Listed) -> Image:
+        """Convert an entry of the launcher's list."""
         return Image(
-            job=one.job,
-            label=one.label,
-            attempt=one.attempt,
-            number=one.number,
-            method=one.method,
-            node=one.node,
-            taken=one.taken,
-            seconds=one.seconds,
-            size=one.size,
-            # As the head sees it: nodes may have mounted the directory elsewhere.
-            path=str(self._directory / str(one.job) / "images" / str(one.number)),
+            job=entry.job,
+            label=entry.label,
+            attempt=entry.attempt,
+            number=entry.number,
+            method=entry.method,
+            node=entry.node,
+            taken=entry.taken,
+            seconds=entry.seconds,
+            size=entry.size,
+            # The path on the head: nodes may mount the directory elsewhere.
+            path=str(self._directory / str(entry.job) / "images" / str(entry.number)),
         )
 
-    def _whole(self, image: Image) -> bool:
+    def _is_whole(self, image: Image) -> bool:
         try:
             sizes = {Path(image.path) / n: size for n, (size, _) in self._files(image).items()}
-            return self._look(lambda: all(p.lstat().st_size == n for p, n in sizes.items()))
+            return self._read_in_time(
+                lambda: all(path.lstat().st_size == n for path, n in sizes.items())
+            )
         except (CheckpointError, OSError):
             return False
 
 
 def _open(path: Path) -> int:
-    """Open a regular file, never a link or a pipe that somebody put there."""
-    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(file).st_mode):
-        os.close(file)
+    """Open a regular file. Raises OSError for a link, or a pipe that would block the reader."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
         raise OSError(errno.EINVAL, "not a regular file", str(path))
-    return file
+    return descriptor
 
 
 def _read(path: Path) -> bytes:
     with open(_open(path), "rb") as opened:
-        return opened.read(_MOST)
+        return opened.read(_MAX_FILE_BYTES)
 
 
 def _digest(path: Path, size: int, budget: Budget) -> str:
-    """The digest of a file of ``size`` bytes. TimeoutError after the budget's time."""
-    # Of a longer file just enough is read to notice.
-    sha, left = hashlib.sha256(), size + 1
+    """Return the SHA-256 of a file of ``size`` bytes. Raises TimeoutError after the budget's
+    time.
+    """
+    # One byte more than ``size``, so that the digest of a longer file differs.
+    sha, bytes_left = hashlib.sha256(), size + 1
     with open(_open(path), "rb", buffering=0) as opened:
-        while left > 0 and (block := opened.read(min(_BLOCK, left))):
+        while bytes_left > 0 and (block := opened.read(min(_BLOCK_BYTES, bytes_left))):
             budget.left()
             sha.update(block)
-            left -= len(block)
+            bytes_left -= len(block)
     return sha.hexdigest()

@@ -1,7 +1,8 @@
-"""The signs by which an application says that it has saved itself.
+"""The signs by which an application shows that it has saved itself.
 
-We read a sign in the user's own directory, as SlurmUser. So only regular files of the job's user
-count, we follow nothing that the user could point elsewhere, and repeat nothing from the files.
+SlurmUser reads the signs in the user's own directory. Therefore only regular files of the job's
+user count, links are not followed, and no message quotes the files' contents. Otherwise a user
+could have files read that only SlurmUser may read.
 """
 
 from __future__ import annotations
@@ -19,38 +20,42 @@ from slurm_elastic.model.checkpoint import JobRun
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.model.slurm import SlurmJob
 
-LOOK = 20.0
-"""Seconds for one look at a user's files, which a process of the user's may serve."""
-TAIL = 1 << 20
-"""Bytes at an output's end in which we look for the line."""
-_MATCHES = 1000
-"""Matches that one look goes through: the output is the user's, the time is ours."""
-_AROUND = 64
-"""Most white space on either side of the line's text."""
+READ_TIMEOUT_S = 20.0
+"""Seconds for one look at a user's files. They may lie on a file system of the user's own (FUSE),
+which may never answer.
+"""
+TAIL_BYTES = 1 << 20
+"""Bytes at an output's end in which we search for the line."""
+_MAX_MATCHES = 1000
+"""Matches of the text that one look examines. An output with a million of them must not cost us
+more.
+"""
+_MAX_WHITE_SPACE = 64
+"""Bytes of white space on either side of the line's text, at most."""
 _looks = InTime()
-_GOES_ON = frozenset({"RUNNING", "STOPPED", "COMPLETING", "SUSPENDED", "CONFIGURING"})
+_UNFINISHED_STATES = frozenset({"RUNNING", "STOPPED", "COMPLETING", "SUSPENDED", "CONFIGURING"})
 
 T = TypeVar("T")
 
 
 class Completion(Protocol):
-    """One kind of sign."""
+    """A kind of sign. All methods raise CheckpointError if the sign cannot be read."""
 
     def mark(self) -> str:
-        """The state of the sign before the application is asked."""
+        """Return the state of the sign before the application gets the signal."""
         ...
 
     def shows(self, mark: str, job: SlurmJob | None, run: JobRun) -> int | None:
-        """The size of what was saved, once a save has completed since ``mark``; None before."""
+        """Return the bytes of a save completed since ``mark``; None if there is none."""
         ...
 
     def fault(self, size: int) -> str | None:
-        """What is wrong with a save of that size by now."""
+        """Return why a save of ``size`` bytes can no longer be used; None if it can."""
         ...
 
 
 class Ended(Struct, frozen=True):
-    """The batch script ends, with ``code`` if one is given."""
+    """Sign: the batch script ends, with exit code ``code`` (None: any)."""
 
     code: int | None = None
 
@@ -58,26 +63,28 @@ class Ended(Struct, frozen=True):
         return "end of its script" if self.code is None else f"exit with {self.code}"
 
     def mark(self) -> str:
-        """There is nothing to compare with."""
+        """Return "": an end needs no comparison."""
         return ""
 
     def shows(self, mark: str, job: SlurmJob | None, run: JobRun) -> int | None:  # noqa: ARG002
-        """Once Slurm says that the same run has ended by itself, not by a signal."""
-        if job is None or job.restarts != run.attempt or job.states & _GOES_ON:
+        """Return 0 if the same run has ended by itself and not by a signal."""
+        if job is None or job.restarts != run.attempt or job.states & _UNFINISHED_STATES:
             return None
         if job.killed_by or not job.states & {"COMPLETED", "FAILED"}:
             return None
-        # Without a code, a program that has just finished its work cannot be told from one that has
-        # saved itself: it begins anew.
+        # If no code is configured, we cannot tell a finished program from a saved one. It is
+        # requeued and starts again.
         return 0 if self.code in (None, job.exit_code) else None
 
     def fault(self, size: int) -> str | None:  # noqa: ARG002
-        """The application keeps its state where we cannot look."""
+        """Return None: we do not know where the application keeps its state."""
         return None
 
 
-class Changed(Struct, frozen=True):
-    """A file appears or changes. The application writes it under another name and renames it."""
+class FileChanged(Struct, frozen=True):
+    """Sign: a file appears or changes. The application must write the file under another name and
+    rename it, because a file that grows in place looks complete too early.
+    """
 
     path: str
     uid: int
@@ -86,63 +93,65 @@ class Changed(Struct, frozen=True):
         return f"change of {self.path}"
 
     def mark(self) -> str:
-        """Its inode, time and size; empty if it does not exist."""
-        found = self._stat()
-        return "" if found is None else f"{found.st_ino} {found.st_mtime_ns} {found.st_size}"
+        """Return the file's inode, time and size; "" if it does not exist."""
+        status = self._stat()
+        return "" if status is None else f"{status.st_ino} {status.st_mtime_ns} {status.st_size}"
 
     def shows(self, mark: str, job: SlurmJob | None, run: JobRun) -> int | None:  # noqa: ARG002
-        """Once it has changed and is not empty."""
-        found = self._stat()
-        if found is None or found.st_size == 0 or self.mark() == mark:
+        """Return the file's size if it has changed and is not empty."""
+        status = self._stat()
+        if status is None or status.st_size == 0 or self.mark() == mark:
             return None
-        return found.st_size
+        return status.st_size
 
     def fault(self, size: int) -> str | None:
-        """It may have grown since, by a later save."""
-        found = self._stat()
-        if found is None:
+        """Return a fault if the file is gone or empty. Its size may differ, by a later save."""
+        status = self._stat()
+        if status is None:
             return f"{self.path} is gone"
-        return f"{self.path} is empty" if size and not found.st_size else None
+        return f"{self.path} is empty" if size and not status.st_size else None
 
     def _stat(self) -> os.stat_result | None:
         try:
-            found = _asked(self.path, self.uid, lambda: os.lstat(self.path))
+            status = _look(self.path, self.uid, lambda: os.lstat(self.path))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             raise CheckpointError(f"{self.path}: {error.strerror}") from error
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != self.uid:
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != self.uid:
             raise CheckpointError(f"{self.path} is no regular file of the job's user")
-        return found
+        return status
 
 
-class Said:
-    """A line appears in the job's output. We read each byte of that once, so that a job that writes
-    much does not cost more with each look.
+class LinePrinted:
+    """Sign: a line appears in the job's output. Each byte of the output is read once, so that the
+    cost of a look does not grow with the output.
     """
 
     def __init__(self, path: str, uid: int, text: str) -> None:
         self.path, self.uid, self.text = path, uid, text
-        self._seen = 0
+        self._read_until = 0
 
     def __str__(self) -> str:
         return f"line {self.text!r} in {self.path}"
 
     def mark(self) -> str:
-        """The length of the output."""
-        _, size, _ = _asked(self.path, self.uid, lambda: self._tail(None))
+        """Return the length of the output in bytes."""
+        _, size, _ = _look(self.path, self.uid, lambda: self._tail(None))
         return str(size)
 
     def shows(self, mark: str, job: SlurmJob | None, run: JobRun) -> int | None:  # noqa: ARG002
-        """Once the line is in what was written since."""
-        data, size, there = _asked(self.path, self.uid, lambda: self._tail(int(mark)))
-        if there:
-            self._seen = size
+        """Return 0 if the line is in the output written since ``mark``."""
+        data, size, exists = _look(self.path, self.uid, lambda: self._tail(int(mark)))
+        if exists:
+            self._read_until = size
         return 0 if has_line(data, self.text.encode()) else None
 
     def _tail(self, mark: int | None) -> tuple[bytes, int, bool]:
-        """What the output has gained since ``mark`` (None: do not read) and we have not read yet,
-        from the byte before on; its length; and whether the output exists.
+        """Return the unread output, the output's length, and whether the output exists.
+
+        The unread output begins after ``mark`` and after the bytes of earlier looks; one byte
+        before it is added in front. With ``mark`` None nothing is read.
         """
         descriptor = self._open()
         if descriptor is None:
@@ -151,10 +160,11 @@ class Said:
             size = os.fstat(descriptor).st_size
             if mark is None:
                 return b"", size, True
-            seen = self._seen if size >= self._seen else 0  # otherwise somebody has cut it
-            # We read a line again that may have been half written at the last look.
-            overlap = len(self.text.encode()) + 2 * _AROUND
-            begin = max(mark, seen - overlap, size - TAIL, 0)
+            # A shorter output was truncated, so its bytes are new.
+            read_until = self._read_until if size >= self._read_until else 0
+            # Read the end of the last look again: the line may have been half written then.
+            overlap = len(self.text.encode()) + 2 * _MAX_WHITE_SPACE
+            begin = max(mark, read_until - overlap, size - TAIL_BYTES, 0)
             before = os.pread(descriptor, 1, begin - 1) if begin > mark else b"\n"
             data = before + os.pread(descriptor, size - begin, begin) if size > begin else b""
             return data, size, True
@@ -162,10 +172,14 @@ class Said:
             os.close(descriptor)
 
     def fault(self, size: int) -> str | None:  # noqa: ARG002
-        """Slurm truncates the output when the job starts again, so the output tells nothing."""
+        """Return None: Slurm truncates the output when the job restarts, so a missing line is no
+        fault.
+        """
         return None
 
     def _open(self) -> int | None:
+        # O_NONBLOCK: the user may have put a named pipe there, and its open would wait for a
+        # writer.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
             descriptor = os.open(self.path, flags)
@@ -173,53 +187,53 @@ class Said:
             return None
         except OSError as error:
             raise CheckpointError(f"{self.path}: {error.strerror}") from error
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != self.uid:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != self.uid:
             os.close(descriptor)
             raise CheckpointError(f"{self.path} is no regular file of the job's user")
         return descriptor
 
 
-def _asked(path: str, uid: int, look: Callable[[], T]) -> T:
-    """Look at a user's file; CheckpointError if no answer comes."""
+def _look(path: str, uid: int, look: Callable[[], T]) -> T:
+    """Return the result of ``look`` at a user's file. Raises CheckpointError after a time-out."""
     try:
-        return _looks.do(uid, look, LOOK)
+        return _looks.do(uid, look, READ_TIMEOUT_S)
     except TimeoutError as error:
         raise CheckpointError(f"{path}: {error}") from error
 
 
-def has_line(data: bytes, wanted: bytes) -> bool:
-    """Whether a line of ``data`` is ``wanted``, maybe with white space around it. The first byte of
-    ``data`` tells whether a line begins at the second.
+def has_line(data: bytes, text: bytes) -> bool:
+    """Return True if a line of ``data`` is ``text``, except for white space around it. The first
+    byte of ``data`` is only context: if it is a line feed, a line begins at the second byte.
     """
-    at = -1
-    for _ in range(_MATCHES):
-        at = data.find(wanted, at + 1)
-        if at < 0:
+    start = -1
+    for _ in range(_MAX_MATCHES):
+        start = data.find(text, start + 1)
+        if start < 0:
             return False
-        before = data[max(at - _AROUND, 0) : at].rstrip(b" \t")
-        end = at + len(wanted)
-        after = data[end : end + _AROUND].lstrip(b" \t")
+        before = data[max(start - _MAX_WHITE_SPACE, 0) : start].rstrip(b" \t")
+        end = start + len(text)
+        after = data[end : end + _MAX_WHITE_SPACE].lstrip(b" \t")
         if before[-1:] in (b"\r", b"\n") and (not after or after[:1] in (b"\r", b"\n")):
             return True
     return False
 
 
 def completion_of(text: str, run: JobRun, slurm: Slurm) -> Completion:
-    """The sign that ``text`` names for that run: exit, exit:CODE, file:PATH or line:TEXT.
+    """Return the sign that ``text`` names: exit, exit:CODE, file:PATH or line:TEXT.
 
-    In a path, ``%j`` is the job's number, ``%A`` its array's and ``%a`` its place in the array, as
-    in sbatch's file names.
+    In a path, ``%j`` is the job's id, ``%A`` the array's id and ``%a`` the index in the array, as
+    in sbatch's file names. Raises CheckpointError if the path or the output is unknown.
     """
-    kind, _, rest = text.partition(":")
+    kind, _, value = text.partition(":")
     if kind == "file" and run.directory:
         array, _, task = run.label.partition("_")
-        name = rest.replace("%j", str(run.job)).replace("%A", array).replace("%a", task)
-        return Changed(path=os.path.join(run.directory, name), uid=run.uid)
+        name = value.replace("%j", str(run.job)).replace("%A", array).replace("%a", task)
+        return FileChanged(path=os.path.join(run.directory, name), uid=run.uid)
     if kind == "line":
-        return Said(path=_output(run, slurm), uid=run.uid, text=rest.strip())
+        return LinePrinted(path=_output(run, slurm), uid=run.uid, text=value.strip())
     if kind == "exit":
-        return Ended(int(rest) if rest else None)
+        return Ended(int(value) if value else None)
     raise CheckpointError(f"job {run.label}: its directory is not known, {text!r} cannot be found")
 
 

@@ -1,12 +1,12 @@
-"""Method ``signal``: the application saves itself when it is told to, and shows when it is done.
+"""Method ``signal``: the application saves itself on a signal, and shows when it has finished.
 
-The sign that a save is complete is a file in the job's directory that appears or changes, a line of
-its output, or the end of its batch script. A job that ends on our signal has not finished, and
-Slurm can requeue ended batch jobs as well as running ones (measured on 22.05: ``scontrol requeue``
-of a COMPLETED or FAILED job works as long as slurmctld knows the job, for MinJobAge). So we need
-not prevent the end: the requeue comes after it, and counts.
+Three signs can show that a save is complete: a file in the job's directory appears or changes, a
+line appears in the job's output, or the batch script ends. A job that ends on our signal has not
+finished its work, but Slurm can requeue ended batch jobs as well as running ones (measured on
+22.05: ``scontrol requeue`` of a COMPLETED or FAILED job works as long as slurmctld knows the job,
+which is MinJobAge). The job may therefore end, because the requeue also works after the end.
 
-A small file for each job notes everything that was asked for and saved.
+One small file per job records the pending save and the last two complete saves.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from slurm_elastic.state import statedir
 
 log = logging.getLogger(__name__)
 
-POLL = 0.1
+POLL_EVERY_S = 0.1
 """Seconds between two looks for the sign."""
-SETTLE = 5.0
-"""Seconds after a run's start before it is signalled, so that it has time to set its traps."""
-AGAIN = 30.0
-"""Seconds without the sign, or three times what the last save took, until we ask once more: a
-signal that comes while a program starts may be lost.
+MIN_RUN_TIME_S = 5.0
+"""Seconds after a run's start before its first signal, so that it has time to set its traps."""
+RESEND_AFTER_S = 30.0
+"""Seconds without the sign after which the signal is sent a second time, because a starting program
+may lose it. Three times the longest of the last saves, if this takes longer.
 """
-STOPPED = 5.0
+STOP_TIMEOUT_S = 5.0
 """Seconds that Slurm may take to show a job as stopped."""
 _NOT_RUNNING = frozenset({"STOPPED", "SUSPENDED", "COMPLETED", "FAILED", "CANCELLED"})
 OPTIONS = frozenset({"signal", "stop_signal", "scope", "saved"})
@@ -50,19 +50,19 @@ OPTIONS = frozenset({"signal", "stop_signal", "scope", "saved"})
 
 
 def settings_of(site: SignalSettings, run: JobRun) -> SignalSettings:
-    """The site's settings, changed by what the job says itself."""
+    """Return the site's settings, with the job's own options in place of theirs."""
     return replace(site, **{k: v for k, v in run.options.items() if k in OPTIONS})
 
 
 def save_signals(site: SignalSettings, run: JobRun) -> frozenset[int]:
-    """The numbers of the signals that ask this run to save itself."""
+    """Return the numbers of the signals that ask this run to save itself."""
     settings = settings_of(site, run)
     names = (settings.signal, settings.stop_signal or settings.signal)
     return frozenset(getattr(signal, f"SIG{name}", 0) for name in names) - {0}
 
 
 class Save(Struct, frozen=True, kw_only=True):
-    """A save that was asked for at ``asked``; ``mark`` is the state of the sign before."""
+    """A save, requested at ``asked`` (Unix time). ``mark``: the state of the sign before it."""
 
     attempt: int
     asked: float
@@ -83,8 +83,8 @@ class Book(Struct, frozen=True, kw_only=True):
 
 
 class SignalCheckpointer:
-    """``model.protocols.Checkpointer`` by ``scancel --signal``. ``look`` asks for a job as Slurm
-    has it.
+    """``model.protocols.Checkpointer`` by ``scancel --signal``. ``look`` returns a job as slurmctld
+    shows it; None if slurmctld does not know the job.
     """
 
     name = "signal"
@@ -92,33 +92,33 @@ class SignalCheckpointer:
     def __init__(
         self,
         settings: SignalSettings,
-        place: Path,
+        directory: Path,
         slurm: Slurm,
         look: Callable[[int], SlurmJob | None],
         clock: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._settings, self._place, self._slurm, self._look = settings, place, slurm, look
+        self._settings, self._directory, self._slurm, self._look = settings, directory, slurm, look
         self._clock, self._sleep = clock, sleep
 
     def checkpoint(self, run: JobRun, *, deadline: float, stop: bool) -> Image:
-        """Ask for a save and wait for the sign; with ``stop``, then stop what still runs by
-        SIGSTOP.
+        """Request a save and wait for its sign. ``stop`` sends SIGSTOP to the processes that still
+        run after it. Raises CheckpointError.
         """
         settings = settings_of(self._settings, run)
         book = self._read(run.job) or Book(uid=run.uid, directory=run.directory)
         pending = book.pending
         if pending is None or (pending.attempt, pending.stop) != (run.attempt, stop):
-            left = min(run.started + SETTLE, deadline - SETTLE) - self._clock()
-            if left > 0:
-                self._sleep(left)
-            pending = self._ask(run, book, settings, stop=stop)
+            wait_s = min(run.started + MIN_RUN_TIME_S, deadline - MIN_RUN_TIME_S) - self._clock()
+            if wait_s > 0:
+                self._sleep(wait_s)
+            pending = self._request_save(run, book, settings, stop=stop)
             book = replace(book, pending=pending)
         sign = completion_of(pending.sign, run, self._slurm)
         try:
             image = self._wait(run, sign, pending, book, deadline)
         except CheckpointError:
-            self._let_go(run, pending, settings)
+            self._continue_after_failure(run, pending, settings)
             raise
         images = (image, *book.images)[:2]
         signs = {i.number: book.signs.get(i.number, pending.sign) for i in images}
@@ -129,40 +129,49 @@ class SignalCheckpointer:
         return image
 
     def _hold(self, run: JobRun, deadline: float) -> None:
-        """Send SIGSTOP, and wait until Slurm shows that."""
+        """Send SIGSTOP, and wait until Slurm shows the job as stopped."""
         self._send(run, "STOP", full=True)
-        # A requeue that overtakes it would meet processes that are stopped only then, and that take
-        # no SIGTERM until KillWait is over (measured on 22.05).
-        until = min(self._clock() + STOPPED, deadline)
-        while self._clock() < until:
+        # Wait, or the requeue may overtake the SIGSTOP. The processes would then be stopped while
+        # Slurm ends them, and would not react to SIGTERM until KillWait is over (measured on
+        # 22.05).
+        give_up_at = min(self._clock() + STOP_TIMEOUT_S, deadline)
+        while self._clock() < give_up_at:
             job = self._job(run)
             if job is None or job.restarts != run.attempt or job.states & _NOT_RUNNING:
                 return
-            self._sleep(POLL)
+            self._sleep(POLL_EVERY_S)
         log.info("job is not seen as stopped job=%s", run.label)
 
-    def _let_go(self, run: JobRun, save: Save, settings: SignalSettings) -> None:
-        """Let a program go on that was told that it would be moved: it may wait for that, or come
-        to it later, but nobody moves it by this save.
+    def _continue_after_failure(self, run: JobRun, save: Save, settings: SignalSettings) -> None:
+        """Send SIGCONT to a program that got ``stop_signal``. After a failed save the job is not
+        moved, but a program that knows it will be moved may be waiting for that.
         """
         job = self._job(run)
-        told = save.stop and settings.stop_signal not in (None, settings.signal)
-        if told and job is not None and job.restarts == run.attempt and "RUNNING" in job.states:
+        got_stop_signal = save.stop and settings.stop_signal not in (None, settings.signal)
+        if (
+            got_stop_signal
+            and job is not None
+            and job.restarts == run.attempt
+            and "RUNNING" in job.states
+        ):
             with contextlib.suppress(CheckpointError):
                 self._send(run, "CONT", full=True)
 
-    def _ask(self, run: JobRun, book: Book, settings: SignalSettings, *, stop: bool) -> Save:
+    def _request_save(
+        self, run: JobRun, book: Book, settings: SignalSettings, *, stop: bool
+    ) -> Save:
         sign = completion_of(settings.saved, run, self._slurm)
         if isinstance(sign, Ended) and not stop:
+            # A periodic save must not end the job.
             raise CheckpointError(
-                f"job {run.label} ends when it saves itself: that is only done to move it"
+                f"job {run.label} would end by saving itself, so it is saved only before a move"
             )
-        asked = self._clock()
+        asked_at = self._clock()
         save = Save(
-            attempt=run.attempt, asked=asked, stop=stop, sign=settings.saved, mark=sign.mark()
+            attempt=run.attempt, asked=asked_at, stop=stop, sign=settings.saved, mark=sign.mark()
         )
-        # Before the signal: after a crash a save that was under way is found, and not asked for
-        # twice.
+        # Write before the signal: after a crash we find the pending save, and do not send the
+        # signal a second time.
         self._write(run.job, replace(book, pending=save))
         self._send_save(run, settings, stop=stop)
         return save
@@ -174,72 +183,71 @@ class SignalCheckpointer:
     def _wait(
         self, run: JobRun, sign: Completion, save: Save, book: Book, deadline: float
     ) -> Image:
-        last = max((i.seconds for i in book.images), default=0.0)
-        again = self._clock() + max(AGAIN, 3 * last)
+        longest_save_s = max((i.seconds for i in book.images), default=0.0)
+        resend_at = self._clock() + max(RESEND_AFTER_S, 3 * longest_save_s)
         while True:
             job = self._job(run)
-            there = sign.shows(save.mark, job, run)
-            if there is not None:
+            size = sign.shows(save.mark, job, run)
+            if size is not None:
                 break
-            self._must_go_on(run, job)
+            self._require_running(run, job)
             now = self._clock()
-            if now + POLL >= deadline:
+            if now + POLL_EVERY_S >= deadline:
                 raise CheckpointError(
                     f"job {run.label} showed no {sign} in {brief(now - save.asked)}"
                 )
-            if now >= again:
+            if now >= resend_at:
                 self._send_save(run, settings_of(self._settings, run), stop=save.stop)
-                again = deadline
-            self._sleep(POLL)
+                resend_at = deadline
+            self._sleep(POLL_EVERY_S)
         now = self._clock()
         return Image(
             job=run.job, label=run.label, attempt=run.attempt, number=book.number + 1,
             method=self.name, node=run.nodes[0] if run.nodes else "", taken=now,
-            seconds=now - save.asked, size=there,
+            seconds=now - save.asked, size=size,
         )  # fmt: skip
 
     def _job(self, run: JobRun) -> SlurmJob | None:
         try:
             return self._look(run.job)
         except SlurmError as error:
-            log.info("job cannot be looked at job=%s error=%s", run.label, error)
-            # No sign of an end: the run is taken to go on, until the deadline.
+            log.info("slurmctld does not show the job job=%s error=%s", run.label, error)
+            # The failure does not mean that the run has ended, so take it as running. The deadline
+            # bounds how long.
             return SlurmJob(id=run.job, states=frozenset({"RUNNING"}), restarts=run.attempt)
 
-    def _must_go_on(self, run: JobRun, job: SlurmJob | None) -> None:
+    def _require_running(self, run: JobRun, job: SlurmJob | None) -> None:
         if job is None or job.restarts != run.attempt:
-            raise CheckpointError(
-                f"job {run.label} ended or began anew while it was to save itself"
-            )
+            raise CheckpointError(f"job {run.label} ended or restarted before it had saved itself")
         if job.states & {"RUNNING", "STOPPED", "COMPLETING", "SUSPENDED"}:
             return
-        how = " ".join(sorted(job.states))
+        reason = " ".join(sorted(job.states))
         if job.died_of in save_signals(self._settings, run):
-            how = "died of the signal: it does not catch it"
-        raise CheckpointError(f"job {run.label} ended without having saved itself ({how})")
+            reason = "died of the signal: it does not catch it"
+        raise CheckpointError(f"job {run.label} ended without having saved itself ({reason})")
 
     def release(self, run: JobRun) -> None:
-        """Send SIGCONT to all of it."""
+        """Send SIGCONT to all processes of the job."""
         self._send(run, "CONT", full=True)
 
     def images(self, run: JobRun) -> Sequence[Image]:
-        """The images whose sign still holds, newest first."""
+        """Return the images that can still be used, newest first."""
         book = self._read(run.job)
         if book is None:
             return ()
         return tuple(image for image in book.images if self._fault(book, image) is None)
 
     def origin(self, run: JobRun) -> Origin | None:  # noqa: ARG002
-        """Only the program knows."""
+        """Return None: only the program knows from which save it was restarted."""
         return None
 
     def hindered(self, run: JobRun) -> str:  # noqa: ARG002
-        """Only a save tells."""
+        """Return "": only an attempt shows whether a save is possible."""
         return ""
 
     def verify(self, image: Image) -> None:
-        """Check that the sign still holds: that its file exists, is the user's, and
-        is not empty.
+        """Check that the save's file exists, belongs to the user, and is not empty. Raises
+        CheckpointError.
         """
         book = self._read(image.job)
         if book is None or image not in book.images:
@@ -248,7 +256,7 @@ class SignalCheckpointer:
             raise CheckpointError(f"save {image.number} of job {image.label}: {fault}")
 
     def remove(self, job: int) -> None:
-        """Remove only our notes; the files that the application saved are its user's."""
+        """Remove only our record. The files that the application saved belong to its user."""
         self._path(job).unlink(missing_ok=True)
 
     def _fault(self, book: Book, image: Image) -> str | None:
@@ -267,7 +275,7 @@ class SignalCheckpointer:
             raise CheckpointError(f"job {run.label} cannot be signalled: {error}") from error
 
     def _path(self, job: int) -> Path:
-        return self._place / f"{job}.json"
+        return self._directory / f"{job}.json"
 
     def _read(self, job: int) -> Book | None:
         try:
@@ -278,10 +286,10 @@ class SignalCheckpointer:
             raise CheckpointError(f"{self._path(job)} cannot be read: {why(error)}") from error
 
     def _write(self, job: int, book: Book) -> None:
-        """Write the file whole or not at all; it is on the disk before the next step."""
+        """Replace the file atomically; it is on the disk when this returns."""
         path = self._path(job)
         try:
-            self._place.mkdir(mode=statedir.DIRECTORY, exist_ok=True)
+            self._directory.mkdir(mode=statedir.DIRECTORY, exist_ok=True)
             writing.replace(path, msgspec.json.encode(book))
         except OSError as error:
             raise CheckpointError(f"{path} cannot be written: {error.strerror}") from error

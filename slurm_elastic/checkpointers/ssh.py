@@ -1,4 +1,4 @@
-"""Runs commands on nodes over SSH. Connections are kept and bounded, and go to known hosts only."""
+"""Runs commands on nodes over SSH. Connections stay open for reuse, and go to known hosts only."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from slurm_elastic.config.checkpoint import BlcrSettings
 
 log = logging.getLogger(__name__)
 
-_MOST = 1 << 20
-"""Bytes of an answer that we read; ours are a few lines."""
-_TRAFFIC = 4 * _MOST
-"""Bytes that a host may send for one command, and while it is idle. If it sends more, its
-connection is closed.
+_MAX_ANSWER_BYTES = 1 << 20
+"""Bytes of an answer that we keep. The answers to our commands have a few lines."""
+_MAX_TRAFFIC_BYTES = 4 * _MAX_ANSWER_BYTES
+"""Bytes that a host may send for one command, and between two commands. The connection of a host
+that sends more is closed.
 """
 
 
 class CommandResult(Struct, frozen=True, kw_only=True):
-    """The output of a command, and its exit code."""
+    """A command's output and exit code."""
 
     code: int
     out: str
@@ -40,10 +40,10 @@ class CommandResult(Struct, frozen=True, kw_only=True):
 
 
 class Shells:
-    """Runs commands on hosts, one at a time on each host; threads may share it.
+    """Runs commands on hosts, one at a time on each host. Thread-safe.
 
-    A host whose key is not in ``known_hosts``, or differs, is refused. At most ``connections`` are
-    open; the one that was not used for longest is closed first.
+    A host is refused if its key is not in ``known_hosts``, or differs. At most ``connections``
+    connections stay open; the least recently used is closed first.
     """
 
     guarded_by: ClassVar[GuardedBy] = {
@@ -59,32 +59,33 @@ class Shells:
         self._changing = threading.Lock()
 
     def run(self, host: str, command: Sequence[str], *, deadline: float) -> CommandResult:
-        """Run a command, each word as it is; ``deadline`` is Unix time. Raises CheckpointError.
+        """Run a command; no shell changes its words. ``deadline`` is Unix time.
 
-        If a connection broke while it was idle, it is made anew once.
+        If the connection broke while it was idle, one new connection is tried. Raises
+        CheckpointError.
         """
         with self._turn(host, deadline):
-            for last in (False, True):
-                client, kept = self._client(host, deadline)
+            for is_last_try in (False, True):
+                client, was_open = self._client(host, deadline)
                 with self._changing:
                     link = self._links[client]
-                link.renew(Budget(_TRAFFIC, _left(deadline)))
+                link.renew(Budget(_MAX_TRAFFIC_BYTES, _seconds_left(deadline)))
                 try:
                     channel = _channel(client, deadline)
                 except (OSError, EOFError, paramiko.SSHException) as error:
                     self._drop(host)
-                    if last or not kept:
-                        raise _failed(host, error) from error
+                    if is_last_try or not was_open:
+                        raise _error_of(host, error) from error
                     continue
                 try:
                     return _execute(channel, command, deadline)
-                # It may have run: a command is never repeated.
+                # Never repeat the command, because the host may have run it.
                 except (OSError, EOFError, paramiko.SSHException) as error:
                     self._drop(host)
-                    raise _failed(host, error) from error
+                    raise _error_of(host, error) from error
                 finally:
                     channel.close()
-                    link.rest(_TRAFFIC)
+                    link.rest(_MAX_TRAFFIC_BYTES)
         raise AssertionError("unreachable")
 
     def close(self) -> None:
@@ -106,7 +107,7 @@ class Shells:
             turn.release()
 
     def _client(self, host: str, deadline: float) -> tuple[paramiko.SSHClient, bool]:
-        """A connection, and whether it existed already."""
+        """Return a connection, and whether it existed before this call."""
         with self._changing:
             client = self._open.get(host)
             if client is not None:
@@ -118,33 +119,33 @@ class Shells:
             surplus = [
                 self._open.pop(idle)
                 for idle in list(self._open)[: max(len(self._open) - self._settings.connections, 0)]
-                # One that is at work keeps its connection.
+                # Keep the connection of a host that is running a command.
                 if idle != host and not self._hosts[idle].locked()
             ]
-        for one in surplus:
-            self._close(one)
+        for surplus_client in surplus:
+            self._close(surplus_client)
         return client, False
 
     def _connect(self, host: str, deadline: float) -> paramiko.SSHClient:
         settings = self._settings
-        wait = min(settings.timeout, _left(deadline))
+        timeout_s = min(settings.timeout, _seconds_left(deadline))
         client = paramiko.SSHClient()
         client.set_missing_host_key_policy(paramiko.RejectPolicy())
         try:
-            known = Path(settings.known_hosts or "~/.ssh/known_hosts").expanduser()
-            client.load_host_keys(str(known))
-            link = bounded.connect(host, settings.port, Budget(_TRAFFIC, wait))
+            known_hosts = Path(settings.known_hosts or "~/.ssh/known_hosts").expanduser()
+            client.load_host_keys(str(known_hosts))
+            link = bounded.connect(host, settings.port, Budget(_MAX_TRAFFIC_BYTES, timeout_s))
             with self._changing:
                 self._links[client] = link
             client.connect(
                 host, port=settings.port, username=settings.user, key_filename=settings.key,
-                timeout=wait, banner_timeout=wait, auth_timeout=wait, allow_agent=False,
-                look_for_keys=settings.key is None,
-                sock=link,  # type: ignore[arg-type] # all that paramiko uses of one
+                timeout=timeout_s, banner_timeout=timeout_s, auth_timeout=timeout_s,
+                allow_agent=False, look_for_keys=settings.key is None,
+                sock=link,  # type: ignore[arg-type] # has all methods that paramiko calls
             )  # fmt: skip
         except (OSError, EOFError, paramiko.SSHException, ValueError) as error:
             self._close(client)
-            raise _failed(host, error) from error
+            raise _error_of(host, error) from error
         log.debug("connected host=%s", host)
         return client
 
@@ -166,25 +167,26 @@ def _channel(client: paramiko.SSHClient, deadline: float) -> paramiko.Channel:
     transport = client.get_transport()
     if transport is None or not transport.is_active():
         raise EOFError("the connection has ended")
-    return transport.open_session(timeout=_left(deadline))
+    return transport.open_session(timeout=_seconds_left(deadline))
 
 
 def _execute(channel: paramiko.Channel, command: Sequence[str], deadline: float) -> CommandResult:
-    """Run the command with every word quoted, as sshd hands the line to the user's shell."""
-    channel.settimeout(_left(deadline))
+    """Run the command. Each word is quoted, because sshd gives the line to the user's shell."""
+    channel.settimeout(_seconds_left(deadline))
     channel.exec_command(shlex.join(command))
     channel.shutdown_write()
     out, err = bytearray(), bytearray()
     while True:
-        # Asked before we read, as its last output and its end may come right after that.
+        # Check for the end before reading: output that arrives between the read and the check would
+        # be lost.
         ready, over = False, channel.exit_status_ready() and channel.eof_received
-        for more, read, into in (
+        for has_data, read, into in (
             (channel.recv_ready, channel.recv, out),
             (channel.recv_stderr_ready, channel.recv_stderr, err),
         ):
-            if more():
+            if has_data():
                 ready = True
-                into.extend(read(65536)[: max(_MOST - len(into), 0)])
+                into.extend(read(65536)[: max(_MAX_ANSWER_BYTES - len(into), 0)])
         if not ready and over:
             break
         if time.time() >= deadline:
@@ -198,9 +200,9 @@ def _execute(channel: paramiko.Channel, command: Sequence[str], deadline: float)
     )
 
 
-def _left(deadline: float) -> float:
+def _seconds_left(deadline: float) -> float:
     return max(deadline - time.time(), 0.001)
 
 
-def _failed(host: str, error: BaseException) -> CheckpointError:
+def _error_of(host: str, error: BaseException) -> CheckpointError:
     return CheckpointError(f"{host}: SSH: {error or type(error).__name__}")

@@ -108,7 +108,7 @@ def test_a_shared_directory_that_hangs_does_not_hold_who_verifies(
 ) -> None:
     image = save(bed, bed.run())
     answered = threading.Event()
-    monkeypatch.setattr(node_helper_client, "VERIFY_LEAST", 0.2)
+    monkeypatch.setattr(node_helper_client, "VERIFY_MIN_S", 0.2)
     monkeypatch.setattr(node_helper_client, "_open", lambda _: answered.wait() and -1)
     with pytest.raises(CheckpointError, match="cannot be verified within 0s: no answer"):
         bed.checkpointer.verify(image)
@@ -122,7 +122,7 @@ def test_a_shared_directory_that_hangs_is_one_without_images_and_jobs(
     save(bed, run)
     answered = threading.Event()
     with monkeypatch.context() as hanging:
-        hanging.setattr(node_helper_client, "ANSWER", 0.2)
+        hanging.setattr(node_helper_client, "READ_TIMEOUT_S", 0.2)
         hanging.setattr(node_helper_client, "_open", lambda _: answered.wait() and -1)
         assert bed.checkpointer.images(run) == ()
         for _ in range(10):

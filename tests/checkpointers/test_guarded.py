@@ -154,7 +154,7 @@ def test_an_answer_that_is_no_image_of_the_job_is_a_failed_save_and_the_run_goes
 def test_a_save_that_hangs_is_left_behind_and_its_run_goes_on_when_it_ends(
     bed: GuardedBed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guarded, "GRACE", 0.1)
+    monkeypatch.setattr(guarded, "GRACE_S", 0.1)
     take, ends = bed.theirs.checkpoint, threading.Event()
     released = threading.Event()
 
@@ -181,7 +181,7 @@ def test_a_save_that_hangs_is_left_behind_and_its_run_goes_on_when_it_ends(
 def test_a_later_save_that_does_not_stop_the_run_leaves_it_to_the_one_that_did(
     bed: GuardedBed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guarded, "GRACE", 0.1)
+    monkeypatch.setattr(guarded, "GRACE_S", 0.1)
     take, ends = bed.theirs.checkpoint, threading.Event()
 
     def late(*args: Any, **kwargs: Any) -> Any:
@@ -201,7 +201,7 @@ def test_a_later_save_that_does_not_stop_the_run_leaves_it_to_the_one_that_did(
 def test_a_late_save_does_not_let_go_what_a_later_one_holds(
     bed: GuardedBed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guarded, "GRACE", 0.1)
+    monkeypatch.setattr(guarded, "GRACE_S", 0.1)
     take, ends, over = bed.theirs.checkpoint, threading.Event(), threading.Event()
 
     def late(*args: Any, **kwargs: Any) -> Any:
@@ -285,7 +285,7 @@ def test_one_that_cannot_be_used_is_a_mistake_of_the_file_and_keeps_no_service_a
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(guarded, "PATIENCE", 0.5)
+    monkeypatch.setattr(guarded, "CALL_TIMEOUT_S", 0.5)
     put(folder, code)
     if "cannot be opened" not in why:
         with pytest.raises(ConfigError) as caught:

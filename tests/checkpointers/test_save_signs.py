@@ -16,7 +16,7 @@ from slurm_elastic.base.errors import CheckpointError
 from slurm_elastic.base.in_time import MOST as MOST_LEFT
 from slurm_elastic.base.in_time import InTime
 from slurm_elastic.checkpointers import save_signs
-from slurm_elastic.checkpointers.save_signs import TAIL, Changed, Said, has_line
+from slurm_elastic.checkpointers.save_signs import TAIL_BYTES, FileChanged, LinePrinted, has_line
 from slurm_elastic.ckptman.job_settings import MOST, parse_comment
 from slurm_elastic.model.checkpoint import JobRun
 from tests.threads import new_threads
@@ -26,7 +26,7 @@ RUN = JobRun(
 )  # fmt: skip
 
 
-def shows(said: Said, mark: str) -> bool:
+def shows(said: LinePrinted, mark: str) -> bool:
     return said.shows(mark, None, RUN) is not None
 
 
@@ -38,7 +38,7 @@ def output(tmp_path: Path) -> Path:
 
 
 def test_a_line_counts_once_it_is_written_after_the_mark(output: Path) -> None:
-    said = Said(str(output), os.getuid(), "saved")
+    said = LinePrinted(str(output), os.getuid(), "saved")
     mark = said.mark()
     assert not shows(said, mark)
     for piece, there in (("here\nnot saved\n", False), (" sav", False), ("ed \r\n", True)):
@@ -48,7 +48,7 @@ def test_a_line_counts_once_it_is_written_after_the_mark(output: Path) -> None:
 
 
 def test_a_line_begins_where_the_application_was_asked(output: Path) -> None:
-    said = Said(str(output), os.getuid(), "saved")
+    said = LinePrinted(str(output), os.getuid(), "saved")
     mark = said.mark()
     with output.open("a") as file:
         file.write("saved")
@@ -56,7 +56,7 @@ def test_a_line_begins_where_the_application_was_asked(output: Path) -> None:
 
 
 def test_an_output_that_was_cut_is_read_anew(output: Path) -> None:
-    said = Said(str(output), os.getuid(), "saved")
+    said = LinePrinted(str(output), os.getuid(), "saved")
     mark = said.mark()
     output.write_text("x" * 500 + "\n")
     assert not shows(said, mark)
@@ -78,12 +78,12 @@ def test_an_output_made_to_cost_time_is_read_once(
 
     monkeypatch.setattr(save_signs.os, "pread", counted)
     output.write_bytes(b"")
-    said = Said(str(output), os.getuid(), "saved")
+    said = LinePrinted(str(output), os.getuid(), "saved")
     mark = said.mark()
-    output.write_bytes(filler * (5 * TAIL // len(filler)) + b"!\n")
+    output.write_bytes(filler * (5 * TAIL_BYTES // len(filler)) + b"!\n")
     for _ in range(50):
         assert not shows(said, mark)
-    assert sum(read) < TAIL + 50 * 1000
+    assert sum(read) < TAIL_BYTES + 50 * 1000
 
 
 def test_places_that_are_no_line_are_looked_at_only_so_often() -> None:
@@ -114,10 +114,13 @@ def test_a_directory_that_hangs_holds_nobody(
         return really[name](path, *rest, **more)
 
     monkeypatch.setattr(save_signs, "_looks", InTime())
-    monkeypatch.setattr(save_signs, "LOOK", 0.2)
+    monkeypatch.setattr(save_signs, "READ_TIMEOUT_S", 0.2)
     for name in really:
         monkeypatch.setattr(save_signs.os, name, partial(hang, name))
-    kinds = {"line": Said(str(output), os.getuid(), "x"), "file": Changed(str(output), os.getuid())}
+    kinds = {
+        "line": LinePrinted(str(output), os.getuid(), "x"),
+        "file": FileChanged(str(output), os.getuid()),
+    }
     started = new_threads()
     for _ in range(MOST_LEFT):
         with pytest.raises(CheckpointError, match=f"{output}: no answer in"):
@@ -125,10 +128,10 @@ def test_a_directory_that_hangs_holds_nobody(
     with pytest.raises(CheckpointError, match="earlier calls have not ended"):
         kinds[sign].mark()
     assert started() == MOST_LEFT
-    monkeypatch.setattr(save_signs, "LOOK", 60.0)
+    monkeypatch.setattr(save_signs, "READ_TIMEOUT_S", 60.0)
     (other := output.with_name("other")).write_text("1")
     os.chown(other, os.getuid() + 1, -1)
-    assert Changed(str(other), os.getuid() + 1).mark()
+    assert FileChanged(str(other), os.getuid() + 1).mark()
     answered.set()
     assert eventually(lambda: started() == 0)
     assert kinds[sign].mark()

@@ -123,7 +123,7 @@ def test_the_end_of_the_script_is_a_sign_and_nothing_is_stopped_then(tmp_path: P
     run = bed.run()
     bed.checkpointer.checkpoint(run, deadline=soon(), stop=True)
     assert bed.caught == [(7, "USR1")]
-    with pytest.raises(CheckpointError, match="only done to move it"):
+    with pytest.raises(CheckpointError, match="saved only before a move"):
         bed.checkpointer.checkpoint(bed.run(8), deadline=soon(), stop=False)
 
 

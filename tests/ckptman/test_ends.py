@@ -120,14 +120,14 @@ def test_the_last_save_is_known_by_its_number_whatever_the_nodes_clock_says(
 
 def on_clock(world: CkptWorld, ahead: float) -> None:
     """Images bear the time of a node whose clock is ahead by that many seconds."""
-    plain = world.saver._keep_image
+    plain = world.saver._add_image
 
     def keep(run: JobRun, began: float, *, stop: bool) -> Image:
         image = replace(plain(run, began, stop=stop), taken=world.now + ahead)
         world.saver._images[run.job][0] = image
         return image
 
-    world.saver._keep_image = keep  # type: ignore[method-assign]
+    world.saver._add_image = keep  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("ahead", [600.0, -600.0])

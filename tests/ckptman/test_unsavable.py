@@ -234,7 +234,7 @@ def test_a_save_that_comes_late_counts_and_the_next_one_is_waited_for(
         deadlines.append(deadline - began)
         world.saver.calls.append(("checkpoint", run.job))
         world.pause(320.0)
-        image = world.saver._keep_image(run, began, stop=stop)
+        image = world.saver._add_image(run, began, stop=stop)
         if world.now > deadline:
             raise BUSY
         return image
