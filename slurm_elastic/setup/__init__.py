@@ -1,1 +1,3 @@
-"""The first configuration of a site, made of what its slurm.conf and its hosts tell (``init``)."""
+"""Makes the first configuration of a site for ``init``, from its slurm.conf, the clouds that its
+host can reach, and the answers to a few questions.
+"""

@@ -1,4 +1,4 @@
-"""The configuration that follows from a site, its clouds and the answers, with comments. Pure."""
+"""Composes a configuration file, with comments, for a site, its clouds and the answers. Pure."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from slurm_elastic.model.cluster import Location
 from slurm_elastic.setup.edit import flow
 from slurm_elastic.setup.questions import Answers
 from slurm_elastic.setup.site import Facts
-from slurm_elastic.setup.sizes import node_of, told, wanted
+from slurm_elastic.setup.sizes import format_shape, node_of, type_requirements
 
-NODES = 8  # nodes of each pool: a start
+NODES = 8  # nodes of each new pool; the site raises the number once it trusts the setup
 REHEARSAL = Found(
     name="rehearsal", provider="fake", location=Location.PUBLIC, usable=True,
     what="a cloud in memory, as none can be used yet",
@@ -22,118 +22,130 @@ REHEARSAL = Found(
 NOBODY = Who()
 
 
-def compose(site: Facts, found: Sequence[Found], given: Answers) -> str:
-    clouds = chosen(found, given)
+def compose(site: Facts, clouds_found: Sequence[Found], answers: Answers) -> str:
+    """Return the text of the configuration file."""
+    clouds = chosen(clouds_found, answers)
     lines = [
         f"# Made by `slurm-elastic init` from {site.conf}. docs/configuration.md has all keys.",
         f"cluster: {flow({'name': site.cluster})}",
         f"slurm: {flow({'conf': site.conf, 'user': site.user})}",
-        *_who(site, given),
-        *_money(given),
-        *_join(given, clouds),
-        *_checkpoint(given),
+        *_max_time_lines(site, answers),
+        *_cap_lines(answers),
+        *_head_lines(answers, clouds),
+        *_checkpoint_lines(answers),
         "",
         "clouds:",
-        *(line for one in clouds for line in cloud_lines(one, given)),
-        *_not_usable(found),
+        *(line for cloud in clouds for line in cloud_lines(cloud, answers)),
+        *_unusable_lines(clouds_found),
         "",
         "pools:",
-        *(line for one in clouds for line in pool_lines(one, site, given)),
+        *(line for cloud in clouds for line in pool_lines(cloud, site, answers)),
     ]
     return "\n".join(lines) + "\n"
 
 
-def checked(site: Facts, found: Sequence[Found], given: Answers, source: str) -> str:
-    """The same. ConfigError where the configuration's rules are against it, once there is a cloud:
-    that may lack its hosts as yet.
+def checked(site: Facts, clouds_found: Sequence[Found], answers: Answers, source: str) -> str:
+    """Return the text of ``compose``. Raises ConfigError if the configuration would be invalid.
+
+    Nothing is checked while all chosen clouds still lack their hosts, because the question
+    about hosts comes after the one about clouds.
     """
-    text = compose(site, found, given)
-    if chosen(found, given):
+    text = compose(site, clouds_found, answers)
+    if chosen(clouds_found, answers):
         configfile.parse(text, source)
     return text
 
 
-def chosen(found: Sequence[Found], given: Answers) -> tuple[Found, ...]:
-    """The clouds of the answers but those without hosts; one in memory where none is found."""
-    if not any(one.usable for one in found):
+def chosen(clouds_found: Sequence[Found], answers: Answers) -> tuple[Found, ...]:
+    """Return the clouds of the answers, without clouds that need hosts but have none. If no usable
+    cloud was found, return a cloud in memory, so that the file is complete.
+    """
+    if not any(cloud.usable for cloud in clouds_found):
         return (REHEARSAL,)
-    return tuple(one for one in named(found, given) if given.hosts or not one.by_node)
+    return tuple(
+        cloud for cloud in named(clouds_found, answers) if answers.hosts or not cloud.by_node
+    )
 
 
-def named(found: Sequence[Found], given: Answers) -> tuple[Found, ...]:
-    """The clouds of the answers."""
-    return tuple(one for one in found if one.usable and one.name in given.clouds)
+def named(clouds_found: Sequence[Found], answers: Answers) -> tuple[Found, ...]:
+    """Return the usable clouds that the answers name."""
+    return tuple(cloud for cloud in clouds_found if cloud.usable and cloud.name in answers.clouds)
 
 
-def differs(found: Sequence[Found], given: Answers) -> Iterator[str]:
-    """What the file has otherwise than it was answered."""
-    for one in named(found, given):
-        if one.by_node and not given.hosts:
-            yield f"{one.name} is left out: no host of it is named."
-        if (node := node_of(one, given.size)) != given.size:
-            yield f"A node of {one.name} gets {told(node)}: no host there has more."
+def differs(clouds_found: Sequence[Found], answers: Answers) -> Iterator[str]:
+    """Yield a sentence for each difference between the file and the answers."""
+    for cloud in named(clouds_found, answers):
+        if cloud.by_node and not answers.hosts:
+            yield f"{cloud.name} is left out: no host of it is named."
+        if (node := node_of(cloud, answers.size)) != answers.size:
+            yield f"A node of {cloud.name} gets {format_shape(node)}: no host there has more."
 
 
-def _who(site: Facts, given: Answers) -> Iterator[str]:
-    if given.max_time is None:
+def _max_time_lines(site: Facts, answers: Answers) -> Iterator[str]:
+    if answers.max_time is None:
         return
     yield ""
     if site.max_time is None and site.default_time is None:
         yield "# Jobs that name no time have no end: none starts in a cloud until this has a"
         yield "# default_time, such as default_time: 4h."
-    yield f"who: {{max_time: {format_duration(given.max_time)}}}    # for jobs in the clouds"
+    yield f"who: {{max_time: {format_duration(answers.max_time)}}}    # for jobs in the clouds"
 
 
-def _money(given: Answers) -> Iterator[str]:
-    if given.cap is None:
+def _cap_lines(answers: Answers) -> Iterator[str]:
+    if answers.cap is None:
         yield "# limits: {dollars_per_hour: 5}    # the cap; public clouds stay shut without it"
     else:
-        yield f"limits: {{dollars_per_hour: {flow(dollars(given.cap))}}}"
+        yield f"limits: {{dollars_per_hour: {flow(dollars(answers.cap))}}}"
 
 
 def dollars(cap: float) -> float:
-    """Whole ones as people write them."""
+    """Return a whole number as an integer, so that the file says 5 and not 5.0."""
     return int(cap) if cap.is_integer() else cap
 
 
-def _join(given: Answers, clouds: Sequence[Found]) -> Iterator[str]:
-    if given.head and any(one.joins for one in clouds):
-        head = flow(given.head)
+def _head_lines(answers: Answers, clouds: Sequence[Found]) -> Iterator[str]:
+    if answers.head and any(cloud.joins for cloud in clouds):
+        head = flow(answers.head)
         yield f"join: {{head: {head}}}    # machines make themselves nodes: docs/joining.md"
 
 
-def _checkpoint(given: Answers) -> Iterator[str]:
-    if given.checkpoints:
-        yield f"checkpoint: {{directory: {flow(given.checkpoints)}}}    # docs/checkpointing.md"
+def _checkpoint_lines(answers: Answers) -> Iterator[str]:
+    if answers.checkpoints:
+        yield f"checkpoint: {{directory: {flow(answers.checkpoints)}}}    # docs/checkpointing.md"
 
 
-def cloud_lines(one: Found, given: Answers, everywhere: Who = NOBODY) -> Iterator[str]:
-    """An entry of ``clouds``. ``everywhere`` may use all clouds already."""
-    yield f"  - name: {one.name}    # {one.what}"
-    yield f"    provider: {one.provider}"
-    yield f"    location: {one.location.value}"
-    if one is REHEARSAL:
-        size = f"{{cpus: {given.cpus}, memory: {format_size(given.memory)}, price: 0.1}}"
+def cloud_lines(cloud: Found, answers: Answers, everywhere: Who = NOBODY) -> Iterator[str]:
+    """Yield an entry of the list ``clouds``. ``everywhere``: who may use all clouds already, so
+    that the entry need not repeat that.
+    """
+    yield f"  - name: {cloud.name}    # {cloud.what}"
+    yield f"    provider: {cloud.provider}"
+    yield f"    location: {cloud.location.value}"
+    if cloud is REHEARSAL:
+        size = f"{{cpus: {answers.cpus}, memory: {format_size(answers.memory)}, price: 0.1}}"
         yield f"    types: {{small: {size}}}    # replace this cloud by one of yours"
-    if one.location is Location.PUBLIC:
-        yield from _allowed(given, everywhere)
-    for key, value in one.keys.items():
+    if cloud.location is Location.PUBLIC:
+        yield from _access_lines(answers, everywhere)
+    for key, value in cloud.keys.items():
         yield f"    {key}: {flow(value)}{_COMMENTS.get(key, '')}"
-    if one.by_node:
-        yield f"    hosts: {flow(given.hosts)}"
-    if one.sized:
-        cpus, memory = node_of(one, given.size)
+    if cloud.by_node:
+        yield f"    hosts: {flow(answers.hosts)}"
+    if cloud.sized:
+        cpus, memory = node_of(cloud, answers.size)
         size = f"{{cpus: {cpus}, memory: {format_size(memory)}, price: 0}}"
         yield f"    types: {{node: {size}}}    # price: power and depreciation, $/h"
 
 
-def _allowed(given: Answers, everywhere: Who) -> Iterator[str]:
-    lists = {"accounts": given.accounts, "groups": given.groups}
-    parts = {key: list(names) for key, names in lists.items() if names}
-    if (given.accounts, given.groups) == (everywhere.accounts, everywhere.groups) and parts:
+def _access_lines(answers: Answers, everywhere: Who) -> Iterator[str]:
+    lists = {"accounts": answers.accounts, "groups": answers.groups}
+    lists_by_key = {key: list(names) for key, names in lists.items() if names}
+    if (answers.accounts, answers.groups) == (
+        everywhere.accounts,
+        everywhere.groups,
+    ) and lists_by_key:
         return
-    if parts:
-        yield f"    who: {flow(parts)}"
+    if lists_by_key:
+        yield f"    who: {flow(lists_by_key)}"
     else:
         yield "    # who: {accounts: [physics]}    # or groups: it stays shut while nobody is named"
 
@@ -143,36 +155,36 @@ _COMMENTS = {
 }
 
 
-def pool_lines(one: Found, site: Facts, given: Answers) -> Iterator[str]:
-    """An entry of ``pools``: nodes of the answered shape, by whatever types have it."""
-    cpus, memory = node_of(one, given.size)
-    yield f"  - name: {one.name}"
-    yield f"    cloud: {one.name}"
-    nodes = ",".join(given.hosts) if one.by_node else free_nodes(one.name, site)
+def pool_lines(cloud: Found, site: Facts, answers: Answers) -> Iterator[str]:
+    """Yield an entry of the list ``pools``, with nodes of the shape in the answers."""
+    cpus, memory = node_of(cloud, answers.size)
+    yield f"  - name: {cloud.name}"
+    yield f"    cloud: {cloud.name}"
+    nodes = ",".join(answers.hosts) if cloud.by_node else free_nodes(cloud.name, site)
     yield f"    nodes: {flow(nodes)}"
-    less = (cpus, memory) != given.size
-    yield f"    cpus: {cpus}{'    # no host has more for one node' if less else ''}"
+    is_smaller = (cpus, memory) != answers.size
+    yield f"    cpus: {cpus}{'    # no host has more for one node' if is_smaller else ''}"
     yield f"    memory: {format_size(memory)}"
-    if one.provider == "local":
+    if cloud.provider == "local":
         yield "    slurmd_port: 17000    # they share this host"
-    if one.keys.get("catalogue"):
-        yield f"    instance_types: {flow(wanted(one, (cpus, memory)))}"
-    elif one.sized:
+    if cloud.keys.get("catalogue"):
+        yield f"    instance_types: {flow(type_requirements(cloud, (cpus, memory)))}"
+    elif cloud.sized:
         yield "    instance_types: [node]"
-    if one.spot:
-        markets = "[spot, on-demand]" if given.spot else "[on-demand]"
+    if cloud.spot:
+        markets = "[spot, on-demand]" if answers.spot else "[on-demand]"
         yield f"    markets: {markets}"
 
 
 def free_nodes(cloud: str, site: Facts) -> str:
-    """A hostlist whose names the site does not have."""
+    """Return a hostlist of names that the site does not use."""
     prefix = "".join(c for c in cloud if c.isalnum()) or "cloud"
     while any(name.startswith(prefix) for name in site.taken):
         prefix += "x"
     return f"{prefix}-[1-{NODES}]"
 
 
-def _not_usable(found: Sequence[Found]) -> Iterator[str]:
-    for one in found:
-        if not one.usable:
-            yield f"  # {one.what}: {one.enable}"
+def _unusable_lines(clouds_found: Sequence[Found]) -> Iterator[str]:
+    for cloud in clouds_found:
+        if not cloud.usable:
+            yield f"  # {cloud.what}: {cloud.enable}"

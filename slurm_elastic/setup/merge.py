@@ -1,5 +1,5 @@
-"""Clouds, pools and answers put into a configuration that is there, as text: all that they do not
-concern stays as it is.
+"""Puts clouds, pools and answers into the text of an existing configuration. All other text stays
+as it is.
 """
 
 from __future__ import annotations
@@ -22,39 +22,47 @@ from slurm_elastic.setup.questions import Answers, Earlier
 from slurm_elastic.setup.site import Facts
 
 Edit = tuple[KeyPath, object]
-"""A value and its place; None is taken out."""
+"""The path of a value, and the new value; None removes it."""
 
 
-def earlier(config: Config, found: Iterable[Found] = ()) -> Earlier:
-    """What it answers already. What is ``found`` again tells whether machines of it join."""
+def earlier(config: Config, clouds_found: Iterable[Found] = ()) -> Earlier:
+    """Return the answers that a configuration already contains. ``found``: the clouds that this
+    host reaches; they show whether machines of a configured cloud join by themselves.
+    """
     public = [cloud for cloud in config.clouds if cloud.location is Location.PUBLIC]
-    who = config.who_of(public[0]) if public else config.who
-    given = Answers(
-        accounts=who.accounts, groups=who.groups, cap=config.limits.dollars_per_hour,
+    access = config.who_of(public[0]) if public else config.who
+    answers = Answers(
+        accounts=access.accounts, groups=access.groups, cap=config.limits.dollars_per_hour,
         max_time=config.who.max_time, head=config.join.head or "",
         checkpoints=config.checkpoint.directory or "",
     )  # fmt: skip
     names = frozenset({*(c.name for c in config.clouds), *(p.name for p in config.pools)})
     joins = bool(config.join.head) or any(cloud.by_user_data for cloud in config.clouds)
-    joins |= any(one.joins and one.name in names for one in found)
-    return Earlier(answers=given, names=names, public=bool(public), joins=joins)
+    joins |= any(cloud_found.joins and cloud_found.name in names for cloud_found in clouds_found)
+    return Earlier(answers=answers, names=names, public=bool(public), joins=joins)
 
 
 class Merge:
-    """A configuration, its clouds to be and answers; ``text`` has all of them, ``config`` means
-    the same. ConfigError where the configuration's rules are against it.
+    """A configuration file with new clouds and answers merged into it.
+
+    ``text`` is the edited file and ``config`` the configuration that it must mean. Raises
+    ConfigError if the result would be invalid.
     """
 
     def __init__(
-        self, before: str, source: str, clouds: Sequence[Found], site: Facts, given: Answers
+        self, before: str, source: str, clouds: Sequence[Found], site: Facts, answers: Answers
     ) -> None:
         self._before, self._source = before, source
         config = configfile.parse(before, source)
-        there = earlier(config)
-        new = [one for one in clouds if one is not REHEARSAL and one.name not in there.names]
-        self._edits = tuple(_edits(config, there.answers, given))
-        self._clouds = [line for one in new for line in cloud_lines(one, given, config.who)]
-        self._pools = [line for one in new for line in pool_lines(one, site, given)]
+        already = earlier(config)
+        new_clouds = [
+            cloud for cloud in clouds if cloud is not REHEARSAL and cloud.name not in already.names
+        ]
+        self._edits = tuple(_edits(config, already.answers, answers))
+        self._clouds = [
+            line for cloud in new_clouds for line in cloud_lines(cloud, answers, config.who)
+        ]
+        self._pools = [line for cloud in new_clouds for line in pool_lines(cloud, site, answers)]
         self.config = configfile.parse(document.write(self._values()), source)
 
     def _values(self) -> object:
@@ -67,14 +75,17 @@ class Merge:
 
     @property
     def text(self) -> str:
-        """ConfigError, with all that is to be put in by hand, where that is not what it means."""
-        with suppress(ConfigError, yaml.YAMLError):  # it is written as ``put`` cannot edit
+        """Return the edited file. Raises ConfigError with all changes, for editing by hand, if the
+        edited text does not mean ``config``.
+        """
+        # The file may use YAML that ``put`` cannot edit, such as anchors.
+        with suppress(ConfigError, yaml.YAMLError):
             text = self._edited()
             if configfile.parse(text, self._source) == self.config:
                 return text
         raise ConfigError(
-            f"{self._source}: nothing is changed, as it is written in a way that init cannot edit. "
-            "Put in by hand:",
+            f"{self._source}: nothing is changed, because init cannot edit YAML of this style. "
+            "Put these in by hand:",
             *self._by_hand(),
         )
 
@@ -94,24 +105,30 @@ class Merge:
             yield from (f"{section}:", *lines) if lines else ()
 
 
-def _edits(config: Config, before: Answers, given: Answers) -> Iterator[Edit]:
+def _edits(config: Config, before: Answers, answers: Answers) -> Iterator[Edit]:
     for key in ("accounts", "groups"):
-        names = getattr(given, key)
+        names = getattr(answers, key)
         if names != getattr(before, key):
-            yield from (((*place, key), list(names) or None) for place in _lists(config, names))
-    if given.max_time != before.max_time:
-        time = None if given.max_time is None else str(format_duration(given.max_time))
+            yield from (
+                ((*place, key), list(names) or None) for place in _access_paths(config, names)
+            )
+    if answers.max_time != before.max_time:
+        time = None if answers.max_time is None else str(format_duration(answers.max_time))
         yield ("who", "max_time"), time
-    if given.cap != before.cap:
-        yield ("limits", "dollars_per_hour"), None if given.cap is None else dollars(given.cap)
-    if given.head != before.head:
-        yield ("join", "head"), given.head or None
-    if given.checkpoints != before.checkpoints:
-        yield ("checkpoint", "directory"), given.checkpoints or None
+    if answers.cap != before.cap:
+        yield ("limits", "dollars_per_hour"), None if answers.cap is None else dollars(answers.cap)
+    if answers.head != before.head:
+        yield ("join", "head"), answers.head or None
+    if answers.checkpoints != before.checkpoints:
+        yield ("checkpoint", "directory"), answers.checkpoints or None
 
 
-def _lists(config: Config, names: Sequence[str]) -> Iterator[KeyPath]:
-    """Where it is said who may use public clouds: never where that holds for others, too."""
+def _access_paths(config: Config, names: Sequence[str]) -> Iterator[KeyPath]:
+    """Yield the places of the lists that say who may use public clouds.
+
+    Raises ConfigError if ``names`` is empty and the list to change also holds for the site's own
+    clouds, because an empty list would open them to all users.
+    """
     public = [i for i, c in enumerate(config.clouds) if c.location is Location.PUBLIC]
     everywhere = config.who.anybody
     if everywhere and len(public) == len(config.clouds):
@@ -123,7 +140,7 @@ def _lists(config: Config, names: Sequence[str]) -> Iterator[KeyPath]:
 
 
 def _set(values: Any, path: KeyPath, value: object) -> None:  # noqa: ANN401 - of YAML
-    """As ``put`` does it to text."""
+    """Change ``values`` as ``put`` changes text. ``text`` compares the results of both."""
     key, *below = path
     if below:
         inner = values[key] if isinstance(key, int) else values.get(key) or {}

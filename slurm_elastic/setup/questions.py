@@ -15,15 +15,17 @@ from slurm_elastic.base.units import format_duration, parse_duration, parse_size
 from slurm_elastic.config.found import Found
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.setup.site import Facts
-from slurm_elastic.setup.sizes import Size, fitting, missing, told
+from slurm_elastic.setup.sizes import Size, common_size, format_shape, why_missing
 
-DAY = 86400.0
+DAY_S = 86400.0
 _AT_LINE = re.compile(r".*?:\d+: ")
 
 
 class Question(Struct, frozen=True, kw_only=True):
-    """``default`` as typed; ``accepts`` has the answers of a text, or raises ValueError with a
-    sentence that says why it is none.
+    """A question. ``default``: the text that stands for no input. ``why``: the reason for it.
+
+    ``accepts(text)`` returns the fields of ``Answers`` that the text sets. It raises ValueError
+    with a sentence for the person who typed it.
     """
 
     key: str
@@ -34,8 +36,9 @@ class Question(Struct, frozen=True, kw_only=True):
 
 
 class Answers(Struct, frozen=True, kw_only=True):
-    """The answers: ``memory`` in MiB, ``max_time`` in s (None: Slurm's); ``head`` may be "";
-    ``hosts`` has URLs of BMCs by node.
+    """The answers so far. ``memory`` in MiB; ``max_time`` in s (None: Slurm's own limit); ``cap``
+    in dollars per hour; ``hosts``: the URL of a BMC by node; ``head`` and ``checkpoints`` "" for
+    none.
     """
 
     clouds: tuple[str, ...] = ()
@@ -52,13 +55,14 @@ class Answers(Struct, frozen=True, kw_only=True):
 
     @property
     def size(self) -> Size:
-        """What a node has at least."""
+        """Return the size that a node has at least."""
         return self.cpus, self.memory
 
 
 class Earlier(Struct, frozen=True, kw_only=True):
-    """What a configuration that is there answers, the ``names`` of its clouds and pools, whether a
-    cloud of it is ``public``, and whether machines of one learn where the head is (``joins``).
+    """Facts of an existing configuration: the answers that it contains, the ``names`` of its clouds
+    and pools, whether it has a ``public`` cloud, and whether machines of a cloud get the head's
+    address from it (``joins``).
     """
 
     answers: Answers = Answers()
@@ -67,66 +71,76 @@ class Earlier(Struct, frozen=True, kw_only=True):
     joins: bool = False
 
 
-def first(found: Sequence[Found], earlier: Earlier) -> tuple[Question, ...]:
-    """Which clouds: all other questions follow from that. None where there is no choice."""
-    usable = [one for one in found if one.usable and one.name not in earlier.names]
+def first(clouds_found: Sequence[Found], earlier: Earlier) -> tuple[Question, ...]:
+    """Return the question about clouds, which decides the other questions. Empty if no new cloud
+    can be used.
+    """
+    usable = [cloud for cloud in clouds_found if cloud.usable and cloud.name not in earlier.names]
     return (_clouds(usable),) if usable else ()
 
 
 def questions(
     site: Facts, chosen: Sequence[Found], earlier: Earlier | None = None
 ) -> tuple[Question, ...]:
-    """The others that make sense with these new clouds, in their order."""
-    there = earlier or Earlier()
+    """Return the other questions that matter for these new clouds, in order."""
+    known_answers = earlier or Earlier()
     asked = []
-    if by_node := [one for one in chosen if one.by_node]:
-        asked.append(_hosts(site, by_node[0], alone=len(by_node) == len(chosen)))
-    if there.public or any(one.location is Location.PUBLIC for one in chosen):
+    if by_node := [cloud for cloud in chosen if cloud.by_node]:
+        asked.append(_hosts(site, by_node[0], is_only_cloud=len(by_node) == len(chosen)))
+    if known_answers.public or any(cloud.location is Location.PUBLIC for cloud in chosen):
         asked += [_accounts() if site.accounts_checked else _groups(site), _cap()]
     if chosen or earlier is None:
         asked.append(_shape(site, chosen))
-    if any(one.spot for one in chosen):
+    if any(cloud.spot for cloud in chosen):
         asked.append(_spot())
     asked.append(_max_time(site))
-    if there.joins or any(one.joins for one in chosen):
+    if known_answers.joins or any(cloud.joins for cloud in chosen):
         asked.append(_head(site))
     asked.append(_checkpoints())
-    return tuple(_as_there(one, earlier) for one in asked) if earlier else tuple(asked)
+    return (
+        tuple(_with_configured_default(cloud, earlier) for cloud in asked)
+        if earlier
+        else tuple(asked)
+    )
 
 
-def _as_there(question: Question, earlier: Earlier) -> Question:
-    """With the default that the configuration has; of the head only where that was a choice."""
-    there = earlier.answers
+def _with_configured_default(question: Question, earlier: Earlier) -> Question:
+    """Return the question with the configuration's value as its default. The question about the
+    head keeps its own default if the configuration has no clouds that needed an answer.
+    """
+    current = earlier.answers
     texts = {
-        "accounts": " ".join(there.accounts), "groups": " ".join(there.groups),
-        "cap": "" if there.cap is None else f"{there.cap:g}",
-        "max_time": "" if there.max_time is None else str(format_duration(there.max_time)),
-        "head": there.head, "checkpoints": there.checkpoints,
+        "accounts": " ".join(current.accounts), "groups": " ".join(current.groups),
+        "cap": "" if current.cap is None else f"{current.cap:g}",
+        "max_time": "" if current.max_time is None else str(format_duration(current.max_time)),
+        "head": current.head, "checkpoints": current.checkpoints,
     }  # fmt: skip
-    if question.key not in texts or (question.key == "head" and not (there.head or earlier.joins)):
+    if question.key not in texts or (
+        question.key == "head" and not (current.head or earlier.joins)
+    ):
         return question
     default = texts[question.key] or "none"
 
     def accepts(text: str) -> dict[str, object]:
-        # In whatever form it is there.
+        # The configured value counts even if it has a form that a person may not type.
         return {} if text == default else question.accepts(text)
 
-    why = question.why if default == question.default else "as the configuration has it"
-    return replace(question, default=default, why=why, accepts=accepts)
+    reason = question.why if default == question.default else "as the configuration has it"
+    return replace(question, default=default, why=reason, accepts=accepts)
 
 
 def answered(
     question: Question, text: str, so_far: Answers, rules: Callable[[Answers], object]
 ) -> Answers:
-    """The answers with this one. ValueError where it is none, or where the configuration's own
-    ``rules`` (which raise ConfigError) are against what would be written.
+    """Return ``so_far`` with this answer. Raises ValueError if the text is no answer, or if
+    ``rules`` raise ConfigError for the file that would be written.
     """
-    given = replace(so_far, **question.accepts(text))
+    answers = replace(so_far, **question.accepts(text))
     try:
-        rules(given)
+        rules(answers)
     except ConfigError as error:
         raise ValueError(_AT_LINE.sub("", error.problems[0])) from None
-    return given
+    return answers
 
 
 def _is_none(text: str) -> bool:
@@ -134,7 +148,7 @@ def _is_none(text: str) -> bool:
 
 
 def _clouds(usable: Sequence[Found]) -> Question:
-    names = [one.name for one in usable]
+    names = [cloud.name for cloud in usable]
 
     def accepts(text: str) -> dict[str, object]:
         chosen = _words(text)
@@ -149,12 +163,14 @@ def _clouds(usable: Sequence[Found]) -> Question:
     )  # fmt: skip
 
 
-def _hosts(site: Facts, rack: Found, *, alone: bool) -> Question:
-    """Without hosts the cloud is left out, where others are left."""
+def _hosts(site: Facts, rack: Found, *, is_only_cloud: bool) -> Question:
+    """Return the question about hosts. Without hosts the cloud is left out; with ``is_only_cloud``
+    at least one host is required.
+    """
 
     def accepts(text: str) -> dict[str, object]:
         pairs = [] if _is_none(text) else [word.partition("=") for word in _words(text)]
-        if alone and not pairs:
+        if is_only_cloud and not pairs:
             raise ValueError(f"{rack.name} needs at least one host: NODE=URL")
         for name, _, url in pairs:
             if not (name and url):
@@ -170,7 +186,7 @@ def _hosts(site: Facts, rack: Found, *, alone: bool) -> Question:
         key="hosts", text=f"Which hosts of {rack.name} shall be switched on, and by which BMCs?",
         default="none", accepts=accepts,
         why="NODE=URL of each, such as r1=https://r1-bmc/redfish/v1/Systems/1"
-        + ("" if alone else f"; none leaves {rack.name} out"),
+        + ("" if is_only_cloud else f"; none leaves {rack.name} out"),
     )  # fmt: skip
 
 
@@ -209,8 +225,8 @@ def _cap() -> Question:
 
 
 def _shape(site: Facts, chosen: Sequence[Found]) -> Question:
-    own = site.cpus, -(-site.memory // 1024) * 1024  # machines are sold in whole GiB
-    default = fitting(chosen, own)
+    site_size = site.cpus, -(-site.memory // 1024) * 1024  # machines are sold in whole GiB
+    default = common_size(chosen, site_size)
 
     def accepts(text: str) -> dict[str, object]:
         cpus, cross, memory = text.replace(" ", "").lower().partition("x")
@@ -221,15 +237,15 @@ def _shape(site: Facts, chosen: Sequence[Found]) -> Question:
         if not cross or size[1] <= 256:
             hint = f"; did you mean {cpus}x{memory}G?" if memory.isdecimal() else ""
             raise ValueError(f"expected more memory than 256 MiB, found {size[1]} MiB{hint}")
-        for one in chosen if size[0] > 0 else ():
-            if why := missing(one, size):
-                raise ValueError(why)
+        for cloud in chosen if size[0] > 0 else ():
+            if reason := why_missing(cloud, size):
+                raise ValueError(reason)
         return {"cpus": size[0], "memory": size[1]}
 
     return Question(
-        key="shape", text="How large is a node?", default=told(default), accepts=accepts,
-        why="as most of the site's own nodes" if default == own else
-        f"the site's own are {told(own)}, which not all of these clouds have",
+        key="shape", text="How large is a node?", default=format_shape(default), accepts=accepts,
+        why="as most of the site's own nodes" if default == site_size else
+        f"the site's own are {format_shape(site_size)}, which not all of these clouds have",
     )  # fmt: skip
 
 
@@ -246,41 +262,42 @@ def _spot() -> Question:
 
 
 def _max_time(site: Facts) -> Question:
-    longest = min(site.max_time or DAY, DAY)
+    longest = min(site.max_time or DAY_S, DAY_S)
 
     def accepts(text: str) -> dict[str, object]:
         if _is_none(text):
             return {"max_time": None}
         if text.isdecimal():
+            # sbatch --time=90 means 90 minutes, and 90 in our file 90 seconds.
             raise ValueError(f"{text} are minutes to Slurm and seconds to us: expected a unit")
         try:
             return {"max_time": float(parse_duration(text))}
         except ValueError:
             raise ValueError("expected a time such as 12h or 2d, or none") from None
 
-    why = (
+    reason = (
         "a day, so that no machine is paid for longer"
-        if site.max_time is None or site.max_time > DAY
+        if site.max_time is None or site.max_time > DAY_S
         else (f"as partition {site.partition}")
     )
     return Question(
         key="max_time", text="How long may a job run in the clouds?",
-        default=str(format_duration(longest)), why=why, accepts=accepts,
+        default=str(format_duration(longest)), why=reason, accepts=accepts,
     )  # fmt: skip
 
 
 def _head(site: Facts) -> Question:
     def accepts(text: str) -> dict[str, object]:
         head = "" if _is_none(text) else text.removesuffix(".")
-        why = _no_head(head) if head else ""
-        if why:
-            raise ValueError(f"{why}; expected the head's name or address as machines know it")
+        reason = _why_no_head(head) if head else ""
+        if reason:
+            raise ValueError(f"{reason}; expected the head's name or address as machines know it")
         return {"head": head}
 
     return Question(
         key="head", text="By which name or address do machines reach this head?",
-        default="none" if _no_head(site.head) else site.head, accepts=accepts,
-        why="none, if their image knows the head already" if _no_head(site.head) else
+        default="none" if _why_no_head(site.head) else site.head, accepts=accepts,
+        why="none, if their image knows the head already" if _why_no_head(site.head) else
         "as SlurmctldHost; none, if their image knows the head already",
     )  # fmt: skip
 
@@ -289,8 +306,8 @@ _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
 _NUMBER = re.compile(r"0x[0-9a-f]*|[0-9]+", re.IGNORECASE)
 
 
-def _no_head(text: str) -> str:
-    """Why it can be no address of a head; empty where it can. It may have a port behind it."""
+def _why_no_head(text: str) -> str:
+    """Return why ``text`` cannot be the address of a head, "" if it can. A port is allowed."""
     if "://" in text:
         return f"{text} is a URL"
     if text.count(":") > 1:
@@ -304,21 +321,21 @@ def _no_head(text: str) -> str:
         return f"{text!r} is neither a name nor an address"
     if host.lower() == "localhost":
         return f"to a machine {host} is itself"
-    return _no_address(host) if _NUMBER.fullmatch(host.rpartition(".")[2]) else ""
+    return _why_no_address(host) if _NUMBER.fullmatch(host.rpartition(".")[2]) else ""
 
 
-def _no_address(host: str) -> str:
+def _why_no_address(host: str) -> str:
     try:
         address = ip_address(host)
     except ValueError:
         return f"{host} is no address: it has four numbers, each at most 255"
-    nowhere = address.is_loopback or address.is_unspecified or address.is_multicast
-    if nowhere or address.is_link_local or address.is_reserved:
+    is_unreachable = address.is_loopback or address.is_unspecified or address.is_multicast
+    if is_unreachable or address.is_link_local or address.is_reserved:
         return f"no machine reaches {host}"
     return ""
 
 
-_NO_FILES = ("dev", "proc", "sys")
+_KERNEL_DIRECTORIES = ("dev", "proc", "sys")
 
 
 def _checkpoints() -> Question:
@@ -330,14 +347,14 @@ def _checkpoints() -> Question:
             path.root != "/"
             or len(path.parts) == 1
             or ".." in path.parts
-            or path.parts[1] in _NO_FILES
+            or path.parts[1] in _KERNEL_DIRECTORIES
         ):
             raise ValueError("expected the absolute path of a directory that all nodes share")
         return {"checkpoints": str(path)}
 
     return Question(
         key="checkpoints", text="Where do jobs' checkpoints go?", default="none",
-        why="without a place, jobs on machines that are taken away start anew", accepts=accepts,
+        why="without a place, jobs start over when their machine is taken away", accepts=accepts,
     )  # fmt: skip
 
 

@@ -1,4 +1,6 @@
-"""The clouds that this host can reach, by each kind's own way of looking; heads and groups."""
+"""Finds the clouds that this host can reach, and checks answers against the host's names and
+groups.
+"""
 
 from __future__ import annotations
 
@@ -21,22 +23,28 @@ from slurm_elastic.setup.questions import Answers
 
 
 def look(kinds: CloudTable, place: SearchPlace, user: str) -> tuple[Found, ...]:
-    """All kinds, whatever one of them raises; names once, on-premises first. What SlurmUser may not
-    read is of no use to the services.
+    """Return the clouds of all kinds, on-premises clouds first, each with a unique name.
+
+    A kind whose search fails becomes an unusable cloud. A cloud with credentials that ``user``
+    (SlurmUser) may not read becomes unusable, too, because the services run as that user.
     """
     with contextlib.suppress(KeyError):
         trust.also(account(user).pw_uid)
-    found = [
-        _for_services(one, user) for name in kinds.names() for one in _of_kind(kinds, name, place)
+    clouds = [
+        _check_access(cloud, user)
+        for name in kinds.names()
+        for cloud in _of_kind(kinds, name, place)
     ]
-    found.sort(key=lambda one: (one.location is Location.PUBLIC, not one.usable))
-    return tuple(_named_once(found))
+    clouds.sort(key=lambda cloud: (cloud.location is Location.PUBLIC, not cloud.usable))
+    return tuple(_named_once(clouds))
 
 
-def not_found(kinds: CloudTable, found: Iterable[Found]) -> list[str]:
-    """Kinds of clouds, others' packages' ones too, that only an administrator can tell of."""
-    seen = {one.provider for one in found}
-    return [name for name in kinds.names() if name not in {*seen, "fake"}]
+def not_found(kinds: CloudTable, clouds: Iterable[Found]) -> list[str]:
+    """Return the kinds of clouds that were not found, including kinds of other packages. Only an
+    administrator can configure them.
+    """
+    providers_found = {cloud.provider for cloud in clouds}
+    return [name for name in kinds.names() if name not in {*providers_found, "fake"}]
 
 
 def _of_kind(kinds: CloudTable, name: str, place: SearchPlace) -> Iterator[Found]:
@@ -44,23 +52,23 @@ def _of_kind(kinds: CloudTable, name: str, place: SearchPlace) -> Iterator[Found
         finder = kinds.kind(name).found
         yield from finder(place) if finder is not None else ()
     except ModuleNotFoundError as error:
-        yield _none(name, missing_module(error, name))
+        yield _unusable_kind(name, missing_module(error, name))
     except ConfigError as error:
-        yield _none(name, str(error))
+        yield _unusable_kind(name, str(error))
     except Exception as error:  # noqa: BLE001 - another cloud's look must go on
-        yield _none(name, f"{type(error).__name__}: {error}"[:160])
+        yield _unusable_kind(name, f"{type(error).__name__}: {error}"[:160])
 
 
-def _for_services(one: Found, user: str) -> Found:
+def _check_access(cloud: Found, user: str) -> Found:
     if os.geteuid() not in trusted(user):
-        return one  # nobody can tell
-    for path, mend in one.reads.items():
+        return cloud  # only root and ``user`` itself can find out what ``user`` may read
+    for path, advice in cloud.reads.items():
         with acting_as(user):
-            may = _may_use(path)
-        if not may:
-            todo = mend.format(user=user, path=path)
-            return unusable(one, f"SlurmUser {user} may not use {path}: {todo}")
-    return one
+            is_usable = _may_use(path)
+        if not is_usable:
+            instruction = advice.format(user=user, path=path)
+            return unusable(cloud, f"SlurmUser {user} may not use {path}: {instruction}")
+    return cloud
 
 
 def _may_use(path: str) -> bool:
@@ -70,29 +78,31 @@ def _may_use(path: str) -> bool:
     return False
 
 
-def _none(name: str, why: str) -> Found:
+def _unusable_kind(name: str, reason: str) -> Found:
     return Found(
         name=name, provider=name, location=Location.ON_PREMISES, what=f"provider {name}",
-        usable=False, enable=why,
+        usable=False, enable=reason,
     )  # fmt: skip
 
 
-def _named_once(found: Iterable[Found]) -> Iterator[Found]:
-    seen: set[str] = set()
-    for one in found:
-        name, n = one.name, 2
-        while name in seen:
-            name, n = f"{one.name}{n}", n + 1
-        seen.add(name)
-        yield replace(one, name=name)
+def _named_once(clouds: Iterable[Found]) -> Iterator[Found]:
+    names_used: set[str] = set()
+    for cloud in clouds:
+        name, number = cloud.name, 2
+        while name in names_used:
+            name, number = f"{cloud.name}{number}", number + 1
+        names_used.add(name)
+        yield replace(cloud, name=name)
 
 
-def doubt(before: Answers, given: Answers) -> str:
-    """What this host does not know of an answer; empty where it knows all."""
-    host = given.head.partition(":")[0]
-    if given.head != before.head and host and not _resolves(host):
+def doubt(before: Answers, answers: Answers) -> str:
+    """Return what this host does not know about an answer, "" if it knows all. The answer may be
+    right nevertheless: the machines may resolve other names.
+    """
+    host = answers.head.partition(":")[0]
+    if answers.head != before.head and host and not _resolves(host):
         return f"this host cannot resolve {host}"
-    unknown = [name for name in given.groups if name not in before.groups and not is_group(name)]
+    unknown = [name for name in answers.groups if name not in before.groups and not is_group(name)]
     return f"this host has no group {', '.join(unknown)}" if unknown else ""
 
 

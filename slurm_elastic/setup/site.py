@@ -1,4 +1,4 @@
-"""The facts of a site's slurm.conf that a first configuration goes by."""
+"""Reads the facts of a site's slurm.conf from which a first configuration is made."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _NUMBER = re.compile(r"\d+")
 
 
 class Facts(Struct, frozen=True, kw_only=True):
-    """``cpus`` and ``memory`` (MiB) are the shape that most nodes have; ``max_time`` and
-    ``default_time`` (s) are the default partition's, None without one; ``taken`` are names of nodes
-    and partitions.
+    """Facts of slurm.conf. ``cpus`` and ``memory`` (MiB): the commonest shape of a node;
+    ``max_time`` and ``default_time`` (s): limits of the default partition, None if it has none;
+    ``taken``: the names of all nodes and partitions.
     """
 
     conf: str
@@ -39,7 +39,7 @@ class Facts(Struct, frozen=True, kw_only=True):
 
 
 def facts(path: Path) -> Facts:
-    """Read slurm.conf; ConfigError names file and line where it cannot be understood."""
+    """Read slurm.conf. Raises ConfigError with file and line if it cannot be understood."""
     site = siteconf.read(path, ignore="slurm-elastic.conf")
     shapes: Counter[tuple[int, int]] = Counter()
     for record in site.nodes:
@@ -66,19 +66,23 @@ def facts(path: Path) -> Facts:
 
 
 def _shape(record: siteconf.Record) -> tuple[int, int]:
-    """CPUs and RealMemory as slurm.conf(5) counts them."""
-    said = {key: _whole(record.get(key)) for key in (
+    """Return a node's CPUs and RealMemory (MiB) by the rules of slurm.conf(5). If RealMemory is
+    missing, assume 1 GiB per CPU.
+    """
+    values = {key: _leading_number(record.get(key)) for key in (
         "cpus", "procs", "boards", "sockets", "socketsperboard", "corespersocket", "threadspercore",
     )}  # fmt: skip
-    parts = (said["boards"], said["sockets"] or said["socketsperboard"], said["corespersocket"],
-             said["threadspercore"])  # fmt: skip
-    cpus = said["cpus"] or said["procs"] or math.prod(n or 1 for n in parts)
-    return cpus, _whole(record.get("realmemory")) or 1024 * cpus
+    factors = (
+        values["boards"], values["sockets"] or values["socketsperboard"],
+        values["corespersocket"], values["threadspercore"],
+    )  # fmt: skip
+    cpus = values["cpus"] or values["procs"] or math.prod(n or 1 for n in factors)
+    return cpus, _leading_number(record.get("realmemory")) or 1024 * cpus
 
 
-def _whole(text: str) -> int:
-    found = _NUMBER.match(text)
-    return int(found[0]) if found else 0
+def _leading_number(text: str) -> int:
+    match = _NUMBER.match(text)
+    return int(match[0]) if match else 0
 
 
 def _text(site: SiteConf, option: str, default: str) -> str:
@@ -87,7 +91,7 @@ def _text(site: SiteConf, option: str, default: str) -> str:
 
 
 def _head(site: SiteConf) -> str:
-    """The address of the first SlurmctldHost, else its name."""
+    """Return the address of the first SlurmctldHost, or its name if it has no address."""
     entries = site.options("SlurmctldHost") or site.options("ControlMachine")
     if not entries:
         return ""

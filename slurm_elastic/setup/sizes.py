@@ -1,4 +1,4 @@
-"""Which of a cloud's types hold a node of some size, and which size all clouds can have. Pure."""
+"""Selects types of a cloud that hold a node, and a node's size that all clouds can have. Pure."""
 
 from __future__ import annotations
 
@@ -14,72 +14,88 @@ from slurm_elastic.config.requirements import KnownType, Requirements, Shape, la
 from slurm_elastic.model.cluster import Location
 
 Size = tuple[int, int]
-"""Cpus, and memory in MiB."""
+"""CPUs, and memory in MiB."""
 
 
-def told(size: Size) -> str:
+def format_shape(size: Size) -> str:
     return f"{size[0]}x{format_size(size[1])}"
 
 
-def node_of(one: Found, size: Size) -> Size:
-    """The size of its nodes: that one, where a host of its has as much."""
-    if not (one.sized and one.types):
+def node_of(cloud: Found, size: Size) -> Size:
+    """Return the size of the cloud's nodes: ``size``, or less if no host of the cloud has as
+    much.
+    """
+    if not (cloud.sized and cloud.types):
         return size
-    cpus, memory = max((known.cpus, known.memory) for known in one.types)
+    cpus, memory = max((type_.cpus, type_.memory) for type_ in cloud.types)
     return min(size[0], cpus), min(size[1], memory)
 
 
-def missing(one: Found, size: Size) -> str:
-    """Why its pool would have no type; empty where it has one, or where only its file has types."""
-    if one.sized or not one.types or any(_holds(known, one, size) for known in one.types):
+def why_missing(cloud: Found, size: Size) -> str:
+    """Return why the cloud's pool would have no type. "" if it has one, or if the configuration
+    file lists the cloud's types.
+    """
+    if cloud.sized or not cloud.types or any(_holds(type_, cloud, size) for type_ in cloud.types):
         return ""
-    near = nearest(one, size)
-    has = f"the nearest is {near.name}, {told((near.cpus, near.memory))}" if near else (
-        "it tells no price of any"
-    )  # fmt: skip
-    return f"no type of {one.name} has {size[0]} cpus and {format_size(size[1])}; {has}"
+    near = nearest_type(cloud, size)
+    alternative = (
+        f"the nearest is {near.name}, {format_shape((near.cpus, near.memory))}"
+        if near
+        else "it tells no price of any"
+    )
+    return f"no type of {cloud.name} has {size[0]} cpus and {format_size(size[1])}; {alternative}"
 
 
-def nearest(one: Found, size: Size) -> KnownType | None:
-    """The type that has most of it, and of those the smallest."""
+def nearest_type(cloud: Found, size: Size) -> KnownType | None:
+    """Return the type with the largest share of ``size``; the smallest of several."""
 
-    def short(known: KnownType) -> tuple[float, int, int]:
-        share = min(1, known.cpus / size[0]) * min(1, known.memory / size[1])
-        return -share, known.cpus, known.memory
+    def short(type_: KnownType) -> tuple[float, int, int]:
+        share = min(1, type_.cpus / size[0]) * min(1, type_.memory / size[1])
+        return -share, type_.cpus, type_.memory
 
-    return min((k for k in one.types if _holds(k, one, (1, 1))), key=short, default=None)
+    return min(
+        (candidate for candidate in cloud.types if _holds(candidate, cloud, (1, 1))),
+        key=short,
+        default=None,
+    )
 
 
-def fitting(clouds: Iterable[Found], size: Size) -> Size:
-    """The size, or so much less of it that each cloud has it."""
-    for one in clouds:
-        near = nearest(one, size) if missing(one, size) else None
-        if near is not None:
-            size = min(size[0], near.cpus), min(size[1], near.memory)
-        size = node_of(one, size)
+def common_size(clouds: Iterable[Found], size: Size) -> Size:
+    """Return ``size``, reduced until each cloud has a type or a host for it."""
+    for cloud in clouds:
+        nearest_match = nearest_type(cloud, size) if why_missing(cloud, size) else None
+        if nearest_match is not None:
+            size = min(size[0], nearest_match.cpus), min(size[1], nearest_match.memory)
+        size = node_of(cloud, size)
     return size
 
 
-def wanted(one: Found, size: Size) -> dict[str, object]:
-    """Requirements that the cloud's types meet: under twice a node; of one architecture; and such
-    as are for batch work.
+def type_requirements(cloud: Found, size: Size) -> dict[str, object]:
+    """Return requirements for the pool's types, as narrow as the cloud's types permit.
+
+    The narrowest ask for at most twice the CPUs of a node, x86_64, and the cloud's own restriction
+    to types for batch work (``narrowed``).
     """
     cpus, _ = size
     ranges: tuple[dict[str, object], ...] = ({"cpus": f"{cpus}..{2 * cpus}"}, {})
     archs: tuple[dict[str, object], ...] = ({"arch": "x86_64"}, {})
-    for narrowed, range_, arch in product(({**one.narrowed}, {}), ranges, archs):
-        asked = {**range_, **arch, **narrowed, "most": 20}
-        asking = convert(asked, Requirements)
-        if any(_holds(known, one, size, asking) for known in one.types):
-            return asked
+    for narrowed, range_, arch in product(({**cloud.narrowed}, {}), ranges, archs):
+        requirements = {**range_, **arch, **narrowed, "most": 20}
+        typed_requirements = convert(requirements, Requirements)
+        if any(_holds(type_, cloud, size, typed_requirements) for type_ in cloud.types):
+            return requirements
     return {"most": 20}
 
 
-_ANY = Requirements()
+_NO_REQUIREMENTS = Requirements()
 
 
-def _holds(known: KnownType, one: Found, size: Size, asking: Requirements = _ANY) -> bool:
-    """On-premises machines without a price cost nothing."""
-    free = known.price is None and one.location is Location.ON_PREMISES
+def _holds(
+    type_: KnownType, cloud: Found, size: Size, requirements: Requirements = _NO_REQUIREMENTS
+) -> bool:
+    """Return True if the type holds a node of that size. An on-premises type without a price costs
+    nothing.
+    """
+    is_free = type_.price is None and cloud.location is Location.ON_PREMISES
     node = Shape(cpus=size[0], memory=size[1], gres={})
-    return not lacks(replace(known, price=0.0) if free else known, asking, node)
+    return not lacks(replace(type_, price=0.0) if is_free else type_, requirements, node)
