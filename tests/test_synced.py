@@ -80,7 +80,7 @@ def order_of_a_person(place: Path) -> Path:
 
 def book_of_a_signalled_job(place: Path) -> Path:
     method: Any = object.__new__(signal.SignalCheckpointer)
-    method._place = place
+    method._directory = place
     method._write(7, signal.Book(**BOOK))
     return next(place.iterdir())
 

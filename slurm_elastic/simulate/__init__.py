@@ -1,4 +1,4 @@
-"""Replays a site's job history on machines that come and go, and counts what they cost.
+"""Replays a site's job history on machines that come and go, and adds up their cost.
 
 ``simulate`` is the interface for other people's programs (docs/simulate.md).
 """
@@ -31,16 +31,16 @@ def simulate(
     *,
     progress: engine.Progress | None = None,
 ) -> Result:
-    """What ``slurm-elastic simulate`` does, as values: replay a history on a site under policies.
+    """Replay a history on a site under one or more policies, as ``slurm-elastic simulate`` does.
 
-    ``history``: a file of the Standard Workload Format or of sacct (text or JSON), packed by gzip
-    or not; or rows by sacct's names (JobIDRaw, Submit, ElapsedRaw, ReqCPUS, ...), as a csv or a
-    dataframe gives them. ``site``: a configuration, or its file, or (nodes, processors of each)
-    where all nodes stand. ``policy``: as ``--compare`` takes it, several with commas between; all
-    are checked before the first job is simulated. ``progress`` hears of jobs that have arrived.
+    ``history``: a file of the Standard Workload Format or of sacct (text or JSON, gzip or plain);
+    or rows under sacct's names (JobIDRaw, Submit, ElapsedRaw, ReqCPUS, ...), from a CSV file or a
+    dataframe. ``site``: a configuration, its file, or (nodes, processors per node) for a static
+    cluster. ``policy``: policies in the syntax of ``--compare``, separated by commas; all are
+    checked before the first run begins. ``progress`` is called with the number of new arrivals.
 
-    Raises ConfigError, with the command's sentences, for whatever cannot be read or makes no sense;
-    SlurmElasticError if the books of a run do not add up.
+    Raises ConfigError, with the same message as the command, if the input cannot be read or makes
+    no sense. Raises SlurmElasticError if the books of a run do not add up.
     """
     options = options or Options()
     if isinstance(site, tuple):
@@ -49,11 +49,11 @@ def simulate(
     elif not isinstance(site, Config):
         site = load(Path(site))
     setting = setting_of(_read(history), site, options)
-    scenarios = [(one, setting.scenario(one)) for one in split(policy)]
+    scenarios = [(text, setting.scenario(text)) for text in split(policy)]
     if not scenarios:
         raise ConfigError("--compare names no policy")
     start = setting.history.start
-    runs = [(one, engine.simulate(setting.jobs, s, start, progress)) for one, s in scenarios]
+    runs = [(text, engine.simulate(setting.jobs, s, start, progress)) for text, s in scenarios]
     return Result(setting, tuple(runs))
 
 

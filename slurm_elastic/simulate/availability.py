@@ -1,10 +1,9 @@
-"""When spot machines were available: reads traces from files, and says which pool goes by which
-trace.
+"""When spot machines were available: reads traces from files, and assigns them to pools.
 
-Two formats are read, plain or packed by gzip. That of the "Can't Be Late" paper (NSDI 2024) has
-``metadata.gap_seconds`` and ``data``: how many machines there were at each tick (if it has only 0
-and 1: whether there were any). The other one has lifetimes of machines, ``{NAME:
-{"time_in_sec":...},...}``. We let the lifetimes follow one another with a minute in between.
+Two formats are read, plain or compressed by gzip. The format of the "Can't Be Late" paper (NSDI
+2024) has ``metadata.gap_seconds`` and ``data``: the number of available machines at each tick, or,
+if all numbers are 0 or 1, whether any were available. The other format has lifetimes of machines,
+``{NAME: {"time_in_sec":...},...}``. We line the lifetimes up with a gap of one minute.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from msgspec import Meta, Struct
 
 from slurm_elastic.base.errors import ConfigError, why
 
-MOST_POINTS = 10_000_000  # most points of a trace that is repeated over the history
-_MINUTE = 60
+MAX_POINTS = 10_000_000  # of a trace, after it was repeated over the history
+_MINUTE_S = 60
 _ZONE = re.compile(r"(?<![a-z])[a-z]{2}(?:-[a-z]+)+-\d[a-z](?![a-z0-9])")
 
 
 class Span(Struct, frozen=True):
-    """The time of the history: the Unix time of its second 0, and its first and last second."""
+    """The time range of a history: the Unix time of its second 0, its first and last second."""
 
     origin: int
     begin: int
@@ -35,14 +34,14 @@ class Span(Struct, frozen=True):
 
 
 class Availability(Struct, frozen=True):
-    """How many spot machines there were at each tick, ``gap`` seconds apart."""
+    """The number of available spot machines at each tick, ``gap`` seconds apart."""
 
     gap: int
     counts: tuple[int, ...]
 
 
 class Supply(Struct, frozen=True):
-    """One trace. ``pool``: the only one that it is for, if any; ``zone``: as its file says."""
+    """A trace. ``pool``: the only pool that uses it (None: any); ``zone``: from its file's name."""
 
     name: str
     trace: Availability
@@ -64,7 +63,9 @@ class _Life(Struct):
 
 
 def load_supply(text: str) -> Supply:
-    """Reads ``FILE`` or ``POOL=FILE``; ConfigError if the file is missing or cannot be read."""
+    """Read the trace that ``FILE`` or ``POOL=FILE`` names. Raises ConfigError if the file is
+    missing or cannot be read.
+    """
     pool, equals, file = text.partition("=")
     if not equals or not pool or Path(text).exists():
         pool, file = "", text
@@ -73,31 +74,33 @@ def load_supply(text: str) -> Supply:
 
 
 def load_availability(path: Path) -> Availability:
-    """The trace in ``path``, in either format."""
+    """Read a trace of either format. Raises ConfigError if it cannot be read."""
     try:
-        raw = path.read_bytes()
+        content = path.read_bytes()
         if path.suffix == ".gz":
-            raw = gzip.decompress(raw)
-        return _decoded(raw, path)
+            content = gzip.decompress(content)
+        return _decoded(content, path)
     except (OSError, EOFError, zlib.error, msgspec.DecodeError, RecursionError) as error:
         raise ConfigError(f"availability trace {path} cannot be read: {why(error)}") from error
 
 
-def _decoded(raw: bytes, path: Path) -> Availability:
+def _decoded(content: bytes, path: Path) -> Availability:
     try:
-        document = msgspec.json.decode(raw, type=_Trace)
+        document = msgspec.json.decode(content, type=_Trace)
     except msgspec.ValidationError as error:
-        return Availability(_MINUTE, _one_by_one(_lives(raw, error), path))
+        return Availability(_MINUTE_S, _one_by_one(_lives(content, error), path))
     gap = round(document.metadata.gap_seconds)
     if gap < 1 or not document.data:
         raise ConfigError(f"availability trace {path} holds no tick")
     return Availability(gap, tuple(max(int(count), 0) for count in document.data))
 
 
-def _lives(raw: bytes, error: msgspec.ValidationError) -> list[float]:
-    """Lifetimes in seconds; the message also has ``error``, that of the other format."""
+def _lives(content: bytes, error: msgspec.ValidationError) -> list[float]:
+    """Return lifetimes in seconds. ``error``: why the file is not of the other format; a message
+    names both reasons.
+    """
     try:
-        document = msgspec.json.decode(raw, type=dict[str, _Life])
+        document = msgspec.json.decode(content, type=dict[str, _Life])
     except msgspec.ValidationError as other:
         raise msgspec.ValidationError(
             f"found neither gap_seconds and data ({error}) nor lifetimes ({other})"
@@ -108,15 +111,15 @@ def _lives(raw: bytes, error: msgspec.ValidationError) -> list[float]:
 
 
 def _one_by_one(lives: Sequence[float], path: Path) -> tuple[int, ...]:
-    """Machines minute by minute: plenty while each lifetime lasts, then none for a minute."""
-    minutes = [max(round(seconds / _MINUTE), 1) for seconds in lives]
-    if sum(minutes) + len(minutes) > MOST_POINTS:
+    """Return the counts per minute: 1 (any number) during each lifetime, then 0 for a minute."""
+    minutes = [max(round(seconds / _MINUTE_S), 1) for seconds in lives]
+    if sum(minutes) + len(minutes) > MAX_POINTS:
         raise ConfigError(
             f"availability trace {path} lasts {sum(minutes):,} minutes, which is too long"
         )
     counts: list[int] = []
-    # So a machine is as likely to be lost within an hour as those of the file were, though all of a
-    # pool are lost together.
+    # A machine is then as likely to be lost within an hour as a machine of the file, although all
+    # machines of a pool are lost together.
     for length in minutes:
         counts += [1] * length
         counts.append(0)
@@ -124,14 +127,18 @@ def _one_by_one(lives: Sequence[float], path: Path) -> tuple[int, ...]:
 
 
 def supplies_of(pool: str, zone: str, supplies: Sequence[Supply]) -> list[Supply]:
-    """The traces of a pool: its own, else those of its spot price's zone, else those for any."""
-    own = [one for one in supplies if one.pool == pool]
-    common = [one for one in supplies if one.pool is None]
-    return own or [one for one in common if one.zone == zone] or common
+    """Return the traces of a pool: its own; if it has none, the common traces of its spot price's
+    zone; if there are none, all common traces.
+    """
+    pool_supplies = [supply for supply in supplies if supply.pool == pool]
+    common = [supply for supply in supplies if supply.pool is None]
+    return pool_supplies or [supply for supply in common if supply.zone == zone] or common
 
 
 def available(supplies: Sequence[Supply], span: Span) -> list[tuple[int, int]]:
-    """(second, machines from then on) on the history's clock; traces repeat and add up."""
+    """Return (second of the history, machines available from then on). Short traces are repeated,
+    and several traces are added up.
+    """
     changes: dict[int, int] = {}
     for supply in supplies:
         level = 0
@@ -145,21 +152,21 @@ def available(supplies: Sequence[Supply], span: Span) -> list[tuple[int, int]]:
     return points
 
 
-def bearable(points: int, what: str, length: int, span: Span) -> None:
-    """ConfigError if a short trace of ``length`` seconds would have to be repeated too often."""
-    if points > MOST_POINTS:
+def check_point_count(points: int, subject: str, length: int, span: Span) -> None:
+    """Raise ConfigError if a trace of ``length`` seconds would have to be repeated too often."""
+    if points > MAX_POINTS:
         days = (span.end - span.begin) / 86400
         raise ConfigError(
-            f"{what}: a trace of {length} s, repeated over the {days:,.0f} days of the history, has"
-            f" {points:,} points, expected at most {MOST_POINTS:,}"
+            f"{subject}: a trace of {length} s, repeated over the {days:,.0f} days of the history,"
+            f" has {points:,} points, expected at most {MAX_POINTS:,}"
         )
 
 
 def _repeated(trace: Availability, span: Span) -> list[tuple[int, int]]:
-    # A trace of 0 and 1 alone says only whether there were any.
+    # A trace of only 0 and 1 does not count machines, so 1 stands for any number.
     plenty = 2**30 if max(trace.counts) <= 1 else 1
     ticks = -(-(span.end - span.begin) // trace.gap) + 1
-    bearable(ticks, "availability", trace.gap * len(trace.counts), span)
+    check_point_count(ticks, "availability", trace.gap * len(trace.counts), span)
     points: list[tuple[int, int]] = []
     for tick in range(ticks):
         count = trace.counts[tick % len(trace.counts)] * plenty

@@ -1,6 +1,8 @@
-"""What machines cost: how clouds count time, and at which prices. A lease runs from ``start`` to
-``end`` (whole seconds); prices are dollars per machine-hour. Where prices move, each hour of a
-machine costs the price at its beginning, as on EC2's spot market.
+"""The cost of machines: how clouds count time, and at which prices.
+
+A lease runs from ``start`` to ``end`` (whole seconds). Prices are dollars per machine-hour. If the
+price changes, each hour of a machine costs the price at the hour's beginning, as on EC2's spot
+market.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ HOUR = 3600
 
 
 class Curve:
-    """A price over time: ``prices[i]`` from ``times[i]`` on, the first one also before that."""
+    """A price over time: ``prices[i]`` holds from ``times[i]`` on, ``prices[0]`` also before it."""
 
     def __init__(self, times: Sequence[int], prices: Sequence[float]) -> None:
         if not times or len(times) != len(prices):
@@ -27,22 +29,23 @@ class Curve:
 
     @classmethod
     def flat(cls, price: float) -> Curve:
-        """A price that never moves."""
+        """Return a curve with a constant price."""
         return cls([0], [price])
 
     def at(self, when: int) -> float:
-        """The price at ``when``."""
+        """Return the price at ``when``."""
         return self.prices[max(bisect_right(self.times, when) - 1, 0)]
 
     def next_change(self, when: int) -> int | None:
-        """When the price changes next after ``when``."""
+        """Return the time of the first change after ``when``; None if there is none."""
         index = bisect_right(self.times, when)
         return self.times[index] if index < len(self.times) else None
 
 
 class Hourly(Policy, frozen=True, tag="hourly"):
-    """Each hour that has begun is paid. With ``refund`` the last one is not, if the cloud took the
-    machine (EC2's spot market until 2017-10). ``seconds``: the length of the cloud's hour.
+    """Each started hour is paid. With ``refund`` the last hour is free if the cloud
+    reclaimed the machine (EC2's spot market until 2017-10). ``seconds``: the length of the cloud's
+    hour.
     """
 
     refund: bool = False
@@ -54,7 +57,7 @@ class Hourly(Policy, frozen=True, tag="hourly"):
         return self.seconds
 
     def billed(self, start: int, end: int, *, reclaimed: bool = False) -> int:
-        """How many seconds are paid."""
+        """Return the paid seconds of a lease."""
         if self.refund and reclaimed:
             return (end - start) // self.seconds * self.seconds
         return max(-(-(end - start) // self.seconds), 1) * self.seconds
@@ -71,7 +74,7 @@ class PerSecond(Policy, frozen=True, tag="per_second"):
         return 1
 
     def billed(self, start: int, end: int, *, reclaimed: bool = False) -> int:  # noqa: ARG002
-        """How many seconds are paid."""
+        """Return the paid seconds of a lease."""
         return max(end - start, self.minimum)
 
 
@@ -79,9 +82,11 @@ Billing = Hourly | PerSecond
 
 
 def parse(text: str) -> Billing:
-    """``per_second(minimum=60)`` or ``hourly(refund=true, seconds=3600)``; ValueError for other."""
-    found: Billing = parse_policy(text, {"per_second": PerSecond, "hourly": _hourly})
-    return found
+    """Parse ``per_second(minimum=60)`` or ``hourly(refund=true, seconds=3600)``. Raises ValueError
+    for any other text.
+    """
+    billing: Billing = parse_policy(text, {"per_second": PerSecond, "hourly": _hourly})
+    return billing
 
 
 def _hourly(refund: object = "true", seconds: int = HOUR) -> Hourly:
@@ -92,13 +97,15 @@ def _hourly(refund: object = "true", seconds: int = HOUR) -> Hourly:
 
 
 def dollars(curve: Curve, start: int, seconds: int) -> float:
-    """The cost of ``seconds`` from ``start`` on, each hour at the price at its beginning."""
+    """Return the dollars for ``seconds`` from ``start`` on, each hour at the price at its
+    beginning.
+    """
     if len(curve.times) == 1:
         return seconds / HOUR * curve.prices[0]
-    total, at = 0.0, start
+    total, hour_start = 0.0, start
     while seconds > 0:
-        part = min(seconds, HOUR)
-        total += part / HOUR * curve.at(at)
-        seconds -= part
-        at += HOUR
+        hour_seconds = min(seconds, HOUR)
+        total += hour_seconds / HOUR * curve.at(hour_start)
+        seconds -= hour_seconds
+        hour_start += HOUR
     return total

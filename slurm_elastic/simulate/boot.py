@@ -10,7 +10,8 @@ from msgspec import Struct
 
 class BootTimes(Struct, frozen=True):
     """Boot times in seconds by batch size. Between two given sizes we interpolate by the logarithm
-    of the size; above the largest we use its time. ``configure``: seconds from booted to usable.
+    of the size. Above the largest size we use its time. ``configure``: seconds from the end of the
+    boot until the machine is usable.
     """
 
     points: tuple[tuple[int, float], ...] = ((1, 120.0),)
@@ -22,7 +23,7 @@ class BootTimes(Struct, frozen=True):
             raise ValueError("boot times need ascending batch sizes from 1 on")
 
     def seconds(self, batch: int) -> int:
-        """How long it takes from the launch of ``batch`` machines until they are ready."""
+        """Return the seconds from the launch of ``batch`` machines until they are ready."""
         sizes = [size for size, _ in self.points]
         index = bisect_left(sizes, batch)
         if index == len(sizes):

@@ -1,8 +1,9 @@
-"""A limit on how many machines boot at a time (``max_booting``): the others wait for their turn.
+"""A limit on the number of machines that boot at a time (``max_booting``).
 
-Machines that are started together boot in waves. As boots take a known time, we know at once when
-each wave begins. Whoever asked first comes first. Nobody gives up waiting, while a daemon's node
-does so after half of ResumeTimeout, and is asked for again by its requeued job.
+Machines started together boot in waves. Boots take a known time, so we know at once when
+each wave begins. Requests are served in order of arrival, and none gives up. This differs from the
+daemon, which gives a waiting node back after half of ResumeTimeout; the requeued job then asks for
+it again.
 """
 
 from __future__ import annotations
@@ -13,58 +14,64 @@ from slurm_elastic.policies.launch.boots import turn
 
 
 class Turns:
-    """One limit. ``booked``: (from, until, machines) of the boots that are not over yet."""
+    """A limit of ``cap`` machines. ``booked``: (begin, end, machines) of present and future
+    boots.
+    """
 
     def __init__(self, cap: int) -> None:
         self.cap = cap
         self.booked: list[tuple[int, int, int]] = []
 
-    def left(self, begin: int, end: int) -> int:
-        """How many more may boot during the whole time from ``begin`` to ``end``."""
+    def free_at(self, begin: int, end: int) -> int:
+        """Return how many more machines may boot during the whole time from ``begin`` to
+        ``end``.
+        """
         times = {begin, *(start for start, _, _ in self.booked if begin < start < end)}
-        most = max(
+        booting = max(
             sum(count for start, end, count in self.booked if start <= when < end) for when in times
         )
-        return turn([("", self.cap)], {"": most})[0]
+        return turn([("", self.cap)], {"": booting})[0]
 
 
 def waves(
     caps: Sequence[Turns], count: int, now: int, seconds: Callable[[int], int]
 ) -> list[tuple[int, int]]:
-    """Book ``count`` machines under all of ``caps`` from ``now`` on: (when they start, how many).
-    ``seconds`` says how long so many take together.
+    """Book the boots of ``count`` machines under all ``caps``. Returns (start, machines) per wave.
+    ``seconds(machines)``: the boot time of so many machines together.
     """
     for cap in caps:
         cap.booked = [boot for boot in cap.booked if boot[1] > now]
-    found: list[tuple[int, int]] = []
+    waves_found: list[tuple[int, int]] = []
     when = now
     while count:
-        part = _fitting(caps, count, when, seconds)
-        if not part:
+        wave_size = _fitting(caps, count, when, seconds)
+        if not wave_size:
             when = min(end for cap in caps for _, end, _ in cap.booked if end > when)
             continue
         for cap in caps:
-            cap.booked.append((when, when + seconds(part), part))
-        found.append((when, part))
-        count -= part
-    return found
+            cap.booked.append((when, when + seconds(wave_size), wave_size))
+        waves_found.append((when, wave_size))
+        count -= wave_size
+    return waves_found
 
 
 def last_ready(caps: Sequence[Turns], count: int, now: int, seconds: Callable[[int], int]) -> int:
-    """When ``count`` machines would all be ready, without booking anything."""
+    """Return when ``count`` machines would all be ready, without booking anything."""
     copies = []
     for cap in caps:
         copies.append(Turns(cap.cap))
         copies[-1].booked = cap.booked
-    return max(begin + seconds(part) for begin, part in waves(copies, count, now, seconds))
+    return max(
+        begin + seconds(wave_size) for begin, wave_size in waves(copies, count, now, seconds)
+    )
 
 
 def _fitting(caps: Sequence[Turns], count: int, when: int, seconds: Callable[[int], int]) -> int:
-    """The most machines, up to ``count``, that may start then."""
+    """Return the largest number of machines, up to ``count``, that may start at ``when``."""
     while count > 0:
-        left = min(cap.left(when, when + seconds(count)) for cap in caps)
-        if left >= count:
+        free_slots = min(cap.free_at(when, when + seconds(count)) for cap in caps)
+        if free_slots >= count:
             break
-        # Asked again for these alone, as fewer may boot faster.
-        count = left
+        # Check the smaller number again: fewer machines may boot faster, so more of them may fit.
+        count = free_slots
     return count

@@ -18,9 +18,8 @@ MONTH = 30 * 86400  # seconds of a month if the history does not say when it beg
 
 
 class Share(Struct, frozen=True, kw_only=True):
-    """The jobs of a month or an account: ``core_hours`` of those that ran, and their ``mean_wait``
-    in seconds until the first start. ``cost``: dollars that were paid in that month; None for an
-    account.
+    """The jobs of a month or an account. ``core_hours`` and ``mean_wait`` (seconds until the first
+    start) cover only jobs that ran. ``cost``: the dollars paid in the month; None for an account.
     """
 
     name: str
@@ -31,8 +30,10 @@ class Share(Struct, frozen=True, kw_only=True):
 
 
 def by_month(outcome: RunResult, start: int) -> list[Share]:
-    """By the calendar month (UTC) in which jobs were submitted, or by 30 days if ``start`` (the
-    Unix time of the history's first second) is 0. What was paid after the last month counts as its.
+    """Divide the jobs by the calendar month (UTC) of their submission.
+
+    ``start``: the Unix time of the history's first second. If it is 0, months have 30 days. Costs
+    after the last month count for the last month.
     """
     jobs = outcome.jobs
     if not len(jobs):
@@ -43,75 +44,79 @@ def by_month(outcome: RunResult, start: int) -> list[Share]:
         among[bisect_right(edges, submitted, key=lambda edge: edge[0]) - 1].append(job)
     paid = spent(series.cost(outcome), [*(when for when, _ in edges[1:]), None])
     return [
-        _part(name, among[number], outcome, cost)
+        _share_of(name, among[number], outcome, cost)
         for number, ((_, name), cost) in enumerate(zip(edges, paid, strict=True))
     ]
 
 
 def by_account(outcome: RunResult, names: Mapping[int, str]) -> list[Share]:
-    """By account, most core-hours first; ``names`` has the names of the accounts' numbers."""
+    """Divide the jobs by account, most core-hours first. ``names``: account names by number."""
     among: defaultdict[int, list[int]] = defaultdict(list)
     for job, account in enumerate(outcome.jobs.account):
         among[account].append(job)
-    found = [
-        _part(
-            names.get(account, "unknown" if account < 0 else str(account)), among_it, outcome, None
+    shares = [
+        _share_of(
+            names.get(account, "unknown" if account < 0 else str(account)), members, outcome, None
         )
-        for account, among_it in among.items()
+        for account, members in among.items()
     ]
-    return sorted(found, key=lambda part: (-part.core_hours, part.name))
+    return sorted(shares, key=lambda share: (-share.core_hours, share.name))
 
 
 def waits(outcome: RunResult) -> series.Steps:
-    """For each wait in seconds, the share of the jobs that ran (0 to 1) that waited no longer."""
-    found = sorted(
+    """Return for each wait (seconds) the share (0 to 1) of the started jobs that waited no
+    longer.
+    """
+    sorted_waits = sorted(
         began - submitted
         for submitted, began in zip(outcome.jobs.submit, outcome.starts, strict=True)
         if began >= 0
     )
     steps: series.Steps = []
-    for number, wait in enumerate(found, 1):
+    for number, wait in enumerate(sorted_waits, 1):
         if steps and steps[-1][0] == wait:
             steps.pop()
-        steps.append((wait, number / len(found)))
+        steps.append((wait, number / len(sorted_waits)))
     return steps
 
 
 def spent(steps: series.Steps, edges: Iterable[int | None]) -> list[float]:
-    """Dollars paid by ``series.cost`` before each edge (since the one before); None is the end."""
+    """Return the dollars paid between each edge and the one before it. None stands for the end."""
     sums = [0.0, *(_until(steps, edge) for edge in edges)]
     return [after - before for before, after in pairwise(sums)]
 
 
 def _until(steps: series.Steps, when: int | None) -> float:
-    """Dollars paid until then; between two steps the cost rises evenly."""
+    """Return the dollars paid until ``when``. Between two steps the cost rises evenly."""
     if not steps:
         return 0.0
     if when is None or when >= steps[-1][0]:
         return steps[-1][1]
-    at = bisect_right(steps, (when, math.inf)) - 1
-    if at < 0:
+    index = bisect_right(steps, (when, math.inf)) - 1
+    if index < 0:
         return 0.0
-    (begin, low), (end, high) = steps[at : at + 2]
+    (begin, low), (end, high) = steps[index : index + 2]
     return low + (high - low) * (when - begin) / (end - begin)
 
 
-def _edges(first: int, last: int, start: int) -> list[tuple[int, str]]:
-    """The seconds of the run at which months begin, up to ``last``, each with the month's name."""
+def _edges(first_submit: int, last_submit: int, start: int) -> list[tuple[int, str]]:
+    """Return (second, name) of each month that begins between ``first`` and ``last``."""
     if not start:
-        count = (last - first) // MONTH + 1
-        return [(first + n * MONTH, f"days {30 * n + 1} to {30 * n + 30}") for n in range(count)]
-    month = datetime.fromtimestamp(start + first, UTC).replace(
+        count = (last_submit - first_submit) // MONTH + 1
+        return [
+            (first_submit + n * MONTH, f"days {30 * n + 1} to {30 * n + 30}") for n in range(count)
+        ]
+    month = datetime.fromtimestamp(start + first_submit, UTC).replace(
         day=1, hour=0, minute=0, second=0, microsecond=0
     )
-    found = []
-    while (when := round(month.timestamp()) - start) <= last:
-        found.append((when, f"{month:%Y-%m}"))
+    edges = []
+    while (when := round(month.timestamp()) - start) <= last_submit:
+        edges.append((when, f"{month:%Y-%m}"))
         month = (month + timedelta(days=31)).replace(day=1)
-    return found
+    return edges
 
 
-def _part(name: str, among: Sequence[int], outcome: RunResult, cost: float | None) -> Share:
+def _share_of(name: str, among: Sequence[int], outcome: RunResult, cost: float | None) -> Share:
     jobs, starts = outcome.jobs, outcome.starts
     ran = [job for job in among if starts[job] >= 0]
     waited = sum(starts[job] - jobs.submit[job] for job in ran)

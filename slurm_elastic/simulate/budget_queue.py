@@ -1,6 +1,8 @@
-"""The queue of a site whose accounts or users have budgets. A job whose account or user is over its
-budget may start only on the site's own machines. If it could never run there, it leaves the queue
-and comes back when the day or month is over (``controller.budget_enforcement``).
+"""The queue of a site whose accounts or users have budgets.
+
+If an account or user is over its budget, its jobs may start only on the site's own machines. A job
+that could never run there leaves the queue and returns after the end of the day or month, as with
+``controller.budget_enforcement``.
 """
 
 from __future__ import annotations
@@ -21,14 +23,18 @@ from slurm_elastic.simulate.shared_machines import Host
 from slurm_elastic.simulate.spending import Purses
 
 Later = Callable[[int, int | None], None]
-"""Called with the second at which a job arrives again, or (None) the queue is looked at."""
+"""Called with a second and a job that arrives again then; with None the queue is only checked
+then.
+"""
 
 
 class ApartQueue(Queue):
-    """Call ``by`` before the first job arrives."""
+    """The queue with budgets. Call ``by`` before the first job arrives."""
 
     def by(self, purses: Purses, later: Later) -> ApartQueue:
-        """Use these purses and the engine's clock. A job pays for machines launched for it."""
+        """Set the purses, and the function that schedules events. A job pays for machines launched
+        for it.
+        """
         self.purses, self.later = purses, later
         self._by_user = any(scope.startswith(USER) for scope in purses.bounds)
         self._bounded: dict[str, tuple[str, ...]] = {}
@@ -48,77 +54,90 @@ class ApartQueue(Queue):
         return self
 
     def payer(self, job: int) -> str:
-        """The job's payer as the purses name it; users count only if one of them has a budget."""
+        """Return the purses' name for the job's payer. It includes the user only if a user has a
+        budget.
+        """
         account, user = self.jobs.account[job], self.jobs.user[job] if self._by_user else -1
         return payer(str(account) if account >= 0 else "", str(user) if user >= 0 else "")
 
     def classes(self, now: int) -> Iterator[tuple[Sequence[int], bool]]:
-        """First the jobs that may have any machine, then those that may have own ones only.
-        Machines that are started in between are paid by the jobs just yielded.
+        """Yield (jobs, own machines only): first the jobs that may use any machine, then the jobs
+        over budget. The jobs just yielded pay for machines that the caller starts before the next
+        step.
         """
-        over = {job for job in self.waiting if self._over(job, now)}
-        for own in (False, True) if over else (False,):
-            jobs = [job for job in self.waiting if (job in over) == own]
+        over = {job for job in self.waiting if self._overdraft(job, now)}
+        for own_only in (False, True) if over else (False,):
+            jobs = [job for job in self.waiting if (job in over) == own_only]
             shares = self._shares(jobs)
-            yield jobs, own
+            yield jobs, own_only
             self.purses.pay(shares)
 
     def paid_by_nobody(self) -> None:
-        """Nobody pays for the machines that were started last, as for a warm pool."""
+        """Charge no payer for the last started machines, for example of a warm pool."""
         self.purses.pay({})
 
     def _shares(self, jobs: Sequence[int]) -> Shares:
-        """Who pays for machines started ahead: jobs for which no growth was decided yet."""
+        """Return who pays for machines started ahead: the jobs without growth so far. If all jobs
+        have caused growth before, all pay.
+        """
         covered = self.grower.covered
         fresh = [job for job in jobs if job not in covered] or jobs
         return parts((self.payer(job), self.grower.need[job]) for job in fresh)
 
     def arrive(self, job: int, now: int) -> None:
-        """Put the job into the queue, or have it come back when its payer may spend again."""
-        why = self._over(job, now)
-        if why is not None and not self._fits_own(job):
-            self.later(self._second(why), job)
+        """Put the job into the queue, or schedule its return for when its payer may spend again."""
+        overdraft = self._overdraft(job, now)
+        if overdraft is not None and not self._fits_own(job):
+            self.later(self._return_at(overdraft), job)
             return
         super().arrive(job, now)
 
     def schedule(self, now: int) -> None:
-        """First remove jobs whose payer has run out of money since."""
-        over = {name: why for name in self.purses.bounds if (why := self.purses.over(name, now))}
+        """Remove jobs whose payer has run out of money since the last call, then start jobs."""
+        over = {
+            name: overdraft
+            for name in self.purses.bounds
+            if (overdraft := self.purses.over(name, now))
+        }
         if over.keys() - self._known:
-            for why in over.values():
-                self.later(self._second(why), None)
-            gone = {job: why for job in self.waiting if (why := self._must_go(job, now))}
-            for job, why in gone.items():
-                self.later(self._second(why), job)
-            self.waiting[:] = [job for job in self.waiting if job not in gone]
+            for overdraft in over.values():
+                self.later(self._return_at(overdraft), None)
+            removed = {
+                job: overdraft for job in self.waiting if (overdraft := self._must_leave(job, now))
+            }
+            for job, overdraft in removed.items():
+                self.later(self._return_at(overdraft), job)
+            self.waiting[:] = [job for job in self.waiting if job not in removed]
         self._known = frozenset(over)
         super().schedule(now)
 
     def _place(self, job: int, now: int) -> bool:
-        self._each = self._own if self._over(job, now) else self._all
+        self._each = self._own if self._overdraft(job, now) else self._all
         return super()._place(job, now)
 
     def _reserve(self, job: int, now: int) -> None:
-        self._each = self._own if self._over(job, now) else self._all
+        self._each = self._own if self._overdraft(job, now) else self._all
         super()._reserve(job, now)
 
     def _first_fit(self, job: int, profiles: Sequence[Profile], now: int) -> int | None:
-        self._each = self._own if self._over(job, now) else self._all
+        self._each = self._own if self._overdraft(job, now) else self._all
         return super()._first_fit(job, profiles, now)
 
-    def _must_go(self, job: int, now: int) -> Overdrawn | None:
-        why = self._over(job, now)
-        return None if why is None or self._fits_own(job) else why
+    def _must_leave(self, job: int, now: int) -> Overdrawn | None:
+        overdraft = self._overdraft(job, now)
+        return None if overdraft is None or self._fits_own(job) else overdraft
 
     def _fits_own(self, job: int) -> bool:
         return any(needs[job] <= machines.pool.machines for _, machines, needs in self._own)
 
-    def _over(self, job: int, now: int) -> Overdrawn | None:
-        who = self.payer(job)
-        if who not in self._bounded:
-            self._bounded[who] = tuple(s for s in scopes(who) if s in self.purses.bounds)
-        found = (self.purses.over(scope, now) for scope in self._bounded[who])
-        return max((why for why in found if why is not None), default=None)
+    def _overdraft(self, job: int, now: int) -> Overdrawn | None:
+        payer_name = self.payer(job)
+        if payer_name not in self._bounded:
+            self._bounded[payer_name] = tuple(
+                s for s in scopes(payer_name) if s in self.purses.bounds
+            )
+        overdrafts = (self.purses.over(scope, now) for scope in self._bounded[payer_name])
+        return max((overdraft for overdraft in overdrafts if overdraft is not None), default=None)
 
-    def _second(self, why: Overdrawn) -> int:
-        return int(why.until) - self.purses.start
+    def _return_at(self, overdraft: Overdrawn) -> int:
+        return int(overdraft.until) - self.purses.start

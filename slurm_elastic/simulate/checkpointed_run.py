@@ -1,6 +1,8 @@
-"""One run of a job on machines that may be taken away: when it is saved, and what it keeps. We ask
-the policy as the daemon would: every ``look`` seconds, but only when it may have changed its mind.
-It knows of notices, never of the interruption itself.
+"""A run of a job on machines that the cloud may reclaim: when it is saved, and how much work it
+keeps.
+
+The simulator asks the policy every ``look`` seconds, as the daemon does, but skips times at which
+the policy cannot have changed its decision. The policy sees notices, never the future interruption.
 """
 
 from __future__ import annotations
@@ -21,13 +23,13 @@ from slurm_elastic.policies.checkpoint.checkpoint import (
 )
 from slurm_elastic.simulate.market import SpotMarket
 
-PRICE_MEMORY = 660
+PRICE_MEMORY_S = 660
 
 
 class Checkpoints(Struct, frozen=True, kw_only=True):
-    """How jobs are saved: the policy, the seconds that a checkpoint and a restart take, and the
-    seconds between two questions to the policy. ``blocking``: the job stands still during a
-    checkpoint.
+    """How jobs are saved. ``dump`` and ``restart``: seconds of a checkpoint and of a restart;
+    ``look``: seconds between two questions to the policy; ``blocking``: the job stands still during
+    a checkpoint.
     """
 
     policy: AnyPolicy = Never()
@@ -38,9 +40,9 @@ class Checkpoints(Struct, frozen=True, kw_only=True):
 
 
 class Ride(Struct, frozen=True, kw_only=True):
-    """What became of a run: it lasted until ``end``, and ``checkpoints`` kept ``saved`` seconds of
-    work and took ``dumping`` seconds. ``done``: the job finished its work. ``moves``: when it was
-    saved after the cloud's warning and is moved (None: never).
+    """The result of a run. It lasted until ``end``; its ``checkpoints`` kept ``saved`` seconds of
+    work and took ``dumping`` seconds. ``done``: the job finished its work. ``moves``: when the job
+    was saved after a notice, so that it is moved (None: never).
     """
 
     end: int
@@ -52,11 +54,11 @@ class Ride(Struct, frozen=True, kw_only=True):
 
 
 class Trip(Struct, frozen=True, kw_only=True):
-    """A run to be made: ``work`` seconds from ``start`` on machines that were launched at
+    """A run to simulate: ``work`` seconds from ``start`` on machines that were launched at
     ``launched``.
 
-    ``until``: when they are lost (None: never); ``notices``: the warnings, as they will be seen.
-    ``lease``: seconds that the machines are paid at a time.
+    ``until``: when the cloud takes the machines (None: never); ``notices``: its warnings, with the
+    times at which they are seen. ``lease``: the machines are paid in units of so many seconds.
     """
 
     job: int
@@ -70,91 +72,95 @@ class Trip(Struct, frozen=True, kw_only=True):
     lease: int = 1
 
 
-def quiet(how: Checkpoints) -> bool:
-    """Whether the policy saves nothing unless a notice comes."""
-    return isinstance(how.policy, Never | OnNotice)
+def quiet(settings: Checkpoints) -> bool:
+    """Return True if the policy saves jobs only after a notice, or never."""
+    return isinstance(settings.policy, Never | OnNotice)
 
 
 def answers_notices(policy: AnyPolicy) -> bool:
-    """Whether jobs are saved and moved when the cloud warns."""
+    """Return True if jobs are saved and moved after a notice."""
     return isinstance(policy, OnNotice) or (
         isinstance(policy, FirstOf) and any(map(answers_notices, policy.policies))
     )
 
 
-def ride(how: Checkpoints, trip: Trip) -> Ride:
+def ride(settings: Checkpoints, trip: Trip) -> Ride:
     """Simulate the run from its start to its end or interruption."""
-    now, work, saved, written, dumping = trip.start, 0, 0, 0, 0
-    situation = _situation(how, trip)
+    now, work, saved, saves, dumping = trip.start, 0, 0, 0, 0
+    situation = _situation(settings, trip)
     while True:
         end = now + trip.work - work
-        ask = _next_look(how, trip, situation, now)
+        next_look = _next_look(settings, trip, situation, now)
         stop = end if trip.until is None else min(end, trip.until)
-        if ask is None or ask >= stop:
+        if next_look is None or next_look >= stop:
             done = trip.until is None or end <= trip.until
-            return Ride(end=stop, saved=saved, checkpoints=written, dumping=dumping, done=done)
-        work += ask - now
-        now = ask
-        situation = _at(situation, trip, now)
-        if how.policy.decide(situation) is None:
+            return Ride(end=stop, saved=saved, checkpoints=saves, dumping=dumping, done=done)
+        work += next_look - now
+        now = next_look
+        situation = _situation_at(situation, trip, now)
+        if settings.policy.decide(situation) is None:
             continue
-        over, end = now + how.dump, now + trip.work - work
-        if not how.blocking and end < over and (trip.until is None or end <= trip.until):
-            dumping += end - now  # the save ends with the job
-            return Ride(end=end, saved=saved, checkpoints=written, dumping=dumping, done=True)
-        if trip.until is not None and over > trip.until:
+        save_end, end = now + settings.dump, now + trip.work - work
+        if not settings.blocking and end < save_end and (trip.until is None or end <= trip.until):
+            dumping += end - now  # the job ends first, and its save with it
+            return Ride(end=end, saved=saved, checkpoints=saves, dumping=dumping, done=True)
+        if trip.until is not None and save_end > trip.until:
             return Ride(
                 end=trip.until,
                 saved=saved,
-                checkpoints=written,
+                checkpoints=saves,
                 dumping=dumping + trip.until - now,
                 done=False,
             )
-        saved, written, dumping = work, written + 1, dumping + how.dump
-        now = over
-        if answers_notices(how.policy) and any(n.deadline is not None for n in situation.notices):
+        saved, saves, dumping = work, saves + 1, dumping + settings.dump
+        now = save_end
+        if answers_notices(settings.policy) and any(
+            n.deadline is not None for n in situation.notices
+        ):
             return Ride(
-                end=now, saved=saved, checkpoints=written, dumping=dumping, done=False, moves=now
+                end=now, saved=saved, checkpoints=saves, dumping=dumping, done=False, moves=now
             )
-        if not how.blocking:
-            work = min(work + how.dump, trip.work)
-        situation = _at(replace(situation, last=float(now), cost=float(how.dump)), trip, now)
+        if not settings.blocking:
+            work = min(work + settings.dump, trip.work)
+        situation = _situation_at(
+            replace(situation, last=float(now), cost=float(settings.dump)), trip, now
+        )
 
 
-def _situation(how: Checkpoints, trip: Trip) -> Situation:
+def _situation(settings: Checkpoints, trip: Trip) -> Situation:
     situation = Situation(
         job=str(trip.job),
         now=float(trip.start),
         launched=float(trip.launched),
         started=float(trip.start),
-        dump=float(how.dump),
-        restart=float(how.restart),
+        dump=float(settings.dump),
+        restart=float(settings.restart),
         bid=trip.market.bid if trip.market else None,
         mtti=trip.mtti,
         lease=float(trip.lease),
-        blocking=how.blocking,
+        blocking=settings.blocking,
     )
-    return _at(situation, trip, trip.start)
+    return _situation_at(situation, trip, trip.start)
 
 
-def _at(situation: Situation, trip: Trip, now: int) -> Situation:
-    """The situation at a later time, with the prices and notices that are known then."""
+def _situation_at(situation: Situation, trip: Trip, now: int) -> Situation:
+    """Return the situation at a later time, with the prices and notices known then."""
     notices = tuple(notice for notice in trip.notices if notice.seen <= now)
     prices: tuple[tuple[float, float], ...] = ()
     if trip.market is not None and trip.market.bid is not None:
-        prices = trip.market.prices(min(trip.launched, now) - PRICE_MEMORY, now)
+        prices = trip.market.prices(min(trip.launched, now) - PRICE_MEMORY_S, now)
     return replace(situation, now=float(now), notices=notices, prices=prices)
 
 
-def _next_look(how: Checkpoints, trip: Trip, situation: Situation, now: int) -> int | None:
-    """The next look at which the policy may act; None: never."""
-    times = [how.policy.wake(situation)]
+def _next_look(settings: Checkpoints, trip: Trip, situation: Situation, now: int) -> int | None:
+    """Return the next look at which the policy may act; None if there is none."""
+    times = [settings.policy.wake(situation)]
     times += [notice.seen for notice in trip.notices if notice.seen > now]
-    if trip.market is not None and trip.market.bid is not None and watches_prices(how.policy):
+    if trip.market is not None and trip.market.bid is not None and watches_prices(settings.policy):
         change = trip.market.curve.next_change(now)
         times += [] if change is None else [float(change)]
     earliest = min(times)
     if math.isinf(earliest):
         return None
-    steps = -(-(max(math.ceil(earliest), now + 1) - trip.start) // how.look)
-    return trip.start + steps * how.look
+    steps = -(-(max(math.ceil(earliest), now + 1) - trip.start) // settings.look)
+    return trip.start + steps * settings.look

@@ -1,4 +1,4 @@
-"""One job with a deadline, on a trace of when spot machines were available."""
+"""Simulates a job with a deadline on a trace of the availability of spot machines."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from msgspec import Struct
 from slurm_elastic.policies.checkpoint.deadline import Choice, Race, Where
 from slurm_elastic.policies.checkpoint.market_spells import NOTHING, Past
 
-OUTSIDE = 0.05  # the share of the starts on either side that `low` and `high` leave out
+OUTSIDE = 0.05  # the share of the starts below `low`, and above `high`
 
 
 class Finish(Struct, frozen=True, kw_only=True):
-    """When the job was done, and its seconds of work on each market. ``restarts``: how often it got
-    a machine; ``paid``: seconds for which it had one of each.
+    """The end of the job, and its seconds of work on each market. ``restarts``: how often it moved
+    to a machine; ``paid``: the paid seconds by market.
     """
 
     end: float
@@ -26,9 +26,9 @@ class Finish(Struct, frozen=True, kw_only=True):
 
 
 class Odds(Struct, frozen=True, kw_only=True):
-    """Means over many starts on one trace: when the job was done, seconds of its work on spot
-    machines, seconds paid on each market, machines used. ``missed``: starts that were late. Nine of
-    ten starts pay between ``low`` and ``high``, in seconds of an on-demand machine.
+    """Means over many starts on one trace, in seconds: the job's end, its work on spot machines,
+    the paid time on each market; and the machines used. ``missed``: the number of late starts. Nine
+    of ten starts cost between ``low`` and ``high``, in seconds of an on-demand machine.
     """
 
     starts: int
@@ -54,19 +54,19 @@ def tried(
     seed: int = 0,
     price: float = 0.5,
 ) -> Odds:
-    """Run the job from ``starts`` random ticks of a trace, which repeats. ``choose`` knows the
-    trace up to the present, but if it repeats, nothing before the start.
+    """Run the job from ``starts`` random ticks of a trace, which repeats. ``choose`` gets the
+    trace's past. If the trace is too short and must repeat, it gets only the past since the start.
     """
     chance = random.Random(seed)  # noqa: S311 - repeatable, not secret
     ticks = int(deadline // look) + 2
-    last = len(counts) - ticks
-    there = [count > 0 for count in counts]
-    pasts = seen(there[: max(last, 0)], look)
-    found = []
+    start_count = len(counts) - ticks
+    is_available = [count > 0 for count in counts]
+    pasts = seen(is_available[: max(start_count, 0)], look)
+    finishes = []
     for _ in range(starts):
-        first = chance.randrange(last if last > 0 else len(counts))
-        window = [there[(first + tick) % len(there)] for tick in range(ticks)]
-        found.append(
+        start = chance.randrange(start_count if start_count > 0 else len(counts))
+        window = [is_available[(start + tick) % len(is_available)] for tick in range(ticks)]
+        finishes.append(
             race(
                 window,
                 look,
@@ -75,26 +75,28 @@ def tried(
                 restart=restart,
                 choose=choose,
                 price=price,
-                # Where the trace repeats, what was before the start would be the future.
-                past=pasts[first] if last > 0 else NOTHING,
+                # If the trace repeats, the ticks before the start are also the job's future.
+                past=pasts[start] if start_count > 0 else NOTHING,
             )
         )
-    paid = sorted(one.paid[Where.SPOT] * price + one.paid[Where.ON_DEMAND] for one in found)
+    paid = sorted(
+        finish.paid[Where.SPOT] * price + finish.paid[Where.ON_DEMAND] for finish in finishes
+    )
     return Odds(
         starts=starts,
-        missed=sum(one.end > deadline for one in found),
-        end=sum(one.end for one in found) / starts,
-        spot=sum(one.spot for one in found) / starts,
-        paid_spot=sum(one.paid[Where.SPOT] for one in found) / starts,
-        paid_on_demand=sum(one.paid[Where.ON_DEMAND] for one in found) / starts,
-        restarts=sum(one.restarts for one in found) / starts,
+        missed=sum(finish.end > deadline for finish in finishes),
+        end=sum(finish.end for finish in finishes) / starts,
+        spot=sum(finish.spot for finish in finishes) / starts,
+        paid_spot=sum(finish.paid[Where.SPOT] for finish in finishes) / starts,
+        paid_on_demand=sum(finish.paid[Where.ON_DEMAND] for finish in finishes) / starts,
+        restarts=sum(finish.restarts for finish in finishes) / starts,
         low=paid[round(OUTSIDE * (starts - 1))],
         high=paid[round((1 - OUTSIDE) * (starts - 1))],
     )
 
 
 def seen(available: Iterable[bool], look: float) -> list[Past]:
-    """What was seen of spot machines before each tick of a trace, and after all of it."""
+    """Return the past of the spot market before each tick of a trace, and after the last."""
     pasts = [NOTHING]
     for spot in available:
         pasts.append(pasts[-1].then(look, spot=spot))
@@ -112,22 +114,23 @@ def race(
     price: float = 0.5,
     past: Past = NOTHING,
 ) -> Finish:
-    """Run the job, asking ``choose`` at each tick of ``look`` seconds. The trace repeats.
-    ``price``: of spot machines, as a share of on-demand; ``past``: what was seen of them before. A
-    lost machine loses no work.
+    """Run the job, and ask ``choose`` at each tick of ``look`` seconds. The trace repeats.
+
+    ``price``: the price of spot machines as a share of on-demand; ``past``: the spot market before
+    the start. A lost machine loses no work.
     """
-    now, left, where, starting, restarts = 0.0, work, Where.WAITING, 0.0, 0
+    now, work_left, where, starting, restarts = 0.0, work, Where.WAITING, 0.0, 0
     done, paid = dict.fromkeys(Where, 0.0), dict.fromkeys(Where, 0.0)
     tick = 0
-    while left > 0:
+    while work_left > 0:
         spot = available[tick % len(available)]
         past = past.then(look, spot=spot)
         if where is Where.SPOT and not spot:
-            # No work is lost with it, as if each interruption were announced.
+            # The machine is lost without loss of work, as if each interruption had a notice.
             where, starting = Where.WAITING, 0.0
         choice = choose(
             Race(
-                now=now, begin=0.0, deadline=deadline, work=work, left=left, restart=restart,
+                now=now, begin=0.0, deadline=deadline, work=work, left=work_left, restart=restart,
                 look=look, where=where, spot=spot, starting=starting,
                 up=past.age, down=past.age, past=past, price=price,
             )
@@ -139,10 +142,10 @@ def race(
         passed = look
         if where is not Where.WAITING:
             waited = min(starting, look)
-            worked = min(look - waited, left)
-            starting, left = starting - waited, left - worked
+            worked = min(look - waited, work_left)
+            starting, work_left = starting - waited, work_left - worked
             done[where] += worked
-            passed = look if left > 0 else waited + worked
+            passed = look if work_left > 0 else waited + worked
         paid[where] += passed
         now += passed
         tick += 1

@@ -1,10 +1,10 @@
 """The fast path: first come, first served with EASY backfill on a fixed number of nodes.
 
-The first waiting job gets a reservation at the earliest time at which it fits if the running jobs
-run to their limits (``shadow``); ``extra`` is how many nodes are left then. A later job may start
-before it if it fits now and either ends by its own limit before the shadow, or needs no more than
-the extra nodes. At the same second, ends come before arrivals. ``queueing`` does the same for
-machines that come and go; a test proves that they agree.
+The first waiting job gets a reservation at the time ``shadow``: the earliest at which it fits if
+all running jobs run to their limits. ``extra``: the nodes still free at that time. A later job may
+start before the first if it fits now, and either its limit ends before the shadow or it needs no
+more than the extra nodes. At the same second, ends come before arrivals. ``queueing`` does the same
+for machines that come and go; a test proves that both agree.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ NOT_YET = -FAR
 
 
 def starts(jobs: Jobs, nodes: int, sizes: array[int] | None = None) -> array[int]:
-    """When each job starts on ``nodes`` nodes, none needing more; ``sizes``: if not processors."""
+    """Return the start of each job on ``nodes`` nodes. ``sizes``: the nodes of each job (None: one
+    per processor); none may exceed ``nodes``.
+    """
     return _Easy(jobs, nodes, jobs.procs if sizes is None else sizes).run()
 
 
@@ -28,13 +30,13 @@ class _Easy:
     """The state between two passes. Keys in ``ends`` and ``expected`` are time x jobs + job.
 
     ``held``: the nodes of each job in ``expected``. ``sized``: the waiting jobs of each size, in
-    order, so that backfill skips all that are too large in one step; ``ascending``: these sizes.
-    ``shortest``: no waiting job of that size has a smaller limit.
+    order, so that backfill skips all jobs of a size that is too large in one step; ``ascending``:
+    these sizes. ``shortest``: a lower bound of the limits of the waiting jobs of a size.
     """
 
     def __init__(self, jobs: Jobs, nodes: int, sizes: array[int]) -> None:
         self.submit, self.runs, self.limit = jobs.submit, jobs.run, jobs.limit
-        self.sizes = list(sizes)  # which answers faster than an array
+        self.sizes = list(sizes)  # a list is faster than an array, which makes an int at each read
         self.count = len(jobs)
         self.free = nodes
         self.start = array("q", [NOT_YET]) * self.count
@@ -73,7 +75,7 @@ class _Easy:
         return self.start
 
     def _release(self, now: int) -> int:
-        """Take back the nodes of all jobs that end at ``now``."""
+        """Free the nodes of all jobs that end at ``now``."""
         ends, expected, count = self.ends, self.expected, self.count
         beyond = (now + 1) * count
         while ends and ends[0] < beyond:
@@ -94,7 +96,7 @@ class _Easy:
         self.held.insert(place, size)
 
     def _may_pass(self, job: int, now: int) -> bool:
-        """Whether a job that fits now does not delay the first one."""
+        """Return True if a job that fits now does not delay the first job."""
         if now + self.limit[job] > self.shadow:
             if self.sizes[job] > self.extra:
                 return False
@@ -114,7 +116,9 @@ class _Easy:
                 self.shortest[size] = limit
 
     def _leave(self, job: int, now: int) -> None:
-        """The job no longer waits; ``queue`` keeps it until it would be the first."""
+        """Start a waiting job. ``queue`` keeps its entry until it comes first, because deleting it
+        in the middle would be slow.
+        """
         self._begin(job, now)
         size = self.sizes[job]
         same = self.sized[size]
@@ -122,10 +126,10 @@ class _Easy:
             del self.sized[size]
             self.ascending.remove(size)
         else:
-            same.remove(job)  # mostly the first
+            same.remove(job)  # fast: the job is mostly the first
 
     def _schedule(self, now: int) -> None:
-        """Start jobs in order while they fit, reserve for the next one, backfill the rest."""
+        """Start jobs in order while they fit, reserve for the next job, backfill the others."""
         queue, start = self.queue, self.start
         while self.sized:
             job = queue[0]
@@ -143,53 +147,56 @@ class _Easy:
             self._backfill(now)
 
     def _reserve(self, now: int) -> None:
-        """When the first job fits by the running jobs' limits, and how many nodes are left then."""
+        """Set ``shadow`` and ``extra`` for the first job, from the running jobs' limits."""
         expected, held = self.expected, self.held
-        missing, at = self.sizes[self.queue[0]] - self.free, 0
-        for at, nodes in enumerate(held):  # noqa: B007 - used below
-            missing -= nodes
-            if missing <= 0:
+        nodes_missing, index = self.sizes[self.queue[0]] - self.free, 0
+        for index, nodes in enumerate(held):  # noqa: B007 - used below
+            nodes_missing -= nodes
+            if nodes_missing <= 0:
                 break
-        shadow = expected[at] // self.count
+        shadow = expected[index] // self.count
         # A running job beyond its limit may end at any moment.
         self.shadow = shadow = shadow if shadow > now else now
         beyond = (shadow + 1) * self.count  # all nodes that are free at the shadow count
-        at += 1
-        while at < len(held) and expected[at] < beyond:
-            missing -= held[at]
-            at += 1
-        self.extra = -missing
+        index += 1
+        while index < len(held) and expected[index] < beyond:
+            nodes_missing -= held[index]
+            index += 1
+        self.extra = -nodes_missing
 
     def _backfill(self, now: int) -> None:
-        """Start the jobs that fit and do not delay the first one, in their order."""
+        """Start the jobs that fit and do not delay the first job, in their order."""
         sizes, limit, sized, shortest = self.sizes, self.limit, self.sized, self.shortest
         ascending, room, free, extra = self.ascending, self.shadow - now, self.free, self.extra
         while True:
-            first = FAR
+            candidate = FAR
             for size in ascending:
                 if size > free:
                     break
                 job = sized[size][0]
-                if job >= first:
+                if job >= candidate:
                     continue
                 if size <= extra:
-                    first = job
+                    candidate = job
                 elif shortest[size] <= room:
-                    first = min(first, self._first_short(size, room))
-            if first == FAR:
+                    candidate = min(candidate, self._first_within(size, room))
+            if candidate == FAR:
                 self.extra = extra
                 return
-            free -= sizes[first]
-            if limit[first] > room:
-                extra -= sizes[first]
-            self._leave(first, now)
+            free -= sizes[candidate]
+            if limit[candidate] > room:
+                extra -= sizes[candidate]
+            self._leave(candidate, now)
 
-    def _first_short(self, size: int, room: int) -> int:
-        """The first waiting job of that size whose limit is within ``room``."""
+    def _first_within(self, size: int, room: int) -> int:
+        """Return the first waiting job of that size with a limit of at most ``room``; FAR if
+        none.
+        """
         limit, same = self.limit, self.sized[size]
         for job in same:
             if limit[job] <= room:
                 return job
-        # The shortest of them has begun: without the new one each look would search in vain.
+        # The job with the shortest limit has started. Store the new minimum, or every later call
+        # would search all jobs of this size without success.
         self.shortest[size] = min([limit[job] for job in same])
         return FAR

@@ -1,10 +1,10 @@
-"""The simulation's loop: jobs arrive, start, end and are interrupted; machines boot, idle and go.
+"""The simulation's loop: jobs arrive, start, end and are interrupted; machines boot, idle and end.
 
-Time is whole seconds. At the same second, ends and losses of machines come first, then arrivals,
-then machines that become ready. After that come the waiting jobs, then growth, then release.
+Time is in whole seconds. Within a second the order is: ends of jobs and losses of machines, returns
+of jobs, machines that become ready, arrivals of new jobs, starts of waiting jobs, growth, release.
 
 With ``Slurm`` growth a job may also get machines that do not run yet, and starts when they are
-ready. With the other policies machines boot by themselves, and jobs start on idle ones.
+ready. With the other policies the policy boots machines, and jobs start on idle machines.
 """
 
 from __future__ import annotations
@@ -24,35 +24,38 @@ from slurm_elastic.simulate.scenario import Scenario
 from slurm_elastic.simulate.standing import on_standing_machines
 from slurm_elastic.simulate.unbought import unbought
 
-TELL = 1000
+PROGRESS_EVERY = 1000
 _ARRIVE, _BOOT, _CHECK, _WARN = ARRIVE << 32, BOOT << 32, CHECK << 32, WARN << 32
 _PAYLOAD = (1 << 32) - 1
-_KIND, _LAST = 7 << 32, 4 << 32
-"""Bits of an event: its kind; and the bit that is set in checks and looks."""
+_KIND, _FROM_CHECK = 7 << 32, 4 << 32
+"""Bits of an event: its kind, and the bit common to all kinds from CHECK on."""
 
-Progress = Callable[[int], object]  # called from time to time with how many more jobs have arrived
+Progress = Callable[
+    [int], object
+]  # called with the number of jobs that arrived since the last call
 
 
 def simulate(
     jobs: Jobs, scenario: Scenario, origin: int = 0, progress: Progress | None = None
 ) -> RunResult:
-    """Replay ``jobs``; ``origin`` is the Unix time of their second 0, ``progress`` hears of jobs
-    that have arrived. SlurmElasticError if the scenario makes no sense or the books do not add up.
+    """Replay ``jobs``. ``origin``: the Unix time of their second 0.
+
+    Raises SlurmElasticError if the scenario makes no sense, or if the books do not add up.
     """
     problems = scenario.problems()
     if problems:
         raise SlurmElasticError("; ".join(problems))
-    found = on_standing_machines(jobs, scenario)
-    if found is None:
-        found = Engine(jobs, scenario, origin, progress).run()
+    outcome = on_standing_machines(jobs, scenario)
+    if outcome is None:
+        outcome = Engine(jobs, scenario, origin, progress).run()
     elif progress:
         progress(len(jobs))
-    found.figures = replace(found.figures, unbought=unbought(scenario, found))
-    return found
+    outcome.figures = replace(outcome.figures, unbought=unbought(scenario, outcome))
+    return outcome
 
 
 class Engine(Moves):
-    """One run: decides in which order things happen."""
+    """A run of the simulation: takes the events in order."""
 
     def __init__(
         self, jobs: Jobs, scenario: Scenario, origin: int = 0, progress: Progress | None = None
@@ -65,7 +68,7 @@ class Engine(Moves):
         self.postponed = False
 
     def run(self) -> RunResult:
-        """Run it all."""
+        """Simulate the whole history."""
         begin = self.jobs.submit[0] if self.count else 0
         for machines in self.pools:
             machines.stand(begin)
@@ -74,19 +77,21 @@ class Engine(Moves):
         return self._finish(self._loop(begin))
 
     def _loop(self, now: int) -> int:  # noqa: C901 - one function on purpose: calls cost
-        """Go from one moment at which something happens to the next; returns the last one."""
+        """Go from event to event. Returns the time of the last."""
+        # Local names, because this loop runs once per event and attributes are slower.
         events, submit, queue, count = self.events, self.jobs.submit, self.queue, self.count
         waiting, readies, arrive = queue.waiting, queue.readies, queue.arrive
         pools, running, misfits, grower = self.pools, self.runs.now, self.misfits, self.grower
         arrival, idle_since, warm, warmed = 0, now, self.warm, bool(self.warm)
         soon = submit[0] if count else NEVER
-        # One that never comes, so that the heap is never empty.
+        # An event that never comes, so that the heap is never empty.
         heappush(events, NEVER << 35)
         while True:
             top = events[0]
             when = now = top >> 35
             if when < soon:
-                if not waiting and top & _KIND == _CHECK and not warmed:  # concerns no job
+                # A shortcut for releases while no job waits, which are most events of a quiet time.
+                if not waiting and top & _KIND == _CHECK and not warmed:
                     pools[heappop(events) & _PAYLOAD].release_due(now)
                     self.now = now
                     if running or soon < NEVER:
@@ -96,75 +101,82 @@ class Engine(Moves):
                 return self.now
             else:
                 now = soon
-            # No event, as it changes nothing for anybody else unless bounds count booting machines:
-            # only a time at which a waiting queue is looked at.
+            # The end of a boot for one job is no event, unless bounds count booting machines. It is
+            # only a time at which the waiting queue is checked.
             ready = queue.next_ready(self.now) if waiting and readies else NEVER
             if ready < now:
                 now = ready
             self.now = now
-            # If machines may go, or something is over already, the queue need not be looked at.
+            # A full pass over the queue is needed only if the time of the reservation has passed.
             queue.full, self.asked = now > queue.shadow and now in (soon, ready), False
             if when == now and top & _KIND < _BOOT:
-                self._ends(now)
+                self._handle_ends(now)
             if events[0] >> 35 == now:
-                self._boots(now)
+                self._handle_boots(now)
             while soon == now:
                 if arrival not in misfits:
                     arrive(arrival, now)
                     self.asked = True
                 arrival += 1
-                if arrival % TELL == 0 and self.progress:
-                    self.progress(TELL)
+                if arrival % PROGRESS_EVERY == 0 and self.progress:
+                    self.progress(PROGRESS_EVERY)
                 soon = submit[arrival] if arrival < count else NEVER
+            # Growth comes after the queue, so that the policy sees only the jobs that still wait.
             if waiting and queue.full:
                 queue.schedule(now)
             if self.asked and (waiting or self.postponed or grower.watches):
                 self._grow(now)
-            while events[0] >> 35 == now and events[0] & _LAST:
+            while events[0] >> 35 == now and events[0] & _FROM_CHECK:
                 self._look(heappop(events), now)
             if warmed:
                 warm.keep(now)
             if arrival < count or running:
                 idle_since = now
+            # Nothing runs and nothing arrives. Without this end, a policy with periodic looks would
+            # keep the simulation going for ever.
             elif now - idle_since > grower.patience:
                 self.unserved += waiting
                 waiting.clear()
 
-    def _ends(self, now: int) -> None:
-        """Jobs that end, machines taken away, and jobs that come back, which go before new ones."""
+    def _handle_ends(self, now: int) -> None:
+        """Handle ends of jobs, losses of machines, and returns of jobs, which precede new jobs."""
         events, running, beyond = self.events, self.runs.now, (now << 35) + _BOOT
         while events[0] < beyond:
             event = heappop(events)
             payload = event & _PAYLOAD
             if event & _KIND:
-                act = self._back if event & _KIND == _ARRIVE else self._fall
+                act = self._return_job if event & _KIND == _ARRIVE else self._fall
                 act(payload, now)
                 continue
             run = running.get(payload)
             if run is not None and self._give_back(run, now):
                 self.queue.full = self.asked = True
 
-    def _back(self, job: int, now: int) -> None:
-        """A job comes back; it takes the reservation of the first that waits, if it is older."""
+    def _return_job(self, job: int, now: int) -> None:
+        """Put a job back into the queue. If it is older than the first waiting job, it takes over
+        the reservation.
+        """
         queue = self.queue
-        first = bool(queue.waiting) and job < queue.waiting[0]
-        queue.full = queue.full or first or now > queue.shadow
+        is_oldest = bool(queue.waiting) and job < queue.waiting[0]
+        queue.full = queue.full or is_oldest or now > queue.shadow
         queue.arrive(job, now)
         self.asked = True
 
-    def _boots(self, now: int) -> None:
-        """Machines are ready; and jobs come back in the second in which they were stopped."""
-        events, first, beyond = self.events, (now << 35) + _ARRIVE, (now << 35) + _CHECK
-        while events[0] < beyond and events[0] >= first:
+    def _handle_boots(self, now: int) -> None:
+        """Handle the ends of boots, and jobs that return in the second of their
+        interruption.
+        """
+        events, first_event, beyond = self.events, (now << 35) + _ARRIVE, (now << 35) + _CHECK
+        while events[0] < beyond and events[0] >= first_event:
             event = heappop(events)
             payload = event & _PAYLOAD
             if event & _KIND == _ARRIVE:
-                self._back(payload, now)
+                self._return_job(payload, now)
                 continue
             self._booted(payload % POOLS, payload // POOLS, now)
 
     def _grow(self, now: int) -> None:
-        """Ask the growth policy, now or at its next look."""
+        """Ask the growth policy now, or plan its next look."""
         period, waiting = self.grower.period, self.queue.waiting
         if period is None:
             if waiting and not self.direct:
@@ -172,24 +184,28 @@ class Engine(Moves):
                 if not self.grower.free_of_bounds and self.grower.is_stopped(now):
                     self.look_later(now)
         elif self.looks not in self.due_looks and (waiting or self.grower.watches):
-            again = -(-now // period) * period
-            self.looks = again if again > self.looks else self.looks + period
+            next_look = -(-now // period) * period
+            self.looks = next_look if next_look > self.looks else self.looks + period
             self._look_at(self.looks)
         if self.postponed:
             self._look_again(now)
 
     def _look_again(self, now: int) -> None:
-        """Machines that were due while jobs waited may go once none waits."""
+        """Plan the releases that were postponed while jobs waited, if no job waits now."""
         if self.postponed and not self.queue.waiting:
             self.postponed = False
             for pool in range(len(self.pools)):
                 self.look_again(pool, now)
 
     def _launch(self, now: int) -> None:
-        """Start what the policy asks for; the first job's reservation may use these machines."""
+        """Start the machines that the policy wants, then schedule again: the first job's
+        reservation may use these machines.
+        """
         queue, running, launched = self.queue, len(self.runs.now), False
-        for jobs, own in queue.classes(now):
-            for pool, count in self.grower.wanted(jobs, queue.head, running, now, own=own):
+        for jobs, own_only in queue.classes(now):
+            for pool, count in self.grower.wanted(
+                jobs, queue.head, running, now, own_only=own_only
+            ):
                 self.boot_ahead(pool, count, now)
                 launched = True
         if launched and len(queue.waiting) > 1:
@@ -197,7 +213,7 @@ class Engine(Moves):
             self._look_again(now)
 
     def _look(self, event: int, now: int) -> None:
-        """Release what is due, or ask a growth policy that looks at intervals."""
+        """Handle an event from CHECK on: a release, a notice, a move, or a look at the queue."""
         if (event >> 32) & 7 == CHECK:
             machines = self.pools[event & 0xFFFFFFFF]
             if machines.yields or not self.queue.waiting:
@@ -225,13 +241,15 @@ class Engine(Moves):
             self.look_later(now)
 
     def _finish(self, now: int) -> RunResult:
-        """Release all machines and close the books; standing ones are paid to the very end."""
-        last = max(now, self.last_ready)
-        if self.count and all(one.up == one.pool.standing for one in self.pools):
-            gone = [max(one.leases.end, default=0) for one in self.pools]
-            last = max(*self.runs.ended, self.jobs.submit[-1], *gone)
+        """End all machines and close the books. Standing machines are paid until the last event."""
+        end = max(now, self.last_ready)
+        if self.count and all(
+            pool_machines.up == pool_machines.pool.standing for pool_machines in self.pools
+        ):
+            last_ends = [max(pool_machines.leases.end, default=0) for pool_machines in self.pools]
+            end = max(*self.runs.ended, self.jobs.submit[-1], *last_ends)
         for machines in self.pools:
-            machines.close(last)
+            machines.close(end)
         unserved = self.unserved + self.queue.waiting
         outcome = RunResult.of(self.jobs, self.pools, self.runs, unserved, self.misfits)
         outcome.refusals = self.purchases.refusals

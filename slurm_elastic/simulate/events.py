@@ -1,5 +1,7 @@
-"""What jobs and machines do: they start, boot, end and are lost. An event is (time, kind, payload)
-in one integer; the payload is a job, batch or pool.
+"""The events of jobs and machines: they start, boot, end and are lost.
+
+An event is one integer made of (time, kind, payload), so that a heap orders events by time and then
+by kind. The payload is a job, a batch or a pool.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from slurm_elastic.simulate.pools import machines_of
 from slurm_elastic.simulate.purchases import Purchases
 from slurm_elastic.simulate.queueing import Queue
 from slurm_elastic.simulate.runs import Run, Runs
-from slurm_elastic.simulate.scaler import WINDOW_LOOK, Grower
+from slurm_elastic.simulate.scaler import WINDOW_LOOK_S, Grower
 from slurm_elastic.simulate.scenario import Scenario
 from slurm_elastic.simulate.shared_machines import Host, SharedMachines, machines_needed
 from slurm_elastic.simulate.spending import Purses
@@ -30,11 +32,11 @@ _BOOT, _CHECK = BOOT << 32, CHECK << 32
 
 
 class Moves:
-    """The state of a run, and everything that changes it. ``events``: a heap of events to come.
-    ``asked``: something has happened that the growth policy must be asked about. ``looks``: when a
-    growth policy that is asked at intervals is asked next, or was last; ``opens``: the same for
-    bounds that open with time. ``due_looks``: all times at which a look is due.
+    """The state of a run, and every change to it.
 
+    ``events``: a heap of future events. ``asked``: the growth policy must be asked in this second.
+    ``looks``: the time of the last planned look of a policy with a period; ``opens``: of the last
+    look planned for bounds that change with time. ``due_looks``: the times of all planned looks.
     ``origin``: the Unix time of the history's second 0, for budgets and windows.
     """
 
@@ -48,33 +50,36 @@ class Moves:
         self.runs = Runs(jobs, scenario, self.pools)
         self.grower = Grower(jobs, scenario, self.pools, self.needs, origin)
         self.events: list[int] = []
-        parts = (jobs, scenario, self.pools, self.needs, self.grower, self.runs)
-        self.queue = Queue(*parts, self._start)
+        queue_arguments = (jobs, scenario, self.pools, self.needs, self.grower, self.runs)
+        self.queue = Queue(*queue_arguments, self._start)
         if scenario.payers:
             purses = Purses(scenario.payers, self.pools, origin)
-            self.queue = ApartQueue(*parts, self._start).by(purses, self._later)
+            self.queue = ApartQueue(*queue_arguments, self._start).by(purses, self._later)
         self.warm = Warm(self, self.pools)
         self.counts_boots = not (self.direct and self.grower.free_of_bounds) or bool(self.warm)
         self.last_ready = -NEVER
         self.reuse = scenario.reuse
         self.asked = False
         self.looks = self.opens = -1
+        # A set, because an event cannot be taken out of the heap or found there.
         self.due_looks: set[int] = set()
         self.moving: dict[int, tuple[Run, int, int]] = {}
 
     def _give_back(self, run: Run, now: int) -> bool:
-        """A job ends, and its machines are for whoever comes next; False if it does not end now."""
+        """End a job and make its machines idle. False if the event is out of date, because the job
+        was interrupted and ends later.
+        """
         job, pool, machines, pieces, need, _, ready, _, end, expected, _, _, _ = run
         if end != now:
             return False
         self.runs.finish(run, now)
         if machines.shared is not None and job in machines.shared.of:
-            host = self._leave(machines, machines.shared, run, now)
+            host = self._leave_shared(machines, machines.shared, run, now)
             if host.ends:
                 return True
             pieces = host.pieces
         elif machines.expected.tracks:
-            keys = machines.expected.keys  # as ``drop`` does: a call for each job costs
+            keys = machines.expected.keys  # inlined ``drop``: a call for each job is too slow
             del keys[bisect_left(keys, expected)]
         if machines.booked and ready == now:
             self._boots_first(machines, pool, pieces, now)
@@ -90,8 +95,10 @@ class Moves:
                 heappush(self.events, look << 35 | _CHECK | pool)
         return True
 
-    def _leave(self, machines: PoolMachines, shared: SharedMachines, run: Run, now: int) -> Host:
-        """A job leaves a machine that it shared, and the others' ends now say when that is free."""
+    def _leave_shared(
+        self, machines: PoolMachines, shared: SharedMachines, run: Run, now: int
+    ) -> Host:
+        """Take a job off a shared machine. The ends of the other jobs determine when it is free."""
         machines.expected.drop(shared.of[run.job].expected)
         host = shared.leave(run.job, run.expected, run.ready, now)
         if host.ends:
@@ -99,31 +106,37 @@ class Moves:
         return host
 
     def _boots_first(self, machines: PoolMachines, pool: int, pieces: Pieces, now: int) -> None:
-        """A job of no length ends as soon as its machines are ready."""
+        """Handle the boot of a job's machines before the end of the job in the same second: a job
+        of no length ends when its machines are ready.
+        """
         for batch, _ in pieces:
             if batch in machines.booked:
                 self._booted(pool, batch, now)
 
     def _free(self, machines: PoolMachines, pool: int, batch: int, count: int, now: int) -> None:
         if (machines.draining or not self.reuse) and machines.batch_due[batch] != NEVER:
-            count -= self._let_go(machines, batch, count, now)
+            count -= self._end_after_job(machines, batch, count, now)
         if count:
             look = machines.put_idle(batch, count, now)
             if look is not None:
                 heappush(self.events, look << 35 | _CHECK | pool)
 
-    def _let_go(self, machines: PoolMachines, batch: int, count: int, now: int) -> int:
-        """Flagged machines go when their job ends, and so do those that serve one job only."""
-        gone = count
+    def _end_after_job(self, machines: PoolMachines, batch: int, count: int, now: int) -> int:
+        """End machines after their job: the flagged machines, or all if machines are not reused.
+        Returns how many.
+        """
+        ended = count
         if self.reuse:
-            gone = min(machines.draining, count)
-            machines.draining -= gone
-        machines.end(batch, gone, now)
+            ended = min(machines.draining, count)
+            machines.draining -= ended
+        machines.end(batch, ended, now)
         machines.releases += 1
-        return gone
+        return ended
 
     def _booted(self, pool: int, batch: int, now: int) -> None:
-        """Machines are ready, for a job of their own or for any; or were lost while they booted."""
+        """Handle the end of a boot, for one job or for any. Machines that were lost during
+        their boot are in neither set.
+        """
         machines = self.pools[pool]
         if batch in machines.booked:
             machines.booked.remove(batch)
@@ -135,21 +148,21 @@ class Moves:
             self.asked = self.asked or self._asks_again(machines)
 
     def _asks_again(self, machines: PoolMachines) -> bool:
-        """Whether to ask for growth when machines of the pool are ready. A policy that is asked
-        only when jobs come and go is asked, too, if it may not have got what the first job needs.
+        """Return True if the policy must be asked when machines of the pool are ready. A policy
+        without a period is asked, too, if it may not have got enough machines for the first job.
         """
         grower = self.grower
         stands_still = len(grower.growing) > 1 and not self.runs.now
         return grower.period is not None or bool(machines.turns) or stands_still
 
     def _start(self, job: int, pool: int, need: int, now: int, beside: Host | None = None) -> bool:
-        """Start a job on idle machines first; more are bought for it. False if these cannot be had:
-        Slurm then requeues the job. ``beside``: a machine in use that has room for it.
+        """Start a job on idle machines, and buy the machines that it still needs. False if they are
+        not available: Slurm then requeues the job. ``beside``: a machine in use with room.
         """
         machines = self.pools[pool]
         shared = machines.shared if need == 1 else None
         if shared is not None and beside is not None:
-            self._join(job, pool, shared, beside, now)
+            self._join_shared(job, pool, shared, beside, now)
             return True
         idle = machines.idle if self.reuse else 0
         if need <= idle:
@@ -157,20 +170,23 @@ class Moves:
         else:
             sales = self.purchases.buy(pool, need - idle, now, whole=True)
             if not sales:
-                self.queue.full = self.queue.stale = True  # fewer may be launched in the held pool
+                # The refusal holds the pool, so other jobs may now start fewer machines there.
+                self.queue.full = self.queue.stale = True
                 return False
             pieces = machines.take(idle, now) if idle else []
             ready = self._boot_for(machines, pool, sales, pieces, now)
         end, expected = self.runs.begin(job, pool, pieces, need, now, ready, idle)
         if machines.expected.tracks:
-            insort(machines.expected.keys, expected)  # as ``add`` does
+            insort(machines.expected.keys, expected)  # inlined ``add``
         if shared is not None and shared.share(job) != shared.whole:
             shared.open(job, pieces, ready, expected, idle)
         heappush(self.events, end << 35 | job)
         return True
 
-    def _join(self, job: int, pool: int, shared: SharedMachines, host: Host, now: int) -> None:
-        """Start a job that leaves part of a machine to others beside those that run there."""
+    def _join_shared(
+        self, job: int, pool: int, shared: SharedMachines, host: Host, now: int
+    ) -> None:
+        """Start a job beside the other jobs of a shared machine."""
         machines, before, ready = self.pools[pool], host.expected, max(now, host.ready)
         end, expected = self.runs.begin(job, pool, host.pieces, 1, now, ready, 0)
         shared.join(job, host, expected)
@@ -181,15 +197,17 @@ class Moves:
     def _boot_for(
         self, machines: PoolMachines, pool: int, sales: Sales, pieces: Pieces, now: int
     ) -> int:
-        """Launch what was bought for a job; when it is ready."""
+        """Launch the machines bought for a job, and add them to ``pieces``. Returns when all are
+        ready.
+        """
         if machines.turns:
             waves = machines.start(sales, now)
             ready = max(done for done, _ in waves)
-            launched = [piece for _, part in waves for piece in part]
+            launched = [piece for _, piece_list in waves for piece in piece_list]
         else:
             ready, launched = machines.launch(sales, now)
         pieces += launched
-        count = sum([part for _, part in sales]) if len(sales) > 1 else sales[0][1]
+        count = sum([piece_list for _, piece_list in sales]) if len(sales) > 1 else sales[0][1]
         if self.counts_boots:
             for batch, _ in launched:
                 machines.booked.add(batch)
@@ -206,33 +224,33 @@ class Moves:
         return ready
 
     def boot_ahead(self, pool: int, count: int, now: int) -> None:
-        """Boot machines for whoever comes first, as many as can be had."""
+        """Boot up to ``count`` machines for no job in particular, as many as are available."""
         machines = self.pools[pool]
         sales = self.purchases.buy(pool, count, now, whole=False)
         if not sales:
             return
         for ready, launched in machines.start(sales, now):
-            for batch, part in launched:
-                machines.expect_boot(batch, part, ready)
+            for batch, machines_of_batch in launched:
+                machines.expect_boot(batch, machines_of_batch, ready)
                 heappush(self.events, ready << 35 | _BOOT | batch * POOLS + pool)
         if machines.spots:
             self._watch(pool, now)
         if now < self.queue.shadow:
-            self.queue.shadow = now  # the first job may start sooner now
+            self.queue.shadow = now  # outdated: the first job may be able to start earlier
 
     def look_again(self, pool: int, now: int) -> None:
-        """No job needs the machines that were due and stayed: they may go when due again."""
+        """Plan new releases of a pool's machines whose release was postponed."""
         for when in self.pools[pool].look_again(now):
             self._push(when, CHECK, pool)
 
     def look_later(self, now: int) -> None:
-        """Bounds open with time. Whoever asks, only one such look is planned at a time."""
+        """Plan a look for when bounds may have changed, at most one at a time."""
         if self.opens <= now:
-            self.opens = now + max(self.grower.period or 1, WINDOW_LOOK)
+            self.opens = now + max(self.grower.period or 1, WINDOW_LOOK_S)
             self._look_at(self.opens)
 
     def _watch(self, pool: int, now: int) -> None:
-        """Find out when the next spot machines of a pool are lost."""
+        """Plan the next loss of spot machines in a pool, and its warning."""
         machines = self.pools[pool]
         for offer in machines.spots:
             when = machines.watch(now, offer)
@@ -243,32 +261,40 @@ class Moves:
                     self._push(max(when - market.notice, now), WARN, offer * POOLS + pool)
 
     def _warn(self, payload: int, now: int) -> None:
-        """The cloud says which machines it will take: their jobs are saved, and then moved."""
+        """Handle a cloud's warning: plan the moves of the jobs that can be saved before the
+        loss.
+        """
         pool, offer = payload % POOLS, payload // POOLS
         machines = self.pools[pool]
         loss, market = machines.falls[offer], machines.sold[offer].market
-        # That loss has moved since, and with it the warning, which has an event of its own.
+        # Out of date: the loss and its warning were planned for another time after this event.
         if market is None or loss < 0 or max(loss - market.notice, 0) > now:
             return
-        over, batch = machines.over(offer, loss), len(machines.batch_start)
-        if over > 0:
+        surplus, batch = machines.surplus_of(offer, loss), len(machines.batch_start)
+        if surplus > 0:
             self.purchases.taken(pool, offer, now)
-        while over > 0 and batch:
+        while surplus > 0 and batch:
             batch -= 1
             if machines.batch_offer[batch] != offer or not machines.batch_live[batch]:
                 continue
-            over -= machines.idle_of(batch)
-            for job in self.runs.on(pool, batch) if over > 0 else ():
+            surplus -= machines.idle_of(batch)
+            for job in self.runs.on(pool, batch) if surplus > 0 else ():
                 when = self.runs.moves(job, loss)
                 if when is not None and when < loss:
                     self.moving[job] = (self.runs.now[job], batch, loss)
                     self._push(max(when, now), MOVE, job)
-                over -= sum([n for of, n in self.runs.now[job].pieces if of == batch])
+                surplus -= sum(
+                    [
+                        count
+                        for held_batch, count in self.runs.now[job].pieces
+                        if held_batch == batch
+                    ]
+                )
 
     def _move(self, job: int, now: int) -> None:
-        """A saved job leaves the machines that will be lost; these end now."""
+        """Interrupt a saved job, and end its machines that the cloud would take."""
         run, batch, loss = self.moving.pop(job, (None, 0, 0))
-        # It has ended, or was lost and runs anew.
+        # Out of date: the job has ended, or was interrupted and restarted.
         if run is None or self.runs.now.get(job) is not run:
             return
         self._interrupt(job, run.pool, batch, run.need, now, loss)
@@ -276,87 +302,90 @@ class Moves:
         self._look_at(now)
 
     def _fall(self, payload: int, now: int) -> None:
-        """The cloud takes spot machines, the youngest first; their jobs go back into the queue."""
+        """Take spot machines, the youngest first. Their jobs go back into the queue."""
         pool, offer = payload % POOLS, payload // POOLS
         machines = self.pools[pool]
-        # That loss has moved since, and has another event.
+        # Out of date: the loss was planned for another time after this event.
         if machines.falls[offer] != now:
             return
         machines.falls[offer] = -1
-        over = machines.over(offer, now)
+        surplus = machines.surplus_of(offer, now)
         batch = len(machines.batch_start)
-        if over > 0:
+        if surplus > 0:
             self.purchases.taken(pool, offer, now)
-        while over > 0 and batch:
+        while surplus > 0 and batch:
             batch -= 1
             if machines.batch_offer[batch] == offer and machines.batch_live[batch]:
-                lost = self._lose(pool, batch, min(over, machines.batch_live[batch]), now)
+                lost = self._lose(pool, batch, min(surplus, machines.batch_live[batch]), now)
                 machines.reclaimed += lost
-                over -= lost
+                surplus -= lost
         self.queue.full = self.asked = True
         self._watch(pool, now)
 
     def _lose(self, pool: int, batch: int, count: int, now: int) -> int:
-        """Lose machines of a batch: idle ones first, then those of running jobs."""
+        """Take machines of a batch: idle, then booting, then busy machines. Returns how many."""
         machines = self.pools[pool]
         lost = machines.lose_idle(batch, count, now)
         if lost < count and batch in machines.coming:
             lost += machines.lose_coming(batch, count - lost, now)
         for job in self.runs.on(pool, batch) if lost < count else ():
             if job not in self.runs.now:
-                continue  # lost with another job of its machine
+                continue  # interrupted with another job on the same machine
             lost += self._interrupt(job, pool, batch, count - lost, now)
             if lost >= count:
                 break
         return lost
 
     def _interrupt(
-        self, job: int, pool: int, batch: int, most: int, now: int, loss: int | None = None
+        self, job: int, pool: int, batch: int, limit: int, now: int, loss: int | None = None
     ) -> int:
-        """A job loses up to ``most`` machines of ``batch``; its others become idle. ``loss``: when
-        the cloud would take them; they are given back now.
+        """Interrupt a job: up to ``most`` of its machines of ``batch`` end, the others become idle.
+        Returns how many ended. ``loss``: None if the cloud takes them now; else the time at which
+        it would have taken them, and we end them before.
         """
         machines = self.pools[pool]
         run = self.runs.interrupt(job, now, loss)
         if machines.shared is not None and job in machines.shared.of:
-            run = self._empty(machines, machines.shared, run, now, loss)
+            run = self._interrupt_sharers(machines, machines.shared, run, now, loss)
         else:
             machines.expected.drop(run.expected)
-        # Until the run is ready only its idle machines are up: the others boot.
+        # Before the run is ready, only the machines that were idle at its start are up. The others
+        # still boot.
         lost, up = 0, run.need if run.ready < now else run.idle
         for held, count in run.pieces:
             if up <= 0:
-                gone = min(count, most - lost) if held == batch else 0
-                lost += self._stop_boot(run, held, count, gone, now)
+                ended = min(count, limit - lost) if held == batch else 0
+                lost += self._stop_boot(run, held, count, ended, now)
                 continue
             up -= count
             machines.busy -= count
             machines.busy_area += count * now
-            gone = min(count, most - lost) if held == batch else 0
-            if gone:
-                machines.end(held, gone, now, reclaimed=loss is None)
-                lost += gone
-            if count > gone:
-                self._free(machines, pool, held, count - gone, now)
+            ended = min(count, limit - lost) if held == batch else 0
+            if ended:
+                machines.end(held, ended, now, reclaimed=loss is None)
+                lost += ended
+            if count > ended:
+                self._free(machines, pool, held, count - ended, now)
         self.grower.covered.discard(job)
         self._push(now + self.scenario.requeue_delay, ARRIVE, job)
         return lost
 
-    def _empty(
+    def _interrupt_sharers(
         self, machines: PoolMachines, shared: SharedMachines, run: Run, now: int, loss: int | None
     ) -> Run:
-        """Interrupt a machine's other jobs; returns the run as if it had been alone there."""
+        """Interrupt the other jobs on a shared machine. Returns the run as if it had been alone."""
         host = shared.of[run.job]
         for job in sorted(set(host.jobs) - {run.job}):
-            self._leave(machines, shared, self.runs.interrupt(job, now, loss), now)
+            self._leave_shared(machines, shared, self.runs.interrupt(job, now, loss), now)
             self.grower.covered.discard(job)
             self._push(now + self.scenario.requeue_delay, ARRIVE, job)
-        self._leave(machines, shared, run, now)
+        self._leave_shared(machines, shared, run, now)
         return run._replace(ready=host.ready, idle=host.idle)
 
-    def _stop_boot(self, run: Run, batch: int, count: int, most: int, now: int) -> int:
-        """Stop the boot of machines for a job: up to ``most`` are lost; the others boot for whoever
-        comes first, or were up already and waited for the job's last one. How many are lost.
+    def _stop_boot(self, run: Run, batch: int, count: int, limit: int, now: int) -> int:
+        """Detach booting machines from an interrupted job. Up to ``most`` are lost; the others
+        continue to boot for any job, or are already up because they only waited for the job's last
+        machine. Returns how many are lost.
         """
         machines = run.machines
         machines.busy_area += count * run.ready
@@ -365,7 +394,7 @@ class Moves:
         else:
             machines.busy -= count
             machines.booting += count
-        lost = machines.lose_booting(batch, most, now)
+        lost = machines.lose_booting(batch, limit, now)
         if lost < count:
             ready = max(machines.batch_ready[batch], now)
             machines.expect_boot(batch, count - lost, ready)
@@ -373,14 +402,14 @@ class Moves:
         return lost
 
     def _later(self, when: int, job: int | None) -> None:
-        """Have a job come back then, or the queue looked at."""
+        """Plan the return of a job; with None, plan a look at the queue."""
         if job is None:
             self._look_at(when)
         else:
             self._push(when, ARRIVE, job)
 
     def _look_at(self, when: int) -> None:
-        """Plan a look at that second, once."""
+        """Plan one look at that second."""
         if when not in self.due_looks:
             self.due_looks.add(when)
             self._push(when, LOOK, 0)

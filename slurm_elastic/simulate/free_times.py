@@ -1,4 +1,4 @@
-"""When the machines of a pool are expected to be free, and how many by then."""
+"""When the machines of a pool are expected to be free."""
 
 from __future__ import annotations
 
@@ -11,19 +11,25 @@ _COUNT = (1 << 32) - 1
 
 
 def expectation(when: int, serial: int, count: int) -> int:
-    """``count`` machines free at ``when``, as one number that sorts by time and ``serial``."""
+    """Encode "``count`` machines are free at ``when``" as a number that sorts by time and then by
+    ``serial``.
+    """
     return (when << 32 | serial) << 32 | count
 
 
 class Expected:
-    """``keys`` are sorted ``expectation``s, kept only once somebody needs them (``tracks``)."""
+    """The sorted ``expectation`` values of a pool (``keys``). They are kept only after the first
+    reservation needed them (``tracks``), because most histories without a queue never do.
+    """
 
     def __init__(self) -> None:
         self.keys: list[int] = []
         self.tracks = False
 
     def track(self, keys: Iterable[int]) -> None:
-        """Keep expectations from now on, beginning with running jobs and booting machines."""
+        """Begin to keep expectations. ``keys``: the entries of running jobs and booting
+        machines.
+        """
         self.tracks = True
         self.keys = sorted(keys)
 
@@ -36,11 +42,13 @@ class Expected:
             del self.keys[bisect_left(self.keys, key)]
 
     def shadow(self, need: int, free: int, now: int) -> tuple[int, int]:
-        """When ``need`` machines are expected to be free, and how many more are free then."""
-        missing, at, keys = need - free, 0, self.keys
+        """Return when ``need`` machines are expected to be free, and how many more are free
+        then.
+        """
+        missing, index, keys = need - free, 0, self.keys
         for key in keys:
             missing -= key & _COUNT
-            at += 1
+            index += 1
             if missing <= 0:
                 break
         else:
@@ -48,11 +56,11 @@ class Expected:
         shadow = key >> 64
         shadow = shadow if shadow > now else now
         beyond = (shadow + 1) << 64
-        while at < len(keys) and keys[at] < beyond:
-            missing -= keys[at] & _COUNT
-            at += 1
+        while index < len(keys) and keys[index] < beyond:
+            missing -= keys[index] & _COUNT
+            index += 1
         return shadow, -missing
 
     def pairs(self) -> list[tuple[int, int]]:
-        """(when, machines), ordered by time."""
+        """Return (when, machines), ordered by time."""
         return [(key >> 64, key & _COUNT) for key in self.keys]

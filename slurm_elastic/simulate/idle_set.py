@@ -1,6 +1,7 @@
-"""Idle machines, in the order in which jobs get them. Machines launched together are alike: a
-batch, of which we keep only a count. An entry is (batch, since); ``since`` is 0 if nobody asks for
-it, so that there is less to sort.
+"""The idle machines of a pool, in the order in which jobs get them.
+
+Machines that were launched together (a batch) are equal, so we keep only their count. An entry is
+(batch, since). ``since`` is 0 if no policy uses it, so that there are fewer entries to sort.
 """
 
 from __future__ import annotations
@@ -15,54 +16,58 @@ from slurm_elastic.policies.growth.release import IdleOrder
 
 Pieces = list[tuple[int, int]]  # (batch, machines) that a job holds
 
-_BATCHES = 1 << 24
-_TIMES = 1 << 40
+_MAX_BATCHES = 1 << 24
+_MAX_TIME_S = 1 << 40
 
 
 class IdleMachines(Protocol):
-    """What every order can do."""
+    """The interface of all orders."""
 
     def put(self, batch: int, count: int, since: int) -> None:
-        """Machines of a batch become idle."""
+        """Add ``count`` machines of a batch."""
         ...
 
     def take(self, count: int, now: int) -> Pieces:
-        """Take ``count`` machines for a job; there must be that many."""
+        """Take ``count`` machines for a job. The caller checks that there are so many."""
         ...
 
-    def remove(self, batch: int, since: int, most: int) -> int:
-        """Remove up to ``most`` that are idle since then; how many. The others keep their place."""
+    def remove(self, batch: int, since: int, limit: int) -> int:
+        """Remove up to ``limit`` machines of an entry and return how many. The others keep their
+        place.
+        """
         ...
 
-    def left(self) -> list[tuple[int, int, int]]:
-        """(batch, since, machines) of all."""
+    def entries(self) -> list[tuple[int, int, int]]:
+        """Return all entries as (batch, since, machines)."""
         ...
 
 
 def idle_machines(
     order: IdleOrder, starts: Sequence[int], lease: int, seed: int, *, sinces: bool
 ) -> IdleMachines:
-    """An empty set that gives out machines in ``order``. ``starts``: when a batch's bill begins."""
+    """Return an empty set with that order. ``starts``: when the lease of each batch begins."""
     if order is IdleOrder.RANDOM:
-        return _AtRandom(random.Random(seed))  # noqa: S311 - repeatable, not secret
+        return _RandomOrder(random.Random(seed))  # noqa: S311 - repeatable, not secret
     if order in (IdleOrder.MAX_IDLE, IdleOrder.MIN_IDLE):
-        return _ByIdleTime(oldest=order is IdleOrder.MAX_IDLE)
-    return _ByMargin(starts, lease, largest=order is IdleOrder.MAX_MARGIN, sinces=sinces)
+        return _IdleTimeOrder(oldest=order is IdleOrder.MAX_IDLE)
+    return _MarginOrder(starts, lease, largest=order is IdleOrder.MAX_MARGIN, sinces=sinces)
 
 
-class _ByMargin:
-    """Sorted by the phase of the lease. The order by margin is this one, rotated, at any time."""
+class _MarginOrder:
+    """Sorted by the phase of the lease. The order by the rest of the lease is the same order,
+    rotated by the present phase.
+    """
 
     def __init__(self, starts: Sequence[int], lease: int, *, largest: bool, sinces: bool) -> None:
         self.starts, self.lease, self.largest = starts, lease, largest
-        # Without since, each phase needs only one slot of time, and the keys stay small.
-        self.times = _TIMES if sinces else 1
-        self.phase = self.times * _BATCHES
+        # Without ``since``, each phase needs only one slot of time, and the keys stay small.
+        self.times = _MAX_TIME_S if sinces else 1
+        self.phase = self.times * _MAX_BATCHES
         self.keys: list[int] = []
         self.counts: dict[int, int] = {}
 
     def put(self, batch: int, count: int, since: int) -> None:
-        key = self.starts[batch] % self.lease * self.phase + since * _BATCHES + batch
+        key = self.starts[batch] % self.lease * self.phase + since * _MAX_BATCHES + batch
         counts = self.counts
         if key in counts:
             counts[key] += count
@@ -72,8 +77,8 @@ class _ByMargin:
 
     def take(self, count: int, now: int) -> Pieces:
         keys, counts, largest = self.keys, self.counts, self.largest
-        # Leases with a phase up to this one were renewed last and have most time left; the one
-        # after it has least.
+        # The lease just before this index was renewed last and has the most time left. The lease
+        # at this index has the least.
         index = bisect_left(keys, (now % self.lease + 1) * self.phase)
         pieces = []
         while True:
@@ -82,35 +87,36 @@ class _ByMargin:
             elif index >= len(keys):
                 index = 0
             key = keys[index]
-            there = counts[key]
-            if there > count:
-                counts[key] = there - count
-                pieces.append((key % _BATCHES, count))
+            available = counts[key]
+            if available > count:
+                counts[key] = available - count
+                pieces.append((key % _MAX_BATCHES, count))
                 return pieces
             del keys[index], counts[key]
-            pieces.append((key % _BATCHES, there))
-            if there == count:
+            pieces.append((key % _MAX_BATCHES, available))
+            if available == count:
                 return pieces
-            count -= there
+            count -= available
 
-    def remove(self, batch: int, since: int, most: int) -> int:
-        key = self.starts[batch] % self.lease * self.phase + since * _BATCHES + batch
+    def remove(self, batch: int, since: int, limit: int) -> int:
+        key = self.starts[batch] % self.lease * self.phase + since * _MAX_BATCHES + batch
         count = self.counts.get(key, 0)
-        if count > most:
-            self.counts[key] = count - most
-            return most
+        if count > limit:
+            self.counts[key] = count - limit
+            return limit
         if count:
             del self.keys[bisect_left(self.keys, key)], self.counts[key]
         return count
 
-    def left(self) -> list[tuple[int, int, int]]:
+    def entries(self) -> list[tuple[int, int, int]]:
         return [
-            (key % _BATCHES, key // _BATCHES % self.times, self.counts[key]) for key in self.keys
+            (key % _MAX_BATCHES, key // _MAX_BATCHES % self.times, self.counts[key])
+            for key in self.keys
         ]
 
 
-class _ByIdleTime:
-    """In the order in which they became idle."""
+class _IdleTimeOrder:
+    """Sorted by the time at which machines became idle."""
 
     def __init__(self, *, oldest: bool) -> None:
         self.oldest = oldest
@@ -123,28 +129,28 @@ class _ByIdleTime:
     def take(self, count: int, now: int) -> Pieces:  # noqa: ARG002
         counts, pieces = self.counts, []
         while count:
-            key, there = counts.popitem(last=not self.oldest)
-            used = min(there, count)
+            key, available = counts.popitem(last=not self.oldest)
+            used = min(available, count)
             pieces.append((key[0], used))
             count -= used
-            if there > used:
-                counts[key] = there - used
+            if available > used:
+                counts[key] = available - used
                 counts.move_to_end(key, last=not self.oldest)
         return pieces
 
-    def remove(self, batch: int, since: int, most: int) -> int:
+    def remove(self, batch: int, since: int, limit: int) -> int:
         count = self.counts.get((batch, since), 0)
-        if count > most:
-            self.counts[batch, since] = count - most
-            return most
+        if count > limit:
+            self.counts[batch, since] = count - limit
+            return limit
         return self.counts.pop((batch, since), 0)
 
-    def left(self) -> list[tuple[int, int, int]]:
+    def entries(self) -> list[tuple[int, int, int]]:
         return [(batch, since, count) for (batch, since), count in self.counts.items()]
 
 
-class _AtRandom:
-    """Any of them, each equally likely."""
+class _RandomOrder:
+    """In random order: each machine is equally likely."""
 
     def __init__(self, source: random.Random) -> None:
         self.source = source
@@ -155,24 +161,24 @@ class _AtRandom:
 
     def take(self, count: int, now: int) -> Pieces:  # noqa: ARG002
         machines, pick = self.machines, self.source.randrange
-        taken: dict[int, int] = {}
+        count_by_batch: dict[int, int] = {}
         for _ in range(count):
             index = pick(len(machines))
             batch = machines[index][0]
             machines[index] = machines[-1]
             machines.pop()
-            taken[batch] = taken.get(batch, 0) + 1
-        return list(taken.items())
+            count_by_batch[batch] = count_by_batch.get(batch, 0) + 1
+        return list(count_by_batch.items())
 
-    def remove(self, batch: int, since: int, most: int) -> int:
+    def remove(self, batch: int, since: int, limit: int) -> int:
         before = len(self.machines)
-        gone = iter(range(most))
+        removals = iter(range(limit))
         self.machines = [
             machine
             for machine in self.machines
-            if machine != (batch, since) or next(gone, None) is None
+            if machine != (batch, since) or next(removals, None) is None
         ]
         return before - len(self.machines)
 
-    def left(self) -> list[tuple[int, int, int]]:
+    def entries(self) -> list[tuple[int, int, int]]:
         return [(batch, since, 1) for batch, since in self.machines]

@@ -1,4 +1,4 @@
-"""Jobs as columns of integers: 88 bytes a job, however long the history is."""
+"""Jobs as columns of integers, which take 88 bytes per job."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from array import array
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-LONGEST = 2**33
-"""Seconds (272 years). No history and no job is longer, and no Unix time in one is later."""
-_LARGEST = 2**40
+MAX_SECONDS = 2**33
+"""Seconds (272 years). Longer histories and jobs, and later Unix times, are errors of the file."""
+_MAX_VALUE = 2**40
 
 
 class Job(NamedTuple):
-    """One job. ``submit`` is a point in time; ``run``, how long it ran, and ``limit``, how long it
-    might have, are in seconds. ``procs`` are processors. ``user``, ``partition`` and ``account``
-    are the history's own numbers; ``memory`` (MiB, 0 if unknown) and ``gpus`` are of all its nodes
-    together. It needs ``nodes`` machines at least, however few processors it has on each.
+    """A job. ``submit``: the second of its submission; ``run``: its duration in seconds; ``limit``:
+    its time limit in seconds; ``procs``: its processors. ``user``, ``partition`` and ``account``
+    are numbers of the history. ``memory`` (MiB, 0 if unknown) and ``gpus`` are sums over its nodes.
+    ``nodes``: the machines that it needs at least, even if it uses few processors of each.
     """
 
     number: int
@@ -31,19 +31,19 @@ class Job(NamedTuple):
     nodes: int = 1
 
 
-def beyond(job: Job) -> str | None:
-    """The first value that is absurdly large, as ``name value``; None if there is none."""
-    if -_LARGEST < min(job) <= max(job) < LONGEST:
+def implausible_value(job: Job) -> str | None:
+    """Return the first implausibly large value, as ``name value``; None if there is none."""
+    if -_MAX_VALUE < min(job) <= max(job) < MAX_SECONDS:
         return None
     for name, value in zip(Job._fields, job, strict=True):
-        most = LONGEST if name in ("submit", "run", "limit") else _LARGEST
-        if not -most < value < most:
+        bound = MAX_SECONDS if name in ("submit", "run", "limit") else _MAX_VALUE
+        if not -bound < value < bound:
             return f"{name} {str(value)[:24]}"
     return None
 
 
 class Jobs:
-    """Jobs in the order of submission; those submitted together keep the order of the history."""
+    """Jobs in the order of submission. Jobs of the same second keep the order of the history."""
 
     def __init__(self, jobs: Iterable[Job] = ()) -> None:
         self.number = array("q")
@@ -63,7 +63,7 @@ class Jobs:
 
     @property
     def columns(self) -> tuple[array[int], ...]:
-        """The columns, in the order of ``Job``."""
+        """Return the columns, in the order of the fields of ``Job``."""
         return (
             self.number,
             self.submit,
@@ -85,12 +85,12 @@ class Jobs:
         return Job(*(column[index] for column in self.columns))
 
     def append(self, job: Job) -> None:
-        """Add a job at the end; call ``sort`` after the last one."""
+        """Add a job at the end. Call ``sort`` after the last job."""
         for column, value in zip(self.columns, job, strict=True):
             column.append(value)
 
     def sort(self) -> None:
-        """Sort by submission; jobs that were submitted together keep their order."""
+        """Sort by submission. Jobs of the same second keep their order."""
         submit = self.submit
         if all(submit[i] <= submit[i + 1] for i in range(len(submit) - 1)):
             return
@@ -99,9 +99,9 @@ class Jobs:
             column[:] = array("q", (column[index] for index in order))
 
     def only(self, indices: Sequence[int]) -> Jobs:
-        """These jobs as a history of their own."""
-        some = Jobs()
-        for mine, theirs in zip(some.columns, self.columns, strict=True):
-            mine.extend(theirs[index] for index in indices)
-        some.sort()
-        return some
+        """Return a copy with only these jobs."""
+        subset = Jobs()
+        for subset_column, column in zip(subset.columns, self.columns, strict=True):
+            subset_column.extend(column[index] for index in indices)
+        subset.sort()
+        return subset

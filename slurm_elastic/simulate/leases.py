@@ -1,4 +1,4 @@
-"""The leases of a pool's machines that have ended, and the bill for them."""
+"""The ended leases of a pool's machines, and the bill for them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from slurm_elastic.simulate.scenario import PoolModel, Sold
 
 
 class Leases:
-    """Leases (batch, end, machines, reclaimed) as columns, so that the bill can be made again at
-    the end. ``starts`` and ``offers`` are lists of the batches, which grow.
+    """Leases (batch, end, machines, reclaimed) as columns; the bill is made when all have ended.
+
+    ``starts`` and ``offers``: the start and the offer of each batch. The caller appends to these
+    lists during the run.
     """
 
     def __init__(self, pool: PoolModel, starts: Sequence[int], offers: Sequence[int]) -> None:
@@ -25,18 +27,18 @@ class Leases:
         self.dollars = {"on-demand": 0.0, "spot": 0.0}
 
     def rows(self) -> Iterator[tuple[int, int, int, int]]:
-        """(batch, end, machines, reclaimed) of each lease."""
+        """Return (batch, end, machines, reclaimed) of each lease."""
         return zip(self.batch, self.end, self.count, self.reclaimed, strict=True)
 
     def settle(self) -> None:
-        """Make the bill for all of them once they have ended."""
+        """Make the bill for all leases. Call it when all have ended."""
         total, paid, starts, offers = 0, [0.0, 0.0], self._starts, self._offers
         billed, prices = self._billed, [_flat(sold) for sold in self._sold]
         on_spot = [sold.market is not None for sold in self._sold]
         for batch, end, count, reclaimed in self.rows():
             start, offer = starts[batch], offers[batch]
             if start > end:
-                continue  # taken while it booted, and its bill begins only when it is ready
+                continue  # reclaimed during its boot, if paying begins at the end of the boot
             price = prices[offer]
             if price is None:
                 seconds, cost = self.bill(batch, end, reclaimed=bool(reclaimed))
@@ -48,7 +50,9 @@ class Leases:
         self.billed, self.dollars = total, {"on-demand": paid[0], "spot": paid[1]}
 
     def bill(self, batch: int, end: int, *, reclaimed: bool) -> tuple[int, float]:
-        """The seconds paid, and the dollars, for one machine of a batch that went at ``end``."""
+        """Return the paid seconds and the dollars for a machine of a batch that ended at
+        ``end``.
+        """
         start = self._starts[batch]
         if start > end:
             return 0, 0.0
@@ -60,7 +64,7 @@ class Leases:
 
 
 def _flat(sold: Sold) -> float | None:
-    """An offer's price if it never changes."""
+    """Return an offer's price if it never changes, else None."""
     if sold.market is None:
         return sold.offer.price
     prices = sold.market.curve.prices

@@ -1,6 +1,8 @@
-"""The spot market of one pool: what a machine costs, how many are available, when they are taken.
-Until 2017 a machine was lost when the price exceeded the bid; since then when the cloud needs the
-room, and a trace says how many machines were available.
+"""The spot market of a pool: the price of a machine, how many are available, when they are
+reclaimed.
+
+Until 2017 EC2 took a machine when the price exceeded the bid. Today it takes machines when it needs
+the capacity, and only a trace can show how many machines were available.
 """
 
 from __future__ import annotations
@@ -15,10 +17,10 @@ NEVER = 2**62
 
 
 class SpotMarket:
-    """``curve``: the price. ``bid``: machines are lost above it (None: never by price).
-    ``available``: (time, machines), how many there are from then on (empty: any number).
-    ``notice``: seconds between the cloud's warning and the loss. ``rebalance``: seconds between its
-    recommendation to move away, which names no time, and the loss (0: it gives none).
+    """A spot market. ``curve``: the price. ``bid``: machines are lost above this price (None: never
+    by price). ``available``: (time, number of machines from then on) (empty: any number).
+    ``notice``: seconds from the cloud's warning to the loss. ``rebalance``: seconds from the
+    cloud's recommendation to move, which names no time, to the loss (0: no recommendations).
     """
 
     def __init__(
@@ -36,17 +38,19 @@ class SpotMarket:
         self._times, self._counts = _steps(curve, bid, available)
 
     def room(self, now: int) -> int:
-        """How many machines can be had or kept at ``now``."""
+        """Return how many machines are available at ``now``, including those in use."""
         return self._counts[max(bisect_right(self._times, now) - 1, 0)]
 
     def rooms(self, now: int) -> tuple[int, int]:
-        """How many machines can be had or kept at ``now``, and until when that holds."""
+        """Return how many machines are available at ``now``, and when the number next changes."""
         index = bisect_right(self._times, now)
         until = self._times[index] if index < len(self._times) else NEVER
         return self.room(now), until
 
     def next_fall(self, now: int, machines: int) -> tuple[int, range]:
-        """When fewer than ``machines`` can be kept, and all numbers for which that holds."""
+        """Return the next time at which fewer than ``machines`` are available, and the range of
+        numbers of machines with the same answer.
+        """
         counts, low = self._counts, PLENTY
         for index in range(bisect_right(self._times, now), len(counts)):
             if counts[index] < machines:
@@ -55,17 +59,19 @@ class SpotMarket:
         return NEVER, range(low + 1)
 
     def prices(self, begin: int, now: int) -> tuple[tuple[float, float], ...]:
-        """The price changes that are known at ``now``, from the one that held at ``begin`` on."""
+        """Return the price changes known at ``now``, from the price at ``begin`` on."""
         times, prices = self.curve.times, self.curve.prices
-        first = max(bisect_right(times, begin) - 1, 0)
-        last = max(bisect_right(times, now), first + 1)
-        return tuple(zip(times[first:last], prices[first:last], strict=True))
+        first_index = max(bisect_right(times, begin) - 1, 0)
+        end_index = max(bisect_right(times, now), first_index + 1)
+        return tuple(zip(times[first_index:end_index], prices[first_index:end_index], strict=True))
 
 
 def _steps(
     curve: Curve, bid: float | None, available: Sequence[tuple[int, int]]
 ) -> tuple[list[int], list[int]]:
-    """How many machines can be had, as steps, by price and by availability, without repetitions."""
+    """Return the available machines as steps (times, counts), from the price and the trace. Equal
+    neighbours are merged.
+    """
     changes = {when for when, _ in available}
     if bid is not None:
         changes.update(curve.times)

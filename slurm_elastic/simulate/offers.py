@@ -1,4 +1,6 @@
-"""The offers of a simulated cloud: each type, zone and market, as its provider lists them."""
+"""The offers of a simulated cloud, one for each type, zone and market, as its provider lists
+them.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +14,25 @@ from slurm_elastic.config.pool_rules import cheapest, types_of
 from slurm_elastic.model.cluster import Market, Pool
 from slurm_elastic.providers.base.offers import typed_offer
 from slurm_elastic.providers.base.prices.trace import PriceTrace, Series
-from slurm_elastic.simulate.availability import Span, Supply, available, bearable, supplies_of
+from slurm_elastic.simulate.availability import (
+    Span,
+    Supply,
+    available,
+    check_point_count,
+    supplies_of,
+)
 from slurm_elastic.simulate.billing import Curve
 from slurm_elastic.simulate.market import SpotMarket
 from slurm_elastic.simulate.scenario import Sold
 
 BIDS_UNTIL = datetime(2017, 11, 28, tzinfo=UTC).timestamp()
-"""Until then EC2 took spot machines when the price exceeded the bid; since then it takes them when
-it needs the room.
+"""Unix time until which EC2 took spot machines when the price exceeded the bid. Later it took
+them when it needed the capacity.
 """
 
 
 class SpotFacts(Struct, frozen=True, kw_only=True):
-    """What is known about spot machines beside the configuration (see ``SpotMarket``)."""
+    """Facts about spot machines outside the configuration (see ``SpotMarket``)."""
 
     span: Span
     prices: PriceTrace | None = None
@@ -34,11 +42,14 @@ class SpotFacts(Struct, frozen=True, kw_only=True):
 
 
 def offers_of(cloud: CloudSettings, pool: Pool, facts: SpotFacts) -> tuple[Sold, ...]:
-    """All offers for the pool's machines: on demand if no spot price is known."""
-    kinds = _kinds(cloud, pool)
+    """Return all offers for the pool's machines; on-demand offers if no spot price is known."""
+    kinds = _types(cloud, pool)
     zones = _zones(cloud, pool, facts.prices, kinds)
     sold = [
-        one for kind in kinds for zone in zones for one in _spot(cloud, pool, facts, kind, zone)
+        offer
+        for kind in kinds
+        for zone in zones
+        for offer in _spot_offers(cloud, pool, facts, kind, zone)
     ]
     place = (cloud.name, cloud.location)
     fixed = [market for market in pool.markets if market is not Market.SPOT]
@@ -48,56 +59,62 @@ def offers_of(cloud: CloudSettings, pool: Pool, facts: SpotFacts) -> tuple[Sold,
     return tuple(sold)
 
 
-def told(pool: str, sold: Sequence[Sold], facts: SpotFacts) -> Iterator[str]:
-    """A sentence for each assumption about these spot offers."""
-    spot = [one for one in sold if one.market is not None]
+def assumptions(pool: str, sold: Sequence[Sold], facts: SpotFacts) -> Iterator[str]:
+    """Yield a sentence for each assumption about these spot offers."""
+    spot = [spot_offer for spot_offer in sold if spot_offer.market is not None]
     if not spot:
         yield f"pool {pool} runs on demand only: no spot price of its types and zones was given"
         return
-    names = ", ".join(f"{one.offer.instance_type} in {one.offer.zone}" for one in spot[:4])
-    more = f" and {len(spot) - 4} more" if len(spot) > 4 else ""
-    yield f"pool {pool}: spot machines are ranked by the prices of {names}{more}"
-    if any(one.market is not None and one.market.bid is not None for one in spot):
+    names = ", ".join(
+        f"{spot_offer.offer.instance_type} in {spot_offer.offer.zone}" for spot_offer in spot[:4]
+    )
+    omitted = f" and {len(spot) - 4} more" if len(spot) > 4 else ""
+    yield f"pool {pool}: spot machines are ranked by the prices of {names}{omitted}"
+    if any(
+        spot_offer.market is not None and spot_offer.market.bid is not None for spot_offer in spot
+    ):
         yield f"pool {pool}: spot machines are lost when the price exceeds the on-demand price"
-    zones = dict.fromkeys(one.offer.zone for one in spot)
+    zones = dict.fromkeys(spot_offer.offer.zone for spot_offer in spot)
     supplies = {s.name: s for zone in zones for s in supplies_of(pool, zone, facts.availability)}
     if supplies:
-        yield f"pool {pool}: spot machines are to be had as in {' and '.join(supplies)}"
-    elif all(one.market is None or one.market.bid is None for one in spot):
+        yield f"pool {pool}: spot machines are available as in {' and '.join(supplies)}"
+    elif all(spot_offer.market is None or spot_offer.market.bid is None for spot_offer in spot):
         yield (
             f"pool {pool}: no spot machine is ever lost: since 2017-11 prices say nothing"
             " about that (threshold policies do what hour does), and no availability was given"
         )
 
 
-def _kinds(cloud: CloudSettings, pool: Pool) -> dict[str, InstanceType]:
-    """The pool's types by name; if its cloud has none, one machine as the pool wants it."""
-    own = InstanceType(
+def _types(cloud: CloudSettings, pool: Pool) -> dict[str, InstanceType]:
+    """Return the pool's types by name; if its cloud has none, a type of the pool's own size."""
+    pool_type = InstanceType(
         cpus=pool.cpus,
         memory=max(pool.real_memory, 1),
         price=cheapest(cloud, pool),
         gres=dict(pool.gres),
     )
-    return types_of(cloud, pool) or {pool.name: own}
+    return types_of(cloud, pool) or {pool.name: pool_type}
 
 
 def _zones(
     cloud: CloudSettings, pool: Pool, prices: PriceTrace | None, kinds: dict[str, InstanceType]
 ) -> tuple[str, ...]:
-    """The zones that the pool may use; if only the cloud knows them, those of the prices."""
+    """Return the zones that the pool may use; if the configuration names none, the price
+    trace's.
+    """
     zones = pool.zones or cloud.known_zones
     if not zones and prices is not None:
         zones = tuple(sorted({zone for name, zone in prices.series if name in kinds}))
     return zones or ("",)
 
 
-def _spot(
+def _spot_offers(
     cloud: CloudSettings, pool: Pool, facts: SpotFacts, name: str, zone: str
 ) -> Iterator[Sold]:
     series = None if facts.prices is None else facts.prices.series.get((name, zone))
     if series is None or Market.SPOT not in pool.markets:
         return
-    kind = _kinds(cloud, pool)[name]
+    kind = _types(cloud, pool)[name]
     supplies = supplies_of(pool.name, zone, facts.availability)
     market = SpotMarket(
         _repeated(series, facts.span),
@@ -107,19 +124,19 @@ def _spot(
         rebalance=facts.rebalance,
     )
     offer = typed_offer((cloud.name, cloud.location), name, kind, zone, Market.SPOT)
-    yield Sold(offer=offer, market=market, stock=" ".join(one.name for one in supplies))
+    yield Sold(offer=offer, market=market, stock=" ".join(supply.name for supply in supplies))
 
 
 def _repeated(series: Series, span: Span) -> Curve:
-    """The prices on the history's clock: as they were if they cover it, else repeated."""
+    """Return the prices on the history's clock. If they do not cover the history, repeat them."""
     if len(series.times) == 1:
         return Curve([span.begin], series.prices)
-    first, length = series.times[0], int(series.times[-1] - series.times[0]) + 1
-    covers = first <= span.origin + span.begin and series.times[-1] >= span.origin + span.end
-    shift = -span.origin if covers else span.begin - int(first)
+    first_time, length = series.times[0], int(series.times[-1] - series.times[0]) + 1
+    covers = first_time <= span.origin + span.begin and series.times[-1] >= span.origin + span.end
+    shift = -span.origin if covers else span.begin - int(first_time)
     points: dict[int, float] = {}
     rounds = 1 if covers else -(-(span.end - span.begin + 1) // length) + 1
-    bearable(rounds * len(series.times), "prices", length, span)
+    check_point_count(rounds * len(series.times), "prices", length, span)
     for round_ in range(rounds):
         for when, price in zip(series.times, series.prices, strict=True):
             points[int(when) + shift + round_ * length] = price

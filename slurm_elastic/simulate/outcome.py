@@ -1,4 +1,4 @@
-"""The result of a simulation in figures, and the proof that nothing got lost in it."""
+"""The result of a simulation in figures, and the check that no work, machine or dollar got lost."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from slurm_elastic.simulate.machines import PoolMachines
 from slurm_elastic.simulate.runs import Runs
 from slurm_elastic.simulate.shared_machines import machines_needed
 
-SHORT = 10
+MIN_RUN_S = 10
 
 
 class PoolFigures(Struct, frozen=True, kw_only=True):
-    """One pool. ``hours``: machine-hours up; ``peak``: most machines at a time."""
+    """Figures of a pool. ``hours``: machine-hours up; ``peak``: the largest number of machines;
+    ``on_demand`` and ``spot``: dollars.
+    """
 
     name: str
     jobs: int
@@ -34,10 +36,10 @@ class PoolFigures(Struct, frozen=True, kw_only=True):
 
 
 class Figures(Struct, frozen=True, kw_only=True):
-    """The whole site. Waits are in seconds until the first start; the slowdown counts runs as 10 s
-    at least. ``utilisation``: in which share of the machine time that was paid (or standing) a job
-    had the machine. Hours are machine-hours lost to interruptions, and spent on checkpoints and
-    restarts. ``unbought``: why no machine was ever bought although jobs waited.
+    """Figures of the whole site. Waits: seconds until the first start. ``slowdown``: runs shorter
+    than 10 s count as 10 s. ``utilisation``: the busy share of the machines' time. ``lost_hours``:
+    machine-hours lost to interruptions; ``overhead_hours``: spent on checkpoints and restarts.
+    ``unbought``: why no machine was ever bought although jobs waited.
     """
 
     jobs: int
@@ -62,7 +64,7 @@ class Figures(Struct, frozen=True, kw_only=True):
 
 
 def unserved(policy: str, figures: Figures) -> Iterator[str]:
-    """The jobs that a policy did not run, a sentence each."""
+    """Yield a sentence for each group of jobs that did not run under a policy."""
     if figures.too_large:
         yield f"{policy}: {figures.too_large} jobs need more than any pool has"
     if figures.unserved:
@@ -71,7 +73,7 @@ def unserved(policy: str, figures: Figures) -> Iterator[str]:
 
 class RunResult:
     """A finished run: when each job started and ended (-1: never), in which pool, and the figures.
-    ``refusals``: by pool, why machines could not be bought the first time.
+    ``refusals``: per pool the reason of the first purchase that failed.
     """
 
     refusals: Mapping[int, str] = MappingProxyType({})
@@ -93,7 +95,7 @@ class RunResult:
         queue: Sequence[int],
         misfits: frozenset[int],
     ) -> RunResult:
-        """Check the books, then compute the figures."""
+        """Compute the figures. Raises SlurmElasticError if the books do not add up."""
         problems = conservation(jobs, pools, runs, len(queue) + len(misfits))
         if problems:
             raise SlurmElasticError(
@@ -102,20 +104,22 @@ class RunResult:
         return cls(jobs, pools, runs, _figures(jobs, pools, runs, len(queue), len(misfits)))
 
     def machines_by_hour(self, pool: int = 0) -> list[int]:
-        """How many machines were paid in each hour of the run; each has hours of its own."""
+        """Return how many machines were paid in each hour of the run, each by its own started
+        hours.
+        """
         machines = self.pools[pool]
         begin = min(self.jobs.submit, default=0)
         steps: dict[int, int] = {}
         for batch, end, count, _ in machines.leases.rows():
             start = machines.batch_start[batch]
             hours = max(-(-(end - start) // 3600), 1)
-            first = (start - begin) // 3600
-            steps[first] = steps.get(first, 0) + count
-            steps[first + hours] = steps.get(first + hours, 0) - count
+            start_hour = (start - begin) // 3600
+            steps[start_hour] = steps.get(start_hour, 0) + count
+            steps[start_hour + hours] = steps.get(start_hour + hours, 0) - count
         return list(accumulate(steps.get(hour, 0) for hour in range(max(steps, default=-1))))
 
     def paid_steps(self, pool: int = 0) -> dict[int, int]:
-        """When machines begin or cease to be paid, and by how many their number changes."""
+        """Return the change of the number of paid machines, by second of the run."""
         machines = self.pools[pool]
         begin = min(self.jobs.submit, default=0)
         steps: dict[int, int] = {}
@@ -128,27 +132,29 @@ class RunResult:
 
 
 def conservation(jobs: Jobs, pools: Sequence[PoolMachines], runs: Runs, unserved: int) -> list[str]:
-    """Which sums of work, machines and money do not add up; empty if all do."""
-    found = []
+    """Return a sentence for each sum of jobs, work or machine time that does not add up."""
+    problems = []
     ended = len([end for end in runs.ended if end >= 0])
     if ended + unserved != len(jobs) or runs.now:
-        found.append(f"{len(jobs)} jobs came, {ended} ended, {unserved} could not be served")
+        problems.append(f"{len(jobs)} jobs came, {ended} ended, {unserved} could not be served")
     spent = runs.held + runs.useful + runs.lost + runs.overhead
     busy = sum(machines.busy_area for machines in pools)
     busy += sum(m.shared.overlap for m in pools if m.shared is not None)
     if spent != busy:
-        found.append(f"machines were busy for {busy} s, jobs account for {spent} s")
+        problems.append(f"machines were busy for {busy} s, jobs account for {spent} s")
     work = _work(jobs, pools, runs)
     if work != runs.useful:
-        found.append(f"jobs brought {work} machine-seconds of work, {runs.useful} were done")
+        problems.append(f"jobs brought {work} machine-seconds of work, {runs.useful} were done")
     for machines in pools:
-        found += _pool_problems(machines)
-    return found
+        problems += _pool_problems(machines)
+    return problems
 
 
 def _work(jobs: Jobs, pools: Sequence[PoolMachines], runs: Runs) -> int:
-    """Machine-seconds of work: in machines of the pool in which a job ended, but for work that it
-    saved in others; of jobs that did not end, only what they saved.
+    """Return the machine-seconds of work.
+
+    The work of a job that ended counts in machines of its last pool; work that it saved elsewhere
+    counts in machines of that pool. Of other jobs only saved work counts.
     """
     needs = [machines_needed(jobs, machines.pool) for machines in pools]
     rows = enumerate(zip(jobs.run, runs.where, runs.ended, strict=True))
@@ -161,57 +167,59 @@ def _work(jobs: Jobs, pools: Sequence[PoolMachines], runs: Runs) -> int:
 
 
 def _pool_problems(machines: PoolMachines) -> list[str]:
-    name, found = machines.pool.name, []
+    name, problems = machines.pool.name, []
     if machines.launched != machines.released or machines.up:
-        found.append(
+        problems.append(
             f"{name}: {machines.launched} machines came, {machines.released} went,"
             f" {machines.up} are left"
         )
     starts, leased = machines.batch_start, 0
     for batch, end, count, _ in machines.leases.rows():
         start = starts[batch]
-        if start < end:  # otherwise it was taken before its bill began
+        if start < end:  # else the cloud took it before paying began
             leased += count * (end - start)
     if leased != machines.up_area:
-        found.append(f"{name}: leases last {leased} s, machines were up {machines.up_area} s")
-    # Of machines that the cloud took an hour may be refunded: used, and not paid.
+        problems.append(f"{name}: leases last {leased} s, machines were up {machines.up_area} s")
+    # After a reclaim the last hour may be refunded. It was used but is not paid.
     if not any(machines.leases.reclaimed) and machines.leases.billed < machines.busy_area:
-        found.append(
+        problems.append(
             f"{name}: {machines.leases.billed} s were paid, {machines.busy_area} s were used"
         )
-    return found
+    return problems
 
 
 def _figures(
     jobs: Jobs, pools: Sequence[PoolMachines], runs: Runs, unserved: int, misfits: int
 ) -> Figures:
     waits = sorted(
-        first - submitted
-        for first, submitted, ended in zip(runs.first, jobs.submit, runs.ended, strict=True)
+        start - submitted
+        for start, submitted, ended in zip(runs.first, jobs.submit, runs.ended, strict=True)
         if ended >= 0
     )
     up = sum(machines.up_area for machines in pools)
-    first = min(jobs.submit, default=0)
-    parts = tuple(_pool_figures(index, machines, runs) for index, machines in enumerate(pools))
+    start = min(jobs.submit, default=0)
+    pool_figures = tuple(
+        _pool_figures(index, machines, runs) for index, machines in enumerate(pools)
+    )
     return Figures(
         jobs=len(waits),
         unserved=unserved,
         too_large=misfits,
-        cost=sum(part.on_demand + part.spot for part in parts),
-        on_demand=sum(part.on_demand for part in parts),
-        spot=sum(part.spot for part in parts),
+        cost=sum(figures.on_demand + figures.spot for figures in pool_figures),
+        on_demand=sum(figures.on_demand for figures in pool_figures),
+        spot=sum(figures.spot for figures in pool_figures),
         mean_wait=sum(waits) / len(waits) if waits else 0.0,
         p95_wait=waits[math.ceil(0.95 * len(waits)) - 1] if waits else 0,
         slowdown=_slowdown(jobs, runs),
         utilisation=sum(m.busy_area for m in pools) / up if up else 0.0,
-        makespan=max(max(runs.ended, default=-1), first) - first,
+        makespan=max(max(runs.ended, default=-1), start) - start,
         lost_hours=runs.lost / 3600,
         overhead_hours=runs.overhead / 3600,
         interruptions=runs.interruptions,
         checkpoints=runs.checkpoints,
         api_calls=sum(machines.launches + machines.releases for machines in pools),
         peak=sum(machines.peak for machines in pools),
-        pools=parts,
+        pools=pool_figures,
     )
 
 
@@ -234,6 +242,6 @@ def _slowdown(jobs: Jobs, runs: Runs) -> float:
     for submitted, ended, run in zip(jobs.submit, runs.ended, jobs.run, strict=True):
         if ended >= 0:
             done += 1
-            slowdown = (ended - submitted) / (run if run > SHORT else SHORT)
+            slowdown = (ended - submitted) / (run if run > MIN_RUN_S else MIN_RUN_S)
             total += slowdown if slowdown > 1.0 else 1.0
     return total / done if done else 0.0

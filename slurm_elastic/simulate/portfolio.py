@@ -1,4 +1,4 @@
-"""What reserved machines would have saved over a history, and what they risk. Pure functions."""
+"""How much reserved machines would have saved over a history, and their risk. Pure functions."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ from slurm_elastic.policies.planning.portfolio import (
 from slurm_elastic.policies.planning.reserve import by_rank, trailing
 from slurm_elastic.simulate.certainty import OF_SAVING, Interval, expected
 
-FALLS = (0.75, 0.5, 0.25)
+DEMAND_SHARES = (0.75, 0.5, 0.25)
 STEPS = 40
 
 
 class Choice(Struct, frozen=True, kw_only=True):
-    """A way to buy. ``saving``: share of on-demand cost; ``regret``: excess over the bound."""
+    """A strategy of buying. ``saving``: as a share of the cost on demand; ``regret``: the relative
+    excess of its cost over the lower bound.
+    """
 
     name: str
     bought: tuple[Bought, ...]
@@ -38,7 +40,9 @@ class Choice(Struct, frozen=True, kw_only=True):
 
 
 class Fall(Struct, frozen=True, kw_only=True):
-    """What ``trailing``'s purchases would cost with only ``left`` (share of 1) of demand."""
+    """The cost of the purchases of ``trailing`` if only the share ``left`` of the demand remained,
+    and the cost of that demand ``on_demand``, in dollars.
+    """
 
     left: float
     cost: float
@@ -46,10 +50,11 @@ class Fall(Struct, frozen=True, kw_only=True):
 
 
 class PurchasePlan(Struct, frozen=True, kw_only=True):
-    """``now``: what to buy at the end of the history. ``breakeven_left``: if less than this share
-    of the demand is left, the purchases cost more than machines on demand (0: never; None: nothing
-    was bought). ``outlook``: the share of the cost on demand that is saved from now on with what is
-    held, judged by the history's weeks (None: nothing is held).
+    """The result of ``plan reserve``. ``now``: the purchases to make at the end of the history.
+
+    ``breakeven_left``: if less than this share of the demand remains, the purchases cost more than
+    machines on demand (0: never; None: nothing was bought). ``outlook``: the share of the cost on
+    demand that the held reservations save, estimated from the history's weeks (None: none held).
     """
 
     weeks: int
@@ -65,22 +70,24 @@ class PurchasePlan(Struct, frozen=True, kw_only=True):
 
 
 def plan_of(usage: Usage, classes: tuple[ReservedClass, ...], on_demand: float) -> PurchasePlan:
-    """Everything that ``plan reserve`` shows; ``classes`` are ordered from the heaviest."""
+    """Return all results of ``plan reserve``. ``classes`` are ordered from the heaviest, which pays
+    off only for the longest use. ``on_demand``: dollars per hour of a machine on demand.
+    """
     bare = bill(usage, (), classes, on_demand).cost
     least = bound(usage, classes, on_demand)
 
     def choice(name: str, bought: tuple[Bought, ...]) -> Choice:
-        found = bill(usage, bought, classes, on_demand)
+        bill_of_choice = bill(usage, bought, classes, on_demand)
         return Choice(
             name=name,
             bought=bought,
-            bill=found,
-            saving=1 - found.cost / bare if bare else 0.0,
-            regret=found.cost / least - 1 if least else 0.0,
+            bill=bill_of_choice,
+            saving=1 - bill_of_choice.cost / bare if bare else 0.0,
+            regret=bill_of_choice.cost / least - 1 if least else 0.0,
         )
 
     def until_now(bought: tuple[Bought, ...]) -> tuple[Bought, ...]:
-        return tuple(one for one in bought if one.week < len(usage))
+        return tuple(purchase for purchase in bought if purchase.week < len(usage))
 
     all_bought = trailing(usage, classes, on_demand)
     past = until_now(all_bought)
@@ -99,8 +106,10 @@ def plan_of(usage: Usage, classes: tuple[ReservedClass, ...], on_demand: float) 
             choice("week by week", past),
             choice("week by week by forecast", until_now(online(usage, classes, on_demand))),
         ),
-        now=tuple(one for one in all_bought if one.week == len(usage)),
-        falls=tuple(_fall(usage, left, past, classes, on_demand) for left in FALLS),
+        now=tuple(purchase for purchase in all_bought if purchase.week == len(usage)),
+        falls=tuple(
+            _fall(usage, demand_share, past, classes, on_demand) for demand_share in DEMAND_SHARES
+        ),
         breakeven_left=_breakeven_left(usage, past, classes, on_demand) if past else None,
         outlook=outlook(usage, held, classes, on_demand) if any(held) else None,
     )
@@ -109,7 +118,9 @@ def plan_of(usage: Usage, classes: tuple[ReservedClass, ...], on_demand: float) 
 def outlook(
     usage: Usage, held: Sequence[int], classes: Sequence[ReservedClass], on_demand: float
 ) -> Interval:
-    """The share of the cost on demand that so many machines of each class save in these weeks."""
+    """Return the share of the cost on demand that ``held`` machines of each class would save in
+    these weeks.
+    """
     bare = [sum(row) * on_demand for row in usage]
     saved = [
         paid - week_cost(row, held, classes, on_demand)
@@ -120,14 +131,14 @@ def outlook(
 
 def _fall(
     usage: Usage,
-    left: float,
+    demand_share: float,
     bought: tuple[Bought, ...],
     classes: tuple[ReservedClass, ...],
     on_demand: float,
 ) -> Fall:
-    less = shrunk(usage, left)
+    less = shrunk(usage, demand_share)
     return Fall(
-        left=left,
+        left=demand_share,
         cost=bill(less, bought, classes, on_demand).cost,
         on_demand=bill(less, (), classes, on_demand).cost,
     )
@@ -139,7 +150,7 @@ def _breakeven_left(
     classes: tuple[ReservedClass, ...],
     on_demand: float,
 ) -> float:
-    """The largest share of the demand, in steps, at which the purchases do not pay."""
+    """Return the largest share of the demand, in steps, at which the purchases do not pay off."""
     for step in range(STEPS, 0, -1):
         fall = _fall(usage, step / STEPS, bought, classes, on_demand)
         if fall.cost > fall.on_demand:

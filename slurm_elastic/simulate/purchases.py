@@ -1,9 +1,10 @@
-"""Buys machines as the daemon does, launch by launch, by ``policies.launch.next_launch``, from
-simulated clouds that refuse when their stock is gone. An offer that refused cools down; a pool that
-no offer can serve is held until the first cool-down ends.
+"""Buys machines launch by launch, as the daemon does, with ``policies.launch.next_launch``.
 
-We do not decide anew for each machine: the offer that is best for many nodes is best for some of
-them, until a price moves, a cool-down begins or ends, or a limit may no longer be reached.
+Simulated clouds refuse when their stock is gone. An offer that refused cools down. A pool that no
+offer can serve is held until the first cool-down ends.
+
+Decisions are reused for speed: the best offer for many nodes stays the best until a price changes,
+a cool-down begins or ends, or the usage under a limit changes.
 """
 
 from __future__ import annotations
@@ -30,22 +31,24 @@ from slurm_elastic.simulate.machines import PoolMachines, Sales
 from slurm_elastic.simulate.market import PLENTY
 from slurm_elastic.simulate.scenario import Scenario
 
-MOST = 1 << 12  # how many nodes we decide for ahead
+MAX_NODES_AHEAD = 1 << 12  # nodes for which a decision is made ahead
 _NO_CAPACITY = "InsufficientInstanceCapacity"
 
 Later = Callable[[int], None]  # called with the second at which `review` is to be called
 
 
-class _Standing:
-    """A decision for ``left`` more of ``offer``, until ``until``, up to ``stock`` of them."""
+class _StoredDecision:
+    """A decision for ``left`` more machines of ``offer``. It is valid until the second ``until``,
+    and while the offer has at most ``stock`` machines.
+    """
 
     def __init__(self) -> None:
         self.offer, self.left, self.until, self.stock = 0, 0, -1, 0
 
 
 class Purchases:
-    """Buys for ``pools``, and knows why it got no more. Times are the history's seconds.
-    ``refusals``: by pool, why a launch could not get all its machines the first time.
+    """Buys machines for ``pools``. Times are the history's seconds. ``refusals``: per pool the
+    reason of the first launch that could not get all its machines.
     """
 
     def __init__(self, scenario: Scenario, pools: Sequence[PoolMachines], later: Later) -> None:
@@ -58,20 +61,20 @@ class Purchases:
         )
         self.cool_downs: dict[str, Exclusion] = {}
         self.refusals: dict[int, str] = {}
-        self._held: dict[int, int] = {}
+        self._held_until: dict[int, int] = {}
         self._pools = [_pool_of(machines) for machines in pools]
-        self._at = [
+        self._offer_index = [
             {sold.offer.key: index for index, sold in enumerate(machines.sold)}
             for machines in pools
         ]
-        self._standing = [_Standing() for _ in pools]
-        self._names = tuple(str(number) for number in range(MOST))
+        self._decisions = [_StoredDecision() for _ in pools]
+        self._names = tuple(str(number) for number in range(MAX_NODES_AHEAD))
 
     def buy(self, pool: int, count: int, now: int, *, whole: bool) -> Sales:
-        """(offer, machines) for each launch that gave some: up to ``count`` altogether or, with
-        ``whole``, all or none. A pool that did not get all is held.
+        """Buy up to ``count`` machines; with ``whole``, all or none. Returns (offer, machines) of
+        each successful launch. A pool that did not get all is held.
         """
-        standing = self._standing[pool]
+        standing = self._decisions[pool]
         if (
             count <= standing.left
             and now < standing.until
@@ -81,29 +84,31 @@ class Purchases:
             sales = [(standing.offer, count)]
         else:
             sales = self._decide(pool, count, now, whole=whole)
-        # Under common limits this may leave less to the other pools.
+        # Under common limits this purchase may leave less room for the other pools.
         if not self.unlimited:
-            self._forget(but=pool)
+            self._drop_decisions(but=pool)
         return sales
 
     def review(self, now: int, *, waited_for: bool) -> bool:
-        """Free the nodes that can be served again after a hold; all if no job waits."""
-        found = False
-        for pool in [pool for pool, until in self._held.items() if until <= now]:
+        """Release the nodes of held pools that can be served again; all nodes if no job waits.
+        Returns True if a node was released.
+        """
+        has_released = False
+        for pool in [pool for pool, until in self._held_until.items() if until <= now]:
             machines = self.pools[pool]
             room = machines.held
             if waited_for:
                 room = min(room, self._room(pool, now))
             machines.held -= room
-            found = found or room > 0
+            has_released = has_released or room > 0
             if machines.held:
                 self._hold(pool, now)
             else:
-                del self._held[pool]
-        return found
+                del self._held_until[pool]
+        return has_released
 
     def taken(self, pool: int, offer: int, now: int) -> None:
-        """The cloud takes machines of an offer, so we do not ask it for more at once."""
+        """Cool an offer down after the cloud took machines of it."""
         key = self.pools[pool].sold[offer].offer.key
         cooling = after_interruption(key, "", now, self.seconds)
         before = self.cool_downs.get(key)
@@ -114,70 +119,74 @@ class Purchases:
         machines, names = self.pools[pool], self._nodes(count)
         request = NodeRequest(id="", pool=self._pools[pool], nodes=names)
         gangs = (Gang(nodes=names, job=0),) if whole else tuple(Gang(nodes=(n,)) for n in names)
-        self._forget()
+        self._drop_decisions()
         sales: Sales = []
-        had = spare = 0
-        while had < count:
+        served = spare = 0
+        while served < count:
             offers, scope = self._offers(pool, now), self._scope(now, pool, sales)
-            decided = next_launch(request, gangs, names[:had], offers, scope, now, keys=self.keys)
+            decided = next_launch(
+                request, gangs, names[:served], offers, scope, now, keys=self.keys
+            )
             if not decided.nodes:
                 spare = decided.spare
                 if pool not in self.refusals:
                     self.refusals[pool] = shortfall(request, offers, scope, now, self.keys)
                 break
-            wanted, offer = len(decided.nodes), decided.offers[0]
-            index = self._at[pool][offer.key]
-            given = min(wanted, machines.stock(index, now, sales))
-            self._answered(offer, given, wanted, now)
-            if given > 0:
-                sales.append((index, given))
-                had += given
-            if had == count == wanted == given:
-                self._remember(pool, count, decided.placement, scope, now)
-        if had == count:
+            requested, offer = len(decided.nodes), decided.offers[0]
+            index = self._offer_index[pool][offer.key]
+            delivered = min(requested, machines.stock(index, now, sales))
+            self._update_cool_down(offer, delivered, requested, now)
+            if delivered > 0:
+                sales.append((index, delivered))
+                served += delivered
+            if served == count == requested == delivered:
+                self._store_decision(pool, count, decided.placement, scope, now)
+        if served == count:
             return sales
         if whole:
             machines.waste(sales, now)
-            sales, had = [], 0
-        left = max(machines.room() - had, 0)
-        machines.held += left - min(spare, max(left - (count - had), 0))
+            sales, served = [], 0
+        room = max(machines.room() - served, 0)
+        machines.held += room - min(spare, max(room - (count - served), 0))
         self._hold(pool, now)
         return sales
 
-    def _answered(self, offer: Offer, given: int, wanted: int, now: int) -> None:
-        """Learn about the offer from the cloud's answer."""
-        if given <= 0:
+    def _update_cool_down(self, offer: Offer, delivered: int, requested: int, now: int) -> None:
+        """Update the offer's cool-down from the cloud's answer."""
+        if delivered <= 0:
             strikes = strikes_of(self.cool_downs.values(), offer.key, now)
             reason = "the simulated cloud has none left"
-            lasting = self.seconds, self.longest
-            self._cool(after_refusal(offer.key, strikes, now, *lasting, _NO_CAPACITY, reason))
-        elif given < wanted:
-            self._cool(after_partial(offer.key, given, wanted, now, self.seconds))
+            durations = self.seconds, self.longest
+            self._cool(after_refusal(offer.key, strikes, now, *durations, _NO_CAPACITY, reason))
+        elif delivered < requested:
+            self._cool(after_partial(offer.key, delivered, requested, now, self.seconds))
         else:
             for key in keys_of(offer):
                 self.cool_downs.pop(key, None)
 
     def _cool(self, cooling: Exclusion) -> None:
         self.cool_downs[cooling.scope] = cooling
-        self._forget()
+        self._drop_decisions()
 
-    def _remember(
+    def _store_decision(
         self, pool: int, count: int, placement: Placement, scope: Scope, now: int
     ) -> None:
-        """Keep the decision for as many machines as would have been decided in the same way."""
-        machines, standing = self.pools[pool], self._standing[pool]
-        best, left = placement.ranked[0].offer, PLENTY
+        """Store the decision for as many machines as it would also be right for."""
+        machines, standing = self.pools[pool], self._decisions[pool]
+        best, room = placement.ranked[0].offer, PLENTY
         if not self.unlimited:
-            many = NodeRequest(id="", pool=self._pools[pool], nodes=self._nodes(MOST))
+            large_request = NodeRequest(
+                id="", pool=self._pools[pool], nodes=self._nodes(MAX_NODES_AHEAD)
+            )
             offers = self._offers(pool, now)
             if placement.rejected:
-                unused = rank(many, offers, replace(scope, usage=Usage()), now, self.keys)
-                # A limit rules an offer out, which it may do no longer the next time.
+                unused = rank(large_request, offers, replace(scope, usage=Usage()), now, self.keys)
+                # A limit excludes an offer now, but may not exclude it when usage has changed.
                 if len(unused.rejected) < len(placement.rejected):
                     return
-            first = rank(many, offers, scope, now, self.keys).ranked[0]
-            best, left = first.offer, first.room - count
-        standing.offer, standing.left = self._at[pool][best.key], left
+            best_ranked = rank(large_request, offers, scope, now, self.keys).ranked[0]
+            best, room = best_ranked.offer, best_ranked.room - count
+        standing.offer, standing.left = self._offer_index[pool][best.key], room
         standing.stock, until = machines.stocked(standing.offer, now)
         for sold in machines.sold:
             change = None if sold.market is None else sold.market.curve.next_change(now)
@@ -187,32 +196,34 @@ class Purchases:
                 until = ceil(cooling.until)
         standing.until = until
 
-    def _forget(self, but: int = -1) -> None:
-        """Forget decisions that may have changed: those of all pools ``but`` one."""
-        for pool, standing in enumerate(self._standing):
+    def _drop_decisions(self, but: int = -1) -> None:
+        """Drop the stored decisions of all pools except ``but``."""
+        for pool, standing in enumerate(self._decisions):
             if pool != but:
                 standing.left = 0
 
     def _hold(self, pool: int, now: int) -> None:
-        """Hold the pool until its cloud's first cool-down ends; for a while if a limit bars it."""
-        own = self._pools[pool].cloud
+        """Hold the pool until its cloud's first cool-down ends. Without a cool-down, a limit blocks
+        it, and it is held for ``seconds``.
+        """
+        cloud = self._pools[pool].cloud
         cooling = [
             c.until for key, c in self.cool_downs.items()
-            if c.until > now and key.partition("/")[0] == own
+            if c.until > now and key.partition("/")[0] == cloud
         ]  # fmt: skip
         until = ceil(min(cooling, default=now + self.seconds))
-        self._held[pool] = until
+        self._held_until[pool] = until
         self._later(until)
 
     def _room(self, pool: int, now: int) -> int:
-        """For how many of the held nodes offers have room."""
+        """Return how many of the held nodes could be served by offers now."""
         nodes = self._nodes(self.pools[pool].held)
         request = NodeRequest(id="", pool=self._pools[pool], nodes=nodes)
         offers, scope = self._offers(pool, now), self._scope(now, pool, ())
-        return sum(one.room for one in serving(request, offers, scope, now, self.keys))
+        return sum(offer.room for offer in serving(request, offers, scope, now, self.keys))
 
     def _offers(self, pool: int, now: int) -> list[Offer]:
-        """The cloud's offers at the present prices."""
+        """Return the pool's offers with the prices of ``now``."""
         return [
             sold.offer if sold.market is None or sold.offer.market is not Market.SPOT
             else replace(sold.offer, price=sold.market.curve.at(now))
@@ -222,11 +233,11 @@ class Purchases:
     def _scope(self, now: int, pool: int, sales: Sales | tuple[()]) -> Scope:
         usage = Usage()
         if not self.unlimited:
-            for of, machines in zip(self._pools, self.pools, strict=True):
+            for pool_of_machines, machines in zip(self._pools, self.pools, strict=True):
                 if not machines.pool.limited:
                     continue
                 for sold, live in zip(machines.sold, machines.live_of, strict=True):
-                    usage = used_by(usage, of, sold.offer, live) if live else usage
+                    usage = used_by(usage, pool_of_machines, sold.offer, live) if live else usage
             for index, count in sales:
                 usage = used_by(usage, self._pools[pool], self.pools[pool].sold[index].offer, count)
         cooling = tuple(
@@ -244,7 +255,7 @@ class Purchases:
 
 
 def _pool_of(machines: PoolMachines) -> Pool:
-    """The pool as the ranking knows it."""
+    """Return the pool in the form that the ranking needs."""
     model = machines.pool
     if model.wanted is not None:
         return model.wanted

@@ -1,9 +1,9 @@
-"""Decides which waiting job starts next: first come, first served with EASY backfill over all
+"""Decides which waiting job starts next: first come, first served, with EASY backfill over all
 pools.
 
-The first job that cannot start gets a reservation in the pool in which it should start first
-(``easy`` has the rule); no later job may delay it there. With several reservations the first so
-many jobs get one, and a job may start if it fits in between.
+The first job that cannot start gets a reservation in the pool in which it could start earliest
+(``easy`` describes the rule). No later job may delay it there. If there are several reservations,
+so many jobs at the head of the queue get one each, and a later job may start if it fits between.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from slurm_elastic.simulate.shared_machines import Host, Seat, Share, SharedMach
 
 
 class Start(Protocol):
-    """Starts a job in a pool on so many machines, or beside others; False if it cannot."""
+    """Start a job in a pool on ``need`` machines, or beside other jobs. False if that failed."""
 
     def __call__(
         self, job: int, pool: int, need: int, now: int, beside: Host | None = None, /
@@ -33,20 +33,20 @@ class Start(Protocol):
 
 
 def too_large(needs: Sequence[Sequence[int]], pools: Sequence[PoolMachines]) -> frozenset[int]:
-    """Jobs that no pool could ever hold. ``needs``: how many machines each needs of each pool."""
+    """Return the jobs that no pool could ever hold. ``needs``: per pool the machines per job."""
     pairs = [(need, pool.pool.machines) for need, pool in zip(needs, pools, strict=True)]
-    if any(max(need, default=0) <= most for need, most in pairs):
+    if any(max(need, default=0) <= machines for need, machines in pairs):
         return frozenset()
     jobs = range(len(needs[0]))
-    return frozenset(job for job in jobs if all(need[job] > most for need, most in pairs))
+    return frozenset(job for job in jobs if all(need[job] > machines for need, machines in pairs))
 
 
 class Queue:
-    """The ``waiting`` jobs, by submission. ``full``: the whole queue must be looked at.
+    """The ``waiting`` jobs, by submission. ``full``: a pass over the whole queue is due.
 
-    ``shadow``: until when the last look holds. ``stale``: it no longer holds, as machines that it
-    counted on are gone or could not be bought. ``head``: when the first job should start on
-    machines that are up or booting (None: not at all). ``readies``: a heap of the times at which
+    ``shadow``: the end of the last pass's validity. ``stale``: it is not valid, because machines
+    that it counted on are lost or could not be bought. ``head``: when the first job should start on
+    machines that are up or booting (None: never). ``readies``: a heap of the times at which
     machines that boot for a job are ready.
     """
 
@@ -77,73 +77,78 @@ class Queue:
         self._only = None if len(pools) > 1 or self.direct or pools[0].shared else pools[0]
 
     def arrive(self, job: int, now: int) -> None:
-        """A new job, or one that comes back, takes its place in the queue. It starts before the
-        first that waits only if it does not delay that one, or in a ``full`` look.
+        """Start a new or returning job, or put it into the queue. It starts before the first
+        waiting job only if it does not delay that job. If a ``full`` pass is due, the pass decides.
         """
         if self.full:
             insort(self.waiting, job)
         elif self.depth and len(self.waiting) >= self.depth:
             insort(self.waiting, job)
-            self.full = self.waiting[self.depth - 1] >= job  # it comes back from an interruption
+            # A returning job keeps its old place, which may be within the depth.
+            self.full = self.waiting[self.depth - 1] >= job
         elif not self.waiting:
             if not self._place(job, now):
                 self.waiting.append(job)
                 self.full = True
-        # Compared with the reservation alone: for the other jobs nothing has changed since the last
-        # look but the time, which never helps them.
+        # Only this job needs to be tried against the reservation. For the other jobs only time has
+        # passed since the last pass, which never lets a job fit.
         elif not self._place(job, now):
             insort(self.waiting, job)
 
     def classes(self, now: int) -> Iterable[tuple[Sequence[int], bool]]:  # noqa: ARG002
-        """The waiting jobs for which machines may be started ahead, and whether own ones only."""
+        """Yield (waiting jobs for which machines may be started, own machines only)."""
         return ((self.waiting, False),)
 
     def paid_by_nobody(self) -> None:
-        """The machines that were started last are for none of the jobs."""
+        """Charge no job for the machines that were started last. A queue with budgets overrides
+        this.
+        """
 
     def next_ready(self, now: int) -> int:
-        """When machines that boot for a job are ready next."""
+        """Return the next time at which machines that boot for a job are ready."""
         readies = self.readies
         while readies and readies[0] <= now:
             heappop(readies)
         return readies[0] if readies else NEVER
 
     def schedule(self, now: int) -> None:
-        """Look at the whole queue: start jobs, reserve for the first that cannot, backfill."""
+        """Pass over the whole queue: start jobs, reserve for the first that cannot start,
+        backfill.
+        """
         self.shadow, self.head, self._reserved, self._seat = NEVER, None, None, None
         if self.scenario.reservations > 1:
             self._schedule_deep(now)
             return
-        queue, place, begun = self.waiting, self._place, 0
+        queue, place, started = self.waiting, self._place, 0
         for job in queue:
             if not place(job, now):
                 break
-            begun += 1
-        del queue[:begun]
+            started += 1
+        del queue[:started]
         self.stale = False
         if queue:
             self._reserve(queue[0], now)
             if len(queue) > 1 and self._any_free():
                 self._backfill(now)
-                # A purchase failed that the reservation may have counted on.
+                # A purchase failed, and the reservation may have counted on it.
                 if self.stale:
                     self.schedule(now)
 
     def _backfill(self, now: int) -> None:
-        """Start what does not delay the first job."""
-        queue, place, only = self.waiting, self._place, self._only
-        waiting, seen, needs = queue[:1], len(queue), self.needs[0]
-        most = self.depth or seen
+        """Start the jobs that do not delay the first job."""
+        queue, place, only_pool = self.waiting, self._place, self._only
+        waiting, end, needs = queue[:1], len(queue), self.needs[0]
+        max_waiting = self.depth or end
         for position, job in enumerate(queue[1:], start=1):
-            if len(waiting) >= most:
-                seen = position
+            if len(waiting) >= max_waiting:
+                end = position
                 break
-            if (only is not None and needs[job] > only.idle) or not place(job, now):
+            if (only_pool is not None and needs[job] > only_pool.idle) or not place(job, now):
                 waiting.append(job)
             elif not self._any_free():
-                seen = position + 1
+                end = position + 1
                 break
-        queue[:seen] = waiting
+        queue[:end] = waiting
 
     def _any_free(self) -> bool:
         for machines in self.pools:
@@ -166,9 +171,9 @@ class Queue:
             if lacks and not (direct and self._may_boot(machines, need, now)):
                 continue
             if machines is self._reserved:
-                missing = need - machines.idle if reuse else need
-                late = machines.late(missing, now) if missing > 0 else 0
-                if now + late + self.limit[job] > self.shadow:
+                lacking = need - machines.idle if reuse else need
+                delay = machines.late(lacking, now) if lacking > 0 else 0
+                if now + delay + self.limit[job] > self.shadow:
                     if need > self.extra:
                         continue
                     if self.start(job, pool, need, now):
@@ -182,16 +187,22 @@ class Queue:
     def _beside(
         self, job: int, machines: PoolMachines, shared: SharedMachines, now: int
     ) -> Host | None:
-        """The first machine in use on which the job does not delay the first waiting one."""
+        """Return the first machine in use on which the job does not delay the first waiting job."""
         share, limit = shared.share(job), self.limit[job]
         for host in shared.with_room(share):
             end = max(now, host.ready) + limit
-            if machines is not self._reserved or end <= self.shadow or self._spare(host, share):
+            if (
+                machines is not self._reserved
+                or end <= self.shadow
+                or self._take_spare(host, share)
+            ):
                 return host
         return None
 
-    def _spare(self, host: Host, share: Share) -> bool:
-        """Whether a job may use so much of a machine beyond the first's start; if so, take it."""
+    def _take_spare(self, host: Host, share: Share) -> bool:
+        """Return True if a job may use ``share`` of a machine after the start of the first job. If
+        so, subtract it from the spare capacity.
+        """
         if self._seat is not None:
             if self._seat.host is not host:
                 return True
@@ -206,7 +217,7 @@ class Queue:
         return True
 
     def _may_boot(self, machines: PoolMachines, need: int, now: int) -> bool:
-        """Whether machines that a job lacks may be launched for it, with ``direct`` growth."""
+        """Return True if the machines that a job lacks may be launched. For ``direct`` growth."""
         missing = need - machines.idle if self.reuse else need
         if missing > machines.room():
             return False
@@ -214,7 +225,7 @@ class Queue:
         return grower.free_of_bounds or grower.may_launch(missing, now, public=machines.pool.public)
 
     def _reserve(self, job: int, now: int) -> None:
-        """Reserve in the pool in which the job should fit first."""
+        """Reserve in the pool in which the job should fit earliest."""
         for pool, machines, needs in self._each:
             need = needs[job]
             if need > machines.pool.machines:
@@ -227,25 +238,25 @@ class Queue:
             if machines.shared is not None and need == 1:
                 seat = machines.shared.seat(job, now, shadow)
             if seat is not None:
-                shadow, extra = seat.when, machines.most
+                shadow, extra = seat.when, machines.max_machines
             if shadow < self.shadow:
                 self.shadow, self.extra, self._reserved = shadow, extra, machines
                 self._seat = seat
         self.head = None if self._reserved is None else self.shadow
 
     def _schedule_deep(self, now: int) -> None:
-        """The same with several reservations; each look makes all of them anew."""
+        """Pass over the queue with several reservations. Each pass makes all reservations again."""
         for pool, machines in enumerate(self.pools):
             if not machines.expected.tracks:
                 machines.expected.track((*self.runs.expected(pool), *machines.coming.values()))
         profiles = [machines.profile(now, direct=self.direct) for machines in self.pools]
         queue = self.waiting
         waiting: list[int] = []
-        most = self.depth or len(queue)
-        seen = len(queue)
+        max_waiting = self.depth or len(queue)
+        end = len(queue)
         for position, job in enumerate(queue):
-            if len(waiting) >= most:
-                seen = position
+            if len(waiting) >= max_waiting:
+                end = position
                 break
             fit = self._first_fit(job, profiles, now)
             while fit is not None and not self.start(job, fit, self.needs[fit][job], now):
@@ -257,9 +268,9 @@ class Queue:
                 if len(waiting) <= self.scenario.reservations:
                     when = self._reserve_in(job, profiles)
                     self.head = when if position == 0 and when < FAR else self.head
-        queue[:seen] = waiting
+        queue[:end] = waiting
         self.stale = False
-        self.shadow = now  # the next arrival must have all of them made again
+        self.shadow = now  # not valid for later: the next arrival must make all reservations again
 
     def _first_fit(self, job: int, profiles: Sequence[Profile], now: int) -> int | None:
         for pool, machines, needs in self._each:
@@ -271,7 +282,7 @@ class Queue:
         return None
 
     def _reserve_in(self, job: int, profiles: Sequence[Profile]) -> int:
-        """Reserve where the job should fit first; when that is."""
+        """Reserve in the pool in which the job should fit earliest. Returns the time."""
         limit = self.limit[job]
         times = [
             (profiles[pool].earliest(needs[job], limit), pool) for pool, _, needs in self._each

@@ -1,4 +1,4 @@
-"""For backfill with several reservations: how many machines are free at each time to come."""
+"""The number of free machines over future time, for backfill with several reservations."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ FAR = 2**62
 
 
 class Profile:
-    """Free machines as steps: ``free[i]`` from ``times[i]`` on, the last one for ever."""
+    """Free machines as steps: ``free[i]`` from ``times[i]`` on; the last value has no end."""
 
     def __init__(self, now: int, free: int, releases: Iterable[tuple[int, int]]) -> None:
         self.times = [now]
         self.free = [free]
         for when, count in sorted(releases):
-            at = max(when, now)
+            step = max(when, now)
             free += count
-            if at == self.times[-1]:
+            if step == self.times[-1]:
                 self.free[-1] = free
             else:
-                self.times.append(at)
+                self.times.append(step)
                 self.free.append(free)
 
     def earliest(self, need: int, length: int) -> int:
-        """The first time from which on ``need`` machines are free for ``length`` seconds."""
+        """Return the first time from which ``need`` machines are free for ``length`` seconds."""
         start = None
         for when, free in zip(self.times, self.free, strict=True):
             if start is not None and when >= start + length:
@@ -36,16 +36,16 @@ class Profile:
         return FAR if start is None else start
 
     def fits(self, when: int, need: int, length: int) -> bool:
-        """Whether ``need`` machines are free from ``when`` on for ``length`` seconds."""
-        first = bisect_right(self.times, when) - 1
+        """Return True if ``need`` machines are free for ``length`` seconds from ``when`` on."""
+        first_step = bisect_right(self.times, when) - 1
         beyond = bisect_left(self.times, when + length)
-        return all(free >= need for free in self.free[first : max(beyond, first + 1)])
+        return all(free >= need for free in self.free[first_step : max(beyond, first_step + 1)])
 
     def use(self, when: int, need: int, length: int) -> None:
-        """Take ``need`` machines away from ``when`` on for ``length`` seconds."""
-        first = self._step(when)
-        last = self._step(when + length) if length < FAR else len(self.times)
-        for index in range(first, last):
+        """Subtract ``need`` machines for ``length`` seconds from ``when`` on."""
+        first_step = self._step(when)
+        end_step = self._step(when + length) if length < FAR else len(self.times)
+        for index in range(first_step, end_step):
             self.free[index] -= need
 
     def _step(self, when: int) -> int:

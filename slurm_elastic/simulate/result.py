@@ -16,11 +16,11 @@ Rows = list[dict[str, int | float | str | None]]
 
 
 class Result(Struct, frozen=True, eq=False, dict=True):
-    """What each policy comes to. Money is in dollars; waits and runs are in seconds. Points in time
-    are Unix time, or the history's own seconds where it does not say when it began. In each table
-    ``policy`` names the row's policy; None is what is not known or never was.
+    """The results of all policies as tables. Money is in dollars; waits and runs are in seconds.
+    Points in time are Unix time, or seconds of the history if its begin is unknown. In each table
+    ``policy`` names the row's policy. None: the value is unknown, or the event never happened.
 
-    Other names than those of the tables, ``notes`` and ``complaints`` are no promise.
+    Only the tables, ``notes`` and ``complaints`` are a stable interface.
     """
 
     setting: Setting
@@ -31,16 +31,18 @@ class Result(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def totals(self) -> Rows:
-        """A row a policy: the numbers of ``Figures``, such as ``cost`` and ``mean_wait``."""
-        found = [(policy, asdict(run.figures)) for policy, run in self.runs]
+        """One row per policy: the numbers of ``Figures``, such as ``cost`` and ``mean_wait``."""
+        figures_by_policy = [(policy, asdict(run.figures)) for policy, run in self.runs]
         return [
             {"policy": policy} | {name: row[name] for name in row if name != "pools"}
-            for policy, row in found
+            for policy, row in figures_by_policy
         ]
 
     @cached_property
     def pools(self) -> Rows:
-        """A row a pool: the numbers of ``PoolFigures``; ``on_demand`` and ``spot`` are dollars."""
+        """One row per pool: the numbers of ``PoolFigures``; ``on_demand`` and ``spot`` are
+        dollars.
+        """
         return [
             {"policy": policy, "pool": pool.name}
             | {name: value for name, value in asdict(pool).items() if name != "name"}
@@ -50,16 +52,17 @@ class Result(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def jobs(self) -> Rows:
-        """A row a job, in the order of submission: its number, ``submit``, its first ``start``, and
-        its ``end``; the ``wait`` until that start; the ``run`` that it needs; its ``cpus``; the
-        ``pool`` in which it ran last; ``user`` and ``account``, numbers in a history without names.
+        """One row per job, in the order of submission: its number, ``submit``, its first ``start``,
+        and its ``end``; the ``wait`` until that start; the ``run`` that it needs; its ``cpus``; the
+        last ``pool`` in which it ran; ``user`` and ``account`` (numbers if the history has no
+        names).
         """
         return [row for policy, run in self.runs for row in self._jobs(policy, run)]
 
     @cached_property
     def machines(self) -> Rows:
-        """A row for each ``time`` at which machines of a pool come or go, and how many ``machines``
-        are paid or stand from then on.
+        """One row for each ``time`` at which the number of a pool's machines changes. ``machines``:
+        the paid and standing machines from then on.
         """
         return [
             {"policy": policy, "pool": machines.pool.name}
@@ -71,8 +74,8 @@ class Result(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def queue(self) -> Rows:
-        """A row for each ``time`` at which a job comes or starts first, and how many are
-        ``waiting`` from then on; those that never start are left out.
+        """One row for each ``time`` at which a job arrives or first starts. ``waiting``: the jobs
+        that wait from then on, without jobs that never start.
         """
         origin = self.setting.history.start
         return [
@@ -83,7 +86,7 @@ class Result(Struct, frozen=True, eq=False, dict=True):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was assumed, and which jobs are missing: the command's notes."""
+        """The command's notes: assumptions, omitted jobs, and jobs that did not run."""
         cancelled, ran = self.setting.history.cancelled, len(self.setting.jobs)
         left_out = f"{cancelled:,} of {cancelled + ran:,} jobs were cancelled before they ran"
         return (
@@ -94,7 +97,7 @@ class Result(Struct, frozen=True, eq=False, dict=True):
 
     @property
     def complaints(self) -> tuple[str, ...]:
-        """What could not be used of the history, and why."""
+        """The parts of the history that could not be used, and the reasons."""
         return tuple(self.setting.history.complaints.sentences())
 
     def _jobs(self, policy: str, run: RunResult) -> Rows:

@@ -1,4 +1,4 @@
-"""The running jobs: which machines they hold, when they end, and what an interruption leaves."""
+"""The running jobs: their machines, their ends, and the work that remains after an interruption."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from slurm_elastic.simulate.scenario import Scenario
 
 
 class Run(NamedTuple):
-    """One run of a job: it got its machines at ``given`` and runs from ``ready`` to ``end``.
+    """A run of a job. It got its machines at ``assigned_at`` and runs from ``ready`` to ``end``.
 
-    ``work``: seconds to do, of which ``restart`` are for coming back from a checkpoint. ``mtti``:
-    mean seconds to an interruption of the job, by what was known (None: not on the spot market).
-    ``expected``: the expectation that ``machines`` keep of it. ``pieces``: its machines, the
-    ``idle`` ones first.
+    ``work``: seconds to do, including ``restart`` seconds to restore a checkpoint. ``mtti``: mean
+    seconds to an interruption of the job, as far as was known (None: no spot machines).
+    ``expected``: the run's entry in the expectations of ``machines``. ``pieces``: its machines;
+    the ``idle`` machines that it found come first, then the machines launched for it.
     """
 
     job: int
@@ -30,7 +30,7 @@ class Run(NamedTuple):
     machines: PoolMachines
     pieces: Pieces
     need: int
-    given: int
+    assigned_at: int
     ready: int
     idle: int
     end: int
@@ -44,9 +44,10 @@ _run = tuple.__new__  # `_run(Run, values)` is `Run(*values)` in a third of the 
 
 
 class Runs:
-    """All runs. Machine-seconds: ``held`` (given, but others still boot), ``useful``, ``lost``,
-    ``overhead`` (checkpoints and restarts); together the time for which machines were busy.
-    ``kept``: (job, pool, seconds of work) that interrupted runs saved.
+    """All runs. Their machine-seconds add up to the time for which machines were busy: ``held``
+    (the machine waits until the job's other machines have booted), ``useful``, ``lost``,
+    ``overhead`` (checkpoints and restarts). ``kept``: (job, pool, seconds of work) that interrupted
+    runs saved.
     """
 
     def __init__(self, jobs: Jobs, scenario: Scenario, pools: Sequence[PoolMachines]) -> None:
@@ -66,16 +67,18 @@ class Runs:
         self._works_on = self._rides and not scenario.checkpoints.blocking
 
     def expected(self, pool: int) -> list[int]:
-        """When a pool's machines in use should be free: by job, and by machine that jobs share."""
+        """Return the expectations of a pool's machines in use: one per job, and one per shared
+        machine.
+        """
         shared = self.pools[pool].shared
         runs = [run for run in self.now.values() if run.pool == pool]
         if shared is None:
             return [run.expected for run in runs]
-        alone = [run.expected for run in runs if run.job not in shared.of]
-        return alone + [host.expected for host in shared.hosts]
+        single_jobs = [run.expected for run in runs if run.job not in shared.of]
+        return single_jobs + [host.expected for host in shared.hosts]
 
     def on(self, pool: int, batch: int) -> list[int]:
-        """The jobs that hold machines of a batch; those that began last come first."""
+        """Return the jobs that hold machines of a batch, the latest start first."""
         return [
             run.job
             for run in reversed(list(self.now.values()))
@@ -85,7 +88,7 @@ class Runs:
     def begin(
         self, job: int, pool: int, pieces: Pieces, need: int, now: int, ready: int, idle: int
     ) -> tuple[int, int]:
-        """Start a run; when it ends, and the expectation of its end by its limit."""
+        """Start a run. Returns its end, and the expectation by its time limit."""
         if self.first[job] < 0:
             self.first[job] = ready
         machines = self.pools[pool]
@@ -98,6 +101,7 @@ class Runs:
                 if machines.batch_spot[batch]:
                     mtti = self._mtti(machines, pieces, now) if self.saves else 0.0
                     break
+        # The same key as ``free_times.expectation``, inlined because each start of a job needs it.
         end = ready + work
         expected = (ready + self._limit[job] << 32 | job) << 32 | need
         row = (job, pool, machines, pieces, need, now, ready, idle, end, expected, work, restart,
@@ -111,12 +115,12 @@ class Runs:
         return end, expected
 
     def finish(self, run: Run, now: int) -> None:
-        """A run has done its work."""
-        job, _, _, _, need, given, ready, idle, _, _, work, restart, mtti = run
+        """Record that a run has done its work."""
+        job, _, _, _, need, assigned_at, ready, idle, _, _, work, restart, mtti = run
         del self.now[job]
         self.ended[job] = now
         if idle:
-            self.held += idle * (ready - given)
+            self.held += idle * (ready - assigned_at)
         self.useful += need * (work - restart)
         self.overhead += need * (now - ready - work + restart)
         if self.saved:
@@ -125,20 +129,24 @@ class Runs:
             self.checkpoints += self._ride(run, None).checkpoints
 
     def moves(self, job: int, loss: int) -> int | None:
-        """When a job that loses its machine at ``loss`` is moved, saved; None if it is not."""
+        """Return when a job that loses its machine at ``loss`` is saved and moved; None if
+        never.
+        """
         run = self.now[job]
         return self._ride(run, loss).moves if loss > run.ready else None
 
     def interrupt(self, job: int, now: int, loss: int | None = None) -> Run:
-        """Cut a run off: what it saved counts. ``loss``: when its machine goes, if it moves."""
+        """Interrupt a run; its saved work counts. ``loss``: when the cloud takes its machine, if
+        the job moves before that.
+        """
         run = self.now.pop(job)
         self.interruptions += 1
         if now <= run.ready:
-            self.held += run.idle * (now - run.given)
+            self.held += run.idle * (now - run.assigned_at)
             if now < run.ready == self.first[job]:
-                self.first[job] = -1  # it never began, and may begin earlier elsewhere
+                self.first[job] = -1  # the run never began, and the next may begin earlier
             return run
-        self.held += run.idle * (run.ready - run.given)
+        self.held += run.idle * (run.ready - run.assigned_at)
         cut = Ride(end=now, saved=0, checkpoints=0, dumping=0, done=False)
         if self.saves:
             cut = self._ride(run, now if loss is None else loss)
@@ -156,13 +164,15 @@ class Runs:
         return run
 
     def _mtti(self, machines: PoolMachines, pieces: Pieces, now: int) -> float:
-        """The mean time to an interruption of a job, by what was seen, as the daemon does it."""
+        """Return the job's mean time to an interruption from the losses so far, as the daemon
+        does.
+        """
         spot = sum([count for batch, count in pieces if machines.batch_spot[batch]])
-        others = sum([count for _, count in pieces]) - spot
+        on_demand_count = sum([count for _, count in pieces]) - spot
         on_spot, on_demand = machines.seconds_up(now)
         times = [observed_mtti(on_spot, machines.reclaimed) / spot]
-        if others:
-            times.append(observed_mtti(on_demand, 0) / others)
+        if on_demand_count:
+            times.append(observed_mtti(on_demand, 0) / on_demand_count)
         return joint_mtti(times)
 
     def _ride(self, run: Run, until: int | None) -> Ride:
@@ -183,18 +193,18 @@ class Runs:
 
 
 def _notices(run: Run, until: int, market: SpotMarket) -> tuple[Notice, ...]:
-    """What the cloud says before it takes the machines: a recommendation first, if it gives one,
-    then the warning.
+    """Return the cloud's notices before a loss: a recommendation, if it gives any, and the
+    warning.
     """
     name = str(run.job)
-    found = []
+    notices = []
     if market.rebalance > market.notice:
-        # A job hears nothing before it runs.
-        seen = float(max(until - market.rebalance, run.ready))
-        found.append(Notice(instance=name, kind=NoticeKind.REBALANCE, seen=seen))
+        # A notice before the start is seen when the job runs.
+        seen_at = float(max(until - market.rebalance, run.ready))
+        notices.append(Notice(instance=name, kind=NoticeKind.REBALANCE, seen=seen_at))
     if market.notice > 0:
-        seen = float(max(until - market.notice, run.ready))
-        found.append(
-            Notice(instance=name, kind=NoticeKind.INTERRUPTION, seen=seen, deadline=float(until))
+        seen_at = float(max(until - market.notice, run.ready))
+        notices.append(
+            Notice(instance=name, kind=NoticeKind.INTERRUPTION, seen=seen_at, deadline=float(until))
         )
-    return tuple(found)
+    return tuple(notices)

@@ -1,20 +1,20 @@
-"""Reads job histories from Slurm's accounting: ``sacct -P`` (a line a job) or ``sacct --json``.
+"""Reads job histories from Slurm's accounting: ``sacct -P`` (one line per job) or ``sacct --json``.
 
-The text form is read line by line and may be of any length; JSON is read as a whole. Both give the
-same jobs, and both may be packed by gzip. A line that cannot be used is left out, and its number
-(or place) is told with a reason.
+The text form is read line by line and may have any length. JSON is read as a whole. Both give the
+same jobs, and both may be compressed by gzip. A line that cannot be used is left out, and reported
+with its number and the reason.
 
-- ``sacct -X -P`` with the fields of ``FORMAT`` (any order, more fields do no harm); times are
-  local, or Unix time with ``SLURM_TIME_FORMAT=%s``;
-- processors are those allocated, or else those asked for; nodes, memory and GPUs (of any type) are
-  those of ReqTRES, memory else that of ReqMem (``4000M``; before 21.08 ``4Gn`` a node and ``2Gc`` a
+- ``sacct -X -P`` with the fields of ``FORMAT`` (in any order; further fields are ignored); times
+  are local, or Unix time with ``SLURM_TIME_FORMAT=%s``;
+- processors: AllocCPUS, or ReqCPUS if nothing was allocated; nodes, memory and GPUs (of any type):
+  from ReqTRES; memory also from ReqMem (``4000M``; before 21.08 ``4Gn`` per node and ``2Gc`` per
   processor);
-- a job waits from Eligible on, if that is known: before, a dependency, a begin time or the limit of
-  its array kept it from starting;
+- a job waits from Eligible on, if sacct knows it: before that time, a dependency, a begin time or
+  the limit of its array kept it from starting;
 - steps (``12.batch``) are left out;
-- a job that was cancelled while it waited is only counted; so are one that has not ended, and the
-  run of a job that was requeued (``sacct -D``);
-- a limit of UNLIMITED or Partition_Limit counts as the run time.
+- cancelled jobs that never ran, jobs without an end, and requeued runs (``sacct -D``) are only
+  counted;
+- a limit of UNLIMITED or Partition_Limit is replaced by the run time.
 
 Sources: man sacct(1); the JSON of data_parser v0.0.39 on, and of 22.05 (openapi/dbv0.0.38).
 """
@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from slurm_elastic.base.errors import ConfigError
-from slurm_elastic.simulate.jobs import Job, beyond
+from slurm_elastic.simulate.jobs import Job, implausible_value
 from slurm_elastic.simulate.swf import History, unbroken
 from slurm_elastic.slurm.client.answers import number, states
 
@@ -47,27 +47,29 @@ _UNITS = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)")
 _GPU = "gres/gpu"
 NEEDED = ("JobIDRaw", "Submit", "ElapsedRaw")
-_PACKED = b"\x1f\x8b"
-"""The first bytes of a file packed by gzip; standard input has no name that could tell."""
+_GZIP_MAGIC = b"\x1f\x8b"
+"""The first bytes of a gzip file. The name cannot show the format, because standard input has
+none.
+"""
 _FREE_TEXT = (
     " (free text may have a '|': leave JobName, Comment, SubmitLine and WorkDir out of --format)"
 )
-_HEAD = 4096  # bytes of a file that tell its form
+_HEAD_BYTES = 4096  # bytes of a file that are read to recognise its form
 NEVER = -1  # the run time of a job that was cancelled while it waited
 UNFINISHED = frozenset({"RUNNING", "PENDING", "SUSPENDED", "REQUEUED", "RESIZING", "COMPLETING"})
 
 
-def load(path: Path, most: int | None = None) -> History:
-    """The history in ``path`` (``-``: standard input), its first ``most`` jobs. ConfigError if it
-    cannot be read, has neither form, or has no job that ran.
+def load(path: Path, max_jobs: int | None = None) -> History:
+    """Read the first ``max_jobs`` jobs of the history in ``path`` (``-``: standard input). Raises
+    ConfigError if it cannot be read, has neither form, or has no job that ran.
     """
     history = History(str(path))
     try:
         if str(path) == "-":
-            _read(sys.stdin.buffer, history, most)
+            _read(sys.stdin.buffer, history, max_jobs)
         else:
             with path.open("rb") as file:
-                _read(file, history, most)
+                _read(file, history, max_jobs)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except ConfigError as error:
@@ -76,40 +78,44 @@ def load(path: Path, most: int | None = None) -> History:
 
 
 def is_of_sacct(path: Path) -> bool:
-    """Whether a file has one of sacct's two forms, by its first line; no if it cannot be read."""
+    """Return True if the first line looks like one of sacct's forms; False if it cannot be read."""
     try:
         with path.open("rb") as file:
-            packed = file.read(len(_PACKED)) == _PACKED
+            packed = file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
         with gzip.open(path) if packed else path.open("rb") as file:
-            first = file.read(_HEAD).removeprefix(codecs.BOM_UTF8).lstrip().partition(b"\n")[0]
+            first_line = (
+                file.read(_HEAD_BYTES).removeprefix(codecs.BOM_UTF8).lstrip().partition(b"\n")[0]
+            )
     except (OSError, EOFError, zlib.error):
         return False
-    return first.startswith(b"{") or (b"|" in first and not first.startswith(b";"))
+    return first_line.startswith(b"{") or (b"|" in first_line and not first_line.startswith(b";"))
 
 
 def of_rows(rows: Iterable[Mapping[str, object]]) -> History:
-    """The history of rows by the names of sacct's fields. ConfigError if it has no job that ran."""
+    """Make a history of rows with the names of sacct's fields. Raises ConfigError if no job ran."""
     history = History("rows")
     history.complaints.unit = "row"
     numbers = _Numbers(history)
-    for at, row in enumerate(rows, 1):
-        words = dict.fromkeys(NEEDED, "") | {name: _text(value) for name, value in row.items()}
+    for row_number, row in enumerate(rows, 1):
+        fields = dict.fromkeys(NEEDED, "") | {name: _text(value) for name, value in row.items()}
         try:
-            _take(_job(words, numbers), history)
+            _add_job(_job(fields, numbers), history)
         except ValueError as error:
-            history.complaints.add(at, "cannot be used", str(error))
+            history.complaints.add(row_number, "cannot be used", str(error))
     return _rebased(history)
 
 
 def _text(value: object) -> str:
-    """As sacct writes it; dataframes have 60.0 for 60, and None or nan for nothing."""
+    """Return a value as sacct writes it. Dataframes have 60.0 for 60, and None or NaN for
+    nothing.
+    """
     if isinstance(value, float):
         return "" if isnan(value) else f"{value:.0f}"
     return "" if value is None else str(value)
 
 
 class _Names:
-    """Numbers names in the order in which they come."""
+    """Gives each name a number, in the order of their first use."""
 
     def __init__(self) -> None:
         self.known: dict[str, int] = {}
@@ -127,57 +133,59 @@ class _Numbers:
         self.history = history
 
 
-def _read(file: IO[bytes], history: History, most: int | None) -> None:
-    raw = (
+def _read(file: IO[bytes], history: History, max_jobs: int | None) -> None:
+    buffered = (
         file if isinstance(file, io.BufferedReader) else io.BufferedReader(io.BytesIO(file.read()))
     )
-    if raw.peek(len(_PACKED))[: len(_PACKED)] == _PACKED:
-        with gzip.open(raw, "rt", encoding="utf-8-sig", errors="replace") as unpacked:
-            _parse(unpacked, history, most)
+    if buffered.peek(len(_GZIP_MAGIC))[: len(_GZIP_MAGIC)] == _GZIP_MAGIC:
+        with gzip.open(buffered, "rt", encoding="utf-8-sig", errors="replace") as unpacked:
+            _parse(unpacked, history, max_jobs)
         return
-    text = io.TextIOWrapper(raw, encoding="utf-8-sig", errors="replace")
+    text = io.TextIOWrapper(buffered, encoding="utf-8-sig", errors="replace")
     try:
-        _parse(text, history, most)
+        _parse(text, history, max_jobs)
     finally:
-        # Or the end of the wrapper would close the file, which may be standard input.
+        # The wrapper would otherwise close the file when it is deleted, even standard input.
         text.detach()
 
 
-def _parse(text: IO[str], history: History, most: int | None) -> None:
+def _parse(text: IO[str], history: History, max_jobs: int | None) -> None:
     lines = unbroken(text, history.complaints)
-    first = next((line for line in lines if line.strip()), "")
-    if first.lstrip().startswith("{"):
-        _from_json(first + "".join(lines), history, most)
+    first_line = next((line for line in lines if line.strip()), "")
+    if first_line.lstrip().startswith("{"):
+        _from_json(first_line + "".join(lines), history, max_jobs)
     else:
-        _from_lines(first, lines, history, most)
+        _from_lines(first_line, lines, history, max_jobs)
 
 
-def _from_lines(head: str, lines: Iterable[str], history: History, most: int | None) -> None:
+def _from_lines(head: str, lines: Iterable[str], history: History, max_jobs: int | None) -> None:
     names = head.strip().split("|")
     missing = [name for name in NEEDED if name not in names]
     if missing:
         raise ConfigError(
             f"the first line names no {', '.join(missing)}, expected the output of"
-            f" sacct -X -P --format={FORMAT}{_breaks(history)}"
+            f" sacct -X -P --format={FORMAT}{_truncation_note(history)}"
         )
     numbers = _Numbers(history)
-    for at, line in enumerate(lines, 2):
-        if most is not None and len(history.jobs) >= most:
+    for line_number, line in enumerate(lines, 2):
+        if max_jobs is not None and len(history.jobs) >= max_jobs:
             return
-        words = line.rstrip("\n").split("|")
-        if len(words) != len(names):
-            kind = f"found {len(words)} fields, expected {len(names)}"
-            history.complaints.add(at, f"{kind}{_FREE_TEXT if len(words) > len(names) else ''}")
+        values = line.rstrip("\n").split("|")
+        if len(values) != len(names):
+            kind = f"found {len(values)} fields, expected {len(names)}"
+            history.complaints.add(
+                line_number, f"{kind}{_FREE_TEXT if len(values) > len(names) else ''}"
+            )
             continue
-        row = dict(zip(names, words, strict=True))
+        row = dict(zip(names, values, strict=True))
         try:
-            _take(_job(row, numbers), history)
+            _add_job(_job(row, numbers), history)
         except ValueError as error:
-            history.complaints.add(at, "cannot be used", str(error))
+            history.complaints.add(line_number, "cannot be used", str(error))
 
 
 def _is_left_out(state: str, history: History) -> bool:
-    """Whether a record is counted only: the job has not ended, or this run of it was requeued."""
+    """Return True, and count the record, if the job has not ended or this run was requeued."""
     if state not in UNFINISHED:
         return False
     is_requeued = state == "REQUEUED"
@@ -185,34 +193,36 @@ def _is_left_out(state: str, history: History) -> bool:
     return True
 
 
-def _take(job: Job | None, history: History) -> None:
-    """Add the job; ValueError if a value of it is absurdly large."""
+def _add_job(job: Job | None, history: History) -> None:
+    """Add the job. Raises ValueError if a value is implausibly large."""
     if job is None:
         return
     if job.run < 0:
         history.cancelled += 1
         return
-    too_much = beyond(job)
+    too_much = implausible_value(job)
     if too_much is not None:
-        raise ValueError(f"{too_much} is beyond all measure")
+        raise ValueError(f"{too_much} is implausibly large")
     history.overtime += 0 < job.limit < job.run
     history.jobs.append(job._replace(limit=max(job.limit, job.run, 1)))
 
 
 def _job(row: Mapping[str, str], numbers: _Numbers) -> Job | None:
-    """One line; None for a step or a job that has not ended. ValueError says what is wrong."""
+    """Convert a line to a job; None for a step, or a job that has not ended. Raises ValueError."""
     key, state = row["JobIDRaw"], row.get("State", "").split(" ")[0]
     if "." in key or _is_left_out(state, numbers.history):
         return None
-    run = _whole(row["ElapsedRaw"], "ElapsedRaw")
+    run = _integer(row["ElapsedRaw"], "ElapsedRaw")
     if run == 0 and state == "CANCELLED":
         run = NEVER
-    procs, tres = _procs(row, run), _listed(row.get("ReqTRES", ""))
+    procs, tres = _procs(row, run), _tres_of(row.get("ReqTRES", ""))
     nodes = _nodes(tres.get("node", ""), procs)
-    memory = _mebibytes(tres.get("mem", "")) or _asked(row.get("ReqMem", ""), procs, nodes)
+    memory = _mebibytes(tres.get("mem", "")) or _requested_memory(
+        row.get("ReqMem", ""), procs, nodes
+    )
     return Job(
-        number=_whole(key.split("_")[0].split("+")[0], "JobIDRaw"),
-        submit=_begin(_time(row["Submit"]), row.get("Eligible", "")),
+        number=_integer(key.split("_")[0].split("+")[0], "JobIDRaw"),
+        submit=_eligible_at(_time(row["Submit"]), row.get("Eligible", "")),
         run=run,
         limit=_limit(row.get("TimelimitRaw", ""), run),
         procs=procs,
@@ -226,50 +236,52 @@ def _job(row: Mapping[str, str], numbers: _Numbers) -> Job | None:
 
 
 def _nodes(text: str, procs: int) -> int:
-    """How many nodes were asked for: not more than the job had processors."""
+    """Return the number of requested nodes, at most one per processor."""
     return max(min(int(text), procs), 1) if text.isdecimal() else 1
 
 
 def _gpus(counts: Mapping[str, int]) -> int:
-    """GPUs of any type (``gres/gpu``), or else those of each type (``gres/gpu:a100``)."""
+    """Return the GPUs of any type (``gres/gpu``), or the sum of all types (``gres/gpu:a100``)."""
     typed = sum(number for name, number in counts.items() if name.startswith(f"{_GPU}:"))
     return counts.get(_GPU, 0) or typed
 
 
-def _begin(submitted: int, eligible: str) -> int:
-    """When the job could have started first; sacct writes Unknown where it never could."""
+def _eligible_at(submitted: int, eligible: str) -> int:
+    """Return when the job could first have started. sacct writes Unknown if it never could."""
     try:
         return max(submitted, _time(eligible))
     except ValueError:
         return submitted
 
 
-def _listed(text: str) -> dict[str, str]:
-    """Splits ``billing=4,cpu=4,gres/gpu=1,mem=8G,node=1``."""
-    pairs = (part.partition("=") for part in text.split(",") if part)
+def _tres_of(text: str) -> dict[str, str]:
+    """Split ``billing=4,cpu=4,gres/gpu=1,mem=8G,node=1``."""
+    pairs = (pair.partition("=") for pair in text.split(",") if pair)
     return {name: value for name, _, value in pairs}
 
 
 def _mebibytes(text: str) -> int:
-    """The number in ``8G``, ``4000M`` or ``512K``; 0 for anything else."""
-    found = _SIZE.fullmatch(text)
-    return ceil(float(found[1]) * _UNITS[found[2] or "M"]) if found else 0
+    """Return ``8G``, ``4000M`` or ``512K`` in MiB; 0 for anything else."""
+    match = _SIZE.fullmatch(text)
+    return ceil(float(match[1]) * _UNITS[match[2] or "M"]) if match else 0
 
 
-def _asked(text: str, procs: int, nodes: int) -> int:
-    """ReqMem for the whole job; before 21.08 it was for a node (``n``) or a processor (``c``)."""
+def _requested_memory(text: str, procs: int, nodes: int) -> int:
+    """Return ReqMem in MiB for the whole job. Before 21.08 it was per node (``n``) or per processor
+    (``c``).
+    """
     times = {"n": nodes, "c": procs}.get(text[-1:], 1)
     return _mebibytes(text.rstrip("nc")) * times
 
 
-def _whole(text: str, name: str) -> int:
+def _integer(text: str, name: str) -> int:
     if not text.isdecimal():
         raise ValueError(f"{name}: found {text!r}, expected a number")
     return int(text)
 
 
 def _limit(text: str, run: int) -> int:
-    """The minutes of ``TimelimitRaw`` in seconds; the run time if there is no limit."""
+    """Return ``TimelimitRaw`` (minutes) in seconds; the run time if there is no limit."""
     return int(text) * 60 if text.isdecimal() else run
 
 
@@ -283,7 +295,9 @@ def _procs(row: Mapping[str, str], run: int) -> int:
 
 
 def _time(text: str) -> int:
-    """Unix time from Unix time or ISO 8601 (local if without an offset). Slurm's 0 is no time."""
+    """Parse Unix time or ISO 8601 (local if it has no offset). Raises ValueError, also for 0, which
+    is Slurm's "no time".
+    """
     try:
         when = int(text) if text.isdecimal() else int(datetime.fromisoformat(text).timestamp())
     except (ValueError, OverflowError):
@@ -293,85 +307,93 @@ def _time(text: str) -> int:
     return when
 
 
-def _from_json(text: str, history: History, most: int | None) -> None:
+def _from_json(text: str, history: History, max_jobs: int | None) -> None:
     try:
         jobs = json.loads(text)["jobs"]
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise ConfigError(f"found neither sacct's JSON nor its -P form{_breaks(history)}") from None
+        raise ConfigError(
+            f"found neither sacct's JSON nor its -P form{_truncation_note(history)}"
+        ) from None
     if not isinstance(jobs, list):
         raise ConfigError(f"jobs: found {type(jobs).__name__}, expected sacct's list of jobs")
     history.complaints.unit = "job"
     numbers = _Numbers(history)
-    for at, raw in enumerate(jobs, 1):
-        if most is not None and len(history.jobs) >= most:
+    for position, record in enumerate(jobs, 1):
+        if max_jobs is not None and len(history.jobs) >= max_jobs:
             return
         try:
-            _take(_json_job(raw, numbers), history)
+            _add_job(_json_job(record, numbers), history)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            history.complaints.add(at, "cannot be used", f"{type(error).__name__} {error}")
+            history.complaints.add(position, "cannot be used", f"{type(error).__name__} {error}")
 
 
-def _breaks(history: History) -> str:
-    """What to add about a packed file that ends too early."""
+def _truncation_note(history: History) -> str:
+    """Return the complaint about a compressed file that ends too early, in brackets, or ""."""
     return "".join(f" ({sentence})" for sentence in history.complaints.shown)
 
 
-def _json_job(raw: Mapping[str, Any], numbers: _Numbers) -> Job | None:
-    times = raw["time"]
-    current = states(raw["state"]["current"])
+def _json_job(record: Mapping[str, Any], numbers: _Numbers) -> Job | None:
+    times = record["time"]
+    current = states(record["state"]["current"])
     if any(_is_left_out(state, numbers.history) for state in sorted(current & UNFINISHED)[:1]):
         return None
     run = int(number(times["elapsed"]) or 0)
     if run == 0 and "CANCELLED" in current:
         run = NEVER
     limit = number(times.get("limit"))
-    allocated = [number(t["count"]) for t in _tres(raw, "allocated") if t["type"] == "cpu"]
-    procs = int(next(iter(allocated), None) or number(raw["required"]["CPUs"]) or 0)
+    allocated = [
+        number(entry["count"]) for entry in _tres(record, "allocated") if entry["type"] == "cpu"
+    ]
+    procs = int(next(iter(allocated), None) or number(record["required"]["CPUs"]) or 0)
     if procs < 1 and run > 0:
         raise ValueError("neither allocated nor required CPUs say how many processors")
     submitted = int(number(times["submission"]) or 0)
     if submitted < 1:
         raise ValueError(f"time.submission: found {submitted}, expected a time")
     return Job(
-        number=int(raw["job_id"]),
+        number=int(record["job_id"]),
         submit=max(submitted, int(number(times.get("eligible")) or 0)),
         run=run,
         limit=run if limit is None else int(limit) * 60,
         procs=max(procs, 1),
-        user=numbers.users[raw.get("user") or ""],
-        partition=numbers.partitions[(raw.get("partition") or "").split(",")[0]],
-        account=numbers.accounts[raw.get("account") or ""],
-        memory=_requested(raw, "mem"),
+        user=numbers.users[record.get("user") or ""],
+        partition=numbers.partitions[(record.get("partition") or "").split(",")[0]],
+        account=numbers.accounts[record.get("account") or ""],
+        memory=_requested(record, "mem"),
         gpus=_gpus(
             {
-                f"gres/{t.get('name')}": int(number(t["count"]) or 0)
-                for t in _tres(raw, "requested")
-                if t["type"] == "gres"
+                f"gres/{entry.get('name')}": int(number(entry["count"]) or 0)
+                for entry in _tres(record, "requested")
+                if entry["type"] == "gres"
             }
         ),
-        nodes=max(min(_requested(raw, "node"), procs), 1),
+        nodes=max(min(_requested(record, "node"), procs), 1),
     )
 
 
-def _requested(raw: Mapping[str, Any], kind: str) -> int:
-    """How much of a resource was asked for; 0 if none."""
-    counts = (number(t["count"]) for t in _tres(raw, "requested") if t["type"] == kind)
+def _requested(record: Mapping[str, Any], kind: str) -> int:
+    """Return the requested amount of a resource; 0 if none."""
+    counts = (
+        number(entry["count"]) for entry in _tres(record, "requested") if entry["type"] == kind
+    )
     return int(next(counts, None) or 0)
 
 
-def _tres(raw: Mapping[str, Any], kind: str) -> Iterator[Mapping[str, Any]]:
-    yield from (raw.get("tres") or {}).get(kind) or ()
+def _tres(record: Mapping[str, Any], kind: str) -> Iterator[Mapping[str, Any]]:
+    yield from (record.get("tres") or {}).get(kind) or ()
 
 
 def _rebased(history: History) -> History:
-    """Make the first submission second 0; the header keeps its Unix time, as in an SWF file."""
+    """Shift times so that the first submission is second 0. The header keeps its Unix time, as in
+    an SWF file.
+    """
     if not history.jobs:
         complaints = history.complaints.sentences()
         reasons = "; ".join(complaints[:3]) or f"{history.cancelled} were cancelled before they ran"
         raise ConfigError(f"{history.source}: found no job that ran ({reasons})")
     history.jobs.sort()
-    first = history.jobs.submit[0]
-    history.header["UnixStartTime"] = str(first)
+    first_submit = history.jobs.submit[0]
+    history.header["UnixStartTime"] = str(first_submit)
     for index, submitted in enumerate(history.jobs.submit):
-        history.jobs.submit[index] = submitted - first
+        history.jobs.submit[index] = submitted - first_submit
     return history

@@ -1,4 +1,4 @@
-"""Asks the growth policy for the whole site, and divides what it wants among the pools in order."""
+"""Asks the growth policy for the whole site, and divides its machines among the pools in order."""
 
 from __future__ import annotations
 
@@ -22,34 +22,38 @@ from slurm_elastic.simulate.machines import PoolMachines
 from slurm_elastic.simulate.scenario import Scenario
 from slurm_elastic.simulate.spending import Purses
 
-DAY = 86400
-WINDOW_LOOK = 60
-_KNOWN = 1000
+DAY_S = 86400
+WINDOW_LOOK_S = 60
+_MAX_CACHED = 1000
 _NOTHING = Spent()
 _new = tuple.__new__  # `_new(Waiting, values)` is `Waiting(*values)` in half of the time
 
 
-class _Known(dict[int, Waiting]):
-    """What the policy learns about waiting jobs, kept as they are mostly the same as last time."""
+class _WaitingCache(dict[int, Waiting]):
+    """Cache of the policy's view of waiting jobs, because most of them also waited at the last
+    look.
+    """
 
     def __init__(self, jobs: Jobs, need: Sequence[int], start: int) -> None:
         self.jobs, self.need, self.start = jobs, need, start
 
     def __missing__(self, job: int) -> Waiting:
         submit = self.jobs.submit[job] + self.start
-        self[job] = one = _new(Waiting, (self.need[job], self.jobs.limit[job], submit))
-        return one
+        self[job] = waiting = _new(Waiting, (self.need[job], self.jobs.limit[job], submit))
+        return waiting
 
 
 class Grower:
-    """One policy over all pools that can grow; machines count as those of the first such pool.
+    """Applies the growth policy to all pools that can grow. A job's size is counted in machines of
+    the first such pool.
 
-    ``period``: seconds between two looks (None: whenever a job arrives or ends). ``watches``: it
-    also looks while no job waits. ``covered``: waiting jobs for which a growth was decided.
-    ``patience``: seconds after which a queue that nothing serves is given up.
+    ``period``: seconds between two looks (None: at each arrival and end of a job). ``watches``: the
+    policy is asked even while no job waits. ``covered``: the waiting jobs for which growth was
+    decided. ``patience``: seconds after which the simulation stops serving a queue that makes no
+    progress.
     """
 
-    patience = 45 * DAY
+    patience = 45 * DAY_S
 
     def __init__(
         self,
@@ -74,14 +78,14 @@ class Grower:
         self.free_of_bounds = self.bounds == UNBOUNDED
         self.period = self.policy.period
         if isinstance(self.policy, Slurm) and not self.free_of_bounds:
-            self.period = WINDOW_LOOK
+            self.period = WINDOW_LOOK_S
         self.watches = bool(self.growing) and any(
             isinstance(machines.pool.release, Flagged) for _, machines in self.growing
         )
         self.covered: set[int] = set()
         self._grown = grown_by(self.policy)
         self._once = counts_once(self.policy)
-        self._known = _Known(jobs, self.need, start)
+        self._waiting_cache = _WaitingCache(jobs, self.need, start)
         self._costs_nothing = self.money == UNBOUNDED
         self._is_capped = self.caps != UNBOUNDED
         self._purse = Purses({}, [machines for _, machines in self.growing], start)
@@ -93,9 +97,11 @@ class Grower:
         running: int,
         now: int,
         *,
-        own: bool = False,
+        own_only: bool = False,
     ) -> list[tuple[int, int]]:
-        """(pool, machines) to launch now; with ``own``, for jobs that may have no public ones."""
+        """Return (pool, machines) to launch now. ``own_only``: for jobs that may not use public
+        machines.
+        """
         for _, machines in self.growing:
             room = machines.room_now()
             if room:
@@ -103,15 +109,15 @@ class Grower:
         else:
             return []
         pools = self.growing if self.free_of_bounds or self._is_open(now) else []
-        if own or (not self._costs_nothing and self._is_spent(now)):
-            pools = [one for one in pools if not one[1].pool.public]
+        if own_only or (not self._costs_nothing and self._is_spent(now)):
+            pools = [entry for entry in pools if not entry[1].pool.public]
         queue = queue if self.depth is None else queue[: self.depth]
         demand = self.demand(queue, head, running, now)
         growth = self._grown(demand)
         if growth is not None and self._is_capped:
             growth = bounded(growth, demand, self.caps, _NOTHING)
         if growth is not None and not pools:
-            # Of none, so that it does not count as a growth that covers these jobs.
+            # A growth of no machines, so that it does not cover these jobs.
             growth = Growth(0, "no machines, or only public ones, could be started")
         if self._once and covers(self.policy, growth):
             self.covered.update(queue)
@@ -120,23 +126,26 @@ class Grower:
         if len(pools) == len(self.growing) == 1:
             count = min(growth.machines, room)
             return [(pools[0][0], count)] if count > 0 else []
-        return spread(growth.machines, [(index, one.room_now()) for index, one in pools])
+        return spread(growth.machines, [(index, entry.room_now()) for index, entry in pools])
 
     def _for_head(
         self, queue: Sequence[int], running: int, pools: Sequence[tuple[int, PoolMachines]]
     ) -> list[tuple[int, int]]:
-        """For the first job, if the policy believes that idle machines of many pools serve."""
+        """Return machines for the first job, if nothing runs or boots and the policy wants no
+        growth. The policy may count idle machines of several pools together, but a job needs one
+        pool.
+        """
         if running or not queue or any(machines.booting for _, machines in self.growing):
             return []
         if isinstance(self.policy, Slurm):
             return []
-        may = {index for index, _ in pools}
+        allowed_pools = {index for index, _ in pools}
         head = head_deficit(
             HeadRoom(
                 index,
                 self.needs[index][queue[0]],
                 machines.idle,
-                machines.room_now() if index in may else 0,
+                machines.room_now() if index in allowed_pools else 0,
                 machines.room(),
             )
             for index, machines in self.growing
@@ -144,7 +153,7 @@ class Grower:
         return [] if head is None else [head]
 
     def may_launch(self, count: int, now: int, *, public: bool = True) -> bool:
-        """Whether the bounds allow ``count`` machines for one job, all or none."""
+        """Return True if the bounds allow all ``count`` machines for one job."""
         if self.free_of_bounds:
             return True
         if not self._is_open(now):
@@ -155,28 +164,32 @@ class Grower:
         return bounded(Growth(count, ""), demand, self.caps, Spent()).machines == count
 
     def warm(self, machines: PoolMachines, least: int, now: int) -> int:
-        """How many machines a pool lacks of the ``least`` kept idle, if they may be started."""
+        """Return how many machines must be started so that ``least`` are idle, as far as bounds
+        allow.
+        """
         lack = shortfall(least, machines.idle, machines.booting, machines.room_now())
         if self.free_of_bounds or not lack:
             return lack
-        may = self.may_launch(1, now, public=machines.pool.public)
+        is_allowed = self.may_launch(1, now, public=machines.pool.public)
         demand = self.demand((), None, 0, now)
-        return bounded(Growth(lack, ""), demand, self.caps, _NOTHING).machines if may else 0
+        return bounded(Growth(lack, ""), demand, self.caps, _NOTHING).machines if is_allowed else 0
 
     def is_stopped(self, now: int) -> bool:
-        """Whether the time of day or the money stops public machines, which passes by itself."""
+        """Return True if the time of day or a spent budget blocks machines. Both end by
+        themselves.
+        """
         return not self._is_open(now) or (not self._costs_nothing and self._is_spent(now))
 
     def _is_open(self, now: int) -> bool:
-        """Whether machines may be started at this time of the day."""
+        """Return True if machines may be started at this time of the day."""
         return not self.times.windows or stopped(now + self.start, self.times, _NOTHING) is None
 
     def _is_spent(self, now: int) -> bool:
-        """Whether there is no money left for public machines."""
+        """Return True if no money is left for public machines."""
         return stopped(now + self.start, self.money, self.spent(now)) is not None
 
     def flag(self, queue: Sequence[int], running: int, now: int) -> None:
-        """Flag what is too much: idle machines go now, busy ones when their job ends."""
+        """Flag surplus machines: idle machines end now, busy machines when their job ends."""
         if not self.watches:
             return
         count = excess(self.policy, self.demand(queue, None, running, now))
@@ -187,11 +200,11 @@ class Grower:
             count -= max(drained, 0)
 
     def demand(self, queue: Sequence[int], head: int | None, running: int, now: int) -> Demand:
-        """The facts that the policy may know."""
-        known = self._known
-        if len(known) > 2 * len(queue) + _KNOWN:
-            known.clear()
-        waiting = fresh = list(map(known.__getitem__, queue))
+        """Return the facts that the policy may use."""
+        cache = self._waiting_cache
+        if len(cache) > 2 * len(queue) + _MAX_CACHED:
+            cache.clear()
+        waiting = fresh = list(map(cache.__getitem__, queue))
         if self._once:
             pairs = zip(queue, waiting, strict=True)
             fresh = [job for index, job in pairs if index not in self.covered]
@@ -212,5 +225,7 @@ class Grower:
         )
 
     def spent(self, now: int) -> Spent:
-        """Dollars of this day and month (UTC), from machine-seconds at the on-demand price."""
+        """Return the dollars of this day and month (UTC), from machine-seconds at on-demand
+        prices.
+        """
         return _NOTHING if self._costs_nothing else self._purse.of_cluster(now)

@@ -1,4 +1,4 @@
-"""A scenario: the pools of a site, and the rules by which they grow, shrink and serve."""
+"""A scenario: the pools of a site, and its rules of growth, release and scheduling."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from slurm_elastic.simulate.market import SpotMarket
 
 
 class Clock(StrEnum):
-    """When a machine's bill begins: clouds count from its launch, papers from its readiness."""
+    """When the lease of a machine begins. Clouds count from its launch, some papers from the end of
+    its boot.
+    """
 
     REQUEST = "request"
     READY = "ready"
@@ -28,8 +30,8 @@ class Clock(StrEnum):
 
 class Sold(Struct, frozen=True, kw_only=True):
     """An offer of a simulated cloud. ``market``: the price over time and the stock of a spot offer
-    (None: always the offer's price, and any number). Offers of a pool with the same ``stock`` sell
-    the same machines (empty: only this offer's).
+    (None: a constant price, and any number). Offers of a pool with the same ``stock`` share one
+    stock ("": a stock of its own).
     """
 
     offer: Offer
@@ -38,18 +40,17 @@ class Sold(Struct, frozen=True, kw_only=True):
 
 
 class PoolModel(Struct, frozen=True, kw_only=True):
-    """Equal machines of one cloud; a job runs within one pool.
+    """Equal machines of one cloud. A job runs within one pool.
 
-    ``machines``: most at a time, of which ``standing`` always exist and are never released. Each
-    has ``procs``, ``memory`` (MiB; 0: as much as anybody wants) and ``gpus``; in a ``shared`` pool,
-    jobs that need less than a machine share one. ``offers``: all from which its machines may be
-    bought; without any, there is one on demand at ``price`` ($/h) and one on the market ``spot``
-    (None: not used). ``wanted``: the pool as the ranking knows it (None: any offer will do).
-    ``check``: seconds between two looks for machines to release. ``min_idle``: so many stay up
-    without work until the last job has ended. ``max_booting``: most that boot at a time. ``cloud``:
-    whose limits count its machines (empty: that of its first offer, or one of its own).
-    ``limited``: whether any limits count them, which they do not for nodes that the site has
-    anyway.
+    ``machines``: the maximum at a time; ``standing`` of them always exist and are never released.
+    Each has ``procs``, ``memory`` (MiB; 0: enough for any job) and ``gpus``. In a ``shared`` pool,
+    jobs that need less than a machine share one. ``offers``: the offers from which machines are
+    bought. If empty, there is an on-demand offer at ``price`` ($/h) and, unless ``spot`` is None, a
+    spot offer. ``wanted``: the pool in the form of the ranking (None: any offer suits). ``check``:
+    seconds between two checks for machines to release. ``min_idle``: machines that stay up without
+    work until the last job has ended. ``max_booting``: the maximum of booting machines. ``cloud``:
+    the cloud whose limits apply (empty: the cloud of the first offer, or a cloud of its own).
+    ``limited``: False for nodes that the site has anyway, to which no limits apply.
     """
 
     name: str
@@ -76,7 +77,7 @@ class PoolModel(Struct, frozen=True, kw_only=True):
 
     @property
     def sold(self) -> tuple[Sold, ...]:
-        """All offers from which its machines may be bought."""
+        """The offers from which machines of the pool may be bought."""
         if self.offers:
             return self.offers
         whole = Offer(
@@ -96,20 +97,22 @@ class PoolModel(Struct, frozen=True, kw_only=True):
 
     @property
     def on_spot(self) -> bool:
-        """Whether its machines may be bought on a spot market."""
+        """True if machines of the pool may be bought on a spot market."""
         return any(sold.market is not None for sold in self.sold)
 
     @property
     def grid(self) -> int:
-        """Seconds between two looks, no more than the margin that a look must fall into."""
+        """Seconds between two checks. They are no more than ``before_end``, so that a check falls
+        into that margin before each lease ends.
+        """
         if isinstance(self.release, Delayed) and self.billing.lease > 1 and self.public:
             return max(1, min(self.check, self.release.before_end))
         return max(1, self.check)
 
 
 class CoolDownTimes(Struct, frozen=True, kw_only=True):
-    """Seconds that an offer cools down after a first refusal for lack of ``capacity``. They double
-    with each further one in a row, up to the ``longest``.
+    """Seconds of an offer's cool-down after a first refusal for lack of ``capacity``. They double
+    with each further refusal in a row, up to ``longest``.
     """
 
     capacity: float = 180.0
@@ -117,22 +120,23 @@ class CoolDownTimes(Struct, frozen=True, kw_only=True):
 
 
 class BootCap(Struct, frozen=True, kw_only=True):
-    """Only so many ``machines`` of these ``pools`` (by name) together boot at a time."""
+    """A limit on the ``machines`` of these ``pools`` (by name) that boot at a time."""
 
     pools: tuple[str, ...]
     machines: int
 
 
 class Scenario(Struct, frozen=True, kw_only=True):
-    """A site and its rules. ``pools`` are in the order in which they are used. Budgets stop public
-    machines: those of ``bounds`` for all jobs, those of ``payers`` for the jobs of one
-    (``account:3``, ``user:7``, by the history's numbers). Offers are ranked by the keys
-    ``ranking``, within ``limits`` of all pools and of each cloud (``cloud_limits`` by name).
+    """A site and its rules. ``pools`` are in the order in which they are used.
 
-    ``reservations``: how many jobs at the head of the queue backfill may not delay. ``depth``: a
-    look ends after so many jobs that cannot start (None: never; 1: no backfill), and growth
-    policies see no more than so many. ``reuse``: a machine may serve a second job.
-    ``requeue_delay``: seconds from an interruption until the job may start again.
+    Budgets stop public machines: ``bounds`` for all jobs, ``payers`` for the jobs of one payer
+    (``account:3`` or ``user:7``, with the history's numbers). Offers are ranked by the keys
+    ``ranking``, within the ``limits`` of all pools and of each cloud (``cloud_limits`` by name).
+
+    ``reservations``: the number of jobs at the head of the queue that backfill may not delay.
+    ``depth``: a pass over the queue ends after so many jobs that cannot start (None: never; 1: no
+    backfill), and growth policies see only so many jobs. ``reuse``: a machine may serve a second
+    job. ``requeue_delay``: seconds from an interruption until the job may start again.
     """
 
     pools: tuple[PoolModel, ...]
@@ -153,8 +157,8 @@ class Scenario(Struct, frozen=True, kw_only=True):
     seed: int = 0
 
     def problems(self) -> list[str]:
-        """Why this makes no sense, one sentence each; empty if it does."""
-        found = [
+        """Return a sentence for each reason why the scenario makes no sense."""
+        sentences = [
             f"pool {pool.name}: {sentence}"
             for pool in self.pools
             if pool.machines > pool.standing
@@ -163,18 +167,18 @@ class Scenario(Struct, frozen=True, kw_only=True):
             )
         ]
         if not self.pools:
-            found.append("there are no pools")
+            sentences.append("there are no pools")
         if self.depth is not None and self.depth < 1:
-            found.append(f"depth is {self.depth}, expected 1 or more")
+            sentences.append(f"depth is {self.depth}, expected 1 or more")
         if self.reservations < 1:
-            found.append(f"reservations is {self.reservations}, expected 1 or more")
+            sentences.append(f"reservations is {self.reservations}, expected 1 or more")
         at_once = [pool.max_booting for pool in self.pools if pool.max_booting is not None]
-        if any(most < 1 for most in (*at_once, *(cap.machines for cap in self.boot_caps))):
-            found.append("no machine could ever boot: max_booting is less than 1")
-        found += [
+        if any(limit < 1 for limit in (*at_once, *(cap.machines for cap in self.boot_caps))):
+            sentences.append("no machine could ever boot: max_booting is less than 1")
+        sentences += [
             f"pool {pool.name}: {pool.standing} standing machines of {pool.machines}, {pool.procs}"
             " processors each, cannot be"
             for pool in self.pools
             if not 0 <= pool.standing <= pool.machines or pool.procs < 1
         ]
-        return found
+        return sentences

@@ -1,8 +1,8 @@
-"""Chooses which policies to try on a history, and which results are worth a look. Pure functions.
+"""Chooses the policies to try on a history, and the results to show. Pure functions.
 
-First we try a coarse grid, then the neighbours of the policies on the Pareto front of cost against
-mean wait: each number of a policy halved and doubled. The order of everything is fixed, so that the
-same history gives the same answer.
+The search tries a coarse grid first. Then it tries the neighbours of the policies on the Pareto
+front of cost against mean wait: each number of a policy halved and doubled. All orders are fixed,
+so that the same history gives the same answer.
 """
 
 from __future__ import annotations
@@ -34,80 +34,88 @@ NUMBER = re.compile(r"(?<==)\d+|(?<=idle\()\d+")
 
 
 class Tried(Struct, frozen=True, kw_only=True):
-    """A policy and what it did to the history."""
+    """A policy and its figures on the history."""
 
     policy: str
     figures: Figures
 
 
 def grid() -> list[str]:
-    """The first policies to try; combinations without sense are refused by the scenario."""
+    """Return the first policies to try. ``Scenario.problems`` sorts out senseless combinations."""
     return [f"{growth}+{release}" for growth in GROWTHS for release in RELEASES] + [*STEADY]
 
 
-def neighbours(policies: Iterable[str], known: Iterable[str]) -> list[str]:
-    """Each number of each policy halved and doubled, without policies that are known."""
-    seen, found = set(known), []
+def neighbours(policies: Iterable[str], known_policies: Iterable[str]) -> list[str]:
+    """Return variants of policies with each number halved and doubled, without known policies."""
+    policies_seen, variants = set(known_policies), []
     for policy in policies:
         for variant in _variants(policy):
-            if variant not in seen:
-                seen.add(variant)
-                found.append(variant)
-    return found
+            if variant not in policies_seen:
+                policies_seen.add(variant)
+                variants.append(variant)
+    return variants
 
 
 def front(tried: Sequence[Tried]) -> list[Tried]:
-    """The policies that no other beats in both cost and mean wait, cheapest first."""
+    """Return the policies that no other beats in both cost and mean wait, cheapest first."""
     best: list[Tried] = []
-    for one in sorted(tried, key=lambda t: (_dollars(t), t.figures.mean_wait)):
-        if not best or one.figures.mean_wait < best[-1].figures.mean_wait:
-            best.append(one)
+    for candidate in sorted(tried, key=lambda t: (_dollars(t), t.figures.mean_wait)):
+        if not best or candidate.figures.mean_wait < best[-1].figures.mean_wait:
+            best.append(candidate)
     return best
 
 
 def apart(best: Sequence[Tried], *, keep: Sequence[Tried | None] = ()) -> list[Tried]:
-    """A front's policies that are worth a line: each differs from the one before it by more than
-    ``NEAR`` in cost or wait; those of ``keep``, the first and the last stay.
+    """Return the policies of a front worth a line. Each differs from the policy before it
+    by more than ``NEAR`` in cost or wait. The first, the last and those in ``keep`` always stay.
     """
-    found: list[Tried] = []
-    for one in best:
-        last = found[-1].figures if found else None
-        if last is None or one in (*keep, best[-1]) or _differ(last, one.figures):
-            found.append(one)
-    return found
+    kept: list[Tried] = []
+    for candidate in best:
+        last_figures = kept[-1].figures if kept else None
+        if (
+            last_figures is None
+            or candidate in (*keep, best[-1])
+            or _differ(last_figures, candidate.figures)
+        ):
+            kept.append(candidate)
+    return kept
 
 
-def _differ(one: Figures, other: Figures) -> bool:
-    pairs = ((one.cost, other.cost), (one.mean_wait, other.mean_wait))
+def _differ(figures: Figures, other: Figures) -> bool:
+    pairs = ((figures.cost, other.cost), (figures.mean_wait, other.mean_wait))
     return any(abs(a - b) > NEAR * max(a, b) for a, b in pairs)
 
 
 def within(tried: Sequence[Tried], wait: float | None, cost: float | None) -> Tried | None:
-    """The cheapest policy whose mean wait is at most ``wait`` seconds, or the one with the shortest
-    wait for at most ``cost`` dollars; None if there is none. Without limits: the one with the
-    smallest sum of squares of both, each relative to its range on the front.
+    """Return the cheapest policy with a mean wait of at most ``wait`` seconds, or the policy with
+    the shortest wait for at most ``cost`` dollars; None if there is none.
+
+    If both are None, return the policy with the smallest sum of squares of wait and cost, each
+    relative to its range on the front.
     """
     best = front(tried)
     if wait is not None:
-        return next((one for one in best if one.figures.mean_wait <= wait), None)
+        return next((candidate for candidate in best if candidate.figures.mean_wait <= wait), None)
     if cost is not None:
-        return next((one for one in reversed(best) if one.figures.cost <= cost), None)
-    return min(best, key=lambda one: _distance(one, best), default=None)
+        return next(
+            (candidate for candidate in reversed(best) if candidate.figures.cost <= cost), None
+        )
+    return min(best, key=lambda candidate: _distance(candidate, best), default=None)
 
 
-def _distance(one: Tried, best: Sequence[Tried]) -> float:
+def _distance(candidate: Tried, best: Sequence[Tried]) -> float:
     cheap, quick = best[0].figures, best[-1].figures
     dear = max(quick.cost - cheap.cost, 1e-9)
     slow = max(cheap.mean_wait - quick.mean_wait, 1e-9)
     relative = (
-        (one.figures.cost - cheap.cost) / dear,
-        (one.figures.mean_wait - quick.mean_wait) / slow,
+        (candidate.figures.cost - cheap.cost) / dear,
+        (candidate.figures.mean_wait - quick.mean_wait) / slow,
     )
     return relative[0] ** 2 + relative[1] ** 2
 
 
-def _dollars(one: Tried) -> float:
-    return round(one.figures.cost, 2)  # a cent more is no reason to wait
+def _dollars(candidate: Tried) -> float:
+    return round(candidate.figures.cost, 2)  # fractions of a cent do not make a policy better
 
 
 def _variants(policy: str) -> Iterator[str]:

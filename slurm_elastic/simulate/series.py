@@ -1,4 +1,4 @@
-"""The course of a simulation over time, as steps: (second, value from then on). Pure functions."""
+"""Values of a simulation over time, as steps: (second, value from then on). Pure functions."""
 
 from __future__ import annotations
 
@@ -21,49 +21,52 @@ POINTS = 2000  # more points than a picture can show
 
 
 def machines(pool: PoolMachines) -> Steps:
-    """Machines that were paid for, or stood there."""
+    """Return the number of paid and standing machines."""
     changes = []
     for batch, end, count, _ in pool.leases.rows():
         start = pool.batch_start[batch]
         if start <= end:
             changes += [(start, float(count)), (end, float(-count))]
-    return _summed(changes)
+    return _running_sums(changes)
 
 
 def queue(outcome: RunResult) -> Steps:
-    """Jobs that waited for their first start; those that never started are left out."""
+    """Return the number of jobs that wait for their first start, without jobs that never start."""
     changes = []
     for submitted, started in zip(outcome.jobs.submit, outcome.starts, strict=True):
         if started >= 0:
             changes += [(submitted, 1.0), (started, -1.0)]
-    return _summed(changes)
+    return _running_sums(changes)
 
 
 def cost(outcome: RunResult) -> Steps:
-    """Dollars paid until then; the cost of a lease is spread over its time."""
+    """Return the dollars paid until each second. The cost of a lease is spread over its time."""
     rates = []
     for pool in outcome.pools:
         for batch, end, count, reclaimed in pool.leases.rows():
             dollars = count * pool.leases.bill(batch, end, reclaimed=bool(reclaimed))[1]
-            # A second at least, also of a lease that was cut off before its bill began.
+            # At least one second, even if the cloud took the machine before paying began.
             begin = min(pool.batch_start[batch], end - 1)
             rates += [(begin, dollars / (end - begin)), (end, -dollars / (end - begin))]
-    found: Steps = []
+    steps: Steps = []
     total = rate = 0.0
-    for when, now in _summed(rates):
-        total += rate * (when - found[-1][0]) if found else 0.0
-        found.append((when, total))
+    for when, now in _running_sums(rates):
+        total += rate * (when - steps[-1][0]) if steps else 0.0
+        steps.append((when, total))
         rate = now
-    return found
+    return steps
 
 
 def thresholds(policy: AnyPolicy, market: SpotMarket) -> list[tuple[str, Steps]]:
-    """The prices above which a checkpoint policy saves jobs, by the policy's text. EC3's threshold
-    is that of a machine that was launched at the first price and has not been saved since. Nothing
-    for policies that watch no price, or if no price takes a machine.
+    """Return the prices above which a checkpoint policy saves jobs, as (policy's text, steps).
+
+    EC3's threshold depends on the machine; here it was launched at the first price, and its job was
+    never saved. Empty if the policy watches no prices, or machines are not lost by price.
     """
     if isinstance(policy, FirstOf):
-        return [found for one in policy.policies for found in thresholds(one, market)]
+        return [
+            entry for part_policy in policy.policies for entry in thresholds(part_policy, market)
+        ]
     begin, end = market.curve.times[0], market.curve.times[-1]
     if market.bid is None:
         return []
@@ -74,11 +77,13 @@ def thresholds(policy: AnyPolicy, market: SpotMarket) -> list[tuple[str, Steps]]
         return []
     period = max(round(policy.period), 1)
     step = period * max((end - begin) // period // POINTS, 1)
-    steps = [(when, _limit(policy, market, begin, when)) for when in range(begin, end + 1, step)]
+    steps = [
+        (when, _threshold_at(policy, market, begin, when)) for when in range(begin, end + 1, step)
+    ]
     return [(text_of(policy), [(when, limit) for when, limit in steps if limit is not None])]
 
 
-def _limit(policy: Threshold, market: SpotMarket, begin: int, now: int) -> float | None:
+def _threshold_at(policy: Threshold, market: SpotMarket, begin: int, now: int) -> float | None:
     prices = market.prices(max(int(now - policy.period), begin), now)
     situation = Situation(
         job="", now=now, launched=begin, started=begin, prices=prices, bid=market.bid
@@ -86,25 +91,27 @@ def _limit(policy: Threshold, market: SpotMarket, begin: int, now: int) -> float
     return policy.threshold(situation)
 
 
-def thinned(steps: Steps, most: int = POINTS) -> Steps:
-    """At most ``most`` steps: the highest value of each stretch of time, so that peaks stay."""
-    if len(steps) <= most:
+def thinned(steps: Steps, max_steps: int = POINTS) -> Steps:
+    """Return at most ``max_steps`` steps. Each has the highest value of its time slot, to keep
+    peaks.
+    """
+    if len(steps) <= max_steps:
         return steps
-    first, last = steps[0][0], steps[-1][0]
-    width = max((last - first) / most, 1.0)
-    found: Steps = []
+    begin, end = steps[0][0], steps[-1][0]
+    width = max((end - begin) / max_steps, 1.0)
+    kept: Steps = []
     for when, value in steps:
-        slot = int(first + int((when - first) / width) * width)
-        if found and found[-1][0] == slot:
-            found[-1] = (slot, max(found[-1][1], value))
+        slot = int(begin + int((when - begin) / width) * width)
+        if kept and kept[-1][0] == slot:
+            kept[-1] = (slot, max(kept[-1][1], value))
         else:
-            found.append((slot, value))
-    if found[-1] != steps[-1]:
-        found.append(steps[-1])
-    return found
+            kept.append((slot, value))
+    if kept[-1] != steps[-1]:
+        kept.append(steps[-1])
+    return kept
 
 
-def _summed(changes: Iterable[tuple[int, float]]) -> Steps:
+def _running_sums(changes: Iterable[tuple[int, float]]) -> Steps:
     steps: Steps = []
     total = 0.0
     for when, change in sorted(changes):

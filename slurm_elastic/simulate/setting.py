@@ -1,4 +1,4 @@
-"""A job history on a site's pools: all that a simulation goes by but for its policy."""
+"""A job history on a site's pools: the whole input of a simulation except its policy."""
 
 from __future__ import annotations
 
@@ -28,18 +28,19 @@ from slurm_elastic.simulate.scenario_config import configured
 from slurm_elastic.simulate.site import World, bought_as, pools_of, scenario_of
 from slurm_elastic.simulate.swf import History
 
-DEPTH = 500  # jobs that one look at the queue considers; Slurm's bf_max_job_test
+DEPTH = 500  # jobs that a pass over the queue considers, like Slurm's bf_max_job_test
 
 
 NONE = "none"
-"""The policy that starts no machine of a public cloud: the site as it would be without."""
+"""The policy that starts no machines of public clouds, for comparison."""
 
 
 class Options(Struct, frozen=True, kw_only=True):
-    """What the options of ``slurm-elastic simulate`` of these names say, with their defaults.
-    ``static``: (nodes, processors of each) that the site has anyway; ``boot``: (how many boot
-    together, seconds) of each size; ``reserved``: (pool, machines, dollars an hour of each).
-    ``configure``, ``notice``, ``rebalance``, ``requeue_delay`` and ``dump`` are seconds.
+    """The options of ``slurm-elastic simulate``, with their defaults. Raises ConfigError.
+
+    ``static``: (nodes, processors per node) that the site has anyway; ``boot``: (machines that boot
+    together, seconds) per batch size; ``reserved``: (pool, machines, dollars per hour of each).
+    ``configure``, ``notice``, ``rebalance``, ``requeue_delay`` and ``dump`` are in seconds.
     """
 
     static: tuple[int, int] | None = None
@@ -70,9 +71,9 @@ class Options(Struct, frozen=True, kw_only=True):
 
 
 class Setting(Struct, frozen=True, kw_only=True):
-    """A history, and the scenario that it runs in but for the policy; ``configured`` is the one of
-    the site itself. ``notes`` say what was assumed in any simulation, ``own_notes`` what was in
-    that of the site itself.
+    """A history, and its scenario without a policy (``base``). ``configured``: the scenario with
+    the site's own policies. ``notes``: assumptions of all simulations; ``own_notes``: further
+    assumptions of the ``configured`` scenario.
     """
 
     history: History
@@ -87,12 +88,12 @@ class Setting(Struct, frozen=True, kw_only=True):
         return self.history.jobs
 
     def told(self, policies: Iterable[str]) -> tuple[str, ...]:
-        """The assumptions in simulations of these policies."""
+        """Return the assumptions in simulations of these policies."""
         return (*self.notes, *self.own_notes) if CONFIGURED in policies else self.notes
 
     def scenario(self, policy: str) -> Scenario:
-        """The scenario of a policy's text; of CONFIGURED: the site as it is configured; of NONE:
-        the same without public machines. Raises ConfigError for any other text.
+        """Return the scenario of a policy's text. CONFIGURED: with the site's own policies; NONE:
+        the same without public machines. Raises ConfigError if the text is no policy.
         """
         if policy == NONE:
             return self._without_public()
@@ -114,12 +115,12 @@ class Setting(Struct, frozen=True, kw_only=True):
 
 
 def setting_of(history: History, config: Config, options: Options) -> Setting:
-    """Everything is read and checked here, before the first job is simulated."""
+    """Read and check all input before the first job is simulated. Raises ConfigError."""
     jobs = history.jobs
-    last = max(s + r for s, r in zip(jobs.submit, jobs.run, strict=True))
+    end = max(s + r for s, r in zip(jobs.submit, jobs.run, strict=True))
     prices = _prices(options.prices)
     world = World(
-        span=Span(history.start, jobs.submit[0], last),
+        span=Span(history.start, jobs.submit[0], end),
         static=options.static,
         boot=options.boot,
         configure=options.configure,
@@ -134,8 +135,8 @@ def setting_of(history: History, config: Config, options: Options) -> Setting:
     )
     pools, notes = pools_of(config, world)
     notes += [
-        f"{number} records of the history {why}, and are left out"
-        for why, number in history.left_out.items()
+        f"{number} records of the history {reason}, and are left out"
+        for reason, number in history.left_out.items()
     ]
     base = Scenario(
         pools=pools,
@@ -148,41 +149,41 @@ def setting_of(history: History, config: Config, options: Options) -> Setting:
         seed=options.seed,
     )
     base = bought_as(config, base)
-    own, more = configured(config, base, saves=options.checkpoint is None)
+    own_scenario, own_notes = configured(config, base, saves=options.checkpoint is None)
     return Setting(
-        configured=own,
+        configured=own_scenario,
         history=history,
         base=base,
         prices=prices,
         notes=tuple(notes),
-        own_notes=tuple(more),
+        own_notes=tuple(own_notes),
     )
 
 
 def _bounds(config: Config, notes: list[str]) -> Bounds:
-    """The cluster's budget, and the times at which machines may be started."""
+    """Return the cluster's budget, and the times at which machines may be started."""
     windows = {rules_of(config, pool).windows for pool in config.pools}
     if len(windows) > 1:
-        notes.append("windows are not looked at: they are not the same in all pools")
+        notes.append("windows are ignored, because they differ between pools")
     if any(cloud.policies.budget != Budget() for cloud in config.clouds):
         notes.append(
-            "budgets of clouds are not looked at, only the cluster's, accounts' and users'"
+            "budgets of clouds are ignored; only those of the cluster, accounts and users count"
         )
     same = windows.pop() if len(windows) == 1 else ()
     return replace(bounds_of(config.policies.budget), windows=same)
 
 
 def _payers(config: Config, history: History, notes: list[str]) -> dict[str, Bounds]:
-    """The budgets of those accounts and users that the history has jobs of, by its numbers."""
-    found = {}
+    """Return the budgets of the accounts and users in the history, by the history's numbers."""
+    bounds_by_payer = {}
     for scope, budget in config.policies.payer_budgets.items():
         kind, _, name = scope.partition(":")
         number = history.account(name) if kind == "account" else history.user(name)
         if number is None:
             notes.append(f"the history has no job of {kind} {name}, which has a budget")
         else:
-            found[f"{kind}:{number}"] = bounds_of(budget)
-    return found
+            bounds_by_payer[f"{kind}:{number}"] = bounds_of(budget)
+    return bounds_by_payer
 
 
 def _billing(options: Options) -> Billing | None:
@@ -203,7 +204,7 @@ def _checkpoints(options: Options) -> Checkpoints:
 
 
 def _prices(paths: Sequence[str | Path]) -> PriceTrace | None:
-    """The prices of all files; where two have the same offer, the points of both."""
+    """Return the prices of all files. If several have the same offer, their points are merged."""
     points: dict[tuple[str, str], dict[float, float]] = {}
     for path in paths:
         for key, series in load_trace(Path(path)).series.items():

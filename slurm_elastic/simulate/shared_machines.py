@@ -1,7 +1,9 @@
-"""Machines that jobs share, as with Slurm's CR_Core_Memory: a job that needs less than a machine
-goes to the first one in use that has cores, memory and GPUs left for it, otherwise to one of its
-own. Such a machine is busy from its first job to its last, and should be free when the last of its
-jobs has reached its limit. There is one expectation for each machine, however many jobs it has.
+"""Machines that jobs share, as with Slurm's CR_Core_Memory.
+
+A job that needs less than a machine goes to the first machine in use with enough free cores, memory
+and GPUs. If there is none, it gets another machine. A shared machine is busy from the start of its
+first job to the end of its last, and is expected to be free when all its jobs have reached their
+limits. Each shared machine has one expectation, for any number of jobs.
 """
 
 from __future__ import annotations
@@ -16,12 +18,13 @@ from slurm_elastic.simulate.scenario import PoolModel
 
 Share = tuple[int, int, int]  # cores, MiB and GPUs
 
-_JOB = (1 << 32) - 1
+_JOB_MASK = (1 << 32) - 1
 
 
 class Host:
-    """One machine in use: what it has ``left``, since when it is up (``ready``), and when its jobs
-    end, sorted. ``used``: seconds of jobs that left; ``idle``: 1 if it was up before its first.
+    """A shared machine in use. ``left``: its free share; ``ready``: when its boot ended; ``ends``:
+    the expected ends of its jobs, sorted; ``used``: the sum of the seconds of its past jobs;
+    ``idle``: 1 if it was up before its first job.
     """
 
     def __init__(self, pieces: Pieces, whole: Share, ready: int, idle: int) -> None:
@@ -31,59 +34,65 @@ class Host:
 
     @property
     def jobs(self) -> list[int]:
-        """Its jobs, ordered by when they should end."""
-        return [end >> 32 & _JOB for end in self.ends]
+        """The machine's jobs, ordered by their expected ends."""
+        return [end >> 32 & _JOB_MASK for end in self.ends]
 
     @property
     def expected(self) -> int:
-        """When it should be free: the expectation of its last job."""
+        """The expectation of the job that ends last, when the machine should be free."""
         return self.ends[-1]
 
     def has(self, share: Share) -> bool:
-        """Whether it has room for one more job."""
+        """Return True if the machine has room for the share."""
         return _within(share, self.left)
 
     def add(self, share: Share, end: int) -> None:
-        """A job begins on it, which should be over at its ``end``."""
+        """Add a job with the expected ``end``."""
         insort(self.ends, end)
         self.left = _minus(self.left, share)
 
     def seat(self, share: Share, of_jobs: Sequence[Share], now: int) -> Seat:
-        """When it has room for ``share``, which fits if empty. ``of_jobs``: what its jobs have."""
-        left, when = self.left, NEVER
+        """Return when the machine has room for ``share``, which must fit on an empty machine.
+        ``of_jobs``: the shares of its jobs.
+        """
+        free_share, when = self.left, NEVER
         for end, freed in zip(self.ends, of_jobs, strict=True):
-            at = max(now, end >> 64)
-            if at > when:
+            end_at = max(now, end >> 64)
+            if end_at > when:
                 break
-            left = _plus(left, freed)
-            if _within(share, left):
-                when = at
-        return Seat(self, when, _minus(left, share))
+            free_share = _plus(free_share, freed)
+            if _within(share, free_share):
+                when = end_at
+        return Seat(self, when, _minus(free_share, share))
 
     def drop(self, share: Share, end: int, seconds: int) -> None:
-        """A job leaves that had it for so many seconds."""
+        """Remove a job that used the machine for so many seconds."""
         del self.ends[bisect_left(self.ends, end)]
         self.used += seconds
         self.left = _plus(self.left, share)
 
 
 class Seat:
-    """Room kept for the first waiting job on a machine in use, from ``when`` on, by limits."""
+    """Room reserved for the first waiting job on a machine in use, from ``when`` on. ``left``: the
+    share that other jobs may still use after ``when``.
+    """
 
-    def __init__(self, host: Host, when: int, left: Share) -> None:
-        self.host, self.when, self.left = host, when, left
+    def __init__(self, host: Host, when: int, free_share: Share) -> None:
+        self.host, self.when, self.left = host, when, free_share
 
     def has(self, share: Share) -> bool:
-        """Whether one more job may stay on the machine beyond ``when``."""
+        """Return True if another job may stay on the machine after ``when``."""
         return _within(share, self.left)
 
     def take(self, share: Share) -> None:
-        """One more job stays."""
+        """Subtract the share of a job that stays after ``when``."""
         self.left = _minus(self.left, share)
 
 
 class SharedMachines:
-    """Machines of a pool that jobs share. ``overlap``: machine-seconds had more than once."""
+    """The shared machines of a pool. ``of``: the machine by job. ``overlap``: machine-seconds that
+    several jobs used at the same time.
+    """
 
     def __init__(self, jobs: Jobs, pool: PoolModel) -> None:
         self.jobs = jobs
@@ -93,41 +102,47 @@ class SharedMachines:
         self.overlap = 0
 
     def share(self, job: int) -> Share:
-        """What the job needs of one machine; memory counts only if the machine's is known."""
+        """Return the job's share of a machine. Memory counts only if the machine's size is
+        known.
+        """
         jobs = self.jobs
         memory = jobs.memory[job] if self.whole[1] else 0
         return jobs.procs[job], memory, jobs.gpus[job]
 
     def with_room(self, share: Share) -> Iterator[Host]:
-        """The machines in use that have so much left, those opened first before others."""
+        """Return the machines in use with room for the share, the longest in use first."""
         return (host for host in self.hosts if host.has(share))
 
     def seat(self, job: int, now: int, before: int) -> Seat | None:
-        """Where a machine in use should first have room, before ``before``; None if none should."""
-        share, found = self.share(job), None
+        """Return the earliest room on a machine in use, not later than ``before``; None if there is
+        none.
+        """
+        share, earliest = self.share(job), None
         if share == self.whole:
             return None
         for host in self.hosts:
             if host.ends[0] >> 64 > before:
                 continue
-            seat = host.seat(share, [self.share(one) for one in host.jobs], now)
-            if seat.when < before or (found is None and seat.when == before):
-                found, before = seat, seat.when
-        return found
+            seat = host.seat(share, [self.share(host_job) for host_job in host.jobs], now)
+            if seat.when < before or (earliest is None and seat.when == before):
+                earliest, before = seat, seat.when
+        return earliest
 
     def open(self, job: int, pieces: Pieces, ready: int, end: int, idle: int) -> None:
-        """A job begins on a new machine and leaves room for others."""
+        """Start to share a machine: its first job begins."""
         host = Host(pieces, self.whole, ready, idle)
         self.hosts.append(host)
         self.join(job, host, end)
 
     def join(self, job: int, host: Host, end: int) -> None:
-        """One more job begins there."""
+        """Add a job to a shared machine."""
         host.add(self.share(job), end)
         self.of[job] = host
 
     def leave(self, job: int, end: int, begun: int, now: int) -> Host:
-        """A job that came at ``begun`` is over; without others nobody has its machine."""
+        """Remove a job that began at ``begun``. After the last job the machine is no longer in
+        use.
+        """
         host = self.of.pop(job)
         host.drop(self.share(job), end, max(now - begun, 0))
         if not host.ends:
@@ -136,28 +151,30 @@ class SharedMachines:
         return host
 
 
-def _within(one: Share, other: Share) -> bool:
-    return one[0] <= other[0] and one[1] <= other[1] and one[2] <= other[2]
+def _within(share: Share, other: Share) -> bool:
+    return share[0] <= other[0] and share[1] <= other[1] and share[2] <= other[2]
 
 
-def _plus(one: Share, other: Share) -> Share:
-    return one[0] + other[0], one[1] + other[1], one[2] + other[2]
+def _plus(share: Share, other: Share) -> Share:
+    return share[0] + other[0], share[1] + other[1], share[2] + other[2]
 
 
-def _minus(one: Share, other: Share) -> Share:
-    return one[0] - other[0], one[1] - other[1], one[2] - other[2]
+def _minus(share: Share, other: Share) -> Share:
+    return share[0] - other[0], share[1] - other[1], share[2] - other[2]
 
 
 def machines_needed(jobs: Jobs, pool: PoolModel) -> list[int]:
-    """How many machines of a pool each job needs; more than there are if none would do."""
+    """Return how many machines of a pool each job needs. If no number suffices, the result is
+    larger than the pool.
+    """
     never = pool.machines + 1
-    found = [-(-procs // pool.procs) for procs in jobs.procs]
+    counts = [-(-procs // pool.procs) for procs in jobs.procs]
     if pool.memory and any(jobs.memory):
         by_memory = [-(-memory // pool.memory) for memory in jobs.memory]
-        found = [max(pair) for pair in zip(found, by_memory, strict=True)]
+        counts = [max(pair) for pair in zip(counts, by_memory, strict=True)]
     if any(jobs.gpus):
         by_gpus = [-(-n // pool.gpus) if pool.gpus else never * (n > 0) for n in jobs.gpus]
-        found = [max(pair) for pair in zip(found, by_gpus, strict=True)]
+        counts = [max(pair) for pair in zip(counts, by_gpus, strict=True)]
     if any(nodes > 1 for nodes in jobs.nodes):
-        found = [max(pair) for pair in zip(found, jobs.nodes, strict=True)]
-    return found
+        counts = [max(pair) for pair in zip(counts, jobs.nodes, strict=True)]
+    return counts

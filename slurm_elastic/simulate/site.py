@@ -1,4 +1,4 @@
-"""Makes scenarios of a site's configuration, prices and policy texts."""
+"""Makes scenarios from a site's configuration, price traces and policy texts."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from slurm_elastic.policies.policy_text import split
 from slurm_elastic.simulate.availability import supplies_of
 from slurm_elastic.simulate.billing import Billing, Hourly, PerSecond
 from slurm_elastic.simulate.boot import BootTimes
-from slurm_elastic.simulate.offers import SpotFacts, offers_of, told
+from slurm_elastic.simulate.offers import SpotFacts, assumptions, offers_of
 from slurm_elastic.simulate.scenario import BootCap, CoolDownTimes, PoolModel, Scenario, Sold
 
 
 class World(SpotFacts, frozen=True, kw_only=True):
-    """Facts that the configuration does not have. ``static``: (nodes, processors) that the site has
-    anyway. ``boot`` and ``configure`` are as in ``BootTimes``; ``billing``: how machines are paid
-    (both None: as configured). ``reserved``: (pool, machines, $/h) that are always paid. ``whole``:
-    jobs do not share machines. ``gpus``: the history says who asked for GPUs.
+    """Facts outside the configuration. ``static``: (nodes, processors per node) that the
+    site has anyway. ``boot`` and ``configure``: see ``BootTimes``; ``billing``: how machines are
+    paid (both None: as configured). ``reserved``: (pool, machines, $/h), always paid.
+    ``whole``: jobs do not share machines. ``gpus``: the history shows which jobs need GPUs.
     """
 
     whole: bool = False
@@ -40,12 +40,12 @@ class World(SpotFacts, frozen=True, kw_only=True):
 
 
 def pools_of(config: Config, world: World) -> tuple[tuple[PoolModel, ...], list[str]]:
-    """The site's pools in the order of use, and notes on what was left out or assumed."""
+    """Return the site's pools in the order of use, and notes about omissions and assumptions."""
     notes: list[str] = []
-    found = []
+    models = []
     if world.static is not None:
         nodes, procs = world.static
-        found.append(
+        models.append(
             PoolModel(
                 name="static",
                 machines=nodes,
@@ -62,18 +62,18 @@ def pools_of(config: Config, world: World) -> tuple[tuple[PoolModel, ...], list[
         if pool.gres and not world.gpus:
             notes.append(f"pool {pool.name} is left out: no job of the history asked for GPUs")
             continue
-        found += _with_reserved(_pool(config, pool, world, notes), world)
-    known = [model.name for model in found]
-    for name in (name for name, _, _ in world.reserved if name not in known):
-        expected = f"expected one of {', '.join(known)}"
+        models += _with_reserved(_pool(config, pool, world, notes), world)
+    model_names = [model.name for model in models]
+    for name in (name for name, _, _ in world.reserved if name not in model_names):
+        expected = f"expected one of {', '.join(model_names)}"
         raise ConfigError(f"--reserved: found pool {name!r}, {expected}")
-    on_spot = {model.name: model.offers for model in found if model.on_spot}
-    notes += _unused(world, [pool.name for pool in pools], on_spot)
-    return tuple(found), notes
+    on_spot = {model.name: model.offers for model in models if model.on_spot}
+    notes += _unused_traces(world, [pool.name for pool in pools], on_spot)
+    return tuple(models), notes
 
 
 def bought_as(config: Config, base: Scenario) -> Scenario:
-    """``base`` with the limits, the ranking and the cool-downs of the configuration."""
+    """Return ``base`` with the limits, the ranking and the cool-downs of the configuration."""
     timings = config.timings
     return replace(
         base,
@@ -86,19 +86,19 @@ def bought_as(config: Config, base: Scenario) -> Scenario:
 
 
 def scenario_of(text: str, pools: Sequence[PoolModel], base: Scenario) -> Scenario:
-    """The scenario for ``GROWTH[+RELEASE][+ORDER]`` on these pools. ConfigError, with one sentence
-    each, for what is no policy or makes no sense together.
+    """Return the scenario for ``GROWTH[+RELEASE][+ORDER]`` on these pools. Raises ConfigError, with
+    a sentence for each part that is no policy or does not fit the others.
     """
-    parts = split(text, "+")
-    if not parts:
+    policy_parts = split(text, "+")
+    if not policy_parts:
         raise ConfigError("a policy is missing, expected GROWTH[+RELEASE][+ORDER]")
     try:
-        scenario = replace(base, pools=tuple(pools), growth=checked_growth(parts[0]))
-        for part in parts[1:]:
-            if part in tuple(IdleOrder):
-                scenario = replace(scenario, order=IdleOrder(part))
+        scenario = replace(base, pools=tuple(pools), growth=checked_growth(policy_parts[0]))
+        for policy_part in policy_parts[1:]:
+            if policy_part in tuple(IdleOrder):
+                scenario = replace(scenario, order=IdleOrder(policy_part))
                 continue
-            release = parse_release(part)
+            release = parse_release(policy_part)
             models = tuple(replace(pool, release=release) for pool in scenario.pools)
             scenario = replace(scenario, pools=models)
     except ValueError as error:
@@ -110,8 +110,10 @@ def scenario_of(text: str, pools: Sequence[PoolModel], base: Scenario) -> Scenar
 
 
 def _with_reserved(model: PoolModel, world: World) -> list[PoolModel]:
-    """The pool, after those of its machines that are reserved: always there and paid."""
-    found = []
+    """Return the pool, preceded by pools of its reserved machines, which always stand and are
+    paid.
+    """
+    reserved_models = []
     for name, machines, price in world.reserved:
         if name != model.name:
             continue
@@ -121,25 +123,29 @@ def _with_reserved(model: PoolModel, world: World) -> list[PoolModel]:
                 f"--reserved {name}={machines}@{price:g}: found more machines than the"
                 f" {model.machines} that the pool may have"
             )
-        found.append(
+        reserved_models.append(
             replace(
                 model, name=f"{name} reserved at ${price:g}", machines=count, standing=count,
                 price=price, offers=(), wanted=None, cloud=model.sold[0].offer.cloud,
             )
         )  # fmt: skip
         model = replace(model, machines=model.machines - count)
-    return [*found, model]
+    return [*reserved_models, model]
 
 
-def _unused(world: World, pools: Sequence[str], on_spot: Mapping[str, Sequence[Sold]]) -> list[str]:
-    """A sentence for each trace that no pool goes by; ConfigError if its pool does not exist."""
-    found: list[str] = []
+def _unused_traces(
+    world: World, pools: Sequence[str], on_spot: Mapping[str, Sequence[Sold]]
+) -> list[str]:
+    """Return a sentence for each trace that no pool uses. Raises ConfigError if its pool does not
+    exist.
+    """
+    sentences: list[str] = []
     used = [
         supply
         for pool, sold in on_spot.items()
-        for one in sold
-        if one.market is not None
-        for supply in supplies_of(pool, one.offer.zone, world.availability)
+        for sold_offer in sold
+        if sold_offer.market is not None
+        for supply in supplies_of(pool, sold_offer.offer.zone, world.availability)
     ]
     for supply in world.availability:
         if supply.pool is not None and supply.pool not in pools:
@@ -148,26 +154,26 @@ def _unused(world: World, pools: Sequence[str], on_spot: Mapping[str, Sequence[S
                 f" one of {', '.join(pools)}"
             )
         if supply not in used:
-            found.append(
-                f"availability {supply.name} is not looked at: no pool that runs on spot machines"
-                " (markets, --prices) goes by it"
+            sentences.append(
+                f"availability {supply.name} is ignored: no pool that runs on spot machines"
+                " (markets, --prices) uses it"
             )
-    return found
+    return sentences
 
 
 def _pool(config: Config, pool: Pool, world: World, notes: list[str]) -> PoolModel:
     cloud = config.cloud(pool.cloud)
     sold = offers_of(cloud, pool, world)
     if Market.SPOT in pool.markets:
-        notes += told(pool.name, sold, world)
-    own = rules_of(config, next(one for one in config.pools if one.name == pool.name))
-    leased = PerSecond() if own.lease <= 1 else Hourly(seconds=own.lease)
+        notes += assumptions(pool.name, sold, world)
+    rules = rules_of(config, next(item for item in config.pools if item.name == pool.name))
+    leased = PerSecond() if rules.lease <= 1 else Hourly(seconds=rules.lease)
     idle = cloud.suspend_time or config.timings.suspend_time
-    markets = tuple({one.offer.market: None for one in sold})
-    wanted = replace(pool, nodes=(), markets=markets, instance_types=())
+    markets = tuple({item.offer.market: None for item in sold})
+    ranked_pool = replace(pool, nodes=(), markets=markets, instance_types=())
     return PoolModel(
         name=pool.name,
-        machines=_most(config, pool, sold),
+        machines=_max_machines(config, pool, sold),
         procs=pool.cpus,
         memory=pool.real_memory,
         gpus=pool.gres.get("gpu", 0),
@@ -176,23 +182,23 @@ def _pool(config: Config, pool: Pool, world: World, notes: list[str]) -> PoolMod
         price=cheapest(cloud, pool),
         billing=world.billing or leased,
         release=Idle(round(idle)),
-        boot=BootTimes(world.boot or ((1, float(own.boot)),), world.configure),
+        boot=BootTimes(world.boot or ((1, float(rules.boot)),), world.configure),
         max_booting=pool.max_booting,
         offers=sold,
-        wanted=wanted,
+        wanted=ranked_pool,
     )
 
 
-def _most(config: Config, pool: Pool, sold: Sequence[Sold]) -> int:
-    """The most machines that all limits leave if only this pool has any."""
+def _max_machines(config: Config, pool: Pool, sold: Sequence[Sold]) -> int:
+    """Return the maximum of machines under all limits if no other pool has any."""
     bounds = Scope(limits=config.limits, cloud_limits=limits_of(config))
     request = NodeRequest(id="", pool=pool, nodes=pool.nodes)
     allowed = replace(request, pool=replace(pool, markets=tuple(Market), instance_types=()))
-    return ceiling(allowed, [one.offer for one in sold], bounds)[0]
+    return ceiling(allowed, [sold_offer.offer for sold_offer in sold], bounds)[0]
 
 
 def limits_of(config: Config) -> dict[str, Limits]:
-    """The limits of each cloud, together with how many machines it can have by its own settings."""
+    """Return the limits of each cloud, and the maximum of machines by the cloud's own settings."""
     return {cloud.name: _with_room(cloud.limits, cloud.room) for cloud in config.clouds}
 
 
@@ -203,11 +209,13 @@ def _with_room(limits: Limits, room: int | None) -> Limits:
 
 
 def boot_caps_of(config: Config, models: Sequence[PoolModel]) -> tuple[BootCap, ...]:
-    """The limits of clouds that let only so many machines boot at a time."""
+    """Return the limits of clouds on machines that boot at a time."""
     pools = {c.name: [p.name for p in config.pools if p.cloud == c.name] for c in config.clouds}
-    own = {c.name: tuple(m.name for m in models if m.name in pools[c.name]) for c in config.clouds}
+    pools_by_cloud = {
+        c.name: tuple(m.name for m in models if m.name in pools[c.name]) for c in config.clouds
+    }
     return tuple(
-        BootCap(pools=own[cloud.name], machines=cloud.max_booting)
+        BootCap(pools=pools_by_cloud[cloud.name], machines=cloud.max_booting)
         for cloud in config.clouds
-        if cloud.max_booting is not None and own[cloud.name]
+        if cloud.max_booting is not None and pools_by_cloud[cloud.name]
     )

@@ -1,9 +1,9 @@
-"""What the cluster, each account and each user have spent in a simulation, by the rule of
+"""The money that the cluster, each account and each user have spent in a simulation, by the rule of
 ``policies.money.account_budgets``.
 
-We read money off the pools' own books (batches and leases), so that a run without budgets pays
-nothing for this. Machine-seconds count at the on-demand price. Days and months begin at midnight
-UTC, as the daemon's do, whenever the first look after that comes.
+The sums are computed from the pools' own books (batches and leases), so that a run without budgets
+is not slower. Machine-seconds are charged at the on-demand price. Days and months begin at midnight
+UTC, as the daemon's do, even if the first question comes later.
 """
 
 from __future__ import annotations
@@ -22,29 +22,31 @@ from slurm_elastic.policies.money.account_budgets import (
 from slurm_elastic.policies.money.bounds import Bounds, Spent
 from slurm_elastic.simulate.machines import PoolMachines
 
-DAY = 86400
+DAY_S = 86400
 
 
 class Purses:
-    """``bounds``: by scope (``account:3``). ``start``: Unix time of second 0; time runs on."""
+    """The spending per scope (``account:3``). ``bounds``: budgets by scope. ``start``: the Unix
+    time of second 0. Calls must be in the order of time.
+    """
 
     def __init__(
         self, bounds: Mapping[str, Bounds], pools: Sequence[PoolMachines], start: int = 0
     ) -> None:
         self.bounds, self.start = bounds, start
         self._books = [_Book(machines) for machines in pools]
-        self._at = self._tomorrow = -(2**62)
+        self._now = self._tomorrow = -(2**62)
         self._total: dict[str, float] = {}
         self._before: dict[str, tuple[int, dict[str, float]]] = {}
         self._over: dict[str, Overdrawn | None] = {}
 
     def pay(self, shares: Shares) -> None:
-        """Have these pay for all machines that were launched since the last call."""
+        """Charge these payers for all machines that were launched since the last call."""
         for book in self._books:
             book.enter(shares)
 
     def over(self, scope: str, now: int) -> Overdrawn | None:
-        """Why the payer gets no new public machine, and until when (Unix time); None if it does."""
+        """Return why and until when (Unix time) the payer gets no new public machines, or None."""
         bounds = self.bounds.get(scope)
         if bounds is None:
             return None
@@ -54,29 +56,29 @@ class Purses:
         return self._over[scope]
 
     def spent(self, scope: str, now: int) -> Spent:
-        """Dollars of this day and month (UTC)."""
+        """Return the dollars of this day and month (UTC)."""
         self._advance(now)
         total = self._total.get(scope, 0.0)
         day, month = (total - self._before[k][1].get(scope, 0.0) for k in ("day", "month"))
         return Spent(day=day, month=month)
 
     def of_cluster(self, now: int) -> Spent:
-        """The same for all machines, where no account pays any."""
+        """Return the dollars of this day and month for all machines, if no account pays for any."""
         self.pay({})
         return self.spent(ACCOUNT + NONE, now)
 
     def total(self, now: int) -> Mapping[str, float]:
-        """Dollars by scope since the first second."""
+        """Return the dollars by scope since the first second."""
         self._advance(now)
         return self._total
 
     def _advance(self, now: int) -> None:
-        """Go on to ``now``, noting what had been spent when its day and its month began."""
-        if now == self._at:
+        """Advance to ``now``, and record the sums at the begin of its day and month."""
+        if now == self._now:
             return
         if now >= self._tomorrow:
             self._begin_day(now)
-        self._at, self._total, self._over = now, self._charged(now), {}
+        self._now, self._total, self._over = now, self._charged(now), {}
 
     def _begin_day(self, now: int) -> None:
         today = datetime.fromtimestamp(now + self.start, UTC).replace(
@@ -85,19 +87,21 @@ class Purses:
         for name, begin in (("month", today.replace(day=1)), ("day", today)):
             second = int(begin.timestamp()) - self.start
             if name not in self._before or self._before[name][0] != second:
-                self._before[name] = second, self._charged(max(second, self._at))
-        self._tomorrow = self._before["day"][0] + DAY
+                self._before[name] = second, self._charged(max(second, self._now))
+        self._tomorrow = self._before["day"][0] + DAY_S
 
     def _charged(self, now: int) -> dict[str, float]:
-        found: dict[str, float] = {}
+        dollars_by_scope: dict[str, float] = {}
         for book in self._books:
             for scope, dollars in book.charged(now).items():
-                found[scope] = found.get(scope, 0.0) + dollars
-        return found
+                dollars_by_scope[scope] = dollars_by_scope.get(scope, 0.0) + dollars
+        return dollars_by_scope
 
 
 class _Paid:
-    """Machine-seconds at one price ($/h) of the same payers, without ends of those ``up``."""
+    """Machine-seconds of the same payers at one price ($/h). ``area`` lacks the ends of the
+    machines that are ``up``.
+    """
 
     def __init__(self, shares: Shares, price: float) -> None:
         self.shares, self.price = shares, price
@@ -105,30 +109,32 @@ class _Paid:
 
 
 class _Book:
-    """One pool's batches: who pays for them, and for how long."""
+    """The payers of a pool's batches. ``_unborn``: machines of batches that do not cost yet."""
 
     def __init__(self, machines: PoolMachines) -> None:
         self._machines = machines
         self._paid: dict[tuple[float, tuple[tuple[str, int], ...]], _Paid] = {}
         self._payer: list[_Paid] = []
         self._unborn: dict[int, int] = {}
-        self._read = self._seen = 0
-        if machines.pool.standing:  # batch 0, for nobody
+        self._leases_closed = self._leases_entered = 0
+        if machines.pool.standing:  # batch 0, charged to no account
             self._book(machines.pool.standing, {}, machines.rates[-1])
 
     def enter(self, shares: Shares) -> None:
-        """Note new batches: what is left of them, and what has gone since the last call."""
-        machines, first = self._machines, len(self._payer)
-        for count in machines.batch_live[first:]:
+        """Record new batches with all their machines, including machines that have already
+        ended.
+        """
+        machines, first_new = self._machines, len(self._payer)
+        for count in machines.batch_live[first_new:]:
             self._book(count, shares, machines.rate(len(self._payer)))
-        for lease in range(self._seen, len(machines.leases.end)):
+        for lease in range(self._leases_entered, len(machines.leases.end)):
             batch = machines.leases.batch[lease]
-            if batch >= first:
+            if batch >= first_new:
                 self._unborn[batch] += machines.leases.count[lease]
-        self._seen = len(machines.leases.end)
+        self._leases_entered = len(machines.leases.end)
 
     def charged(self, now: int) -> dict[str, float]:
-        """Dollars by scope until ``now``, for leases that were over by then and for what was up."""
+        """Return the dollars by scope until ``now``, for ended leases and running machines."""
         self._begin(now)
         self._close(now)
         sums = [(p.shares, (p.area + p.up * now) * p.price / 3600) for p in self._paid.values()]
@@ -141,7 +147,7 @@ class _Book:
         self._payer.append(paid)
 
     def _begin(self, now: int) -> None:
-        """Count batches that are paid by ``now``; the others still boot."""
+        """Begin to charge batches that cost money at ``now``. The others still boot."""
         start = self._machines.batch_start
         for batch in [batch for batch in self._unborn if start[batch] <= now]:
             count, paid = self._unborn.pop(batch), self._payer[batch]
@@ -149,14 +155,17 @@ class _Book:
             paid.area -= count * start[batch]
 
     def _close(self, now: int) -> None:
-        """Read the leases that have ended by ``now``, which are ordered by their ends."""
+        """Read the ended leases until ``now``. They are ordered by their ends."""
         machines, ends = self._machines, self._machines.leases.end
-        while self._read < len(ends) and ends[self._read] <= now:
-            batch, count = machines.leases.batch[self._read], machines.leases.count[self._read]
-            end, start = ends[self._read], machines.batch_start[batch]
+        while self._leases_closed < len(ends) and ends[self._leases_closed] <= now:
+            batch, count = (
+                machines.leases.batch[self._leases_closed],
+                machines.leases.count[self._leases_closed],
+            )
+            end, start = ends[self._leases_closed], machines.batch_start[batch]
             if batch in self._unborn:
                 self._unborn[batch] -= count
             else:
                 self._payer[batch].up -= count
                 self._payer[batch].area += count * max(end, start)
-            self._read += 1
+            self._leases_closed += 1

@@ -1,10 +1,9 @@
-"""Forecasts when a job would start, by running the simulator forward from the present queue many
-times.
+"""Forecasts when a job would start, by many simulations from the present queue.
 
-For each future we draw how long the running and waiting jobs will really run (``habits``). They go
-through first come, first served with EASY backfill (``easy``), which plans by time limits as Slurm
-does. Jobs that are submitted later are left out. The start times in all futures together are the
-forecast.
+Each simulation is a possible future, with run times drawn for the running and waiting jobs
+(``habits``). The jobs pass through first come, first served with EASY backfill (``easy``), which
+plans with time limits as Slurm does. Jobs submitted later are left out. The start times in all
+futures are the forecast.
 """
 
 from __future__ import annotations
@@ -20,12 +19,14 @@ from slurm_elastic.simulate.habits import Asked, Habits
 from slurm_elastic.simulate.jobs import Job, Jobs
 
 FUTURES = 40
-WORK = 60_000  # how many jobs are simulated at most, over all futures: about a second
-LEAST_FUTURES = 10
-ALIKE = 0.7
-"""How often a job's run is drawn at the same place as its user's other jobs in the same future, as
-a user's jobs of one day are of one kind. With this value the forecast's bands are as wide as they
-should be on public histories.
+MAX_SIMULATED_JOBS = (
+    60_000  # the maximum of simulated jobs over all futures, which takes about a second
+)
+MIN_FUTURES = 10
+SAME_QUANTILE_SHARE = 0.7
+"""The probability that a job uses the same quantile as its user's other jobs in the same future,
+because a user's jobs of one day are similar. With this value the forecast's bands have the right
+width on public histories.
 """
 
 
@@ -37,7 +38,7 @@ class Running(Struct, frozen=True, kw_only=True):
 
 
 class Present(Struct, frozen=True, kw_only=True):
-    """The machines (or processors), the jobs that have them, and those that wait, in order."""
+    """The number of machines (or processors), the running jobs, and the waiting jobs in order."""
 
     machines: int
     running: tuple[Running, ...] = ()
@@ -45,32 +46,36 @@ class Present(Struct, frozen=True, kw_only=True):
 
     @property
     def used(self) -> int:
-        """How many machines are taken."""
-        return sum(one.job.size for one in self.running)
+        """The number of machines in use."""
+        return sum(entry.job.size for entry in self.running)
 
 
 def starts(
     present: Present, wish: Asked, habits: Habits, seed: int = 0, futures: int = FUTURES
 ) -> tuple[int, ...]:
-    """Seconds until ``wish`` starts, one a future, ascending; none if it is too large."""
+    """Return the seconds until ``wish`` starts in each future, ascending; empty if it is too
+    large.
+    """
     if wish.size > present.machines:
         return ()
     jobs = len(present.running) + len(present.waiting) + 1
-    futures = max(min(futures, WORK // jobs), LEAST_FUTURES)
+    futures = max(min(futures, MAX_SIMULATED_JOBS // jobs), MIN_FUTURES)
     rng = random.Random(seed)  # noqa: S311 - the same question has the same answer
     return tuple(sorted(_start(present, wish, habits, rng) for _ in range(futures)))
 
 
 def by_limits(present: Present, wish: Asked) -> int | None:
-    """The same if every job ran to its limit, as Slurm estimates it; None if it never fits."""
+    """Return the seconds until ``wish`` starts if all jobs run to their limits, as Slurm estimates
+    it. None if it never fits.
+    """
     if wish.size > present.machines:
         return None
-    runs = [max(one.job.limit - one.elapsed, 1) for one in present.running]
-    return _played(present, wish, runs, [job.limit for job in present.waiting])
+    runs = [max(entry.job.limit - entry.elapsed, 1) for entry in present.running]
+    return _simulate_future(present, wish, runs, [job.limit for job in present.waiting])
 
 
 def quantile(values: Sequence[int], share: float) -> int:
-    """The value below which that share of the ascending ``values`` lies."""
+    """Return the value below which ``share`` of the ascending ``values`` lies."""
     return values[min(int(share * len(values)), len(values) - 1)]
 
 
@@ -79,26 +84,30 @@ def _start(present: Present, wish: Asked, habits: Habits, rng: random.Random) ->
 
     def draw(job: Asked, elapsed: int) -> int:
         place = rng.random()
-        if rng.random() < ALIKE:
+        if rng.random() < SAME_QUANTILE_SHARE:
             place = days.setdefault(job.user, place)
         return habits.remaining(job, elapsed, place)
 
-    runs = [draw(one.job, one.elapsed) for one in present.running]
-    return _played(present, wish, runs, [draw(job, 0) for job in present.waiting])
+    runs = [draw(entry.job, entry.elapsed) for entry in present.running]
+    return _simulate_future(present, wish, runs, [draw(job, 0) for job in present.waiting])
 
 
-def _played(present: Present, wish: Asked, runs: Sequence[int], waits: Sequence[int]) -> int:
-    """All jobs are submitted now, running ones first. None runs beyond its limit."""
+def _simulate_future(
+    present: Present, wish: Asked, runs: Sequence[int], waits: Sequence[int]
+) -> int:
+    """Simulate a future and return the start of ``wish``. All jobs are submitted at second 0, the
+    running jobs first. A limit is raised if the drawn run time is longer.
+    """
     jobs, sizes = Jobs(), array("q")
-    for one, run in zip(present.running, runs, strict=True):
-        left = max(one.job.limit - one.elapsed, run)
-        jobs.append(Job(0, 0, run, left, one.job.size))
-        sizes.append(one.job.size)
+    for entry, run in zip(present.running, runs, strict=True):
+        limit = max(entry.job.limit - entry.elapsed, run)
+        jobs.append(Job(0, 0, run, limit, entry.job.size))
+        sizes.append(entry.job.size)
     for job, run in zip(present.waiting, waits, strict=True):
-        if job.size <= present.machines:  # otherwise it waits for ever, and Slurm skips it
+        if job.size <= present.machines:  # Slurm skips a job that can never fit
             jobs.append(Job(0, 0, run, max(job.limit, run), job.size))
             sizes.append(job.size)
     jobs.append(Job(0, 0, 1, max(wish.limit, 1), wish.size))
     sizes.append(wish.size)
-    # If nodes went down, more are in use than there are: they count until their jobs end.
+    # After nodes went down, more may be in use than exist. Count them until their jobs end.
     return easy.starts(jobs, max(present.machines, present.used), sizes)[len(jobs) - 1]

@@ -1,19 +1,19 @@
-"""Reads job histories in the Standard Workload Format: 18 numbers a line, ``;`` before comments.
+"""Reads job histories in the Standard Workload Format: 18 numbers per line, ``;`` before comments.
 
-Files are read line by line, so that a job takes only 80 bytes of memory; ``.gz`` is unpacked on the
-way. A line that cannot be used is left out, and its number is told with a reason; nothing is
-guessed:
+Files are read line by line, so that a job takes only 80 bytes of memory. ``.gz`` files are
+decompressed on the way. A line that cannot be used is left out, and reported with its number and
+the reason. Nothing is guessed:
 
-- processors are those given (field 5), or else those asked for (field 8): in some histories they
-  differ, and the work that was done was done on the former;
-- the limit is the time asked for (field 9), or else the run time (field 4); a job that ran longer
-  than it asked for was evidently allowed to, so its limit is its run time (``overtime`` counts such
+- processors: the allocated ones (field 5), or the requested ones (field 8) if field 5 is missing;
+  if both differ, the work was done on the allocated processors;
+- the limit: the requested time (field 9), or the run time (field 4) if it is missing; a job that
+  ran longer than requested was allowed to, so its limit is its run time (``overtime`` counts such
   jobs);
-- a job that never ran (run time below 0: cancelled while it waited) is left out;
+- a job that never ran (a run time below 0: cancelled while it waited) is left out;
 - the account is the group (field 13), named by its number;
-- the parts of a job that ran in parts (status 2, 3 and 4 in field 11) are not jobs: the line of the
-  whole job counts, or else the parts together, from the submission of the first;
-- fields may be separated by ``;``, too, and those after the 18th are not read;
+- parts of a job (status 2, 3 and 4 in field 11) are not jobs: the line of the whole job counts; if
+  it is missing, the parts count as one job, from the submission of the first;
+- fields may also be separated by ``;``; fields after the 18th are ignored;
 - times are rounded to seconds; jobs out of order are sorted by submission.
 
 Format: https://www.cs.huji.ac.il/labs/parallel/workload/swf.html
@@ -31,20 +31,24 @@ from pathlib import Path
 from typing import IO
 
 from slurm_elastic.base.errors import ConfigError, why
-from slurm_elastic.simulate.jobs import LONGEST, Job, Jobs, beyond
+from slurm_elastic.simulate.jobs import MAX_SECONDS, Job, Jobs, implausible_value
 
 FIELDS = 18
 PARTIAL = (2, 3, 4)
-"""The status of a part of a job: it goes on later, was the last one and ended well, or failed."""
-NEEDED = 9  # up to the time asked for
+"""The status of a part of a job: a further part follows, it was the last and succeeded, or
+failed.
+"""
+NEEDED = 9  # fields that a line must have, up to the requested time
 SHOWN = 20
-_STATUS = 10
-_HEAD = 4096
+_STATUS_FIELD = 10
+_HEAD_BYTES = 4096
 _BYTE_ORDER_MARK = "\ufeff"
 
 
 class Complaints:
-    """What was wrong in a history, by kind, with the first lines. ``unit``: ``line`` or ``job``."""
+    """The faults of a history: counts by kind, and sentences for the first ``SHOWN`` faults.
+    ``unit``: ``line``, ``row`` or ``job``.
+    """
 
     def __init__(self) -> None:
         self.unit = "line"
@@ -52,7 +56,7 @@ class Complaints:
         self.shown: list[str] = []
 
     def add(self, line: int, kind: str, detail: str = "") -> None:
-        """Count one; keep its sentence if it is among the first."""
+        """Count a fault. Keep its sentence if it is among the first."""
         self.counts[kind] = self.counts.get(kind, 0) + 1
         if len(self.shown) < SHOWN:
             self.shown.append(f"{self.unit} {line}: {kind}{': ' + detail if detail else ''}")
@@ -61,17 +65,17 @@ class Complaints:
         return sum(self.counts.values())
 
     def sentences(self) -> list[str]:
-        """Each kind with its count, then the first lines."""
+        """Return each kind with its count, then the sentences of the first faults."""
         totals = [f"{count} {self.unit}s: {kind}" for kind, count in self.counts.items()]
         return totals + self.shown
 
 
 class History:
-    """A history as it was read from ``source``: ``jobs``, ``header`` (``; Key: value``) and
-    ``complaints``; how many jobs were ``cancelled`` before they ran, and how many ran ``overtime``.
-    ``left_out``: how many records are no jobs of the simulation for another reason, by that reason.
-    ``accounts`` and ``users``: the names of its jobs' accounts and users, if those are not their
-    numbers.
+    """A history read from ``source``: ``jobs``, ``header`` (``; Key: value``) and ``complaints``.
+
+    ``cancelled``: the number of jobs cancelled before they ran; ``overtime``: of jobs that ran
+    longer than requested; ``left_out``: of other omitted records, by reason. ``accounts`` and
+    ``users``: the numbers by name (None: the history has only numbers).
     """
 
     def __init__(self, source: str = "") -> None:
@@ -86,33 +90,35 @@ class History:
         self.users: Mapping[str, int] | None = None
 
     def account(self, name: str) -> int | None:
-        """The number of an account among the jobs; None if no job is of it."""
-        return _numbered(name, self.accounts, self.jobs.account)
+        """Return the number of an account; None if it has no jobs."""
+        return _number_of(name, self.accounts, self.jobs.account)
 
     def user(self, name: str) -> int | None:
-        """The number of a user among the jobs; None if no job is theirs."""
-        return _numbered(name, self.users, self.jobs.user)
+        """Return the number of a user; None if the user has no jobs."""
+        return _number_of(name, self.users, self.jobs.user)
 
     @property
     def start(self) -> int:
-        """The Unix time of the history's second 0; 0 if the header does not say."""
+        """The Unix time of the history's second 0; 0 if the header lacks it."""
         return _unix_time(self.header.get("UnixStartTime", "")) or 0
 
 
-def _numbered(name: str, known: Mapping[str, int] | None, numbers: Iterable[int]) -> int | None:
-    if known is None:
-        known = {str(number): number for number in set(numbers) if number >= 0}
-    return known.get(name)
+def _number_of(
+    name: str, number_by_name: Mapping[str, int] | None, numbers: Iterable[int]
+) -> int | None:
+    if number_by_name is None:
+        number_by_name = {str(number): number for number in set(numbers) if number >= 0}
+    return number_by_name.get(name)
 
 
-def load(path: Path, most: int | None = None) -> History:
-    """The history in ``path`` (``-``: standard input), its first ``most`` usable jobs. ConfigError
-    if the file cannot be opened or has no usable job.
+def load(path: Path, max_jobs: int | None = None) -> History:
+    """Read the first ``max_jobs`` usable jobs of the history in ``path`` (``-``: standard input).
+    Raises ConfigError if the file cannot be opened or has no usable job.
     """
     history = History(str(path))
     try:
         with _opened(path) as file:
-            read(unbroken(file, history.complaints), history, most)
+            read(unbroken(file, history.complaints), history, max_jobs)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"workload {path} cannot be read: {why(error)}") from error
     if not history.jobs:
@@ -124,41 +130,41 @@ def load(path: Path, most: int | None = None) -> History:
 
 
 def is_of_swf(path: Path) -> bool:
-    """Whether a file looks like it, by its first line; no if it cannot be read."""
+    """Return True if the first line looks like this format; False if the file cannot be read."""
     try:
         with _opened(path) as file:
-            first = file.readline(_HEAD).lstrip(_BYTE_ORDER_MARK)
+            first_line = file.readline(_HEAD_BYTES).lstrip(_BYTE_ORDER_MARK)
     except (OSError, EOFError, zlib.error):
         return False
-    words = first.replace(";", " ").split()
-    return first.startswith(";") or (len(words) >= NEEDED and all(map(_is_number, words)))
+    fields = first_line.replace(";", " ").split()
+    return first_line.startswith(";") or (len(fields) >= NEEDED and all(map(_is_number, fields)))
 
 
-def read(lines: Iterable[str], history: History, most: int | None = None) -> History:
-    last, parts = -(2**62), _Parts(history.left_out)
+def read(lines: Iterable[str], history: History, max_jobs: int | None = None) -> History:
+    last_submit, job_parts = -(2**62), _Parts(history.left_out)
     jobs, complaints = history.jobs, history.complaints
     for number, line in enumerate(lines, start=1):
-        if most is not None and len(jobs) >= most:
+        if max_jobs is not None and len(jobs) >= max_jobs:
             break
-        words = line.lstrip(_BYTE_ORDER_MARK).split()
-        if not words:
+        fields = line.lstrip(_BYTE_ORDER_MARK).split()
+        if not fields:
             continue
-        if words[0].startswith(";"):
+        if fields[0].startswith(";"):
             _header(line, number, history)
             continue
-        values = _values(words, number, history)
-        if values is None or parts.take(values):
+        values = _values(fields, number, history)
+        if values is None or job_parts.take(values):
             continue
         job = _usable(values, number, history)
         if job is None:
             continue
-        if job.submit < last:
+        if job.submit < last_submit:
             complaints.add(
-                number, "out of order, sorted", f"submitted {last - job.submit} s earlier"
+                number, "out of order, sorted", f"submitted {last_submit - job.submit} s earlier"
             )
-        last = max(last, job.submit)
+        last_submit = max(last_submit, job.submit)
         jobs.append(job)
-    for values, number in parts.wholes():
+    for values, number in job_parts.wholes():
         job = _usable(values, number, history)
         if job is not None:
             jobs.append(job)
@@ -167,7 +173,7 @@ def read(lines: Iterable[str], history: History, most: int | None = None) -> His
 
 
 class _Parts:
-    """Collects the parts of jobs that ran in parts."""
+    """Collects the parts of jobs that ran in several parts."""
 
     def __init__(self, left_out: Counter[str]) -> None:
         self._left_out = left_out
@@ -175,13 +181,13 @@ class _Parts:
         self._open: dict[int, list[int]] = {}
 
     def take(self, values: list[int]) -> bool:
-        """Whether the line is a part of a job."""
-        is_part = len(values) > _STATUS and values[_STATUS] in PARTIAL
+        """Return True, and keep the part, if the line is a part of a job."""
+        is_part = len(values) > _STATUS_FIELD and values[_STATUS_FIELD] in PARTIAL
         if not is_part:
             self._last = values[0]
             return False
         self._left_out["are parts of jobs"] += 1
-        if values[0] == self._last:  # its whole is the line before the parts
+        if values[0] == self._last:  # the whole job was the line before its parts
             return True
         whole = self._open.get(values[0])
         if whole is None:
@@ -191,27 +197,27 @@ class _Parts:
         return True
 
     def wholes(self) -> Iterator[tuple[list[int], int]]:
-        """Jobs of which only parts are there."""
+        """Return the jobs of which the file has only parts."""
         return ((values, 0) for values in self._open.values())
 
 
-def _values(words: list[str], number: int, history: History) -> list[int] | None:
+def _values(fields: list[str], number: int, history: History) -> list[int] | None:
     complain = history.complaints.add
-    if len(words) == 1 and words[0].count(";") >= NEEDED - 1:
-        words = words[0].split(";")
-    if len(words) < NEEDED:
-        complain(number, "too short, left out", f"{len(words)} fields, expected {FIELDS}")
+    if len(fields) == 1 and fields[0].count(";") >= NEEDED - 1:
+        fields = fields[0].split(";")
+    if len(fields) < NEEDED:
+        complain(number, "too short, left out", f"{len(fields)} fields, expected {FIELDS}")
         return None
-    if len(words) != FIELDS:
-        complain(number, "of unusual length, used", f"{len(words)} fields, expected {FIELDS}")
-        words = words[:FIELDS]
+    if len(fields) != FIELDS:
+        complain(number, "of unusual length, used", f"{len(fields)} fields, expected {FIELDS}")
+        fields = fields[:FIELDS]
     try:
-        return [int(word) for word in words]
+        return [int(word) for word in fields]
     except ValueError:
         try:
-            return [round(float(word)) for word in words]
+            return [round(float(word)) for word in fields]
         except (ValueError, OverflowError):
-            bad = next(word for word in words if not _is_number(word))
+            bad = next(word for word in fields if not _is_number(word))
             complain(number, "not numbers, left out", repr(bad[:20]))
             return None
 
@@ -234,9 +240,9 @@ def _usable(values: list[int], number: int, history: History) -> Job | None:
         partition=values[15] if len(values) > 15 else -1,
         account=values[12] if len(values) > 12 else -1,
     )
-    too_much = beyond(job)
+    too_much = implausible_value(job)
     if too_much is not None:
-        history.complaints.add(number, "beyond all measure, left out", too_much)
+        history.complaints.add(number, "implausibly large, left out", too_much)
         return None
     history.overtime += 0 < values[8] < run
     return job
@@ -250,7 +256,7 @@ def _is_number(word: str) -> bool:
 
 
 def _header(line: str, number: int, history: History) -> None:
-    key, colon, value = (part.strip() for part in line.lstrip("; \t").partition(":"))
+    key, colon, value = (field.strip() for field in line.lstrip("; \t").partition(":"))
     if not colon:
         return
     if key == "UnixStartTime" and _unix_time(value) is None:
@@ -260,13 +266,13 @@ def _header(line: str, number: int, history: History) -> None:
 
 
 def _unix_time(text: str) -> int | None:
-    """The first word as a Unix time; 0 for -1 (unknown), None if it is neither."""
+    """Return the first word as a Unix time; 0 for -1 (unknown); None if it is no time."""
     word = text.partition(" ")[0].partition("\t")[0]
     if not word or word == "-1":
         return 0
-    if len(word) > len(str(LONGEST)) or not (word.isascii() and word.isdecimal()):
+    if len(word) > len(str(MAX_SECONDS)) or not (word.isascii() and word.isdecimal()):
         return None
-    return int(word) if int(word) < LONGEST else None
+    return int(word) if int(word) < MAX_SECONDS else None
 
 
 def _opened(path: Path) -> IO[str]:
@@ -278,7 +284,7 @@ def _opened(path: Path) -> IO[str]:
 
 
 def unbroken(file: IO[str], complaints: Complaints) -> Iterator[str]:
-    """The lines; if a packed file ends too early, those before that."""
+    """Yield the lines. If a compressed file ends too early, add a complaint after the last."""
     number = 0
     try:
         for line in file:

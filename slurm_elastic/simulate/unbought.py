@@ -1,5 +1,5 @@
-"""Says why a simulated site never bought a machine although jobs waited: if that is why it costs
-nothing, the result compares no policies, so this is told first.
+"""Explains why a simulated site never bought a machine although jobs waited. Without any purchase
+the result compares no policies, so this is reported first.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from slurm_elastic.simulate.shared_machines import machines_needed
 
 
 def unbought(scenario: Scenario, outcome: RunResult) -> str:
-    """One sentence; empty if a machine was bought, no job waited, or all machines stand."""
+    """Return a sentence; "" if a machine was bought, no job waited, or all machines stand."""
     pairs = zip(scenario.pools, outcome.figures.pools, strict=True)
     if any(figures.launched > pool.standing for pool, figures in pairs):
         return ""
@@ -26,14 +26,14 @@ def unbought(scenario: Scenario, outcome: RunResult) -> str:
     ]
     if not waited:
         return ""
-    why = "; ".join(_reasons(scenario, outcome, waited))
+    reasons = "; ".join(_reasons(scenario, outcome, waited))
     jobs = "1 job" if len(waited) == 1 else f"{len(waited):,} jobs"
-    return why and f"no machine was ever bought, although {jobs} waited: {why}"
+    return reasons and f"no machine was ever bought, although {jobs} waited: {reasons}"
 
 
 def _too_large(scenario: Scenario, outcome: RunResult) -> frozenset[int]:
-    """Jobs that the site could not hold with all machines of its pools, which are told apart; none
-    where a pool may have no machine at all, as that may be why.
+    """Return the jobs too large for all pools; another sentence reports them. Empty if a
+    pool may have no machines at all, because that may be why they are too large.
     """
     if not outcome.figures.too_large or not all(pool.machines for pool in scenario.pools):
         return frozenset()

@@ -1,6 +1,6 @@
-"""Pools that keep some machines up without work (``min_idle``) until the last job ends.
+"""Pools that keep machines up without work (``min_idle``) until the last job ends.
 
-They are topped up as soon as they lack any; the daemon does that at its next look.
+The simulator starts a missing machine at once, the daemon at its next look.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from slurm_elastic.simulate.scaler import Grower
 
 
 class WarmingEngine(Protocol):
-    """What is called of the engine."""
+    """The part of the engine that this module uses."""
 
     jobs: Jobs
     queue: Queue
@@ -25,34 +25,34 @@ class WarmingEngine(Protocol):
     grower: Grower
 
     def boot_ahead(self, pool: int, count: int, now: int) -> None:
-        """Machines boot for whoever comes first."""
+        """Boot machines for no job in particular."""
         ...
 
     def look_again(self, pool: int, now: int) -> None:
-        """Machines that were due and stayed may go when it is due again."""
+        """Plan new releases of machines whose release was postponed."""
         ...
 
     def look_later(self, now: int) -> None:
-        """Bounds may be open then."""
+        """Plan a look for when bounds may have changed."""
         ...
 
 
 class Warm:
-    """False if no pool has warm machines."""
+    """Keeps the pools warm. False in a boolean context if no pool has ``min_idle``."""
 
     def __init__(self, site: WarmingEngine, pools: Sequence[PoolMachines]) -> None:
         self._site = site
-        self._pools = [one for one in enumerate(pools) if one[1].pool.min_idle]
+        self._pools = [entry for entry in enumerate(pools) if entry[1].pool.min_idle]
 
     def __bool__(self) -> bool:
         return bool(self._pools)
 
     def kept(self, machines: PoolMachines, now: int) -> int:
-        """How many idle machines stay although they are due."""
-        return machines.pool.min_idle if self._pools and self._goes_on(now) else 0
+        """Return how many idle machines stay although their release is due."""
+        return machines.pool.min_idle if self._pools and self._has_jobs(now) else 0
 
     def keep(self, now: int) -> None:
-        """Start what is lacking; release what stayed and is no longer needed."""
+        """Start missing machines, and plan the release of surplus machines."""
         site = self._site
         for pool, machines in self._pools:
             least = self.kept(machines, now)
@@ -66,7 +66,7 @@ class Warm:
             if may_go and spare(machines.idle, least):
                 site.look_again(pool, now)
 
-    def _goes_on(self, now: int) -> bool:
-        """Whether there are jobs, or will be."""
+    def _has_jobs(self, now: int) -> bool:
+        """Return True if there are jobs, or more will arrive."""
         site = self._site
         return bool(site.runs.now or site.queue.waiting) or site.jobs.submit[-1] > now

@@ -262,10 +262,10 @@ def test_root_finds_no_cloud_by_a_file_that_slurm_user_may_not_read(tmp_path: Pa
         secret.read_text()
     assert secret.read_text() == "a:b"
     one = replace(LAB, reads={str(secret): "install -o {user} {path}"})
-    told = reach._for_services(one, "nobody")
+    told = reach._check_access(one, "nobody")
     assert not told.usable
     assert told.enable == (f"SlurmUser nobody may not use {secret}: install -o nobody {secret}")
-    assert reach._for_services(one, "root").usable
+    assert reach._check_access(one, "root").usable
 
 
 def test_a_file_of_clouds_that_is_broken_is_told(tmp_path: Path) -> None:

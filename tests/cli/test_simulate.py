@@ -177,13 +177,13 @@ def test_each_availability_counts_or_is_told(
     given = ("--availability", one, "--availability", more, "--availability", west)
     assert simulate("--prices", str(prices), *given) == 0
     err = capsys.readouterr().err
-    assert f"pool compute: spot machines are to be had as in {one} and {more}" in err
-    assert f"availability {west} is not looked at" in err
+    assert f"pool compute: spot machines are available as in {one} and {more}" in err
+    assert f"availability {west} is ignored" in err
     assert simulate("--prices", str(prices), *given, "--availability", f"compute={west}") == 0
     err = capsys.readouterr().err
-    assert f"pool compute: spot machines are to be had as in {west}" in err
+    assert f"pool compute: spot machines are available as in {west}" in err
     assert simulate("--availability", one) == 0
-    assert f"availability {one} is not looked at: no pool" in capsys.readouterr().err
+    assert f"availability {one} is ignored: no pool" in capsys.readouterr().err
     assert simulate("--prices", str(prices), "--availability", f"nope={one}") == 2
     assert "found pool 'nope', expected one of rack, compute" in capsys.readouterr().err
 

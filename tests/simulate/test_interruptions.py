@@ -133,7 +133,7 @@ def test_what_is_known_when_a_job_begins_is_what_the_daemon_would_know(
         if run.mtti is None:
             continue
         spot = sum(count for batch, count in run.pieces if pool.batch_spot[batch])
-        each = daemons(engine, run.given)
+        each = daemons(engine, run.assigned_at)
         times = [each.get(Market.SPOT, DEFAULT_MTTI)] * spot
         times += [each.get(Market.ON_DEMAND, DEFAULT_MTTI)] * (run.need - spot)
         assert run.mtti == pytest.approx(joint_mtti(times))

@@ -166,7 +166,7 @@ def test_a_decision_that_is_kept_is_the_one_that_would_be_made_again(
     kept = Engine(history, scenario)
     first = kept.run()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(purchases.Purchases, "_remember", lambda *_: None)
+        patch.setattr(purchases.Purchases, "_store_decision", lambda *_: None)
         anew = Engine(history, scenario)
         second = anew.run()
     assert bought(kept) == bought(anew)

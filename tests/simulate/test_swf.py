@@ -74,10 +74,10 @@ def test_fractions_of_seconds_are_rounded() -> None:
         (line().replace(" 60 ", " nan "), "line 2: not numbers, left out: 'nan'"),
         (line().replace(" 60 ", " inf "), "line 2: not numbers, left out: 'inf'"),
         (line(procs=0, alloc=-1), "line 2: no processors, left out"),
-        (line(run=10**15), "line 2: beyond all measure, left out: run 1000000000000000"),
+        (line(run=10**15), "line 2: implausibly large, left out: run 1000000000000000"),
         (
             line().replace(" 75 ", f" {2**64} "),
-            "line 2: beyond all measure, left out: account 18446744073709551616",
+            "line 2: implausibly large, left out: account 18446744073709551616",
         ),
         ("\x00\ufffd\x01", "line 2: too short, left out: 1 fields, expected 18"),
     ],
@@ -110,7 +110,7 @@ def test_a_packed_file(tmp_path: Path) -> None:
     path = tmp_path / "a.swf.gz"
     path.write_bytes(gzip.compress("\n".join(line(n=n, submit=n) for n in range(500)).encode()))
     assert len(load(path).jobs) == 500
-    assert len(load(path, most=7).jobs) == 7
+    assert len(load(path, max_jobs=7).jobs) == 7
 
 
 def test_a_packed_file_that_breaks_off_gives_what_it_has(tmp_path: Path) -> None:
