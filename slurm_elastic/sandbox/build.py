@@ -1,4 +1,4 @@
-"""Before anything of a sandbox runs: is it possible here, free ports, directories and files."""
+"""Prepares a sandbox: checks the host, finds free ports, and writes directories and files."""
 
 from __future__ import annotations
 
@@ -41,17 +41,19 @@ from slurm_elastic.state import statedir
 USER = "slurm"
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "scontrol", "sbatch", "setpriv")
 _EMULATOR = ("moto", "flask")
-"""Modules that the emulated EC2 needs, and nothing else: a package of their own brings them."""
+"""Modules that only the emulated EC2 needs. They come with the package slurm-elastic-sandbox."""
 _SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # Below the ports that the kernel gives out by itself (ip_local_port_range), from 32768 on.
 _FIRST_PORT, _LAST_PORT = 20000, 32000
 LAST_PORTS = Path("/run/slurm-elastic-sandbox-ports")
-"""Where the block of ports that was given last ended. Only root may write beside it."""
+"""File with the end of the block of ports that was assigned last, on the whole host. It lies in a
+directory that only root may write.
+"""
 _MAX_PATH = 60
 
 
 def require_host(spec: SandboxSpec, layout: Layout) -> None:
-    """SandboxError, in one sentence, for what this host or directory lacks."""
+    """Raise SandboxError if this host or directory cannot hold the sandbox."""
     if cloud_of(spec, "aws") and not all(map(find_spec, _EMULATOR)):
         raise SandboxError(
             "the sandbox's emulated EC2 is a package of its own: install slurm-elastic-sandbox"
@@ -78,8 +80,9 @@ def require_host(spec: SandboxSpec, layout: Layout) -> None:
 
 
 def require_python(layout: Layout) -> None:
-    """SandboxError unless SlurmUser can run this Python with this package."""
-    # All that the services import, also later: a Python below /root may be readable in part.
+    """Raise SandboxError unless SlurmUser can run this Python with this package."""
+    # Import all that the services import, even at a later time: a Python below /root may be
+    # readable only in part.
     test = (
         "import slurm_elastic.cli.daemon, slurm_elastic.cli.ckptman, mimetypes,"
         " slurm_elastic.providers.aws.provider, slurm_elastic.providers.local.provider"
@@ -93,64 +96,71 @@ def require_python(layout: Layout) -> None:
         check=False,
     )
     if done.returncode != 0:
-        why = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise SandboxError(
-            f"user {USER!r} cannot run slurm-elastic with {sys.executable} ({why});"
+            f"user {USER!r} cannot run slurm-elastic with {sys.executable} ({reason});"
             " install it where everyone may read, as in /opt"
         )
 
 
 def as_slurm() -> list[str]:
-    """The words before a command that make it run as SlurmUser."""
-    who = pwd.getpwnam(USER)
-    return ["setpriv", f"--reuid={who.pw_uid}", f"--regid={who.pw_gid}", "--init-groups"]
+    """Return the words before a command that make it run as SlurmUser."""
+    account = pwd.getpwnam(USER)
+    return ["setpriv", f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--init-groups"]
 
 
 def free_ports(spec: SandboxSpec) -> Ports:
-    """A block of ports nobody listens on."""
+    """Return a block of consecutive free ports. Raises SandboxError."""
     needed = ports_needed(spec)
     step = -(-needed // 50) * 50
-    taken = _ports_of_others()
-    with _last_ports() as (begin, took):
+    used_ports = _ports_of_others()
+    with _last_ports() as (last_end, record_end):
         blocks = range(_FIRST_PORT, _LAST_PORT - step, 50)
-        # Round and round: two that come up at once, and do not listen yet, get different ones.
-        for first in sorted(blocks, key=lambda first: (first < begin, first)):
-            block = range(first, first + needed)
-            if taken.isdisjoint(block) and all(map(_is_free, block)):
-                took(first + step)
-                return ports_from(first)
+        # Begin after the last assigned block: a sandbox that starts at the same time, and does not
+        # listen yet, must get other ports.
+        for first_port in sorted(
+            blocks, key=lambda first_port: (first_port < last_end, first_port)
+        ):
+            block = range(first_port, first_port + needed)
+            if used_ports.isdisjoint(block) and all(map(_is_free, block)):
+                record_end(first_port + step)
+                return ports_from(first_port)
     raise SandboxError(f"no {needed} consecutive TCP ports are free on loopback")
 
 
 @contextlib.contextmanager
 def _last_ports() -> Iterator[tuple[int, Callable[[int], None]]]:
-    """Alone on this host: where the block given last ended, and how to note the next end."""
-    # Not "w+": that would empty the file before it is locked.
+    """Yield the end of the last assigned block, and a function that records a new end. The file is
+    locked during the ``with`` block, so that no other sandbox on this host assigns ports.
+    """
+    # Not "w+", which would truncate the file before it is locked.
     with LAST_PORTS.open("a+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)
         text = file.read()
 
-        def took(end: int) -> None:
+        def record_end(end: int) -> None:
             file.truncate(0)
             file.write(str(end))
 
-        yield int(text) if text.isdecimal() else 0, took
+        yield int(text) if text.isdecimal() else 0, record_end
 
 
 def _ports_of_others() -> set[int]:
-    """The nodes of sandboxes that are up: most of their nodes are off and do not listen now."""
+    """Return the ports of all running sandboxes. A probe would miss them, because most of their
+    nodes are off and do not listen.
+    """
     ports: set[int] = set()
     for directory in local_processes.values(MARKER):
         with contextlib.suppress(SandboxError):
             saved = Layout(dir=Path(directory)).read()
-            first = saved.ports.slurmctld
-            ports.update(range(first, first + ports_needed(saved.spec)))
+            first_port = saved.ports.slurmctld
+            ports.update(range(first_port, first_port + ports_needed(saved.spec)))
     return ports
 
 
 def make_directories(layout: Layout) -> None:
-    """The tree with its owners; slurmctld and the daemon write only below their own."""
+    """Make the directories with their owners. SlurmUser may write only below its own."""
     for name in ("", "etc", "programs", "spool", "log", "run", "run/machines"):
         _directory(layout.dir / name, 0o755)
     slurm = pwd.getpwnam(USER)
@@ -158,14 +168,14 @@ def make_directories(layout: Layout) -> None:
         _directory(layout.dir / name, statedir.DIRECTORY if name == "state" else 0o755)
         os.chown(layout.dir / name, slurm.pw_uid, slurm.pw_gid)
     _directory(layout.dir / "work", 0o1777)
-    # The directory is root's: slurmctld, which runs as SlurmUser, could not make its log there.
+    # slurmctld runs as SlurmUser and cannot create its log in root's directory.
     own_log = layout.log / "slurmctld.log"
     own_log.touch(mode=0o644)
     os.chown(own_log, slurm.pw_uid, slurm.pw_gid)
 
 
 def write_files(spec: SandboxSpec, ports: Ports, layout: Layout) -> None:
-    """Munge's key, the site's slurm.conf and our configuration."""
+    """Write munge's key, the site's slurm.conf and our configuration."""
     etc = layout.dir / "etc"
     key = etc / "munge.key"
     key.touch(mode=0o600)
@@ -174,14 +184,14 @@ def write_files(spec: SandboxSpec, ports: Ports, layout: Layout) -> None:
     for name, text in spec.slurm_files.items():
         (etc / name).write_text(text)
     if slurm_version() >= (23, 11):
-        # Newer slurmd's want a cgroup plugin or a word that there is none; 22.05 knows no such key.
+        # slurmd demands a cgroup plugin, or this setting, since 23.11. 22.05 does not know it.
         (etc / "cgroup.conf").write_text("CgroupPlugin=disabled\n")
     config = elastic(spec, ports)
     require_emulated(
         msgspec.convert(cloud, type=table().kind(cloud["provider"]).settings)
         for cloud in config["clouds"]
     )
-    write_one(config, layout)
+    write_opennebula(config, layout)
     if not spec.bare:
         layout.config.write_text(yaml.safe_dump(config, sort_keys=False))
     if spec.image:
@@ -193,10 +203,12 @@ def write_files(spec: SandboxSpec, ports: Ports, layout: Layout) -> None:
 
 
 def _write_login(etc: Path, munge_key: bytes) -> None:
-    """The keys by which slurm-elasticd brings the munge key to virtual machines: SlurmUser's."""
+    """Write the SSH key with which slurm-elasticd copies the munge key to virtual machines. Both
+    belong to SlurmUser.
+    """
     login, copy = etc / "login", etc / "login-munge.key"
-    words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "sandbox", "-f", str(login)]
-    subprocess.run(words, check=True, env={"PATH": _SEARCH_PATH}, stdin=subprocess.DEVNULL)
+    command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "sandbox", "-f", str(login)]
+    subprocess.run(command, check=True, env={"PATH": _SEARCH_PATH}, stdin=subprocess.DEVNULL)
     copy.touch(mode=0o400)
     copy.write_bytes(munge_key)
     slurm = pwd.getpwnam(USER)
@@ -205,8 +217,8 @@ def _write_login(etc: Path, munge_key: bytes) -> None:
         path.chmod(0o400)
 
 
-def write_one(config: dict[str, Any], layout: Layout) -> None:
-    """The emulated OpenNebula's accounts and hosts, and the daemon's credentials for it."""
+def write_opennebula(config: dict[str, Any], layout: Layout) -> None:
+    """Write the emulated OpenNebula's accounts and hosts, and the daemon's credentials for it."""
     clouds = [c for c in config["clouds"] if c["provider"] == "opennebula"]
     if not clouds:
         return
@@ -216,7 +228,8 @@ def write_one(config: dict[str, Any], layout: Layout) -> None:
         ("world.json", msgspec.json.encode(world)),
         ("one_auth", f"{ELASTIC}:{password}\n".encode()),
     ):
-        # The directory is SlurmUser's already, so what stands there under that name is not ours.
+        # The directory belongs to SlurmUser already. A file of that name was put there by another
+        # process, so root must not follow it or write into it.
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         with open(os.open(layout.dir / "one" / name, flags, 0o600), "wb") as file:
             file.write(data)
@@ -224,12 +237,12 @@ def write_one(config: dict[str, Any], layout: Layout) -> None:
 
 
 def host_name() -> str:
-    """As slurmctld and slurmd name this host: short."""
+    """Return the short host name, which slurmctld and slurmd use."""
     return socket.gethostname().partition(".")[0]
 
 
 def slurm_version() -> tuple[int, int]:
-    """The release of the slurmctld that is installed."""
+    """Return the release of the installed slurmctld. Raises SandboxError."""
     done = subprocess.run(
         ["slurmctld", "-V"],
         env={"PATH": _SEARCH_PATH},
@@ -239,17 +252,17 @@ def slurm_version() -> tuple[int, int]:
     )
     match = re.search(r"(\d+)\.(\d+)", done.stdout)
     if not match:
-        raise SandboxError(f"slurmctld -V does not tell its version: {done.stderr.strip()}")
+        raise SandboxError(f"slurmctld -V does not show its version: {done.stderr.strip()}")
     return int(match[1]), int(match[2])
 
 
 def require_several_slurmds(config: str, version: tuple[int, int]) -> None:
-    """SandboxError where ``scontrol show config`` says that two slurmd's of this Slurm cannot share
-    a host: their jobs of several nodes would fail.
+    """Raise SandboxError if this Slurm was built for one slurmd per host, according to the output
+    of ``scontrol show config``. Jobs on several nodes would fail.
     """
-    told = re.search(r"^MULTIPLE_SLURMD\s*=\s*(\w+)", config, re.MULTILINE)
-    # Until 25.05 it says so by leaving the line out.
-    if (told[1].lower() if told else "no" if version < (25, 11) else "yes") == "no":
+    match = re.search(r"^MULTIPLE_SLURMD\s*=\s*(\w+)", config, re.MULTILINE)
+    # Until 25.05 a Slurm without this option leaves the line out.
+    if (match[1].lower() if match else "no" if version < (25, 11) else "yes") == "no":
         raise SandboxError(
             "this Slurm was built without --enable-multiple-slurmd, and all machines of a sandbox"
             " are slurmd's of one host; Debian's is built with it"

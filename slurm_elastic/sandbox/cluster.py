@@ -1,4 +1,6 @@
-"""A whole cluster on one machine: real munged, slurmctld and slurmd's, beside emulated clouds."""
+"""A whole cluster on one machine: real munged, slurmctld and slurmd processes, and emulated
+clouds.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ Progress = Callable[[str], None]
 
 
 class Sandbox(Shell):
-    """One sandbox, of which all is below ``spec.dir``; ``attach`` finds one that is there."""
+    """A sandbox. All its files are below ``spec.dir``. ``attach`` opens an existing sandbox."""
 
     def __init__(self, spec: SandboxSpec) -> None:
         super().__init__(Layout(dir=spec.dir.resolve()))
@@ -55,35 +57,35 @@ class Sandbox(Shell):
 
     @classmethod
     def attach(cls, directory: Path) -> Sandbox:
-        """The sandbox in ``directory``; SandboxError if there is none."""
+        """Open the sandbox in ``directory``. Raises SandboxError if there is none."""
         return cls(Layout(dir=directory.resolve()).read().spec)
 
     def up(self, progress: Progress = lambda _: None) -> None:
-        """Start everything; where services of ours alone are dead, these, with what they know. A
-        sandbox that lacks more is cleared away first.
+        """Start all processes. If only services of ours are dead, restart them with their state. If
+        other processes are dead, remove the old sandbox first.
 
-        After a SandboxError nothing is left of a new one.
+        Raises SandboxError, and removes what was started of a new sandbox.
         """
-        if self._revived(progress):
+        if self._restart_services(progress):
             return
         build.require_host(self.spec, self.layout)
-        self._clear_way(progress)
+        self._remove_incomplete(progress)
         try:
-            self._up(progress)
+            self._start(progress)
         except BaseException as error:
-            # Before the directory is removed, and the logs with it.
-            told = self.log_tails(4) if isinstance(error, (SandboxError, SlurmError)) else ""
+            # Read the logs before ``down`` removes the directory.
+            log_text = self.log_tails(4) if isinstance(error, (SandboxError, SlurmError)) else ""
             if self.layout.marker.exists():
                 self.down()
-            if told:
-                raise SandboxError(f"{error}\n{told}") from error
+            if log_text:
+                raise SandboxError(f"{error}\n{log_text}") from error
             raise
 
-    def _up(self, progress: Progress) -> None:
+    def _start(self, progress: Progress) -> None:
         layout, ports = self.layout, build.free_ports(self.spec)
-        # The marker comes first: what has none is never taken for a sandbox, nor removed.
+        # Write the marker first: a directory without a marker is never removed.
         layout.dir.mkdir(mode=0o755, exist_ok=True)
-        # Again: somebody may have made it since, which others can in /tmp.
+        # Check again: in /tmp another user may have made the directory after the first check.
         layout.require_own()
         layout.save(Saved(spec=self.spec, ports=ports))
         build.make_directories(layout)
@@ -105,8 +107,8 @@ class Sandbox(Shell):
             self._install()
         progress("slurmctld and static nodes")
         self._daemons.slurmctld()
-        told = self.run(["scontrol", "show", "config"]).stdout
-        build.require_several_slurmds(told, build.slurm_version())
+        slurm_config = self.run(["scontrol", "show", "config"]).stdout
+        build.require_several_slurmds(slurm_config, build.slurm_version())
         for node in static_names(self.spec):
             self.machines.start(self.layout.machine(node, node))
         progress("the clouds' machines")
@@ -131,14 +133,14 @@ class Sandbox(Shell):
 
     def _install(self) -> None:
         config = configfile.load(self.layout.config)
-        # Checking would start a slurmctld to try a site that was made for this very purpose.
+        # No verification, which would start a throw-away slurmctld for a throw-away site.
         install.install(config, self.layout.config, verify=False)
 
     def down(self) -> None:
-        """End all that the sandbox started and remove its directory. Twice is no error."""
+        """End all processes of the sandbox and remove its directory. A second call does nothing."""
         if not self.layout.dir.exists():
             return
-        self.layout.read()  # what has no marker is no sandbox
+        self.layout.read()  # raises SandboxError if the directory is no sandbox
         for name in (CKPTMAN, ELASTICD, AGENT, RUNNER, EC2, ONE):
             self.processes.stop(name, 5.0)
         self.processes.stop(SLURMCTLD, 10.0)
@@ -148,21 +150,25 @@ class Sandbox(Shell):
             directory = local_records.workdir(self.layout.local_machines, record)
             local_processes.power_off(directory, slurmd=record.process)
         self.processes.stop(MUNGED, 5.0)
-        self._sweep()
+        self._end_unrecorded()
         if self.layout.read().spec.image:
             Network(self.layout.dir).down()
         shutil.rmtree(self.layout.dir)
 
-    def _sweep(self) -> None:
-        """Processes that were started without being recorded: children, or just before a crash."""
+    def _end_unrecorded(self) -> None:
+        """End unrecorded processes of the sandbox: children, and processes started before a
+        crash.
+        """
         mark, uids = str(self.layout.dir), {0, pwd.getpwnam(build.USER).pw_uid}
-        until = time.monotonic() + 10.0
-        while (left := local_processes.carrying(MARKER, mark, uids)) and time.monotonic() < until:
-            for process in left:
+        give_up_at = time.monotonic() + 10.0
+        while (
+            remaining := local_processes.carrying(MARKER, mark, uids)
+        ) and time.monotonic() < give_up_at:
+            for process in remaining:
                 local_processes.send(process, signal.SIGKILL)
-            local_processes.wait_gone(left, 1.0)
+            local_processes.wait_gone(remaining, 1.0)
 
-    def _clear_way(self, progress: Progress) -> None:
+    def _remove_incomplete(self, progress: Progress) -> None:
         if not self.layout.dir.exists():
             return
         self.layout.require_own()
@@ -170,31 +176,31 @@ class Sandbox(Shell):
             raise SandboxError(f"a sandbox is already up in {self.layout.dir}")
         if any(self.layout.dir.iterdir()):
             self.layout.read()
-            progress("clearing away a sandbox that is not whole any more")
+            progress("removing an incomplete sandbox")
             self.down()
 
-    def _revived(self, progress: Progress) -> bool:
-        """Start slurm-elasticd or slurm-elastic-ckptman where nothing else is missing."""
+    def _restart_services(self, progress: Progress) -> bool:
+        """Restart our two services if only they are dead. Returns True if so."""
         if not self.layout.marker.exists():
             return False
         self.layout.require_own()
-        there = Sandbox.attach(self.layout.dir)
-        dead = [name for name, alive in there.status().items() if not alive]
+        existing = Sandbox.attach(self.layout.dir)
+        dead = [name for name, alive in existing.status().items() if not alive]
         if not dead or not {ELASTICD, CKPTMAN}.issuperset(dead):
             return False
         for name in dead:
-            progress(f"{name}, which was dead; all else is as it was")
-            (there.daemon_start if name == ELASTICD else there.ckptman_start)()
+            progress(f"{name}, which was dead; all other processes still run")
+            (existing.daemon_start if name == ELASTICD else existing.ckptman_start)()
         return True
 
     def is_up(self) -> bool:
-        """Whether all daemons run of the one that is there, as whatever it was made."""
+        """Return True if a sandbox exists in the directory and all its daemons run."""
         return self.layout.marker.exists() and all(
             Sandbox.attach(self.layout.dir).status().values()
         )
 
     def status(self) -> dict[str, bool]:
-        """Each daemon that belongs to this sandbox: does it run?"""
+        """Return for each daemon of this sandbox whether it runs."""
         return {name: self.processes.alive(name) for name in self._names()}
 
     def _names(self) -> list[str]:
@@ -202,8 +208,8 @@ class Sandbox(Shell):
         if not self.spec.bare:
             names += [ELASTICD, CKPTMAN, *([AGENT] if self._cloud("local") else [])]
         emulated = {"aws": EC2, "opennebula": ONE}
-        there = [name for provider, name in emulated.items() if self._cloud(provider)]
-        return names + there + ([RUNNER] if there or self._cloud("openstack") else [])
+        emulators = [name for provider, name in emulated.items() if self._cloud(provider)]
+        return names + emulators + ([RUNNER] if emulators or self._cloud("openstack") else [])
 
     def _cloud(self, provider: str) -> dict[str, Any] | None:
         return cloud_of(self.spec, provider)
@@ -223,7 +229,7 @@ class Sandbox(Shell):
         self._daemons.slurmctld()
 
     def slurmctld_stop(self) -> None:
-        """End slurmctld by SIGTERM, with its state saved; jobs go on."""
+        """End slurmctld by SIGTERM, so that it saves its state. Jobs continue."""
         self.processes.stop(SLURMCTLD, 60.0)
 
     def daemon_start(self, env_extra: Mapping[str, str] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""A rehearsal's calls to the emulated clouds of a sandbox, in the words of its nodes."""
+"""Calls to the emulated clouds of a sandbox, by names of nodes, for rehearsals."""
 
 from __future__ import annotations
 
@@ -18,35 +18,39 @@ ONE_RUNNING = (3, 3)
 
 
 def control(saved: Saved) -> Ec2Control:
-    """The control API of the sandbox's EC2."""
+    """Return the control API of the sandbox's EC2."""
     return Ec2Control(f"http://127.0.0.1:{saved.ports.ec2}")
 
 
 def one_control(saved: Saved) -> OneControl:
-    """The control API of the sandbox's OpenNebula."""
+    """Return the control API of the sandbox's OpenNebula."""
     return OneControl(f"http://127.0.0.1:{saved.ports.one}")
 
 
-def one_seen(one: OneControl) -> Sequence[CloudMachine]:
-    """All its machines, as the runner wants to know them: on only while their LCM says RUNNING."""
+def one_seen(opennebula: OneControl) -> Sequence[CloudMachine]:
+    """Return all machines of OpenNebula for the runner. They are on only in the LCM state
+    RUNNING.
+    """
     return tuple(
         CloudMachine(
-            id=f"{ONE_PREFIX}{m.id}",
-            node=m.node,
-            state="running" if (m.state, m.lcm) == ONE_RUNNING else "off",
-            launched=m.launched,
+            id=f"{ONE_PREFIX}{vm.id}",
+            node=vm.node,
+            state="running" if (vm.state, vm.lcm) == ONE_RUNNING else "off",
+            launched=vm.launched,
         )
-        for m in one.state().machines
+        for vm in opennebula.state().machines
     )
 
 
 def attached(directory: Path) -> Ec2Control:
-    """The control API of the sandbox in ``directory``; SandboxError if there is none."""
+    """Return the control API of the sandbox in ``directory``. Raises SandboxError if there is
+    none.
+    """
     return control(Layout(dir=directory.resolve()).read())
 
 
 def seen(ec2: Ec2Control) -> Sequence[CloudMachine]:
-    """All machines, as the runner wants to know them."""
+    """Return all machines of EC2 for the runner."""
     return tuple(
         CloudMachine(
             id=m.id,
@@ -60,28 +64,28 @@ def seen(ec2: Ec2Control) -> Sequence[CloudMachine]:
 
 
 def machine(ec2: Ec2Control, name: str) -> MachineView:
-    """The living machine of that id or node; SandboxError if there is none."""
+    """Return the living machine with that id or node. Raises SandboxError if there is none."""
     living = [m for m in ec2.state().machines if m.state in ALIVE]
-    found = [m for m in living if name in (m.id, m.node)]
-    if not found:
-        there = ", ".join(sorted(f"{m.node or '?'} ({m.id})" for m in living)) or "none"
-        raise SandboxError(f"no emulated machine {name!r} runs; running: {there}")
-    return found[0]
+    matches = [m for m in living if name in (m.id, m.node)]
+    if not matches:
+        names = ", ".join(sorted(f"{m.node or '?'} ({m.id})" for m in living)) or "none"
+        raise SandboxError(f"no emulated machine {name!r} runs; running: {names}")
+    return matches[0]
 
 
 def interrupt(ec2: Ec2Control, name: str, notice: float) -> MachineView:
-    """Have the spot machine of that id or node taken in ``notice`` seconds."""
-    taken = machine(ec2, name)
-    ec2.interrupt([taken.id], notice)
-    return taken
+    """Make EC2 reclaim the spot machine with that id or node in ``notice`` seconds."""
+    target = machine(ec2, name)
+    ec2.interrupt([target.id], notice)
+    return target
 
 
 def fault(kind: str, **where: str | int | None) -> Fault:
-    """A fault of that kind; SandboxError names the kinds there are."""
+    """Return a fault of that kind. Raises SandboxError with all kinds if there is no such kind."""
     try:
         chosen = FaultKind(kind)
     except ValueError:
         kinds = ", ".join(FaultKind)
         raise SandboxError(f"there is no failure {kind!r}; there are: {kinds}") from None
-    given = {name: value for name, value in where.items() if value is not None}
-    return Fault(kind=chosen, **given)  # type: ignore[arg-type]
+    patterns = {name: value for name, value in where.items() if value is not None}
+    return Fault(kind=chosen, **patterns)  # type: ignore[arg-type]

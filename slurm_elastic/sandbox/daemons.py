@@ -1,4 +1,4 @@
-"""How each daemon of a sandbox is started, and when it counts as ready."""
+"""Starts each daemon of a sandbox and waits until it is ready."""
 
 from __future__ import annotations
 
@@ -24,12 +24,14 @@ AGENT = "local-agent"
 ELASTICD = "slurm-elasticd"
 CKPTMAN = "slurm-elastic-ckptman"
 
-READY = 60.0
-"""Seconds a daemon may take; far more than it needs, as the machine may be busy."""
+START_TIMEOUT_S = 60.0
+"""Seconds a daemon may take to start. It needs far less, but the machine may be busy."""
 
 
 class Daemons:
-    """Starts the daemons of one sandbox; each call returns when the daemon answers."""
+    """Starts the daemons of a sandbox. Each method returns when the daemon answers, and raises
+    SandboxError if it does not.
+    """
 
     def __init__(self, layout: Layout, processes: Processes) -> None:
         self._layout = layout
@@ -37,7 +39,9 @@ class Daemons:
         self._run = layout.dir / "run"
 
     def munged(self) -> None:
-        """Root's own munged, key and socket: nothing is shared with the host's."""
+        """Start munged as root, with a key and a socket of its own. The host's munged is not
+        used.
+        """
         self._processes.start(
             MUNGED,
             [
@@ -55,7 +59,7 @@ class Daemons:
         self._wait(MUNGED, lambda: listens(self._run / "munge.socket"))
 
     def slurmctld(self) -> None:
-        """As SlurmUser, in the foreground of its own session."""
+        """Start slurmctld as SlurmUser, in the foreground of a session of its own."""
         self._processes.start(
             SLURMCTLD,
             ["slurmctld", "-D", "-f", str(self._layout.slurm_conf)],
@@ -65,7 +69,7 @@ class Daemons:
         self._wait(SLURMCTLD, self.slurmctld_answers)
 
     def slurmctld_answers(self) -> bool:
-        """Whether ``scontrol ping`` finds slurmctld up."""
+        """Return True if ``scontrol ping`` shows slurmctld as up."""
         try:
             done = subprocess.run(
                 ["scontrol", "ping"],
@@ -80,7 +84,7 @@ class Daemons:
         return "is UP" in done.stdout
 
     def ec2(self, saved: Saved) -> None:
-        """The emulated EC2."""
+        """Start the emulated EC2."""
         argv = [
             *(sys.executable, "-P", "-m", "slurm_elastic.sandbox.ec2"),
             *("--dir", str(self._layout.dir), "--port", str(saved.ports.ec2)),
@@ -90,10 +94,10 @@ class Daemons:
             argv += ["--prices", saved.spec.prices]
         self._processes.start(EC2, argv, self._layout.daemon_env(), user=USER)
         self._wait(EC2, (self._layout.dir / "ec2" / "ready").exists)
-        control(saved).wait_ready(READY)
+        control(saved).wait_ready(START_TIMEOUT_S)
 
     def one(self, saved: Saved) -> None:
-        """The emulated OpenNebula; its accounts and templates are in a file."""
+        """Start the emulated OpenNebula. It reads its accounts and templates from a file."""
         place = self._layout.dir / "one"
         argv = [
             *(sys.executable, "-P", "-m", "slurm_elastic.sandbox.opennebula"),
@@ -102,15 +106,15 @@ class Daemons:
         ]
         self._processes.start(ONE, argv, self._layout.daemon_env(), user=USER)
         self._wait(ONE, (place / "ready").exists)
-        one_control(saved).wait_ready(READY)
+        one_control(saved).wait_ready(START_TIMEOUT_S)
 
     def runner(self) -> None:
-        """The process that turns emulated machines into slurmd's; as root."""
+        """Start the process that runs a slurmd for each emulated machine, as root."""
         argv = [sys.executable, "-P", "-m", "slurm_elastic.sandbox.runner", str(self._layout.dir)]
         self._processes.start(RUNNER, argv, self._layout.daemon_env())
 
     def agent(self, saved: Saved, socket_path: Path) -> None:
-        """The local cloud's agent; as root."""
+        """Start the local cloud's agent, as root."""
         argv = [
             *(sys.executable, "-P", "-m", "slurm_elastic.cli.local_agent"),
             *("--config", str(self._layout.config)),
@@ -122,12 +126,14 @@ class Daemons:
         self._wait(AGENT, lambda: listens(socket_path))
 
     def elasticd(self, extra: Mapping[str, str]) -> None:
-        """slurm-elasticd as SlurmUser; ``extra`` goes into its environment (fault points)."""
+        """Start slurm-elasticd as SlurmUser. ``extra``: further environment, such as fault
+        points.
+        """
         self._service(ELASTICD, "daemon", extra)
         self._wait(ELASTICD, lambda: listens(self._layout.dir / "state" / "prolog.sock"))
 
     def ckptman(self, extra: Mapping[str, str]) -> None:
-        """slurm-elastic-ckptman as SlurmUser."""
+        """Start slurm-elastic-ckptman as SlurmUser. ``extra``: further environment."""
         self._service(CKPTMAN, "ckptman", extra)
         self._wait(CKPTMAN, (self._layout.dir / "state" / "notices").is_dir)
 
@@ -137,17 +143,17 @@ class Daemons:
         self._processes.start(name, argv, self._layout.daemon_env() | dict(extra), user=USER)
 
     def _wait(self, name: str, ready: Callable[[], bool]) -> None:
-        until = time.monotonic() + READY
+        give_up_at = time.monotonic() + START_TIMEOUT_S
         while not ready():
             if not self._processes.alive(name):
                 raise SandboxError(f"{name} ended at once; see {self._processes.log(name)}")
-            if time.monotonic() > until:
-                raise SandboxError(f"{name} does not answer after {READY:g} s")
+            if time.monotonic() > give_up_at:
+                raise SandboxError(f"{name} does not answer after {START_TIMEOUT_S:g} s")
             time.sleep(0.1)
 
 
 def listens(path: Path) -> bool:
-    """Whether somebody accepts connections at a unix socket."""
+    """Return True if a process accepts connections at a unix socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
             probe.connect(str(path))

@@ -1,10 +1,11 @@
-"""An EC2 on loopback: moto behind a front that adds what a rehearsal needs and moto lacks.
+"""An EC2 on loopback: moto behind a front with the features that a rehearsal needs and moto lacks.
 
-``python -m slurm_elastic.sandbox.ec2 --dir DIR [--port N] [--prices FILE] [--speed X]`` serves it,
-writes ``DIR/ec2/ready`` (``{"port", "pid"}``) when it answers, and ends on SIGTERM. The front adds
-partial launches (moto starts MinCount machines whatever MaxCount says), fleets, client tokens,
-stock, faults, delayed visibility, spot prices and interruptions, and the SQS queue that tells of
-these; ``ec2_control`` steers it. Its state is in memory: it ends with the process.
+``python -m slurm_elastic.sandbox.ec2 --dir DIR [--port N] [--prices FILE] [--speed X]`` serves it.
+The program writes ``DIR/ec2/ready`` (``{"port", "pid"}``) when it answers, and ends on SIGTERM.
+
+The front adds partial launches (moto starts MinCount machines and ignores MaxCount), fleets, client
+tokens, stock, faults, delayed visibility, spot prices, interruptions, and the SQS queue of their
+notices. ``ec2_control`` steers the front. Its state is in memory and is lost with the process.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ log = logging.getLogger(__name__)
 
 
 def serve(directory: Path, port: int, prices: Path | None, speed: float) -> None:
-    """Serve until SIGTERM or SIGINT. ``port`` 0 takes a free one."""
+    """Serve until SIGTERM or SIGINT. ``port`` 0: any free port. Raises SandboxError."""
     os.environ.update(isolated_env({}))
-    # Nobody asks the emulator for images; without moto's list of them a launch is much faster.
+    # No client asks the emulator for images. Without moto's list of images a launch is much faster.
     os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"
     from werkzeug.serving import make_server
 
-    # Before anything imports moto.
+    # ``keep`` must run before moto is imported, because the import opens the sessions.
     from slurm_elastic.sandbox import botocore_data
 
     botocore_data.keep()
@@ -49,32 +50,32 @@ def serve(directory: Path, port: int, prices: Path | None, speed: float) -> None
     front = Front(cloud, ec2_moto.application())
     try:
         server = make_server(HOST, port, front, threaded=True, request_handler=_handler())
-    # Werkzeug exits where the port is taken.
+    # Werkzeug raises SystemExit if the port is in use.
     except (OSError, SystemExit) as error:
-        raise SandboxError(f"port {port} on {HOST} cannot be had: {error}") from error
+        raise SandboxError(f"port {port} on {HOST} is not available: {error}") from error
     front.reaper.start()
     serve_until_ended(server, directory / "ec2", front.stop)
 
 
 def _handler() -> type[WSGIRequestHandler]:
-    """How werkzeug serves the requests."""
+    """Return werkzeug's request handler, imported only when EC2 is served."""
     from werkzeug.serving import WSGIRequestHandler
 
     class Quiet(WSGIRequestHandler):
-        """Requests are counted, not printed."""
+        """Logs requests for debugging only, because the front counts them."""
 
         def log(self, type: str, message: str, *args: object) -> None:  # noqa: A002
             log.debug("http %s " + message, type, *args)
 
         def connection_dropped(self, error: BaseException, environ: object = None) -> None:  # noqa: ARG002
-            # Werkzeug would keep the connection open for the client's next request.
+            # A fault drops the connection. Werkzeug alone would keep it open for the next request.
             self.close_connection = True
 
     return Quiet
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The program; 2 where it cannot start."""
+    """Run the program. Returns 2 if it cannot start."""
     parser = argparse.ArgumentParser(prog="slurm_elastic.sandbox.ec2", description=__doc__)
     parser.add_argument("--dir", type=Path, required=True)
     parser.add_argument("--port", type=int, default=0)
@@ -83,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
-    # An earlier run's would say that we answer before we do.
+    # Remove the file of an earlier run, which would show us as ready too early.
     (args.dir / "ec2" / "ready").unlink(missing_ok=True)
     try:
         serve(args.dir, args.port, args.prices, args.speed)

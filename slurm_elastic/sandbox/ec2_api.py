@@ -1,4 +1,4 @@
-"""EC2's query protocol, as far as the front speaks it itself: requests read, answers written."""
+"""EC2's query protocol, for the calls that the front answers itself: requests and answers."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from slurm_elastic.sandbox.ec2_faults import Ec2Error, Target
 NAMESPACE = "http://ec2.amazonaws.com/doc/2016-11-15/"
 _CREDENTIAL = re.compile(r"Credential=([^/,\s]*)/[^/]*/([^/]*)/")
 
-# moto writes it without the slash.
+# moto writes the namespace without the slash.
 ElementTree.register_namespace("", NAMESPACE.rstrip("/"))
 
 
 class Call(Struct, frozen=True, kw_only=True):
-    """One request: ``params`` are the form's fields, ``key`` is the access key id it came with."""
+    """A request. ``params``: the fields of the form; ``key``: the access key id."""
 
     action: str
     params: dict[str, str]
@@ -31,7 +31,7 @@ class Call(Struct, frozen=True, kw_only=True):
 
     @property
     def target(self) -> Target:
-        """The subject of the call."""
+        """The kind of machine that the call is about, for faults and stock."""
         p = self.params
         launch = self.action == "RunInstances"
         spot = p.get("InstanceMarketOptions.MarketType") == "spot"
@@ -43,12 +43,12 @@ class Call(Struct, frozen=True, kw_only=True):
         )
 
     def listed(self, name: str) -> list[str]:
-        """The values of ``name.1``, ``name.2`` and so on."""
-        found = (self.params.get(f"{name}.{n}") for n in range(1, len(self.params) + 1))
-        return [value for value in found if value is not None]
+        """Return the values of ``name.1``, ``name.2`` and so on."""
+        values = (self.params.get(f"{name}.{n}") for n in range(1, len(self.params) + 1))
+        return [value for value in values if value is not None]
 
     def filters(self) -> dict[str, list[str]]:
-        """The ``Filter.N`` fields: name to allowed values."""
+        """Return the ``Filter.N`` fields: allowed values by name."""
         out: dict[str, list[str]] = {}
         for n in range(1, len(self.params) + 1):
             name = self.params.get(f"Filter.{n}.Name")
@@ -58,11 +58,11 @@ class Call(Struct, frozen=True, kw_only=True):
         return out
 
     def spot_tags(self) -> dict[str, str]:
-        """The tags that a launch gives its spot requests."""
+        """Return the tags that a launch gives its spot requests."""
         return self._specified("spot-instances-request")
 
     def import_tags(self) -> dict[str, str]:
-        """The tags that an import gives its task."""
+        """Return the tags that an import gives its task."""
         return self._specified("import-snapshot-task")
 
     def _specified(self, kind: str) -> dict[str, str]:
@@ -81,12 +81,12 @@ class Call(Struct, frozen=True, kw_only=True):
         return tags
 
     def body(self, changes: Mapping[str, str]) -> bytes:
-        """The form again, with these fields changed."""
+        """Return the form with these fields changed, encoded."""
         return urlencode({**self.params, **changes}).encode()
 
 
 def parse(body: bytes, authorization: str) -> Call:
-    """Read a signed form request."""
+    """Parse a signed form request."""
     params = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
     signed = _CREDENTIAL.search(authorization)
     key, region = (signed[1], signed[2]) if signed else ("", "us-east-1")
@@ -94,7 +94,7 @@ def parse(body: bytes, authorization: str) -> Call:
 
 
 def error_xml(error: Ec2Error) -> bytes:
-    """An error answer."""
+    """Return an error answer."""
     return (
         '<?xml version="1.0" encoding="UTF-8"?>\n<Response><Errors><Error>'
         f"<Code>{escape(error.code)}</Code><Message>{escape(error.message)}</Message>"
@@ -103,7 +103,7 @@ def error_xml(error: Ec2Error) -> bytes:
 
 
 def s3_error_xml(error: Ec2Error) -> bytes:
-    """An error answer of S3's (Amazon S3 API Reference, Error responses)."""
+    """Return an error answer of S3 (Amazon S3 API Reference, Error responses)."""
     return (
         '<?xml version="1.0" encoding="UTF-8"?>\n<Error>'
         f"<Code>{escape(error.code)}</Code><Message>{escape(error.message)}</Message></Error>"
@@ -111,7 +111,7 @@ def s3_error_xml(error: Ec2Error) -> bytes:
 
 
 def answer_xml(action: str, inner: str) -> bytes:
-    """An answer of ``action`` with these elements."""
+    """Return an answer to ``action`` with these elements."""
     return (
         f'<?xml version="1.0" encoding="UTF-8"?>\n<{action}Response xmlns="{NAMESPACE}">'
         f"<requestId>{uuid.uuid4()}</requestId>{inner}</{action}Response>"
@@ -119,7 +119,7 @@ def answer_xml(action: str, inner: str) -> bytes:
 
 
 def elements(**values: object) -> str:
-    """XML elements with escaped text; those of None are left out."""
+    """Return XML elements with escaped text. Values that are None are left out."""
     return "".join(
         f"<{name}>{escape(str(value))}</{name}>"
         for name, value in values.items()
@@ -128,34 +128,34 @@ def elements(**values: object) -> str:
 
 
 def tag_set(tags: Mapping[str, str]) -> str:
-    """A ``tagSet`` element."""
+    """Return a ``tagSet`` element."""
     items = "".join(f"<item>{elements(key=k, value=v)}</item>" for k, v in tags.items())
     return f"<tagSet>{items}</tagSet>"
 
 
 def timestamp(when: float) -> str:
-    """A point in time as EC2 writes it."""
+    """Return a Unix time in EC2's format."""
     return datetime.fromtimestamp(when, UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
 
 
 def without_instances(body: bytes, hidden: Iterable[str]) -> bytes:
-    """A DescribeInstances answer that lacks these machines."""
-    gone = set(hidden)
+    """Return a DescribeInstances answer without these machines."""
+    hidden_ids = set(hidden)
     root = ElementTree.fromstring(body)  # noqa: S314 - our own emulator's answer
     for reservations in root.findall(".//" + _tag("reservationSet")):
         for reservation in list(reservations):
             instances = reservation.find(_tag("instancesSet"))
             if instances is None:
                 continue
-            for item in [i for i in instances if i.findtext(_tag("instanceId")) in gone]:
+            for item in [i for i in instances if i.findtext(_tag("instanceId")) in hidden_ids]:
                 instances.remove(item)
             if not len(instances):
                 reservations.remove(reservation)
-    return _written(root)
+    return _to_bytes(root)
 
 
 def with_states(body: bytes, states: Mapping[str, tuple[int, str]]) -> bytes:
-    """A RunInstances answer, given again, with the states (code, name) of now."""
+    """Return a repeated RunInstances answer with the present states (code, name)."""
     root = ElementTree.fromstring(body)  # noqa: S314 - our own emulator's answer
     for item in root.findall(".//" + _tag("item")):
         state = item.find(_tag("instanceState"))
@@ -166,13 +166,13 @@ def with_states(body: bytes, states: Mapping[str, tuple[int, str]]) -> bytes:
             element = state.find(_tag(child))
             if element is not None:
                 element.text = str(value)
-    return _written(root)
+    return _to_bytes(root)
 
 
 def _tag(name: str) -> str:
     return "{*}" + name
 
 
-def _written(root: ElementTree.Element) -> bytes:
+def _to_bytes(root: ElementTree.Element) -> bytes:
     text: bytes = ElementTree.tostring(root, encoding="UTF-8", xml_declaration=True)
     return text

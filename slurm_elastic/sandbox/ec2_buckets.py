@@ -1,7 +1,7 @@
-"""The limits of EC2's API, as its developer guide publishes them, enforced by the emulated one.
+"""The rate limits of EC2's API, according to its developer guide. The emulated EC2 enforces them.
 
-Written apart from the client's idea of them (providers/aws/rate_limit), which it is to test: here a
-bucket gets its tokens once every second.
+This code shares nothing with the client's own limiter (providers/aws/rate_limit), because it tests
+that limiter. A bucket gets its tokens once per second.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _MACHINES = {
 
 
 class Buckets:
-    """All buckets of the account; off until ``begin``. Its time can be set ahead, or stand still
-    but for that (``frozen``), so that minutes can be tried out in a moment.
+    """All buckets of the account, off until ``begin``. A test can advance their time. If it
+    is ``frozen``, the time advances only in that way, so that minutes pass in a moment.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -37,36 +37,37 @@ class Buckets:
         self.rejected = 0
 
     def begin(self, *, frozen: bool) -> None:
-        """Enforce the limits from now on, all buckets full."""
+        """Enforce the limits from now on. All buckets are full."""
         self.on, self.rejected, self._ahead = True, 0, 0.0
         self._began = None if frozen else self._clock()
         self._buckets: dict[str, tuple[float, int]] = {}
 
     def advance(self, seconds: float) -> None:
-        """Have so much more time gone by."""
+        """Advance the time of the buckets."""
         self._ahead += seconds
 
     def refuse(self, call: Call) -> Ec2Error | None:
-        """The rejection of a call that finds no token, in EC2's words."""
+        """Return EC2's error if a bucket lacks tokens for the call, or None and take the tokens."""
         if not self.on:
             return None
         default = _DESCRIBE if call.action.startswith("Describe") else _OTHER
-        wanted = [(call.action, 1, *_REQUESTS.get(call.action, default), "request rate")]
+        demands = [(call.action, 1, *_REQUESTS.get(call.action, default), "request rate")]
         if call.action in _MACHINES:
             name, burst, refill = _MACHINES[call.action]
-            wanted.append((name, _machines(call), burst, refill, "resource rate"))
-        for name, count, burst, refill, what in wanted:
+            demands.append((name, _machines(call), burst, refill, "resource rate"))
+        # Check all buckets before any token is taken: a rejected call takes none.
+        for name, count, burst, refill, limit_name in demands:
             if self._level(name, burst, refill) < count:
                 self.rejected += 1
-                text = f"Request limit exceeded: {call.action} exceeded its {what} limit."
+                text = f"Request limit exceeded: {call.action} exceeded its {limit_name} limit."
                 return Ec2Error("RequestLimitExceeded", 503, text)
-        for name, count, *_ in wanted:
+        for name, count, *_ in demands:
             level, second = self._buckets[name]
             self._buckets[name] = level - count, second
         return None
 
     def _level(self, name: str, burst: int, refill: int) -> float:
-        # All tokens of a second at once, as "How throttling is applied" says, not by and by.
+        # All tokens of a second arrive at once ("How throttling is applied"), not one by one.
         second = int(self._ahead + (0.0 if self._began is None else self._clock() - self._began))
         level, since = self._buckets.get(name, (burst, second))
         level = min(level + (second - since) * refill, burst)

@@ -1,7 +1,7 @@
-"""The state of the emulated EC2 beyond moto's: stock, prices, spot interruptions, who sees what
-when.
+"""The state of the emulated EC2 that moto lacks: stock, prices, spot interruptions, and the time
+from which machines are visible.
 
-Not thread-safe by itself; the front holds one lock around it and moto.
+It is not thread-safe. The front holds one lock around it and moto.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from slurm_elastic.sandbox.ec2_prices import Quote, shipped
 
 log = logging.getLogger(__name__)
 
-_GONE = "terminated"
+_TERMINATED = "terminated"
 _STOPPED = "stopped"
 _INTERRUPTED = "Server.SpotInstanceTermination"
 
 
 class Interruption(Struct, frozen=True):
-    """A spot machine is announced to be taken at ``deadline`` (Unix time)."""
+    """The notice of a spot machine, taken at ``deadline`` (Unix time)."""
 
     announced: float
     deadline: float
 
 
 class Event(Struct, frozen=True, kw_only=True):
-    """Maintenance that is scheduled for a machine; ``not_before`` is Unix time."""
+    """Scheduled maintenance of a machine. ``not_before`` is Unix time."""
 
     code: str
     description: str
@@ -47,7 +47,9 @@ class Event(Struct, frozen=True, kw_only=True):
 
 
 class MachineView(Struct, frozen=True, kw_only=True):
-    """A machine as the control API shows it; ``node`` is the one its tags name, if any."""
+    """A machine in the control API's answer. ``node``: from its tags, or "". Times are Unix
+    time.
+    """
 
     id: str
     state: str
@@ -64,8 +66,8 @@ class MachineView(Struct, frozen=True, kw_only=True):
 
 
 class View(Struct, frozen=True, kw_only=True):
-    """All that the control API shows. ``calls`` counts requests by action since the reset,
-    ``throttled`` those that found no token.
+    """The answer of the control API. ``calls``: requests by action since the reset; ``throttled``:
+    requests that were rejected by rate limits.
     """
 
     now: float
@@ -81,7 +83,7 @@ class View(Struct, frozen=True, kw_only=True):
 
 @dataclass
 class EmulatedInstance:
-    """A machine of moto's and what we hold about it."""
+    """A machine of moto, and our own facts about it."""
 
     instance: Any
     target: Target
@@ -99,28 +101,28 @@ class EmulatedInstance:
 
     @property
     def tags(self) -> dict[str, str]:
-        """Its tags of now."""
+        """The present tags."""
         return {tag["key"]: tag["value"] for tag in self.instance.get_tags()}
 
     @property
     def region(self) -> str:
-        """Where it is: its zone without the letter."""
+        """The region: the zone without its letter."""
         return self.target.zone[:-1]
 
     @property
     def state(self) -> str:
-        """EC2's word for its state."""
+        """EC2's name of the state."""
         return str(self.instance.state)
 
     @property
     def alive(self) -> bool:
-        """Whether it is there, running or stopped."""
-        return self.state != _GONE
+        """True unless the machine is terminated."""
+        return self.state != _TERMINATED
 
     @property
     def placed(self) -> bool:
-        """Whether it takes from the stock: one that is stopped has no host."""
-        return self.state not in (_GONE, _STOPPED)
+        """True if the machine counts against the stock. A stopped machine occupies no host."""
+        return self.state not in (_TERMINATED, _STOPPED)
 
     def view(self) -> MachineView:
         """The machine as the control API shows it."""
@@ -141,7 +143,7 @@ class EmulatedInstance:
 
 
 class EmulatedCloud:
-    """The account. ``now`` is Unix time, given by the caller each time."""
+    """The account. The caller passes ``now`` (Unix time) to each method."""
 
     def __init__(self, speed: float, now: float) -> None:
         self.speed = speed
@@ -149,7 +151,7 @@ class EmulatedCloud:
         self.reset(now)
 
     def reset(self, now: float) -> None:
-        """Forget everything: machines, faults, stock, prices set by hand, counts."""
+        """Discard all state: machines, faults, stock, prices set by hand, counts."""
         from moto.ec2.models import ec2_backends
 
         for backends in ec2_backends.values():
@@ -170,7 +172,7 @@ class EmulatedCloud:
         self.consoles: dict[str, str] = {}
 
     def zone_of(self, call: Call) -> str:
-        """Where a launch would put its machines."""
+        """Return the zone in which a launch would place its machines."""
         placed = call.params.get("Placement.AvailabilityZone")
         subnet = self._backends[call.region].subnets.get(call.params.get("SubnetId", ""), {})
         for zone in subnet:
@@ -178,23 +180,25 @@ class EmulatedCloud:
         return placed or f"{call.region}a"
 
     def template(self, region: str, name: str) -> Any:  # noqa: ANN401 - moto's, as it was posted
-        """The data of a launch template's first version; None where there is none of that name."""
+        """Return the data of a launch template's first version; None if there is no such
+        template.
+        """
         backend = self._backends[region]
         if name not in backend.launch_template_name_to_ids:
             return None
         return backend.get_launch_template_by_name(name).get_version(1).data
 
     def free(self, target: Target) -> int | None:
-        """How many machines of this kind can be had now; None: any number."""
+        """Return how many machines of this kind are available now; None: any number."""
         return self.stock.free(target, (m.target for m in self.machines.values() if m.placed))
 
     def stopped(self, ids: Iterable[str]) -> list[Target]:
-        """The kinds of those of these machines that are stopped."""
-        found = [m for i in ids if (m := self.machines.get(i)) is not None]
-        return [m.target for m in found if m.state == _STOPPED]
+        """Return the kinds of the stopped machines among these."""
+        machines = [m for i in ids if (m := self.machines.get(i)) is not None]
+        return [m.target for m in machines if m.state == _STOPPED]
 
     def launched(self, call: Call, reservation: str, target: Target, now: float) -> Sequence[str]:
-        """Take note of the machines of a reservation that moto has just made; their ids."""
+        """Record the machines of a reservation that moto has just made. Returns their ids."""
         instances: list[Any] = self._backends[call.region].reservations[reservation].instances
         names, spot_tags = FleetNodeNames(), call.spot_tags()
         for instance in instances:
@@ -209,25 +213,26 @@ class EmulatedCloud:
             if target.market == "spot":
                 machine.spot_request = f"sir-{uuid.uuid4().hex[:8]}"
                 machine.spot_tags = spot_tags
-                # moto writes the attribute into its answers where there is one.
+                # moto writes this attribute into its answers if it exists.
                 instance.spot_instance_request_id = machine.spot_request
             self.machines[machine.id] = machine
         return [str(instance.id) for instance in instances]
 
     def hidden(self, now: float) -> set[str]:
-        """The machines that Describe calls do not show yet."""
+        """Return the machines that Describe calls do not show yet."""
         if not self.visible_after:
             return set()
         return {m.id for m in self.machines.values() if m.visible_from > now}
 
     def spot_machines(self) -> Iterator[EmulatedInstance]:
-        """All machines with a spot request, gone ones included."""
+        """Return all machines with a spot request, including terminated machines."""
         return (m for m in self.machines.values() if m.spot_request)
 
     def interrupt(self, ids: Iterable[str], notice: float, now: float) -> Sequence[str]:
-        """Announce to take these spot machines ``notice`` seconds from now; the ids announced.
+        """Give notice that these spot machines are taken ``notice`` seconds from now. Returns their
+        ids.
 
-        A second notice counts, and is told, where its time is sooner than the first one's.
+        A second notice counts, and is sent, only if its deadline is earlier than the first.
         """
         if notice < 0:
             raise SandboxError(f"a notice cannot be {notice} seconds long")
@@ -241,8 +246,8 @@ class EmulatedCloud:
         return [machine.id for machine in chosen]
 
     def shut_down(self, ids: Iterable[str]) -> Sequence[str]:
-        """These machines power themselves off, which ends them or stops them, as their launch said
-        (InstanceInitiatedShutdownBehavior); the ids of those that were on.
+        """Let these machines power themselves off. Their launch decided whether that terminates or
+        stops them (InstanceInitiatedShutdownBehavior). Returns the ids of the living machines.
         """
         chosen = [m for i in ids if (m := self.machines.get(i)) is not None and m.alive]
         for machine in chosen:
@@ -253,16 +258,16 @@ class EmulatedCloud:
         return [machine.id for machine in chosen]
 
     def print_on(self, instance_id: str, text: str) -> None:
-        """Everything that the machine has printed on its console since its boot."""
+        """Set the machine's whole console output since its boot."""
         if instance_id not in self.machines:
             raise SandboxError(f"there is no machine {instance_id!r}")
         self.consoles[instance_id] = text
 
     def reap(self, now: float) -> None:
-        """Take the machines whose notice is over."""
+        """Terminate the machines whose notice has ended."""
         for machine in self.machines.values():
-            due = machine.interruption is not None and machine.interruption.deadline <= now
-            if due and machine.alive:
+            is_due = machine.interruption is not None and machine.interruption.deadline <= now
+            if is_due and machine.alive:
                 log.info("spot machine taken id=%s node=%s", machine.id, machine.node)
                 machine.instance.terminate()
                 reason = machine.instance.state_reason
@@ -270,7 +275,7 @@ class EmulatedCloud:
                 reason.message = f"{_INTERRUPTED}: Spot instance termination"
 
     def view(self, now: float) -> View:
-        """All there is to see."""
+        """Return the whole state for the control API."""
         return View(
             now=now,
             machines=tuple(m.view() for m in self.machines.values()),

@@ -1,4 +1,7 @@
-"""The orders that the emulated EC2 takes, and who gives them."""
+"""The control orders of the emulated EC2, and the client that sends them.
+
+The parameters of an order's function are the fields of its JSON body (``steering``).
+"""
 
 from __future__ import annotations
 
@@ -34,21 +37,21 @@ def _replay(cloud: EmulatedCloud, now: float, trace: str, speed: float = 1.0) ->
     return tuple(cloud.prices.quotes(now))
 
 
-def _put(told: dict[str, float], of: str, number: float | None) -> object:
-    """A number that another service tells: set, or forgotten (None)."""
+def _set_or_remove(numbers: dict[str, float], key: str, number: float | None) -> object:
+    """Set the number that another service reports; None removes it."""
     if number is None:
-        told.pop(of, None)
+        numbers.pop(key, None)
     else:
-        told[of] = number
-    return told
+        numbers[key] = number
+    return numbers
 
 
 def _quotas(cloud: EmulatedCloud, _now: float, code: str, vcpus: float | None) -> object:
-    return _put(cloud.quotas, code, vcpus)
+    return _set_or_remove(cloud.quotas, code, vcpus)
 
 
 def _listed(cloud: EmulatedCloud, _now: float, type: str, price: float | None) -> object:  # noqa: A002
-    return _put(cloud.listed_prices, type, price)
+    return _set_or_remove(cloud.listed_prices, type, price)
 
 
 def _settings(cloud: EmulatedCloud, _now: float, visible_after: float) -> object:
@@ -119,60 +122,60 @@ class Ec2Control(Steering):
     cloud = "EC2"
 
     def state(self) -> View:
-        """Machines, faults, stock, prices and how many calls there were."""
+        """Return machines, faults, stock, prices and the numbers of calls."""
         return msgspec.json.decode(self._ask("GET", "state"), type=View)
 
     def stock(self, pattern: str, count: int | None) -> None:
-        """Have ``count`` machines where ``type/zone/market`` fits the pattern; None: no bound."""
+        """Limit the machines whose ``type/zone/market`` matches the pattern; None: no limit."""
         self.order("stock", pattern=pattern, count=count)
 
     def price(self, type_: str, zone: str, price: float | None) -> None:
-        """Set the spot price ($/h) where the patterns fit; None gives it back to the trace."""
+        """Set the spot price ($/h) where the patterns match; None returns to the trace's price."""
         self.order("prices", type=type_, zone=zone, price=price)
 
     def quota(self, code: str, vcpus: float | None) -> None:
-        """Have Service Quotas tell so many vCPUs for a quota of EC2; None: it knows no such one."""
+        """Set the vCPUs that Service Quotas reports for a quota; None: the quota is unknown."""
         self.order("quotas", code=code, vcpus=vcpus)
 
     def list_price(self, type_: str, price: float | None) -> None:
-        """Have the price list tell this price on demand ($/h); None: its own again."""
+        """Set the on-demand price ($/h) in the price list; None returns to the shipped price."""
         self.order("listed", type=type_, price=price)
 
     def replay(self, trace: Path, speed: float = 1.0) -> None:
-        """Replay a price trace from its beginning, so many of its seconds a second."""
+        """Replay a price trace from its beginning, ``speed`` of its seconds per second."""
         self.order("replay", trace=str(trace.resolve()), speed=speed)
 
     def hide_fresh(self, seconds: float) -> None:
-        """Have machines launched from now on missing from Describe answers for so long.
+        """Hide new machines from Describe answers for so many seconds after their launch.
 
-        With 0 all are shown at once, those hidden before, too.
+        With 0 all machines are shown at once, even the hidden ones.
         """
         self.order("settings", visible_after=seconds)
 
     def interrupt(self, ids: Iterable[str], notice: float = 120.0) -> None:
-        """Announce that these spot machines are taken in ``notice`` seconds, and take them then."""
+        """Give notice for these spot machines, and take them after ``notice`` seconds."""
         self.order("interrupt", ids=tuple(ids), notice=notice)
 
     def shut_down(self, ids: Iterable[str]) -> None:
-        """These machines power themselves off, as by ``shutdown -h now`` on them."""
+        """Let these machines power themselves off, as ``shutdown -h now`` on them does."""
         self.order("shut-down", ids=tuple(ids))
 
     def console(self, instance: str, text: str) -> None:
-        """Have EC2 show this as all that the machine has printed since its boot."""
+        """Set the machine's whole console output since its boot."""
         self.order("console", id=instance, text=text)
 
-    def schedule(self, ids: Iterable[str], code: str, seconds: float, **more: str) -> None:
-        """Announce maintenance of these machines in so many seconds; nothing comes of it."""
-        self.order("schedule", ids=tuple(ids), code=code, seconds=seconds, **more)
+    def schedule(self, ids: Iterable[str], code: str, seconds: float, **details: str) -> None:
+        """Announce maintenance of these machines in so many seconds. It never takes place."""
+        self.order("schedule", ids=tuple(ids), code=code, seconds=seconds, **details)
 
     def throttle(self, *, frozen: bool = False) -> None:
-        """Enforce EC2's published limits of its API from now on; see ``ec2_buckets``."""
+        """Enforce EC2's published rate limits from now on (see ``ec2_buckets``)."""
         self.order("buckets", frozen=frozen)
 
     def advance(self, seconds: float) -> None:
-        """Have so much more time go by for those limits."""
+        """Advance the time of the rate limits."""
         self.order("advance", seconds=seconds)
 
     def reset(self) -> None:
-        """Have the cloud forget everything."""
+        """Discard all state of the cloud."""
         self.order("reset")

@@ -1,6 +1,7 @@
-"""Spot interruptions as EventBridge tells them: the queue is moto's SQS, the events are ours.
+"""Spot interruption events as EventBridge sends them. moto provides the SQS queue, and this module
+the events.
 
-The queue ``interruptions`` is in every region from the start, as if a rule filled it.
+Each region has the queue ``interruptions`` from the start, as if a rule filled it.
 """
 
 from __future__ import annotations
@@ -12,27 +13,31 @@ from typing import Any
 
 ACCOUNT = "123456789012"
 TARGET = "AmazonSQS."
-"""The beginning of SQS's actions in the header X-Amz-Target."""
+"""The prefix of SQS's actions in the header X-Amz-Target."""
 JSON = "application/x-amz-json-1.0"
 QUEUE = "interruptions"
 LEAD = 120.0
-"""Seconds from the warning to the interruption (EC2 user guide): an event has no other deadline."""
+"""Seconds from the warning to the interruption (EC2 user guide). The event contains no deadline, so
+clients add this to its time.
+"""
 
 
 class EventQueue:
-    """Not thread-safe, as moto is not; without use it does not even import moto's part."""
+    """The queues of all regions. Not thread-safe, because moto is not. moto's SQS is imported at
+    the first use.
+    """
 
     def __init__(self) -> None:
         self._used = False
 
     def reset(self) -> None:
-        """Forget all messages and the queues."""
+        """Delete all messages and queues."""
         if self._used:
             for backends in _backends().values():
                 backends.reset()
 
     def ready(self, region: str) -> Any:  # noqa: ANN401 - moto's backend
-        """The region's queues, ours among them."""
+        """Return the region's queues, including ``interruptions``."""
         self._used = True
         backend = _backends()[ACCOUNT][region]
         if QUEUE not in backend.queues:
@@ -40,12 +45,12 @@ class EventQueue:
         return backend
 
     def warn(self, region: str, instance: str, deadline: float) -> None:
-        """Tell of a machine of the region that is taken at ``deadline`` (Unix time)."""
+        """Send the warning that a machine of the region is taken at ``deadline`` (Unix time)."""
         self.ready(region).send_message(QUEUE, warning(region, instance, deadline))
 
 
 def warning(region: str, instance: str, deadline: float) -> str:
-    """The event of EC2's user guide ("Spot Instance interruption notices")."""
+    """Return the event from EC2's user guide ("Spot Instance interruption notices")."""
     when = datetime.fromtimestamp(deadline - LEAD, UTC)
     return json.dumps(
         {

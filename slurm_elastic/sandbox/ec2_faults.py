@@ -1,4 +1,4 @@
-"""Faults of the emulated EC2: what goes wrong, when, for which calls and how often."""
+"""Faults of the emulated EC2: which calls fail, how, at which stage and how often."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ log = logging.getLogger(__name__)
 
 
 class FaultKind(StrEnum):
-    """The ways in which a call fails. ``reset`` drops the connection, ``timeout`` says nothing for
-    ``seconds``. ``slow`` answers after ``seconds``; ``garbage`` carries the call out and answers
-    with a page that is no answer, as a proxy in between may. ``internal-after`` carries it out,
-    too.
+    """The ways in which a call fails. ``reset`` drops the connection; ``timeout`` does not answer
+    for ``seconds``; ``slow`` answers after ``seconds``. Kinds with ``after``, and ``garbage``,
+    carry the call out before they fail. ``garbage`` answers with an HTML page, as a proxy may.
     """
 
     CAPACITY = "capacity"
@@ -40,13 +39,15 @@ class FaultKind(StrEnum):
 
 
 DELAYED = (FaultKind.TIMEOUT_BEFORE, FaultKind.TIMEOUT_AFTER, FaultKind.SLOW)
-"""Kinds that wait for ``Fault.seconds``."""
+"""The kinds that wait for ``Fault.seconds``."""
 PAGE = b"<html><body>Sign in to continue</body></html>"
 """The answer of ``garbage``."""
 
 
 class Stage(StrEnum):
-    """Where in a call a fault strikes: EC2 throttles before it looks a client token up."""
+    """The stage of a call at which a fault strikes. EC2 throttles before it looks up a client
+    token, and lacks capacity after it.
+    """
 
     ENTRY = "entry"
     STOCK = "stock"
@@ -70,7 +71,7 @@ _STAGES = {
 
 
 class Ec2Error(Struct, frozen=True):
-    """An error as EC2 answers it: its code, HTTP status and message."""
+    """An error of EC2: its code, HTTP status and message."""
 
     code: str
     status: int
@@ -98,10 +99,10 @@ _SPOT_QUOTA = Ec2Error("MaxSpotInstanceCountExceeded", 400, "Max spot instance c
 
 
 class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One thing to go wrong. ``action``, ``market``, ``type`` and ``zone`` are shell patterns.
+    """A fault. ``action``, ``market``, ``type`` and ``zone`` are shell patterns.
 
-    ``count`` is how many calls it strikes (None: all, until cleared); ``seconds`` how long a
-    time-out lasts; ``code`` answers another error code of EC2 than the kind's usual one.
+    ``count``: the number of calls that it strikes (None: all, until cleared); ``seconds``: how long
+    a time-out lasts; ``code``: the error code, if not the usual code of the kind.
     """
 
     kind: FaultKind
@@ -114,7 +115,7 @@ class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     code: str | None = None
 
     def error(self, market: str) -> Ec2Error | None:
-        """The answer it makes of a call; None where it makes none (reset, time-out)."""
+        """Return the error that a call gets; None if it gets no error (reset, time-out)."""
         error = _ERRORS.get(self.kind)
         if self.kind is FaultKind.QUOTA and market == "spot":
             error = _SPOT_QUOTA
@@ -124,7 +125,7 @@ class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Target(Struct, frozen=True, kw_only=True):
-    """The subject of a call, as far as faults and stock tell calls apart."""
+    """The properties of a call by which faults and stock select it."""
 
     action: str
     market: str = ""
@@ -133,7 +134,7 @@ class Target(Struct, frozen=True, kw_only=True):
 
 
 class Faults:
-    """The faults in force; the first one added that fits a call strikes it. Thread-safe."""
+    """The active faults. The oldest matching fault strikes a call. Thread-safe."""
 
     guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_faults")}
 
@@ -142,34 +143,36 @@ class Faults:
         self._lock = Lock()
 
     def add(self, fault: Fault) -> None:
-        """Put a fault in force."""
+        """Activate a fault. Raises SandboxError if its count is less than 1."""
         if fault.count is not None and fault.count < 1:
             raise SandboxError(f"a fault cannot strike {fault.count} times")
         with self._lock:
             self._faults.append(fault)
 
     def clear(self) -> None:
-        """Nothing goes wrong any more."""
+        """Remove all faults."""
         with self._lock:
             self._faults.clear()
 
     def standing(self) -> tuple[Fault, ...]:
-        """The faults in force, with how often each will strike yet."""
+        """Return the active faults, each with its remaining count."""
         with self._lock:
             return tuple(self._faults)
 
     def take(self, target: Target, stage: Stage) -> Fault | None:
-        """The fault that strikes this call at this stage, counted down."""
+        """Return the fault that strikes this call at this stage, and count it down; None if
+        none.
+        """
         with self._lock:
             for index, fault in enumerate(self._faults):
-                if _STAGES[fault.kind] is stage and _fits(fault, target):
+                if _STAGES[fault.kind] is stage and _matches(fault, target):
                     self._count_down(index, fault)
                     return fault
         return None
 
     def strike(self, target: Target, stage: Stage, stopped: Event) -> Fault | None:
-        """The same, told of, and waited for until the cloud is ``stopped``; None where there is
-        nothing else to it.
+        """Take a fault, log it, and wait for its delay or until the cloud is ``stopped``. Returns
+        None if there is no fault, or if the delay was all of it.
         """
         fault = self.take(target, stage)
         if fault is None:
@@ -189,13 +192,17 @@ class Faults:
 
 
 class Stock:
-    """How many machines the cloud has, by pattern ``type/zone/market``; no pattern, no bound."""
+    """The cloud's machines by pattern ``type/zone/market``. Without a matching pattern there is no
+    limit.
+    """
 
     def __init__(self) -> None:
         self.limits: dict[str, int] = {}
 
     def limit(self, pattern: str, count: int | None) -> None:
-        """Have ``count`` machines (in all, not more) where the pattern fits; None: no bound."""
+        """Limit the machines that match the pattern to ``count`` in total; None: no limit. Raises
+        SandboxError.
+        """
         if pattern.count("/") != 2:
             raise SandboxError(f"stock pattern {pattern!r} is not of the form type/zone/market")
         if count is None:
@@ -206,20 +213,22 @@ class Stock:
             self.limits[pattern] = count
 
     def free(self, target: Target, alive: Iterable[Target]) -> int | None:
-        """How many machines can still be had beside those ``alive``; None: any number."""
+        """Return how many more machines are available beside those ``alive``; None: any number."""
         bounds = {p: n for p, n in self.limits.items() if fnmatchcase(_kind(target), p)}
         if not bounds:
             return None
         kinds = [_kind(machine) for machine in alive]
-        left = [n - sum(fnmatchcase(k, pattern) for k in kinds) for pattern, n in bounds.items()]
-        return max(min(left), 0)
+        remaining = [
+            n - sum(fnmatchcase(k, pattern) for k in kinds) for pattern, n in bounds.items()
+        ]
+        return max(min(remaining), 0)
 
 
 def _kind(target: Target) -> str:
     return f"{target.type}/{target.zone}/{target.market}"
 
 
-def _fits(fault: Fault, target: Target) -> bool:
+def _matches(fault: Fault, target: Target) -> bool:
     return (
         fnmatchcase(target.action, fault.action)
         and fnmatchcase(target.market, fault.market)

@@ -1,8 +1,9 @@
-"""CreateFleet of type instant, which moto does only for one type: several types and zones, stock,
-faults and prices each, partial fulfilment, what each lacked, client tokens.
+"""CreateFleet of type instant. moto supports only one instance type; this module adds several types
+and zones with stock, faults and prices, partial fulfilment, errors per type, and client tokens.
 
-EC2's choice is imitated: ``price-capacity-optimized`` takes what can serve all first, then the
-cheapest; the prioritized ones go by priority; ``lowest-price`` on demand takes the order given.
+EC2's choice is imitated: ``price-capacity-optimized`` prefers types that can serve the whole
+request, then the cheapest; the prioritized strategies go in order of priority; ``lowest-price`` on
+demand uses the order of the request.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _NO_CAPACITY = Ec2Error(
 
 
 class Override(Struct, frozen=True, kw_only=True):
-    """One type and zone that the fleet may use, as it was asked for."""
+    """A requested type and zone of a fleet. ``price``: dollars per hour."""
 
     template: Mapping[str, str]
     fields: Mapping[str, str]
@@ -35,12 +36,12 @@ class Override(Struct, frozen=True, kw_only=True):
 
     @property
     def priority(self) -> float:
-        """Smaller goes first; without one it goes last."""
+        """The priority; smaller goes first, and no priority last."""
         return float(self.fields.get("Priority", "inf"))
 
 
 class Fleet(Struct, frozen=True, kw_only=True):
-    """The answer: machines and errors by override."""
+    """The result: machines and errors per override."""
 
     id: str
     machines: tuple[tuple[Override, tuple[str, ...]], ...]
@@ -48,7 +49,7 @@ class Fleet(Struct, frozen=True, kw_only=True):
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """All its machines."""
+        """The ids of all machines of the fleet."""
         return tuple(id_ for _, ids in self.machines for id_ in ids)
 
 
@@ -58,38 +59,40 @@ class Shop(Protocol):
     cloud: EmulatedCloud
 
     def refused(self, target: Target, call: Call) -> Ec2Error | None:
-        """Why a target cannot be had now whatever the stock: a fault, a bound on the price."""
+        """Return why a target is not available now, apart from the stock: a fault or the maximum
+        price; None if it is.
+        """
         ...
 
     def started(self, call: Call, target: Target, count: int) -> Sequence[str]:
-        """Start so many machines by a RunInstances; their ids."""
+        """Start so many machines by RunInstances. Returns their ids."""
         ...
 
 
 def create(shop: Shop, call: Call, now: float) -> Fleet:
-    """Serve a CreateFleet. Ec2Error-s of single overrides are in the fleet."""
-    wanted = int(call.params["TargetCapacitySpecification.TotalTargetCapacity"])
-    overrides = _in_order(shop, call, list(_overrides(shop, call, now)), wanted)
+    """Carry out CreateFleet. The errors of single overrides are in the result."""
+    requested = int(call.params["TargetCapacitySpecification.TotalTargetCapacity"])
+    overrides = _in_order(shop, call, list(_overrides(shop, call, now)), requested)
     machines: list[tuple[Override, tuple[str, ...]]] = []
     errors: list[tuple[Override, Ec2Error]] = []
-    left = wanted
+    remaining = requested
     for override in overrides:
         run = run_call(shop.cloud, call, override)
         error = shop.refused(override.target, run)
         free = shop.cloud.free(override.target) if error is None else 0
-        count = left if free is None else min(left, free)
-        if count < left:
+        count = remaining if free is None else min(remaining, free)
+        if count < remaining:
             errors.append((override, error or _NO_CAPACITY))
         if count and count >= _minimum(call):
             machines.append((override, tuple(shop.started(run, override.target, count))))
-            left -= count
-        if not left:
+            remaining -= count
+        if not remaining:
             break
     return Fleet(id=f"fleet-{uuid.uuid4()}", machines=tuple(machines), errors=tuple(errors))
 
 
 def unknown_template(shop: Shop, call: Call) -> Ec2Error | None:
-    """The answer where there is no such launch template."""
+    """Return EC2's error if the launch template does not exist, else None."""
     name = call.params.get(f"{_SPEC}.LaunchTemplateName", "")
     if shop.cloud.template(call.region, name) is not None:
         return None
@@ -133,7 +136,7 @@ def _overrides(shop: Shop, call: Call, now: float) -> Iterator[Override]:
         )
 
 
-def _in_order(shop: Shop, call: Call, overrides: list[Override], wanted: int) -> list[Override]:
+def _in_order(shop: Shop, call: Call, overrides: list[Override], requested: int) -> list[Override]:
     market = "Spot" if _market(call) == "spot" else "OnDemand"
     strategy = call.params.get(f"{market}Options.AllocationStrategy", "lowest-price")
     if "prioritized" in strategy:
@@ -142,15 +145,15 @@ def _in_order(shop: Shop, call: Call, overrides: list[Override], wanted: int) ->
     if market == "OnDemand":
         return overrides
 
-    def short(override: Override) -> bool:
+    def is_short(override: Override) -> bool:
         free = shop.cloud.free(override.target)
-        return free is not None and free < wanted
+        return free is not None and free < requested
 
-    return sorted(overrides, key=lambda o: (short(o), o.price))
+    return sorted(overrides, key=lambda o: (is_short(o), o.price))
 
 
 def run_call(cloud: EmulatedCloud, call: Call, override: Override) -> Call:
-    """The RunInstances that an override comes to."""
+    """Return the RunInstances call for an override."""
     data: Mapping[str, Any] = (
         cloud.template(call.region, override.template["LaunchTemplateName"]) or {}
     )
@@ -170,11 +173,11 @@ def run_call(cloud: EmulatedCloud, call: Call, override: Override) -> Call:
 
 
 def _tags(call: Call, data: Mapping[str, Any]) -> dict[str, str]:
-    """The tags of the call and, for the spot requests, of the template, as RunInstances has them:
-    numbered without a gap, and none of a fleet.
+    """Return the tags of the call, without the fleet's own, and the template's tags of spot
+    requests. RunInstances needs them numbered without a gap.
     """
-    given = [f"TagSpecification.{n}." for n in range(1, 10)]
-    kinds = [(call.params.get(f"{prefix}ResourceType"), prefix) for prefix in given]
+    prefixes = [f"TagSpecification.{n}." for n in range(1, 10)]
+    kinds = [(call.params.get(f"{prefix}ResourceType"), prefix) for prefix in prefixes]
     specs = [
         {k.removeprefix(prefix): v for k, v in call.params.items() if k.startswith(prefix)}
         for kind, prefix in kinds
@@ -194,12 +197,12 @@ def _tags(call: Call, data: Mapping[str, Any]) -> dict[str, str]:
 
 
 def created_xml(fleet: Fleet) -> bytes:
-    """The answer to CreateFleet."""
+    """Return the answer to CreateFleet."""
     return answer_xml("CreateFleet", elements(fleetId=fleet.id) + _contents(fleet))
 
 
 def described_xml(fleets: Sequence[Fleet]) -> bytes:
-    """The answer to DescribeFleets."""
+    """Return the answer to DescribeFleets."""
     items = "".join(
         f"<item>{elements(fleetId=f.id, type='instant', fleetState='active')}{_contents(f)}</item>"
         for f in fleets

@@ -1,6 +1,5 @@
-"""The front of the emulated EC2, which adds to moto what a rehearsal needs.
-
-What it adds is told in ``ec2``.
+"""The front of the emulated EC2: a WSGI application that serves some calls itself and passes the
+others to moto. ``ec2`` lists the features that it adds.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ from slurm_elastic.sandbox.steering import PREFIX, ControlAnswer, steered
 log = logging.getLogger(__name__)
 
 
-_REAP_EVERY = 0.2
+_REAP_EVERY_S = 0.2
 _STATE_CODES = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48}
 _STATE_CODES |= {"stopping": 64, "stopped": 80}
 _RESERVATION = re.compile(rb"<reservationId>(r-[0-9a-f]+)</reservationId>")
@@ -55,11 +54,11 @@ _RESERVATION = re.compile(rb"<reservationId>(r-[0-9a-f]+)</reservationId>")
 Environ = dict[str, Any]
 StartResponse = Callable[..., Any]
 Service = Callable[[str, Environ, bytes], ControlAnswer]
-"""What serves the actions of one service, each with its request and its body."""
+"""A function that answers (action, request, body) for a service of Amazon."""
 
 
 _S3 = "/s3/aws4_request"
-"""In the signature of a request to S3."""
+"""The part of a signature that marks a request to S3."""
 _DRY_RUN = Ec2Error("DryRunOperation", 412, "Request would have succeeded, but DryRun flag is set.")
 _IMAGE = elements(
     imageId=IMAGE, imageState="available", name="emulated machine", platformDetails="Linux/UNIX"
@@ -68,7 +67,7 @@ _IMAGE_XML = f"<imagesSet><item>{_IMAGE}</item></imagesSet>"
 
 
 class _Launch(Struct, frozen=True):
-    """An answered launch, kept under its client token."""
+    """An answered launch, stored by its client token."""
 
     digest: bytes
     answer: ControlAnswer
@@ -76,7 +75,7 @@ class _Launch(Struct, frozen=True):
 
 
 class _Shop:
-    """The front's calls that the fleet may make: one launch after the other within a request."""
+    """The part of the front that a fleet uses: several launches within one request."""
 
     def __init__(self, front: Front, environ: Environ) -> None:
         self.cloud = front.cloud
@@ -85,14 +84,14 @@ class _Shop:
 
     def refused(self, target: Target, call: Call) -> Ec2Error | None:
         fault = self.cloud.faults.take(target, Stage.STOCK)
-        return fault.error(target.market) if fault else self._front.too_dear(call, target)
+        return fault.error(target.market) if fault else self._front.price_error(call, target)
 
     def started(self, call: Call, target: Target, count: int) -> Sequence[str]:
         return self._front.start(call, target, count, self._environ)[1]
 
 
 class Front:
-    """The WSGI application. ``moto`` is moto's own; ``clock`` gives Unix time."""
+    """The WSGI application. ``moto``: moto's own application; ``clock`` returns Unix time."""
 
     guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_tokens", "_fleets")}
 
@@ -105,10 +104,10 @@ class Front:
         self.cloud = cloud
         self._moto = moto
         self._clock = clock
-        # moto is not thread-safe; calls that hang or are dropped wait outside of it.
+        # moto is not thread-safe. Calls that a fault delays must wait without this lock.
         self._lock = threading.Lock()
         self._stopped = threading.Event()
-        task = PeriodicTask("reaper", self._reap, _REAP_EVERY, first_in_s=_REAP_EVERY)
+        task = PeriodicTask("reaper", self._reap, _REAP_EVERY_S, first_in_s=_REAP_EVERY_S)
         self.reaper = PeriodicThread(task, self._stopped)
         self._tokens: dict[str, _Launch] = {}
         self._fleets: dict[str, ec2_fleet.Fleet] = {}
@@ -122,18 +121,18 @@ class Front:
         }
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        """Answer one request."""
+        """Answer a request."""
         body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
         path = environ.get("PATH_INFO", "")
         if path.startswith(PREFIX):
             answer = self._control(environ["REQUEST_METHOD"], path, body)
         elif _S3 in environ.get("HTTP_AUTHORIZATION", ""):
-            refused = self._refused_by_bucket(environ)
+            refused = self._s3_fault(environ)
             if refused is None:
-                return self._bucket(environ, body, start_response)
+                return self._serve_s3(environ, body, start_response)
             answer = refused
         else:
-            # By the service that the request names; EC2's have no name there.
+            # Requests to EC2 lack this header, which names the service.
             service, dot, action = environ.get("HTTP_X_AMZ_TARGET", "").rpartition(".")
             named = self._services.get(service + dot)
             answer = named(action, environ, body) if named else self._api(environ, body)
@@ -142,12 +141,12 @@ class Front:
         return [answer.body]
 
     def _reap(self) -> None:
-        """Take interrupted machines when their notice is over."""
+        """Take interrupted machines when their notice has ended."""
         with self._lock:
             self.cloud.reap(self._clock())
 
     def stop(self) -> None:
-        """End what waits."""
+        """End the waiting calls and the reaper."""
         self._stopped.set()
 
     def _control(self, method: str, path: str, body: bytes) -> ControlAnswer:
@@ -182,13 +181,13 @@ class Front:
             answer = self._serve(call, target, environ)
         return self._strike(target, Stage.ANSWER) or answer
 
-    def _json(self, told: Callable[[bytes], bytes | Ec2Error]) -> Service:
-        """Another service of Amazon's, whose errors have another form."""
+    def _json(self, answer_of: Callable[[bytes], bytes | Ec2Error]) -> Service:
+        """Return the service for an Amazon API with JSON, whose errors have another form."""
 
         def serve(action: str, _environ: Environ, body: bytes) -> ControlAnswer:
             with self._lock:
                 self.cloud.calls[action] += 1
-                answer = told(body)
+                answer = answer_of(body)
             fault = self.cloud.faults.take(Target(action=action), Stage.ENTRY)
             answer = (fault.error("") if fault else None) or answer
             if isinstance(answer, Ec2Error):
@@ -198,7 +197,7 @@ class Front:
         return serve
 
     def _queues(self, action: str, environ: Environ, body: bytes) -> ControlAnswer:
-        """SQS, of which no fault and no limit of EC2's is."""
+        """Answer a call to SQS. EC2's faults and limits do not apply."""
         region = parse(b"", environ.get("HTTP_AUTHORIZATION", "")).region
         with self._lock:
             self.cloud.calls[action] += 1
@@ -206,8 +205,10 @@ class Front:
             answer = self._forward(environ, body)
         return replace(answer, type=ec2_events.JSON)
 
-    def _refused_by_bucket(self, environ: Environ) -> ControlAnswer | None:
-        """Faults of S3 go by ``S3`` and the method."""
+    def _s3_fault(self, environ: Environ) -> ControlAnswer | None:
+        """Return the error of a fault for a call to S3. Its action is ``S3`` and the HTTP
+        method.
+        """
         action = f"S3{environ['REQUEST_METHOD']}"
         with self._lock:
             self.cloud.calls[action] += 1
@@ -218,15 +219,17 @@ class Front:
         error = _error_of(fault, target)
         return ControlAnswer(error.status, s3_error_xml(error))
 
-    def _bucket(
+    def _serve_s3(
         self, environ: Environ, body: bytes, start_response: StartResponse
     ) -> Iterable[bytes]:
-        """S3, whose answers are in their headers, too."""
+        """Answer a call to S3 by moto, with moto's headers, because S3's answers need them."""
         with self._lock:
             return [*self._moto(environ | {"wsgi.input": io.BytesIO(body)}, start_response)]
 
     def _strike(self, target: Target, stage: Stage) -> ControlAnswer | None:
-        """The error that a fault makes of this call; ConnectionError drops the connection."""
+        """Return the error that a fault gives this call; None without a fault. A raised
+        ConnectionError drops the connection.
+        """
         fault = self.cloud.faults.strike(target, stage, self._stopped)
         if fault is None:
             return None
@@ -238,18 +241,22 @@ class Front:
         now = self._clock()
         match call.action:
             case "RunInstances":
-                return self._run(call, target, environ)
+                return self._run_instances(call, target, environ)
             case "CreateFleet":
-                return self._fleet(call, environ)
+                return self._create_fleet(call, environ)
             case "StartInstances":
                 return self._start_stopped(call, environ)
             case "DescribeFleets":
-                return self._described(call.listed("FleetId"))
+                return self._describe_fleets(call.listed("FleetId"))
             case "DescribeInstances":
-                return self._seen(call, environ, now)
+                return self._describe_instances(call, environ, now)
             case "ImportSnapshot" | "DescribeImportSnapshotTasks":
-                told = self._imports.told(call)
-                return _error(told) if isinstance(told, Ec2Error) else ControlAnswer(200, told)
+                import_answer = self._imports.told(call)
+                return (
+                    _error(import_answer)
+                    if isinstance(import_answer, Ec2Error)
+                    else ControlAnswer(200, import_answer)
+                )
             case "RegisterImage":
                 return self._register(call, environ)
             case "DescribeImages" if call.listed("ImageId") == [IMAGE]:
@@ -257,40 +264,40 @@ class Front:
         body = told_xml(self.cloud, call, now)
         return ControlAnswer(200, body) if body else self._forward(environ, call.body({}))
 
-    def _described(self, wanted: Sequence[str]) -> ControlAnswer:
-        found = [f for f in self._fleets.values() if not wanted or f.id in wanted]
-        return ControlAnswer(200, ec2_fleet.described_xml(found))
+    def _describe_fleets(self, ids: Sequence[str]) -> ControlAnswer:
+        fleets = [f for f in self._fleets.values() if not ids or f.id in ids]
+        return ControlAnswer(200, ec2_fleet.described_xml(fleets))
 
-    def _seen(self, call: Call, environ: Environ, now: float) -> ControlAnswer:
+    def _describe_instances(self, call: Call, environ: Environ, now: float) -> ControlAnswer:
         answer = self._forward(environ, call.body({}))
         hidden = self.cloud.hidden(now)
         if answer.status == 200 and hidden:
             return replace(answer, body=without_instances(answer.body, hidden))
         return answer
 
-    def _run(self, call: Call, target: Target, environ: Environ) -> ControlAnswer:
-        # Before the stock: an answered token is answered again even when that has run out since.
-        before = self._before(call)
-        if before:
-            return before
+    def _run_instances(self, call: Call, target: Target, environ: Environ) -> ControlAnswer:
+        # Before the stock: a repeated token gets its answer even if the stock has run out.
+        earlier_answer = self._earlier_answer(call)
+        if earlier_answer:
+            return earlier_answer
         refusal = self._strike(target, Stage.STOCK)
         if refusal:
             return refusal
-        dear = self.too_dear(call, target)
-        if dear:
-            return _error(dear)
-        least, most = (int(call.params.get(name, 1)) for name in ("MinCount", "MaxCount"))
+        price_error = self.price_error(call, target)
+        if price_error:
+            return _error(price_error)
+        min_count, max_count = (int(call.params.get(name, 1)) for name in ("MinCount", "MaxCount"))
         free = self.cloud.free(target)
-        count = most if free is None else min(most, free)
-        if count < least:
+        count = max_count if free is None else min(max_count, free)
+        if count < min_count:
             return _refusal(Fault(kind=FaultKind.CAPACITY), target)
         answer, ids = self.start(call, target, count, environ)
         if ids:
-            self._remember(call, answer, ids)
+            self._store_launch(call, answer, ids)
         return answer
 
     def _register(self, call: Call, environ: Environ) -> ControlAnswer:
-        """The image has the disk that it was given, other than moto's."""
+        """Register an image with the requested disk. moto would give it a disk of its own."""
         if refusal := ec2_images.refused(call):
             return _error(refusal)
         answer = self._forward(environ, call.body({}))
@@ -299,7 +306,9 @@ class Front:
         return answer
 
     def _start_stopped(self, call: Call, environ: Environ) -> ControlAnswer:
-        """A stopped machine has no host any more, and needs one as a fresh machine does."""
+        """Start stopped machines if the stock permits. A stopped machine has no host, so it needs
+        one like a new machine.
+        """
         for target in self.cloud.stopped(call.listed("InstanceId")):
             refusal = self._strike(replace(target, action=call.action), Stage.STOCK)
             if refusal:
@@ -308,10 +317,10 @@ class Front:
                 return _refusal(Fault(kind=FaultKind.CAPACITY), target)
         return self._forward(environ, call.body({}))
 
-    def _fleet(self, call: Call, environ: Environ) -> ControlAnswer:
-        before = self._before(call)
-        if before:
-            return before
+    def _create_fleet(self, call: Call, environ: Environ) -> ControlAnswer:
+        earlier_answer = self._earlier_answer(call)
+        if earlier_answer:
+            return earlier_answer
         shop = _Shop(self, environ)
         unknown = ec2_fleet.unknown_template(shop, call)
         if unknown:
@@ -319,31 +328,31 @@ class Front:
         fleet = ec2_fleet.create(shop, call, self._clock())
         self._fleets[fleet.id] = fleet
         answer = ControlAnswer(200, ec2_fleet.created_xml(fleet))
-        self._remember(call, answer, fleet.ids)
+        self._store_launch(call, answer, fleet.ids)
         return answer
 
     def start(
         self, call: Call, target: Target, count: int, environ: Environ
     ) -> tuple[ControlAnswer, Sequence[str]]:
-        """Have moto start so many machines, and take note of them."""
+        """Let moto start so many machines, and record them. Returns the answer and the ids."""
         answer = self._forward(environ, call.body({"MinCount": str(count), "MaxCount": str(count)}))
-        found = _RESERVATION.search(answer.body)
-        if answer.status != 200 or not found:
+        match = _RESERVATION.search(answer.body)
+        if answer.status != 200 or not match:
             return answer, ()
-        return answer, self.cloud.launched(call, found[1].decode(), target, self._clock())
+        return answer, self.cloud.launched(call, match[1].decode(), target, self._clock())
 
-    def _before(self, call: Call) -> ControlAnswer | None:
-        """The answer that the call's client token had already."""
-        before = self._tokens.get(call.params.get("ClientToken", ""))
-        return self._again(before, _digest(call)) if before else None
+    def _earlier_answer(self, call: Call) -> ControlAnswer | None:
+        """Return the earlier answer to the call's client token; None if the token is new."""
+        launch = self._tokens.get(call.params.get("ClientToken", ""))
+        return self._repeat_answer(launch, _digest(call)) if launch else None
 
-    def _remember(self, call: Call, answer: ControlAnswer, ids: Sequence[str]) -> None:
+    def _store_launch(self, call: Call, answer: ControlAnswer, ids: Sequence[str]) -> None:
         token = call.params.get("ClientToken", "")
         if token:
             self._tokens[token] = _Launch(_digest(call), answer, tuple(ids))
 
-    def _again(self, before: _Launch, digest: bytes) -> ControlAnswer:
-        if before.digest != digest:
+    def _repeat_answer(self, launch: _Launch, digest: bytes) -> ControlAnswer:
+        if launch.digest != digest:
             return _error(
                 Ec2Error(
                     "IdempotentParameterMismatch",
@@ -352,17 +361,27 @@ class Front:
                     "in previous request(s).",
                 )
             )
-        states = {i: self.cloud.machines[i].state for i in before.ids}
+        states = {i: self.cloud.machines[i].state for i in launch.ids}
         coded = {i: (_STATE_CODES.get(name, 0), name) for i, name in states.items()}
-        return replace(before.answer, body=with_states(before.answer.body, coded))
+        return replace(launch.answer, body=with_states(launch.answer.body, coded))
 
-    def too_dear(self, call: Call, target: Target) -> Ec2Error | None:
-        """The answer to a spot launch whose bound is below the price of now."""
-        most = call.params.get("InstanceMarketOptions.SpotOptions.MaxPrice")
+    def price_error(self, call: Call, target: Target) -> Ec2Error | None:
+        """Return EC2's error if a spot launch's maximum price is below the present price, else
+        None.
+        """
+        max_price = call.params.get("InstanceMarketOptions.SpotOptions.MaxPrice")
         quote = self.cloud.prices.quote(target.type, target.zone, self._clock())
-        if target.market != "spot" or most is None or quote is None or float(most) >= quote.price:
+        if (
+            target.market != "spot"
+            or max_price is None
+            or quote is None
+            or float(max_price) >= quote.price
+        ):
             return None
-        text = f"Your Spot request price of {most} is lower than the minimum required {quote.price}"
+        text = (
+            f"Your Spot request price of {max_price} is lower than the minimum required"
+            f" {quote.price}"
+        )
         return Ec2Error("SpotMaxPriceTooLow", 400, text)
 
     def _forward(self, environ: Environ, body: bytes) -> ControlAnswer:
@@ -370,7 +389,9 @@ class Front:
 
 
 def _digest(call: Call) -> bytes:
-    """Clients may put the same fields into another order."""
+    """Return a digest of the fields in sorted order, because clients may reorder the same
+    fields.
+    """
     return hashlib.sha256(repr(sorted(call.params.items())).encode()).digest()
 
 
@@ -379,7 +400,7 @@ def _refusal(fault: Fault, target: Target) -> ControlAnswer:
 
 
 def _error_of(fault: Fault, target: Target) -> Ec2Error:
-    """ConnectionError for one that drops the connection."""
+    """Return EC2's error for a fault. Raises ConnectionError if the fault drops the connection."""
     error = fault.error(target.market)
     if error is None:
         raise ConnectionAbortedError(f"fault {fault.kind}")

@@ -1,8 +1,8 @@
-"""Imports of disks and their registration in the emulated EC2: moto knows no ImportSnapshot, and
-gives a registered image a disk of its own making.
+"""Imports of disks, and registration of images, in the emulated EC2. moto lacks ImportSnapshot, and
+gives a registered image a disk of its own.
 
-As "ImportSnapshot", "DescribeImportSnapshotTasks" and "RegisterImage" of the EC2 API reference
-have them: a task reads a whole object of S3, and its snapshot is there when it is ``completed``.
+Source: "ImportSnapshot", "DescribeImportSnapshotTasks" and "RegisterImage" in the EC2 API
+reference. A task reads a whole object of S3. Its snapshot exists when the task is ``completed``.
 """
 
 from __future__ import annotations
@@ -17,14 +17,18 @@ from slurm_elastic.sandbox.ec2_api import Call, answer_xml, elements, tag_set
 from slurm_elastic.sandbox.ec2_events import ACCOUNT
 from slurm_elastic.sandbox.ec2_faults import Ec2Error
 
-_LOOKS = 2
-"""A task is completed when so many have looked at it."""
+_LOOKS_UNTIL_DONE = 2
+"""Describe calls after which a task is completed. A count is used instead of a time, so that tests
+need not wait.
+"""
 _GIB = 1 << 30
-_SECTOR = 512
+_SECTOR_BYTES = 512
 
 
 class Task(Struct, kw_only=True):
-    """An import; ``looks`` are still needed, ``failed`` says why it comes to nothing."""
+    """An import. ``looks``: the Describe calls until it is completed; ``failed``: its error, or
+    "".
+    """
 
     id: str
     token: str
@@ -32,62 +36,62 @@ class Task(Struct, kw_only=True):
     key: str
     size: int
     tags: dict[str, str]
-    looks: int = _LOOKS
+    looks: int = _LOOKS_UNTIL_DONE
     snapshot: str | None = None
     failed: str = ""
 
 
 class Imports:
-    """All imports of the account. One of a disk that does not end with a sector fails."""
+    """All imports of the account. A disk whose size is no multiple of a sector fails."""
 
     def __init__(self) -> None:
         self.tasks: dict[str, Task] = {}
         self._numbers = itertools.count(1)
 
     def told(self, call: Call) -> bytes | Ec2Error:
-        """The answer to either call."""
-        return self._begun(call) if call.action == "ImportSnapshot" else self._described(call)
+        """Return the answer to ImportSnapshot or DescribeImportSnapshotTasks."""
+        return self._import(call) if call.action == "ImportSnapshot" else self._describe(call)
 
-    def _begun(self, call: Call) -> bytes | Ec2Error:
+    def _import(self, call: Call) -> bytes | Ec2Error:
         token = call.params.get("ClientToken", "")
-        known = [one for one in self.tasks.values() if token and one.token == token]
-        made = known[0] if known else self._made(call, token)
-        if isinstance(made, Ec2Error):
-            return made
-        self.tasks[made.id] = made
-        return answer_xml(call.action, _told(made))
+        repeated = [task for task in self.tasks.values() if token and task.token == token]
+        new_task = repeated[0] if repeated else self._new_task(call, token)
+        if isinstance(new_task, Ec2Error):
+            return new_task
+        self.tasks[new_task.id] = new_task
+        return answer_xml(call.action, _task_xml(new_task))
 
-    def _described(self, call: Call) -> bytes:
-        """Each look brings tasks on."""
-        wanted = call.listed("ImportTaskId")
-        found = [one for one in self.tasks.values() if not wanted or one.id in wanted]
-        for one in found:
-            _advance(one, call.region)
-        items = "".join(f"<item>{_told(one)}</item>" for one in found)
+    def _describe(self, call: Call) -> bytes:
+        """Describe tasks. Each call advances them."""
+        ids = call.listed("ImportTaskId")
+        tasks = [task for task in self.tasks.values() if not ids or task.id in ids]
+        for task in tasks:
+            _advance(task, call.region)
+        items = "".join(f"<item>{_task_xml(task)}</item>" for task in tasks)
         return answer_xml(call.action, f"<importSnapshotTaskSet>{items}</importSnapshotTaskSet>")
 
-    def _made(self, call: Call, token: str) -> Task | Ec2Error:
-        asked = call.params
-        bucket = asked.get("DiskContainer.UserBucket.S3Bucket", "")
-        key = asked.get("DiskContainer.UserBucket.S3Key", "")
+    def _new_task(self, call: Call, token: str) -> Task | Ec2Error:
+        params = call.params
+        bucket = params.get("DiskContainer.UserBucket.S3Bucket", "")
+        key = params.get("DiskContainer.UserBucket.S3Key", "")
         size = _size(bucket, key)
         if size is None:
             return Ec2Error("InvalidParameter", 400, f"The S3 object {bucket}/{key} is not there")
-        if asked.get("DiskContainer.Format") not in ("RAW", "VHD", "VMDK"):
+        if params.get("DiskContainer.Format") not in ("RAW", "VHD", "VMDK"):
             return Ec2Error("InvalidParameter", 400, "Unsupported disk container format")
         return Task(
             id=f"import-snap-{secrets.token_hex(8)}{next(self._numbers)}", token=token,
             bucket=bucket, key=key, size=size, tags=call.import_tags(),
-            failed="ClientError: Disk validation failed" if size % _SECTOR else "",
+            failed="ClientError: Disk validation failed" if size % _SECTOR_BYTES else "",
         )  # fmt: skip
 
 
 def refused(call: Call) -> Ec2Error | None:
-    """The refusal of RegisterImage: of a name that is taken, a snapshot that is not there."""
+    """Return EC2's error if RegisterImage names a used name or an unknown snapshot, else None."""
     backend, name = _backend(call.region), call.params.get("Name", "")
-    if any(one.name == name for one in backend.amis.values()):
+    if any(image.name == name for image in backend.amis.values()):
         return Ec2Error("InvalidAMIName.Duplicate", 400, f"AMI name {name} is already in use")
-    snapshot = _root(call)
+    snapshot = _root_snapshot(call)
     if snapshot and snapshot not in backend.snapshots:
         text = f"The snapshot '{snapshot}' does not exist."
         return Ec2Error("InvalidSnapshot.NotFound", 400, text)
@@ -95,19 +99,23 @@ def refused(call: Call) -> Ec2Error | None:
 
 
 def registered(call: Call) -> None:
-    """Have the image that moto has just made the disk and the properties that were asked for."""
-    backend, asked = _backend(call.region), call.params
-    image = next(one for one in backend.amis.values() if one.name == asked.get("Name"))
-    if snapshot := _root(call):
+    """Give the image that moto has just made the requested disk and properties."""
+    backend, params = _backend(call.region), call.params
+    image = next(
+        image_of_moto
+        for image_of_moto in backend.amis.values()
+        if image_of_moto.name == params.get("Name")
+    )
+    if snapshot := _root_snapshot(call):
         backend.snapshots.pop(image.ebs_snapshot.id, None)
         image.ebs_snapshot = backend.snapshots[snapshot]
-    image.boot_mode = asked.get("BootMode", image.boot_mode)
-    image.architecture = asked.get("Architecture", image.architecture)
-    image.root_device_name = asked.get("RootDeviceName", image.root_device_name)
-    image.virtualization_type = asked.get("VirtualizationType", image.virtualization_type)
+    image.boot_mode = params.get("BootMode", image.boot_mode)
+    image.architecture = params.get("Architecture", image.architecture)
+    image.root_device_name = params.get("RootDeviceName", image.root_device_name)
+    image.virtualization_type = params.get("VirtualizationType", image.virtualization_type)
 
 
-def _root(call: Call) -> str | None:
+def _root_snapshot(call: Call) -> str | None:
     return call.params.get("BlockDeviceMapping.1.Ebs.SnapshotId")
 
 
@@ -121,7 +129,7 @@ def _advance(task: Task, region: str) -> None:
     backend.delete_volume(volume.id)
 
 
-def _told(task: Task) -> str:
+def _task_xml(task: Task) -> str:
     status = "deleted" if task.failed else "completed" if task.snapshot else "active"
     detail = elements(
         diskImageSize=float(task.size), format="RAW", status=status, snapshotId=task.snapshot,
@@ -135,15 +143,15 @@ def _told(task: Task) -> str:
 
 
 def _size(bucket: str, key: str) -> int | None:
-    """Bytes of an object of the emulated S3; None where it is not there."""
+    """Return the bytes of an object in the emulated S3; None if it does not exist."""
     from moto.s3.exceptions import MissingBucket
     from moto.s3.models import s3_backends
 
     try:
-        found = s3_backends[ACCOUNT]["aws"].head_object(bucket, key)
+        s3_object = s3_backends[ACCOUNT]["aws"].head_object(bucket, key)
     except MissingBucket:
         return None
-    return None if found is None else int(found.size)
+    return None if s3_object is None else int(s3_object.size)
 
 
 def _backend(region: str) -> Any:  # noqa: ANN401 - moto's

@@ -1,7 +1,7 @@
-"""The part of Amazon's price list service that tells what EC2's types cost on demand, in Linux.
+"""The part of Amazon's price list service that lists on-demand prices of EC2's types with Linux.
 
-JSON over the same port ("AWS Price List Query API": GetProducts), in pages of at most 100. Where
-nobody has set a type's price, it is by its vCPUs, near what us-east-1 asked in 2024.
+JSON over the same port ("AWS Price List Query API": GetProducts), in pages of at most 100. If a
+type's price is not set, it is computed from its vCPUs, close to us-east-1's prices of 2024.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ import msgspec
 from msgspec import Struct
 
 TARGET = "AWSPriceListService."
-"""The beginning of the header X-Amz-Target."""
-PER_VCPU = {"c": 0.0425, "m": 0.048, "r": 0.063, "t": 0.0416, "g": 0.1315, "p": 0.3825}
-OTHERS = 0.06
+"""The prefix of the header X-Amz-Target."""
+PRICE_PER_VCPU = {"c": 0.0425, "m": 0.048, "r": 0.063, "t": 0.0416, "g": 0.1315, "p": 0.3825}
+OTHER_PRICE_PER_VCPU = 0.06
 
 
-class _Asked(Struct, rename="pascal"):
+class _Request(Struct, rename="pascal"):
     max_results: int = 100
     next_token: str | None = None
 
 
 def told(body: bytes, prices: Mapping[str, float]) -> bytes:
-    """The answer to GetProducts; ``prices`` are those that were set, by type."""
+    """Return the answer to GetProducts. ``prices``: the set prices ($/h) by type."""
     from moto.ec2.models.instance_types import INSTANCE_TYPES
 
-    asked = msgspec.json.decode(body, type=_Asked)
-    start = int(asked.next_token or 0)
+    request = msgspec.json.decode(body, type=_Request)
+    start = int(request.next_token or 0)
     names = sorted(INSTANCE_TYPES)
-    page = names[start : start + asked.max_results]
+    page = names[start : start + request.max_results]
     further = start + len(page) < len(names)
     products = [
         _product(name, prices.get(name) or _price(name, INSTANCE_TYPES[name])) for name in page
@@ -38,8 +38,10 @@ def told(body: bytes, prices: Mapping[str, float]) -> bytes:
     return msgspec.json.encode(answer | ({"NextToken": str(start + len(page))} if further else {}))
 
 
-def _price(name: str, found: Mapping[str, Mapping[str, int]]) -> float:
-    return round(PER_VCPU.get(name[0], OTHERS) * found["VCpuInfo"]["DefaultVCpus"], 6)
+def _price(name: str, type_info: Mapping[str, Mapping[str, int]]) -> float:
+    return round(
+        PRICE_PER_VCPU.get(name[0], OTHER_PRICE_PER_VCPU) * type_info["VCpuInfo"]["DefaultVCpus"], 6
+    )
 
 
 def _product(name: str, price: float) -> str:

@@ -1,4 +1,4 @@
-"""Spot prices of the emulated EC2: a trace replayed at a chosen speed, and prices set by hand."""
+"""Spot prices of the emulated EC2: a trace, replayed at a chosen speed, and prices set by hand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHIPPED = Path(__file__).with_name("prices.csv")
 
 
 class Quote(Struct, frozen=True):
-    """The price of a type in a zone, in $/h, ``since`` Unix time."""
+    """The price of a type in a zone in $/h, unchanged ``since`` (Unix time)."""
 
     type: str
     zone: str
@@ -24,27 +24,34 @@ class Quote(Struct, frozen=True):
 
 
 class SpotPrices:
-    """The trace begins again when it ends. A price set by hand holds until it is taken back."""
+    """The spot prices of now. The trace restarts when it ends. A price set by hand holds until it
+    is removed.
+    """
 
     def __init__(self, trace: PriceTrace, speed: float, now: float) -> None:
         self._fixed: dict[tuple[str, str], Quote] = {}
         self.replay(trace, speed, now)
 
     def replay(self, trace: PriceTrace, speed: float, now: float) -> None:
-        """Play ``trace`` from its beginning, ``speed`` of its seconds in each second."""
+        """Replay ``trace`` from its beginning, ``speed`` of its seconds per second. Raises
+        SandboxError.
+        """
         if not 0 <= speed < float("inf"):
             raise SandboxError(f"a trace cannot be replayed at speed {speed}")
         self._trace, self._speed, self._started = trace, speed, now
 
     def fix(self, type_: str, zone: str, price: float | None, now: float) -> None:
-        """Set the price of the offers that the shell patterns fit; None gives them back."""
+        """Set the price of the offers that match the shell patterns; None returns to the trace's
+        prices. Raises SandboxError.
+        """
         if price is not None and not 0 <= price < float("inf"):
             raise SandboxError(f"{price} is not a price")
-        known = {*self._trace.series, *self._fixed, (type_, zone)}
-        for key in known:
-            fits = fnmatchcase(key[0], type_) and fnmatchcase(key[1], zone)
-            # What was asked for is among them: a pattern is no offer.
-            if not fits or set("*?[") & set("".join(key)):
+        offers = {*self._trace.series, *self._fixed, (type_, zone)}
+        for key in offers:
+            is_match = fnmatchcase(key[0], type_) and fnmatchcase(key[1], zone)
+            # The set contains the arguments themselves, so that a new offer can be set. Skip them
+            # if they are a pattern.
+            if not is_match or set("*?[") & set("".join(key)):
                 continue
             if price is None:
                 self._fixed.pop(key, None)
@@ -52,7 +59,7 @@ class SpotPrices:
                 self._fixed[key] = Quote(*key, price, now)
 
     def quote(self, type_: str, zone: str, now: float) -> Quote | None:
-        """The price of now; None of what is not sold."""
+        """Return the present price; None if the type is not sold in the zone."""
         fixed = self._fixed.get((type_, zone))
         series = self._trace.series.get((type_, zone))
         if fixed or series is None:
@@ -63,7 +70,7 @@ class SpotPrices:
         return Quote(type_, zone, price, now - age)
 
     def quotes(self, now: float) -> Iterator[Quote]:
-        """The price of everything that is sold now."""
+        """Yield the present prices of all offers."""
         for key in sorted({*self._trace.series, *self._fixed}):
             quote = self.quote(*key, now)
             if quote:
@@ -76,5 +83,5 @@ class SpotPrices:
 
 
 def shipped(speed: float, now: float) -> SpotPrices:
-    """The day of synthetic prices that comes with the package."""
+    """Return the synthetic prices of one day that come with the package."""
     return SpotPrices(load_trace(SHIPPED), speed, now)

@@ -1,4 +1,6 @@
-"""The calls about spot, maintenance and consoles that moto answers with constants."""
+"""Answers to calls about spot machines, maintenance and consoles. moto answers them with
+constants.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,11 @@ from slurm_elastic.sandbox.ec2_cloud import EmulatedCloud, EmulatedInstance
 
 _LINUX = "Linux/UNIX"
 LICENCES = {_LINUX: 0.0, "Red Hat Enterprise Linux": 0.026, "SUSE Linux": 0.05}
-"""Dollars an hour that a licence adds to a machine's price; EC2 has it by size."""
+"""Dollars per hour that a licence adds to a machine's price. (EC2's depend on the size.)"""
 
 
 def told_xml(cloud: EmulatedCloud, call: Call, now: float) -> bytes | None:
-    """The answer to such a call; None where moto has the word."""
+    """Return the answer to such a call; None if moto answers the call."""
     match call.action:
         case "DescribeSpotPriceHistory":
             return spot_prices_xml(cloud, call, now)
@@ -28,7 +30,7 @@ def told_xml(cloud: EmulatedCloud, call: Call, now: float) -> bytes | None:
 
 
 def console_xml(cloud: EmulatedCloud, call: Call, now: float) -> bytes | None:
-    """The console output of a machine, where somebody has set it; base64, as from EC2."""
+    """Return the console output of a machine in base64, as EC2 does; None if none was set."""
     name = call.params.get("InstanceId", "")
     if name not in cloud.consoles:
         return None
@@ -38,13 +40,13 @@ def console_xml(cloud: EmulatedCloud, call: Call, now: float) -> bytes | None:
 
 
 def spot_prices_xml(cloud: EmulatedCloud, call: Call, now: float) -> bytes:
-    """The price of now for each type, zone and product asked for; pages of ``MaxResults``, if
-    given.
+    """Return the present price of each requested type, zone and product, in pages of
+    ``MaxResults``.
     """
     types, filters = call.listed("InstanceType"), call.filters()
     zone = call.params.get("AvailabilityZone")
     products = call.listed("ProductDescription") or filters.get("product-description", [_LINUX])
-    # EC2 promises the price that is in force at ``StartTime`` with an ``EndTime`` only.
+    # Only with an ``EndTime`` does EC2 include the price that was in force at ``StartTime``.
     began = "" if "EndTime" in call.params else call.params.get("StartTime", "")
     quotes = [
         (quote, product)
@@ -77,7 +79,7 @@ def spot_prices_xml(cloud: EmulatedCloud, call: Call, now: float) -> bytes:
 
 
 def statuses_xml(cloud: EmulatedCloud, call: Call) -> bytes:
-    """The machines with scheduled events of the codes asked for, in one page."""
+    """Return the machines with scheduled events of the requested codes, in one page."""
     codes = call.filters().get("event.code")
     items = "".join(
         f"<item>{elements(instanceId=id_)}<eventsSet><item>"
@@ -94,7 +96,7 @@ def statuses_xml(cloud: EmulatedCloud, call: Call) -> bytes:
 
 
 def spot_requests_xml(cloud: EmulatedCloud, call: Call) -> bytes:
-    """The spot requests behind the spot machines, in one page."""
+    """Return the spot requests of the spot machines, in one page."""
     filters = call.filters()
     ids = call.listed("SpotInstanceRequestId")
     items = "".join(
@@ -125,7 +127,7 @@ def _request_xml(machine: EmulatedInstance) -> str:
 
 
 def _state(machine: EmulatedInstance) -> tuple[str, str]:
-    """State and status code, as in "Spot request status" of the EC2 user guide."""
+    """Return the state and status code, by "Spot request status" of the EC2 user guide."""
     if machine.alive:
         marked = machine.interruption is not None
         return "active", "marked-for-termination" if marked else "fulfilled"
@@ -141,6 +143,6 @@ def _values(machine: EmulatedInstance) -> dict[str, str]:
 
 
 def _allowed(filters: Mapping[str, Sequence[str]], values: Mapping[str, str]) -> bool:
-    # Without the product filter, which is no quote's.
-    wanted = ((k, v) for k, v in filters.items() if k != "product-description")
-    return all(values.get(name) in allowed for name, allowed in wanted)
+    # Skip the product filter, because quotes have no product.
+    conditions = ((k, v) for k, v in filters.items() if k != "product-description")
+    return all(values.get(name) in allowed for name, allowed in conditions)

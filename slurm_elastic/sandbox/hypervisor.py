@@ -1,9 +1,9 @@
-"""Boots each machine of the emulated EC2 as a virtual one, and powers it off with it.
+"""Boots a virtual machine for each machine of the emulated EC2, and powers it off with it.
 
-It has the face of ``runner.Runner``. The machines' network is a namespace with EC2's metadata
-service; a pair of devices leads from it to this host, where slurmctld is. A machine that ends by
-itself powers itself off in the emulated cloud, too; its console is EC2's console output, an
-interruption its metadata's.
+It has the interface of ``runner.Runner``. The machines' network is a namespace with EC2's metadata
+service. A veth pair connects it to this host, on which slurmctld runs. If a virtual machine powers
+itself off, it is also powered off in the emulated cloud. Its console is copied to EC2's console
+output, and an interruption to its metadata.
 """
 
 from __future__ import annotations
@@ -39,16 +39,19 @@ from slurm_elastic.sandbox.spec import VIRTUAL_HEAD as HEAD
 log = logging.getLogger(__name__)
 
 GATEWAY = "10.77.0.1"
-_WIDE = 8
-"""Bits: the emulated EC2 gives out any address of 10.0.0.0/8, each with a route of its own here."""
-_SHOWN = 65536
-"""Bytes of a console, the last ones: EC2 keeps as many."""
+_PREFIX_BITS = 8
+"""Prefix length: the emulated EC2 assigns addresses from 10.0.0.0/8. Each gets a route of its own
+on this host.
+"""
+_CONSOLE_BYTES = 65536
+"""Bytes at the end of a console that EC2 keeps."""
 _ALIVE = frozenset({"pending", "running"})
 
 
 def settings(image: Path) -> dict[str, Any]:
-    """The arguments of a SandboxSpec whose machines of EC2 are booted from an image; they are
-    small, and take minutes without KVM. SandboxError for an image that cannot be.
+    """Return the arguments of a SandboxSpec whose EC2 machines boot from an image. The machines are
+    small. Without KVM their boot takes minutes. Raises SandboxError if the image's Slurm is not
+    this host's.
     """
     if label.read(image).slurm != head_release():
         raise SandboxError(
@@ -64,7 +67,7 @@ def settings(image: Path) -> dict[str, Any]:
 
 
 class Running(Struct, frozen=True, kw_only=True):
-    """A machine's process; ``number`` names its tap and card."""
+    """A machine's process. ``number``: part of the names of its tap and network card."""
 
     process: Process
     number: int
@@ -72,42 +75,42 @@ class Running(Struct, frozen=True, kw_only=True):
 
 
 class Network:
-    """The machines' namespace, named by the sandbox's directory; as root."""
+    """The machines' network namespace, named by a checksum of the sandbox's directory."""
 
     def __init__(self, directory: Path) -> None:
         self.name = f"se{zlib.crc32(str(directory).encode()):08x}"
 
     def up(self) -> None:
-        """The namespace, its bridge and the pair to this host."""
+        """Make the namespace, its bridge and the veth pair to this host."""
         self.down()
         run(["ip", "netns", "add", self.name])
         run(["ip", "link", "add", self.name, "type", "veth", "peer", "name", "head", "netns",
              self.name])  # fmt: skip
         run(["ip", "address", "add", f"{HEAD}/32", "dev", self.name])
         run(["ip", "link", "set", self.name, "up"])
-        for words in (
+        for arguments in (
             ("link", "set", "lo", "up"),
             ("link", "add", BRIDGE, "type", "bridge"),
-            ("address", "add", f"{GATEWAY}/{_WIDE}", "dev", BRIDGE),
+            ("address", "add", f"{GATEWAY}/{_PREFIX_BITS}", "dev", BRIDGE),
             ("address", "add", f"{METADATA}/32", "dev", BRIDGE),
             ("link", "set", "head", "master", BRIDGE, "up"),
             ("link", "set", BRIDGE, "up"),
         ):
-            run([*self.inside(), "ip", *words])
+            run([*self.inside(), "ip", *arguments])
 
     def down(self) -> None:
-        """Nothing is left of it; no error if nothing is there."""
+        """Remove the namespace and the pair, if they exist."""
         if Path("/sys/class/net", self.name).exists():
             run(["ip", "link", "delete", self.name])
         if Path("/run/netns", self.name).exists():
             run(["ip", "netns", "delete", self.name])
 
     def inside(self) -> tuple[str, ...]:
-        """The words before a command that runs in it."""
+        """Return the words before a command that runs in the namespace."""
         return ("ip", "netns", "exec", self.name)
 
     def add(self, number: int, address: str) -> str:
-        """A tap for a machine, and the way to it; the tap's name."""
+        """Make a tap for a machine, and the route to it. Returns the tap's name."""
         tap = f"tap{number}"
         run([*self.inside(), "ip", "tuntap", "add", tap, "mode", "tap"])
         run([*self.inside(), "ip", "link", "set", tap, "master", BRIDGE, "up"])
@@ -115,22 +118,22 @@ class Network:
         return tap
 
     def remove(self, number: int, address: str) -> None:
-        """Both are gone."""
+        """Remove a machine's tap and route."""
         run([*self.inside(), "ip", "link", "delete", f"tap{number}"])
         run(["ip", "route", "delete", f"{address}/32", "dev", self.name])
 
 
 class Hypervisor:
-    """One step at a time, as ``Runner``."""
+    """Runs the virtual machines, with the interface of ``Runner``."""
 
     def __init__(self, layout: Layout, image: Path, ec2: Ec2Control, endpoint: str) -> None:
-        import boto3  # commands are described without the libraries of any cloud
+        import boto3  # here, so that commands can show their help without a cloud's SDK
 
         self._layout, self._image, self._ec2 = layout, image, ec2
         self._place = layout.dir / "machines"
         self._network = Network(layout.dir)
         self._running: dict[str, Running] = {}
-        self._over: set[str] = set()
+        self._shut_down: set[str] = set()
         self._consoles: dict[str, int] = {}
         self._answers: dict[str, bytes] = {}
         self._accel = ""
@@ -141,25 +144,28 @@ class Hypervisor:
         )  # fmt: skip
         self._serve()
 
-    def step(self, seen: Iterable[CloudMachine], _now: float) -> None:
-        """Power off what is gone, boot what is new, pass on what machines print and are told."""
-        alive = {m.id for m in seen if m.state in _ALIVE and m.node}
+    def step(self, machines: Iterable[CloudMachine], _now: float) -> None:
+        """Power off ended machines, boot new ones, copy consoles to EC2 and metadata to
+        machines.
+        """
+        alive = {m.id for m in machines if m.state in _ALIVE and m.node}
         views = {m.id: m for m in self._ec2.state().machines}
         for name in [name for name in self._running if name not in alive]:
             self._power_off(name)
-        for name, one in list(self._running.items()):
-            self._tell(views[name])
-            self._show(name)
-            if not local_processes.alive(one.process):
+        for name, running in list(self._running.items()):
+            self._write_metadata(views[name])
+            self._copy_console(name)
+            if not local_processes.alive(running.process):
                 log.info("powered itself off machine=%s", name)
-                self._over.add(name)
+                self._shut_down.add(name)
                 self._ec2.shut_down([name])
-        # For EC2 those that are over still run in ``seen``: they would be booted again.
-        for name in sorted(alive - self._running.keys() - self._over):
+        # ``_shut_down`` is needed because ``seen`` is older than the shut-downs above: its machines
+        # would be booted again.
+        for name in sorted(alive - self._running.keys() - self._shut_down):
             self._boot(views[name])
 
     def _serve(self) -> None:
-        """Addresses by DHCP and EC2's metadata service, in the machines' network."""
+        """Start DHCP and EC2's metadata service in the machines' network."""
         (self._place / "hosts").mkdir(parents=True, exist_ok=True)
         (self._place / "answers").mkdir(exist_ok=True)
         dhcp = [
@@ -172,10 +178,10 @@ class Hypervisor:
         self._start(dhcp, "dnsmasq")
         self._start([sys.executable, "-I", str(imds.__file__), f"{self._place}/answers"], "imds")
 
-    def _start(self, words: list[str], name: str) -> Process:
+    def _start(self, command: list[str], name: str) -> Process:
         environment = self._layout.daemon_env()
         log_file = str(self._layout.log / f"{name}.out")
-        return local_processes.spawn([*self._network.inside(), *words], environment, log=log_file)
+        return local_processes.spawn([*self._network.inside(), *command], environment, log=log_file)
 
     def _boot(self, view: MachineView) -> None:
         if not self._accel:
@@ -183,12 +189,11 @@ class Hypervisor:
         number = next(n for n in range(200) if n not in {r.number for r in self._running.values()})
         address, mac = view.address or "", f"52:54:00:77:00:{number:02x}"
         (self._place / "hosts" / view.id).write_text(f"{mac},{address}\n")
-        self._tell(view)
+        self._write_metadata(view)
         tap = self._network.add(number, address)
         disk = self._place / f"{view.id}.qcow2"
         machine.overlay(self._image, disk)
-        # cloud-init takes a machine for EC2's by a UUID that begins so and is its serial number,
-        # too.
+        # cloud-init recognises EC2 by a UUID that begins with "ec2" and equals the serial number.
         hardware = f"ec2{view.id.removeprefix('i-').ljust(29, '0')[:29]}"
         text = "-".join(hardware[a:b] for a, b in ((0, 8), (8, 12), (12, 16), (16, 20), (20, 32)))
         spec = machine.Spec(
@@ -201,51 +206,53 @@ class Hypervisor:
                  self._accel)  # fmt: skip
 
     def _power_off(self, name: str) -> None:
-        one = self._running.pop(name)
-        local_processes.stop(one.process, 0.0)
-        self._network.remove(one.number, one.address)
+        running = self._running.pop(name)
+        local_processes.stop(running.process, 0.0)
+        self._network.remove(running.number, running.address)
         (self._place / f"{name}.qcow2").unlink(missing_ok=True)
         (self._place / "hosts" / name).unlink(missing_ok=True)
-        (self._place / "answers" / one.address).unlink(missing_ok=True)
-        self._answers.pop(one.address, None)
+        (self._place / "answers" / running.address).unlink(missing_ok=True)
+        self._answers.pop(running.address, None)
         log.info("powered off machine=%s", name)
 
     def _console(self, name: str) -> Path:
         return self._layout.log / f"console-{name}"
 
-    def _show(self, name: str) -> None:
-        """EC2's console output is what the machine has printed."""
+    def _copy_console(self, name: str) -> None:
+        """Copy the machine's console to EC2's console output if it has grown."""
         text = machine.printed(self._console(name))
         if len(text) != self._consoles.get(name):
             self._consoles[name] = len(text)
-            self._ec2.console(name, text[-_SHOWN:])
+            self._ec2.console(name, text[-_CONSOLE_BYTES:])
 
-    def _tell(self, view: MachineView) -> None:
-        """The metadata of now; what is told at its launch is asked of EC2 once."""
+    def _write_metadata(self, view: MachineView) -> None:
+        """Write the machine's present metadata. The part that never changes is read from EC2
+        once.
+        """
         address = view.address or ""
         if address not in self._answers:
-            self._answers[address] = msgspec.json.encode(self._told_at_launch(view))
-        told: dict[str, str] = msgspec.json.decode(self._answers[address])
+            self._answers[address] = msgspec.json.encode(self._launch_metadata(view))
+        metadata: dict[str, str] = msgspec.json.decode(self._answers[address])
         if view.interruption is not None:
-            at = datetime.fromtimestamp(view.interruption.deadline, UTC)
-            notice = {"action": "terminate", "time": at.strftime("%Y-%m-%dT%H:%M:%SZ")}
-            told["spot/instance-action"] = msgspec.json.encode(notice).decode()
-        told |= {f"tags/instance/{key}": value for key, value in view.tags.items()}
+            taken_at = datetime.fromtimestamp(view.interruption.deadline, UTC)
+            notice = {"action": "terminate", "time": taken_at.strftime("%Y-%m-%dT%H:%M:%SZ")}
+            metadata["spot/instance-action"] = msgspec.json.encode(notice).decode()
+        metadata |= {f"tags/instance/{key}": value for key, value in view.tags.items()}
         file = self._place / "answers" / address
-        data = msgspec.json.encode(told)
+        data = msgspec.json.encode(metadata)
         if not file.exists() or file.read_bytes() != data:
             writing.replace(file, data, 0o644)
 
-    def _told_at_launch(self, view: MachineView) -> dict[str, str]:
+    def _launch_metadata(self, view: MachineView) -> dict[str, str]:
         answer = self._api.describe_instances(InstanceIds=[view.id])
-        one: Any = answer["Reservations"][0]["Instances"][0]
-        asked = self._api.describe_instance_attribute(InstanceId=view.id, Attribute="userData")
+        instance: Any = answer["Reservations"][0]["Instances"][0]
+        user_data = self._api.describe_instance_attribute(InstanceId=view.id, Attribute="userData")
         name = f"ip-{(view.address or '').replace('.', '-')}"
         public = (self._layout.dir / "etc" / "login.pub").read_text().strip()
         return {
             "instance-id": view.id,
-            "ami-id": str(one["ImageId"]),
-            "ami-launch-index": str(one["AmiLaunchIndex"]),
+            "ami-id": str(instance["ImageId"]),
+            "ami-launch-index": str(instance["AmiLaunchIndex"]),
             "instance-type": view.type,
             "hostname": name,
             "local-hostname": name,
@@ -254,5 +261,5 @@ class Hypervisor:
             "public-keys/": "0=sandbox",
             "public-keys/0/openssh-key": public,
             **identity_document(view.id, view.zone[:-1]),
-            "user-data": str(asked["UserData"]["Value"]),
+            "user-data": str(user_data["UserData"]["Value"]),
         }

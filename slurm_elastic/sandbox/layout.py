@@ -1,4 +1,4 @@
-"""Where everything of a sandbox lies: DIR holds all of it, and a marker file says what it is."""
+"""The paths of a sandbox. All its files are below one directory, with a marker file in it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,18 @@ from slurm_elastic.sandbox.loopback_only import isolated_env
 from slurm_elastic.sandbox.spec import Ports, SandboxSpec
 
 MARKER = "SLURM_ELASTIC_SANDBOX_DIR"
-"""In the environment of all that a sandbox starts, but not of what is run in it."""
+"""In the environment of all processes that a sandbox starts, but not of commands run in it."""
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_KEPT = ("PYTHONPATH", "SLURM_ELASTIC_FAULT", "SLURM_ELASTIC_FAULT_ONCE", "COVERAGE_PROCESS_START")
+_PASSED_ON = (
+    "PYTHONPATH",
+    "SLURM_ELASTIC_FAULT",
+    "SLURM_ELASTIC_FAULT_ONCE",
+    "COVERAGE_PROCESS_START",
+)
 
 
 class Saved(Struct, frozen=True, kw_only=True):
-    """The marker file: as what the sandbox was made."""
+    """The contents of the marker file: the specification and ports of the sandbox."""
 
     spec: SandboxSpec
     ports: Ports
@@ -37,7 +42,7 @@ class Layout(Struct, frozen=True, kw_only=True):
 
     @property
     def marker(self) -> Path:
-        """Says that this directory is a sandbox, and which."""
+        """The file that marks the directory as a sandbox."""
         return self.dir / "sandbox.json"
 
     @property
@@ -62,11 +67,11 @@ class Layout(Struct, frozen=True, kw_only=True):
 
     @property
     def log(self) -> Path:
-        """All logs."""
+        """The directory of all logs."""
         return self.dir / "log"
 
     def machine(self, name: str, node: str) -> SlurmdSettings:
-        """A slurmd of this sandbox as a machine."""
+        """Return the settings of a slurmd that acts as a machine."""
         return SlurmdSettings(
             id=name,
             node=node,
@@ -77,17 +82,31 @@ class Layout(Struct, frozen=True, kw_only=True):
         )
 
     def daemon_env(self) -> dict[str, str]:
-        """For what the sandbox starts: nearly nothing, and no cloud's credentials."""
-        kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
-        base = {"PATH": _PATH, "LANG": "C.UTF-8", **kept, **self._own(), MARKER: str(self.dir)}
+        """Return the environment of the sandbox's processes: few variables, and no credentials of
+        clouds.
+        """
+        passed_on = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+        base = {
+            "PATH": _PATH,
+            "LANG": "C.UTF-8",
+            **passed_on,
+            **self._config_paths(),
+            MARKER: str(self.dir),
+        }
         return isolated_env(base)
 
     def user_env(self, base: Mapping[str, str]) -> dict[str, str]:
-        """For commands in the sandbox: ``base`` with its Slurm and without cloud credentials."""
+        """Return the environment of commands run in the sandbox: ``base`` with the sandbox's Slurm,
+        and without credentials of clouds.
+        """
         slurm = {k: v for k, v in base.items() if not k.startswith(("SLURM_", "SBATCH_"))}
-        return isolated_env(slurm) | {"PATH": f"{slurm.get('PATH', '')}:{_PATH}"} | self._own()
+        return (
+            isolated_env(slurm)
+            | {"PATH": f"{slurm.get('PATH', '')}:{_PATH}"}
+            | self._config_paths()
+        )
 
-    def _own(self) -> dict[str, str]:
+    def _config_paths(self) -> dict[str, str]:
         return {"SLURM_CONF": str(self.slurm_conf), "SLURM_ELASTIC_CONFIG": str(self.config)}
 
     def save(self, saved: Saved) -> None:
@@ -96,19 +115,21 @@ class Layout(Struct, frozen=True, kw_only=True):
         writing.replace(self.marker, text, 0o644)
 
     def require_own(self) -> None:
-        """SandboxError for a directory that is another user's or that others may write in."""
+        """Raise SandboxError if the directory belongs to another user, or others may write into
+        it.
+        """
         try:
-            found = self.dir.lstat()
+            status = self.dir.lstat()
         except FileNotFoundError:
             return
-        # Its files tell root which processes to end, what to run and what to remove.
-        if found.st_uid != os.getuid():
+        # Root reads from its files which processes to end, what to run and what to remove.
+        if status.st_uid != os.getuid():
             raise SandboxError(f"{self.dir} belongs to another user and stays as it is")
-        if not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o022:
+        if not stat.S_ISDIR(status.st_mode) or status.st_mode & 0o022:
             raise SandboxError(f"{self.dir} is no directory in which only its owner may write")
 
     def read(self) -> Saved:
-        """As what the sandbox was made; SandboxError if there is none."""
+        """Read the marker file. Raises SandboxError if the directory is no sandbox."""
         self.require_own()
         try:
             return msgspec.json.decode(self.marker.read_bytes(), type=Saved, dec_hook=_path)
@@ -120,5 +141,5 @@ class Layout(Struct, frozen=True, kw_only=True):
             raise SandboxError(f"{self.marker} cannot be read: {error}") from None
 
 
-def _path(wanted: type, text: Any) -> Any:  # noqa: ANN401 - msgspec's hook
-    return wanted(text)
+def _path(kind: type, text: Any) -> Any:  # noqa: ANN401 - msgspec's hook
+    return kind(text)

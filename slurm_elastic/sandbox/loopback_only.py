@@ -1,5 +1,5 @@
-"""The guard that keeps a rehearsal off real clouds: loopback only, none of the caller's
-credentials.
+"""The guard that keeps rehearsals away from real clouds. It allows only endpoints on loopback, and
+removes the caller's credentials.
 """
 
 from __future__ import annotations
@@ -27,22 +27,24 @@ from slurm_elastic.providers.redfish.settings import RedfishCloud
 EMULATOR_KEY = "sandbox-emulator-key"
 EMULATOR_SECRET = "sandbox-emulator-secret"  # noqa: S105 - opens nothing but the emulator
 
-_FOREIGN = (
+_CLOUD_PREFIXES = (
     "AWS_", "AMAZON_", "OS_", "ONE_", "ONEAUTH", "DOCKER_", "BOTO_", "LIBVIRT_",
     "GOOGLE_", "CLOUDSDK_", "GCLOUD_", "GCE_", "AZURE_", "ARM_", "MSI_", "IDENTITY_",
 )  # fmt: skip
-"""Clouds of outside packages are known by their vendors' names: an SDK reads them by itself."""
-_PLACES = ("endpoint", "url", "uri", "host", "address", "server")
-"""Words in the keys of settings that say where a cloud is."""
+"""Prefixes of environment variables of clouds. Clouds of outside packages are recognised by their
+vendors' prefixes, because their SDKs read such variables by themselves.
+"""
+_ENDPOINT_WORDS = ("endpoint", "url", "uri", "host", "address", "server")
+"""Words in the keys of settings that contain a cloud's endpoint."""
 
-_EMULATOR = {
+_EMULATOR_ENV = {
     "AWS_ACCESS_KEY_ID": EMULATOR_KEY,
     "AWS_SECRET_ACCESS_KEY": EMULATOR_SECRET,
     "AWS_CONFIG_FILE": "/dev/null",
     "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
     "BOTO_CONFIG": "/dev/null",
     "AWS_EC2_METADATA_DISABLED": "true",
-    # A client that was given no endpoint meets a closed port here and not a real cloud.
+    # A client without an endpoint meets this closed port and not a real cloud.
     "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
     "OS_CLIENT_CONFIG_FILE": "/dev/null",
     "ONE_AUTH": "/dev/null",
@@ -51,16 +53,15 @@ _EMULATOR = {
 
 
 def require_loopback(url: str) -> str:
-    """Hand back ``url`` if it is http(s) on this host's loopback; SandboxError otherwise.
-
-    Names other than ``localhost`` are refused.
+    """Return ``url`` if it is http(s) on this host's loopback. Raises SandboxError otherwise, and
+    for any name except ``localhost``.
     """
     try:
-        parts = urlsplit(url)
-        host, _ = parts.hostname, parts.port
+        url_parts = urlsplit(url)
+        host, _ = url_parts.hostname, url_parts.port
     except ValueError as error:
         raise SandboxError(f"endpoint {url!r} is not a URL: {error}") from error
-    if parts.scheme not in ("http", "https") or not host:
+    if url_parts.scheme not in ("http", "https") or not host:
         raise SandboxError(f"endpoint {url!r} is not an http URL of this host's loopback")
     if not _is_loopback(host):
         raise SandboxError(
@@ -70,9 +71,11 @@ def require_loopback(url: str) -> str:
 
 
 def require_emulated(clouds: Iterable[CloudSettings]) -> None:
-    """SandboxError unless each cloud that has an API is an emulated one, reached by loopback."""
+    """Raise SandboxError unless each cloud with an API is an emulated one on loopback."""
     for cloud in clouds:
-        require = next((do for kind, do in _GUARDS if isinstance(cloud, kind)), _require_places)
+        require = next(
+            (do for kind, do in _GUARDS if isinstance(cloud, kind)), _require_loopback_endpoints
+        )
         require(cloud)
 
 
@@ -89,7 +92,9 @@ def _require_no_engines(cloud: DockerCloud) -> None:
 
 
 def _require_this_host(cloud: LibvirtCloud) -> None:
-    """A URI of libvirt's without a host is this very host's."""
+    """Raise SandboxError for a libvirt URI of another host. A URI without a host means this
+    host.
+    """
     for uri in (host.uri for host in cloud.hosts.values()):
         host = urlsplit(uri).hostname
         if host and not _is_loopback(host):
@@ -108,42 +113,46 @@ def _require_own_bmcs(cloud: RedfishCloud) -> None:
         require_loopback(url)
 
 
-def _require_places(cloud: CloudSettings) -> None:
-    """A cloud of an outside package: we know no key of its, so each one that may say where it is
-    must say loopback, and there must be one. Without any its SDK would go to the vendor's own.
+def _require_loopback_endpoints(cloud: CloudSettings) -> None:
+    """Raise SandboxError unless the settings of an outside package's cloud name only loopback.
+
+    We do not know the keys of such a cloud. Each key that may contain an endpoint must name
+    loopback, and there must be at least one. Without an endpoint its SDK would contact the vendor.
     """
-    places = [text for text in _places("", msgspec.to_builtins(cloud)) if text]
-    if not places:
+    endpoints = [text for text in _endpoints("", msgspec.to_builtins(cloud)) if text]
+    if not endpoints:
         raise SandboxError(
             f"cloud {cloud.name!r} names no endpoint; the sandbox takes clouds of outside packages"
             " only at an endpoint on this host's loopback"
         )
-    for text in places:
+    for text in endpoints:
         require_loopback(text)
 
 
-def _places(key: str, value: object) -> Iterator[str]:
-    """The texts in settings that are URLs, or whose key says that they name a place."""
+def _endpoints(key: str, value: object) -> Iterator[str]:
+    """Yield the texts in settings that are URLs, or whose key names an endpoint."""
     match value:
         case dict():
-            for name, part in value.items():
-                yield from _places(str(name), part)
+            for name, entry in value.items():
+                yield from _endpoints(str(name), entry)
         case list() | tuple():
-            for part in value:
-                yield from _places(key, part)
-        case str() if "://" in value or any(word in key.lower() for word in _PLACES):
-            # Where a machine's own address comes from is no place of the cloud.
+            for entry in value:
+                yield from _endpoints(key, entry)
+        case str() if "://" in value or any(word in key.lower() for word in _ENDPOINT_WORDS):
+            # This key selects the source of a machine's address, and contains no endpoint.
             if key != "node_address":
                 yield value
 
 
 def _auth_url(cloud: OpenStackCloud) -> str:
-    """Where keystone is, which names all other services; the SDK's own places are not looked at."""
+    """Return keystone's URL, which lists all other services. Raises SandboxError without a
+    clouds_file: the SDK's default files are not read.
+    """
     if cloud.clouds_file is None:
         raise SandboxError(f"cloud {cloud.name!r} names no clouds_file; the sandbox reads no other")
     try:
-        words = yaml.safe_load(Path(cloud.clouds_file).read_text(encoding="utf-8"))
-        return str(words["clouds"][cloud.cloud]["auth"]["auth_url"])
+        document = yaml.safe_load(Path(cloud.clouds_file).read_text(encoding="utf-8"))
+        return str(document["clouds"][cloud.cloud]["auth"]["auth_url"])
     except (OSError, UnicodeDecodeError, yaml.YAMLError, LookupError, TypeError):
         raise SandboxError(
             f"{cloud.clouds_file} tells no auth_url of its cloud {cloud.cloud!r}"
@@ -160,18 +169,20 @@ _GUARDS: tuple[tuple[type[CloudSettings], Callable[[Any], object]], ...] = (
     (LibvirtCloud, _require_this_host),
     (RedfishCloud, _require_own_bmcs),
 )
-"""How each kind that we have is looked at; one that is missing here is an outside package's."""
+"""The check of each of our own kinds. Other kinds come from outside packages."""
 
 
 def isolated_env(env: Mapping[str, str]) -> dict[str, str]:
-    """``env`` without any cloud's credentials, configuration or proxy, and with the emulator's."""
-    kept = {name: value for name, value in env.items() if not _foreign(name)}
-    return kept | _EMULATOR | {"NO_PROXY": "*", "no_proxy": "*"}
+    """Return ``env`` without credentials, configuration and proxies of clouds, and with the
+    emulator's.
+    """
+    kept = {name: value for name, value in env.items() if not _is_of_cloud(name)}
+    return kept | _EMULATOR_ENV | {"NO_PROXY": "*", "no_proxy": "*"}
 
 
-def _foreign(name: str) -> bool:
+def _is_of_cloud(name: str) -> bool:
     upper = name.upper()
-    return upper.startswith(_FOREIGN) or upper.endswith("_PROXY")
+    return upper.startswith(_CLOUD_PREFIXES) or upper.endswith("_PROXY")
 
 
 def _is_loopback(host: str) -> bool:
@@ -179,6 +190,6 @@ def _is_loopback(host: str) -> bool:
         return True
     try:
         return ipaddress.ip_address(host).is_loopback
-    # Refused unresolved: nothing is asked of a resolver.
+    # A name. It is refused without a look-up, because a resolver's answer may change.
     except ValueError:
         return False

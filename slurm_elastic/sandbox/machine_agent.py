@@ -1,7 +1,7 @@
-"""The agent (programs/agent.py) of an emulated machine, and what is ``shutdown`` there.
+"""Runs the agent (programs/agent.py) of an emulated machine, and stands in for its ``shutdown``.
 
-``python -m slurm_elastic.sandbox.machine_agent DIR ID`` is that command: the emulated cloud then
-has the machine as one that powered itself off.
+``python -m slurm_elastic.sandbox.machine_agent DIR ID`` is the agent's stop command. It makes the
+emulated cloud treat the machine as powered off by itself.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def prepare(
     check: str,
     launch: str,
 ) -> bool:
-    """Write the agent's settings, and run the gate's check; whether slurmd may start."""
+    """Write the agent's settings, and run its check. Returns True if slurmd may start."""
     settings = Path(machine.directory) / "agent"
     settings.parent.mkdir(parents=True, exist_ok=True)
     values = {
@@ -44,7 +44,7 @@ def prepare(
 
 
 def start(layout: Layout, machine: local_processes.SlurmdSettings) -> None:
-    """Start the agent beside the machine's slurmd; it is powered off with the machine."""
+    """Start the agent beside the machine's slurmd. It ends with the machine."""
     settings = Path(machine.directory) / "agent"
     local_processes.spawn(
         [sys.executable, "-I", str(_PROGRAM), str(settings)],
@@ -55,7 +55,7 @@ def start(layout: Layout, machine: local_processes.SlurmdSettings) -> None:
 
 
 def shut_down(layout: Layout, name: str) -> None:
-    """The machine of that id powers itself off."""
+    """Let the machine with that id power itself off in the emulated cloud."""
     saved = layout.read()
     if name.startswith(control.ONE_PREFIX):
         control.one_control(saved).shut_down([int(name.removeprefix(control.ONE_PREFIX))])

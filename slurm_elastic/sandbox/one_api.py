@@ -1,6 +1,6 @@
-"""The XML-RPC methods of the emulated OpenNebula: arguments, rights, answers and refusals.
+"""The XML-RPC methods of the emulated OpenNebula: arguments, permissions, answers and errors.
 
-The order of oned's checks is kept: the session, the arguments, the object, the right to it.
+Checks have the same order as in oned: the session, the arguments, the object, the permission.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ _ACTIONS = {
     "poweroff", "poweroff-hard", "suspend", "stop", "resume", "reboot", "reboot-hard", "hold",
     "release", "undeploy", "undeploy-hard", "resched", "unresched",
 }  # fmt: skip
-_UP = frozenset({(3, 3)})
-_OFF = frozenset({(4, 0), (5, 0), (8, 0), (9, 0)})
+_RUNNING_STATES = frozenset({(3, 3)})
+_OFF_STATES = frozenset({(4, 0), (5, 0), (8, 0), (9, 0)})
 _INSTANT: Mapping[str, tuple[frozenset[tuple[int, int]], tuple[int, int]]] = {
-    "poweroff": (_UP, (8, 0)),
-    "poweroff-hard": (_UP, (8, 0)),
-    "suspend": (_UP, (5, 0)),
-    "stop": (_UP, (4, 0)),
-    "resume": (_OFF, (3, 3)),
+    "poweroff": (_RUNNING_STATES, (8, 0)),
+    "poweroff-hard": (_RUNNING_STATES, (8, 0)),
+    "suspend": (_RUNNING_STATES, (5, 0)),
+    "stop": (_RUNNING_STATES, (4, 0)),
+    "resume": (_OFF_STATES, (3, 3)),
 }
 _RECOVER_DELETE = 3
-_MINE = -3
+_OWN_OBJECTS = -3
 
 
 class OneCall(Struct, frozen=True):
-    """One call of one account, its arguments checked."""
+    """A call of an account, with checked arguments."""
 
     user: User
     args: tuple[Any, ...]
@@ -60,7 +60,9 @@ class OneCall(Struct, frozen=True):
 
 
 class Method(Struct, frozen=True):
-    """``required`` of the argument ``types`` must be there; further ones are passed over."""
+    """A method. ``required``: the number of required arguments. Further arguments are optional, and
+    arguments beyond ``types`` are ignored.
+    """
 
     do: Callable[[Cloud, OneCall], Result]
     types: tuple[str, ...] = ()
@@ -68,7 +70,9 @@ class Method(Struct, frozen=True):
 
 
 def call(cloud: Cloud, name: str, params: Sequence[Any], now: float) -> Result:
-    """The answer to one call. Refusal, or xmlrpc's Fault where the protocol is misused."""
+    """Return the answer to a call. Raises Refusal, or xmlrpc's Fault if the protocol is
+    violated.
+    """
     method = METHODS.get(name)
     if method is None:
         raise xmlrpc.client.Fault(-506, f"Method '{name}' not defined")
@@ -80,7 +84,7 @@ def call(cloud: Cloud, name: str, params: Sequence[Any], now: float) -> Result:
     if len(args) < method.required:
         raise xmlrpc.client.Fault(-501, "Not enough parameters")
     for value, kind in zip(args, method.types, strict=False):
-        # Not ``isinstance``: to Python a bool is an int, to oned it is none.
+        # Not ``isinstance``: a bool is an int in Python, but not in oned.
         if type(value) is not _TYPES[kind]:
             raise xmlrpc.client.Fault(-501, f"Parameter that is supposed to be {kind} is not")
     try:
@@ -100,8 +104,8 @@ def _instantiate(cloud: Cloud, request: OneCall) -> Result:
 def _refuse_restricted(user: User, extra: Template) -> None:
     restricted = any(_RESTRICTED_NIC & nic.keys() for nic in vectors(extra, "NIC"))
     if user.id != 0 and restricted:
-        words = "User Template includes a restricted attribute NIC."
-        raise Refusal(0x0200, f"User [{user.id}] : {words}")
+        message = "User Template includes a restricted attribute NIC."
+        raise Refusal(0x0200, f"User [{user.id}] : {message}")
 
 
 def _allocate(cloud: Cloud, request: OneCall) -> Result:
@@ -117,23 +121,23 @@ def _template_info(cloud: Cloud, request: OneCall) -> Result:
 
 
 def _templates(cloud: Cloud, request: OneCall) -> Result:
-    seen = [t for t in cloud.world.templates if request.user.id in (0, t.uid) or t.everybody]
-    seen.sort(key=lambda t: -t.id)
-    return xml.pool("VMTEMPLATE_POOL", (xml.template(t, _owner(cloud, t.uid)) for t in seen))
+    visible = [t for t in cloud.world.templates if request.user.id in (0, t.uid) or t.everybody]
+    visible.sort(key=lambda t: -t.id)
+    return xml.pool("VMTEMPLATE_POOL", (xml.template(t, _owner(cloud, t.uid)) for t in visible))
 
 
 def _image_info(cloud: Cloud, request: OneCall) -> Result:
     one_images.advance(cloud.world, request.now)
-    found = _image(cloud, request, "USE")
-    return xml.image(found, _owner(cloud, found.uid))
+    image = _image(cloud, request, "USE")
+    return xml.image(image, _owner(cloud, image.uid))
 
 
 def _images(cloud: Cloud, request: OneCall) -> Result:
-    """Newest first."""
+    """List the images, newest first."""
     one_images.advance(cloud.world, request.now)
-    seen = [i for i in cloud.world.images if _shown(i, request.user, request.args[0])]
-    seen.sort(key=lambda i: -i.id)
-    return xml.pool("IMAGE_POOL", (xml.image(i, _owner(cloud, i.uid)) for i in seen))
+    visible = [i for i in cloud.world.images if _is_listed(i, request.user, request.args[0])]
+    visible.sort(key=lambda i: -i.id)
+    return xml.pool("IMAGE_POOL", (xml.image(i, _owner(cloud, i.uid)) for i in visible))
 
 
 def _image_allocate(cloud: Cloud, request: OneCall) -> Result:
@@ -157,18 +161,18 @@ def _image_delete(cloud: Cloud, request: OneCall) -> Result:
 
 def _image(cloud: Cloud, request: OneCall, right: str) -> EmulatedImage:
     number, user = request.args[0], request.user
-    found = cloud.image(str(number))
-    if found is None:
+    image = cloud.image(str(number))
+    if image is None:
         raise Refusal(0x0400, f"Error getting image [{number}].", number)
-    if not (user.id in (0, found.uid) or (right == "USE" and found.everybody)):
+    if not (user.id in (0, image.uid) or (right == "USE" and image.everybody)):
         raise _unauthorized(user, f"{right} IMAGE [{number}]")
-    return found
+    return image
 
 
-def _shown(image: EmulatedImage, user: User, owner: int) -> bool:
-    """Whether a list has it: with the filter for one account, or for all that may be used."""
-    wanted = {_MINE: user.id}.get(owner, owner)
-    if wanted >= 0 and image.uid != wanted:
+def _is_listed(image: EmulatedImage, user: User, owner: int) -> bool:
+    """Return True if a list contains the image. ``owner``: an account, or all usable images."""
+    owner_id = {_OWN_OBJECTS: user.id}.get(owner, owner)
+    if owner_id >= 0 and image.uid != owner_id:
         return False
     return user.id in (0, image.uid) or image.everybody
 
@@ -178,11 +182,13 @@ def _vm_info(cloud: Cloud, request: OneCall) -> Result:
 
 
 def _vms(shown: Callable[[Vm], str], cloud: Cloud, request: OneCall) -> Result:
-    return xml.pool("VM_POOL", map(shown, _listed(cloud, request)))
+    return xml.pool("VM_POOL", map(shown, _vms_of(cloud, request)))
 
 
-def _listed(cloud: Cloud, request: OneCall) -> list[Vm]:
-    """Newest first. ``start, end``: a range of ids, or with a negative end a page."""
+def _vms_of(cloud: Cloud, request: OneCall) -> list[Vm]:
+    """Return the requested machines, newest first. ``start, end``: a range of ids, or, with a
+    negative end, a page.
+    """
     owner, start, end, state = request.args[:4]
     if owner < -4:
         raise Refusal(0x1000, "Incorrect filter_flag")
@@ -190,17 +196,17 @@ def _listed(cloud: Cloud, request: OneCall) -> list[Vm]:
         raise Refusal(0x1000, "Incorrect filter_flag, state")
     if len(request.args) > 4 and request.args[4]:
         raise Refusal(0x2000, "JSON query search is not supported by the SQL backend")
-    fresh = request.now - cloud.world.pace.visible_after
-    found = [
+    visible_until = request.now - cloud.world.pace.visible_after
+    machines = [
         vm
         for vm in sorted(cloud.vms.values(), key=lambda v: -v.id)
         if _visible(vm, request.user, owner)
         and _in_state(vm, state)
-        and (vm.began <= fresh or not cloud.world.pace.visible_after)
+        and (vm.began <= visible_until or not cloud.world.pace.visible_after)
     ]
     if end < -1:
-        return found[max(start, 0) :][:-end]
-    return [vm for vm in found if vm.id >= start and (end < 0 or vm.id <= end)]
+        return machines[max(start, 0) :][:-end]
+    return [vm for vm in machines if vm.id >= start and (end < 0 or vm.id <= end)]
 
 
 def _visible(vm: Vm, user: User, owner: int) -> bool:
@@ -218,14 +224,14 @@ def _in_state(vm: Vm, state: int) -> bool:
 
 
 def _vm_set(cloud: Cloud, request: OneCall) -> Result:
-    wanted = {int(part) for part in request.args[0].split(",") if part.strip().isdigit()}
+    ids = {int(text) for text in request.args[0].split(",") if text.strip().isdigit()}
     render = xml.vm_full if request.args[1] else xml.vm_short
-    seen = [
+    machines = [
         vm
         for vm in sorted(cloud.vms.values(), key=lambda v: -v.id)
-        if vm.id in wanted and request.user.id in (0, vm.owner.id)
+        if vm.id in ids and request.user.id in (0, vm.owner.id)
     ]
-    return xml.pool("VM_POOL", map(render, seen))
+    return xml.pool("VM_POOL", map(render, machines))
 
 
 def _action(cloud: Cloud, request: OneCall) -> Result:
@@ -248,8 +254,8 @@ def _action(cloud: Cloud, request: OneCall) -> Result:
 def _require_state(vm: Vm, action: str, allowed: bool) -> None:
     if not allowed:
         name = LCM_STATES.get(vm.lcm, "?") if vm.state == 3 else STATES.get(vm.state, "?")
-        words = f"This action is not available for state {name}"
-        raise Refusal(0x0800, f'Error performing action "{action}": {words}')
+        message = f"This action is not available for state {name}"
+        raise Refusal(0x0800, f'Error performing action "{action}": {message}')
 
 
 def _update(cloud: Cloud, request: OneCall) -> Result:
@@ -271,8 +277,10 @@ def _recover(cloud: Cloud, request: OneCall) -> Result:
         return int(number)
     state = STATES.get(vm.state) or LCM_STATES.get(vm.lcm, "?")
     names = {0: "failure", 1: "success", 2: "retry"}
-    what = names.get(operation, "recover")
-    raise Refusal(0x0800, f"Could not perform a {what} on VM {number}, wrong state {state}.")
+    operation_name = names.get(operation, "recover")
+    raise Refusal(
+        0x0800, f"Could not perform a {operation_name} on VM {number}, wrong state {state}."
+    )
 
 
 def _deploy(cloud: Cloud, request: OneCall) -> Result:
@@ -297,17 +305,17 @@ def _lock(cloud: Cloud, request: OneCall, *, locked: bool) -> Result:
 
 def _user_info(cloud: Cloud, request: OneCall) -> Result:
     number = request.args[0]
-    own = number in (-1, request.user.id)
-    if not own and request.user.id != 0:
+    is_own = number in (-1, request.user.id)
+    if not is_own and request.user.id != 0:
         raise _unauthorized(request.user, f"USE USER [{number}]")
-    found = request.user if own else _owner(cloud, number)
-    return xml.user(found, cloud)
+    user = request.user if is_own else _owner(cloud, number)
+    return xml.user(user, cloud)
 
 
 def _group_info(cloud: Cloud, request: OneCall) -> Result:
     number = request.user.gid if request.args[0] == -1 else request.args[0]
-    own = number == request.user.gid and number not in cloud.world.hidden_groups
-    if not own and request.user.id != 0:
+    is_own = number == request.user.gid and number not in cloud.world.hidden_groups
+    if not is_own and request.user.id != 0:
         raise _unauthorized(request.user, f"USE GROUP [{number}]")
     name = next((u.group for u in cloud.world.users if u.gid == number), None)
     if name is None:
@@ -330,8 +338,8 @@ def _user_quota(cloud: Cloud, request: OneCall) -> Result:
 
 
 def _hosts(cloud: Cloud, request: OneCall) -> Result:
-    seen = cloud.world.hosts if request.user.id == 0 else []
-    return xml.pool("HOST_POOL", (xml.host(h, cloud) for h in sorted(seen, key=lambda h: -h.id)))
+    visible = cloud.world.hosts if request.user.id == 0 else []
+    return xml.pool("HOST_POOL", (xml.host(h, cloud) for h in sorted(visible, key=lambda h: -h.id)))
 
 
 def _users(cloud: Cloud, request: OneCall) -> Result:
@@ -340,12 +348,14 @@ def _users(cloud: Cloud, request: OneCall) -> Result:
 
 def _template(cloud: Cloud, request: OneCall) -> VmTemplate:
     number, user = request.args[0], request.user
-    found = next((one for one in cloud.world.templates if one.id == number), None)
-    if found is None:
+    template = next(
+        (candidate for candidate in cloud.world.templates if candidate.id == number), None
+    )
+    if template is None:
         raise Refusal(0x0400, f"Error getting virtual machine template [{number}].", number)
-    if not (user.id in (0, found.uid) or found.everybody):
+    if not (user.id in (0, template.uid) or template.everybody):
         raise _unauthorized(user, f"USE TEMPLATE [{number}]")
-    return found
+    return template
 
 
 def _owner(cloud: Cloud, number: int) -> User:
@@ -361,14 +371,14 @@ def _vm(cloud: Cloud, request: OneCall, right: str, about: int = 0) -> Vm:
     if vm is None:
         raise Refusal(0x0400, f"Error getting virtual machine [{number}].", number)
     user = request.user
-    given = user.id == 0 or (user.id == vm.owner.id and right != "ADMIN")
-    if not given or (vm.locked and right == "MANAGE" and user.id != 0):
+    is_permitted = user.id == 0 or (user.id == vm.owner.id and right != "ADMIN")
+    if not is_permitted or (vm.locked and right == "MANAGE" and user.id != 0):
         raise _unauthorized(user, f"{right} VM [{number}]")
     return vm
 
 
-def _unauthorized(user: User, what: str) -> Refusal:
-    return Refusal(0x0200, f"User [{user.id}] : Not authorized to perform {what}.")
+def _unauthorized(user: User, operation: str) -> Refusal:
+    return Refusal(0x0200, f"User [{user.id}] : Not authorized to perform {operation}.")
 
 
 _LIST = (_INT, _INT, _INT, _INT, _STR)

@@ -1,7 +1,7 @@
-"""The machines of the emulated OpenNebula: started, placed, booted and ended as oned does it.
+"""The machines of the emulated OpenNebula: started, placed, booted and ended as by oned.
 
-Nothing runs by itself: ``advance`` brings all machines to where they are at a time. oned's codes
-and messages are kept to the letter (recorded from 6.10.5).
+Nothing runs in the background: ``advance`` computes the states of all machines at a time. Codes and
+messages are oned's own (recorded from 6.10.5).
 """
 
 from __future__ import annotations
@@ -22,15 +22,8 @@ from slurm_elastic.sandbox.one_world import EmulatedImage, Host, Net, User, VmTe
 
 PENDING, HOLD, ACTIVE, STOPPED, SUSPENDED, DONE, POWEROFF = 1, 2, 3, 4, 5, 6, 8
 PROLOG, BOOT, RUNNING, EPILOG, SHUTDOWN, BOOT_FAILURE = 1, 2, 3, 11, 12, 36
-STATES = {
-    0: "INIT",
-    1: "PENDING",
-    2: "HOLD",
-    4: "STOPPED",
-    5: "SUSPENDED",
-    6: "DONE",
-    8: "POWEROFF",
-}
+STATES = {0: "INIT", 1: "PENDING", 2: "HOLD", 4: "STOPPED", 5: "SUSPENDED", 6: "DONE",
+          8: "POWEROFF"}  # fmt: skip
 LCM_STATES = {0: "LCM_INIT", 1: "PROLOG", 2: "BOOT", 3: "RUNNING", 11: "EPILOG", 12: "SHUTDOWN",
               36: "BOOT_FAILURE"}  # fmt: skip
 _NO_HOST = "Cannot dispatch VM: No host with enough capacity to deploy the VM"
@@ -38,32 +31,20 @@ _NOT_NOW = (
     "Cannot dispatch VM to any Host. Possible reasons: Not enough capacity in Host or System DS, "
     "dispatch limit reached, or limit of free leases reached"
 )
-_IN_TEMPLATE = frozenset(
-    {
-        "CPU",
-        "VCPU",
-        "MEMORY",
-        "DISK",
-        "NIC",
-        "CONTEXT",
-        "OS",
-        "FEATURES",
-        "GRAPHICS",
-        "RAW",
-        "INPUT",
-    }
-)
+_IN_TEMPLATE = frozenset({
+    "CPU", "VCPU", "MEMORY", "DISK", "NIC", "CONTEXT", "OS", "FEATURES", "GRAPHICS", "RAW", "INPUT",
+})  # fmt: skip
 _TERMINATE, _TERMINATE_HARD = 27, 28
 
 
-ANSWERS_BEFORE = 0.1
-"""Seconds for which a machine is RUNNING yet after oned has answered that it ends it."""
-DISK_SIZE = 1024.0
+RUNNING_AFTER_TERMINATE_S = 0.1
+"""Seconds for which a machine is still RUNNING after oned has accepted its termination."""
+DISK_SIZE_MIB = 1024.0
 """MiB of every image."""
 
 
 class Refusal(Exception):  # noqa: N818
-    """oned's no: a code, the message after its prefix and the object it is about."""
+    """An error of oned: its code, the message without its prefix, and the object's id."""
 
     def __init__(self, code: int, message: str, about: int = -1) -> None:
         super().__init__(message)
@@ -73,7 +54,9 @@ class Refusal(Exception):  # noqa: N818
 
 
 class Vm(Struct, kw_only=True):
-    """One machine. ``began`` is the stand-in's exact clock, ``due`` when its state changes next."""
+    """A machine. ``began``: its start by the exact clock (oned itself shows whole seconds);
+    ``due``: when its state changes next. Both are Unix time.
+    """
 
     id: int
     owner: User
@@ -93,27 +76,27 @@ class Vm(Struct, kw_only=True):
 
     @property
     def cpu(self) -> float:
-        """Physical cpus."""
+        """The physical CPUs."""
         return float(scalars(self.template).get("CPU", "0"))
 
     @property
     def memory(self) -> float:
-        """MiB."""
+        """The memory in MiB."""
         return float(scalars(self.template).get("MEMORY", "0"))
 
     @property
     def images(self) -> list[int]:
-        """The images of its disks."""
+        """The ids of the images of its disks."""
         return [int(d["IMAGE_ID"]) for d in vectors(self.template, "DISK") if d.get("IMAGE_ID")]
 
     @property
     def addresses(self) -> list[str]:
-        """The addresses of its network cards; kept after its end."""
+        """The addresses of its network cards, also after its end."""
         return [nic["IP"] for nic in vectors(self.template, "NIC") if "IP" in nic]
 
 
 class MachineWish(Struct, frozen=True, kw_only=True):
-    """The wish of an instantiate or allocate call, its texts parsed."""
+    """The parsed arguments of an instantiate or allocate call."""
 
     name: str
     hold: bool
@@ -123,7 +106,7 @@ class MachineWish(Struct, frozen=True, kw_only=True):
 
 
 class Cloud:
-    """Everything there is; callers hold the server's lock."""
+    """The state of the emulated cloud. Callers hold the server's lock."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -132,7 +115,7 @@ class Cloud:
         self._dispatched: Counter[tuple[int, int | None]] = Counter()
 
     def user(self, session: str) -> User:
-        """Whose session string it is."""
+        """Return the user of a session string. Raises Refusal."""
         name, _, password = session.partition(":")
         for user in self.world.users:
             if user.name == name and user.password == password:
@@ -140,42 +123,46 @@ class Cloud:
         raise Refusal(0x0100, "User couldn't be authenticated, aborting call.")
 
     def image(self, number: str) -> EmulatedImage | None:
-        """The image that a text names by its id."""
-        wanted = int(number) if number.isdecimal() else -1
-        return next((i for i in self.world.images if i.id == wanted), None)
+        """Return the image with that id in digits, or None."""
+        image_id = int(number) if number.isdecimal() else -1
+        return next((i for i in self.world.images if i.id == image_id), None)
 
     def living(self) -> list[Vm]:
-        """All that are not DONE."""
+        """Return all machines that are not DONE."""
         return [vm for vm in self.vms.values() if vm.state != DONE]
 
     # starting
 
     def start(self, user: User, order: MachineWish, now: float) -> Vm:
-        """A new machine, PENDING or on HOLD; its addresses are leased already."""
+        """Make a machine, PENDING or on HOLD, and lease its addresses. Raises Refusal."""
         template = deepcopy(order.base)
         template.update(deepcopy(order.extra))
-        plain = scalars(template)
-        own = {k: v for k, v in plain.items() if k not in _IN_TEMPLATE and k != "NAME"}
-        kept: Template = {k: v for k, v in template.items() if k in _IN_TEMPLATE}
-        _require_positive(user, scalars(kept))
-        leases = self._check_parts(user, kept, by_template=order.template_id is not None)
-        images = [int(d["IMAGE_ID"]) for d in vectors(kept, "DISK") if "IMAGE_ID" in d]
-        self._check_quota(user, scalars(kept), leases, images)
+        attributes = scalars(template)
+        user_attributes = {
+            k: v for k, v in attributes.items() if k not in _IN_TEMPLATE and k != "NAME"
+        }
+        machine_template: Template = {k: v for k, v in template.items() if k in _IN_TEMPLATE}
+        _require_positive(user, scalars(machine_template))
+        leases = self._check_parts(
+            user, machine_template, by_template=order.template_id is not None
+        )
+        images = [int(d["IMAGE_ID"]) for d in vectors(machine_template, "DISK") if "IMAGE_ID" in d]
+        self._check_quota(user, scalars(machine_template), leases, images)
         number = self.next_id
-        name = order.name or plain.get("NAME") or f"one-{number}"
+        name = order.name or attributes.get("NAME") or f"one-{number}"
         _require_name(name)
         addresses: list[str] = []
         for net, card in leases:
             addresses.append(self._lease(net, card, addresses))
         cards = [(n, c, a) for (n, c), a in zip(leases, addresses, strict=True)]
-        _complete(kept, number, cards, order)
+        _complete(machine_template, number, cards, order)
         self.next_id += 1
         vm = Vm(
             id=number,
             owner=user,
             name=name,
-            template=kept,
-            user_template=own,
+            template=machine_template,
+            user_template=user_attributes,
             began=now,
             due=now + self.world.pace.schedule,
             state=HOLD if order.hold else PENDING,
@@ -186,32 +173,34 @@ class Cloud:
     def _check_parts(
         self, user: User, template: Template, *, by_template: bool
     ) -> list[tuple[Net, dict[str, str]]]:
-        for n, wanted in enumerate(vectors(template, "DISK")):
-            number = wanted.get("IMAGE_ID", "")
+        for n, requested_disk in enumerate(vectors(template, "DISK")):
+            number = requested_disk.get("IMAGE_ID", "")
             image = self.image(number)
             if number and image is None:
                 raise _unallocated(f"DISK {n}: Image with ID: {number} does not exist")
             if image is not None:
-                wanted.setdefault("IMAGE", image.name)
-                # oned 6.10.5 asks for USE of an image in one.vm.allocate alone.
+                requested_disk.setdefault("IMAGE", image.name)
+                # oned 6.10.5 checks the permission to USE an image only in one.vm.allocate.
                 if not (by_template or user.id in (0, image.uid) or image.everybody):
-                    words = f"Not authorized to perform USE IMAGE [{image.id}]."
-                    raise Refusal(0x0200, f"User [{user.id}] : {words}")
+                    message = f"Not authorized to perform USE IMAGE [{image.id}]."
+                    raise Refusal(0x0200, f"User [{user.id}] : {message}")
         return [(self._net(nic), nic) for nic in vectors(template, "NIC")]
 
     def _net(self, nic: Mapping[str, str]) -> Net:
-        wanted, name = nic.get("NETWORK_ID"), nic.get("NETWORK")
+        net_id, name = nic.get("NETWORK_ID"), nic.get("NETWORK")
         for net in self.world.nets:
-            if str(net.id) == wanted or (wanted is None and net.name == name):
+            if str(net.id) == net_id or (net_id is None and net.name == name):
                 return net
-        raise _unallocated(f"Virtual network with ID: {wanted} does not exist")
+        raise _unallocated(f"Virtual network with ID: {net_id} does not exist")
 
-    def _lease(self, net: Net, card: Mapping[str, str], also: Sequence[str]) -> str:
-        taken = {a for vm in self.living() for a in vm.addresses} | set(also)
-        first = int(ip_address(net.first))
-        free = (str(ip_address(first + n)) for n in range(net.size))
-        wanted = card.get("IP")
-        address = next((a for a in free if a not in taken and wanted in (None, a)), None)
+    def _lease(self, net: Net, card: Mapping[str, str], further: Sequence[str]) -> str:
+        used_addresses = {a for vm in self.living() for a in vm.addresses} | set(further)
+        first_address = int(ip_address(net.first))
+        free = (str(ip_address(first_address + n)) for n in range(net.size))
+        requested = card.get("IP")
+        address = next(
+            (a for a in free if a not in used_addresses and requested in (None, a)), None
+        )
         if address is None:
             raise _unallocated(f"Cannot get IP/MAC lease from virtual network {net.id}.")
         return address
@@ -219,57 +208,60 @@ class Cloud:
     def _check_quota(
         self,
         user: User,
-        plain: Mapping[str, str],
+        attributes: Mapping[str, str],
         leases: Sequence[tuple[Net, object]],
         images: Sequence[int],
     ) -> None:
         if user.id == 0:
             return
-        adds = {
+        amounts = {
             "VMS": 1.0,
-            "CPU": float(plain.get("CPU", "0")),
-            "MEMORY": float(plain.get("MEMORY", "0")),
-            "SYSTEM_DISK_SIZE": DISK_SIZE * len(images),
+            "CPU": float(attributes.get("CPU", "0")),
+            "MEMORY": float(attributes.get("MEMORY", "0")),
+            "SYSTEM_DISK_SIZE": DISK_SIZE_MIB * len(images),
         }
-        adds |= {f"RUNNING_{key}": adds[key] for key in ("VMS", "CPU", "MEMORY")}
-        mine = [vm for vm in self.living() if vm.owner.id == user.id]
-        group = [vm for vm in self.living() if vm.owner.gid == user.gid]
-        bounds = (("user", user.id, user.quota, mine),
-                  ("group", user.gid, self.world.groups.get(user.gid, {}), group))  # fmt: skip
-        for who, number, quota, vms in bounds:
-            for key, more in adds.items():
+        amounts |= {f"RUNNING_{key}": amounts[key] for key in ("VMS", "CPU", "MEMORY")}
+        user_vms = [vm for vm in self.living() if vm.owner.id == user.id]
+        group_vms = [vm for vm in self.living() if vm.owner.gid == user.gid]
+        bounds = (("user", user.id, user.quota, user_vms),
+                  ("group", user.gid, self.world.groups.get(user.gid, {}), group_vms))  # fmt: skip
+        for owner_kind, number, quota, vms in bounds:
+            for key, amount in amounts.items():
                 limit = quota.get(key, -1)
-                # A sum of cpus, which are fractions, may be a hair above what it is.
-                if limit >= 0 and used(vms, key) + more > limit + 1e-9:
-                    words = f"{who} [{number}] limit of {limit:g} reached for {key} quota in VM."
-                    raise Refusal(0x0200, f"User [{user.id}] : {words}")
+                # The sum of fractional CPUs may be slightly too large by rounding.
+                if limit >= 0 and used(vms, key) + amount > limit + 1e-9:
+                    message = (
+                        f"{owner_kind} [{number}] limit of {limit:g} reached for {key} quota in VM."
+                    )
+                    raise Refusal(0x0200, f"User [{user.id}] : {message}")
         for net, _ in leases:
             limit = user.leases.get(net.id, -1)
-            if limit >= 0 and sum(len(vm.addresses) for vm in mine) + 1 > limit:
-                words = f"limit of {limit} reached for LEASES quota in NETWORK with ID: {net.id}."
-                raise Refusal(0x0200, f"User [{user.id}] : user [{user.id}] {words}")
+            if limit >= 0 and sum(len(vm.addresses) for vm in user_vms) + 1 > limit:
+                message = f"limit of {limit} reached for LEASES quota in NETWORK with ID: {net.id}."
+                raise Refusal(0x0200, f"User [{user.id}] : user [{user.id}] {message}")
         for number in images:
             limit = user.runs.get(number, -1)
-            if limit >= 0 and runs_of(mine, number) + 1 > limit:
-                words = f"limit of {limit} reached for RVMS quota in IMAGE with ID: {number}."
-                raise Refusal(0x0200, f"User [{user.id}] : user [{user.id}] {words}")
+            if limit >= 0 and runs_of(user_vms, number) + 1 > limit:
+                message = f"limit of {limit} reached for RVMS quota in IMAGE with ID: {number}."
+                raise Refusal(0x0200, f"User [{user.id}] : user [{user.id}] {message}")
 
     # time
 
     def advance(self, now: float) -> None:
-        """Bring every machine to where it is at ``now``."""
+        """Bring every machine into its state at ``now``."""
         for vm in sorted(self.living(), key=lambda v: v.id):
             while vm.state != DONE and vm.due <= now and self._step(vm, now):
                 pass
 
     def _step(self, vm: Vm, now: float) -> bool:
-        """One change of state that is due; False where nothing more happens by itself."""
+        """Make one due change of state. False if no further change follows by itself."""
         pace = self.world.pace
         match (vm.state, vm.lcm):
             case (1, 0):
                 return self._place(vm, now)
             case (3, 1):
-                # From when it was due, not from now: nobody may have looked at it for long.
+                # Count from the due time and not from now, because no call may have advanced the
+                # machine for a long time.
                 vm.lcm, vm.due = BOOT, vm.due + pace.boot / 2
             case (3, 2) if pace.broken and fnmatchcase(vm.name, pace.broken):
                 vm.lcm = BOOT_FAILURE
@@ -288,8 +280,8 @@ class Cloud:
         return vm.lcm != BOOT_FAILURE
 
     def _place(self, vm: Vm, now: float) -> bool:
-        fitting = [h for h in self.world.hosts if self._fits(h, vm)]
-        host = next((h for h in fitting if self._has_turn(h, vm.due)), None)
+        fitting = [h for h in self.world.hosts if self._has_room(h, vm)]
+        host = next((h for h in fitting if self._may_dispatch(h, vm.due)), None)
         if fitting and host is None:
             vm.user_template["SCHED_MESSAGE"] = f"{dated(now)}: {_NOT_NOW}"
             vm.due = (self._cycle(vm.due) + 1) * self.world.pace.schedule
@@ -305,100 +297,104 @@ class Cloud:
         vm.template["TM_MAD_SYSTEM"] = ["dummy"]
         return True
 
-    def _cycle(self, at: float) -> int:
-        # A hair more than the quotient: the beginning of a cycle belongs to it.
-        return int(at / self.world.pace.schedule + 1e-6)
+    def _cycle(self, time: float) -> int:
+        # Add a little against rounding, because the beginning of a cycle belongs to it.
+        return int(time / self.world.pace.schedule + 1e-6)
 
-    def _has_turn(self, host: Host, at: float) -> bool:
-        """Whether the scheduler's cycle of that time places one more there; counts it if so."""
+    def _may_dispatch(self, host: Host, time: float) -> bool:
+        """Return True, and count the machine, if the scheduler's cycle at that time may place
+        another machine on the host.
+        """
         pace = self.world.pace
         if pace.dispatch is None and pace.per_host is None:
             return True
-        whole, here = (self._cycle(at), None), (self._cycle(at), host.id)
-        full = pace.dispatch is not None and self._dispatched[whole] >= pace.dispatch
-        if full or (pace.per_host is not None and self._dispatched[here] >= pace.per_host):
+        cycle_key, host_key = (self._cycle(time), None), (self._cycle(time), host.id)
+        full = pace.dispatch is not None and self._dispatched[cycle_key] >= pace.dispatch
+        if full or (pace.per_host is not None and self._dispatched[host_key] >= pace.per_host):
             return False
-        self._dispatched.update((whole, here))
+        self._dispatched.update((cycle_key, host_key))
         return True
 
-    def _fits(self, host: Host, vm: Vm) -> bool:
+    def _has_room(self, host: Host, vm: Vm) -> bool:
         cpu, memory = self.host_use(host)
         return cpu + vm.cpu * 100 <= host.cpu and memory + vm.memory * 1024 <= host.memory
 
     def host_use(self, host: Host) -> tuple[float, float]:
-        """Hundredths of a cpu and KiB that its machines have."""
-        there = [vm for vm in self.living() if vm.host is host]
-        return sum(vm.cpu for vm in there) * 100, sum(vm.memory for vm in there) * 1024
+        """Return the hundredths of a CPU and the KiB that the host's machines use."""
+        vms = [vm for vm in self.living() if vm.host is host]
+        return sum(vm.cpu for vm in vms) * 100, sum(vm.memory for vm in vms) * 1024
 
     # ending
 
     def terminate(self, vm: Vm, action: str, now: float) -> None:
-        """Terminate and terminate-hard; what the state forbids is refused, on DONE it is done."""
+        """Carry out terminate or terminate-hard. Raises Refusal if the state forbids it. On DONE it
+        does nothing.
+        """
         if vm.state == DONE:
             return
         if vm.state == ACTIVE and vm.lcm in (0, PROLOG, BOOT, EPILOG):
-            why = f"Could not terminate VM {vm.id}, wrong state {LCM_STATES[vm.lcm]}."
-            raise Refusal(0x0800, f'Error performing action "{action}": {why}')
+            message = f"Could not terminate VM {vm.id}, wrong state {LCM_STATES[vm.lcm]}."
+            raise Refusal(0x0800, f'Error performing action "{action}": {message}')
         vm.action = _TERMINATE_HARD if action.endswith("hard") else _TERMINATE
         if vm.state == ACTIVE and vm.lcm == RUNNING:
-            vm.due = min(vm.due, now + ANSWERS_BEFORE)
+            vm.due = min(vm.due, now + RUNNING_AFTER_TERMINATE_S)
         elif vm.state == ACTIVE and vm.lcm == SHUTDOWN:
             vm.due = now + self.world.pace.shutdown / 2
         else:
             self.end(vm, now)
 
     def restart(self, now: float, answer: float) -> None:
-        """Oned is killed and started anew: machines between two states stay where they are. Drivers
-        answer after so long (s), but not for machines that are shut down.
+        """Emulate a kill and restart of oned. Machines between two states stay there until their
+        drivers answer after ``answer`` seconds. Drivers of machines in SHUTDOWN never answer.
         """
         for vm in self.living():
             if vm.state == ACTIVE and vm.lcm in (PROLOG, BOOT, EPILOG):
                 vm.due = now + answer
-            # Its driver's answer went to the old oned.
+            # The driver's answer went to the killed oned.
             elif vm.state == ACTIVE and vm.lcm == SHUTDOWN:
                 vm.due = float("inf")
 
     def shut_down(self, vm: Vm) -> None:
-        """It powers itself off: POWEROFF, and there to stay."""
+        """Let a machine power itself off. It stays in POWEROFF."""
         if (vm.state, vm.lcm) == (ACTIVE, RUNNING):
             vm.state, vm.lcm, vm.due = POWEROFF, 0, float("inf")
 
     def end(self, vm: Vm, now: float) -> None:
-        """DONE: it frees what it had and stays readable."""
+        """Set a machine to DONE. It uses no resources, but can still be read."""
         vm.state, vm.lcm, vm.ended, vm.due = DONE, 0, now, float("inf")
 
 
 def used(vms: Iterable[Vm], key: str) -> float:
-    """The part of a quota that these machines use."""
+    """Return how much of a quota these machines use."""
     match key.removeprefix("RUNNING_"):
         case "VMS":
             return float(sum(1 for _ in vms))
         case "SYSTEM_DISK_SIZE":
-            return float(sum(DISK_SIZE * len(vm.images) for vm in vms))
+            return float(sum(DISK_SIZE_MIB * len(vm.images) for vm in vms))
         case "CPU":
             return float(sum(vm.cpu for vm in vms))
     return float(sum(vm.memory for vm in vms))
 
 
 def runs_of(vms: Iterable[Vm], image: int) -> int:
-    """How many machines run from an image."""
+    """Return how many disks of these machines come from an image."""
     return sum(vm.images.count(image) for vm in vms)
 
 
 def dated(now: float) -> str:
-    """Oned's way to date a message."""
+    """Return a time in the form of oned's messages."""
     return strftime("%a %b %d %H:%M:%S %Y", gmtime(now))
 
 
 def order_from(template: VmTemplate, name: str, hold: bool, extra: Template) -> MachineWish:
-    """An order by a stored template."""
+    """Return the arguments for a machine of a stored template."""
     return MachineWish(
         name=name, hold=hold, base=template.values, extra=extra, template_id=template.id
     )
 
 
-def _unallocated(why: str) -> Refusal:
-    return Refusal(0x4000, f"Error allocating a new virtual machine template. {why}")
+def _unallocated(reason: str) -> Refusal:
+    return Refusal(0x4000, f"Error allocating a new virtual machine template. {reason}")
 
 
 def _require_name(name: str) -> None:
@@ -409,14 +405,14 @@ def _require_name(name: str) -> None:
         raise _unallocated("Invalid NAME, max length is 128 chars")
 
 
-def _require_positive(user: User, plain: Mapping[str, str]) -> None:
+def _require_positive(user: User, attributes: Mapping[str, str]) -> None:
     try:
-        good = int(plain.get("MEMORY", "1")) > 0
+        is_valid = int(attributes.get("MEMORY", "1")) > 0
     except ValueError:
-        good = False
-    if not good:
-        words = "MEMORY attribute must be a positive integer value."
-        raise Refusal(0x0200, f"User [{user.id}] : user [{user.id}] {words}")
+        is_valid = False
+    if not is_valid:
+        message = "MEMORY attribute must be a positive integer value."
+        raise Refusal(0x0200, f"User [{user.id}] : user [{user.id}] {message}")
 
 
 def _complete(
@@ -425,7 +421,7 @@ def _complete(
     leases: Sequence[tuple[Net, Mapping[str, str], str]],
     order: MachineWish,
 ) -> None:
-    """The attributes that oned adds by itself."""
+    """Add the attributes that oned adds by itself."""
     template["NIC"] = [nic(number, n, *lease) for n, lease in enumerate(leases)]
     template["DISK"] = [disk(n, d) for n, d in enumerate(vectors(template, "DISK"))]
     if contexts := vectors(template, "CONTEXT"):

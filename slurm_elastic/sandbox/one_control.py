@@ -1,4 +1,7 @@
-"""The orders that the emulated OpenNebula takes, and who gives them."""
+"""The control orders of the emulated OpenNebula, and the client that sends them.
+
+The parameters of an order's function are the fields of its JSON body (``steering``).
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ NODE_TAG = "SLURM_ELASTIC_NODE"
 
 
 class Steered(Protocol):
-    """The server, as far as orders change it."""
+    """The part of the server that orders change."""
 
     cloud: Cloud
     faults: Faults
@@ -27,7 +30,9 @@ class Steered(Protocol):
 
 
 class VmView(Struct, frozen=True, kw_only=True):
-    """A machine as a rehearsal sees it; times are Unix. ``ending``: its end was asked for."""
+    """A machine in the control API's answer. Times are Unix time. ``ending``: its termination was
+    requested.
+    """
 
     id: int
     name: str
@@ -51,9 +56,9 @@ class View(Struct, frozen=True, kw_only=True):
 
 
 class Quota(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The quotas of a user or of a group, by id: VMS, CPU, MEMORY and the like; ``leases`` by
-    network and ``runs`` by image, of a user. ``stale``: counted and no longer used, as oned does
-    after it was killed. ``hidden``: the group's members may not read it.
+    """The quotas of a user or a group (by id). ``vm``: VMS, CPU, MEMORY and the like. For a user
+    also ``leases`` by network and ``runs`` by image. ``stale``: amounts that are counted but no
+    longer used, as happens when oned was killed. ``hidden``: the group's members may not read it.
     """
 
     user: int | None = None
@@ -66,7 +71,7 @@ class Quota(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def view(front: Steered) -> View:
-    """The cloud as it is."""
+    """Return the present state of the cloud."""
     machines = []
     for vm in front.cloud.vms.values():
         context = next((c for c in vm.template.get("CONTEXT", []) if isinstance(c, dict)), {})
@@ -162,11 +167,11 @@ class OneControl(Steering):
 
     @property
     def endpoint(self) -> str:
-        """The text that a client is told."""
+        """The endpoint to configure in a client."""
         return f"{self.url.rstrip('/')}/RPC2"
 
     def state(self) -> View:
-        """Machines, faults and how many calls there were."""
+        """Return machines, faults and the numbers of calls."""
         return msgspec.json.decode(self._ask("GET", "state"), type=View)
 
     def quota(self, quota: Quota) -> None:
@@ -174,41 +179,41 @@ class OneControl(Steering):
         self.order("quota", quota=quota)
 
     def hosts(self, hosts: Sequence[Host]) -> None:
-        """Have these hosts and no others."""
+        """Replace all hosts."""
         self.order("hosts", hosts=list(hosts))
 
     def nets(self, nets: Sequence[Net]) -> None:
-        """Have these networks and no others."""
+        """Replace all networks."""
         self.order("nets", nets=list(nets))
 
     def images(self, images: Sequence[EmulatedImage]) -> None:
-        """Have these images and no others."""
+        """Replace all images."""
         self.order("images", images=list(images))
 
     def pace(self, pace: Pace) -> None:
-        """Set how long things take, and what fails to boot."""
+        """Set the durations, and which machines fail to boot."""
         self.order("pace", pace=pace)
 
     def place(self, machine: Place) -> None:
-        """Put a machine there as it is."""
+        """Make a machine in a given state."""
         self.order("place", machine=machine)
 
     def count_from(self, number: int) -> None:
-        """Have the next machine get that number."""
+        """Set the id of the next machine."""
         self.order("count", next_id=number)
 
     def end(self, ids: Sequence[int]) -> None:
-        """Have machines end by themselves."""
+        """End machines, as if by themselves."""
         self.order("end", ids=tuple(ids))
 
     def restart(self, answer: float) -> None:
-        """Oned is killed and started anew; drivers answer it after so many seconds."""
+        """Emulate a kill and restart of oned. Drivers answer after ``answer`` seconds."""
         self.order("restart", answer=answer)
 
     def shut_down(self, ids: Sequence[int]) -> None:
-        """These machines power themselves off, as by ``shutdown -h now`` on them."""
+        """Let these machines power themselves off, as ``shutdown -h now`` on them does."""
         self.order("shut-down", ids=tuple(ids))
 
     def reset(self, world: World) -> None:
-        """Begin anew."""
+        """Replace the whole cloud by one without machines, faults and counts."""
         self.order("reset", world=world)

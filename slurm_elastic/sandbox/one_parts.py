@@ -1,4 +1,4 @@
-"""The parts of a machine's TEMPLATE as oned fills them in: disks, network cards, CONTEXT."""
+"""The parts of a machine's TEMPLATE that oned completes: disks, network cards, CONTEXT."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _EMPTY_ETH = (
 
 
 def nic(
-    number: int, index: int, net: Net, asked: Mapping[str, str], address: str
+    number: int, index: int, net: Net, attributes: Mapping[str, str], address: str
 ) -> dict[str, str]:
-    """A network card with its lease."""
+    """Return a network card with its lease."""
     mac = "02:00:" + ":".join(f"{byte:02x}" for byte in ip_address(address).packed)
-    return dict(asked) | {
+    return dict(attributes) | {
         "AR_ID": "0",
         "BRIDGE": "br0",
         "BRIDGE_TYPE": "linux",
@@ -52,8 +52,8 @@ def nic(
     }
 
 
-def disk(index: int, asked: Mapping[str, str]) -> dict[str, str]:
-    """A disk of an image."""
+def disk(index: int, attributes: Mapping[str, str]) -> dict[str, str]:
+    """Return a disk of an image."""
     return {
         "ALLOW_ORPHANS": "NO",
         "CLONE": "YES",
@@ -67,8 +67,8 @@ def disk(index: int, asked: Mapping[str, str]) -> dict[str, str]:
         "DISK_TYPE": "FILE",
         "DRIVER": "dummy_format",
         "FORMAT": "dummy_format",
-        "IMAGE": asked.get("IMAGE", "debian12"),
-        "IMAGE_ID": asked.get("IMAGE_ID", "0"),
+        "IMAGE": attributes.get("IMAGE", "debian12"),
+        "IMAGE_ID": attributes.get("IMAGE_ID", "0"),
         "IMAGE_STATE": "2",
         "LN_TARGET": "NONE",
         "ORIGINAL_SIZE": "1024",
@@ -83,12 +83,12 @@ def disk(index: int, asked: Mapping[str, str]) -> dict[str, str]:
 
 
 def filled_context(
-    asked: Mapping[str, str], nics: Sequence[Mapping[str, str]], disks: int
+    attributes: Mapping[str, str], nics: Sequence[Mapping[str, str]], disks: int
 ) -> dict[str, str]:
-    """A CONTEXT with ``$`` expanded (to nothing: the stand-in knows no variables) and the network's
-    facts added.
+    """Return a CONTEXT with variables (``$``) replaced by nothing, because the emulation has none,
+    and with the facts of the network.
     """
-    context = {key: _VARIABLE.sub("", value) for key, value in asked.items()}
+    context = {key: _VARIABLE.sub("", value) for key, value in attributes.items()}
     if context.get("NETWORK", "").upper() == "YES":
         for index, card in enumerate(nics):
             eth = dict.fromkeys(_EMPTY_ETH, "") | {
@@ -104,7 +104,7 @@ def filled_context(
 
 
 def security_rules() -> list[dict[str, str]]:
-    """The default security group: everything, both ways."""
+    """Return the default security group, which allows all traffic in both directions."""
     return [
         {
             "PROTOCOL": "ALL",

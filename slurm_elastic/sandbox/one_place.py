@@ -1,4 +1,4 @@
-"""Putting a machine of the emulated OpenNebula there in any state, for tests and rehearsals."""
+"""Makes machines of the emulated OpenNebula in any state, for tests and rehearsals."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from slurm_elastic.sandbox.one_template import ParseError, parse
 
 
 class Place(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A machine put there as it is; an older one of that id is forgotten. ``template`` and
-    ``extra`` are texts in oned's form; with ``host`` it is deployed there.
+    """A machine to make in a given state. An older machine with that id is discarded. ``template``:
+    the id of a template; ``extra``: text in oned's form; ``host``: where it is deployed (None:
+    nowhere).
     """
 
     id: int
@@ -28,32 +29,33 @@ class Place(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     began: float | None = None
 
 
-def place(cloud: Cloud, wanted: Place, now: float) -> Vm:
-    """The machine; the counter of ids stands where it stood."""
-    owner = next((u for u in cloud.world.users if u.id == wanted.uid), None)
-    template = next((t for t in cloud.world.templates if t.id == wanted.template), None)
-    if owner is None or (template is None and wanted.template is not None):
-        raise SandboxError(f"machine {wanted.id}: no such user or template")
-    before, cloud.next_id = cloud.next_id, wanted.id
-    cloud.vms.pop(wanted.id, None)
-    bounds = owner.quota, owner.leases, owner.runs
+def place(cloud: Cloud, spec: Place, now: float) -> Vm:
+    """Make the machine. The counter of ids does not change. Raises SandboxError."""
+    owner = next((u for u in cloud.world.users if u.id == spec.uid), None)
+    template = next((t for t in cloud.world.templates if t.id == spec.template), None)
+    if owner is None or (template is None and spec.template is not None):
+        raise SandboxError(f"machine {spec.id}: no such user or template")
+    # Remove the owner's quotas for this call, so that a test can place more than they allow.
+    before, cloud.next_id = cloud.next_id, spec.id
+    cloud.vms.pop(spec.id, None)
+    quotas = owner.quota, owner.leases, owner.runs
     owner.quota, owner.leases, owner.runs = {}, {}, {}
     try:
-        extra = parse(wanted.extra)
+        extra = parse(spec.extra)
         order = (
-            order_from(template, wanted.name, wanted.held, extra)
+            order_from(template, spec.name, spec.held, extra)
             if template
-            else MachineWish(name=wanted.name, hold=wanted.held, base=extra)
+            else MachineWish(name=spec.name, hold=spec.held, base=extra)
         )
-        vm = cloud.start(owner, order, now if wanted.began is None else wanted.began)
+        vm = cloud.start(owner, order, now if spec.began is None else spec.began)
     except (ParseError, Refusal) as error:
-        raise SandboxError(f"machine {wanted.id}: {error}") from None
+        raise SandboxError(f"machine {spec.id}: {error}") from None
     finally:
         cloud.next_id = before
-        owner.quota, owner.leases, owner.runs = bounds
-    vm.state, vm.lcm, vm.locked, vm.due = wanted.state, wanted.lcm, wanted.locked, float("inf")
-    vm.user_template |= wanted.user_template or {}
-    vm.host = next((h for h in cloud.world.hosts if h.id == wanted.host), None)
+        owner.quota, owner.leases, owner.runs = quotas
+    vm.state, vm.lcm, vm.locked, vm.due = spec.state, spec.lcm, spec.locked, float("inf")
+    vm.user_template |= spec.user_template or {}
+    vm.host = next((h for h in cloud.world.hosts if h.id == spec.host), None)
     if vm.host is not None:
         vm.deployed = now
         vm.template["TM_MAD_SYSTEM"] = ["dummy"]

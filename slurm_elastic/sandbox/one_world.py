@@ -1,4 +1,4 @@
-"""The parts of an emulated OpenNebula before any machine: accounts, templates, hosts, nets."""
+"""The parts of an emulated OpenNebula apart from machines: accounts, templates, hosts, networks."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ ELASTIC = "elastic"
 
 
 class User(Struct, kw_only=True):
-    """An account. ``quota`` by name (VMS, CPU, MEMORY, RUNNING_VMS ...): -1 the default, -2 no
-    bound; ``leases`` by the id of a network, ``runs`` (RVMS) by that of an image. ``stale``: what
-    a quota counts beyond the machines that there are.
+    """An account. ``quota`` by name (VMS, CPU, MEMORY, RUNNING_VMS ...): -1 for the default, -2 for
+    no limit. ``leases`` by network id, ``runs`` (RVMS) by image id. ``stale``: amounts that a quota
+    counts although no machine uses them.
     """
 
     id: int
@@ -32,8 +32,8 @@ class User(Struct, kw_only=True):
 
 
 class Host(Struct, kw_only=True):
-    """``cpu`` in hundredths of a cpu, ``memory`` in KiB, as oned counts them; ``state`` as oned
-    numbers it: 2 is up.
+    """A host in oned's units: ``cpu`` in hundredths of a CPU, ``memory`` in KiB; ``state`` 2:
+    up.
     """
 
     id: int
@@ -53,7 +53,7 @@ class Net(Struct, kw_only=True):
 
 
 class VmTemplate(Struct, kw_only=True):
-    """A VM template; ``everybody`` may use it, or its owner only."""
+    """A VM template. ``everybody``: all users may use it, else only its owner."""
 
     id: int
     name: str
@@ -63,14 +63,14 @@ class VmTemplate(Struct, kw_only=True):
 
     @property
     def values(self) -> Template:
-        """A copy that may be changed."""
+        """A copy of the template, which the caller may change."""
         return {key: list[Value](values) for key, values in self.template.items()}
 
 
 class EmulatedImage(Struct, kw_only=True):
-    """An image; ``created`` is Unix time, ``state`` and ``type`` as oned counts them (1 is READY, 0
-    is OS). ``everybody`` may use it, or its owner only. ``size`` is MiB; one that is LOCKED (4) is
-    read from ``path`` until ``due`` (Unix time).
+    """An image. ``created`` is Unix time; ``state`` and ``type`` are oned's numbers (1 is READY, 0
+    is OS); ``size`` is in MiB. ``everybody``: all users may use it, else only its owner. The file
+    at ``path`` of a LOCKED (4) image is read until ``due`` (Unix time).
     """
 
     id: int
@@ -88,10 +88,12 @@ class EmulatedImage(Struct, kw_only=True):
 
 
 class Pace(Struct, kw_only=True):
-    """How long (s) a machine waits for the scheduler, boots and shuts down; how long a fresh one is
-    missing from lists. Machines for whose names ``broken`` (a shell pattern) fits fail to boot.
-    The scheduler's cycles are ``schedule`` apart, too; in one it places at most ``dispatch``
-    machines, and ``per_host`` on each host (oned 6.x by default: 30 and 1; None is no bound).
+    """Durations in seconds: how long a machine waits for the scheduler, boots and shuts down, and
+    how long a new machine is missing from lists (``visible_after``).
+
+    Machines whose names match ``broken`` (a shell pattern) fail to boot. Scheduler cycles are
+    ``schedule`` apart. A cycle places at most ``dispatch`` machines, and ``per_host`` on each host
+    (oned 6.x by default: 30 and 1; None: no limit).
     """
 
     schedule: float = 0.3
@@ -104,8 +106,8 @@ class Pace(Struct, kw_only=True):
 
 
 class World(Struct, kw_only=True):
-    """All of it. ``datastores`` are those of images. ``groups`` are quotas by the group's id;
-    ``hidden_groups`` may not be read.
+    """The whole cloud without machines. ``datastores``: the ids of image datastores; ``groups``:
+    quotas by group id; ``hidden_groups``: groups that members may not read.
     """
 
     users: list[User]
@@ -127,7 +129,7 @@ class World(Struct, kw_only=True):
 def vm_template(
     number: int, name: str, cpus: float, memory: int, net: int | None = 0
 ) -> VmTemplate:
-    """A template with a disk, a network card and a CONTEXT."""
+    """Return a template with a disk, a network card and a CONTEXT."""
     values: dict[str, list[str | dict[str, str]]] = {
         "CONTEXT": [{"NETWORK": "YES", "SSH_PUBLIC_KEY": "$USER[SSH_PUBLIC_KEY]"}],
         "CPU": [f"{cpus:g}"],
@@ -141,7 +143,7 @@ def vm_template(
 
 
 def sandbox_world(clouds: Iterable[Mapping[str, Any]], password: str) -> World:
-    """For the clouds of a sandbox, as configured: a template for each of their types."""
+    """Return the world for the configured clouds of a sandbox, with a template for each type."""
     kinds = {
         int(kind["template"]): (name, kind)
         for cloud in clouds

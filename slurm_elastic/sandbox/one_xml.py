@@ -1,4 +1,4 @@
-"""The emulated OpenNebula's objects as the XML that oned answers, element by element."""
+"""Writes the emulated OpenNebula's objects as XML, with the same elements as oned."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from slurm_elastic.sandbox.one_cloud import DONE, Cloud, Vm, runs_of, used
 from slurm_elastic.sandbox.one_template import Template, scalars, vectors
 from slurm_elastic.sandbox.one_world import EmulatedImage, Host, User, VmTemplate
 
-_PERMISSIONS = tuple(f"{who}_{what}" for who in ("OWNER", "GROUP", "OTHER") for what in "UMA")
+_PERMISSIONS = tuple(f"{role}_{right}" for role in ("OWNER", "GROUP", "OTHER") for right in "UMA")
 _NIC_SHORT = ("IP", "MAC", "NETWORK", "NETWORK_ID", "NIC_ID", "SECURITY_GROUPS")
 _DISK_SHORT = ("DISK_ID", "DATASTORE", "DATASTORE_ID", "IMAGE", "IMAGE_ID", "SIZE", "TYPE", "CLONE",
                "CLONE_TARGET", "LN_TARGET", "DISK_SNAPSHOT_TOTAL_SIZE")  # fmt: skip
@@ -23,13 +23,13 @@ _TAGS_SHORT = ("LABELS", "ERROR", "USER_PRIORITY")
 
 
 def pool(name: str, members: Iterable[str]) -> str:
-    """A pool; an empty one has both of its tags."""
+    """Return a pool. An empty pool has an opening and a closing tag, as from oned."""
     return f"<{name}>{''.join(members)}</{name}>"
 
 
 def vm_full(vm: Vm) -> str:
-    """As one.vm.info and the extended pools have it."""
-    parts = [
+    """Return a machine as in one.vm.info and the extended pools."""
+    elements = [
         *_identity(vm.id, vm.owner, vm.name),
         _permissions(everybody=False),
         _life(vm),
@@ -41,79 +41,79 @@ def vm_full(vm: Vm) -> str:
         f"<HISTORY_RECORDS>{_history(vm)}</HISTORY_RECORDS>" if vm.host else "<HISTORY_RECORDS/>",
         "<BACKUPS><BACKUP_CONFIG/><BACKUP_IDS></BACKUP_IDS></BACKUPS>",
     ]
-    return f"<VM>{''.join(parts)}</VM>"
+    return f"<VM>{''.join(elements)}</VM>"
 
 
 def vm_short(vm: Vm) -> str:
-    """As one.vmpool.info has it: of the tags only those that oned itself knows."""
+    """Return a machine as in one.vmpool.info, which contains only a few of oned's own tags."""
     plain = scalars(vm.template)
     sizes = "".join(f"<{k}>{escape(plain.get(k, ''))}</{k}>" for k in ("CPU", "MEMORY", "VCPU"))
-    parts = [_some("DISK", d, _DISK_SHORT) for d in vectors(vm.template, "DISK")]
-    parts += [_some("NIC", n, _NIC_SHORT) for n in vectors(vm.template, "NIC")]
+    devices = [_selected("DISK", d, _DISK_SHORT) for d in vectors(vm.template, "DISK")]
+    devices += [_selected("NIC", n, _NIC_SHORT) for n in vectors(vm.template, "NIC")]
     tags = sorted((k, v) for k, v in vm.user_template.items() if v)
-    known = ((k, v) for k, v in tags if k in _TAGS_SHORT or k.startswith("SCHED_"))
-    inner = "".join(leaf(k, v) for k, v in known)
+    short_tags = ((k, v) for k, v in tags if k in _TAGS_SHORT or k.startswith("SCHED_"))
+    inner = "".join(leaf(k, v) for k, v in short_tags)
     history = f"<HISTORY_RECORDS>{_history_short(vm)}</HISTORY_RECORDS>"
-    told = [
+    elements = [
         *_identity(vm.id, vm.owner, vm.name),
         _life(vm),
         *_times(vm),
-        f"<TEMPLATE>{sizes}{''.join(parts)}</TEMPLATE><MONITORING/>",
+        f"<TEMPLATE>{sizes}{''.join(devices)}</TEMPLATE><MONITORING/>",
         f"<USER_TEMPLATE>{inner}</USER_TEMPLATE>" if inner else "<USER_TEMPLATE/>",
         history if vm.host else "<HISTORY_RECORDS/>",
     ]
-    return f"<VM>{''.join(told)}</VM>"
+    return f"<VM>{''.join(elements)}</VM>"
 
 
-def template(one: VmTemplate, owner: User) -> str:
-    """A VM template."""
-    parts = [
-        *_identity(one.id, owner, one.name),
-        _permissions(everybody=one.everybody),
+def template(record: VmTemplate, owner: User) -> str:
+    """Return a VM template."""
+    elements = [
+        *_identity(record.id, owner, record.name),
+        _permissions(everybody=record.everybody),
         "<REGTIME>1795145306</REGTIME>",
-        _template("TEMPLATE", one.values),
+        _template("TEMPLATE", record.values),
     ]
-    return f"<VMTEMPLATE>{''.join(parts)}</VMTEMPLATE>"
+    return f"<VMTEMPLATE>{''.join(elements)}</VMTEMPLATE>"
 
 
-def image(one: EmulatedImage, owner: User) -> str:
-    """An image; by the schema (image.xsd), as no recording has one."""
-    inner = "".join(leaf(k, v) for k, v in sorted(one.template.items()))
-    parts = [
-        *_identity(one.id, owner, one.name),
-        _permissions(everybody=one.everybody),
-        f"<TYPE>{one.type}</TYPE><DISK_TYPE>0</DISK_TYPE>",
-        f"<PERSISTENT>{int(one.persistent)}</PERSISTENT><REGTIME>{one.created}</REGTIME>",
-        leaf("SOURCE", f"dummy_path_{one.id}") + leaf("PATH", one.path),
-        f"{leaf('FORMAT', 'dummy_format')}<FS></FS><SIZE>{one.size}</SIZE>",
-        f"<STATE>{one.state}</STATE><PREV_STATE>{one.state}</PREV_STATE>",
+def image(record: EmulatedImage, owner: User) -> str:
+    """Return an image. It follows the schema (image.xsd), because there is no recording of one."""
+    inner = "".join(leaf(k, v) for k, v in sorted(record.template.items()))
+    elements = [
+        *_identity(record.id, owner, record.name),
+        _permissions(everybody=record.everybody),
+        f"<TYPE>{record.type}</TYPE><DISK_TYPE>0</DISK_TYPE>",
+        f"<PERSISTENT>{int(record.persistent)}</PERSISTENT><REGTIME>{record.created}</REGTIME>",
+        leaf("SOURCE", f"dummy_path_{record.id}") + leaf("PATH", record.path),
+        f"{leaf('FORMAT', 'dummy_format')}<FS></FS><SIZE>{record.size}</SIZE>",
+        f"<STATE>{record.state}</STATE><PREV_STATE>{record.state}</PREV_STATE>",
         "<RUNNING_VMS>0</RUNNING_VMS><CLONING_OPS>0</CLONING_OPS><CLONING_ID>-1</CLONING_ID>",
         "<TARGET_SNAPSHOT>-1</TARGET_SNAPSHOT>",
         "<DATASTORE_ID>100</DATASTORE_ID><DATASTORE>dummyimg</DATASTORE>",
         "<VMS></VMS><CLONES></CLONES><APP_CLONES></APP_CLONES>",
         f"<TEMPLATE>{inner}</TEMPLATE><SNAPSHOTS></SNAPSHOTS>",
     ]
-    return f"<IMAGE>{''.join(parts)}</IMAGE>"
+    return f"<IMAGE>{''.join(elements)}</IMAGE>"
 
 
-def host(one: Host, cloud: Cloud) -> str:
-    """A host, without its devices and NUMA nodes."""
-    cpu, memory = cloud.host_use(one)
-    there = [vm.id for vm in cloud.living() if vm.host is one]
+def host(record: Host, cloud: Cloud) -> str:
+    """Return a host, without its devices and NUMA nodes."""
+    cpu, memory = cloud.host_use(record)
+    vm_ids = [vm.id for vm in cloud.living() if vm.host is record]
     share = {
         "MEM_USAGE": int(memory),
         "CPU_USAGE": round(cpu),
-        "TOTAL_MEM": one.memory,
-        "TOTAL_CPU": one.cpu,
-        "MAX_MEM": one.memory,
-        "MAX_CPU": one.cpu,
-        "RUNNING_VMS": len(there),
+        "TOTAL_MEM": record.memory,
+        "TOTAL_CPU": record.cpu,
+        "MAX_MEM": record.memory,
+        "MAX_CPU": record.cpu,
+        "RUNNING_VMS": len(vm_ids),
         "VMS_THREAD": 1,
     }
-    ids = "".join(f"<ID>{number}</ID>" for number in there)
+    ids = "".join(f"<ID>{number}</ID>" for number in vm_ids)
     return (
-        f"<HOST><ID>{one.id}</ID><NAME>{escape(one.name)}</NAME>"
-        f"<STATE>{one.state}</STATE><PREV_STATE>2</PREV_STATE><IM_MAD><![CDATA[dummy]]></IM_MAD>"
+        f"<HOST><ID>{record.id}</ID><NAME>{escape(record.name)}</NAME>"
+        f"<STATE>{record.state}</STATE><PREV_STATE>2</PREV_STATE><IM_MAD><![CDATA[dummy]]></IM_MAD>"
         "<VM_MAD><![CDATA[dummy]]></VM_MAD><CLUSTER_ID>0</CLUSTER_ID><CLUSTER>default</CLUSTER>"
         f"<HOST_SHARE>{''.join(f'<{k}>{v}</{k}>' for k, v in share.items())}"
         "<DATASTORES></DATASTORES><PCI_DEVICES></PCI_DEVICES><NUMA_NODES></NUMA_NODES></HOST_SHARE>"
@@ -121,57 +121,58 @@ def host(one: Host, cloud: Cloud) -> str:
     )
 
 
-def user(one: User, cloud: Cloud) -> str:
-    """An account with its quotas and their defaults."""
-    return f"<USER>{_account(one)}{_quotas(one, cloud)}{_DEFAULT_QUOTAS}</USER>"
+def user(record: User, cloud: Cloud) -> str:
+    """Return an account with its quotas and their defaults."""
+    return f"<USER>{_account(record)}{_quotas(record, cloud)}{_DEFAULT_QUOTAS}</USER>"
 
 
-def users(some: Iterable[User], cloud: Cloud) -> str:
-    """The pool has the quotas beside the accounts."""
+def users(records: Iterable[User], cloud: Cloud) -> str:
+    """Return the pool of users. Quotas stand beside the accounts, and not within them."""
     members = "".join(
-        f"<USER>{_account(one)}</USER><QUOTAS><ID>{one.id}</ID>{_quotas(one, cloud)}</QUOTAS>"
-        for one in some
+        f"<USER>{_account(record)}</USER>"
+        f"<QUOTAS><ID>{record.id}</ID>{_quotas(record, cloud)}</QUOTAS>"
+        for record in records
     )
     return f"<USER_POOL>{members}{_DEFAULT_QUOTAS}</USER_POOL>"
 
 
 def leaf(name: str, value: str) -> str:
-    """A value as oned wraps it."""
+    """Return an element with its value in CDATA, as oned writes it."""
     return f"<{name}><![CDATA[{value}]]></{name}>"
 
 
-def _account(one: User) -> str:
+def _account(record: User) -> str:
     return (
-        f"<ID>{one.id}</ID><GID>{one.gid}</GID><GROUPS><ID>{one.gid}</ID></GROUPS>"
-        f"<GNAME>{escape(one.group)}</GNAME><NAME>{escape(one.name)}</NAME>"
+        f"<ID>{record.id}</ID><GID>{record.gid}</GID><GROUPS><ID>{record.gid}</ID></GROUPS>"
+        f"<GNAME>{escape(record.group)}</GNAME><NAME>{escape(record.name)}</NAME>"
         f"{leaf('PASSWORD', '0' * 64)}{leaf('AUTH_DRIVER', 'core')}<ENABLED>1</ENABLED>"
         f"<TEMPLATE>{leaf('TOKEN_PASSWORD', '0' * 64)}</TEMPLATE>"
     )
 
 
-def _quotas(one: User, cloud: Cloud) -> str:
-    mine = [vm for vm in cloud.living() if vm.owner.id == one.id]
+def _quotas(record: User, cloud: Cloud) -> str:
+    user_vms = [vm for vm in cloud.living() if vm.owner.id == record.id]
     nets = "".join(
         f"<NETWORK>{leaf('ID', str(n))}{leaf('LEASES', str(limit))}"
-        f"{leaf('LEASES_USED', str(sum(len(vm.addresses) for vm in mine)))}</NETWORK>"
-        for n, limit in one.leases.items()
+        f"{leaf('LEASES_USED', str(sum(len(vm.addresses) for vm in user_vms)))}</NETWORK>"
+        for n, limit in record.leases.items()
     )
     images = "".join(
         f"<IMAGE>{leaf('ID', str(n))}{leaf('RVMS', str(limit))}"
-        f"{leaf('RVMS_USED', str(runs_of(mine, n)))}</IMAGE>"
-        for n, limit in one.runs.items()
+        f"{leaf('RVMS_USED', str(runs_of(user_vms, n)))}</IMAGE>"
+        for n, limit in record.runs.items()
     )
     return (
         f"<DATASTORE_QUOTA></DATASTORE_QUOTA><NETWORK_QUOTA>{nets}</NETWORK_QUOTA>"
-        f"<VM_QUOTA>{_vm_quota(one.quota, mine, one.stale)}</VM_QUOTA>"
+        f"<VM_QUOTA>{_vm_quota(record.quota, user_vms, record.stale)}</VM_QUOTA>"
         f"<IMAGE_QUOTA>{images}</IMAGE_QUOTA>"
     )
 
 
 def group(number: int, name: str, cloud: Cloud) -> str:
-    """A group with its quotas and their defaults."""
-    theirs = [vm for vm in cloud.living() if vm.owner.gid == number]
-    quota = _vm_quota(cloud.world.groups.get(number, {}), theirs)
+    """Return a group with its quotas and their defaults."""
+    group_vms = [vm for vm in cloud.living() if vm.owner.gid == number]
+    quota = _vm_quota(cloud.world.groups.get(number, {}), group_vms)
     members = "".join(f"<ID>{u.id}</ID>" for u in cloud.world.users if u.gid == number)
     return (
         f"<GROUP><ID>{number}</ID><NAME>{escape(name)}</NAME><TEMPLATE></TEMPLATE>"
@@ -182,14 +183,14 @@ def group(number: int, name: str, cloud: Cloud) -> str:
 
 
 def _vm_quota(
-    quota: Mapping[str, float], theirs: Sequence[Vm], stale: Mapping[str, float] | None = None
+    quota: Mapping[str, float], vms: Sequence[Vm], stale: Mapping[str, float] | None = None
 ) -> str:
     if not quota:
         return ""
     values: dict[str, str] = {}
     for key in _QUOTAS:
         values[key] = f"{quota.get(key, -1):g}"
-        values[f"{key}_USED"] = f"{used(theirs, key) + (stale or {}).get(key, 0):g}"
+        values[f"{key}_USED"] = f"{used(vms, key) + (stale or {}).get(key, 0):g}"
     return "<VM>" + "".join(leaf(k, v) for k, v in values.items()) + "</VM>"
 
 
@@ -202,8 +203,8 @@ def _identity(number: int, owner: User, name: str) -> list[str]:
 
 
 def _permissions(*, everybody: bool) -> str:
-    given = {"OWNER_U", "OWNER_M"} | ({"GROUP_U", "OTHER_U"} if everybody else set())
-    inner = "".join(f"<{name}>{int(name in given)}</{name}>" for name in _PERMISSIONS)
+    granted = {"OWNER_U", "OWNER_M"} | ({"GROUP_U", "OTHER_U"} if everybody else set())
+    inner = "".join(f"<{name}>{int(name in granted)}</{name}>" for name in _PERMISSIONS)
     return f"<PERMISSIONS>{inner}</PERMISSIONS>"
 
 
@@ -230,7 +231,7 @@ def _template(name: str, values: Template) -> str:
     return f"<{name}>{inner}</{name}>"
 
 
-def _some(name: str, values: Mapping[str, str], keys: Sequence[str]) -> str:
+def _selected(name: str, values: Mapping[str, str], keys: Sequence[str]) -> str:
     return f"<{name}>{''.join(leaf(k, values[k]) for k in keys if k in values)}</{name}>"
 
 

@@ -1,8 +1,9 @@
-"""An OpenNebula front end on loopback, for rehearsals and tests: oned's XML-RPC and its manners.
+"""An OpenNebula front end on loopback, for rehearsals and tests. It emulates oned's XML-RPC API.
 
-``python -m slurm_elastic.sandbox.opennebula --dir DIR [--port N] [--world FILE]`` serves it, writes
-``DIR/one/ready`` (``{"port", "pid"}``) when it answers, and ends on SIGTERM. ``one_control`` steers
-it: faults, quotas, hosts, pace. Its state is in memory: it ends with the process.
+``python -m slurm_elastic.sandbox.opennebula --dir DIR [--port N] [--world FILE]`` serves it. The
+program writes ``DIR/one/ready`` (``{"port", "pid"}``) when it answers, and ends on SIGTERM.
+``one_control`` steers it: faults, quotas, hosts, durations. Its state is in memory and is lost with
+the process.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _ERRORS = {
 
 
 class Front:
-    """All requests come here. ``clock`` gives Unix time."""
+    """Answers all requests. ``clock`` returns Unix time."""
 
     guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("cloud", "calls")}
 
@@ -64,11 +65,11 @@ class Front:
         self._stopped = threading.Event()
 
     def stop(self) -> None:
-        """End what waits."""
+        """End the waiting calls."""
         self._stopped.set()
 
     def control(self, method: str, name: str, body: bytes) -> ControlAnswer:
-        """One order of ``one_control``."""
+        """Carry out an order of ``one_control``."""
         with self._lock:
             now = self._clock()
             self.cloud.advance(now)
@@ -76,7 +77,7 @@ class Front:
             return steered(one_control.ORDERS, self, request, now, lambda: one_control.view(self))
 
     def rpc(self, body: bytes) -> ControlAnswer:
-        """One XML-RPC call. ConnectionError where a fault drops the connection."""
+        """Answer an XML-RPC call. Raises ConnectionError if a fault drops the connection."""
         try:
             params, name = xmlrpc.client.loads(body)
         except (ExpatError, xmlrpc.client.ResponseError):
@@ -108,11 +109,11 @@ class Front:
             return None
         if fault.kind is FaultKind.GARBAGE:
             return ControlAnswer(200, PAGE, "text/html")
-        return _struck(fault, method)
+        return _answer_of_fault(fault, method)
 
 
-def _struck(fault: Fault, method: str) -> ControlAnswer:
-    """A throttle is a proxy's: oned has none."""
+def _answer_of_fault(fault: Fault, method: str) -> ControlAnswer:
+    """Return the answer of a fault. A throttle looks like a proxy's, because oned has none."""
     if fault.kind is FaultKind.THROTTLE:
         return ControlAnswer(503, b"Service Unavailable", "text/plain")
     error = _ERRORS.get(fault.kind)
@@ -122,7 +123,7 @@ def _struck(fault: Fault, method: str) -> ControlAnswer:
 
 
 def success(result: int | str) -> bytes:
-    """``[true, result, 0]``."""
+    """Return the answer ``[true, result, 0]``."""
     value = (
         f"<i4>{result}</i4>" if isinstance(result, int) else f"<string>{escape(result)}</string>"
     )
@@ -130,7 +131,7 @@ def success(result: int | str) -> bytes:
 
 
 def refusal(method: str, error: Refusal) -> bytes:
-    """``[false, message, code, object, replication]``: five, of which pyone reads three."""
+    """Return ``[false, message, code, object, replication]``. pyone reads the first three."""
     return _array(
         "<boolean>0</boolean>",
         f"<string>[{method}] {escape(error.message)}</string>",
@@ -159,7 +160,9 @@ def _fault(code: int, text: str) -> bytes:
 
 
 def default_world() -> World:
-    """An administrator and a user, both with the password ``sandbox``, a template of 2 cpus."""
+    """Return a world with an administrator and a user (both have the password ``sandbox``) and a
+    template with 2 CPUs.
+    """
     small = {"cpus": 2, "memory": 2048, "template": 0}
     return sandbox_world([{"types": {"worker": small}}], "sandbox")
 
@@ -209,24 +212,24 @@ def _handler(front: Front) -> type[BaseHTTPRequestHandler]:
 
 
 def serve(directory: Path, port: int, world: World) -> None:
-    """Serve until SIGTERM or SIGINT. ``port`` 0 takes a free one."""
+    """Serve until SIGTERM or SIGINT. ``port`` 0: any free port. Raises SandboxError."""
     front = Front(world)
     try:
         server = _Server((HOST, port), _handler(front))
     except OSError as error:
-        raise SandboxError(f"port {port} on {HOST} cannot be had: {error}") from error
+        raise SandboxError(f"port {port} on {HOST} is not available: {error}") from error
     serve_until_ended(server, directory / "one", front.stop)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The program; 2 where it cannot start."""
+    """Run the program. Returns 2 if it cannot start."""
     parser = argparse.ArgumentParser(prog="slurm_elastic.sandbox.opennebula", description=__doc__)
     parser.add_argument("--dir", type=Path, required=True)
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--world", type=Path, help="a JSON file: accounts, templates, hosts, nets")
     args = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    # An earlier run's would say that we answer before we do.
+    # Remove the file of an earlier run, which would show us as ready too early.
     (args.dir / "one" / "ready").unlink(missing_ok=True)
     try:
         serve(args.dir, args.port, _world(args.world))

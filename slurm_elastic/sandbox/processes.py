@@ -1,5 +1,5 @@
-"""The processes that a sandbox has started: a file for each process and machine, so that another
-process, or this one after a crash, ends exactly those.
+"""The processes that a sandbox has started. Each process and machine has a file, so that another
+process, or the same one after a crash, can end exactly these.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class Processes:
-    """The daemons, by name; files ``run/NAME.json``, output ``log/NAME.out``."""
+    """The daemons by name. Their files are ``run/NAME.json``, their output ``log/NAME.out``."""
 
     def __init__(self, directory: Path) -> None:
         self._run = directory / "run"
@@ -34,61 +34,63 @@ class Processes:
         *,
         user: str | None = None,
     ) -> Process:
-        """Start a daemon that is not running yet."""
+        """Start a daemon and record it. The caller knows that it does not run yet."""
         process = local_processes.spawn(argv, environment, log=str(self.log(name)), user=user)
         writing.replace(self._run / f"{name}.json", msgspec.json.encode(process), 0o644)
         return process
 
     def log(self, name: str) -> Path:
-        """Where the daemon's output goes."""
+        """Return the file of the daemon's output."""
         return self._log / f"{name}.out"
 
     def names(self) -> list[str]:
-        """All daemons ever started, whether alive or not."""
+        """Return all daemons that were ever started."""
         return sorted(path.stem for path in self._run.glob("*.json"))
 
     def get(self, name: str) -> Process | None:
-        """The process of that name as last started, None if it never was."""
+        """Return the daemon's latest process; None if it was never started."""
         try:
             return msgspec.json.decode((self._run / f"{name}.json").read_bytes(), type=Process)
         except (FileNotFoundError, msgspec.DecodeError):
             return None
 
     def alive(self, name: str) -> bool:
-        """Whether the daemon runs."""
+        """Return True if the daemon runs."""
         process = self.get(name)
         return process is not None and local_processes.alive(process)
 
     def stop(self, name: str, deadline: float = 20.0) -> None:
-        """SIGTERM, then SIGKILL after ``deadline`` seconds."""
+        """End a daemon by SIGTERM, and by SIGKILL after ``deadline`` seconds."""
         if process := self.get(name):
             local_processes.stop(process, deadline)
 
     def kill(self, name: str) -> None:
-        """SIGKILL, as a crash; returns when the process is gone."""
+        """End a daemon by SIGKILL, like a crash. Returns when the process has ended."""
         if process := self.get(name):
             local_processes.send(process, signal.SIGKILL)
             local_processes.wait_gone([process], 10.0)
 
 
 class Started(Struct, frozen=True, kw_only=True):
-    """A machine and its slurmd (None: not started yet)."""
+    """A machine, and its slurmd (None: not started yet)."""
 
     machine: SlurmdSettings
     process: Process | None = None
 
 
 class SlurmdMachines:
-    """slurmd's as machines, by id; files in ``directory``, kept until the power-off is done."""
+    """The slurmd processes that act as machines, by id. Each has a file in ``directory`` until its
+    power-off is complete.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     def start(self, machine: SlurmdSettings) -> Process:
-        """Start a machine; its file is there first."""
+        """Start a machine. Its file is written first."""
         self._directory.mkdir(parents=True, exist_ok=True)
-        # First: one of us that dies before the next line leaves a file by which the machine is
-        # ended.
+        # Write the file first: if this process dies after the start, the file still shows which
+        # machine must be ended.
         self._save(Started(machine=machine))
         process = local_processes.start(machine)
         self._save(Started(machine=machine, process=process))
@@ -96,31 +98,31 @@ class SlurmdMachines:
         return process
 
     def power_off(self, name: str) -> None:
-        """End all that runs on the machine and forget it; no error if there is no such machine."""
+        """End all processes of the machine and remove its file. Does nothing without a file."""
         path = self._directory / f"{name}.json"
         started = _read(path)
         if started is None:
             return
         local_processes.power_off(started.machine.directory, slurmd=started.process)
-        # Last: where we are killed before, the machine is found again.
+        # Remove the file last: if this process is killed before, the machine is found again.
         path.unlink(missing_ok=True)
         log.info("powered off machine=%s node=%s", name, started.machine.node)
 
     def alive(self, name: str) -> bool:
-        """Whether the machine's slurmd runs."""
+        """Return True if the machine's slurmd runs."""
         started = self.get(name)
         return bool(started and started.process and local_processes.alive(started.process))
 
     def get(self, name: str) -> Started | None:
-        """The machine of that id."""
+        """Return the machine with that id, or None."""
         return _read(self._directory / f"{name}.json")
 
     def directory(self, name: str) -> str:
-        """The working directory for the machine of that id."""
+        """Return the working directory of the machine with that id."""
         return str((self._directory / name).resolve())
 
     def ids(self) -> Iterator[str]:
-        """All machines that were started and not powered off."""
+        """Return all machines that were started and not powered off."""
         return (path.stem for path in sorted(self._directory.glob("*.json")))
 
     def _save(self, started: Started) -> None:

@@ -1,4 +1,6 @@
-"""The proof of a rehearsal: jobs as they were seen, machines as they were paid. Pure."""
+"""Checks the results of a rehearsal: where and when its jobs ran, and what its machines cost.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,8 @@ _HOLDING = frozenset({"RUNNING", "CONFIGURING", "COMPLETING", "STOPPED", "SUSPEN
 
 
 class JobRow(Struct, frozen=True, kw_only=True):
-    """A job as ``scontrol show job`` has it. ``nodes`` is empty while it waits; ``wanted`` is how
-    many it asks for; ``started`` is Unix time, 0 while it has none.
+    """A job in the answer of ``scontrol show job``. ``nodes``: empty while it waits; ``wanted``:
+    the number of requested nodes; ``started``: Unix time, 0 before the start.
     """
 
     id: int
@@ -34,17 +36,17 @@ class JobRow(Struct, frozen=True, kw_only=True):
 
     @property
     def holds(self) -> bool:
-        """Whether its nodes are taken by it now."""
+        """True if the job occupies its nodes now."""
         return bool(self.nodes) and self.state in _HOLDING
 
     @property
     def over(self) -> bool:
-        """Whether it has ended, well or not."""
+        """True if the job has ended, successfully or not."""
         return self.state not in _WAITING | _HOLDING
 
 
 class RehearsedPartition(Struct, frozen=True, kw_only=True):
-    """A partition and its nodes; ``own``: the site's machines, static or on-premises."""
+    """A partition and its nodes. ``own``: True for the site's machines, static or on-premises."""
 
     partition: str
     cloud: str
@@ -53,8 +55,8 @@ class RehearsedPartition(Struct, frozen=True, kw_only=True):
 
 
 class CostRow(Struct, frozen=True, kw_only=True):
-    """The cost of a market's machines. ``on_demand``: the same hours at on-demand prices,
-    None for machines that no cloud sells.
+    """The cost of a market's machines in dollars. ``on_demand``: the cost of the same hours at
+    on-demand prices; None if a machine has no such price.
     """
 
     cloud: str
@@ -66,7 +68,7 @@ class CostRow(Struct, frozen=True, kw_only=True):
 
 
 def parse_jobs(text: str) -> dict[int, JobRow]:
-    """The answer of ``scontrol --oneliner show job``, by job id."""
+    """Parse the answer of ``scontrol --oneliner show job``. Returns jobs by id."""
     rows = (fields(line) for line in text.splitlines() if line.startswith("JobId="))
     return {row.id: row for row in map(_job_row, rows)}
 
@@ -74,13 +76,13 @@ def parse_jobs(text: str) -> dict[int, JobRow]:
 def _job_row(row: Mapping[str, str]) -> JobRow:
     state = row["JobState"].split()[0]
     nodes = row.get("NodeList", "(null)")
-    taken = state not in _WAITING and nodes not in ("(null)", "")
+    has_nodes = state not in _WAITING and nodes not in ("(null)", "")
     return JobRow(
         id=int(row["JobId"]),
         name=row["JobName"],
         state=state,
         partition=row["Partition"],
-        nodes=tuple(expand(nodes)) if taken else (),
+        nodes=tuple(expand(nodes)) if has_nodes else (),
         wanted=int(row["NumNodes"].partition("-")[0]),
         started=_time(row.get("StartTime", "Unknown")),
     )
@@ -94,7 +96,9 @@ def _time(text: str) -> float:
 
 
 class JobWatch:
-    """The states of the jobs, look by look."""
+    """Collects the states of the jobs over several looks at the queue. ``too_early``: sentences
+    about jobs that got a public machine while own machines were free.
+    """
 
     def __init__(self, places: Sequence[RehearsedPartition]) -> None:
         self.jobs: dict[int, JobRow] = {}
@@ -104,50 +108,51 @@ class JobWatch:
         self._free = Counter[str]()
 
     def see(self, now: Mapping[int, JobRow]) -> None:
-        """One look at the queue; ended jobs may be missing from it."""
+        """Record a look at the queue. Ended jobs may be missing from it."""
         free = self._free_by_partition(now.values())
         for job in now.values():
-            before = self.jobs.get(job.id)
-            fresh = job.holds and not (before and before.holds)
-            # Free before and after: free when the job was given a machine of a public cloud.
-            could = [p for p in free if min(free[p], self._free[p]) >= job.wanted]
-            if fresh and not self.place(job).own and could:
+            previous = self.jobs.get(job.id)
+            is_new = job.holds and not (previous and previous.holds)
+            # A machine that was free at the last look and at this look was also free when the job
+            # got a machine of a public cloud.
+            free_partitions = [p for p in free if min(free[p], self._free[p]) >= job.wanted]
+            if is_new and not self.place(job).own and free_partitions:
                 self.too_early.append(
-                    f"{job.name} went to {job.partition} while {could[0]} was free"
+                    f"{job.name} went to {job.partition} while {free_partitions[0]} was free"
                 )
         self.jobs.update(now)
         self._free = free
 
     def _free_by_partition(self, jobs: Iterable[JobRow]) -> Counter[str]:
-        taken = {node for job in jobs if job.holds for node in job.nodes}
-        return Counter(where for node, where in self._own.items() if node not in taken)
+        occupied = {node for job in jobs if job.holds for node in job.nodes}
+        return Counter(partition for node, partition in self._own.items() if node not in occupied)
 
     def place(self, job: JobRow) -> RehearsedPartition:
-        """Where a job with nodes runs or ran."""
+        """Return the partition in which a job runs or ran."""
         return self.places[job.partition]
 
     def states(self) -> Counter[str]:
-        """How many jobs wait, start, run and are done."""
+        """Return the number of jobs by state, in words for people."""
         return Counter(_word(job.state) for job in self.jobs.values())
 
     def busy(self) -> dict[str, int]:
-        """How many nodes are taken, by cloud."""
-        taken = {node for job in self.jobs.values() if job.holds for node in job.nodes}
-        return {p.cloud: len(taken.intersection(p.nodes)) for p in self.places.values()}
+        """Return the number of occupied nodes by cloud."""
+        occupied = {node for job in self.jobs.values() if job.holds for node in job.nodes}
+        return {p.cloud: len(occupied.intersection(p.nodes)) for p in self.places.values()}
 
 
 def _word(state: str) -> str:
     if state in _WAITING:
         return "waiting"
-    words = {"CONFIGURING": "starting", "COMPLETING": "running", DONE: "completed"}
-    return words.get(state, state.lower())
+    word_by_state = {"CONFIGURING": "starting", "COMPLETING": "running", DONE: "completed"}
+    return word_by_state.get(state, state.lower())
 
 
 def markets(job: JobRow, machines: Iterable[Machine]) -> Sequence[Market]:
-    """On which markets a job's machines were bought; none for static nodes."""
+    """Return the markets on which a job's machines were bought; empty for static nodes."""
     latest: dict[str, Machine] = {}
     for machine in sorted(machines, key=lambda m: m.instance.launched):
-        # A second of slack: Slurm's times are whole seconds.
+        # One second of tolerance, because Slurm's times are whole seconds.
         if machine.instance.node in job.nodes and machine.instance.launched <= job.started + 1:
             latest[machine.instance.node] = machine
     return sorted({m.instance.market for m in latest.values()})
@@ -156,7 +161,7 @@ def markets(job: JobRow, machines: Iterable[Machine]) -> Sequence[Market]:
 def costs(
     machines: Iterable[Machine], on_demand: Mapping[str, float], now: float
 ) -> Sequence[CostRow]:
-    """By cloud and market; ``on_demand`` are $/h by instance type."""
+    """Return the costs by cloud and market. ``on_demand``: prices in $/h by instance type."""
     groups: defaultdict[tuple[str, Market], list[Machine]] = defaultdict(list)
     for machine in machines:
         groups[machine.instance.cloud, machine.instance.market].append(machine)
@@ -189,8 +194,8 @@ def _cost(
 
 
 def job_problems(watch: JobWatch, submitted: Collection[int]) -> list[str]:
-    """The faults of the jobs and of where they ran; empty: all as it should be."""
-    problems = [why for id_ in submitted if (why := _job_problem(watch, id_))]
+    """Return sentences about jobs that failed, or ran in the wrong place; empty if none did."""
+    problems = [problem for id_ in submitted if (problem := _job_problem(watch, id_))]
     used = {watch.place(job).cloud for job in watch.jobs.values() if job.nodes}
     unused = [p.cloud for p in watch.places.values() if p.cloud not in used]
     return problems + watch.too_early + [f"no job ran on {cloud}" for cloud in unused]
@@ -210,15 +215,15 @@ def _job_problem(watch: JobWatch, id_: int) -> str | None:
 
 
 def market_problems(machines: Iterable[Machine], decisions: Iterable[Decision]) -> list[str]:
-    """Whether spot machines came before on-demand ones, and a refusal was followed by another
-    offer inside the same request.
+    """Return sentences if on-demand machines were bought before spot machines, or if no refused
+    offer was followed by another offer within the same request.
     """
-    first: dict[Market, str] = {}
+    first_generation: dict[Market, str] = {}
     for machine in sorted(machines, key=lambda m: m.instance.generation):
-        first.setdefault(machine.instance.market, machine.instance.generation)
+        first_generation.setdefault(machine.instance.market, machine.instance.generation)
     problems = [f"no machine was bought {market}" for market in (Market.SPOT, Market.ON_DEMAND)
-                if market not in first]  # fmt: skip
-    if not problems and first[Market.ON_DEMAND] < first[Market.SPOT]:
+                if market not in first_generation]  # fmt: skip
+    if not problems and first_generation[Market.ON_DEMAND] < first_generation[Market.SPOT]:
         problems.append("an on-demand machine was bought before any spot machine")
     if refused_and_next(decisions) is None:
         problems.append("no refused offer was followed by another one inside the same request")
@@ -226,11 +231,11 @@ def market_problems(machines: Iterable[Machine], decisions: Iterable[Decision]) 
 
 
 def refused_and_next(decisions: Iterable[Decision]) -> tuple[Decision, Decision] | None:
-    """A refusal, and the launch that followed it inside the same request."""
+    """Return a refusal and the launch that followed it within the same request, or None."""
     refused: dict[str, Decision] = {}
-    for one in sorted(decisions, key=lambda d: d.at):
-        if one.kind == "launch-refused":
-            refused[one.correlation] = one
-        elif one.kind == "launched" and one.correlation in refused:
-            return refused[one.correlation], one
+    for decision in sorted(decisions, key=lambda d: d.at):
+        if decision.kind == "launch-refused":
+            refused[decision.correlation] = decision
+        elif decision.kind == "launched" and decision.correlation in refused:
+            return refused[decision.correlation], decision
     return None

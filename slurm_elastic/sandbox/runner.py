@@ -1,7 +1,7 @@
-"""Turns each machine of a sandbox's clouds into a slurmd on this host, and powers it off with it.
+"""Runs a slurmd on this host for each machine of a sandbox's clouds, and ends it with the machine.
 
-``python -m slurm_elastic.sandbox.runner DIR``, as root. A machine that is terminated before its
-boot time has passed never gets a slurmd.
+Usage: ``python -m slurm_elastic.sandbox.runner DIR``, as root. If a machine is terminated before
+its boot time has passed, it never gets a slurmd.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Look = Callable[[], Iterable[CloudMachine]]
-PERIOD = 0.25
+PERIOD_S = 0.25
 EC2_PREFIX = "i-"
 
 
 class Runner:
-    """One step at a time: ``step`` is given what a cloud has, and makes it so.
+    """Runs the machines of one cloud. ``step`` makes them match the cloud's list.
 
-    ``prefix`` is what the ids of that cloud's machines begin with: others are left alone. With
-    ``dead_man`` each machine has the agent, whose heartbeat_timeout (s) that is; its gate runs
-    ``check``.
+    ``prefix``: the prefix of the ids of the cloud's machines; other machines are not touched.
+    ``dead_man``: the heartbeat_timeout (s) of each machine's agent (None: no agent). ``check``: the
+    command of the agent's gate.
     """
 
     def __init__(
@@ -64,19 +64,22 @@ class Runner:
         for name in list(self._machines.ids()):
             started = self._machines.get(name)
             if started is None or started.process is None:
-                # We were killed between the record and the start: begin this machine anew.
+                # The last runner was killed between the record and the start. Start this machine
+                # again.
                 self._machines.power_off(name)
 
-    def step(self, seen: Iterable[CloudMachine], now: float) -> None:
-        """Power off what is gone, start what has booted."""
-        alive = {m.id: m for m in seen if m.state in ALIVE}
-        known = set(self._machines.ids())
-        for gone in sorted(name for name in known - alive.keys() if name.startswith(self._prefix)):
-            self._machines.power_off(gone)
+    def step(self, machines: Iterable[CloudMachine], now: float) -> None:
+        """Power off machines that the cloud no longer has, and start those that have booted."""
+        alive = {m.id: m for m in machines if m.state in ALIVE}
+        started_ids = set(self._machines.ids())
+        for ended_id in sorted(
+            name for name in started_ids - alive.keys() if name.startswith(self._prefix)
+        ):
+            self._machines.power_off(ended_id)
         for machine in alive.values():
-            # One whose slurmd died by itself stays dead, as a crashed machine does: reconcile has
-            # to find it.
-            if machine.id not in known and self._booted(machine, now):
+            # A machine whose slurmd died stays dead, like a crashed machine, because slurm-elasticd
+            # must find it.
+            if machine.id not in started_ids and self._has_booted(machine, now):
                 settings = self._layout.machine(machine.id, machine.node)
                 self._boot_up(settings, machine.generation)
 
@@ -92,14 +95,14 @@ class Runner:
         self._machines.start(machine)
         machine_agent.start(self._layout, machine)
 
-    def _booted(self, machine: CloudMachine, now: float) -> bool:
+    def _has_booted(self, machine: CloudMachine, now: float) -> bool:
         if not machine.node or machine.node in self._never:
             return False
         return now >= machine.launched + self._boot
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run until SIGTERM; the machines go on."""
+    """Run until SIGTERM. The machines continue to run."""
     (directory,) = sys.argv[1:] if argv is None else argv
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     layout = Layout(dir=Path(directory))
@@ -107,10 +110,10 @@ def main(argv: list[str] | None = None) -> int:
     never = expand(saved.spec.never_boot) if saved.spec.never_boot else ()
     stop = threading.Event()
     clouds = [
-        (_powered(layout, saved, never, prefix), look) for prefix, look in _clouds(layout, saved)
+        (_runner_of(layout, saved, never, prefix), look) for prefix, look in _clouds(layout, saved)
     ]
     on_end(stop.set)
-    PeriodicTask("machines", partial(_step, clouds), PERIOD, first_in_s=PERIOD).run(stop)
+    PeriodicTask("machines", partial(_step, clouds), PERIOD_S, first_in_s=PERIOD_S).run(stop)
     return 0
 
 
@@ -119,17 +122,17 @@ def _step(clouds: Iterable[tuple[Runner | Hypervisor, Look]]) -> None:
         try:
             runner.step(look(), time.time())
         except (SlurmElasticError, OSError):
-            # An API that does not answer says nothing about machines: they stay as they are.
+            # If the API does not answer, we know nothing about the machines and leave them alone.
             log.exception("step failed")
 
 
-def _powered(
+def _runner_of(
     layout: Layout, saved: Saved, never: Iterable[str], prefix: str
 ) -> Runner | Hypervisor:
-    """Who has the machines of the cloud whose ids begin so."""
+    """Return the runner for a cloud: virtual machines for EC2 with an image, else processes."""
     spec = saved.spec
     if spec.image and prefix == EC2_PREFIX:
-        # Here and not above: most sandboxes do without.
+        # Imported here, because most sandboxes do not need it.
         from slurm_elastic.sandbox.hypervisor import Hypervisor
 
         endpoint = f"http://127.0.0.1:{saved.ports.ec2}"
@@ -138,13 +141,15 @@ def _powered(
 
 
 def _clouds(layout: Layout, saved: Saved) -> Iterable[tuple[str, Look]]:
-    """The clouds of a sandbox: how their machines' ids begin, and how to look at them."""
+    """Yield for each cloud of a sandbox the prefix of its machines' ids, and a function that lists
+    them.
+    """
     if cloud_of(saved.spec, "aws"):
         ec2 = control.control(saved)
         yield EC2_PREFIX, lambda: control.seen(ec2)
     if cloud_of(saved.spec, "opennebula"):
-        one = control.one_control(saved)
-        yield control.ONE_PREFIX, lambda: control.one_seen(one)
+        opennebula = control.one_control(saved)
+        yield control.ONE_PREFIX, lambda: control.one_seen(opennebula)
     if cloud_of(saved.spec, "openstack"):
         from slurm_elastic.sandbox import stack
 

@@ -1,15 +1,17 @@
-"""A machine of any cloud, as the runner wants to know it."""
+"""A machine of any cloud, in the form that the runner needs."""
 
 from __future__ import annotations
 
 from msgspec import Struct
 
 ALIVE = frozenset({"pending", "running"})
-"""The states of a machine that is on, or about to be."""
+"""The states of a machine that is on or booting."""
 
 
 class CloudMachine(Struct, frozen=True, kw_only=True):
-    """A machine as the cloud has it; ``launched`` is Unix time, ``generation`` its launch's tag."""
+    """A machine in a cloud's list. ``launched`` is Unix time; ``generation`` is the launch's
+    tag.
+    """
 
     id: str
     node: str

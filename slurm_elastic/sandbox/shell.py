@@ -1,4 +1,4 @@
-"""Using the cluster of a sandbox: commands, submissions, and waiting for what they lead to."""
+"""Uses the cluster of a sandbox: runs commands, submits jobs, and waits for their results."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from slurm_elastic.sandbox.layout import Layout
 from slurm_elastic.slurm.client.cli import SlurmCli
 
 T = TypeVar("T")
-BUSY = 60.0
-"""Seconds for which a read is repeated while slurmctld is too busy to answer."""
-PATIENCE_SHARE, LONGEST_PAUSE = 0.1, 1.0
-"""The share of the time waited already that may pass until the next look (s, at most)."""
+BUSY_S = 60.0
+"""Seconds for which a read is retried while slurmctld is too busy to answer."""
+PAUSE_SHARE, MAX_PAUSE_S = 0.1, 1.0
+"""The pause before the next look, as a share of the time waited so far, and its maximum in s."""
 _NO_ANSWER = ("timed out", "no answer in", "Zero Bytes were transmitted")
 _FIELD = re.compile(r"(?:^|\s)(\w[\w:/]*)=")
 
@@ -35,11 +35,11 @@ class Shell:
 
     @property
     def work(self) -> Path:
-        """A directory in which everybody may write: where jobs are submitted from."""
+        """The directory from which jobs are submitted. All users may write there."""
         return self.layout.dir / "work"
 
     def env(self) -> dict[str, str]:
-        """The environment in which Slurm's commands and ours speak to this sandbox."""
+        """Return the environment with which Slurm's commands and ours use this sandbox."""
         return self.layout.user_env(os.environ)
 
     def run(
@@ -51,14 +51,15 @@ class Shell:
         timeout: float = 60.0,
         stdin: str | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command in ``env`` and ``work``, output captured.
+        """Run a command in the directory ``work`` with ``env``, and capture its output.
 
-        SandboxError if it does not end in ``timeout`` seconds or, with ``check``, if it fails.
+        Raises SandboxError if it does not end in ``timeout`` seconds or, with ``check``, if it
+        fails.
         """
-        words = " ".join(command)
+        command_text = " ".join(command)
         try:
             done = subprocess.run(
-                [*_as(user), *command],
+                [*_as_user(user), *command],
                 env=self.env(),
                 cwd=self.work,
                 input=stdin or "",
@@ -68,94 +69,96 @@ class Shell:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            raise SandboxError(f"{words}: no answer in {timeout:g} s") from None
+            raise SandboxError(f"{command_text}: no answer in {timeout:g} s") from None
         if check and done.returncode != 0:
-            raise SandboxError(f"{words}: exit {done.returncode}: {done.stderr.strip()}")
+            raise SandboxError(f"{command_text}: exit {done.returncode}: {done.stderr.strip()}")
         return done
 
     def submit(self, script: str, *options: str, user: str = "nobody") -> int:
-        """``sbatch`` as that user; the job's id. A ``script`` without ``#!`` is one command."""
+        """Submit a job as that user. Returns its id. A ``script`` without ``#!`` is one command."""
         text = script if script.startswith("#!") else f"#!/bin/sh\n{script}\n"
         done = self.run(["sbatch", "--parsable", *options], user=user, stdin=text)
         return int(done.stdout.strip().partition(";")[0])
 
     def job(self, job: int) -> dict[str, str]:
-        """``scontrol show job``, field by field; finished jobs are known for MinJobAge."""
+        """Return the fields of ``scontrol show job``. Ended jobs are known for MinJobAge."""
         command = ["scontrol", "--oneliner", "show", "job", str(job)]
-        return fields(_answered(lambda: self.run(command)).stdout)
+        return fields(_read_with_retries(lambda: self.run(command)).stdout)
 
     def jobs(self) -> Sequence[SlurmJob]:
-        """All jobs of the queue."""
-        return _answered(self.slurm.jobs)
+        """Return all jobs of the queue."""
+        return _read_with_retries(self.slurm.jobs)
 
     def nodes(self) -> Mapping[str, SlurmNode]:
-        """All nodes by name."""
-        return _answered(self.slurm.nodes)
+        """Return all nodes by name."""
+        return _read_with_retries(self.slurm.nodes)
 
     def wait_for(
         self, condition: Callable[[], T], timeout: float, what: str, period: float = 0.2
     ) -> T:
-        """Poll until ``condition`` is true; its value. SandboxError after ``timeout`` seconds.
-
-        First every ``period`` seconds, then more rarely.
+        """Poll until ``condition`` is true, and return its value. Polls every ``period`` seconds at
+        first, and less often later. Raises SandboxError after ``timeout`` seconds.
         """
-        began = time.monotonic()
+        started_at = time.monotonic()
         while not (value := condition()):
-            waited = time.monotonic() - began
+            waited = time.monotonic() - started_at
             if waited >= timeout:
                 raise SandboxError(f"not within {timeout:g} s: {what}")
-            # By and by more rarely: most looks start a command.
-            time.sleep(max(period, min(waited * PATIENCE_SHARE, LONGEST_PAUSE)))
+            # Poll less often with time, because most conditions start a command.
+            time.sleep(max(period, min(waited * PAUSE_SHARE, MAX_PAUSE_S)))
         return value
 
     def wait_job(self, job: int, *states: str, timeout: float = 180.0) -> dict[str, str]:
-        """Wait until the job is in one of ``states`` (COMPLETED if none is named); its fields."""
-        wanted = states or ("COMPLETED",)
+        """Wait until the job is in one of ``states`` (default: COMPLETED). Returns its fields.
+        Raises SandboxError.
+        """
+        expected = states or ("COMPLETED",)
 
         def reached() -> dict[str, str] | None:
             now = self.job(job)
-            return now if now["JobState"] in wanted else None
+            return now if now["JobState"] in expected else None
 
-        return self.wait_for(reached, timeout, f"job {job} is {' or '.join(wanted)}") or {}
+        return self.wait_for(reached, timeout, f"job {job} is {' or '.join(expected)}") or {}
 
     def log_tails(self, lines: int = 15) -> str:
-        """The last lines of every log, for an error report."""
-        parts = []
+        """Return the last lines of every log, for an error report."""
+        sections = []
         for path in sorted(self.layout.log.glob("*")):
             text = path.read_text(errors="replace").splitlines()[-lines:]
-            # Slurm's daemons in the foreground say everything twice, once they can write their log.
-            own = path.with_suffix(".log")
-            twice = path.suffix == ".out" and own.exists() and own.stat().st_size > 0
-            if text and not twice:
-                parts.append("\n".join([f"--- {path.name}", *text]))
-        return "\n".join(parts)
+            # In the foreground, Slurm's daemons write all messages to their output and to their
+            # log. Skip the output if the log exists.
+            own_log = path.with_suffix(".log")
+            is_duplicate = path.suffix == ".out" and own_log.exists() and own_log.stat().st_size > 0
+            if text and not is_duplicate:
+                sections.append("\n".join([f"--- {path.name}", *text]))
+        return "\n".join(sections)
 
 
 def fields(line: str) -> dict[str, str]:
-    """One line of ``scontrol --oneliner``: ``Name=value Name=value with blanks``."""
+    """Split a line of ``scontrol --oneliner``: ``Name=value Name=value with blanks``."""
     starts = list(_FIELD.finditer(line))
     ends = [m.start() for m in starts[1:]] + [len(line)]
     return {m[1]: line[m.end() : end].strip() for m, end in zip(starts, ends, strict=True)}
 
 
-def _answered(read: Callable[[], T]) -> T:
-    """Read from Slurm; again for up to BUSY seconds where the answer was late, no refusal."""
-    until = time.monotonic() + BUSY
+def _read_with_retries(read: Callable[[], T]) -> T:
+    """Read from Slurm. Retry for up to BUSY_S seconds if slurmctld was too busy to answer."""
+    give_up_at = time.monotonic() + BUSY_S
     while True:
         try:
             return read()
         except SlurmElasticError as error:
-            late = any(words in str(error) for words in _NO_ANSWER)
-            if not late or time.monotonic() >= until:
+            is_busy = any(text in str(error) for text in _NO_ANSWER)
+            if not is_busy or time.monotonic() >= give_up_at:
                 raise
         time.sleep(0.5)
 
 
-def _as(user: str | None) -> list[str]:
+def _as_user(user: str | None) -> list[str]:
     if user is None:
         return []
     try:
-        who = pwd.getpwnam(user)
+        account = pwd.getpwnam(user)
     except KeyError:
         raise SandboxError(f"there is no user {user!r} on this host") from None
-    return ["setpriv", f"--reuid={who.pw_uid}", f"--regid={who.pw_gid}", "--clear-groups"]
+    return ["setpriv", f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups"]

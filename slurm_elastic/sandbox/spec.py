@@ -1,4 +1,4 @@
-"""The description of a sandbox, and the two configuration files that follow from it. No I/O."""
+"""The specification of a sandbox, and the two configuration files made from it. No I/O."""
 
 from __future__ import annotations
 
@@ -14,28 +14,30 @@ from slurm_elastic.image.recipe import LOGIN
 
 DEFAULT_DIR = Path("/tmp/slurm-elastic-sandbox")  # noqa: S108 - made 0755 by root, with a marker
 IMAGE = "ami-12c6146b"
-"""The machines' image in the emulated EC2, the only one that it has of its own."""
+"""The machines' image, the only image that the emulated EC2 has from the start."""
 VIRTUAL_HEAD = "10.77.0.254"
-"""The head's address for virtual machines, on this host's end of their network."""
+"""The head's address in the network of the virtual machines, on this host's end of it."""
 PARTITION = "batch"
 RECORDS = ("nodename=", "partitionname=")
 
 
 class SandboxSpec(Struct, frozen=True, kw_only=True):
-    """A cluster on one machine: a site with static nodes, and slurm-elastic beside it.
+    """A cluster on one machine: a site with static nodes, and slurm-elastic.
 
-    ``elastic`` is merged over the default configuration: mappings key by key, lists of named
-    things (clouds, pools) by name, all else replaced; clouds and pools named in ``drop`` are left
-    out. ``slurm_conf`` are further lines of the site's slurm.conf; one that sets what the sandbox
-    sets too replaces it. ``boot_seconds`` is how long an emulated machine takes to start,
-    ``never_boot`` a hostlist of nodes whose machines never come up. ``memory`` (MiB) and ``cpus``
-    are of each node. With ``dead_man`` each emulated machine has the agent, with this
-    heartbeat_timeout (s); ``check`` is then its gate's command. ``image`` is a file from which the
-    machines of EC2 are booted as virtual ones, instead of being processes; they have the agent
-    then, and the shipped text of joining. A ``bare`` one has the site and the emulated clouds, and
-    nothing of slurm-elastic yet. ``groups`` may burst. ``prices``
-    is a CSV trace of spot prices (None: the shipped day), of which ``price_speed`` seconds pass in
-    one.
+    ``elastic`` is merged into the default configuration: mappings key by key, lists of clouds and
+    pools by name; other values are replaced. Clouds and pools named in ``drop`` are left out.
+    ``slurm_conf``: further lines of the site's slurm.conf, which replace the sandbox's own settings
+    of the same options. ``cpus`` and ``memory`` (MiB): the size of each node.
+
+    ``boot_seconds``: how long an emulated machine boots; ``never_boot``: a hostlist of nodes whose
+    machines never boot. ``dead_man``: the heartbeat_timeout (s) of each machine's agent (None: no
+    agent); ``check``: the command of the agent's gate. ``image``: a disk image from which EC2's
+    machines boot as virtual machines instead of processes; they have the agent, and join by the
+    shipped user data.
+
+    ``bare``: only the site and the emulated clouds, without slurm-elastic. ``groups``: the Unix
+    groups that may use public clouds. ``prices``: a CSV trace of spot prices (None: the shipped
+    day), replayed at ``price_speed`` seconds per second.
     """
 
     dir: Path = DEFAULT_DIR
@@ -63,7 +65,7 @@ class SandboxSpec(Struct, frozen=True, kw_only=True):
 
 
 class Ports(Struct, frozen=True, kw_only=True):
-    """TCP ports on loopback; ``nodes`` is the first of one port for each node."""
+    """TCP ports on loopback. Each node has one; ``nodes`` is the first of them."""
 
     slurmctld: int
     slurmd: int
@@ -73,33 +75,41 @@ class Ports(Struct, frozen=True, kw_only=True):
 
 
 def ports_needed(spec: SandboxSpec) -> int:
-    """How many consecutive ports the sandbox takes."""
+    """Return how many consecutive ports the sandbox needs."""
     pools = merged(default_elastic(spec), spec)["pools"]
     return 4 + spec.static_nodes + sum(len(expand(p["nodes"])) for p in pools)
 
 
-def ports_from(first: int) -> Ports:
-    """The block of ports that begins at ``first``."""
-    return Ports(slurmctld=first, slurmd=first + 1, ec2=first + 2, one=first + 3, nodes=first + 4)
+def ports_from(first_port: int) -> Ports:
+    """Return the block of ports that begins at ``first_port``."""
+    return Ports(
+        slurmctld=first_port,
+        slurmd=first_port + 1,
+        ec2=first_port + 2,
+        one=first_port + 3,
+        nodes=first_port + 4,
+    )
 
 
 def cloud_of(spec: SandboxSpec, provider: str) -> dict[str, Any] | None:
-    """The first cloud of that provider, as configured; None where there is none."""
+    """Return the settings of the first cloud of that provider; None if there is none."""
     clouds = elastic(spec, ports_from(1024))["clouds"]
     return next((c for c in clouds if c["provider"] == provider), None)
 
 
 def static_names(spec: SandboxSpec) -> list[str]:
-    """The site's own nodes."""
+    """Return the names of the site's own nodes."""
     return [f"st{n}" for n in range(1, spec.static_nodes + 1)]
 
 
 def site_conf(spec: SandboxSpec, ports: Ports, host: str) -> str:
-    """The site's slurm.conf as it was before slurm-elastic came."""
-    own = {line.partition("=")[0].strip().lower() for line in spec.slurm_conf if not _record(line)}
+    """Return the site's slurm.conf as before the installation of slurm-elastic."""
+    replaced_options = {
+        line.partition("=")[0].strip().lower() for line in spec.slurm_conf if not _is_record(line)
+    }
     lines = [f"{key}={value}" for key, value in _options(spec, ports, host).items()
-             if key.lower() not in own]  # fmt: skip
-    lines += [line for line in spec.slurm_conf if not _record(line)]
+             if key.lower() not in replaced_options]  # fmt: skip
+    lines += [line for line in spec.slurm_conf if not _is_record(line)]
     if spec.static_nodes:
         low, high = ports.nodes, ports.nodes + spec.static_nodes - 1
         port = f"{low}-{high}" if high > low else str(low)
@@ -109,11 +119,11 @@ def site_conf(spec: SandboxSpec, ports: Ports, host: str) -> str:
             f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} {size}",
             f"PartitionName={PARTITION} Nodes={name} Default=YES DefaultTime=10 State=UP",
         ]
-    lines += [line for line in spec.slurm_conf if _record(line)]
+    lines += [line for line in spec.slurm_conf if _is_record(line)]
     return "\n".join(lines) + "\n"
 
 
-def _record(line: str) -> bool:
+def _is_record(line: str) -> bool:
     return line.strip().lower().startswith(RECORDS)
 
 
@@ -144,7 +154,7 @@ def _options(spec: SandboxSpec, ports: Ports, host: str) -> dict[str, str]:
         "SelectType": "select/cons_tres",
         "SelectTypeParameters": "CR_Core_Memory",
         "DefMemPerCPU": str(max(1, spec.memory // (4 * spec.cpus))),
-        # Many slurmd's share this host: they report its size, not the size of their node.
+        # All slurmd processes share this host and report its size, not the size of their node.
         "SlurmdParameters": "config_overrides",
         "SchedulerParameters": "batch_sched_delay=0,sched_interval=5",
         "SlurmctldParameters": f"power_save_interval={spec.power_save_interval}"
@@ -153,7 +163,9 @@ def _options(spec: SandboxSpec, ports: Ports, host: str) -> dict[str, str]:
 
 
 def default_elastic(spec: SandboxSpec) -> dict[str, Any]:
-    """A hybrid site: two machines on-premises, six at an emulated EC2 on spot and on-demand."""
+    """Return the default configuration: a hybrid site with two machines on-premises, and six at an
+    emulated EC2 on spot and on-demand.
+    """
     root = spec.dir
     return {
         "cluster": {"name": "sandbox"},
@@ -179,7 +191,7 @@ def default_elastic(spec: SandboxSpec) -> dict[str, Any]:
 
 
 def joining(spec: SandboxSpec, ports: Ports) -> dict[str, Any]:
-    """The section ``join`` for virtual machines: they find the head, and get its munge key."""
+    """Return the section ``join`` for virtual machines, with the head's address and munge key."""
     etc = spec.dir / "etc"
     return {
         "head": f"{VIRTUAL_HEAD}:{ports.slurmctld}",
@@ -189,7 +201,9 @@ def joining(spec: SandboxSpec, ports: Ports) -> dict[str, Any]:
 
 
 def machine_part(spec: SandboxSpec) -> str:
-    """The user data of virtual machines: the places that slurm.conf names are this host's."""
+    """Return the user data of virtual machines. It makes the directories of this host's slurm.conf,
+    which do not exist on a virtual machine.
+    """
     root = spec.dir
     return f"""\
 #cloud-boothook
@@ -238,7 +252,9 @@ def _pools(spec: SandboxSpec) -> list[dict[str, Any]]:
 
 
 def elastic(spec: SandboxSpec, ports: Ports) -> dict[str, Any]:
-    """The slurm-elastic.yaml, as a mapping: endpoint and node ports filled in where not given."""
+    """Return slurm-elastic.yaml as a mapping. Missing endpoints and ports of nodes are filled
+    in.
+    """
     base = default_elastic(spec)
     if spec.image:
         base["join"] = joining(spec, ports)
@@ -259,31 +275,33 @@ def elastic(spec: SandboxSpec, ports: Ports) -> dict[str, Any]:
 
 
 def merged(base: Mapping[str, Any], spec: SandboxSpec) -> dict[str, Any]:
-    """``spec.elastic`` over ``base``, and what ``spec.drop`` names left out."""
-    config: dict[str, Any] = _over(base, spec.elastic)
-    gone = {*spec.drop}
-    config["clouds"] = [c for c in config["clouds"] if c["name"] not in gone]
-    config["pools"] = [p for p in config["pools"] if gone.isdisjoint((p["name"], p["cloud"]))]
+    """Return ``base`` with ``spec.elastic`` merged into it, without clouds and pools in
+    ``spec.drop``.
+    """
+    config: dict[str, Any] = _merge_values(base, spec.elastic)
+    dropped = {*spec.drop}
+    config["clouds"] = [c for c in config["clouds"] if c["name"] not in dropped]
+    config["pools"] = [p for p in config["pools"] if dropped.isdisjoint((p["name"], p["cloud"]))]
     return config
 
 
-def _over(base: Any, top: Any) -> Any:  # noqa: ANN401 - YAML values
+def _merge_values(base: Any, top: Any) -> Any:  # noqa: ANN401 - YAML values
     if isinstance(base, Mapping) and isinstance(top, Mapping):
-        both = {k: _over(base[k], top[k]) for k in base.keys() & top.keys()}
+        both = {k: _merge_values(base[k], top[k]) for k in base.keys() & top.keys()}
         return deepcopy(dict(base)) | deepcopy(dict(top)) | both
-    if _named(base) and _named(top):
-        return _by_name(base, top)
+    if _has_names(base) and _has_names(top):
+        return _merge_by_name(base, top)
     return deepcopy(top)
 
 
-def _by_name(
+def _merge_by_name(
     base: Sequence[Mapping[str, Any]], top: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
     changes = {item["name"]: item for item in top}
-    known = {item["name"] for item in base}
-    kept = [_over(item, changes.get(item["name"], {})) for item in base]
-    return kept + [deepcopy(dict(item)) for item in top if item["name"] not in known]
+    base_names = {item["name"] for item in base}
+    merged_items = [_merge_values(item, changes.get(item["name"], {})) for item in base]
+    return merged_items + [deepcopy(dict(item)) for item in top if item["name"] not in base_names]
 
 
-def _named(value: Any) -> bool:  # noqa: ANN401 - YAML values
+def _has_names(value: Any) -> bool:  # noqa: ANN401 - YAML values
     return isinstance(value, list) and all(isinstance(v, Mapping) and "name" in v for v in value)

@@ -1,6 +1,6 @@
-"""The machines of an OpenStack that a sandbox uses: the control plane its clouds.yaml leads to.
+"""Lists the machines of an OpenStack that a sandbox uses, by the endpoint in its clouds.yaml.
 
-Unlike the emulated clouds it is not the sandbox's own: it is only looked at, as the daemon does.
+Unlike the emulated clouds it does not belong to the sandbox, which only reads it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ from slurm_elastic.sandbox.seen import CloudMachine
 
 
 def sources(layout: Layout) -> Iterator[tuple[str, Callable[[], Sequence[CloudMachine]]]]:
-    """Each OpenStack of the configuration: how its machines are called here, and a look at them."""
+    """Yield for each OpenStack of the configuration the prefix of its machines' ids, and a function
+    that lists them.
+    """
     config = configfile.load(layout.config)
     for cloud in config.clouds:
         if isinstance(cloud, OpenStackCloud):
-            # No name of a cloud has an equals sign: none is the beginning of another.
+            # The equals sign, which no cloud's name contains, keeps a prefix from matching another
+            # cloud with a longer name.
             yield f"openstack={cloud.name}=", _source(cloud, config.cluster, config)
 
 
@@ -32,15 +35,17 @@ def _source(
     servers = Servers(
         cloud.name, ownership_of(cloud, cluster, config), Project(cloud).call, cloud.threads
     )
-    return lambda: tuple(_seen(cloud.name, one) for one in servers.live())
+    return lambda: tuple(_seen(cloud.name, server) for server in servers.live())
 
 
-def _seen(cloud: str, one: ServerFields) -> CloudMachine:
-    """On while nova says ACTIVE, and not while it is about to delete it."""
-    on = one.status == "ACTIVE" and not one.task
+def _seen(cloud: str, server: ServerFields) -> CloudMachine:
+    """Return a server for the runner. It is on if nova shows ACTIVE and no task, such as
+    deleting.
+    """
+    is_on = server.status == "ACTIVE" and not server.task
     return CloudMachine(
-        id=f"openstack={cloud}={one.id}",
-        node=one.node,
-        state="running" if on else "off",
-        launched=one.created,
+        id=f"openstack={cloud}={server.id}",
+        node=server.node,
+        state="running" if is_on else "off",
+        launched=server.created,
     )

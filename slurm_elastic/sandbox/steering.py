@@ -1,7 +1,8 @@
-"""Steering an emulated cloud while it runs: the control API under ``/_sandbox/``, both of its ends.
+"""The control API of a running emulated cloud under ``/_sandbox/``: the server's and the client's
+end.
 
-``GET state`` shows all there is; ``POST NAME`` gives an order, of which each cloud has its own.
-Bodies and answers are JSON; an answer other than 200 carries ``{"error": sentence}``.
+``GET state`` shows the whole state. ``POST NAME`` gives an order; each cloud has its own orders.
+Bodies and answers are JSON. An answer other than 200 contains ``{"error": sentence}``.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ HOST = "127.0.0.1"
 
 
 class ControlAnswer(Struct, frozen=True):
-    """What an emulated cloud answers to a request."""
+    """An answer of an emulated cloud."""
 
     status: int
     body: bytes
@@ -42,13 +43,13 @@ class ControlAnswer(Struct, frozen=True):
 
 
 Order = Callable[..., object]
-"""What whoever steers a cloud may have it do: a function of the cloud, the time (Unix) and what the
-order says; what it gives back is answered.
+"""A command for an emulated cloud: a function of the cloud, the Unix time, and the fields of the
+body. Its result is the answer. The names of its parameters are the names of the fields.
 """
 
 
 def faults(cloud: Any, _now: float, fault: Fault | None) -> object:  # noqa: ANN401
-    """Something is to go wrong; without a fault nothing any more."""
+    """Add a fault; None removes all faults."""
     if fault is None:
         cloud.faults.clear()
     else:
@@ -63,25 +64,25 @@ def steered(
     now: float,
     state: Callable[[], object],
 ) -> ControlAnswer:
-    """The answer to a ``request`` (method, name, body); 400 where it is wrong."""
+    """Return the answer to a ``request`` (method, name, body); 400 if it is wrong."""
     method, name, body = request
     if (method, name) == ("GET", "state"):
-        return _shown(state())
+        return _result_answer(state())
     order = (faults if name == "faults" else orders.get(name)) if method == "POST" else None
     if order is None:
-        return _refused(f"the control API has no {method} {name!r}")
+        return _error_answer(f"the control API has no {method} {name!r}")
     try:
-        said = msgspec.json.decode(body or b"{}", type=_form(order))
-        return _shown(order(cloud, now, **asdict(said)))
+        body_fields = msgspec.json.decode(body or b"{}", type=_form(order))
+        return _result_answer(order(cloud, now, **asdict(body_fields)))
     except SandboxError as error:
-        return _refused(str(error))
+        return _error_answer(str(error))
     except (msgspec.ValidationError, msgspec.DecodeError, ConfigError) as error:
-        return _refused(f"{name}: {error}")
+        return _error_answer(f"{name}: {error}")
 
 
 @cache
 def _form(order: Order) -> type[Struct]:
-    """The body of an order: the function's parameters after the first two."""
+    """Return the type of an order's body: the function's parameters after the first two."""
     hints = get_type_hints(order)
     fields: list[Any] = [
         (p.name, hints[p.name], *(() if p.default is p.empty else (p.default,)))
@@ -90,22 +91,23 @@ def _form(order: Order) -> type[Struct]:
     return msgspec.defstruct("Form", fields, kw_only=True, forbid_unknown_fields=True)
 
 
-def _shown(told: object) -> ControlAnswer:
-    return ControlAnswer(200, msgspec.json.encode(told), "application/json")
+def _result_answer(result: object) -> ControlAnswer:
+    return ControlAnswer(200, msgspec.json.encode(result), "application/json")
 
 
-def _refused(why: str) -> ControlAnswer:
-    return ControlAnswer(400, msgspec.json.encode({"error": why}), "application/json")
+def _error_answer(reason: str) -> ControlAnswer:
+    return ControlAnswer(400, msgspec.json.encode({"error": reason}), "application/json")
 
 
 def serve_until_ended(server: HTTPServer, place: Path, stop: Callable[[], None]) -> None:
-    """Serve until SIGTERM or SIGINT; ``stop`` ends what waits. That the cloud answers, and where,
-    is said to whoever waits for the file ``ready``.
+    """Serve until SIGTERM or SIGINT, then call ``stop``, which must end the waiting calls. The file
+    ``ready`` in ``place`` shows the port as soon as the cloud answers.
     """
-    # shutdown waits for the loop that this very thread runs; it is called in another one.
+    # ``on_end`` calls shutdown in another thread: it waits for the loop that this thread runs.
     on_end(server.shutdown)
     place.mkdir(parents=True, exist_ok=True)
     draft, port = place / "ready.new", server.server_port
+    # Rename the complete file, so that no reader sees a part of it.
     draft.write_bytes(msgspec.json.encode({"port": port, "pid": os.getpid()}))
     draft.replace(place / "ready")
     log.info("emulated cloud ready name=%s url=http://%s:%d", place.name, HOST, port)
@@ -120,28 +122,28 @@ class Steering:
     """Steers the cloud at ``url``. Every method may raise SandboxError."""
 
     cloud: ClassVar[str]
-    """The cloud that it emulates, in words for people."""
+    """The name of the emulated cloud, for messages."""
 
     def __init__(self, url: str, timeout: float = 120.0) -> None:
-        parts = urlsplit(require_loopback(url))
+        url_parts = urlsplit(require_loopback(url))
         self.url = url
-        self._host, self._port = parts.hostname or "", parts.port or 80
+        self._host, self._port = url_parts.hostname or "", url_parts.port or 80
         self._timeout = timeout
 
-    def order(self, name: str, **said: Any) -> None:  # noqa: ANN401
-        """Have it carried out."""
-        self._ask("POST", name, said)
+    def order(self, name: str, **fields: Any) -> None:  # noqa: ANN401
+        """Send an order. ``fields`` are the fields of its body."""
+        self._ask("POST", name, fields)
 
     def fail(self, fault: Fault) -> None:
-        """Have something go wrong."""
+        """Add a fault."""
         self.order("faults", fault=fault)
 
     def heal(self) -> None:
-        """Have nothing go wrong any more."""
+        """Remove all faults."""
         self.order("faults", fault=None)
 
     def wait_ready(self, timeout: float) -> None:
-        """Return once it answers; SandboxError if it does not within ``timeout`` seconds."""
+        """Wait until the cloud answers. Raises SandboxError after ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
         while True:
             try:

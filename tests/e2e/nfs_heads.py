@@ -241,7 +241,7 @@ def pair(server: Server, addresses: dict[str, str]) -> Iterator[Pair]:
         return mounting(head, addresses[head], place, place)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(daemons, "READY", 600.0)  # a processor that is emulated
+        patched.setattr(daemons, "START_TIMEOUT_S", 600.0)  # a processor that is emulated
         # A node counts as booting until it answers the head that took over.
         yield from up(share, resume_timeout=900.0)
 

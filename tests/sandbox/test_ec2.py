@@ -437,7 +437,7 @@ def test_it_says_why_it_cannot_start(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         ended = program("--dir", str(tmp_path), "--port", str(port))
     assert ended.returncode == 2
-    assert f"port {port} on 127.0.0.1 cannot be had" in ended.stderr
+    assert f"port {port} on 127.0.0.1 is not available" in ended.stderr
     assert "Traceback" not in ended.stderr
     ended = program("--dir", str(tmp_path), "--prices", "/nowhere.csv")
     assert ended.returncode == 2

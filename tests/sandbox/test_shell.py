@@ -12,7 +12,7 @@ from slept import Slept
 from slurm_elastic.base.errors import SandboxError, SlurmError
 from slurm_elastic.sandbox import shell
 from slurm_elastic.sandbox.layout import Layout
-from slurm_elastic.sandbox.shell import LONGEST_PAUSE, Shell
+from slurm_elastic.sandbox.shell import MAX_PAUSE_S, Shell
 
 LATE = (
     SandboxError("scontrol: no answer in 60 s"),
@@ -52,7 +52,7 @@ def test_a_late_answer_is_asked_for_again(
 
 
 def test_not_for_ever(site: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shell, "BUSY", 0.0)
+    monkeypatch.setattr(shell, "BUSY_S", 0.0)
     monkeypatch.setattr(site, "run", answering(LATE[0]))
     with pytest.raises(SandboxError, match="no answer in 60 s"):
         site.job(7)
@@ -73,8 +73,8 @@ def test_it_looks_more_rarely_the_longer_it_waits_and_says_what_it_waited_for(
     monkeypatch.setattr(shell, "time", clock)
     assert site.wait_for(lambda: clock.now >= 60.0 and "done", 120.0, "the end") == "done"
     assert pauses == sorted(pauses)
-    assert (pauses[0], pauses[-1]) == (0.2, LONGEST_PAUSE)
-    assert clock.now < 60.0 + LONGEST_PAUSE
+    assert (pauses[0], pauses[-1]) == (0.2, MAX_PAUSE_S)
+    assert clock.now < 60.0 + MAX_PAUSE_S
     pauses.clear()
     assert site.wait_for(lambda: len(pauses) == 5, 120.0, "five looks", 3.0)
     assert set(pauses) == {3.0}, "never sooner than it was asked to"
