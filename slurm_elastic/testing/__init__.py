@@ -1,7 +1,8 @@
-"""The suites that clouds, growth policies and checkpoint methods keep, ours and others', for pytest
-(which is no part of the product).
+"""Test suites for clouds, growth policies and checkpoint methods, both ours and those of plug-ins.
+They need pytest, which the product itself does not install.
 
-``contract`` has what a provider must do, ``matrix`` what a daemon makes of each of its faults;
-``growth`` is a growth policy's, ``saving`` a checkpoint method's.
-``pytest_plugins = ["slurm_elastic.testing"]`` has their assertions explain themselves.
+``contract``: the duties of a provider; ``stop_contract``: of a provider that can stop machines;
+``matrix``: how a daemon copes with each fault of a provider; ``growth``: the duties of a growth
+policy; ``saving``: of a checkpoint method. ``pytest_plugins = ["slurm_elastic.testing"]`` makes
+pytest show the values in their assertions.
 """

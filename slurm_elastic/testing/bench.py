@@ -1,4 +1,4 @@
-"""One daemon, a Slurm in memory and one cloud that goes wrong, on a clock that only the test moves."""
+"""A daemon with a Slurm in memory and a cloud with faults. Only the test advances their clock."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from slurm_elastic.testing.contract import CLUSTER
 from slurm_elastic.testing.in_memory import Inline, Silent, leave_request
 
 NODES = 2
-BOOT = 5.0
-FOR_EVER = 1e6
-"""Seconds; as the test's clock is not the emulators', the bench says when it is over."""
+BOOT_S = 5.0
+FOR_EVER_S = 1e6
+"""Seconds. Emulators have their own clock, so the bench itself ends the hiding of machines."""
 TIMINGS = Timings(
     suspend_time=20, suspend_timeout=10, resume_timeout=900, reconcile=10, grace=20,
     capacity_cooldown=30, quota_cooldown=60, cooldown_max=60,
@@ -40,8 +40,8 @@ TIMINGS = Timings(
 
 
 class Bed(Protocol):
-    """A cloud and a hand on it. ``strike`` has the next calls go wrong, or says False where the
-    cloud's API has no such answer to that call.
+    """A cloud, and control over it. ``strike`` makes the next calls fail. It returns False if the
+    cloud's API has no such failure of that call.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Bed(Protocol):
     def alive(self) -> set[str]: ...
 
     def nodes(self) -> Mapping[str, str]:
-        """The node of each of these, by machine."""
+        """Return the node of each living machine, by machine id."""
         ...
 
     def strike(self, fault: str, call: str) -> bool: ...
@@ -62,13 +62,13 @@ class Bed(Protocol):
     def heal(self) -> None: ...
 
     def standing(self) -> object:
-        """The fault that is still to come; it changes when it strikes."""
+        """Return the active fault. The value changes when the fault strikes."""
         ...
 
 
 @runtime_checkable
 class Lagging(Protocol):
-    """A bed whose cloud can have its lists lack fresh machines; ``show`` ends that at once."""
+    """A bed whose cloud can hide new machines from its lists. ``show`` ends that at once."""
 
     def hide_fresh(self, seconds: float) -> None: ...
 
@@ -76,10 +76,10 @@ class Lagging(Protocol):
 
 
 class Hiding:
-    """A provider whose fresh machines its lists lack for a while: eventual consistency.
+    """A provider whose lists lack new machines for a while (eventual consistency).
 
-    The cloud itself hides them where its bed can, so that the provider's own look-up lags, too.
-    ``struck`` are the calls that met a machine that was hidden.
+    If the bed can, the cloud itself hides them, so that the provider's own look-ups lack them, too.
+    ``struck``: the calls during which a machine was hidden.
     """
 
     def __init__(
@@ -97,18 +97,18 @@ class Hiding:
         self._first: float | None = None
 
     def hide(self, seconds: float, *, view: bool = False) -> bool:
-        """Machines started from now on, for so long; in the cloud: until so long after the first.
-        Whether it is the cloud that hides them, and not the daemon's ``view`` alone.
+        """Hide new machines for so many seconds after their launch; if the cloud hides them, after
+        the first launch. ``view``: hide them only from the daemon. Returns True if the cloud does.
         """
         if isinstance(self._bed, Lagging) and not view:
-            self._bed.hide_fresh(FOR_EVER)
+            self._bed.hide_fresh(FOR_EVER_S)
             self._lag = seconds
             return True
         self._hidden_for = seconds
         return False
 
     def step(self) -> None:
-        """Show what has been hidden for long enough."""
+        """Show the machines if their time is over."""
         if self._lag is None or self._first is None:
             return
         if self._clock() - self._first >= self._lag:
@@ -117,12 +117,12 @@ class Hiding:
             self._bed.show()
 
     def hidden(self) -> set[str]:
-        """Machines that are there and that lists lack."""
+        """Return the living machines that lists lack."""
         if self._lag is not None:
-            there = self._bed.alive()
-            if there and self._first is None:
+            living = self._bed.alive()
+            if living and self._first is None:
                 self._first = self._clock()
-            return there
+            return living
         if not self._hidden_for:
             return set()
         now = self._clock()
@@ -143,10 +143,10 @@ class Hiding:
         return started
 
     def instances(self) -> Sequence[Instance]:
-        found = self.inner.instances()
+        machines = self.inner.instances()
         hidden = self._strike("list")
-        assert self._lag is None or not found, "the cloud lists what it is to hide"
-        return [i for i in found if i.id not in hidden]
+        assert self._lag is None or not machines, "the cloud lists what it is to hide"
+        return [i for i in machines if i.id not in hidden]
 
     def terminate(self, ids: Sequence[str]) -> None:
         if not self.hidden().isdisjoint(ids):
@@ -184,7 +184,7 @@ class Hiding:
 
 
 class Bench:
-    """``census`` counts the machines of each node."""
+    """The daemon, its Slurm and its cloud. ``census`` counts the machines of each node."""
 
     def __init__(self, bed: Bed, directory: Path) -> None:
         self.bed = bed
@@ -217,8 +217,8 @@ class Bench:
         )  # fmt: skip
 
     def restart(self) -> None:
-        """The daemon is killed, and another one starts: all that was in its memory is lost, and the
-        configuration is read anew.
+        """Kill the daemon and start another one. Its memory is lost, and the configuration is read
+        again.
         """
         self.config = _config(self.bed, self.dir, self.nodes)
         self.cloud.inner = self.bed.open(lambda: self.now)
@@ -249,18 +249,18 @@ class Bench:
         self.census.count()
         for machine in self.ledger.machines.live():
             node = machine.instance.node
-            booted = self.now - self.slurm.asked(node) >= BOOT
+            booted = self.now - self.slurm.asked(node) >= BOOT_S
             if machine.suspending is None and machine.instance.id in alive and booted:
                 self.slurm.register(node, machine.instance.address or node)
         self.daemon.guarded_tick()
 
-    def until(self, condition: Callable[[], bool], what: str) -> float:
-        """Seconds that it took."""
-        began = self.now
+    def until(self, condition: Callable[[], bool], event: str) -> float:
+        """Advance the clock until ``condition`` is true. Returns the seconds that it took."""
+        started_at = self.now
         while not condition():
-            assert self.now - began < 7200, f"{what} did not come: {self.story()}"
+            assert self.now - started_at < 7200, f"{event} did not come: {self.story()}"
             self.step(10.0)
-        return self.now - began
+        return self.now - started_at
 
     # what is there
 
@@ -268,7 +268,9 @@ class Bench:
         return all("RUNNING" in job.states for job in self.slurm.queue().values())
 
     def settled(self) -> bool:
-        """Ledger, cloud and Slurm agree, nothing is open, each node that is up has one machine."""
+        """Return True if ledger, cloud and Slurm agree, no launch is open, no node is powering up,
+        and each running node has one machine.
+        """
         live = self.ledger.machines.live()
         up = sorted(n for n in self.nodes if phase(self.slurm.node(n)) is Phase.UP)
         moving = [n for n in self.nodes if phase(self.slurm.node(n)) is Phase.POWERING_UP]
@@ -281,9 +283,9 @@ class Bench:
         )
 
     def kinds(self) -> list[str]:
-        """The kinds of the decisions on the nodes and the job, in their order."""
-        found = {d for s in (*self.nodes, "job:1") for d in self._decisions(s)}
-        return [kind for _, kind in sorted(found)]
+        """Return the kinds of the decisions about the nodes and the job, in order of time."""
+        decisions = {d for s in (*self.nodes, "job:1") for d in self._decisions(s)}
+        return [kind for _, kind in sorted(decisions)]
 
     def _decisions(self, subject: str) -> list[tuple[float, str]]:
         return [(d.at, d.kind) for d in self.ledger.decisions.about(subject)]
@@ -298,19 +300,20 @@ class Bench:
 
 @contextmanager
 def open_bench(bed_in: Callable[[Path], Any]) -> Iterator[Bench]:
-    """A bench with the bed that is made in a directory of its own; all is healed in the end.
+    """Yield a bench with a new bed in a directory of its own. All faults are removed at the end.
 
-    The local agent's socket and its slurmd's want a short path that others may enter.
+    The directory is below /tmp and open to all users, because the sockets of the local agent need a
+    short path, and its slurmd processes run as another user.
     """
     with tempfile.TemporaryDirectory(prefix="se-faults-", dir="/tmp") as place:
         Path(place).chmod(0o755)
         bed = bed_in(Path(place))
-        made = Bench(bed, Path(place))
+        bench = Bench(bed, Path(place))
         try:
-            yield made
+            yield bench
         finally:
             bed.heal()
-            made.close()
+            bench.close()
             if hasattr(bed, "close"):
                 bed.close()
 

@@ -1,4 +1,4 @@
-"""Which machines each node has and ever had, counted whenever the daemon has called the cloud."""
+"""Counts the machines of each node after each call of the daemon to the cloud."""
 
 from __future__ import annotations
 
@@ -6,29 +6,33 @@ from collections.abc import Callable, Mapping
 
 
 class Census:
-    """``machines`` tells the node of each living machine, hidden ones too; empty while it is not given
-    one yet. ``made`` are all that were ever seen, by node; ``doubles`` says of which node two
-    lived at once.
+    """The machines seen so far. ``machines`` returns the node of each living machine, including
+    hidden ones; "" before a machine has its node. ``made``: all machines ever seen, by node;
+    ``doubles``: nodes with two living machines at once.
     """
 
     def __init__(self, machines: Callable[[], Mapping[str, str]]) -> None:
         self._machines = machines
-        self._without: set[str] = set()
+        self._without_node: set[str] = set()
         self.made: dict[str, set[str]] = {}
         self.doubles: list[str] = []
 
     @property
     def nobodys(self) -> set[str]:
-        """Machines that never had a node."""
-        return self._without.difference(*self.made.values())
+        """The machines that never had a node."""
+        return self._without_node.difference(*self.made.values())
 
     def count(self) -> None:
-        """Look once more."""
+        """Count the living machines now."""
         living: dict[str, set[str]] = {}
         for machine, node in self._machines().items():
             if node:
                 living.setdefault(node, set()).add(machine)
                 self.made.setdefault(node, set()).add(machine)
             else:
-                self._without.add(machine)
-        self.doubles += [f"{node}: {sorted(of)}" for node, of in living.items() if len(of) > 1]
+                self._without_node.add(machine)
+        self.doubles += [
+            f"{node}: {sorted(machine_ids)}"
+            for node, machine_ids in living.items()
+            if len(machine_ids) > 1
+        ]

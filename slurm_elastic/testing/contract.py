@@ -1,6 +1,6 @@
-"""The duties of every Provider, as protocols.Provider says them; each cloud brings a test bed.
+"""The duties of every provider, according to protocols.Provider. Each cloud brings a test bed.
 
-A cloud's tests inherit the classes that its bed can bring about and define the fixture ``bed``.
+A cloud's tests inherit the classes that its bed supports, and define the fixture ``bed``.
 """
 
 from __future__ import annotations
@@ -30,48 +30,52 @@ FIVE = (CapacityError, QuotaError, AuthError, TransientError)
 
 
 class Bed(Protocol):
-    """A cloud that is there for one test, and a hand on it."""
+    """A cloud for one test, and control over it."""
 
     pool: Pool
 
     def open(self, uuid: str = UUID, timeout: float = 60.0) -> Provider:
-        """A provider of the cloud, as a daemon that has just started opens it."""
+        """Open a provider of the cloud, as a new daemon does."""
         ...
 
     def alive(self) -> set[str]:
-        """The ids of all machines in the cloud, whoever owns them, not by way of the provider."""
+        """Return the ids of all machines in the cloud, of all owners, without the provider's
+        help.
+        """
         ...
 
     def add_foreign(self) -> set[str]:
-        """Start a machine without tags of ours, and none with another cluster's; their ids."""
+        """Start machines without our tags, and without tags of another cluster. Returns their
+        ids.
+        """
         ...
 
 
 class ScarceBed(Bed, Protocol):
     def limit(self, count: int) -> None:
-        """Have so many machines in all."""
+        """Limit the machines of the cloud to ``count`` in total."""
         ...
 
 
 class FaultyBed(Bed, Protocol):
     def fail(self, error: type[ProviderError]) -> None:
-        """Have every call refused, until healed."""
+        """Refuse every call until ``heal``."""
         ...
 
     def heal(self) -> None: ...
 
     def lose_answers(self) -> None:
-        """Have calls take effect without an answer, until healed."""
+        """Carry out calls without an answer until ``heal``."""
         ...
 
     def fall_silent(self) -> None:
-        """Have no call answered, until healed."""
+        """Answer no call until ``heal``."""
         ...
 
 
 class ProtectingBed(Bed, Protocol):
     def protect(self, machine: str) -> None:
-        """Have this machine's end refused, in a way that waiting does not change."""
+        """Refuse the termination of this machine permanently."""
         ...
 
     def unprotect(self, machine: str) -> None: ...
@@ -79,7 +83,7 @@ class ProtectingBed(Bed, Protocol):
 
 class DelayedBed(Bed, Protocol):
     def hide_fresh(self, seconds: float) -> None:
-        """Have machines launched from now on missing from lists for so long."""
+        """Hide new machines from lists for so many seconds after their launch."""
         ...
 
     def wait(self, seconds: float) -> None: ...
@@ -87,8 +91,9 @@ class DelayedBed(Bed, Protocol):
 
 class FailingBed(Bed, Protocol):
     def fail_late(self, node: str) -> Callable[[], None]:
-        """Have the cloud accept the machine of this node, and report it as failed later. Called
-        before the launch. The answer is called after it, and returns once the machine has failed.
+        """Let the cloud accept the machine of this node and report its failure later. The test
+        calls this before the launch, and the returned function after it; that returns when the
+        machine has failed.
         """
         ...
 
@@ -109,7 +114,7 @@ def first_offer(bed: Bed, provider: Provider) -> Offer:
 
 
 class LaunchContract:
-    """Machines: started in bulk, found by tag, ended by id."""
+    """Machines are started in bulk, found by tag and ended by id."""
 
     def test_offers_are_of_the_pool(self, bed: Bed) -> None:
         offers = bed.open().offers(bed.pool)
@@ -137,11 +142,11 @@ class LaunchContract:
     def test_a_restarted_daemon_finds_the_same_machines(self, bed: Bed) -> None:
         provider = bed.open()
         started = provider.launch(spec_for(bed, provider, 3))
-        found = bed.open().instances()
-        assert {(m.id, m.node, m.generation, m.market) for m in found} == {
+        listed = bed.open().instances()
+        assert {(m.id, m.node, m.generation, m.market) for m in listed} == {
             (m.id, m.node, m.generation, m.market) for m in started
         }
-        assert {m.offer_key for m in found} == {m.offer_key for m in started}
+        assert {m.offer_key for m in listed} == {m.offer_key for m in started}
 
     def test_nodes_keep_their_machines_when_they_are_not_in_order(self, bed: Bed) -> None:
         provider = bed.open()
@@ -156,9 +161,9 @@ class LaunchContract:
     def test_a_repeated_launch_returns_the_first_ones_machines(self, bed: Bed) -> None:
         provider = bed.open()
         spec = spec_for(bed, provider, 2)
-        first = provider.launch(spec)
-        again = bed.open().launch(spec)
-        assert [m.id for m in again] == [m.id for m in first]
+        original = provider.launch(spec)
+        repeated = bed.open().launch(spec)
+        assert [m.id for m in repeated] == [m.id for m in original]
         assert len(bed.alive()) == 2
 
     def test_another_generation_is_another_launch(self, bed: Bed) -> None:
@@ -178,8 +183,8 @@ class LaunchContract:
         machines = provider.launch(spec_for(bed, provider, 3))
         provider.terminate([m.id for m in machines[:2]])
         assert bed.alive() == {machines[2].id}
-        left = [m for m in provider.instances() if m.state is not InstanceState.STOPPING]
-        assert [m.id for m in left] == [machines[2].id]
+        remaining = [m for m in provider.instances() if m.state is not InstanceState.STOPPING]
+        assert [m.id for m in remaining] == [machines[2].id]
 
     def test_terminating_twice_or_what_never_was_is_no_error(self, bed: Bed) -> None:
         provider = bed.open()
@@ -196,23 +201,23 @@ class LaunchContract:
     def test_machines_of_others_are_neither_listed_nor_touched(self, bed: Bed) -> None:
         foreign = bed.add_foreign()
         other = bed.open(OTHER_UUID)
-        others = {m.id for m in other.launch(spec_for(bed, other, 1, generation="theirs"))}
+        other_ids = {m.id for m in other.launch(spec_for(bed, other, 1, generation="theirs"))}
         provider = bed.open()
         assert list(provider.instances()) == []
-        provider.terminate([*foreign, *others])
-        assert bed.alive() == foreign | others
-        assert {m.id for m in other.instances()} == others
+        provider.terminate([*foreign, *other_ids])
+        assert bed.alive() == foreign | other_ids
+        assert {m.id for m in other.instances()} == other_ids
 
     def test_clusters_that_share_an_account_share_no_generation(self, bed: Bed) -> None:
-        ours, theirs = bed.open(), bed.open(OTHER_UUID)
-        mine = ours.launch(spec_for(bed, ours, 1))
+        provider, other_provider = bed.open(), bed.open(OTHER_UUID)
+        machines = provider.launch(spec_for(bed, provider, 1))
         other = LaunchSpec(
             generation="g1",
             pool=bed.pool,
             nodes=bed.pool.nodes[1:2],
-            offer=first_offer(bed, theirs),
+            offer=first_offer(bed, other_provider),
         )
-        assert theirs.launch(other)[0].id != mine[0].id
+        assert other_provider.launch(other)[0].id != machines[0].id
 
     def test_a_launch_whose_machine_is_gone_is_not_answered_with_it(self, bed: Bed) -> None:
         provider = bed.open()
@@ -230,7 +235,7 @@ class LaunchContract:
 
 
 class ScarceContract:
-    """Less than was asked for."""
+    """The cloud has fewer machines than requested."""
 
     def test_a_launch_may_be_partial(self, bed: ScarceBed) -> None:
         bed.limit(2)
@@ -252,20 +257,20 @@ class ScarceContract:
         bed.limit(2)
         provider = bed.open()
         spec = spec_for(bed, provider, 5)
-        first = [m.id for m in provider.launch(spec)]
-        assert [m.id for m in provider.launch(spec)] == first
+        original_ids = [m.id for m in provider.launch(spec)]
+        assert [m.id for m in provider.launch(spec)] == original_ids
 
     def test_what_is_ended_can_be_had_again(self, bed: ScarceBed) -> None:
         bed.limit(1)
         provider = bed.open()
-        first = provider.launch(spec_for(bed, provider, 1))
-        provider.terminate([first[0].id])
+        machines = provider.launch(spec_for(bed, provider, 1))
+        provider.terminate([machines[0].id])
         assert provider.launch(spec_for(bed, provider, 1, generation="g2"))
 
 
 class FaultContract:
-    """Each failure is one of the five, and costs nothing. ``asks_for_notices``: the cloud is
-    asked for them, or there are none.
+    """Each failure is an error in ``FIVE``, and leaves no machine behind. ``asks_for_notices``:
+    False if the provider reads its notices from elsewhere, or has none.
     """
 
     asks_for_notices = True
@@ -319,8 +324,8 @@ class FaultContract:
         with pytest.raises(TransientError):
             provider.launch(spec)
         bed.heal()
-        found = bed.open().instances()
-        assert {(m.node, m.generation) for m in found} == {(n, "g1") for n in spec.nodes}
+        listed = bed.open().instances()
+        assert {(m.node, m.generation) for m in listed} == {(n, "g1") for n in spec.nodes}
 
     def test_a_silent_cloud_blocks_no_call_for_longer_than_the_time_out(
         self, bed: FaultyBed
@@ -343,7 +348,7 @@ class FaultContract:
 
 
 class ProtectedContract:
-    """A machine that may not be ended."""
+    """A machine whose termination is refused."""
 
     def test_one_that_cannot_be_ended_does_not_keep_the_others(self, bed: ProtectingBed) -> None:
         provider = bed.open()
@@ -360,7 +365,7 @@ class ProtectedContract:
 
 
 class DelayedContract:
-    """Lists that lag behind."""
+    """Lists lack new machines for a while."""
 
     def test_a_fresh_machine_is_answered_at_once_and_listed_later(self, bed: DelayedBed) -> None:
         bed.hide_fresh(1.5)
@@ -380,8 +385,8 @@ class DelayedContract:
 
 
 class LateFailureContract:
-    """A machine that the cloud accepted, and reports as failed after the launch has its answer: no
-    job can use it, and its disk and address cost as long as it is there.
+    """The cloud accepts a machine and reports its failure after the launch was answered. No job can
+    use the machine, and its disk and address cost money until it is ended.
     """
 
     def test_a_machine_that_fails_after_its_launch_is_ended(self, bed: FailingBed) -> None:
@@ -418,14 +423,14 @@ class LateFailureContract:
 
 
 class BulkContract:
-    """Thousands."""
+    """Launches of more than a thousand machines."""
 
     def test_a_launch_of_more_than_a_thousand(self, bed: Bed) -> None:
         provider = bed.open(timeout=600)
         spec = spec_for(bed, provider, 1050)
         machines = provider.launch(spec)
         assert tuple(m.node for m in machines) == spec.nodes
-        found = bed.open(timeout=600).instances()
-        assert {(m.id, m.node) for m in found} == {(m.id, m.node) for m in machines}
+        listed = bed.open(timeout=600).instances()
+        assert {(m.id, m.node) for m in listed} == {(m.id, m.node) for m in machines}
         provider.terminate([m.id for m in machines])
         assert bed.alive() == set()

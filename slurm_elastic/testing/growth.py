@@ -1,4 +1,4 @@
-"""The duties of every growth policy, ours and others', as ``OwnGrowth`` has them.
+"""The duties of every growth policy, both ours and those of plug-ins, according to ``OwnGrowth``.
 
 A policy's tests inherit ``GrowthContract`` and define the fixture ``policy``.
 """
@@ -31,55 +31,59 @@ from slurm_elastic.simulate.jobs import Job, Jobs
 from slurm_elastic.simulate.scenario import PoolModel, Scenario
 
 NOON = 1_800_014_400
-"""Unix time of a Friday; a week of it is looked at."""
-DAY = 86400
-LOOKS = 1000
+"""Unix time of noon on a Friday, when the tested week begins."""
+DAY_S = 86400
+MAX_LOOKS = 1000
 _QUEUES = (
     (),
     (Waiting(1, 60, NOON),),
     (Waiting(4, 3600, NOON - 7200), Waiting(1, 60, NOON)),
-    (Waiting(2, 10 * 365 * DAY, NOON - DAY),) * 500,
+    (Waiting(2, 10 * 365 * DAY_S, NOON - DAY_S),) * 500,
 )
 
 
 def demands() -> Iterator[Demand]:
-    """Empty and full sites and queues, on each day of a week."""
+    """Yield demands with empty and full sites and queues, on each day of a week."""
     for day, queue, idle, busy, booting, head in product(
         range(7), _QUEUES, (0, 3), (0, 5), (0, 2), (None, 600)
     ):
-        at = NOON + day * DAY
+        now = NOON + day * DAY_S
         yield Demand(
-            now=at, queue=queue, fresh=queue[:1], running=busy, idle=idle, busy=busy,
-            booting=booting, head_start=None if head is None else at + head,
+            now=now, queue=queue, fresh=queue[:1], running=busy, idle=idle, busy=busy,
+            booting=booting, head_start=None if head is None else now + head,
         )  # fmt: skip
 
 
 class GrowthContract:
-    """What the daemon, its journal and the simulator rely on."""
+    """The properties on which the daemon, its journal and the simulator rely."""
 
     def test_each_answer_makes_sense(self, policy: AnyGrowth) -> None:
-        """None, or machines and a reason that a person can read; GrowthError otherwise."""
+        """The answer is None, or machines with a readable reason. Otherwise ``grown`` raises
+        GrowthError.
+        """
         for demand in demands():
             growth = grown(policy, demand)
             assert growth is None or str(growth.reason).strip(), demand
             assert excess(policy, demand) >= 0, demand
 
     def test_the_same_facts_have_the_same_answer(self, policy: AnyGrowth) -> None:
-        first = [grown(policy, demand) for demand in demands()]
-        again = [grown(policy, demand) for demand in reversed(tuple(demands()))]
-        assert first == again[::-1]
+        answers = [grown(policy, demand) for demand in demands()]
+        reversed_answers = [grown(policy, demand) for demand in reversed(tuple(demands()))]
+        assert answers == reversed_answers[::-1]
 
     def test_machines_that_come_are_enough_some_time(self, policy: AnyGrowth) -> None:
-        """A queue that stays as it is, with all machines that were asked for on their way."""
+        """If the queue never changes and all requested machines are booting, the policy must be
+        satisfied after some looks.
+        """
         for demand in demands():
-            now = demand
-            for _ in range(LOOKS):
-                growth = grown(policy, now)
+            current = demand
+            for _ in range(MAX_LOOKS):
+                growth = grown(policy, current)
                 if growth is None:
                     break
-                fresh = () if counts_once(policy) else now.queue
-                now = replace(now, booting=now.booting + growth.machines, fresh=fresh)
-            assert growth is None, f"still {growth} after {LOOKS} looks at {demand}"
+                fresh = () if counts_once(policy) else current.queue
+                current = replace(current, booting=current.booting + growth.machines, fresh=fresh)
+            assert growth is None, f"still {growth} after {MAX_LOOKS} looks at {demand}"
 
     def test_its_text_is_read_again(self, policy: AnyGrowth) -> None:
         assert checked_growth(text_of(policy)) == policy

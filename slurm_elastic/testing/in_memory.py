@@ -1,4 +1,4 @@
-"""Parts of a daemon that does at once, in one thread, all that it does."""
+"""Parts of a daemon that does all its work in one thread, without waiting."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from slurm_elastic.base.hostlist import compress
 
 
 class Inline(Executor):
-    """Does at once what a cloud's thread would do."""
+    """An executor that runs a call in ``submit`` itself, in place of a cloud's thread."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """``fn`` is over when this returns."""
+        """Run ``fn`` to its end."""
         future: Future[Any] = Future()
         try:
             future.set_result(fn(*args, **kwargs))
@@ -25,26 +25,28 @@ class Inline(Executor):
 
 
 class Silent:
-    """No wake socket: the test decides when the daemon ticks."""
+    """Takes the place of the wake socket and never wakes the daemon. The test decides when it
+    ticks.
+    """
 
     def wait(self, timeout: float) -> list[bytes]:
-        """Nothing ever comes."""
+        """Return no messages."""
         del timeout
         return []
 
     def ring(self) -> None:
-        """Nobody hears it."""
+        """Do nothing."""
 
 
 def leave_request(
     state: Path, number: int, now: float, kind: str, nodes: Sequence[str],
     jobs: Mapping[int, Sequence[str]], **changes: Any,
 ) -> str:  # fmt: skip
-    """A request of slurmctld's in the spool, as programs/power.py leaves it, with the resume file
-    of 22.05; its name.
+    """Write a request of slurmctld into the spool, as programs/power.py does, with the resume file
+    of 22.05. Returns its name.
     """
     file = {
-        "jobs": [{"job_id": j, "nodes": compress(of)} for j, of in jobs.items()],
+        "jobs": [{"job_id": j, "nodes": compress(job_nodes)} for j, job_nodes in jobs.items()],
         "all_nodes": compress(nodes),
     }
     body = {

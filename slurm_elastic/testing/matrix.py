@@ -1,7 +1,8 @@
-"""The fault matrix: one cloud, each kind of call, each fault. Whatever goes wrong, in the end there
-is no machine without an owner, none for a node that has one, and no node that waits for ever.
+"""The fault matrix: each fault of each kind of call to a cloud. After any fault, no machine is left
+without an owner, no node gets a second machine, and no node waits for ever.
 
-A cloud's tests inherit ``FaultMatrix`` and define the fixture ``new_bed``; a bed is as ``bench.Bed``.
+A cloud's tests inherit ``FaultMatrix`` and define the fixture ``new_bed``, which makes a
+``bench.Bed``.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from slurm_elastic.testing.bench import Bed, Bench, open_bench
 
 CALLS = ("launch", "list", "terminate")
 FOR_GOOD = ("capacity", "quota")
-"""These refusals of a launch stand until they are healed."""
+"""Refusals of a launch that last until ``heal``."""
 STRUCK = (
     *FOR_GOOD, "throttle", "auth", "internal", "reset before", "reset after", "time-out",
     "slow answer", "wrong data",
 )  # fmt: skip
-"""The faults that a bed's ``strike`` is asked for. After ``reset after`` and ``time-out`` the call has taken
-effect; ``wrong data`` is an answer that nobody can read.
+"""The faults that a bed's ``strike`` must support. With ``reset after`` and ``time-out`` the cloud
+carries out the call. ``wrong data``: the answer cannot be parsed.
 """
 HIDDEN = "hidden for 60 s"
 LOST = "reset after, and hidden"
 FAULTS = (*STRUCK, HIDDEN, LOST)
-HIDE = 60.0
+HIDE_S = 60.0
 NO_SUCH = "-"
 SHORT = {"throttle": 3, "internal": 3, "auth": 2}
 OF_LISTS = {
@@ -42,29 +43,33 @@ OF_LISTS = {
 
 
 def times(fault: str, call: str) -> int:
-    """How many calls it strikes: lists more often than a machine may be missing."""
+    """Return how many calls a fault strikes. It strikes lists more often than a machine may be
+    missing from them before it counts as lost.
+    """
     return (OF_LISTS if call == "list" else SHORT).get(fault, 1)
 
 
 @runtime_checkable
 class Counting(Protocol):
-    """A bed of a cloud that takes no token with a launch: nothing but lists tells of one without
-    an answer. It counts all machines that were ever made.
+    """A bed of a cloud without client tokens: only its lists show whether a launch without an
+    answer took place. The bed counts all machines ever made.
     """
 
     def made(self) -> int:
-        """So many, those that are gone included."""
+        """Return the number of machines ever made, including ended machines."""
         ...
 
 
 class FaultMatrix:
-    """Each fault x each call, on one daemon with the cloud and a Slurm in memory."""
+    """Each fault of each call, with one daemon, the cloud and a Slurm in memory."""
 
     @pytest.fixture
     def bench(self, new_bed: Callable[[Path], Bed]) -> Iterator[Bench]:
-        """``new_bed`` makes a cloud, without machines, that may use the directory."""
-        with open_bench(new_bed) as made:
-            yield made
+        """Yield a bench. ``new_bed`` makes a cloud without machines, which may use the
+        directory.
+        """
+        with open_bench(new_bed) as new_bench:
+            yield new_bench
 
     @pytest.mark.parametrize("fault", FAULTS)
     @pytest.mark.parametrize("call", CALLS)
@@ -75,16 +80,18 @@ class FaultMatrix:
 
 
 def outcome_of(bench: Bench, call: str, fault: str) -> str:
-    """How it came out; AssertionError where a machine is left, doubled or nobody's."""
+    """Return the outcome of a fault. Raises AssertionError if a machine is left over, has no node,
+    or is the second of its node.
+    """
     if fault == HIDDEN:
-        known_late = getattr(bench.bed, "ended_when_listed", False)
-        bench.cloud.hide(HIDE, view=known_late and call == "terminate")
+        is_view_only = getattr(bench.bed, "ended_when_listed", False)
+        bench.cloud.hide(HIDE_S, view=is_view_only and call == "terminate")
     outcome = {"launch": launching, "list": listing, "terminate": ending}[call](bench, fault)
     if outcome is not NO_SUCH:
         nothing_left(bench)
         assert bench.census.doubles == [], "no node has two machines"
-        made = {node: len(machines) for node, machines in bench.census.made.items()}
-        assert made == dict.fromkeys(bench.nodes, 1), "nor had one after the other"
+        machines_made = {node: len(machines) for node, machines in bench.census.made.items()}
+        assert machines_made == dict.fromkeys(bench.nodes, 1), "nor had one after the other"
         assert bench.census.nobodys == set(), "no machine was for nothing"
         if isinstance(bench.bed, Counting) and fault not in FOR_GOOD:
             assert bench.bed.made() == len(bench.nodes), "nor inside of a call"
@@ -92,10 +99,10 @@ def outcome_of(bench: Bench, call: str, fault: str) -> str:
 
 
 def strikes(bench: Bench, fault: str, call: str) -> bool:
-    """Have it go wrong from now on, unless the cloud has no such answer to that call."""
+    """Activate a fault. Returns False if the cloud has no such failure of that call."""
     if fault == HIDDEN:
         return True
-    if fault == LOST and (call != "launch" or not bench.cloud.hide(HIDE)):
+    if fault == LOST and (call != "launch" or not bench.cloud.hide(HIDE_S)):
         return False
     possible = bench.bed.strike("reset after" if fault == LOST else fault, call)
     bench.before = bench.bed.standing()
@@ -103,7 +110,9 @@ def strikes(bench: Bench, fault: str, call: str) -> bool:
 
 
 def healed(bench: Bench, fault: str, call: str) -> None:
-    """It must have struck: a fault that stands for ever shows in what came of it."""
+    """Check that the fault has struck, and remove it. A permanent fault does not change when it
+    strikes, so the caller checks its consequences.
+    """
     if fault in (HIDDEN, LOST):
         assert call in bench.cloud.struck, "no machine was hidden when it mattered"
     if fault not in (HIDDEN, *FOR_GOOD):
@@ -112,7 +121,7 @@ def healed(bench: Bench, fault: str, call: str) -> None:
 
 
 def launching(bench: Bench, fault: str) -> str:
-    """A two-node job while launches go wrong; then they do not any more."""
+    """Submit a job on two nodes while launches fail, and heal the cloud after that."""
     if not strikes(bench, fault, "launch"):
         return NO_SUCH
     bench.slurm.submit(1, bench.nodes, len(bench.nodes))
@@ -135,31 +144,31 @@ def launching(bench: Bench, fault: str) -> str:
 
 
 def explained(bench: Bench) -> None:
-    """Why the nodes waited can be read, and no job noticed."""
+    """Check that the decisions explain why the nodes waited, and that no job was requeued."""
     reasons = [d.reason for node in bench.nodes for d in bench.ledger.decisions.about(node)]
     assert any("lists may lack them yet" in reason for reason in reasons)
     assert [j.restarts for j in bench.slurm.queue().values()] == [0]
 
 
 def listing(bench: Bench, fault: str) -> str:
-    """The cloud cannot be read while a job runs: nothing is deleted for it."""
+    """Make lists fail while a job runs. No machine may be ended because of that."""
     bench.slurm.submit(1, bench.nodes, len(bench.nodes))
     bench.until(bench.running, "the job")
-    before = bench.bed.alive()
+    ids_before = bench.bed.alive()
     if not strikes(bench, fault, "list"):
         bench.slurm.finish(1)
         return NO_SUCH
     bench.advance(120)
     healed(bench, fault, "list")
     bench.until(bench.settled, "agreement")
-    assert bench.bed.alive() == before, "machines that run are the same as before"
+    assert bench.bed.alive() == ids_before, "machines that run are the same as before"
     assert bench.running()
     assert [j.restarts for j in bench.slurm.queue().values()] == [0]
     return "machines kept"
 
 
 def ending(bench: Bench, fault: str) -> str:
-    """Machines are to end while that goes wrong."""
+    """Make terminations fail while machines must end."""
     bench.slurm.submit(1, bench.nodes, len(bench.nodes))
     bench.until(bench.running, "the job")
     if not strikes(bench, fault, "terminate"):
@@ -173,7 +182,7 @@ def ending(bench: Bench, fault: str) -> str:
 
 
 def nothing_left(bench: Bench) -> None:
-    """And in the end there is nothing: no machine, no open launch, no request, no held node."""
+    """Check that in the end no machine, open launch, request or held node is left."""
     for job in list(bench.slurm.queue()):
         bench.slurm.finish(job)
     off = [Phase.POWERED_DOWN] * len(bench.nodes)

@@ -1,5 +1,7 @@
-"""How long tests wait, and how they measure. A deadline only ends what hangs, and says nothing about
-how fast anything is; the whole machine may stand still meanwhile, as virtual ones do.
+"""Deadlines and time measurement for tests.
+
+A deadline only ends a test that hangs. It does not test speed, because the whole machine may stand
+still for a while, as virtual machines do.
 """
 
 from __future__ import annotations
@@ -16,27 +18,31 @@ from slurm_elastic.base.errors import SlurmElasticError
 T = TypeVar("T")
 
 IDLE, MOST = 2.0, 10.0
-"""By how much a deadline is stretched on an idle machine, and at most."""
+"""The factors by which a deadline is stretched on an idle machine, and at most."""
 LONGEST = 900.0
-"""Seconds to which no deadline is stretched: a test that hangs on a busy machine has an end, too."""
+"""The maximum of a stretched deadline in seconds, so that a test that hangs on a busy machine
+ends.
+"""
 STANDSTILL = 60.0
-"""Seconds on top: for so long a machine may stand still, and do nothing within any deadline."""
+"""Seconds added to every deadline, for which the whole machine may stand still."""
 LOOK, SHARE, RAREST = 0.02, 0.05, 0.5
-"""Seconds between two looks of who waits: at first, by what was waited already, at most."""
+"""Pauses between two looks of a waiting test: seconds at first, share of the time waited so far,
+and seconds at most.
+"""
 TICK, GAP = 0.05, 0.5
-"""Seconds between two looks of ``awake``, and the most that one counts for."""
+"""Seconds between two looks of ``awake``, and the most seconds that it counts between two looks."""
 
 
 def stretched(seconds: float) -> float:
-    """Seconds for what an idle machine does within ``seconds``, by the clock of ``awake``: more, the
-    busier this one is.
+    """Return the limit for work that an idle machine does within ``seconds``. It grows with the
+    load of this machine. Measure with the clock of ``awake``.
     """
     busy = os.getloadavg()[0] / (os.cpu_count() or 1)
     return min(seconds * min(MOST, IDLE + busy), max(seconds * IDLE, LONGEST))
 
 
 def patience(seconds: float) -> float:
-    """Seconds to wait for what an idle machine does within ``seconds``, by any clock."""
+    """Return the limit for work that an idle machine does within ``seconds``, for any clock."""
     return STANDSTILL + stretched(seconds)
 
 
@@ -45,9 +51,10 @@ def eventually(
     seconds: float = 60.0,
     told: Callable[[], object] = lambda: "it did not happen",
 ) -> T:
-    """Wait until ``condition`` is true; its value. ``told`` goes into the failure.
+    """Wait until ``condition`` is true, and return its value. ``told`` returns the text of a
+    failure.
 
-    It is asked more rarely by and by: many a condition starts a process each time.
+    The condition is checked less and less often, because many conditions start a process.
     """
     began = time.monotonic()
     deadline = began + patience(seconds)
@@ -58,14 +65,14 @@ def eventually(
 
 
 def pause(began: float, least: float = LOOK) -> None:
-    """Sleep until the next look of who waits since ``began`` (``time.monotonic``)."""
+    """Sleep until the next look of a test that waits since ``began`` (``time.monotonic``)."""
     time.sleep(max(least, min((time.monotonic() - began) * SHARE, RAREST)))
 
 
 class Awake:
-    """Seconds for which this machine has been running since: what it stood still for is left out.
+    """A clock that counts the seconds for which this machine has been running, without standstills.
 
-    ``longest``: the most that it stood still for at a time (s).
+    ``longest``: the longest standstill in seconds.
     """
 
     def __init__(self) -> None:
@@ -90,7 +97,9 @@ class Awake:
 
 @contextmanager
 def awake() -> Iterator[Awake]:
-    """A clock for what must take no longer than it may: a standstill is one long step of it."""
+    """Yield a clock for limits on durations. It counts a standstill of the machine only as
+    ``GAP``.
+    """
     clock = Awake()
     watcher = threading.Thread(target=clock.watch, daemon=True)
     watcher.start()
@@ -107,8 +116,8 @@ def undisturbed(
     renew: Callable[[], None] = lambda: None,
     tries: int = 3,
 ) -> None:
-    """Try again, after ``renew``, what went wrong while this machine stood still for ``still``
-    seconds: for what is about time itself, and says nothing then.
+    """Retry ``attempt``, after ``renew``, if it failed while the machine stood still for at least
+    ``still`` seconds. For tests about time itself, which mean nothing after a standstill.
     """
     for _ in range(tries - 1):
         with awake() as clock:

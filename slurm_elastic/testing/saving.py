@@ -1,6 +1,8 @@
-"""The duties of every checkpoint method, ours and others', as ``protocols.Checkpointer`` has them.
+"""The duties of every checkpoint method, both ours and those of plug-ins, according to
+``protocols.Checkpointer``.
 
-A method brings a bed; its tests inherit the classes that its bed can bring about and define the fixture ``bed``.
+A method brings a bed. Its tests inherit the classes that its bed supports, and define the fixture
+``bed``.
 """
 
 from __future__ import annotations
@@ -17,38 +19,38 @@ from slurm_elastic.testing.patience import awake, stretched
 
 PATIENCE = 60.0
 SHORT = 2.0
-"""Seconds for a save that takes longer; time enough for it to begin."""
+"""Seconds given to a save that takes longer. They are enough for it to begin."""
 
 
 class Bed(Protocol):
-    """A method and running jobs that it can save."""
+    """A checkpoint method, and running jobs that it can save."""
 
     checkpointer: Checkpointer
 
     def run(self, job: int = 7, attempt: int = 0) -> JobRun:
-        """A job that runs; the same one again for the same numbers."""
+        """Return a running job. The same numbers return the same job."""
         ...
 
     def reopen(self) -> Checkpointer:
-        """The method as a service that has just started opens it, over the same images."""
+        """Open the method over the same images, as a new service does."""
         ...
 
 
 class SpoilingBed(Bed, Protocol):
     def spoil(self, image: Image) -> None:
-        """Have the image be there no more as it was: cut, changed or gone."""
+        """Damage the image: truncate, change or remove it."""
         ...
 
 
 class StuckBed(Bed, Protocol):
     def stick(self, run: JobRun) -> None:
-        """Have saves of this run take for ever."""
+        """Let saves of this run never end."""
         ...
 
 
 class HoldingBed(Bed, Protocol):
     def works(self, run: JobRun) -> bool:
-        """Whether the run does any work now."""
+        """Return True if the run works now."""
         ...
 
 
@@ -57,7 +59,7 @@ def save(bed: Bed, run: JobRun, *, stop: bool = False, within: float = PATIENCE)
 
 
 class Saves:
-    """Images: what they say, in which order, for how long."""
+    """The contents, order and lifetime of images."""
 
     def test_an_image_says_whose_it_is_and_is_whole(self, bed: Bed) -> None:
         before = time.time()
@@ -72,10 +74,10 @@ class Saves:
 
     def test_images_come_newest_first_and_the_last_good_one_is_there(self, bed: Bed) -> None:
         run = bed.run()
-        first, second = save(bed, run), save(bed, run)
-        assert second.number > first.number
+        older, newer = save(bed, run), save(bed, run)
+        assert newer.number > older.number
         images = bed.checkpointer.images(run)
-        assert images[0] == second
+        assert images[0] == newer
         assert [i.number for i in images] == sorted((i.number for i in images), reverse=True)
 
     def test_a_job_without_images_has_none(self, bed: Bed) -> None:
@@ -88,9 +90,9 @@ class Saves:
     def test_images_outlive_the_service(self, bed: Bed) -> None:
         run = bed.run()
         image = save(bed, run)
-        again = bed.reopen()
-        assert next(iter(again.images(run))) == image
-        again.verify(image)
+        reopened = bed.reopen()
+        assert next(iter(reopened.images(run))) == image
+        reopened.verify(image)
 
     def test_removing_takes_all_images_of_one_job(self, bed: Bed) -> None:
         run, other = bed.run(), bed.run(8)
@@ -104,7 +106,7 @@ class Saves:
 
 
 class Spoils:
-    """Images that are not whole any more."""
+    """Damaged images."""
 
     def test_a_spoilt_image_does_not_verify(self, bed: SpoilingBed) -> None:
         image = save(bed, bed.run())
@@ -114,7 +116,7 @@ class Spoils:
 
 
 class Deadlines:
-    """Saves that do not fit."""
+    """Saves that take longer than their deadline."""
 
     def test_a_save_that_takes_too_long_ends_by_its_deadline(self, bed: StuckBed) -> None:
         run = bed.run()
@@ -135,7 +137,7 @@ class Deadlines:
 
 
 class Holds:
-    """After a save a run goes on, or does nothing until it is released."""
+    """After a save a run continues, or does nothing until it is released."""
 
     def test_a_run_goes_on_after_a_save(self, bed: HoldingBed) -> None:
         run = bed.run()

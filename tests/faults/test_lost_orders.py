@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from slurm_elastic.testing.bench import TIMINGS, Bench, open_bench
-from slurm_elastic.testing.matrix import HIDE, explained, nothing_left
+from slurm_elastic.testing.matrix import HIDE_S, explained, nothing_left
 from tests.faults.beds import all_beds
 from tests.faults.cells import BY_LOOKUP
 
@@ -36,7 +36,7 @@ def bench(
 
 def submitted(bench: Bench, fault: str) -> None:
     """A job for all nodes, and the answer to the launch is lost."""
-    assert bench.cloud.hide(HIDE)
+    assert bench.cloud.hide(HIDE_S)
     if fault == AFTER:
         bench.bed.fail_after()
     else:
@@ -75,7 +75,7 @@ def test_an_order_that_never_arrived_is_repeated_when_that_must_have_shown(
         bench.restart()
     began = bench.now
     made_at = began + bench.until(lambda: bench.bed.made() == len(bench.nodes), "the second order")
-    assert made_at - began >= HIDE - 15
+    assert made_at - began >= HIDE_S - 15
     served(bench)
 
 
