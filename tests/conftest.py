@@ -29,7 +29,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 pytest.register_assert_rewrite("slurm_elastic.testing", "tests.slurm.contract")
 pytest_plugins = ["needs", "realcloud.docker.fixtures", "realcloud.openstack.fixtures"]
 
-botocore_data.keep()
+botocore_data.cache_shipped_files()
 # A service that runs in a test's process must not go through all objects of it every few minutes.
 heap.share_one = lambda: None
 _isolated = isolated_env(os.environ)

@@ -239,7 +239,8 @@ class BlcrCheckpointer:
         answer = self._shells.run(host, command, deadline=deadline)
         rows = [line.split() for line in answer.out.splitlines()[1:]]
         rows = [row for row in rows if len(row) >= 4 and row[0].isdigit() and row[1] == str(job)]
-        # The fourth column is the task's LOCALID: 0 for the script itself, "-" for its children.
+        # The fourth column is LOCALID. It is 0 for the batch script itself, the root of the tree of
+        # processes that cr_checkpoint saves.
         script_pids = [int(row[0]) for row in rows if row[3] == "0"]
         if answer.code != 0 or not script_pids:
             reason = answer.err.strip() or "no process of its batch step"

@@ -17,7 +17,7 @@ _read = JSONFileLoader.load_file
 _cache: dict[str, Any] = {}
 
 
-def keep() -> None:
+def cache_shipped_files() -> None:
     """Cache the files in botocore's package from now on, because they never change. Other files are
     read each time.
     """

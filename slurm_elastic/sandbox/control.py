@@ -27,7 +27,7 @@ def one_control(saved: Saved) -> OneControl:
     return OneControl(f"http://127.0.0.1:{saved.ports.one}")
 
 
-def one_seen(opennebula: OneControl) -> Sequence[CloudMachine]:
+def opennebula_machines(opennebula: OneControl) -> Sequence[CloudMachine]:
     """Return all machines of OpenNebula for the runner. They are on only in the LCM state
     RUNNING.
     """

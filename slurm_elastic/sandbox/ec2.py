@@ -40,10 +40,11 @@ def serve(directory: Path, port: int, prices: Path | None, speed: float) -> None
     os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"
     from werkzeug.serving import make_server
 
-    # ``keep`` must run before moto is imported, because the import opens the sessions.
+    # ``cache_shipped_files`` must run before moto is imported, because the import opens the
+    # sessions.
     from slurm_elastic.sandbox import botocore_data
 
-    botocore_data.keep()
+    botocore_data.cache_shipped_files()
     cloud = EmulatedCloud(speed, time.time())
     if prices:
         cloud.prices.replay(load_trace(prices), speed, time.time())

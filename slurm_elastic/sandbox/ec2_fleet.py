@@ -58,13 +58,13 @@ class Shop(Protocol):
 
     cloud: EmulatedCloud
 
-    def refused(self, target: Target, call: Call) -> Ec2Error | None:
+    def refusal_of(self, target: Target, call: Call) -> Ec2Error | None:
         """Return why a target is not available now, apart from the stock: a fault or the maximum
         price; None if it is.
         """
         ...
 
-    def started(self, call: Call, target: Target, count: int) -> Sequence[str]:
+    def start_machines(self, call: Call, target: Target, count: int) -> Sequence[str]:
         """Start so many machines by RunInstances. Returns their ids."""
         ...
 
@@ -78,13 +78,13 @@ def create(shop: Shop, call: Call, now: float) -> Fleet:
     remaining = requested
     for override in overrides:
         run = run_call(shop.cloud, call, override)
-        error = shop.refused(override.target, run)
+        error = shop.refusal_of(override.target, run)
         free = shop.cloud.free(override.target) if error is None else 0
         count = remaining if free is None else min(remaining, free)
         if count < remaining:
             errors.append((override, error or _NO_CAPACITY))
         if count and count >= _minimum(call):
-            machines.append((override, tuple(shop.started(run, override.target, count))))
+            machines.append((override, tuple(shop.start_machines(run, override.target, count))))
             remaining -= count
         if not remaining:
             break

@@ -39,9 +39,9 @@ from slurm_elastic.sandbox.ec2_api import (
 )
 from slurm_elastic.sandbox.ec2_cloud import EmulatedCloud
 from slurm_elastic.sandbox.ec2_faults import PAGE, Ec2Error, Fault, FaultKind, Stage, Target
-from slurm_elastic.sandbox.ec2_spot import told_xml
+from slurm_elastic.sandbox.ec2_spot import special_answer
 from slurm_elastic.sandbox.spec import IMAGE
-from slurm_elastic.sandbox.steering import PREFIX, ControlAnswer, steered
+from slurm_elastic.sandbox.steering import PREFIX, ControlAnswer, answer_order
 
 log = logging.getLogger(__name__)
 
@@ -82,11 +82,11 @@ class _Shop:
         self._front = front
         self._environ = environ
 
-    def refused(self, target: Target, call: Call) -> Ec2Error | None:
+    def refusal_of(self, target: Target, call: Call) -> Ec2Error | None:
         fault = self.cloud.faults.take(target, Stage.STOCK)
         return fault.error(target.market) if fault else self._front.price_error(call, target)
 
-    def started(self, call: Call, target: Target, count: int) -> Sequence[str]:
+    def start_machines(self, call: Call, target: Target, count: int) -> Sequence[str]:
         return self._front.start(call, target, count, self._environ)[1]
 
 
@@ -113,9 +113,9 @@ class Front:
         self._fleets: dict[str, ec2_fleet.Fleet] = {}
         self._imports = ec2_images.Imports()
         self._services = {
-            ec2_quotas.TARGET: self._json(lambda b: ec2_quotas.told(b, self.cloud.quotas)),
+            ec2_quotas.TARGET: self._json(lambda b: ec2_quotas.answer(b, self.cloud.quotas)),
             ec2_pricelist.TARGET: self._json(
-                lambda b: ec2_pricelist.told(b, self.cloud.listed_prices)
+                lambda b: ec2_pricelist.answer(b, self.cloud.listed_prices)
             ),
             ec2_events.TARGET: self._queues,
         }
@@ -127,10 +127,10 @@ class Front:
         if path.startswith(PREFIX):
             answer = self._control(environ["REQUEST_METHOD"], path, body)
         elif _S3 in environ.get("HTTP_AUTHORIZATION", ""):
-            refused = self._s3_fault(environ)
-            if refused is None:
+            s3_error = self._s3_fault(environ)
+            if s3_error is None:
                 return self._serve_s3(environ, body, start_response)
-            answer = refused
+            answer = s3_error
         else:
             # Requests to EC2 lack this header, which names the service.
             service, dot, action = environ.get("HTTP_X_AMZ_TARGET", "").rpartition(".")
@@ -157,7 +157,7 @@ class Front:
                 self._fleets.clear()
                 self._imports = ec2_images.Imports()
             request = (method, name, body)
-            return steered(
+            return answer_order(
                 ec2_control.ORDERS, self.cloud, request, now, lambda: self.cloud.view(now)
             )
 
@@ -251,7 +251,7 @@ class Front:
             case "DescribeInstances":
                 return self._describe_instances(call, environ, now)
             case "ImportSnapshot" | "DescribeImportSnapshotTasks":
-                import_answer = self._imports.told(call)
+                import_answer = self._imports.answer(call)
                 return (
                     _error(import_answer)
                     if isinstance(import_answer, Ec2Error)
@@ -261,7 +261,7 @@ class Front:
                 return self._register(call, environ)
             case "DescribeImages" if call.listed("ImageId") == [IMAGE]:
                 return ControlAnswer(200, answer_xml(call.action, _IMAGE_XML))
-        body = told_xml(self.cloud, call, now)
+        body = special_answer(self.cloud, call, now)
         return ControlAnswer(200, body) if body else self._forward(environ, call.body({}))
 
     def _describe_fleets(self, ids: Sequence[str]) -> ControlAnswer:
@@ -298,11 +298,11 @@ class Front:
 
     def _register(self, call: Call, environ: Environ) -> ControlAnswer:
         """Register an image with the requested disk. moto would give it a disk of its own."""
-        if refusal := ec2_images.refused(call):
+        if refusal := ec2_images.refusal_of(call):
             return _error(refusal)
         answer = self._forward(environ, call.body({}))
         if answer.status == 200:
-            ec2_images.registered(call)
+            ec2_images.complete_image(call)
         return answer
 
     def _start_stopped(self, call: Call, environ: Environ) -> ControlAnswer:

@@ -48,7 +48,7 @@ class Imports:
         self.tasks: dict[str, Task] = {}
         self._numbers = itertools.count(1)
 
-    def told(self, call: Call) -> bytes | Ec2Error:
+    def answer(self, call: Call) -> bytes | Ec2Error:
         """Return the answer to ImportSnapshot or DescribeImportSnapshotTasks."""
         return self._import(call) if call.action == "ImportSnapshot" else self._describe(call)
 
@@ -86,7 +86,7 @@ class Imports:
         )  # fmt: skip
 
 
-def refused(call: Call) -> Ec2Error | None:
+def refusal_of(call: Call) -> Ec2Error | None:
     """Return EC2's error if RegisterImage names a used name or an unknown snapshot, else None."""
     backend, name = _backend(call.region), call.params.get("Name", "")
     if any(image.name == name for image in backend.amis.values()):
@@ -98,7 +98,7 @@ def refused(call: Call) -> Ec2Error | None:
     return None
 
 
-def registered(call: Call) -> None:
+def complete_image(call: Call) -> None:
     """Give the image that moto has just made the requested disk and properties."""
     backend, params = _backend(call.region), call.params
     image = next(

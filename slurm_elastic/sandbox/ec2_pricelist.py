@@ -22,7 +22,7 @@ class _Request(Struct, rename="pascal"):
     next_token: str | None = None
 
 
-def told(body: bytes, prices: Mapping[str, float]) -> bytes:
+def answer(body: bytes, prices: Mapping[str, float]) -> bytes:
     """Return the answer to GetProducts. ``prices``: the set prices ($/h) by type."""
     from moto.ec2.models.instance_types import INSTANCE_TYPES
 

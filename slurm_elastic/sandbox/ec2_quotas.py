@@ -34,7 +34,7 @@ def shipped() -> dict[str, float]:
     return dict.fromkeys(CODES.values(), VCPUS)
 
 
-def told(body: bytes, quotas: Mapping[str, float]) -> bytes | Ec2Error:
+def answer(body: bytes, quotas: Mapping[str, float]) -> bytes | Ec2Error:
     """Return the answer to GetServiceQuota."""
     try:
         request = msgspec.json.decode(body, type=_Request)

@@ -15,7 +15,7 @@ LICENCES = {_LINUX: 0.0, "Red Hat Enterprise Linux": 0.026, "SUSE Linux": 0.05}
 """Dollars per hour that a licence adds to a machine's price. (EC2's depend on the size.)"""
 
 
-def told_xml(cloud: EmulatedCloud, call: Call, now: float) -> bytes | None:
+def special_answer(cloud: EmulatedCloud, call: Call, now: float) -> bytes | None:
     """Return the answer to such a call; None if moto answers the call."""
     match call.action:
         case "DescribeSpotPriceHistory":

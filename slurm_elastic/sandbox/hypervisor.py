@@ -186,6 +186,7 @@ class Hypervisor:
     def _boot(self, view: MachineView) -> None:
         if not self._accel:
             self._accel = machine.accelerator(self._image, self._place)
+        # The number is a byte of the MAC address, so it must stay below 256.
         number = next(n for n in range(200) if n not in {r.number for r in self._running.values()})
         address, mac = view.address or "", f"52:54:00:77:00:{number:02x}"
         (self._place / "hosts" / view.id).write_text(f"{mac},{address}\n")

@@ -190,6 +190,6 @@ def _is_loopback(host: str) -> bool:
         return True
     try:
         return ipaddress.ip_address(host).is_loopback
-    # A name. It is refused without a look-up, because a resolver's answer may change.
+    # A name. It is refused without asking a resolver.
     except ValueError:
         return False

@@ -229,7 +229,7 @@ class Cloud:
             for key, amount in amounts.items():
                 limit = quota.get(key, -1)
                 # The sum of fractional CPUs may be slightly too large by rounding.
-                if limit >= 0 and used(vms, key) + amount > limit + 1e-9:
+                if limit >= 0 and used_amount(vms, key) + amount > limit + 1e-9:
                     message = (
                         f"{owner_kind} [{number}] limit of {limit:g} reached for {key} quota in VM."
                     )
@@ -266,7 +266,7 @@ class Cloud:
             case (3, 2) if pace.broken and fnmatchcase(vm.name, pace.broken):
                 vm.lcm = BOOT_FAILURE
                 driver = f"DEPLOY: {vm.host.name if vm.host else ''}:{vm.name}:dummy"
-                vm.user_template["ERROR"] = f"{dated(now)}: {driver}"
+                vm.user_template["ERROR"] = f"{format_date(now)}: {driver}"
             case (3, 2):
                 vm.lcm, vm.due = RUNNING, float("inf")
             case (3, 3) if vm.action:
@@ -283,11 +283,11 @@ class Cloud:
         fitting = [h for h in self.world.hosts if self._has_room(h, vm)]
         host = next((h for h in fitting if self._may_dispatch(h, vm.due)), None)
         if fitting and host is None:
-            vm.user_template["SCHED_MESSAGE"] = f"{dated(now)}: {_NOT_NOW}"
+            vm.user_template["SCHED_MESSAGE"] = f"{format_date(now)}: {_NOT_NOW}"
             vm.due = (self._cycle(vm.due) + 1) * self.world.pace.schedule
             return True
         if host is None:
-            vm.user_template["SCHED_MESSAGE"] = f"{dated(now)}: {_NO_HOST}"
+            vm.user_template["SCHED_MESSAGE"] = f"{format_date(now)}: {_NO_HOST}"
             vm.due = now + self.world.pace.schedule
             return False
         if "SCHED_MESSAGE" in vm.user_template:
@@ -364,7 +364,7 @@ class Cloud:
         vm.state, vm.lcm, vm.ended, vm.due = DONE, 0, now, float("inf")
 
 
-def used(vms: Iterable[Vm], key: str) -> float:
+def used_amount(vms: Iterable[Vm], key: str) -> float:
     """Return how much of a quota these machines use."""
     match key.removeprefix("RUNNING_"):
         case "VMS":
@@ -381,7 +381,7 @@ def runs_of(vms: Iterable[Vm], image: int) -> int:
     return sum(vm.images.count(image) for vm in vms)
 
 
-def dated(now: float) -> str:
+def format_date(now: float) -> str:
     """Return a time in the form of oned's messages."""
     return strftime("%a %b %d %H:%M:%S %Y", gmtime(now))
 

@@ -21,7 +21,7 @@ from slurm_elastic.sandbox.steering import Order, Steering
 NODE_TAG = "SLURM_ELASTIC_NODE"
 
 
-class Steered(Protocol):
+class SteeredServer(Protocol):
     """The part of the server that orders change."""
 
     cloud: Cloud
@@ -70,7 +70,7 @@ class Quota(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     hidden: bool = False
 
 
-def view(front: Steered) -> View:
+def view(front: SteeredServer) -> View:
     """Return the present state of the cloud."""
     machines = []
     for vm in front.cloud.vms.values():
@@ -86,7 +86,7 @@ def view(front: Steered) -> View:
     return View(machines=tuple(machines), faults=front.faults.standing(), calls=dict(front.calls))
 
 
-def _quota(front: Steered, _now: float, quota: Quota) -> None:
+def _quota(front: SteeredServer, _now: float, quota: Quota) -> None:
     world = front.cloud.world
     if quota.group is not None:
         world.groups[quota.group] = dict(quota.vm)
@@ -98,46 +98,46 @@ def _quota(front: Steered, _now: float, quota: Quota) -> None:
             user.stale = dict(quota.stale)
 
 
-def _hosts(front: Steered, _now: float, hosts: list[Host]) -> None:
+def _hosts(front: SteeredServer, _now: float, hosts: list[Host]) -> None:
     front.cloud.world.hosts = hosts
 
 
-def _nets(front: Steered, _now: float, nets: list[Net]) -> None:
+def _nets(front: SteeredServer, _now: float, nets: list[Net]) -> None:
     front.cloud.world.nets = nets
 
 
-def _images(front: Steered, _now: float, images: list[EmulatedImage]) -> None:
+def _images(front: SteeredServer, _now: float, images: list[EmulatedImage]) -> None:
     front.cloud.world.images = images
 
 
-def _pace(front: Steered, _now: float, pace: Pace) -> None:
+def _pace(front: SteeredServer, _now: float, pace: Pace) -> None:
     front.cloud.world.pace = pace
 
 
-def _place(front: Steered, now: float, machine: Place) -> int:
+def _place(front: SteeredServer, now: float, machine: Place) -> int:
     return place(front.cloud, machine, now).id
 
 
-def _count(front: Steered, _now: float, next_id: int) -> None:
+def _count(front: SteeredServer, _now: float, next_id: int) -> None:
     front.cloud.next_id = next_id
 
 
-def _end(front: Steered, now: float, ids: tuple[int, ...]) -> None:
+def _end(front: SteeredServer, now: float, ids: tuple[int, ...]) -> None:
     for number in front.cloud.vms.keys() & set(ids):
         front.cloud.end(front.cloud.vms[number], now)
 
 
-def _restart(front: Steered, now: float, answer: float) -> None:
+def _restart(front: SteeredServer, now: float, answer: float) -> None:
     front.cloud.advance(now)
     front.cloud.restart(now, answer)
 
 
-def _shut_down(front: Steered, _now: float, ids: tuple[int, ...]) -> None:
+def _shut_down(front: SteeredServer, _now: float, ids: tuple[int, ...]) -> None:
     for number in front.cloud.vms.keys() & set(ids):
         front.cloud.shut_down(front.cloud.vms[number])
 
 
-def _reset(front: Steered, _now: float, world: World) -> None:
+def _reset(front: SteeredServer, _now: float, world: World) -> None:
     front.cloud = Cloud(world)
     front.faults.clear()
     front.calls.clear()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from slurm_elastic.sandbox.one_cloud import Refusal, dated
+from slurm_elastic.sandbox.one_cloud import Refusal, format_date
 from slurm_elastic.sandbox.one_world import EmulatedImage, User, World
 
 LOCKED, READY, ERROR = 4, 1, 5
@@ -54,7 +54,7 @@ def _read(image: EmulatedImage, now: float) -> None:
     except OSError:
         image.state = ERROR
         text = f"Error copying image in the datastore: Not allowed to copy image file {image.path}"
-        image.template["ERROR"] = f"{dated(now)} : {text}"
+        image.template["ERROR"] = f"{format_date(now)} : {text}"
         return
     qcow2 = head.startswith(b"QFI\xfb")
     size = int.from_bytes(head[24:32], "big") if qcow2 else len(head)

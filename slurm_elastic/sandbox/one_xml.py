@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from xml.sax.saxutils import escape
 
-from slurm_elastic.sandbox.one_cloud import DONE, Cloud, Vm, runs_of, used
+from slurm_elastic.sandbox.one_cloud import DONE, Cloud, Vm, runs_of, used_amount
 from slurm_elastic.sandbox.one_template import Template, scalars, vectors
 from slurm_elastic.sandbox.one_world import EmulatedImage, Host, User, VmTemplate
 
@@ -190,7 +190,7 @@ def _vm_quota(
     values: dict[str, str] = {}
     for key in _QUOTAS:
         values[key] = f"{quota.get(key, -1):g}"
-        values[f"{key}_USED"] = f"{used(vms, key) + (stale or {}).get(key, 0):g}"
+        values[f"{key}_USED"] = f"{used_amount(vms, key) + (stale or {}).get(key, 0):g}"
     return "<VM>" + "".join(leaf(k, v) for k, v in values.items()) + "</VM>"
 
 

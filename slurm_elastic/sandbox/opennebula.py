@@ -30,7 +30,13 @@ from slurm_elastic.sandbox import one_api, one_control
 from slurm_elastic.sandbox.ec2_faults import PAGE, Fault, FaultKind, Faults, Stage, Target
 from slurm_elastic.sandbox.one_cloud import Cloud, Refusal
 from slurm_elastic.sandbox.one_world import World, sandbox_world
-from slurm_elastic.sandbox.steering import HOST, PREFIX, ControlAnswer, serve_until_ended, steered
+from slurm_elastic.sandbox.steering import (
+    HOST,
+    PREFIX,
+    ControlAnswer,
+    answer_order,
+    serve_until_ended,
+)
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +80,9 @@ class Front:
             now = self._clock()
             self.cloud.advance(now)
             request = (method, name, body)
-            return steered(one_control.ORDERS, self, request, now, lambda: one_control.view(self))
+            return answer_order(
+                one_control.ORDERS, self, request, now, lambda: one_control.view(self)
+            )
 
     def rpc(self, body: bytes) -> ControlAnswer:
         """Answer an XML-RPC call. Raises ConnectionError if a fault drops the connection."""

@@ -149,7 +149,7 @@ def _clouds(layout: Layout, saved: Saved) -> Iterable[tuple[str, Look]]:
         yield EC2_PREFIX, lambda: control.seen(ec2)
     if cloud_of(saved.spec, "opennebula"):
         opennebula = control.one_control(saved)
-        yield control.ONE_PREFIX, lambda: control.one_seen(opennebula)
+        yield control.ONE_PREFIX, lambda: control.opennebula_machines(opennebula)
     if cloud_of(saved.spec, "openstack"):
         from slurm_elastic.sandbox import stack
 

@@ -77,6 +77,7 @@ class Ports(Struct, frozen=True, kw_only=True):
 def ports_needed(spec: SandboxSpec) -> int:
     """Return how many consecutive ports the sandbox needs."""
     pools = merged(default_elastic(spec), spec)["pools"]
+    # Four for slurmctld, the site's default slurmd port, EC2 and OpenNebula (``ports_from``).
     return 4 + spec.static_nodes + sum(len(expand(p["nodes"])) for p in pools)
 
 

@@ -57,7 +57,7 @@ def faults(cloud: Any, _now: float, fault: Fault | None) -> object:  # noqa: ANN
     return cloud.faults.standing()
 
 
-def steered(
+def answer_order(
     orders: Mapping[str, Order],
     cloud: object,
     request: tuple[str, str, bytes],

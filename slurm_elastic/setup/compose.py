@@ -14,7 +14,7 @@ from slurm_elastic.setup.questions import Answers
 from slurm_elastic.setup.site import Facts
 from slurm_elastic.setup.sizes import format_shape, node_of, type_requirements
 
-NODES = 8  # nodes of each new pool; the site raises the number once it trusts the setup
+NODES = 8  # nodes of each new pool, to begin with
 REHEARSAL = Found(
     name="rehearsal", provider="fake", location=Location.PUBLIC, usable=True,
     what="a cloud in memory, as none can be used yet",
@@ -179,6 +179,7 @@ def pool_lines(cloud: Found, site: Facts, answers: Answers) -> Iterator[str]:
 def free_nodes(cloud: str, site: Facts) -> str:
     """Return a hostlist of names that the site does not use."""
     prefix = "".join(c for c in cloud if c.isalnum()) or "cloud"
+    # Compare prefixes and not whole names: a site that has cloud-1 may add cloud-9 later.
     while any(name.startswith(prefix) for name in site.taken):
         prefix += "x"
     return f"{prefix}-[1-{NODES}]"

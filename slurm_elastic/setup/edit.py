@@ -74,6 +74,7 @@ def _end(node: yaml.Node) -> int:
     if isinstance(node, yaml.CollectionNode) and not node.flow_style:
         last_entry = node.value[-1]
         return _end(last_entry[1] if isinstance(last_entry, tuple) else last_entry)
+    # The end mark of a block scalar lies behind its last line feed.
     lines = isinstance(node, yaml.ScalarNode) and node.style in ("|", ">")
     return int(node.end_mark.index) - lines
 
@@ -105,6 +106,7 @@ def _replace(text: str, mapping: yaml.MappingNode, number: int, entry: str) -> s
 def _delete(text: str, mapping: yaml.MappingNode, number: int) -> str:
     pairs = mapping.value
     start, end = pairs[number][0].start_mark.index, _end(pairs[number][1])
+    # In block style remove whole lines, with a comment behind the value.
     if not mapping.flow_style:
         row = text.find("\n", end) + 1
         return text[: text.rfind("\n", 0, start) + 1] + (text[row:] if row else "")

@@ -63,6 +63,8 @@ class Merge:
             line for cloud in new_clouds for line in cloud_lines(cloud, answers, config.who)
         ]
         self._pools = [line for cloud in new_clouds for line in pool_lines(cloud, site, answers)]
+        # ``config`` is made from changed values and ``text`` by edits of the text. Only if both
+        # mean the same is the text written.
         self.config = configfile.parse(document.write(self._values()), source)
 
     def _values(self) -> object:

@@ -234,6 +234,7 @@ def _shape(site: Facts, chosen: Sequence[Found]) -> Question:
             size = int(cpus), parse_size(memory.upper())
         except ValueError:
             raise ValueError("expected cpus x memory, such as 8x32G") from None
+        # RealMemory is at least 256 MiB below a machine's memory, so less would leave nothing.
         if not cross or size[1] <= 256:
             hint = f"; did you mean {cpus}x{memory}G?" if memory.isdecimal() else ""
             raise ValueError(f"expected more memory than 256 MiB, found {size[1]} MiB{hint}")

@@ -35,7 +35,11 @@ def why_missing(cloud: Found, size: Size) -> str:
     """Return why the cloud's pool would have no type. "" if it has one, or if the configuration
     file lists the cloud's types.
     """
-    if cloud.sized or not cloud.types or any(_holds(type_, cloud, size) for type_ in cloud.types):
+    if (
+        cloud.sized
+        or not cloud.types
+        or any(_holds_node(type_, cloud, size) for type_ in cloud.types)
+    ):
         return ""
     near = nearest_type(cloud, size)
     alternative = (
@@ -49,13 +53,13 @@ def why_missing(cloud: Found, size: Size) -> str:
 def nearest_type(cloud: Found, size: Size) -> KnownType | None:
     """Return the type with the largest share of ``size``; the smallest of several."""
 
-    def short(type_: KnownType) -> tuple[float, int, int]:
+    def shortfall_key(type_: KnownType) -> tuple[float, int, int]:
         share = min(1, type_.cpus / size[0]) * min(1, type_.memory / size[1])
         return -share, type_.cpus, type_.memory
 
     return min(
-        (candidate for candidate in cloud.types if _holds(candidate, cloud, (1, 1))),
-        key=short,
+        (candidate for candidate in cloud.types if _holds_node(candidate, cloud, (1, 1))),
+        key=shortfall_key,
         default=None,
     )
 
@@ -82,7 +86,7 @@ def type_requirements(cloud: Found, size: Size) -> dict[str, object]:
     for narrowed, range_, arch in product(({**cloud.narrowed}, {}), ranges, archs):
         requirements = {**range_, **arch, **narrowed, "most": 20}
         typed_requirements = convert(requirements, Requirements)
-        if any(_holds(type_, cloud, size, typed_requirements) for type_ in cloud.types):
+        if any(_holds_node(type_, cloud, size, typed_requirements) for type_ in cloud.types):
             return requirements
     return {"most": 20}
 
@@ -90,7 +94,7 @@ def type_requirements(cloud: Found, size: Size) -> dict[str, object]:
 _NO_REQUIREMENTS = Requirements()
 
 
-def _holds(
+def _holds_node(
     type_: KnownType, cloud: Found, size: Size, requirements: Requirements = _NO_REQUIREMENTS
 ) -> bool:
     """Return True if the type holds a node of that size. An on-premises type without a price costs

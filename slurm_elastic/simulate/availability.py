@@ -79,23 +79,23 @@ def load_availability(path: Path) -> Availability:
         content = path.read_bytes()
         if path.suffix == ".gz":
             content = gzip.decompress(content)
-        return _decoded(content, path)
+        return _decode(content, path)
     except (OSError, EOFError, zlib.error, msgspec.DecodeError, RecursionError) as error:
         raise ConfigError(f"availability trace {path} cannot be read: {why(error)}") from error
 
 
-def _decoded(content: bytes, path: Path) -> Availability:
+def _decode(content: bytes, path: Path) -> Availability:
     try:
         document = msgspec.json.decode(content, type=_Trace)
     except msgspec.ValidationError as error:
-        return Availability(_MINUTE_S, _one_by_one(_lives(content, error), path))
+        return Availability(_MINUTE_S, _line_up(_decode_lifetimes(content, error), path))
     gap = round(document.metadata.gap_seconds)
     if gap < 1 or not document.data:
         raise ConfigError(f"availability trace {path} holds no tick")
     return Availability(gap, tuple(max(int(count), 0) for count in document.data))
 
 
-def _lives(content: bytes, error: msgspec.ValidationError) -> list[float]:
+def _decode_lifetimes(content: bytes, error: msgspec.ValidationError) -> list[float]:
     """Return lifetimes in seconds. ``error``: why the file is not of the other format; a message
     names both reasons.
     """
@@ -110,7 +110,7 @@ def _lives(content: bytes, error: msgspec.ValidationError) -> list[float]:
     return [life.time_in_sec for life in document.values()]
 
 
-def _one_by_one(lives: Sequence[float], path: Path) -> tuple[int, ...]:
+def _line_up(lives: Sequence[float], path: Path) -> tuple[int, ...]:
     """Return the counts per minute: 1 (any number) during each lifetime, then 0 for a minute."""
     minutes = [max(round(seconds / _MINUTE_S), 1) for seconds in lives]
     if sum(minutes) + len(minutes) > MAX_POINTS:
@@ -142,7 +142,7 @@ def available(supplies: Sequence[Supply], span: Span) -> list[tuple[int, int]]:
     changes: dict[int, int] = {}
     for supply in supplies:
         level = 0
-        for when, count in _repeated(supply.trace, span):
+        for when, count in _repeat(supply.trace, span):
             changes[when] = changes.get(when, 0) + count - level
             level = count
     points, total = [], 0
@@ -162,7 +162,7 @@ def check_point_count(points: int, subject: str, length: int, span: Span) -> Non
         )
 
 
-def _repeated(trace: Availability, span: Span) -> list[tuple[int, int]]:
+def _repeat(trace: Availability, span: Span) -> list[tuple[int, int]]:
     # A trace of only 0 and 1 does not count machines, so 1 stands for any number.
     plenty = 2**30 if max(trace.counts) <= 1 else 1
     ticks = -(-(span.end - span.begin) // trace.gap) + 1

@@ -82,11 +82,11 @@ def waits(outcome: RunResult) -> series.Steps:
 
 def spent(steps: series.Steps, edges: Iterable[int | None]) -> list[float]:
     """Return the dollars paid between each edge and the one before it. None stands for the end."""
-    sums = [0.0, *(_until(steps, edge) for edge in edges)]
+    sums = [0.0, *(_dollars_until(steps, edge) for edge in edges)]
     return [after - before for before, after in pairwise(sums)]
 
 
-def _until(steps: series.Steps, when: int | None) -> float:
+def _dollars_until(steps: series.Steps, when: int | None) -> float:
     """Return the dollars paid until ``when``. Between two steps the cost rises evenly."""
     if not steps:
         return 0.0

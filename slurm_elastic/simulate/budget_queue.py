@@ -28,10 +28,10 @@ then.
 """
 
 
-class ApartQueue(Queue):
-    """The queue with budgets. Call ``by`` before the first job arrives."""
+class BudgetQueue(Queue):
+    """The queue with budgets. Call ``with_purses`` before the first job arrives."""
 
-    def by(self, purses: Purses, later: Later) -> ApartQueue:
+    def with_purses(self, purses: Purses, later: Later) -> BudgetQueue:
         """Set the purses, and the function that schedules events. A job pays for machines launched
         for it.
         """
@@ -43,6 +43,8 @@ class ApartQueue(Queue):
         self._known: frozenset[str] = frozenset()
         start = self.start
 
+        # Wrapped, because a job that starts on new machines pays for them alone, and not together
+        # with the other waiting jobs.
         def start_paid(
             job: int, pool: int, need: int, now: int, beside: Host | None = None
         ) -> bool:
@@ -65,9 +67,9 @@ class ApartQueue(Queue):
         over budget. The jobs just yielded pay for machines that the caller starts before the next
         step.
         """
-        over = {job for job in self.waiting if self._overdraft(job, now)}
-        for own_only in (False, True) if over else (False,):
-            jobs = [job for job in self.waiting if (job in over) == own_only]
+        over_budget = {job for job in self.waiting if self._overdraft(job, now)}
+        for own_only in (False, True) if over_budget else (False,):
+            jobs = [job for job in self.waiting if (job in over_budget) == own_only]
             shares = self._shares(jobs)
             yield jobs, own_only
             self.purses.pay(shares)
@@ -94,13 +96,13 @@ class ApartQueue(Queue):
 
     def schedule(self, now: int) -> None:
         """Remove jobs whose payer has run out of money since the last call, then start jobs."""
-        over = {
+        overdraft_by_payer = {
             name: overdraft
             for name in self.purses.bounds
-            if (overdraft := self.purses.over(name, now))
+            if (overdraft := self.purses.overdraft(name, now))
         }
-        if over.keys() - self._known:
-            for overdraft in over.values():
+        if overdraft_by_payer.keys() - self._known:
+            for overdraft in overdraft_by_payer.values():
                 self.later(self._return_at(overdraft), None)
             removed = {
                 job: overdraft for job in self.waiting if (overdraft := self._must_leave(job, now))
@@ -108,7 +110,7 @@ class ApartQueue(Queue):
             for job, overdraft in removed.items():
                 self.later(self._return_at(overdraft), job)
             self.waiting[:] = [job for job in self.waiting if job not in removed]
-        self._known = frozenset(over)
+        self._known = frozenset(overdraft_by_payer)
         super().schedule(now)
 
     def _place(self, job: int, now: int) -> bool:
@@ -136,7 +138,7 @@ class ApartQueue(Queue):
             self._bounded[payer_name] = tuple(
                 s for s in scopes(payer_name) if s in self.purses.bounds
             )
-        overdrafts = (self.purses.over(scope, now) for scope in self._bounded[payer_name])
+        overdrafts = (self.purses.overdraft(scope, now) for scope in self._bounded[payer_name])
         return max((overdraft for overdraft in overdrafts if overdraft is not None), default=None)
 
     def _return_at(self, overdraft: Overdrawn) -> int:

@@ -63,7 +63,7 @@ def compared(outcome: RunResult, other: RunResult) -> Comparison | None:
 
 def of_weeks(pairs: Pairs) -> Comparison | None:
     """Compare the same weeks under two policies. None as for ``compared``."""
-    saving, wait = saved(pairs), longer(pairs)
+    saving, wait = saving_of(pairs), extra_wait(pairs)
     if len(pairs) < LEAST or saving is None or wait is None:
         return None
     return Comparison(
@@ -94,19 +94,20 @@ def expected(
         (numerator - value * weight) / mean
         for numerator, weight in zip(numerators, weights, strict=True)
     ]
+    # Divided by n - 1: the mean is estimated from the same weeks.
     half_width = deviations * sqrt(
         sum(deviation * deviation for deviation in differences) / (len(differences) - 1)
     )
     return Interval(value=value, low=value - half_width, high=value + half_width)
 
 
-def saved(pairs: Pairs) -> float | None:
+def saving_of(pairs: Pairs) -> float | None:
     """Return the saving as a share of the other policy's cost; None if that was 0."""
     paid = sum(other.cost for _, other in pairs)
     return 1 - sum(week.cost for week, _ in pairs) / paid if paid else None
 
 
-def longer(pairs: Pairs) -> float | None:
+def extra_wait(pairs: Pairs) -> float | None:
     """Return how many seconds longer jobs wait on average; None without jobs."""
     jobs = sum(other.jobs for _, other in pairs)
     return sum(week.waited - other.waited for week, other in pairs) / jobs if jobs else None

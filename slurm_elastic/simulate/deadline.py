@@ -61,7 +61,7 @@ def tried(
     ticks = int(deadline // look) + 2
     start_count = len(counts) - ticks
     is_available = [count > 0 for count in counts]
-    pasts = seen(is_available[: max(start_count, 0)], look)
+    pasts = pasts_by_tick(is_available[: max(start_count, 0)], look)
     finishes = []
     for _ in range(starts):
         start = chance.randrange(start_count if start_count > 0 else len(counts))
@@ -95,7 +95,7 @@ def tried(
     )
 
 
-def seen(available: Iterable[bool], look: float) -> list[Past]:
+def pasts_by_tick(available: Iterable[bool], look: float) -> list[Past]:
     """Return the past of the spot market before each tick of a trace, and after the last."""
     pasts = [NOTHING]
     for spot in available:

@@ -56,6 +56,7 @@ class _Easy:
         arrival = 0
         while arrival < count or ends:
             now = submit[arrival] if arrival < count else FAR
+            # Keys are time x jobs + job, so this is true for ends at ``now`` and before it.
             if ends and ends[0] < (now + 1) * count:
                 now = self._release(ends[0] // count)
                 full = True

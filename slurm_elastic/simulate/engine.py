@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 from msgspec.structs import replace
 
 from slurm_elastic.base.errors import SlurmElasticError
-from slurm_elastic.simulate.events import ARRIVE, BOOT, CHECK, POOLS, WARN, Moves
+from slurm_elastic.simulate.events import ARRIVE, BOOT, CHECK, POOLS, WARN, RunState
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.market import NEVER
 from slurm_elastic.simulate.outcome import RunResult
@@ -54,7 +54,7 @@ def simulate(
     return outcome
 
 
-class Engine(Moves):
+class Engine(RunState):
     """A run of the simulation: takes the events in order."""
 
     def __init__(
@@ -71,9 +71,9 @@ class Engine(Moves):
         """Simulate the whole history."""
         begin = self.jobs.submit[0] if self.count else 0
         for machines in self.pools:
-            machines.stand(begin)
+            machines.add_standing(begin)
         if self.grower.watches and self.count:
-            self._look_at(begin)
+            self._plan_look(begin)
         return self._finish(self._loop(begin))
 
     def _loop(self, now: int) -> int:  # noqa: C901 - one function on purpose: calls cost
@@ -145,11 +145,11 @@ class Engine(Moves):
             event = heappop(events)
             payload = event & _PAYLOAD
             if event & _KIND:
-                act = self._return_job if event & _KIND == _ARRIVE else self._fall
+                act = self._return_job if event & _KIND == _ARRIVE else self._take_spot_machines
                 act(payload, now)
                 continue
             run = running.get(payload)
-            if run is not None and self._give_back(run, now):
+            if run is not None and self._end_run(run, now):
                 self.queue.full = self.asked = True
 
     def _return_job(self, job: int, now: int) -> None:
@@ -173,7 +173,7 @@ class Engine(Moves):
             if event & _KIND == _ARRIVE:
                 self._return_job(payload, now)
                 continue
-            self._booted(payload % POOLS, payload // POOLS, now)
+            self._handle_boot(payload % POOLS, payload // POOLS, now)
 
     def _grow(self, now: int) -> None:
         """Ask the growth policy now, or plan its next look."""
@@ -186,7 +186,7 @@ class Engine(Moves):
         elif self.looks not in self.due_looks and (waiting or self.grower.watches):
             next_look = -(-now // period) * period
             self.looks = next_look if next_look > self.looks else self.looks + period
-            self._look_at(self.looks)
+            self._plan_look(self.looks)
         if self.postponed:
             self._look_again(now)
 
@@ -220,13 +220,13 @@ class Engine(Moves):
                 keep = self.warm.kept(machines, now)
                 if machines.release_due(now, keep) and self.queue.waiting:
                     self.queue.stale = True
-                    self._look_at(now)
+                    self._plan_look(now)
                 return
             machines.postponed += machines.due.pop(now, ())
             self.postponed = True
             return
         if event & _KIND >= _WARN:
-            act = self._warn if event & _KIND == _WARN else self._move
+            act = self._handle_warning if event & _KIND == _WARN else self._move_saved_job
             act(event & _PAYLOAD, now)
             return
         self.due_looks.discard(now)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from heapq import heappush
 
 from slurm_elastic.policies.growth.capacity import Slurm
-from slurm_elastic.simulate.budget_queue import ApartQueue
+from slurm_elastic.simulate.budget_queue import BudgetQueue
 from slurm_elastic.simulate.idle_set import Pieces
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.machines import PoolMachines, Sales
@@ -31,7 +31,7 @@ POOLS = 1 << 8  # a batch's payload is batch x this + pool
 _BOOT, _CHECK = BOOT << 32, CHECK << 32
 
 
-class Moves:
+class RunState:
     """The state of a run, and every change to it.
 
     ``events``: a heap of future events. ``asked``: the growth policy must be asked in this second.
@@ -44,7 +44,7 @@ class Moves:
         self.jobs, self.scenario = jobs, scenario
         self.now = 0
         self.pools = machines_of(scenario, jobs)
-        self.purchases = Purchases(scenario, self.pools, self._look_at)
+        self.purchases = Purchases(scenario, self.pools, self._plan_look)
         self.needs: list[Sequence[int]] = [machines_needed(jobs, pool) for pool in scenario.pools]
         self.direct = isinstance(scenario.growth, Slurm)
         self.runs = Runs(jobs, scenario, self.pools)
@@ -54,7 +54,9 @@ class Moves:
         self.queue = Queue(*queue_arguments, self._start)
         if scenario.payers:
             purses = Purses(scenario.payers, self.pools, origin)
-            self.queue = ApartQueue(*queue_arguments, self._start).by(purses, self._later)
+            self.queue = BudgetQueue(*queue_arguments, self._start).with_purses(
+                purses, self._plan_return
+            )
         self.warm = Warm(self, self.pools)
         self.counts_boots = not (self.direct and self.grower.free_of_bounds) or bool(self.warm)
         self.last_ready = -NEVER
@@ -65,7 +67,7 @@ class Moves:
         self.due_looks: set[int] = set()
         self.moving: dict[int, tuple[Run, int, int]] = {}
 
-    def _give_back(self, run: Run, now: int) -> bool:
+    def _end_run(self, run: Run, now: int) -> bool:
         """End a job and make its machines idle. False if the event is out of date, because the job
         was interrupted and ends later.
         """
@@ -82,12 +84,12 @@ class Moves:
             keys = machines.expected.keys  # inlined ``drop``: a call for each job is too slow
             del keys[bisect_left(keys, expected)]
         if machines.booked and ready == now:
-            self._boots_first(machines, pool, pieces, now)
+            self._boot_before_end(machines, pool, pieces, now)
         machines.busy -= need
         machines.busy_area += need * now
         if machines.draining or not self.reuse:
             for batch, count in pieces:
-                self._free(machines, pool, batch, count, now)
+                self._release_or_idle(machines, pool, batch, count, now)
             return True
         for batch, count in pieces:
             look = machines.put_idle(batch, count, now)
@@ -105,15 +107,17 @@ class Moves:
             machines.expected.add(host.expected)
         return host
 
-    def _boots_first(self, machines: PoolMachines, pool: int, pieces: Pieces, now: int) -> None:
+    def _boot_before_end(self, machines: PoolMachines, pool: int, pieces: Pieces, now: int) -> None:
         """Handle the boot of a job's machines before the end of the job in the same second: a job
         of no length ends when its machines are ready.
         """
         for batch, _ in pieces:
             if batch in machines.booked:
-                self._booted(pool, batch, now)
+                self._handle_boot(pool, batch, now)
 
-    def _free(self, machines: PoolMachines, pool: int, batch: int, count: int, now: int) -> None:
+    def _release_or_idle(
+        self, machines: PoolMachines, pool: int, batch: int, count: int, now: int
+    ) -> None:
         if (machines.draining or not self.reuse) and machines.batch_due[batch] != NEVER:
             count -= self._end_after_job(machines, batch, count, now)
         if count:
@@ -133,7 +137,7 @@ class Moves:
         machines.releases += 1
         return ended
 
-    def _booted(self, pool: int, batch: int, now: int) -> None:
+    def _handle_boot(self, pool: int, batch: int, now: int) -> None:
         """Handle the end of a boot, for one job or for any. Machines that were lost during
         their boot are in neither set.
         """
@@ -143,11 +147,11 @@ class Moves:
             machines.busy += machines.booted(batch)
         elif batch in machines.coming:
             machines.expected.drop(machines.coming.pop(batch))
-            self._free(machines, pool, batch, machines.booted(batch), now)
+            self._release_or_idle(machines, pool, batch, machines.booted(batch), now)
             self.queue.full = True
-            self.asked = self.asked or self._asks_again(machines)
+            self.asked = self.asked or self._must_ask_policy(machines)
 
-    def _asks_again(self, machines: PoolMachines) -> bool:
+    def _must_ask_policy(self, machines: PoolMachines) -> bool:
         """Return True if the policy must be asked when machines of the pool are ready. A policy
         without a period is asked, too, if it may not have got enough machines for the first job.
         """
@@ -220,7 +224,7 @@ class Moves:
                 self.last_ready = ready
         machines.busy_area -= count * ready
         if machines.spot_live:
-            self._watch(pool, now)
+            self._plan_next_loss(pool, now)
         return ready
 
     def boot_ahead(self, pool: int, count: int, now: int) -> None:
@@ -234,7 +238,7 @@ class Moves:
                 machines.expect_boot(batch, machines_of_batch, ready)
                 heappush(self.events, ready << 35 | _BOOT | batch * POOLS + pool)
         if machines.spots:
-            self._watch(pool, now)
+            self._plan_next_loss(pool, now)
         if now < self.queue.shadow:
             self.queue.shadow = now  # outdated: the first job may be able to start earlier
 
@@ -247,9 +251,9 @@ class Moves:
         """Plan a look for when bounds may have changed, at most one at a time."""
         if self.opens <= now:
             self.opens = now + max(self.grower.period or 1, WINDOW_LOOK_S)
-            self._look_at(self.opens)
+            self._plan_look(self.opens)
 
-    def _watch(self, pool: int, now: int) -> None:
+    def _plan_next_loss(self, pool: int, now: int) -> None:
         """Plan the next loss of spot machines in a pool, and its warning."""
         machines = self.pools[pool]
         for offer in machines.spots:
@@ -260,7 +264,7 @@ class Moves:
                 if self.runs.moves_saved and market is not None and market.notice:
                     self._push(max(when - market.notice, now), WARN, offer * POOLS + pool)
 
-    def _warn(self, payload: int, now: int) -> None:
+    def _handle_warning(self, payload: int, now: int) -> None:
         """Handle a cloud's warning: plan the moves of the jobs that can be saved before the
         loss.
         """
@@ -278,7 +282,7 @@ class Moves:
             if machines.batch_offer[batch] != offer or not machines.batch_live[batch]:
                 continue
             surplus -= machines.idle_of(batch)
-            for job in self.runs.on(pool, batch) if surplus > 0 else ():
+            for job in self.runs.jobs_on(pool, batch) if surplus > 0 else ():
                 when = self.runs.moves(job, loss)
                 if when is not None and when < loss:
                     self.moving[job] = (self.runs.now[job], batch, loss)
@@ -291,7 +295,7 @@ class Moves:
                     ]
                 )
 
-    def _move(self, job: int, now: int) -> None:
+    def _move_saved_job(self, job: int, now: int) -> None:
         """Interrupt a saved job, and end its machines that the cloud would take."""
         run, batch, loss = self.moving.pop(job, (None, 0, 0))
         # Out of date: the job has ended, or was interrupted and restarted.
@@ -299,9 +303,9 @@ class Moves:
             return
         self._interrupt(job, run.pool, batch, run.need, now, loss)
         self.queue.stale = True
-        self._look_at(now)
+        self._plan_look(now)
 
-    def _fall(self, payload: int, now: int) -> None:
+    def _take_spot_machines(self, payload: int, now: int) -> None:
         """Take spot machines, the youngest first. Their jobs go back into the queue."""
         pool, offer = payload % POOLS, payload // POOLS
         machines = self.pools[pool]
@@ -316,19 +320,21 @@ class Moves:
         while surplus > 0 and batch:
             batch -= 1
             if machines.batch_offer[batch] == offer and machines.batch_live[batch]:
-                lost = self._lose(pool, batch, min(surplus, machines.batch_live[batch]), now)
+                lost = self._take_machines(
+                    pool, batch, min(surplus, machines.batch_live[batch]), now
+                )
                 machines.reclaimed += lost
                 surplus -= lost
         self.queue.full = self.asked = True
-        self._watch(pool, now)
+        self._plan_next_loss(pool, now)
 
-    def _lose(self, pool: int, batch: int, count: int, now: int) -> int:
+    def _take_machines(self, pool: int, batch: int, count: int, now: int) -> int:
         """Take machines of a batch: idle, then booting, then busy machines. Returns how many."""
         machines = self.pools[pool]
         lost = machines.lose_idle(batch, count, now)
         if lost < count and batch in machines.coming:
             lost += machines.lose_coming(batch, count - lost, now)
-        for job in self.runs.on(pool, batch) if lost < count else ():
+        for job in self.runs.jobs_on(pool, batch) if lost < count else ():
             if job not in self.runs.now:
                 continue  # interrupted with another job on the same machine
             lost += self._interrupt(job, pool, batch, count - lost, now)
@@ -365,7 +371,7 @@ class Moves:
                 machines.end(held, ended, now, reclaimed=loss is None)
                 lost += ended
             if count > ended:
-                self._free(machines, pool, held, count - ended, now)
+                self._release_or_idle(machines, pool, held, count - ended, now)
         self.grower.covered.discard(job)
         self._push(now + self.scenario.requeue_delay, ARRIVE, job)
         return lost
@@ -401,14 +407,14 @@ class Moves:
             self._push(ready, BOOT, batch * POOLS + run.pool)
         return lost
 
-    def _later(self, when: int, job: int | None) -> None:
+    def _plan_return(self, when: int, job: int | None) -> None:
         """Plan the return of a job; with None, plan a look at the queue."""
         if job is None:
-            self._look_at(when)
+            self._plan_look(when)
         else:
             self._push(when, ARRIVE, job)
 
-    def _look_at(self, when: int) -> None:
+    def _plan_look(self, when: int) -> None:
         """Plan one look at that second."""
         if when not in self.due_looks:
             self.due_looks.add(when)

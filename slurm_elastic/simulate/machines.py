@@ -168,7 +168,7 @@ class PoolMachines:
                 on_demand += early
         return on_spot, on_demand
 
-    def stand(self, now: int) -> None:
+    def add_standing(self, now: int) -> None:
         """Add the standing machines as batch 0. They exist from the first second on."""
         if self.pool.standing:
             batch = self._batch(now, self.pool.standing, len(self.sold) - 1)
@@ -185,7 +185,7 @@ class PoolMachines:
         if not self._flagged:
             self.look_later(batch, since if self._sinces else 0, now)
 
-    def late(self, count: int, now: int) -> int:
+    def boot_delay(self, count: int, now: int) -> int:
         """Return the seconds until ``count`` machines would be ready if they were launched now."""
         if not self.turns:
             return self.boot_seconds(count)

@@ -82,6 +82,7 @@ def _steps(
         count = PLENTY
         if available:
             count = available[max(bisect_right(starts, when) - 1, 0)][1]
+        # A price equal to the bid keeps the machine.
         if bid is not None and curve.at(when) > bid:
             count = 0
         if not counts or counts[-1] != count:

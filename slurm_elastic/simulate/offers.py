@@ -117,7 +117,7 @@ def _spot_offers(
     kind = _types(cloud, pool)[name]
     supplies = supplies_of(pool.name, zone, facts.availability)
     market = SpotMarket(
-        _repeated(series, facts.span),
+        _repeat(series, facts.span),
         bid=kind.price if series.times[-1] < BIDS_UNTIL else None,
         available=available(supplies, facts.span),
         notice=facts.notice,
@@ -127,7 +127,7 @@ def _spot_offers(
     yield Sold(offer=offer, market=market, stock=" ".join(supply.name for supply in supplies))
 
 
-def _repeated(series: Series, span: Span) -> Curve:
+def _repeat(series: Series, span: Span) -> Curve:
     """Return the prices on the history's clock. If they do not cover the history, repeat them."""
     if len(series.times) == 1:
         return Curve([span.begin], series.prices)

@@ -53,6 +53,7 @@ class Purchases:
 
     def __init__(self, scenario: Scenario, pools: Sequence[PoolMachines], later: Later) -> None:
         self.pools, self.keys, self._later = pools, scenario.ranking, later
+        # At least a second, or a held pool would be reviewed again in the same second.
         self.seconds = max(scenario.cool_downs.capacity, 1.0)
         self.longest = scenario.cool_downs.longest
         self.limits, self.cloud_limits = scenario.limits, dict(scenario.cloud_limits)

@@ -172,7 +172,7 @@ class Queue:
                 continue
             if machines is self._reserved:
                 lacking = need - machines.idle if reuse else need
-                delay = machines.late(lacking, now) if lacking > 0 else 0
+                delay = machines.boot_delay(lacking, now) if lacking > 0 else 0
                 if now + delay + self.limit[job] > self.shadow:
                     if need > self.extra:
                         continue

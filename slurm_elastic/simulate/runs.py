@@ -77,7 +77,7 @@ class Runs:
         single_jobs = [run.expected for run in runs if run.job not in shared.of]
         return single_jobs + [host.expected for host in shared.hosts]
 
-    def on(self, pool: int, batch: int) -> list[int]:
+    def jobs_on(self, pool: int, batch: int) -> list[int]:
         """Return the jobs that hold machines of a batch, the latest start first."""
         return [
             run.job
@@ -101,8 +101,8 @@ class Runs:
                 if machines.batch_spot[batch]:
                     mtti = self._mtti(machines, pieces, now) if self.saves else 0.0
                     break
-        # The same key as ``free_times.expectation``, inlined because each start of a job needs it.
         end = ready + work
+        # The same key as ``free_times.expectation``, inlined because each start of a job needs it.
         expected = (ready + self._limit[job] << 32 | job) << 32 | need
         row = (job, pool, machines, pieces, need, now, ready, idle, end, expected, work, restart,
                mtti)  # fmt: skip

@@ -62,6 +62,7 @@ class Options(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
+            # A seed may be any number. A bool is an int, too, and always in the range.
             if name != "seed" and isinstance(value, int) and not 0 <= value <= LARGEST:
                 raise ConfigError(f"{name}: found {value}, expected a number from 0 to {LARGEST}")
         try:

@@ -58,6 +58,7 @@ def pools_of(config: Config, world: World) -> tuple[tuple[PoolModel, ...], list[
         )
     clouds = [cloud.name for cloud in config.clouds]
     pools = sorted(domain_pools(config, expand), key=lambda pool: clouds.index(pool.cloud))
+    # The sort is stable: on-premises clouds first, each group in the configuration's order.
     for pool in sorted(pools, key=lambda p: config.cloud(p.cloud).location is Location.PUBLIC):
         if pool.gres and not world.gpus:
             notes.append(f"pool {pool.name} is left out: no job of the history asked for GPUs")

@@ -38,22 +38,24 @@ class Purses:
         self._now = self._tomorrow = -(2**62)
         self._total: dict[str, float] = {}
         self._before: dict[str, tuple[int, dict[str, float]]] = {}
-        self._over: dict[str, Overdrawn | None] = {}
+        self._overdrafts: dict[str, Overdrawn | None] = {}
 
     def pay(self, shares: Shares) -> None:
         """Charge these payers for all machines that were launched since the last call."""
         for book in self._books:
             book.enter(shares)
 
-    def over(self, scope: str, now: int) -> Overdrawn | None:
+    def overdraft(self, scope: str, now: int) -> Overdrawn | None:
         """Return why and until when (Unix time) the payer gets no new public machines, or None."""
         bounds = self.bounds.get(scope)
         if bounds is None:
             return None
         self._advance(now)
-        if scope not in self._over:
-            self._over[scope] = overdrawn(scope, bounds, self.spent(scope, now), now + self.start)
-        return self._over[scope]
+        if scope not in self._overdrafts:
+            self._overdrafts[scope] = overdrawn(
+                scope, bounds, self.spent(scope, now), now + self.start
+            )
+        return self._overdrafts[scope]
 
     def spent(self, scope: str, now: int) -> Spent:
         """Return the dollars of this day and month (UTC)."""
@@ -78,7 +80,7 @@ class Purses:
             return
         if now >= self._tomorrow:
             self._begin_day(now)
-        self._now, self._total, self._over = now, self._charged(now), {}
+        self._now, self._total, self._overdrafts = now, self._charged(now), {}
 
     def _begin_day(self, now: int) -> None:
         today = datetime.fromtimestamp(now + self.start, UTC).replace(

@@ -77,7 +77,7 @@ def _result_of(
     runs.where = array("b", [index]) * len(jobs)
     machines, begin = pools[index], jobs.submit[0]
     _check_capacity(sizes, starts, runs.ended, machines.max_machines)
-    machines.stand(begin)
+    machines.add_standing(begin)
     rows = zip(sizes, starts, runs.ended, strict=True)
     machines.busy_area = sum([size * (end - start) for size, start, end in rows])
     runs.useful = sum([size * run for size, run in zip(sizes, jobs.run, strict=True)])

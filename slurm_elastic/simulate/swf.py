@@ -164,6 +164,7 @@ def read(lines: Iterable[str], history: History, max_jobs: int | None = None) ->
             )
         last_submit = max(last_submit, job.submit)
         jobs.append(job)
+    # Jobs without a line of their own are complete only after the last line.
     for values, number in job_parts.wholes():
         job = _usable(values, number, history)
         if job is not None:

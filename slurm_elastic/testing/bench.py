@@ -250,6 +250,7 @@ class Bench:
         for machine in self.ledger.machines.live():
             node = machine.instance.node
             booted = self.now - self.slurm.asked(node) >= BOOT_S
+            # A machine that is about to end must not register its node again.
             if machine.suspending is None and machine.instance.id in alive and booted:
                 self.slurm.register(node, machine.instance.address or node)
         self.daemon.guarded_tick()
@@ -302,8 +303,7 @@ class Bench:
 def open_bench(bed_in: Callable[[Path], Any]) -> Iterator[Bench]:
     """Yield a bench with a new bed in a directory of its own. All faults are removed at the end.
 
-    The directory is below /tmp and open to all users, because the sockets of the local agent need a
-    short path, and its slurmd processes run as another user.
+    The local agent's socket and its slurmd processes need a short path that other users may enter.
     """
     with tempfile.TemporaryDirectory(prefix="se-faults-", dir="/tmp") as place:
         Path(place).chmod(0o755)

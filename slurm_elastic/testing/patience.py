@@ -124,6 +124,7 @@ def undisturbed(
             try:
                 attempt()
             except (AssertionError, SlurmElasticError):
+                # Without a standstill the failure is real.
                 if clock.longest < still:
                     raise
             else:

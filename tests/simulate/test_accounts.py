@@ -19,7 +19,7 @@ from slurm_elastic.policies.money.account_budgets import NONE
 from slurm_elastic.policies.money.bounds import Bounds
 from slurm_elastic.simulate.billing import Curve
 from slurm_elastic.simulate.boot import BootTimes
-from slurm_elastic.simulate.budget_queue import ApartQueue
+from slurm_elastic.simulate.budget_queue import BudgetQueue
 from slurm_elastic.simulate.engine import Engine
 from slurm_elastic.simulate.jobs import Job, Jobs
 from slurm_elastic.simulate.market import SpotMarket
@@ -149,7 +149,7 @@ def test_the_accounts_together_spend_what_the_cluster_does_and_no_job_is_lost(
     found = engine.run()
     if isinstance(growth, Slurm) or tight > 0.1:  # else not even a boot can be paid in a day
         assert found.figures.unserved == 0
-    assert isinstance(engine.queue, ApartQueue)
+    assert isinstance(engine.queue, BudgetQueue)
     spent = engine.queue.purses.total(10**8)
     hours = sum(
         p.hours * m.pool.price for p, m in zip(found.figures.pools, engine.pools, strict=True)

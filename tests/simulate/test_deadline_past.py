@@ -6,7 +6,7 @@ import random
 
 from slurm_elastic.policies.checkpoint.deadline import Choice, Race, choose
 from slurm_elastic.policies.checkpoint.market_spells import NOTHING
-from slurm_elastic.simulate.deadline import seen, tried
+from slurm_elastic.simulate.deadline import pasts_by_tick, tried
 
 GAP = 60
 JOB = {"work": 3600.0, "deadline": 5400.0, "restart": 120.0}
@@ -29,7 +29,7 @@ def test_a_choice_knows_the_trace_up_to_where_it_stands() -> None:
     chance = random.Random(4)
     counts = [int(chance.random() < 0.7) for _ in range(400)]
     first = random.Random(0).randrange(len(counts) - TICKS)
-    pasts = seen([count > 0 for count in counts], GAP)
+    pasts = pasts_by_tick([count > 0 for count in counts], GAP)
     races = told(counts)
     assert first > 0
     assert [race.past for race in races] == pasts[first + 1 : first + 1 + len(races)]
