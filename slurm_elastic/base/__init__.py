@@ -1,1 +1,1 @@
-"""What knows nothing of clusters and clouds: errors, files, text, units, bounds, fault points."""
+"""Modules that know nothing of clusters and clouds: errors, files, text, units, bounds, faults."""

@@ -1,4 +1,4 @@
-"""SlurmUser, whom slurm.conf and our configuration may give by name or by number; Unix groups."""
+"""SlurmUser, given by name or by uid in slurm.conf and our configuration; and Unix groups."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from slurm_elastic.base.errors import SlurmElasticError
 
 
 def account(user: str) -> pwd.struct_passwd:
-    """The account of that name, else of that number (slurm.conf(5), SlurmUser). KeyError if this
-    host has none.
+    """The account with that name, otherwise with that uid (slurm.conf(5), SlurmUser).
+
+    KeyError if this host has neither.
     """
     try:
         return pwd.getpwnam(user)
@@ -27,7 +28,7 @@ def account(user: str) -> pwd.struct_passwd:
 
 
 def trusted(user: str) -> frozenset[int]:
-    """Root's uid and that of SlurmUser, as far as this host has one."""
+    """Root's uid, and SlurmUser's uid if this host has the account."""
     with contextlib.suppress(KeyError):
         return frozenset({0, account(user).pw_uid})
     return frozenset({0})
@@ -42,18 +43,18 @@ def is_group(name: str) -> bool:
     return True
 
 
-def same(one: str, other: str) -> bool:
-    """Whether both mean one account."""
+def same(user: str, other: str) -> bool:
+    """Whether both name the same account."""
     try:
-        return one == other or account(one).pw_uid == account(other).pw_uid
+        return user == other or account(user).pw_uid == account(other).pw_uid
     except (KeyError, OverflowError):
         return False
 
 
 @contextlib.contextmanager
 def acting_as(user: str) -> Iterator[None]:
-    """Run the body with the rights of that account, where we are root and can take them on: what it
-    may not open is not opened. Only this thread and the threads that it starts have them.
+    """Run the body with the rights of that account, if we are root and can take them on. The body
+    then opens no file that the account may not open. Only this thread and its children have them.
     """
     try:
         rights = _rights(account(user))
@@ -120,7 +121,7 @@ def _acting(rights: _Rights, *, is_required: bool) -> Iterator[None]:
     try:
         _take_on(rights)
     except OSError as error:
-        with contextlib.suppress(OSError):  # what the kernel did not change it may not take back
+        with contextlib.suppress(OSError):  # the kernel may refuse this change as well
             _take_back(before)
         if is_required:
             raise SlurmElasticError(
@@ -135,14 +136,15 @@ def _acting(rights: _Rights, *, is_required: bool) -> Iterator[None]:
 
 
 def _take_on(rights: _Rights) -> None:
-    # The user's number last: it takes the right to change the others.
+    # The uid comes last, because without root's uid the thread may not change the others.
     thread_rights.set_groups(rights.groups)
     thread_rights.set_effective_gid(rights.gid)
     thread_rights.set_effective_uid(rights.uid)
 
 
 def _take_back(before: _Rights) -> None:
+    # The uid comes first, because it gives back the right to change the others.
     thread_rights.set_effective_uid(before.uid)
     thread_rights.set_effective_gid(before.gid)
-    with contextlib.suppress(OSError):  # a container may forbid it, before as well as after
+    with contextlib.suppress(OSError):  # a container may forbid setgroups(2) altogether
         thread_rights.set_groups(before.groups)

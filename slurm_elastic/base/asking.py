@@ -1,9 +1,9 @@
-"""Whether this process may ask anything of others: of clouds, and of machines.
+"""Whether this process may send requests to clouds and machines.
 
-Of two heads only one may (``state.heads``), and one that stood still in the midst of something
-finds that out by nothing else: so it is asked before each single exchange, and, of those by HTTP,
-before each piece that is sent. Between the two lie a connection and its handshake, in which a head
-may stand still as well. Where nobody has set ``first``, everybody may.
+Only one of two heads may (``state.heads``). A head that stood still in the middle of its work finds
+out in no other way that the other one took over. So the check runs before each exchange, and for
+HTTP also before each piece that is sent: a connection and its handshake lie between the two, and a
+head may stand still there as well. Without a gate (``first``) every request is allowed.
 """
 
 from __future__ import annotations
@@ -12,33 +12,33 @@ import sys
 from collections.abc import Callable
 from functools import cache
 
-_first: Callable[[], object] | None = None
+_gate: Callable[[], object] | None = None
 
 
 def first(ask: Callable[[], object] | None) -> None:
-    """Have ``ask`` called before each exchange from now on; its OSError says that there may be
-    none. None: no more.
+    """Call ``ask`` before each exchange from now on. It raises OSError to forbid the exchange. None
+    removes the gate.
     """
-    global _first
-    _first = ask
+    global _gate
+    _gate = ask
     if ask is not None:
-        _hear()
+        _add_hook()
 
 
 def require() -> None:
-    """OSError where nothing may be asked."""
-    if _first is not None:
-        _first()
+    """OSError if no requests may be sent now."""
+    if _gate is not None:
+        _gate()
 
 
 @cache
-def _hear() -> None:
-    """Have Python tell of what is sent; that cannot be ended again."""
-    sys.addaudithook(_heard)
+def _add_hook() -> None:
+    """Watch what Python sends. An audit hook cannot be removed, so it is added only once."""
+    sys.addaudithook(_audit_hook)
 
 
-def _heard(event: str, _: object) -> None:
-    # All that clouds are asked by HTTP passes here, whichever library asks: docs.python.org,
-    # http.client.HTTPConnection.send, which sends nothing where a hook raises.
+def _audit_hook(event: str, _: object) -> None:
+    # Every HTTP request passes here, whichever library sends it. http.client.HTTPConnection.send
+    # sends nothing if a hook raises (docs.python.org).
     if event == "http.client.send":
         require()

@@ -1,10 +1,10 @@
-"""Back-off: how long to wait before something that failed is tried again."""
+"""Back-off: how long to wait before a failed action is tried again."""
 
 from __future__ import annotations
 
 from msgspec import Struct
 
-_MOST_DOUBLINGS = 64
+_MAX_DOUBLINGS = 64
 """2.0**1024 raises OverflowError, and 64 doublings exceed every ``longest_s``."""
 
 
@@ -18,10 +18,10 @@ class Backoff(Struct, frozen=True):
     longest_s: float
 
     def after(self, failures: int) -> float:
-        """The pause (s) after so many failures in a row, for any number of them; none after 0."""
+        """The pause (s) after that many failures in a row; 0 after none."""
         if failures <= 0:
             return 0.0
-        doublings = min(failures - 1, _MOST_DOUBLINGS)
+        doublings = min(failures - 1, _MAX_DOUBLINGS)
         return min(self.first_s * 2.0**doublings, self.longest_s)
 
     def longer(self, pause_s: float) -> float:

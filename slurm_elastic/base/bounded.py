@@ -1,7 +1,7 @@
-"""Bounds on what is read of others: so many bytes, until such a time, over a whole exchange.
+"""Bounds on answers of other programs: a number of bytes and a time for the whole exchange.
 
-A time-out of a read starts anew with each byte, and none counts how many came: whoever answers
-slowly for ever, or at full speed for ever, would take a thread, or all memory.
+A socket's time-out restarts with each byte, and does not count the bytes. A peer that answers
+slowly for ever would take a thread, and one that answers fast for ever would take all memory.
 """
 
 from __future__ import annotations
@@ -16,46 +16,50 @@ from typing import Any
 from slurm_elastic.base import asking
 
 ANSWER = 128 << 20
-"""Bytes of a cloud's answer: a list of ten thousand machines has some 80 MB where it is longest."""
+"""Bytes of a cloud's answer. The longest kind of list has some 80 MB for ten thousand machines."""
 _CHUNK = 1 << 16
 
 
 class Exceeded(OSError):  # noqa: N818 - read as a word
-    """More came than any sound answer has."""
+    """The answer is longer than any valid answer."""
 
 
 class Budget:
-    """How much may still be read, and until when; ``seconds`` from now, ``most`` bytes. Each
-    exchange begins with one: OSError where there may be none (``base.asking``).
+    """How many bytes may still be read, and until when: ``max_bytes``, ``seconds`` from now.
+
+    Each exchange begins with a new budget. OSError if this process may send no requests
+    (``base.asking``).
     """
 
     def __init__(
-        self, most: int, seconds: float, clock: Callable[[], float] = time.monotonic
+        self, max_bytes: int, seconds: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
         asking.require()
         self._clock = clock
         self._until = clock() + seconds
-        self._most = most
-        self._left = most
+        self._max_bytes = max_bytes
+        self._left = max_bytes
 
     def take(self, count: int) -> None:
-        """So many bytes came: Exceeded above the bound, TimeoutError after the time."""
+        """Count received bytes. Exceeded if they are too many, TimeoutError if the time is over."""
         self._left -= count
         if self._left < 0:
-            raise Exceeded(f"more than {self._most} bytes came")
+            raise Exceeded(f"more than {self._max_bytes} bytes came")
         self.left()
 
     def left(self) -> float:
-        """Seconds that are left; TimeoutError where none are."""
-        left = self._until - self._clock()
-        if left <= 0:
+        """The remaining seconds. TimeoutError if the time is over."""
+        remaining_s = self._until - self._clock()
+        if remaining_s <= 0:
             raise TimeoutError("the answer took too long")
-        return left
+        return remaining_s
 
 
 class BoundedSocket:
-    """A connected socket for paramiko, whose own time-outs are for single steps. Over its budget it
-    is at its end for whoever reads, and takes nothing more to send; ``why`` says so then.
+    """A connected socket for paramiko, whose own time-outs are for single steps.
+
+    When its budget is used up, its reader gets the end of the stream and ``send`` fails. ``why``
+    then has the reason.
     """
 
     def __init__(self, inner: socket.socket, budget: Budget) -> None:
@@ -64,28 +68,28 @@ class BoundedSocket:
         self.why = ""
 
     def renew(self, budget: Budget) -> None:
-        """For the next exchange on the same connection."""
+        """Set the budget for the next exchange on the same connection."""
         self._budget = budget
 
-    def rest(self, most: int) -> None:
-        """Between two exchanges it may stay open for as long as it likes, not say much."""
-        self._budget = Budget(most, math.inf)
+    def rest(self, max_bytes: int) -> None:
+        """Allow ``max_bytes`` until the next exchange, without a limit of time."""
+        self._budget = Budget(max_bytes, math.inf)
 
     def recv(self, count: int) -> bytes:
-        """As a socket's; empty, which is its end, over the budget."""
+        """As a socket's. It returns b"", which means the end, when the budget is used up."""
         try:
             self._budget.left()
             data = self._inner.recv(count)
             self._budget.take(len(data))
         except (Exceeded, TimeoutError) as error:
             if isinstance(error, TimeoutError) and not self._is_over():
-                raise  # only this one read: paramiko asks again
+                raise  # the socket's own time-out: paramiko reads again
             self.why = str(error)
             return b""
         return data
 
     def send(self, data: bytes) -> int:
-        """As a socket's; OSError over the budget."""
+        """As a socket's. TimeoutError when the budget is used up."""
         self._budget.left()
         return self._inner.send(data)
 
@@ -101,70 +105,75 @@ class BoundedSocket:
 
 
 def connect(address: str, port: int, budget: Budget) -> BoundedSocket:
-    """A TCP connection inside the budget."""
+    """Open a TCP connection within the budget."""
     return BoundedSocket(socket.create_connection((address, port), budget.left()), budget)
 
 
 def exchange(inner: socket.socket, line: bytes, budget: Budget) -> bytes:
-    """Send one line and read the one that answers it, without its end."""
+    """Send one line and return the line that answers it, without its newline."""
     inner.settimeout(budget.left())
-    asking.require()  # anew: there is a connection since the budget began
-    with contextlib.suppress(BrokenPipeError):  # who is turned away may be told why
+    # Checked again, because the process may have stood still while it connected.
+    asking.require()
+    # A server that refuses us may have closed the connection already; its answer has the reason.
+    with contextlib.suppress(BrokenPipeError):
         inner.sendall(line + b"\n")
     return line_of(inner, budget)
 
 
 def line_of(inner: socket.socket, budget: Budget) -> bytes:
-    """The next line, without its end; what came where there is no more."""
-    pieces: list[bytes] = []
+    """The next line, without its newline. If the connection ends first, the bytes before that."""
+    chunks: list[bytes] = []
     while True:
         inner.settimeout(budget.left())
-        piece = inner.recv(65536)
-        budget.take(len(piece))
-        pieces.append(piece)
-        if not piece or b"\n" in piece:
-            return b"".join(pieces).partition(b"\n")[0]
+        chunk = inner.recv(65536)
+        budget.take(len(chunk))
+        chunks.append(chunk)
+        if not chunk or b"\n" in chunk:
+            return b"".join(chunks).partition(b"\n")[0]
 
 
-def pieces(raw: Any, budget: Budget, **read: Any) -> Iterator[bytes]:  # noqa: ANN401 - urllib3's
-    """The body of an answer, as it comes: none is waited for once there is one. An SSH channel's
-    file knows no such reading; of that each piece is waited for.
+def pieces(body: Any, budget: Budget, **read: Any) -> Iterator[bytes]:  # noqa: ANN401 - urllib3's
+    """The body of an answer in the pieces in which it arrives.
+
+    ``read1`` returns the bytes that are there and does not wait for a full chunk. The file of an
+    SSH channel has no ``read1``, so each of its chunks is waited for.
     """
-    one = raw.read1 if hasattr(_file_of(raw), "read1") else raw.read
-    while piece := one(_CHUNK, **read):
-        budget.take(len(piece))
-        yield piece
+    read_chunk = body.read1 if hasattr(_file_of(body), "read1") else body.read
+    while chunk := read_chunk(_CHUNK, **read):
+        budget.take(len(chunk))
+        yield chunk
 
 
-def _file_of(raw: Any) -> Any:  # noqa: ANN401 - urllib3's, and http.client's below it
-    """The file that a body is read from in the end, as far as it can be told."""
-    below = getattr(raw, "_fp", raw)
+def _file_of(body: Any) -> Any:  # noqa: ANN401 - urllib3's, and http.client's below it
+    """The file that a body is finally read from, as far as the attributes show it."""
+    below = getattr(body, "_fp", body)
     return getattr(below, "fp", None) or below
 
 
-def bound_boto(client: Any, seconds: float, most: int = ANSWER) -> None:  # noqa: ANN401 - boto3's
-    """Have each answer of a boto3 client whole within so many seconds and bytes: botocore's own
-    time-out is for one read.
+def bound_boto(client: Any, seconds: float, max_bytes: int = ANSWER) -> None:  # noqa: ANN401
+    """Bound each answer of a boto3 client: the whole within ``seconds`` and ``max_bytes``.
+    botocore's own time-out is for one read.
     """
-    # By its insides: botocore's one public way between a request and its answer, the event
-    # before-send, has to send by a session of its own, with the client's proxies, certificates and
-    # pool found out anew; its other events come once a body is read, however slowly it came.
-    client._endpoint.http_session = _BoundedHttp(client._endpoint.http_session, seconds, most)
+    # Through a private attribute. botocore's one public way to come between a request and its
+    # answer is the event before-send. Its handler must send with a session of its own, and must
+    # find the client's proxies, certificates and pool itself. Other events fire only after the body
+    # has been read, however slowly it came.
+    client._endpoint.http_session = _BoundedHttp(client._endpoint.http_session, seconds, max_bytes)
 
 
 class _BoundedHttp:
-    """In place of botocore's HTTP session. All but ``send`` is that one's."""
+    """Replaces botocore's HTTP session. Everything except ``send`` passes through to it."""
 
-    def __init__(self, inner: Any, seconds: float, most: int) -> None:  # noqa: ANN401
-        self._inner, self._seconds, self._most = inner, seconds, most
+    def __init__(self, inner: Any, seconds: float, max_bytes: int) -> None:  # noqa: ANN401
+        self._inner, self._seconds, self._max_bytes = inner, seconds, max_bytes
 
     def send(self, request: Any) -> Any:  # noqa: ANN401
-        """The answer, whole; botocore's errors where it does not become so."""
+        """Return the whole answer, or raise botocore's own error for an answer that is cut off."""
         from botocore.exceptions import ConnectionClosedError, HTTPClientError, ReadTimeoutError
         from urllib3.exceptions import HTTPError, ProtocolError
         from urllib3.exceptions import TimeoutError as PoolTimeoutError
 
-        budget = Budget(self._most, self._seconds)
+        budget = Budget(self._max_bytes, self._seconds)
         request.stream_output = True
         response = self._inner.send(request)
         try:

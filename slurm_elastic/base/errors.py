@@ -5,32 +5,32 @@
     SlurmElasticError
       ConfigError            path into the YAML; exit 2; nothing touched
       SlurmError             command, exit code, stderr
-      CheckpointError        the run goes on as it was; tried again later
-      GrowthError            nothing is started or ended by that growth policy; asked again later
+      CheckpointError        the run continues; the save is tried again later
+      GrowthError            the growth policy starts and ends nothing; it is asked again later
       SandboxError           the sandbox cannot start or refuses an endpoint; exit 2
-      PassingError           a service cannot go on now, and may soon; exit 75, systemd tries again
-      EndOnlyError           nothing may be bought, as it could not be written down
+      PassingError           a service cannot work now, but may soon; exit 75, systemd restarts it
+      EndOnlyError           the ledger cannot record purchases, so nothing may be bought
       ProviderError(cloud)
         CapacityError        cool the offer down, try the next
         QuotaError           cool the cloud's market down for longer, try the next
         AuthError            skip the cloud, alert
           DeniedError        cool the offer (or its market) down, alert, try the next
         TransientError       retry with jittered back-off inside a deadline
-          UnsettledError     leave it to the next round: only time tells
-        InstanceNotFound     terminate counts it as done
+          UnsettledError     leave it to the next round: only time shows the outcome
+        InstanceNotFound     terminate takes it for success
 """
 
 from __future__ import annotations
 
 
 class SlurmElasticError(Exception):
-    """Anything this package raises on purpose; its text is one readable sentence."""
+    """Any error that this package raises on purpose. Its text is one readable sentence."""
 
 
 class ConfigError(SlurmElasticError):
-    """The configuration (or what it must fit to) is wrong; nothing was changed.
+    """The configuration, or the system that it must fit, is wrong. Nothing was changed.
 
-    ``problems`` holds every complaint, one sentence each, first to last.
+    ``problems`` holds all complaints, one sentence each, first to last.
     """
 
     def __init__(self, *problems: str) -> None:
@@ -39,7 +39,7 @@ class ConfigError(SlurmElasticError):
 
 
 class CheckpointError(SlurmElasticError):
-    """A job could not be saved, or an image of it is not whole; the run itself goes on."""
+    """A job could not be saved, or its image is not complete. The run itself continues."""
 
 
 class GrowthError(SlurmElasticError):
@@ -47,15 +47,15 @@ class GrowthError(SlurmElasticError):
 
 
 class SandboxError(SlurmElasticError):
-    """The sandbox cannot do what was asked, or refuses an endpoint that is not its own."""
+    """The sandbox cannot do what was asked, or an endpoint does not belong to it."""
 
 
 class PassingError(SlurmElasticError):
-    """A service cannot serve at the moment: a disk, a lock, slurmctld. That passes by itself."""
+    """A service cannot work because of a disk, a lock or slurmctld. That passes by itself."""
 
 
 class EndOnlyError(SlurmElasticError):
-    """A launch could not be remembered, so it is not made."""
+    """A launch was not made, because it could not be recorded first."""
 
 
 _NO_ANSWER = (
@@ -63,9 +63,9 @@ _NO_ANSWER = (
     "Unexpected message received", "Unspecified error", "Connection refused", " is DOWN",
     "Protocol authentication error", "no answer",
 )  # fmt: skip
-"""How Slurm's commands, pyslurm and we say that slurmctld is stopped or hangs, or munged is away
-(measured on 22.05 and 25.11: 22.05's JSON has no more than "Unspecified error", and ``scontrol
-requeue`` tells of an unexpected message).
+"""Texts by which Slurm's commands, pyslurm and our own code show that slurmctld is stopped or
+hangs, or that munged is gone. Measured on 22.05 and 25.11: 22.05's JSON has only "Unspecified
+error", and ``scontrol requeue`` reports an unexpected message.
 """
 
 
@@ -81,43 +81,45 @@ class SlurmError(SlurmElasticError):
 
     @property
     def unanswered(self) -> bool:
-        """Whether slurmctld gave no answer: nothing is known then, and it has refused nothing."""
-        return self.code is None or any(words in self.stderr for words in _NO_ANSWER)
+        """Whether slurmctld gave no answer. Then we know nothing, and it has refused nothing."""
+        return self.code is None or any(marker in self.stderr for marker in _NO_ANSWER)
 
 
 class NotLearntError(SlurmElasticError):
-    """The ledger may lack what a cloud has: machines for the nodes may exist already."""
+    """The ledger may lack machines that the cloud already has for the nodes."""
 
 
 MOST = 1000
-"""Characters of an error that are kept: SDKs put whole answers of thousands of machines in it."""
+"""Characters of an error's text. SDKs put whole answers with thousands of machines into it."""
 
 
 def bounded(text: str) -> str:
-    """The text as the log and the ledger may have it: names of files may be no UTF-8."""
+    """The text, fit for log and ledger: short, and valid even if a file name is no UTF-8."""
     text = text.encode("utf-8", "backslashreplace").decode()
-    more = len(text) - MOST
-    return text if more <= 0 else f"{text[:MOST]}... ({more} more characters)"
+    excess_length = len(text) - MOST
+    return text if excess_length <= 0 else f"{text[:MOST]}... ({excess_length} more characters)"
 
 
 def why(error: BaseException) -> str:
-    """An error for a sentence that names its file already: OSError's own text does so again."""
+    """The reason alone, for a sentence that names the file: str() of OSError names it again."""
     return getattr(error, "strerror", None) or str(error)
 
 
 def of_stranger(value: object) -> str:
-    """An error or a value of another package's code, in one line, whatever its own text does."""
-    name, failed = type(value).__name__, isinstance(value, BaseException)
+    """An error or a value of another package's code in one line, even if its own str() fails."""
+    name, is_error = type(value).__name__, isinstance(value, BaseException)
     try:
-        text = " ".join((str(value) if failed else repr(value)).split())
-    except Exception:  # noqa: BLE001 - a stranger's code may raise anything
+        text = " ".join((str(value) if is_error else repr(value)).split())
+    except Exception:  # noqa: BLE001 - another package's code may raise anything
         return name
-    return bounded(f"{name}: {text}" if failed and text else text or name)
+    return bounded(f"{name}: {text}" if is_error and text else text or name)
 
 
 class ProviderError(SlurmElasticError):
-    """A cloud refused or failed. ``code`` is the cloud's own word for it. ``said`` is all of its
-    message, for whoever looks for names there, and not for people.
+    """A cloud refused a call or failed. ``code`` is the cloud's own code.
+
+    ``said`` is the whole message, for code that looks for names in it. ``message`` is the bounded
+    text for people.
     """
 
     def __init__(self, cloud: str, code: str, message: str) -> None:
@@ -129,7 +131,7 @@ class ProviderError(SlurmElasticError):
 
     @property
     def refusal(self) -> str:
-        """The cloud's word and message, where it is plain which cloud it is."""
+        """Code and message, for a sentence that already names the cloud."""
         return f"{self.code}: {self.message}"
 
 
@@ -146,8 +148,9 @@ class AuthError(ProviderError):
 
 
 class DeniedError(AuthError):
-    """The credentials are good and lack the right to this very launch: another offer's may be
-    granted. ``of_market``: what is denied is all of the offer's market.
+    """The credentials are valid but do not permit this launch. Another offer may be permitted.
+
+    ``of_market``: the denial is for all offers of the offer's market.
     """
 
     def __init__(self, cloud: str, code: str, message: str, *, of_market: bool = False) -> None:
@@ -156,14 +159,14 @@ class DeniedError(AuthError):
 
 
 class TransientError(ProviderError):
-    """A throttle, time-out or server error; the call may or may not have taken effect."""
+    """A throttle, time-out or server error. The call may have taken effect."""
 
 
 class UnsettledError(TransientError):
-    """An earlier call may have taken effect and nothing shows it yet. A call that is repeated
-    soon learns no more; one of a later round does.
+    """An earlier call may have taken effect, and nothing shows it yet. A quick retry shows no more.
+    The next round may.
     """
 
 
 class InstanceNotFound(ProviderError):  # noqa: N818 - the clouds' own term
-    """The cloud does not know the instance (any more)."""
+    """The cloud does not, or does no longer, know the instance."""

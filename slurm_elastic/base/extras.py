@@ -6,7 +6,7 @@ import sys
 
 
 def missing_module(error: ImportError, extra: str) -> str:
-    """What to do about a module that an optional part needs.
+    """The remedy for a module that an optional part needs and that cannot be imported.
 
     No registry has the package, so the remedy names a clone. The import of a module that belongs to
     Python itself fails if the process's user may not read that Python. User slurm, for example, may

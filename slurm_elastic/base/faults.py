@@ -1,11 +1,11 @@
-"""Named points at which a rehearsal may kill the process.
+"""Named points at which a test may kill the process.
 
-``SLURM_ELASTIC_FAULT=launch.after-intent`` names one. Each stands between two steps of a launch,
-a suspend, a refusal (no offer left), the end of a hold, a migration or a
-save of a suspended job; the process dies there by
-SIGKILL, as a crash would have it, and the tests then prove that a restart repairs everything. With
-``SLURM_ELASTIC_FAULT_ONCE=FILE`` the point fires only if FILE does not exist yet, and makes it.
-With ``SLURM_ELASTIC_FAULT_SIGNAL=STOP`` the process stands still there until it gets SIGCONT.
+``SLURM_ELASTIC_FAULT=launch.after-intent`` names a point. Each point stands between two steps of a
+launch, a suspend, a refusal (no offer left), the end of a hold, a migration or a save of a
+suspended job. SIGKILL ends the process there, as a crash would. The tests then prove that a restart
+repairs everything. With ``SLURM_ELASTIC_FAULT_ONCE=FILE`` the point fires only if FILE does not
+exist yet, and creates it. With ``SLURM_ELASTIC_FAULT_SIGNAL=STOP`` the process stands still there
+until it gets SIGCONT.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ POINTS = (
 
 
 def reach(point: str) -> None:
-    """Die, or stand still, here if the environment asks for it."""
+    """Die or stand still here, if the environment names this point."""
     if os.environ.get("SLURM_ELASTIC_FAULT") != point:
         return
-    once = os.environ.get("SLURM_ELASTIC_FAULT_ONCE")
-    if once:
-        if Path(once).exists():
+    once_file = os.environ.get("SLURM_ELASTIC_FAULT_ONCE")
+    if once_file:
+        if Path(once_file).exists():
             return
-        Path(once).touch()
-    stands = os.environ.get("SLURM_ELASTIC_FAULT_SIGNAL") == "STOP"
-    # To this thread: it would go on for a moment while another one takes the signal.
-    signal.raise_signal(signal.SIGSTOP if stands else signal.SIGKILL)
+        Path(once_file).touch()
+    stands_still = os.environ.get("SLURM_ELASTIC_FAULT_SIGNAL") == "STOP"
+    # To this thread: if another thread took the signal, this one would run on for a moment.
+    signal.raise_signal(signal.SIGSTOP if stands_still else signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Put a condition before each call of an object, whatever methods it has."""
+"""Puts a check before each call of an object, whatever methods it has."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
 Guard = Callable[[str, Callable[[], object]], object]
-"""Gets a method's name and the call itself, and makes the call unless it raises instead."""
+"""Gets the method's name and the call. It makes the call, or raises an error instead."""
 
 
 def behind_fence(target: T, guard: Guard, free: Container[str] = ()) -> T:
-    """An object with the methods of ``target``, which ``guard`` calls. ``guard`` does not see the
-    ``free`` methods and the attributes.
+    """An object with the methods of ``target``, each called through ``guard``. The methods in
+    ``free`` and the attributes bypass ``guard``.
     """
 
     def guarded(name: str) -> Callable[..., object]:
@@ -21,11 +21,11 @@ def behind_fence(target: T, guard: Guard, free: Container[str] = ()) -> T:
 
         return call
 
-    def own(name: str) -> property:
+    def passed_through(name: str) -> property:
         return property(lambda _: getattr(target, name))
 
-    # In the class itself: isinstance() asks the class whether an object can do what a protocol has.
+    # On the class, because isinstance() with a protocol looks a method up on the class.
     names = [name for name in dir(target) if not name.startswith("_")]
     methods = {n for n in names if n not in free and callable(getattr(target, n))}
-    body: dict[str, Any] = {n: guarded(n) if n in methods else own(n) for n in names}
+    body: dict[str, Any] = {n: guarded(n) if n in methods else passed_through(n) for n in names}
     return cast("T", type("Fenced", (), body)())

@@ -1,4 +1,4 @@
-"""Declarations of what a lock guards, in the class that makes the lock.
+"""Declarations of the attributes that a lock guards, in the class that makes the lock.
 
 A class with a lock says in ``guarded_by`` which of its attributes may be touched only under that
 lock, or which work only one thread or process does at a time::
@@ -38,4 +38,4 @@ class Guarded:
 
 
 GuardedBy = Mapping[str, Guarded | str]
-"""For the name of each lock its attributes, or the work that only one thread does at a time."""
+"""By the name of each lock, its attributes, or the work that only one thread does at a time."""

@@ -1,10 +1,10 @@
-"""Keeps the memory of a service that runs for months as small as what it uses.
+"""Keeps the memory of a service that runs for months as small as its data.
 
-glibc gives each thread a heap of its own (mallopt(3), M_ARENA_MAX), and keeps what is free in the
-middle of a heap. Our services have a dozen threads that read lists of ever other lengths, so these
-heaps grew by some KB for each job, though nothing in them was in use. Python's lock lets one thread
-work at a time, so one heap is enough. Python itself looks for cycles among all objects only after
-their number has grown by a quarter, so we have it look every few minutes.
+glibc gives each thread a heap of its own (mallopt(3), M_ARENA_MAX) and keeps free memory in the
+middle of a heap. Our services have a dozen threads, which read lists of varying lengths. So these
+heaps grew by some KB for each job, although nothing in them was in use. Python's lock lets one
+thread work at a time, so one heap is enough. Python searches all objects for cycles only after
+their number has grown by a quarter, so we start a search every few minutes.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ _is_shared = False
 
 
 def share_one() -> None:
-    """Have all threads use one heap: to be called before there are threads."""
+    """Make all threads use one heap. Call it before the first thread starts."""
     global _is_shared
     _is_shared = True
     _call("mallopt", _M_ARENA_MAX, 1)
 
 
 def give_back() -> None:
-    """Give back to the system what is no longer in use, in a process that shares one heap.
+    """Return unused memory to the system, in a process that has called ``share_one``.
 
-    Another process, such as that of a test, has so many other objects that the look takes a second.
+    Other processes do nothing: a test process has so many objects that the search takes a second.
     """
     if not _is_shared:
         return
@@ -39,7 +39,7 @@ def give_back() -> None:
 
 
 def _call(name: str, *values: int) -> None:
-    """Call a function of glibc; other C libraries lack it, and need it less."""
+    """Call a function of glibc. Other C libraries lack these functions and need them less."""
     function: Callable[..., int] | None = getattr(_LIBC, name, None)
     if function is not None:
         function(*values)

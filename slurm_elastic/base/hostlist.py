@@ -1,7 +1,7 @@
 """Slurm hostlists: ``pub[1-3,07],gpu-[a]`` to names and back (scontrol(1), show hostnames).
 
-Pure, so that tests, policies' callers and the simulator need no Slurm. Like Slurm's own
-(src/common/hostlist.c) several bracket groups in a name multiply out, and zero padding is kept.
+Pure, so that tests and the simulator need no Slurm. As in Slurm's src/common/hostlist.c, several
+bracket groups in one name multiply out, and zero padding is kept.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class HostlistError(ValueError):
 
 def expand(text: str) -> list[str]:
     """The names in ``text``, in its order, duplicates kept. Raises HostlistError."""
-    if _NAME.fullmatch(text):  # most are one node's
+    if _NAME.fullmatch(text):  # most texts are the name of one node
         return [text]
     return list(_expanded(text))
 
 
 @functools.lru_cache(maxsize=128)
 def _expanded(text: str) -> tuple[str, ...]:
-    """The same lists, of pools, are asked for many times."""
+    """The same lists, those of pools, are expanded many times, so the results are cached."""
     names: list[str] = []
     for item in _split(text):
         names.extend(_expand_item(item, text))
@@ -44,22 +44,22 @@ def _expanded(text: str) -> tuple[str, ...]:
 
 def compress(names: Iterable[str]) -> str:
     """The shortest-by-prefix hostlist of ``names``: sorted, duplicates dropped."""
-    found = set(names)
-    if len(found) == 1:  # most are one node's
-        return found.pop()
-    return ",".join(_runs(found))
+    unique_names = set(names)
+    if len(unique_names) == 1:  # most lists are one node
+        return unique_names.pop()
+    return ",".join(_runs(unique_names))
 
 
 def chunks(names: Iterable[str], max_chars: int) -> list[str]:
-    """Compressed hostlists of at most ``max_chars`` characters each (argv and tag limits)."""
-    out: list[str] = []
+    """Compressed hostlists of at most ``max_chars`` characters, for argv and tags."""
+    lists: list[str] = []
     for item in _runs(names):
-        for part in _fit(item, max_chars):
-            if out and len(out[-1]) + 1 + len(part) <= max_chars:
-                out[-1] += "," + part
+        for piece in _fit(item, max_chars):
+            if lists and len(lists[-1]) + 1 + len(piece) <= max_chars:
+                lists[-1] += "," + piece
             else:
-                out.append(part)
-    return out
+                lists.append(piece)
+    return lists
 
 
 def _split(text: str) -> Iterator[str]:
@@ -81,19 +81,20 @@ def _split(text: str) -> Iterator[str]:
 def _expand_item(item: str, text: str) -> Iterator[str]:
     if not item:
         raise HostlistError(f"hostlist {text!r}: empty name")
-    parts: list[list[str]] = []
-    last = 0
+    variants_of_parts: list[list[str]] = []
+    end_of_group = 0
     for match in _GROUP.finditer(item):
-        parts += [[item[last : match.start()]], _expand_group(match[1], text)]
-        last = match.end()
-    parts.append([item[last:]])
-    if math.prod(len(part) for part in parts) > MAX_HOSTS:  # before they are multiplied out
+        variants_of_parts += [[item[end_of_group : match.start()]], _expand_group(match[1], text)]
+        end_of_group = match.end()
+    variants_of_parts.append([item[end_of_group:]])
+    # Checked before the groups multiply out, because the product may not fit into memory.
+    if math.prod(len(variants) for variants in variants_of_parts) > MAX_HOSTS:
         raise HostlistError(f"hostlist {text!r} names more than {MAX_HOSTS} hosts")
-    names = map("".join, itertools.product(*parts))
-    first = next(names)
-    if not _NAME.fullmatch(first):  # all others have other digits alone
-        raise HostlistError(f"hostlist {text!r}: {first!r} is not a host name")
-    yield first
+    names = map("".join, itertools.product(*variants_of_parts))
+    first_name = next(names)
+    if not _NAME.fullmatch(first_name):  # the other names differ from it only in digits
+        raise HostlistError(f"hostlist {text!r}: {first_name!r} is not a host name")
+    yield first_name
     yield from names
 
 
@@ -133,12 +134,12 @@ def _runs(names: Iterable[str]) -> list[str]:
 
 
 def _merge_padded(groups: dict[tuple[str, int], set[int]]) -> None:
-    """p08,p09,p10: the unpadded 10 has the width of the padded ones, so it joins them."""
+    """Let unpadded numbers join padded ones of the same width, as the 10 of p08,p09,p10."""
     for prefix, width in [key for key in groups if key[1]]:
-        wide = groups.get((prefix, 0), set())
-        same = {n for n in wide if len(str(n)) == width}
-        groups[prefix, width] |= same
-        wide -= same
+        unpadded = groups.get((prefix, 0), set())
+        same_width = {n for n in unpadded if len(str(n)) == width}
+        groups[prefix, width] |= same_width
+        unpadded -= same_width
 
 
 def _format(prefix: str, width: int, numbers: set[int]) -> str:

@@ -1,9 +1,9 @@
-"""Calls that may never end, each given up after a while.
+"""Calls that may never end, each given up after a time.
 
-Whoever asks a file system whose server is gone waits in the kernel, and no time-out ends that
-(nfs(5), "hard"); the same goes for a server that is a user's process (fuse(4)), and code of other
-packages may wait for anything. So each call has a thread of its own, which is left behind if it
-does not end, and keeps no process from ending.
+A process that asks a file system whose server is gone waits in the kernel, and no time-out ends
+that (nfs(5), "hard"). The same is true if the server is a user's process (fuse(4)), and code of
+other packages may wait for anything. So each call runs in a daemon thread of its own. A thread that
+does not end is abandoned, and does not keep the process from ending.
 """
 
 from __future__ import annotations
@@ -17,51 +17,52 @@ from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.base.units import brief
 
 MOST = 4
-"""Threads that may be left behind for one owner. No more is asked of it until one ends."""
+"""Abandoned threads per owner. At this number its next calls fail until a thread has ended."""
 _SLICES = 20
-"""The time is waited for in so many parts: if the whole machine stands still for a while, and the
-call with it, that costs one of them.
+"""The wait is divided into so many parts. If the host is suspended for a while, the call stands
+still as well, and the pause uses up only one part of its time.
 """
 
 T = TypeVar("T")
 
 
 class InTime:
-    """Calls, counted by their ``owner``, so that none takes the threads of another."""
+    """Runs calls, and counts them per ``owner``, so that no owner takes another one's threads."""
 
-    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_left")}
+    guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_abandoned")}
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._left: defaultdict[Hashable, list[threading.Thread]] = defaultdict(list)
+        self._abandoned: defaultdict[Hashable, list[threading.Thread]] = defaultdict(list)
 
     def do(self, owner: Hashable, call: Callable[[], T], seconds: float) -> T:
-        """The call's result, or its error. TimeoutError if it takes longer, or if too many of the
-        owner's calls are left behind already.
+        """Return the call's result, or raise its error.
+
+        TimeoutError after ``seconds``, or if too many calls of the owner have not ended.
         """
         with self._lock:
-            alive = [thread for thread in self._left.pop(owner, ()) if thread.is_alive()]
+            alive = [thread for thread in self._abandoned.pop(owner, ()) if thread.is_alive()]
             if alive:
-                self._left[owner] = alive
+                self._abandoned[owner] = alive
             if len(alive) >= MOST:
                 raise TimeoutError("earlier calls have not ended")
-        found: list[T] = []
-        failed: list[BaseException] = []
-        thread = threading.Thread(target=_noted, args=(call, found, failed), daemon=True)
+        results: list[T] = []
+        errors: list[BaseException] = []
+        thread = threading.Thread(target=_collect, args=(call, results, errors), daemon=True)
         thread.start()
         for _ in range(_SLICES):
             thread.join(seconds / _SLICES)
         if thread.is_alive():
             with self._lock:
-                self._left[owner].append(thread)
+                self._abandoned[owner].append(thread)
             raise TimeoutError(f"no answer in {brief(seconds)}")
-        if failed:
-            raise failed[0]
-        return found[0]
+        if errors:
+            raise errors[0]
+        return results[0]
 
 
-def _noted(call: Callable[[], T], found: list[T], failed: list[BaseException]) -> None:
+def _collect(call: Callable[[], T], results: list[T], errors: list[BaseException]) -> None:
     try:
-        found.append(call())
-    except BaseException as error:  # noqa: BLE001 - whatever it is, it is raised where it is waited for
-        failed.append(error)
+        results.append(call())
+    except BaseException as error:  # noqa: BLE001 - the thread that waits raises it
+        errors.append(error)

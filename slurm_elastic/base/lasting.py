@@ -1,7 +1,7 @@
 """Threads that a service needs for as long as it runs.
 
-Python only prints the exception that ends a thread, and the service serves on without the thread.
-A thread of ours that fails is logged. Then it starts over, or it ends what cannot do without it.
+Python only prints the exception that ends a thread, and the service continues without the thread.
+A thread of ours that fails is logged. It then starts over, or it ends the part that depends on it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class LastingThread:
         pauses = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         pause = pauses.longer(0.0)
         while not self._ended.is_set():
-            began = time.monotonic()
+            began_at = time.monotonic()
             try:
                 self._run()
             # A library may raise SystemExit, for which Python ends the thread and logs nothing.
@@ -59,7 +59,7 @@ class LastingThread:
                 self._died()
                 return
             self._ended.wait(pause)
-            is_rare = time.monotonic() - began > 2 * LONGEST_PAUSE_S
+            is_rare = time.monotonic() - began_at > 2 * LONGEST_PAUSE_S
             pause = pauses.longer(0.0 if is_rare else pause)
 
     def _consequence(self, pause: float) -> str:

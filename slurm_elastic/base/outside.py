@@ -1,7 +1,7 @@
-"""The one way to code of other packages: what they offer by entry points, imported where it is
-named.
+"""The only place that imports code of other packages. They offer it by entry points.
 
-Clouds, growth policies and checkpoint methods come this way, each by a group of its own.
+Clouds, growth policies and checkpoint methods come this way, each by a group of its own. The module
+is imported only if the configuration names it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from slurm_elastic.base.errors import ConfigError, of_stranger
 
 
 class Kind(Protocol):
-    """What an entry point has to lead to: its name, and the version that it is written for."""
+    """The object that an entry point leads to: its name, and the interface version it supports."""
 
     @property
     def name(self) -> str: ...
@@ -29,77 +29,85 @@ K = TypeVar("K", bound=Kind)
 
 
 class Kinds(Generic[K]):
-    """All kinds of one sort by name; each is imported when it is first asked for. ``own`` are ours,
-    ``others`` by name the places in other packages; ``what`` they are all called.
+    """All kinds of one sort by name. Each is imported when it is first asked for.
+
+    ``own_places`` and ``other_places`` (of other packages) say where each name is, as
+    "module:attribute". ``noun`` is the word for the sort in messages.
     """
 
     def __init__(
         self,
         form: type[K],
         api: int,
-        what: str,
-        own: Mapping[str, str],
-        others: Mapping[str, tuple[str, ...]],
+        noun: str,
+        own_places: Mapping[str, str],
+        other_places: Mapping[str, tuple[str, ...]],
     ) -> None:
-        self.own, self.others = frozenset(own), frozenset(others)
-        self._form, self._api, self._what = form, api, what
-        self._own, self._others = own, others
-        self._known: dict[str, K] = {}
+        self.own, self.others = frozenset(own_places), frozenset(other_places)
+        self._form, self._api, self._noun = form, api, noun
+        self._own_places, self._other_places = own_places, other_places
+        self._imported: dict[str, K] = {}
 
     def names(self) -> tuple[str, ...]:
-        """The names that the configuration may have."""
-        return (*self._own, *(name for name in self._others if name not in self._own))
+        """The names that may stand in the configuration, ours first."""
+        return (
+            *self._own_places,
+            *(name for name in self._other_places if name not in self._own_places),
+        )
 
     def kind(self, name: str) -> K:
-        """That kind. KeyError if there is none, ConfigError (read on from its name) if unusable."""
-        if name not in self._known:
-            self._known[name] = self._loaded(name)
-        return self._known[name]
+        """That kind. KeyError if no package has it.
+
+        ConfigError, whose text continues a sentence that begins with the name, if it is unusable.
+        """
+        if name not in self._imported:
+            self._imported[name] = self._loaded(name)
+        return self._imported[name]
 
     def _loaded(self, name: str) -> K:
-        own = (self._own[name],) if name in self._own else ()
-        places = (*own, *self._others.get(name, ()))
+        own_places = (self._own_places[name],) if name in self._own_places else ()
+        places = (*own_places, *self._other_places.get(name, ()))
         if not places:
             raise KeyError(name)
         if len(places) > 1:
             raise ConfigError(f"which several packages have: {', '.join(places)}")
-        found = _imported(places[0])
-        if not isinstance(found, self._form):
+        kind = _import_object(places[0])
+        if not isinstance(kind, self._form):
             raise ConfigError(f"but {places[0]} is no {self._form.__name__}")
-        if found.api != self._api:
+        if kind.api != self._api:
             raise ConfigError(
-                f"but {places[0]} is made for interface {found.api} of {self._what}, this release"
+                f"but {places[0]} is made for interface {kind.api} of {self._noun}, this release"
                 f" has {self._api} (install a release of it that fits)"
             )
-        if found.name != name:
-            raise ConfigError(f"but {places[0]} calls itself {found.name}")
-        return found
+        if kind.name != name:
+            raise ConfigError(f"but {places[0]} calls itself {kind.name}")
+        return kind
 
 
-def _imported(place: str) -> object:
+def _import_object(place: str) -> object:
     module, _, attribute = place.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
-    except (Exception, SystemExit) as error:  # a stranger's code may raise anything
+    except (Exception, SystemExit) as error:  # another package's code may raise anything
         raise ConfigError(f"but {place} cannot be imported: {of_stranger(error)}") from error
 
 
 def installed(group: str) -> dict[str, tuple[str, ...]]:
-    """By name, the places of other packages' kinds, as their entry points of that group have them.
-    This imports none of them.
+    """The places of other packages' kinds by name, from the entry points of that group. No package
+    is imported.
     """
     if not any(_mentions(group, place) for place in sys.path):
         return {}
-    import importlib.metadata  # 25 ms of processor time, a tenth of what a command takes
+    import importlib.metadata  # takes 25 ms, which is a tenth of the time of a short command
 
-    found: dict[str, tuple[str, ...]] = {}
+    places: dict[str, tuple[str, ...]] = {}
     for point in importlib.metadata.entry_points(group=group):
-        found[point.name] = (*found.get(point.name, ()), point.value)
-    return found
+        places[point.name] = (*places.get(point.name, ()), point.value)
+    return places
 
 
 def _mentions(group: str, place: str) -> bool:
-    """Whether a package in that place of ``sys.path`` may have entry points of the group."""
+    """Whether a package in this directory of ``sys.path`` may have entry points of the group."""
     try:
         with os.scandir(place or ".") as entries:
             folders = [e.path for e in entries if e.name.endswith(("-info", ".egg"))]

@@ -14,9 +14,9 @@ from slurm_elastic.base.lasting import LastingThread
 class PeriodicTask:
     """Calls ``work`` again and again, one call after the other. False from it is a failure.
 
-    The next time is due ``period_s`` after the end of the last one, or ``pace`` times as long as
-    that took if this is more. After a failure it is due in the pause of ``retry``, if given. An
-    exception passes to the caller, and the next time is due at once.
+    The next call is due ``period_s`` after the end of the last one, or ``pace`` times the length of
+    the last one if this is more. After a failure it is due after the pause of ``retry``, if given.
+    An exception passes to the caller, and the next call is due at once.
     """
 
     def __init__(
@@ -25,17 +25,17 @@ class PeriodicTask:
         clock: Callable[[], float] | None = None,
     ) -> None:  # fmt: skip
         self.name, self._work = name, work
-        # As a name of the module, so that tests can put another clock into it.
+        # Read from the module at this point, so that tests can replace ``time`` in it.
         self._clock = time.monotonic if clock is None else clock
         self._period_s, self._pace, self._retry = period_s, pace, retry
         self._failures = 0
         self._has_ended = False
         self._due_at = self._clock() + first_in_s
         self._soonest_at = -inf
-        """Before that not even an event makes the next time due, as the last one took long."""
+        """Before this time not even an event makes a call due, because the last one took long."""
 
     def once(self) -> bool:
-        """Do it now, and say whether that went well."""
+        """Call ``work`` now. Return whether it succeeded."""
         began_at = self._clock()
         went_well = self._work() is not False
         ended_at = self._clock()
@@ -50,16 +50,17 @@ class PeriodicTask:
         return went_well
 
     def skip(self) -> None:
-        """There is nothing to do: the next time is due a period from now."""
+        """Make the next call due a period from now, because there is nothing to do."""
         self._due_at = self._clock() + self._period_s
 
     def end(self) -> None:
-        """Never do it again."""
+        """Never call ``work`` again."""
         self._has_ended, self._due_at, self._soonest_at = True, inf, inf
 
     def run(self, stop: threading.Event, woken: threading.Event | None = None) -> None:
-        """Do it whenever it is due, until ``stop`` is set or the task has ended. ``woken`` makes it
-        due at once; its owner sets ``woken`` after ``stop``, too.
+        """Call ``work`` whenever it is due, until ``stop`` is set or the task has ended. ``woken``
+        makes a call due at once. Its owner must set ``woken`` after ``stop``, too, or this thread
+        would not notice ``stop``.
         """
         while not self._has_ended:
             (woken or stop).wait(max(self._due_at - self._clock(), 0.0))
@@ -71,7 +72,7 @@ class PeriodicTask:
 
 
 class PeriodicThread(LastingThread):
-    """A thread of its own for one task, until ``stop`` is set or the task has ended."""
+    """Runs one task in a thread of its own, until ``stop`` is set or the task has ended."""
 
     def __init__(
         self,

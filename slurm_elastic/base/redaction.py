@@ -1,11 +1,11 @@
-"""Takes secrets out of text that is to leave the site. Pure.
+"""Takes secrets out of text that leaves the site. Pure.
 
-It goes by where secrets stand (after a key, an option, a header or a user that says so), by what
-they look like, and by those that the caller knows, so it may take out more than it has to. It
-cannot know a secret that looks like any other word: who sends a bundle looks through it.
+It finds secrets by their place (after a key, an option, a header or a user that names one), by
+their form, and by a list of known secrets. So it may take out too much. It cannot recognise a
+secret that looks like an ordinary word: whoever sends a bundle must look through it.
 
-A log may have words without end: no part of a text is gone through again for each place in it, so
-runs are possessive and begin where nothing of theirs is before them.
+A log may have endless words, so no pattern may scan a part of the text again for each place in it.
+Therefore the runs are possessive, and begin only where the same run cannot have begun before.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import re
 from collections.abc import Callable, Collection, Iterator
 
 GONE = "(taken out)"
-_WORDS = (
+_SENSITIVE_NAMES = (
     r"pass(?:word|wd|phrase)?|storagepass|secret|token|api[_-]?key|access[_-]?key(?:[_-]id)?"
     r"|private[_-]?key"
     r"|authorization|cookie|webhook|sas|signature|accountingstoragepass|jwt_key|psk|x-(?:\w{1,32}-){0,3}key"
     r"|pre-?shared-?key"
 )
-_WORD = re.compile(_WORDS, re.IGNORECASE)
+_SENSITIVE_NAME = re.compile(_SENSITIVE_NAMES, re.IGNORECASE)
 _QUOTED = r"\"[^\"\\\n]*+(?:\\.[^\"\\\n]*+)*\"|'[^'\n]*+'"
-_NAMED = (
+_NAMED_VALUES = (
     # KEY: value, KEY=value, "KEY": "value"; to the end of the line, of the list or of the quotes.
     (
         re.compile(r"(?<![\w.-])(?P<name>[\w.-]++)[\"']?+\s*+[:=]\s*+"),
@@ -37,10 +37,12 @@ _NAMED = (
         re.compile(rf"(?![\"']?[-(])(?:{_QUOTED}|[\"']?[^\s\"',\]]++)"),
     ),
 )
-"""Names with all up to their values, and the values: secrets where the name says so."""
-_NAME_END = 128
+"""Pairs: a name with all characters up to its value, and the value. The name tells whether the
+value is a secret.
+"""
+_MAX_NAME_LENGTH = 128
 _BLOCK = re.compile(r"-----BEGIN [^-]++-----.*?(?:-----END [^-]++-----|\Z)", re.DOTALL)
-_LOOKS = (
+_SECRET_FORMS = (
     re.compile(r"(?i)(?P<kept>\b(?:bearer|basic|digest)\s++)[\w.~+/=-]{6,}+"),
     re.compile(
         r"(?P<kept>(?<=[a-z0-9+.-]://))[^\s/@:\"'<>]{0,256}+:"
@@ -53,54 +55,54 @@ _LOOKS = (
     re.compile(r"(?<![\w/+])[A-Za-z0-9/+]{40}(?![\w/+=])"),
     re.compile(r"(?<![\w:])[0-9a-fA-F]{64,}+(?!\w)"),
 )
-"""HTTP's credentials; users in addresses; identifiers of AWS, tokens of JWT, of forges and of
-OpenStack; AWS's secret keys, which are forty characters; 32 bytes or more in hex, but for digests
+"""HTTP credentials; users in URLs; identifiers of AWS; tokens of JWT, of forges and of OpenStack;
+AWS's secret keys, which have forty characters; 32 bytes or more in hex, except digests
 (``sha256:...``).
 """
 
 
-def redacted(text: str, known: Collection[str] = ()) -> tuple[str, int]:
-    """The text without the ``known`` secrets and what looks like one, and how many were taken
-    out.
+def redacted(text: str, known_secrets: Collection[str] = ()) -> tuple[str, int]:
+    """Return the text without ``known_secrets`` and without words that look like secrets, and how
+    many were taken out.
     """
-    found = 0
-    for secret in known:
-        found += text.count(secret)
+    count = 0
+    for secret in known_secrets:
+        count += text.count(secret)
         text = text.replace(secret, GONE)
 
-    def gone(secret: str) -> str:
-        nonlocal found
+    def replace_secret(secret: str) -> str:
+        nonlocal count
         if secret in (GONE, "null", "~", "none", "no", "false", "true"):
             return secret
-        found += 1
+        count += 1
         return GONE
 
-    def taken(match: re.Match[str]) -> str:
+    def replace_match(match: re.Match[str]) -> str:
         kept = match.groupdict().get("kept") or ""
-        return kept + gone(match[0][len(kept) :])
+        return kept + replace_secret(match[0][len(kept) :])
 
-    text = _BLOCK.sub(taken, text)
-    for name, value in _NAMED:
-        text = "".join(_without_values(text, name, value, gone))
-    for pattern in _LOOKS:
-        text = pattern.sub(taken, text)
-    return text, found
+    text = _BLOCK.sub(replace_match, text)
+    for name, value in _NAMED_VALUES:
+        text = "".join(_without_values(text, name, value, replace_secret))
+    for pattern in _SECRET_FORMS:
+        text = pattern.sub(replace_match, text)
+    return text, count
 
 
 def _without_values(
-    text: str, name: re.Pattern[str], value: re.Pattern[str], gone: Callable[[str], str]
+    text: str, name: re.Pattern[str], value: re.Pattern[str], replace_secret: Callable[[str], str]
 ) -> Iterator[str]:
-    """The pieces of the text, with what ``gone`` makes of the values of secret names."""
-    told = at = 0
-    while named := name.search(text, at):
-        at = named.end()
-        if _is_secret(named["name"]) and (found := value.match(text, at)):
-            yield text[told:at]
-            yield gone(found[0])
-            told = at = found.end()
-    yield text[told:]
+    """The pieces of the text, with the values of secret names replaced by ``gone(value)``."""
+    copied_to = position = 0
+    while named := name.search(text, position):
+        position = named.end()
+        if _is_secret(named["name"]) and (secret := value.match(text, position)):
+            yield text[copied_to:position]
+            yield replace_secret(secret[0])
+            copied_to = position = secret.end()
+    yield text[copied_to:]
 
 
 def _is_secret(name: str) -> bool:
-    """Whether what is so called is one: ``auth.token`` is, ``token.file`` is not."""
-    return _WORD.search(name.rpartition(".")[2][-_NAME_END:]) is not None
+    """Whether a value of that name is a secret: ``auth.token`` is, ``token.file`` is not."""
+    return _SENSITIVE_NAME.search(name.rpartition(".")[2][-_MAX_NAME_LENGTH:]) is not None

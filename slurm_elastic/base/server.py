@@ -1,10 +1,9 @@
-"""One server for whoever asks a service, at a unix socket or a TCP port: one thread, whoever comes
-and however slowly.
+"""A server at a unix socket or a TCP port, in one thread, however many or slow its clients are.
 
-The kernel says who asks before a byte is read; so many are let in, each for so many bytes and
-seconds, and nobody who is slow, silent or gone holds another one up. What is said to a client is
-the service's own: a coroutine, which leaves what may block to ``Hands``. Each server has a loop of
-its own, so that strangers at one are in nobody's way at another.
+The kernel says who the client is, before the first byte is read. The number of clients is bounded,
+and for each client the bytes and the seconds. A slow, silent or lost client holds up no other one.
+A service answers its clients in a coroutine, and leaves work that may block to ``Hands``. Each
+server has an event loop of its own, so that clients of one server do not delay another server.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ from slurm_elastic.base.unixsocket import Peer, bind_socket, peer_of, remove_soc
 log = logging.getLogger(__name__)
 
 _IP_FREEBIND = 15
-"""ip(7): also before this host has the address."""
-_PART = 64 << 10
-_SHORT = 0.1
-"""Seconds for which nobody is let in where there are no descriptors or no memory."""
-_OWED, _MOST_OWED = 0.001, 0.5
+"""ip(7): bind the address even before this host has it."""
+_READ_SIZE = 64 << 10
+_ACCEPT_RETRY_S = 0.1
+"""Seconds without new clients after the process ran out of descriptors or memory."""
+_MIN_REST_S, _MAX_REST_S = 0.001, 0.5
 _LOOKUP_TIMEOUT_S = 2.0
 LOOKUP_THREADS = 4
 
@@ -46,9 +45,12 @@ T = TypeVar("T")
 
 
 class Bounds(Struct, frozen=True, kw_only=True):
-    """``clients`` at once, of them ``each`` of one user (``CountedUsers``); who is trusted has
-    ``kept`` more. A request has ``line`` bytes at most, its end included; ``backlog`` wait to be
-    let in. It rests ``rest`` times what a round with the connections took of the processor.
+    """Bounds of a server.
+
+    ``clients``: connections at once. ``each``: connections of one user (``CountedUsers``). Trusted
+    users have ``kept`` more places. ``line``: bytes of a request, its newline included.
+    ``backlog``: connections that wait to be accepted. ``rest``: after each round the server sleeps
+    this many times the processor time that the round took.
     """
 
     clients: int
@@ -60,78 +62,80 @@ class Bounds(Struct, frozen=True, kw_only=True):
 
 
 class Gone(ConnectionError):  # noqa: N818 - read as a word
-    """The client has left, or says more than it was asked."""
+    """The client has left, or has sent more than its request."""
 
 
 class Client:
-    """A connection. ``asked``: a whole line of it has come; ``held``: bytes that it has yet to
-    take. ``user``: as whom it counts, None until that was looked up.
+    """A connection.
+
+    ``asked``: a whole line has come. ``held``: bytes that wait to be sent. ``user``: the user whose
+    places the connection counts against, None until the user has been looked up.
     """
 
-    def __init__(self, link: socket.socket, peer: Peer, most: int, *, trusted: bool) -> None:
+    def __init__(self, link: socket.socket, peer: Peer, max_line: int, *, trusted: bool) -> None:
         self.peer, self.trusted, self.asked, self.held = peer, trusted, False, 0
         self.user: int | None = peer.uid
-        self._link, self._most = link, most
-        self._buffer, self._over = b"", False
-        self._news = asyncio.Event()
+        self._link, self._max_line = link, max_line
+        self._buffer, self._has_ended = b"", False
+        self._changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(link, self.hear)
 
     def hear(self) -> None:
-        """Take what has come."""
+        """Read the bytes that have come."""
         try:
-            part = self._link.recv(_PART)
+            data = self._link.recv(_READ_SIZE)
         except BlockingIOError:
             return
         except OSError:
-            part = b""
-        self._buffer += part
-        self.asked = self.asked or b"\n" in part
-        self._news.set()
-        if not part or len(self._buffer) > self._most:
+            data = b""
+        self._buffer += data
+        self.asked = self.asked or b"\n" in data
+        self._changed.set()
+        if not data or len(self._buffer) > self._max_line:
             self.leave()
 
     def leave(self) -> None:
-        """It is not listened to any more."""
-        self._over = True
-        self._news.set()
+        """Read nothing more from the client."""
+        self._has_ended = True
+        self._changed.set()
         self._loop.remove_reader(self._link)
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self.leave()
         self._link.close()
 
     async def line(self, seconds: float) -> bytes:
-        """The next line. TimeoutError where it does not come in time, Exceeded where it is too
-        long, Gone where none comes.
+        """The next line. TimeoutError if it does not come in ``seconds``, Exceeded if it is too
+        long, Gone if the client has ended.
         """
         async with asyncio.timeout(seconds):
-            while b"\n" not in self._buffer and not self._over:
-                self._news.clear()
-                await self._news.wait()
-        if len(self._buffer) > self._most:
-            raise Exceeded(f"a line of more than {self._most} bytes came")
+            while b"\n" not in self._buffer and not self._has_ended:
+                self._changed.clear()
+                await self._changed.wait()
+        if len(self._buffer) > self._max_line:
+            raise Exceeded(f"a line of more than {self._max_line} bytes came")
         line, end, self._buffer = self._buffer.partition(b"\n")
         if not end:
             raise Gone
-        if not self._over:
-            self._news.clear()
+        if not self._has_ended:
+            self._changed.clear()
         return line
 
     async def meanwhile(self, work: asyncio.Future[T], seconds: float | None = None) -> T:
-        """What ``work`` gives; before that Gone where the client leaves or talks on, TimeoutError
-        after these seconds.
+        """The result of ``work``. Gone if the client leaves or sends more before it, TimeoutError
+        after ``seconds``.
         """
-        work.add_done_callback(lambda _: self._news.set())
+        work.add_done_callback(lambda _: self._changed.set())
         async with asyncio.timeout(seconds):
-            await self._news.wait()
+            await self._changed.wait()
         if not work.done():
             raise Gone
         return work.result()
 
     async def send(self, document: bytes, seconds: float) -> None:
-        """All of it. TimeoutError, OSError."""
+        """Send all of it. TimeoutError after ``seconds``, OSError if nobody reads it."""
         self.held += len(document)
         try:
             async with asyncio.timeout(seconds):
@@ -139,18 +143,20 @@ class Client:
         finally:
             self.held -= len(document)
 
-    def push(self, word: bytes) -> None:
-        """Send it if that takes no waiting; who does not read is as good as gone."""
+    def push(self, message: bytes) -> None:
+        """Send the message if that needs no waiting. Drop a client that does not read."""
         try:
-            self._link.send(word)
+            self._link.send(message)
         except OSError:
             self.leave()
 
 
 class Server(ABC):
-    """At ``place``, a path (with ``mode`` and ``owner``, a uid) or an address and port (0: any).
-    ``busy`` is told to who is one too many, ``parting`` to whoever is there at the end. All but
-    ``start``, ``call``, ``end``, ``wait`` and ``close`` is of its thread alone.
+    """A server at ``place``: a path (with ``mode`` and ``owner``, a uid) or an address and a port
+    (0: any).
+
+    ``busy`` is sent to a client for whom there is no place, ``parting`` to all clients at the end.
+    Other threads may call only ``start``, ``call``, ``end``, ``wait`` and ``close``.
     """
 
     busy = b""
@@ -167,7 +173,7 @@ class Server(ABC):
     ) -> None:
         self.name, self.bounds, self.failed = name, bounds, False
         self.clients: dict[Client, asyncio.Task[None]] = {}
-        """The oldest one first."""
+        """The oldest connection is first."""
         self._place, self._mode, self._owner = place, mode, owner
         self._hands: list[Hands] = []
         self._users = CountedUsers()
@@ -175,70 +181,70 @@ class Server(ABC):
         self._ending = asyncio.Event()
         self._thread: threading.Thread | None = None
 
-    # What a service says itself.
+    # For the service to define.
 
     @abstractmethod
     async def attend(self, client: Client) -> None:
-        """All that is said to a client, until the connection ends; OSError where it has."""
+        """Serve a client until the connection ends. OSError if the connection has failed."""
 
     async def beside(self) -> None:
-        """What else is done in its thread; when that ends, so does the server."""
+        """Other work of the service in the server's thread. The server ends when this returns."""
         await self._ending.wait()
 
     def hands(self, name: str, count: int = 1) -> Hands:
-        """Threads for as long as it serves."""
+        """Start threads that live as long as the server."""
         self._hands.append(Hands(name, count))
         return self._hands[-1]
 
     def refusal(self, peer: Peer) -> bytes:  # noqa: ARG002
-        """Why this one may not ask; b"" where it may. It may not block, nor may ``trusts``."""
+        """Why this client may not ask, or b"" if it may. Neither this nor ``trusts`` may block."""
         return b""
 
     def trusts(self, peer: Peer) -> bool:  # noqa: ARG002
-        """Whether this one has places of its own."""
+        """Whether this client may use the places that are reserved for trusted users."""
         return False
 
     def fail(self) -> None:
-        """Called where it ends by an error."""
+        """Called when an error ends the server."""
         self.failed = True
 
     # For the service's other threads.
 
     def start(self) -> None:
-        """Listen until ``close`` (OSError where that cannot be)."""
-        self._listener = self._listening()
+        """Listen until ``close``. OSError if the place cannot be bound."""
+        self._listener = self._bind()
         self._loop = asyncio.SelectorEventLoop(Resting(self.bounds.rest))
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
         self._thread.start()
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port at which it listens."""
         return int(self._listener.getsockname()[1])
 
     def call(self, function: Callable[..., object], *args: object) -> None:
-        """Have it called in the server's thread, soon; without one, not at all."""
+        """Call the function soon, in the server's thread. Without such a thread, do nothing."""
         if self._thread is not None:
             with contextlib.suppress(RuntimeError):  # it has ended
                 self._loop.call_soon_threadsafe(function, *args)
 
     def end(self) -> None:
-        """Have it stop listening and leave all clients; also at once, before it starts."""
+        """Stop listening and drop all clients. Before ``start``, the server ends at once."""
         if self._thread is None:
             self._ending.set()
         self.call(self._ending.set)
 
     def wait(self, seconds: float | None = None) -> None:
-        """Until it has ended."""
+        """Wait until the server has ended, ``seconds`` at most."""
         if self._thread is not None:
             self._thread.join(seconds)
 
     def close(self) -> None:
-        """End it."""
+        """End the server and wait for that."""
         self.end()
         self.wait(10)
 
-    def _listening(self) -> socket.socket:
+    def _bind(self) -> socket.socket:
         place, backlog = self._place, self.bounds.backlog
         unix = isinstance(place, Path)
         sock = socket.socket(socket.AF_UNIX if unix else socket.AF_INET, socket.SOCK_STREAM)
@@ -264,7 +270,7 @@ class Server(ABC):
             try:
                 runner.run(self._serve())
             except Exception:
-                log.exception("%s: nobody is served any more", self.name)
+                log.exception("%s: an error has ended the server", self.name)
                 self.fail()
             finally:
                 for hands in self._hands:
@@ -277,7 +283,7 @@ class Server(ABC):
         await self._ending.wait()
         if isinstance(self._place, Path):
             remove_socket(self._place, self._inode)
-        self._let_in()  # who is in the queue must not take a closed socket for a failure
+        self._let_in()  # a client in the queue would take the closed socket for a failure
         self._loop.remove_reader(self._listener)
         for client, task in self.clients.items():
             client.push(self.parting)
@@ -296,39 +302,39 @@ class Server(ABC):
                 link, address = self._listener.accept()
             except BlockingIOError:
                 return
-            except OSError as error:  # out of descriptors or memory
-                log.warning("%s: nobody can be let in now: %s", self.name, error)
+            except OSError as error:  # no descriptors or no memory
+                log.warning("%s: new clients must wait: %s", self.name, error)
                 self._loop.remove_reader(self._listener)
-                self._loop.call_later(_SHORT, self._listen)
+                self._loop.call_later(_ACCEPT_RETRY_S, self._listen)
                 return
             self._admit(link, address)
 
     def _admit(self, link: socket.socket, address: Any) -> None:  # noqa: ANN401 - by its family
-        """Who is refused or one too many gets a sentence and no place."""
+        """Serve the client, or send it the reason why it has no place."""
         with contextlib.suppress(OSError):
             link.setblocking(False)
             peer = peer_of(link) if link.family == socket.AF_UNIX else Peer(address=address[0])
             trusted = self.trusts(peer)
-            why = self.refusal(peer)
-            if not why and self._has_room(peer.uid, trusted=trusted):
+            refusal = self.refusal(peer)
+            if not refusal and self._has_room(peer.uid, trusted=trusted):
                 client = Client(link, peer, self.bounds.line, trusted=trusted)
                 if self.bounds.each and not trusted:
                     client.user = self._users.cached(peer.uid)
                 self.clients[client] = task = self._loop.create_task(self._attend(client))
-                task.add_done_callback(lambda _: self._left(client))
-                client.hear()  # once it has asked, its place is its own
+                task.add_done_callback(lambda _: self._remove(client))
+                client.hear()  # a client that has asked cannot lose its place to a newer one
                 return
-            link.send(why or self.busy)
+            link.send(refusal or self.busy)
         link.close()
 
     def _has_room(self, uid: int, *, trusted: bool) -> bool:
         bounds = self.bounds
         if trusted:
             return len(self.clients) < bounds.clients + bounds.kept
-        others = [client for client in self.clients if not client.trusted]
+        untrusted = [client for client in self.clients if not client.trusted]
         if bounds.each and self._places_of(uid, self._users.cached(uid)) >= bounds.each:
             return False
-        return len(others) < bounds.clients or self._send_silent_away(others)
+        return len(untrusted) < bounds.clients or self._send_silent_away(untrusted)
 
     def _places_of(self, uid: int, user: int | None) -> int:
         return sum(
@@ -338,26 +344,26 @@ class Server(ABC):
         )
 
     def _send_silent_away(self, clients: Iterable[Client]) -> bool:
-        """End the oldest connection that has not asked yet, or whose user was not looked up yet: a
-        user with a range of uids (subuid(5)) could take all places with those. Whether there was
-        such a connection.
+        """End the oldest connection that has not sent a request, or whose user has not been looked
+        up: otherwise a user with a range of uids (subuid(5)) could take all places. Return whether
+        there was such a connection.
         """
         for client in clients:
-            client.hear()  # its question may have come just now
+            client.hear()  # its request may have come just now
             if not client.asked or client.user is None:
                 self.clients.pop(client).cancel()
                 return True
         return False
 
     async def _may_stay(self, client: Client) -> bool:
-        """Whether its user, who may have to be looked up, has no more places than ``each``."""
+        """Look the client's user up if necessary. Return whether the user has places left."""
         if client.user is not None:
             return True
         uid = client.peer.uid
         try:
             async with asyncio.timeout(_LOOKUP_TIMEOUT_S):
                 client.user = await self._lookups.do(self._users.look_up, uid)
-        except TimeoutError:  # a directory server does not answer: nobody gains places by that
+        except TimeoutError:  # a directory server is silent: the client must gain no places by that
             client.user = NO_ACCOUNT
         if self._places_of(uid, client.user) <= (self.bounds.each or self.bounds.clients):
             return True
@@ -368,18 +374,18 @@ class Server(ABC):
         try:
             if await self._may_stay(client):
                 await self.attend(client)
-        except OSError:  # it is gone, too slow or too long
+        except OSError:  # the client is gone, or its request was too slow or too long
             pass
         except Exception:
             log.exception("%s: a client could not be served", self.name)
 
-    def _left(self, client: Client) -> None:
+    def _remove(self, client: Client) -> None:
         self.clients.pop(client, None)
         client.close()
 
 
 class Hands:
-    """Daemon threads for what may block, ``count`` at most: at the end nobody waits for them."""
+    """Daemon threads, at most ``count``, for work that may block. No exit waits for them."""
 
     def __init__(self, name: str, count: int) -> None:
         self._name, self._count = name, count
@@ -387,18 +393,19 @@ class Hands:
         self._busy = self._threads = 0
 
     async def do(self, function: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
-        """What it gives or raises, in a thread."""
+        """Call the function in one of the threads. Return its result or raise its error."""
         done: Future[T] = Future()
-        done.set_running_or_notify_cancel()  # once it is there it is done, whoever waits
+        # Work in the queue is always done, even if its caller is cancelled.
+        done.set_running_or_notify_cancel()
 
         def work() -> None:
             try:
                 done.set_result(function(*args, **named))
-            except Exception as error:  # noqa: BLE001 - whoever waits for it has it
+            except Exception as error:  # noqa: BLE001 - the caller gets it
                 done.set_exception(error)
             except BaseException as error:
-                # As an ordinary error: a SystemExit of one answer must not end the server's loop.
-                log.exception("%s: a library ends the thread", self._name)
+                # As an ordinary error, because a SystemExit would end the server's loop.
+                log.exception("%s: a library tried to end the thread", self._name)
                 done.set_exception(RuntimeError(f"{self._name}: {type(error).__name__}: {error}"))
 
         self._work.put(work)
@@ -416,28 +423,28 @@ class Hands:
             work()
 
     def close(self) -> None:
-        """They end when they have done what they are at."""
+        """Let the threads end after the work that they have begun."""
         for _ in range(self._threads):
             self._work.put(None)
 
 
 class Resting(selectors.DefaultSelector):
-    """A loop's selector that rests ``rest`` times what the loop's rounds take of the processor:
-    whoever connects, drips or asks in a loop has a part of one, and not the service's.
+    """A selector that sleeps ``rest`` times the processor time of each round of its loop. So
+    clients that connect or send without pause get a share of one processor and not all of it.
     """
 
-    def __init__(self, rest: float) -> None:
+    def __init__(self, rest_factor: float) -> None:
         super().__init__()
-        self._rest, self._owed = rest, 0.0
-        self._since: float | None = None
+        self._rest_factor, self._rest_owed_s = rest_factor, 0.0
+        self._round_began_at: float | None = None
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """As any selector's; the loop calls it once a round."""
-        if self._rest and self._since is not None:
-            self._owed += self._rest * (time.thread_time() - self._since)
-            if self._owed > _OWED:  # a sleep takes some time itself
-                time.sleep(min(self._owed, _MOST_OWED))
-                self._owed = 0.0
-        found = super().select(timeout)
-        self._since = time.thread_time()
-        return found
+        """As any selector's. The loop calls it once in each round."""
+        if self._rest_factor and self._round_began_at is not None:
+            self._rest_owed_s += self._rest_factor * (time.thread_time() - self._round_began_at)
+            if self._rest_owed_s > _MIN_REST_S:  # shorter sleeps cost more than they save
+                time.sleep(min(self._rest_owed_s, _MAX_REST_S))
+                self._rest_owed_s = 0.0
+        events = super().select(timeout)
+        self._round_began_at = time.thread_time()
+        return events

@@ -1,5 +1,5 @@
-"""How our services end: on the first SIGTERM or SIGINT, in good order and with status 0; and how
-commands do that have something to clear up.
+"""How processes end: services on the first SIGTERM or SIGINT, in good order and with status 0;
+commands that must clean up, on SIGHUP as well.
 """
 
 from __future__ import annotations
@@ -13,42 +13,43 @@ _ENDING = (signal.SIGTERM, signal.SIGINT)
 _BREAKING_OFF = (*_ENDING, signal.SIGHUP)
 
 
-_asked: list[int] = []
-"""The signal to end that this process has got; none, or one."""
+_received: list[int] = []
+"""The signals to end that have come: none or one."""
 
 
 def on_end(stop: Callable[[], object]) -> None:
-    """Call ``stop``, in a thread of its own, at the first signal to end; later ones change nothing.
-    Where that has come already, for another ``stop``, this one is called at once.
+    """Call ``stop`` in a thread of its own at the first signal to end. Later signals are ignored.
+    If a signal has already come, for another ``stop``, call this one at once.
 
-    A second one that came while Python takes itself down would kill the process, as Python gives
-    signals back their default action on its way out: who asks twice would see a failure.
+    Later signals must be ignored: Python restores the default actions while it exits, so a second
+    SIGTERM would kill the process, and whoever sent it twice would see a failure.
     """
 
     def end(number: int, _frame: object) -> None:
-        _asked.append(number)
-        for each in _ENDING:
-            signal.signal(each, signal.SIG_IGN)
-        # Not in this thread: it may be in the midst of Event.wait, and holds the lock that
-        # Event.set takes. Nor by threading.Thread, whose start takes locks of its own.
+        _received.append(number)
+        for end_signal in _ENDING:
+            signal.signal(end_signal, signal.SIG_IGN)
+        # Not in this thread: it may be inside Event.wait and hold the lock that Event.set takes.
+        # Nor by threading.Thread, whose start() takes locks of its own.
         try:
             _thread.start_new_thread(stop, ())
-        except RuntimeError:  # no more threads may be had
+        except RuntimeError:  # the system allows no more threads
             stop()
 
-    if _asked:
+    if _received:
         stop()
         return
     for number in _ENDING:
         signal.signal(number, end)
-    if _asked:
+    # Checked again, because a signal may have come to the handler of an earlier ``stop``.
+    if _received:
         stop()
 
 
 @contextmanager
 def ended_like_ctrl_c() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the block as Ctrl-C does, and SIGINT even where the caller had it
-    ignored. Later ones change nothing: they would leave behind what is being cleared up.
+    """SIGTERM and SIGHUP end the block as Ctrl-C does, and so does SIGINT even if the caller ran us
+    with SIGINT ignored. Later signals are ignored, because they would interrupt the clean-up.
     """
 
     def interrupt(_number: int, _frame: object) -> None:

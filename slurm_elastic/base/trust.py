@@ -1,7 +1,7 @@
-"""Whether anybody else could have written, or can read, a file that root or SlurmUser goes by.
+"""Whether another user can read a file that root or SlurmUser relies on, or could have written it.
 
-Who can change a file, a directory above it or a link on the way to it says what is in it. So all of
-these have to belong to whom we go by, and be writable by nobody else.
+A user who can change the file, a directory above it or a link on the way to it decides its content.
+So all of these must belong to a trusted user and be writable by no other.
 """
 
 from __future__ import annotations
@@ -15,106 +15,116 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 _OTHERS_WRITE, _OTHERS = 0o022, 0o077
-_MOST_LINKS = 40
+_MAX_LINKS = 40
+"""As many as the kernel follows (path_resolution(7))."""
 _slurm_user: set[int] = set()
 
 
 def also(uid: int) -> None:
-    """Let root go by files of that user, SlurmUser, besides its own; the last one said counts."""
+    """Let root rely on files of this user, SlurmUser, as well. A later call replaces the user."""
     _slurm_user.clear()
     _slurm_user.add(uid)
 
 
 def roots() -> set[int]:
-    """Whom programs and configurations may belong to: root, who we are and, where that is root by
-    sudo(8), who asked for it.
+    """The uids that may own programs and configurations: root, our own, and the caller of sudo(8)
+    if we are root by sudo.
     """
-    us = os.geteuid()
-    by = os.environ.get("SUDO_UID", "") if us == 0 else ""
-    return {0, us, *([int(by)] if by.isdecimal() else ())}
+    uid = os.geteuid()
+    sudo_uid = os.environ.get("SUDO_UID", "") if uid == 0 else ""
+    return {0, uid, *([int(sudo_uid)] if sudo_uid.isdecimal() else ())}
 
 
 def ours() -> set[int]:
-    """Whom credentials may belong to: the same, and SlurmUser."""
+    """The uids that may own credentials: the same, and SlurmUser."""
     return roots() | (_slurm_user if os.geteuid() == 0 else set())
 
 
 def flaw(path: str | Path, owners: Collection[int], *, private: bool = False) -> str | None:
-    """Why the file or directory is not to be gone by, with what would mend that; None where it is
-    sound. Root is one of the owners. A ``private`` one must be readable by nobody else. OSError
-    where it cannot be looked at.
+    """Why the file or directory cannot be trusted, and the command that repairs it. None if it can.
+
+    ``owners`` may own it, and so may root. If ``private``, no other user may be able to read it.
+    OSError if a part of the path cannot be read.
     """
     owners = {0, *owners}
-    place, seen = "", os.lstat("/")
-    for place, seen in _way(str(path)):
-        if seen.st_uid not in owners:
-            wanted = " or ".join(_name(uid) for uid in sorted(owners))
-            return f"{place} belongs to {_name(seen.st_uid)}, not to {wanted}; chown {place}"
-        if not stat.S_ISLNK(seen.st_mode) and _is_open(seen):
-            mode = stat.S_IMODE(seen.st_mode)
+    place, status = "", os.lstat("/")
+    for place, status in _way(str(path)):
+        if status.st_uid not in owners:
+            owner_names = " or ".join(_name(uid) for uid in sorted(owners))
+            return f"{place} belongs to {_name(status.st_uid)}, not to {owner_names}; chown {place}"
+        if not stat.S_ISLNK(status.st_mode) and _is_open(status):
+            mode = stat.S_IMODE(status.st_mode)
             return f"{place} may be written by others (mode {mode:04o}); chmod go-w {place}"
-    if private and stat.S_ISREG(seen.st_mode) and seen.st_mode & _OTHERS:
-        mode = stat.S_IMODE(seen.st_mode)
+    if private and stat.S_ISREG(status.st_mode) and status.st_mode & _OTHERS:
+        mode = stat.S_IMODE(status.st_mode)
         return f"{place} may be read by others (mode {mode:04o}); chmod 600 {place}"
     return None
 
 
 def _way(path: str) -> Iterator[tuple[str, os.stat_result]]:
-    """All that the path goes through from the root on, links and where they lead included."""
-    left, at, links = [path if path.startswith("/") else f"{os.getcwd()}/{path}"], "/", 0
-    apart = False  # whether a descriptor has led here: only the kernel knows what is above it
-    yield at, os.lstat(at)
-    while left:
-        part, _, rest = left.pop().lstrip("/").partition("/")
-        if rest:
-            left.append(rest)
-        if part in ("", "."):
+    """Every directory, link and file on the path from the root on, and every target of a link."""
+    pending_paths, directory, links = (
+        [path if path.startswith("/") else f"{os.getcwd()}/{path}"],
+        "/",
+        0,
+    )
+    # Whether a descriptor has led to ``directory``: then only the kernel knows its "..".
+    is_by_descriptor = False
+    yield directory, os.lstat(directory)
+    while pending_paths:
+        name, _, path_below = pending_paths.pop().lstrip("/").partition("/")
+        if path_below:
+            pending_paths.append(path_below)
+        if name in ("", "."):
             continue
-        if part == ".." and not apart:
-            at = os.path.dirname(at)
+        if name == ".." and not is_by_descriptor:
+            directory = os.path.dirname(directory)
             continue
-        place = os.path.join(at, part)
-        seen = os.lstat(place)
-        yield place, seen
-        if not stat.S_ISLNK(seen.st_mode):
-            at = place
+        place = os.path.join(directory, name)
+        status = os.lstat(place)
+        yield place, status
+        if not stat.S_ISLNK(status.st_mode):
+            directory = place
             continue
-        if at.startswith("/proc/") and not apart:
+        # A link of /proc/PID/fd is no text: it leads to the open file itself (proc(5)).
+        if directory.startswith("/proc/") and not is_by_descriptor:
             yield place, os.stat(place)
-            at, apart = place, True
+            directory, is_by_descriptor = place, True
             continue
         links += 1
-        if links > _MOST_LINKS:
+        if links > _MAX_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
         target = os.readlink(place)
         if target.startswith("/"):
-            at, apart = "/", False
-        left.append(target)
+            directory, is_by_descriptor = "/", False
+        pending_paths.append(target)
 
 
-def _is_open(seen: os.stat_result) -> bool:
-    """Whether others may write it. In a sticky directory (/tmp) they cannot touch what is not
-    theirs; devices and pipes have modes of their own.
+def _is_open(status: os.stat_result) -> bool:
+    """Whether other users may write it. In a sticky directory (/tmp) they cannot touch files of
+    others. Devices and pipes have modes of their own.
     """
-    mode = seen.st_mode
+    mode = status.st_mode
     if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)) or not mode & _OTHERS_WRITE:
         return False
     if stat.S_ISDIR(mode) and mode & stat.S_ISVTX:
         return False
-    return bool(mode & stat.S_IWOTH) or not _is_private_group(seen)
+    return bool(mode & stat.S_IWOTH) or not _is_private_group(status)
 
 
-def _is_private_group(seen: os.stat_result) -> bool:
-    """Whether the group is its owner's alone, as many systems make one for each user: it has no
-    other member, and is no other user's first group, as far as this host lists its users.
+def _is_private_group(status: os.stat_result) -> bool:
+    """Whether the group contains only the owner, as many systems create one for each user. It has
+    no other member and is no other user's first group, as far as this host lists its users.
     """
     try:
-        owner, group = pwd.getpwuid(seen.st_uid).pw_name, grp.getgrgid(seen.st_gid)
+        owner, group = pwd.getpwuid(status.st_uid).pw_name, grp.getgrgid(status.st_gid)
     except KeyError:
         return False
-    if seen.st_uid == 0 or group.gr_name != owner or not set(group.gr_mem) <= {owner}:
+    if status.st_uid == 0 or group.gr_name != owner or not set(group.gr_mem) <= {owner}:
         return False
-    return all(user.pw_uid == seen.st_uid for user in pwd.getpwall() if user.pw_gid == seen.st_gid)
+    return all(
+        user.pw_uid == status.st_uid for user in pwd.getpwall() if user.pw_gid == status.st_gid
+    )
 
 
 def _name(uid: int) -> str:

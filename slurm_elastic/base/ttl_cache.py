@@ -36,7 +36,7 @@ class TtlCache(Generic[K, V]):
     }
 
     def __init__(self, clock: Callable[[], float] | None = None, max_keys: int = MAX_KEYS) -> None:
-        # As a name of the module, so that tests can put another clock into it.
+        # Read from the module at this point, so that tests can replace ``time`` in it.
         self._clock = time.monotonic if clock is None else clock
         self._max_keys = max_keys
         self._lock = threading.Lock()
@@ -58,12 +58,12 @@ class TtlCache(Generic[K, V]):
         """
         with self._lock:
             turn = self._turns.setdefault(key, threading.Lock())
-            # Keys whose readings all fail have a turn, too.
+            # A key whose readings all fail has a turn, too, so the turns need a bound of their own.
             if len(self._turns) > self._max_keys:
                 del self._turns[next(iter(self._turns))]
         with turn:
             reading = self.reading(key)
-            # Checked after the wait for the turn, because the value may have become too old in it.
+            # Checked only now, because the value may have grown too old during the wait.
             if reading is None or reading.began_at < since or self._is_old(reading, ttl_s):
                 reading = self._read(key, read)
         return reading.value
@@ -95,7 +95,7 @@ class TtlCache(Generic[K, V]):
         value = read()
         reading = Reading(value, began_at, self._clock() - began_at)
         with self._lock:
-            if era is self._era:  # not forgotten meanwhile
+            if era is self._era:  # ``forget`` was not called during the reading
                 # The key moves to the end, so the first key was read longest ago.
                 self._readings.pop(key, None)
                 self._readings[key] = reading

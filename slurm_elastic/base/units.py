@@ -41,7 +41,7 @@ def parse_duration(text: str) -> float:
 
 
 def format_duration(seconds: float) -> str | float:
-    """The shortest exact form that ``parse_duration`` reads; a plain number where none is exact."""
+    """The shortest exact form that ``parse_duration`` reads, or a number if no form is exact."""
     if seconds <= 0 or seconds != int(seconds):
         return seconds
     unit = next(u for u in ("d", "h", "m", "s") if seconds % _SECONDS[u] == 0)
@@ -49,8 +49,8 @@ def format_duration(seconds: float) -> str | float:
 
 
 def brief(seconds: float) -> str:
-    """A duration in sentences and tables, with its two largest units: ``45s``, ``1h 3m``; infinite
-    where nobody knows since when.
+    """A duration for sentences and tables, with its two largest units: ``45s``, ``1h 3m``. An
+    infinite duration is one whose beginning is unknown.
     """
     if not math.isfinite(seconds):
         return "an unknown time"
@@ -62,18 +62,18 @@ def brief(seconds: float) -> str:
     minutes = whole // 60
     if minutes < 60:
         return f"{minutes}m"
-    hours, rest = divmod(minutes, 60)
+    hours, minutes = divmod(minutes, 60)
     if hours < 24:
-        return f"{hours}h {rest}m" if rest else f"{hours}h"
-    days, rest = divmod(hours, 24)
-    return f"{days}d {rest}h" if rest else f"{days}d"
+        return f"{hours}h {minutes}m" if minutes else f"{hours}h"
+    days, hours = divmod(hours, 24)
+    return f"{days}d {hours}h" if hours else f"{days}d"
 
 
 def money(dollars: float) -> str:
-    """An amount in a sentence: cents, and more digits only where a small one has them."""
+    """An amount for a sentence, with cents. Small amounts get more digits if they need them."""
     digits = 2 if abs(dollars) >= 10 else 4 if abs(dollars) >= 0.01 else 6
-    whole, _, rest = f"{dollars:,.{digits}f}".partition(".")
-    return f"${whole}.{rest.rstrip('0').ljust(2, '0')}" if rest else f"${whole}"
+    whole, _, fraction = f"{dollars:,.{digits}f}".partition(".")
+    return f"${whole}.{fraction.rstrip('0').ljust(2, '0')}" if fraction else f"${whole}"
 
 
 def counted(number: int, noun: str) -> str:
@@ -82,7 +82,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def does(number: int, verb: str) -> str:
-    """What so many do: one ``leaves``, two ``leave``."""
+    """The verb for that number of subjects: 1 ``leaves``, 2 ``leave``."""
     return f"{verb}s" if number == 1 else verb
 
 
@@ -98,5 +98,5 @@ def parse_size(text: str) -> int:
 
 
 def format_size(mebibytes: int) -> str | int:
-    """``4G`` where that is exact, else plain MiB."""
+    """``4G`` if that is exact, otherwise MiB as a number."""
     return f"{mebibytes // 1024}G" if mebibytes > 0 and mebibytes % 1024 == 0 else mebibytes

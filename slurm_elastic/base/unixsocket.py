@@ -1,4 +1,4 @@
-"""Unix sockets: who is at the other end, and the file: whose it is, and when it goes."""
+"""Unix sockets: who is connected, and how the socket file is made and removed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 from msgspec import Struct
 
 _SO_PEERGROUPS = 59
-"""asm-generic/socket.h; Python has no name for it, and takes 256 groups at most."""
+"""asm-generic/socket.h. Python has no name for it. We read at most 256 groups."""
 
 
 class Peer(Struct, frozen=True, kw_only=True):
-    """Who asks, by the kernel: a uid with its groups, or (-1) an ``address``."""
+    """The other end, as the kernel sees it: a uid and its groups, or (uid -1) an ``address``."""
 
     uid: int = -1
     groups: frozenset[int] = frozenset()
@@ -24,13 +24,13 @@ class Peer(Struct, frozen=True, kw_only=True):
 
 
 def peer_of(link: socket.socket) -> Peer:
-    """Who is at the other end, with all groups, as it was when it connected (unix(7))."""
-    raw = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    _, uid, gid = struct.unpack("3i", raw)
+    """The user at the other end, with all groups, at the time of its connect(2) (unix(7))."""
+    credentials = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    _, uid, gid = struct.unpack("3i", credentials)
     groups: tuple[int, ...] = ()
     with contextlib.suppress(OSError):
-        raw = link.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, 1024)
-        groups = struct.unpack(f"{len(raw) // 4}I", raw)
+        packed = link.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, 1024)
+        groups = struct.unpack(f"{len(packed) // 4}I", packed)
     return Peer(uid=uid, groups=frozenset((gid, *groups)))
 
 
@@ -42,17 +42,17 @@ def bind_socket(
     owner: int = -1,
     backlog: int | None = None,
 ) -> None:
-    """Bind ``sock`` to ``path`` with ``mode``; what a dead process left there is replaced.
+    """Bind ``sock`` to ``path`` with ``mode``. A socket that a dead process left is replaced.
 
-    With ``backlog`` it also listens, before the name appears. ``owner``: a uid (-1: our own).
+    With ``backlog`` the socket listens before its name appears. ``owner``: a uid (-1: our own).
 
-    Anything else than a socket there is an error: it is not ours.
+    FileExistsError if ``path`` exists and is no socket, because then it is not ours.
     """
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISSOCK(os.lstat(path).st_mode):
             raise FileExistsError(f"{path} exists and is no socket")
-    # Bound beside and renamed, so that nobody can connect before the mode is right. The way by
-    # /proc fits where the path is longer than a socket's may be (107 bytes, unix(7)).
+    # Bound under another name and renamed, so that nobody can connect before the mode is right.
+    # The path through /proc also works if ``path`` is longer than the 107 bytes of unix(7).
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         temporary = f".{path.name}.{os.getpid()}"
@@ -70,7 +70,7 @@ def bind_socket(
 
 
 def remove_socket(path: Path, inode: int) -> None:
-    """Remove the socket file if it is still that very one."""
+    """Remove the socket file, unless another process has replaced it."""
     with contextlib.suppress(OSError):
         if os.lstat(path).st_ino == inode:
             os.unlink(path)

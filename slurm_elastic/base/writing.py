@@ -1,9 +1,9 @@
-"""Writes files: whole or not at all, on the disk before they go by their name, and through nothing
-that somebody else has put in the way.
+"""Writes files. A file is written whole or not at all, and is on the disk before it gets its name.
 
-Who may write in a directory can put a link under any name there that can be foreseen. So a draft
-has a name that nobody foresees, is made by us or not at all, and takes its place in one step. One
-that a killed program has left goes when its file is written again a day later.
+A user who may write in a directory can put a link there under any name that can be guessed. A draft
+therefore has a random name and is created exclusively (mkstemp(3)). One step, a rename or a link,
+puts it in its place. If a program is killed, its draft stays, and the next write of the same file
+removes it once it is a day old.
 """
 
 from __future__ import annotations
@@ -20,30 +20,31 @@ from pathlib import Path
 from typing import IO
 
 Owner = tuple[int, int]
-"""A user's number and a group's."""
+"""A uid and a gid."""
 _DRAFT = ".draft"
 _BESIDE = "(-journal|-wal|-shm)?"
-"""What sqlite has beside its file."""
-_LEFT = 86400.0
+"""Files that sqlite creates beside its database."""
+_ABANDONED_AFTER_S = 86400.0
 _CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)
 _THROUGH_NO_LINK = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def replace(path: Path, content: bytes, mode: int = 0o600, owner: Owner | None = None) -> None:
-    """Put it at ``path``, in the place of what is there, be it a link. OSError for what a name of
-    /dev leads to: root would take it away from all others.
+    """Write ``content`` to ``path`` in place of the file or link that is there.
+
+    OSError if ``path`` is a device or a pipe: root would replace /dev/null for the whole host.
     """
     require_no_device(path)
-    with draft(path, content, mode, owner) as made:
-        _rename(made, path, content)
+    with draft(path, content, mode, owner) as draft_path:
+        _rename(draft_path, path, content)
     sync_directory(path.parent)
 
 
 def create(path: Path, content: bytes, mode: int = 0o600) -> bool:
-    """The same, unless something is there by then, which stays. Whether it was put there."""
-    with draft(path, content, mode) as made:
+    """Write ``content`` to ``path`` unless the name exists. Return whether the file is new."""
+    with draft(path, content, mode) as draft_path:
         try:
-            os.link(made, path)
+            os.link(draft_path, path)
         except FileExistsError:
             return False
     sync_directory(path.parent)
@@ -51,7 +52,7 @@ def create(path: Path, content: bytes, mode: int = 0o600) -> bool:
 
 
 def append(path: Path, content: bytes, mode: int = 0o600) -> int:
-    """Put it at the end of the file, which is made where there is none; how long that is then."""
+    """Append to the file, which is created if it is missing. Return its new size (bytes)."""
     is_new = not path.exists()
     descriptor = os.open(path, _THROUGH_NO_LINK | os.O_APPEND | os.O_CREAT, mode)
     try:
@@ -65,8 +66,9 @@ def append(path: Path, content: bytes, mode: int = 0o600) -> int:
 
 
 def as_told(path: Path, content: bytes | str, *, executable: bool = False) -> None:
-    """Write a file that the caller of a command has named, as the shell's ``>`` does: into what is
-    there, be it /dev/stdout, with the rights that the umask leaves.
+    """Write a file that the caller of a command has named, as the shell's ``>`` does.
+
+    It writes into whatever is there, even /dev/stdout, and a new file gets the umask's rights.
     """
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     if executable and path.is_file():
@@ -77,8 +79,10 @@ def as_told(path: Path, content: bytes | str, *, executable: bool = False) -> No
 def draft(
     path: Path, content: bytes = b"", mode: int = 0o600, owner: Owner | None = None
 ) -> Iterator[Path]:
-    """A file beside ``path``, to be renamed or linked; it is gone at the end otherwise. It is
-    closed: sqlite may open it, whose POSIX locks the closing of any descriptor would drop.
+    """Create a file beside ``path``, for the caller to rename or link. It is removed at the end.
+
+    It is closed, because the caller may open it with sqlite: if the process closes any descriptor
+    of a file, it loses its POSIX locks on that file (fcntl(2)).
     """
     directory, prefix = path.absolute().parent, f".{path.name}."
     _clear(directory, prefix, {os.geteuid(), *(owner or ())[:1]})
@@ -86,7 +90,7 @@ def draft(
         descriptor, name = tempfile.mkstemp(_DRAFT, prefix, directory)
     except OSError as error:
         raise _about(error, path) from error
-    made = Path(name)
+    draft_path = Path(name)
     try:
         try:
             os.fchmod(descriptor, mode)
@@ -96,9 +100,9 @@ def draft(
                 _write(descriptor, content)
         finally:
             os.close(descriptor)
-        yield made
+        yield draft_path
     finally:
-        made.unlink(missing_ok=True)
+        draft_path.unlink(missing_ok=True)
 
 
 def open_draft(path: Path) -> IO[bytes]:
@@ -110,28 +114,29 @@ def open_draft(path: Path) -> IO[bytes]:
     # O_NOFOLLOW does not notice a hard link, but the file of a hard link has a second name.
     if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
         os.close(descriptor)
-        raise OSError(errno.EEXIST, "is not the draft that was made", str(path))
+        raise OSError(errno.EEXIST, "is no longer the file that was created", str(path))
     return os.fdopen(descriptor, "wb", buffering=1 << 20)
 
 
 def owner_in(directory: Path) -> Owner | None:
-    """Whom a file there is to belong to: root leaves it to the directory's owner, who is to use it;
-    nobody else can choose (None).
+    """The owner that a new file in ``directory`` needs, or None if this process cannot choose one.
+
+    Root gives its files to the directory's owner, who must be able to use them.
     """
     if os.geteuid() != 0:
         return None
-    found = directory.stat()
-    return found.st_uid, found.st_gid
+    status = directory.stat()
+    return status.st_uid, status.st_gid
 
 
 def sync_directory(directory: Path) -> None:
-    """Have the names in it on the disk, where that can be."""
+    """Get the names in the directory onto the disk, as far as that is possible."""
     with contextlib.suppress(OSError):
         require_synced(directory)
 
 
 def require_synced(directory: Path) -> None:
-    """The same; OSError where the disk fails, and not where the file system cannot do that."""
+    """The same, but OSError if the disk fails. A file system that cannot do it is no error."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -143,23 +148,24 @@ def require_synced(directory: Path) -> None:
 
 
 def _clear(directory: Path, prefix: str, owners: Collection[int]) -> None:
-    """Remove drafts of these that their programs have left, with what sqlite has beside them, and
-    nothing that looks otherwise.
+    """Remove old drafts with this prefix and these owners, and sqlite's files beside them.
+
+    Other files stay, because the directory may belong to another user.
     """
     draft_name = re.compile(rf"{re.escape(prefix)}\w{{8}}{re.escape(_DRAFT)}{_BESIDE}")
-    with contextlib.suppress(OSError), os.scandir(directory) as found:
-        for one in found:
-            if not draft_name.fullmatch(one.name):
+    with contextlib.suppress(OSError), os.scandir(directory) as entries:
+        for entry in entries:
+            if not draft_name.fullmatch(entry.name):
                 continue
-            seen = one.stat(follow_symlinks=False)
-            is_old = seen.st_mtime < time.time() - _LEFT
-            if is_old and stat.S_ISREG(seen.st_mode) and seen.st_uid in owners:
-                os.unlink(one.path)
+            status = entry.stat(follow_symlinks=False)
+            is_old = status.st_mtime < time.time() - _ABANDONED_AFTER_S
+            if is_old and stat.S_ISREG(status.st_mode) and status.st_uid in owners:
+                os.unlink(entry.path)
 
 
-def _rename(made: Path, path: Path, content: bytes) -> None:
+def _rename(draft_path: Path, path: Path, content: bytes) -> None:
     try:
-        os.replace(made, path)
+        os.replace(draft_path, path)
     except OSError as error:
         # A file that is a mount point of its own (containers) can only be written in place.
         if error.errno != errno.EBUSY:
@@ -172,17 +178,17 @@ def _rename(made: Path, path: Path, content: bytes) -> None:
 
 
 def require_no_device(path: Path) -> None:
-    """OSError for what is there and is no file, as a device or a pipe."""
+    """OSError if ``path`` is there but is no file or directory, for example a device or a pipe."""
     try:
         mode = path.stat().st_mode
-    except OSError:  # none, or a link to none
+    except OSError:  # nothing is there, or a link that leads to nothing
         return
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise OSError(errno.EEXIST, "found no file, expected one or none", str(path))
+        raise OSError(errno.EEXIST, "exists and is no regular file", str(path))
 
 
 def _about(error: OSError, path: Path) -> OSError:
-    """The same about the file that was asked for: its draft is nothing to a reader."""
+    """The same error about the requested file. The draft's name means nothing to a reader."""
     return OSError(error.errno, error.strerror, str(path))
 
 

@@ -300,7 +300,7 @@ def test_without_descriptors_one_waits_until_there_are_some(
         link.settimeout(patience(SECONDS))
         with no_descriptor_left():
             link.connect(str(path))
-            eventually(lambda: "echo: nobody can be let in now: " in caplog.text)
+            eventually(lambda: "echo: new clients must wait: " in caplog.text)
         assert said(link, b"x\n") == b"x\n"
         assert not one.failed
     assert os.strerror(errno.EMFILE) in caplog.text
@@ -411,7 +411,7 @@ def test_it_ends_by_what_is_beside_and_fails_by_it(
         one.wait(patience(SECONDS))
         assert one.failed
         assert not path.exists()
-    assert "echo: nobody is served any more" in caplog.text
+    assert "echo: an error has ended the server" in caplog.text
     assert "nobody thought of that" in caplog.text
 
 
@@ -455,7 +455,7 @@ def test_a_library_that_wants_to_exit_ends_no_hand_and_nobody_waits_for_ever(
         link = connect(path)
         link.sendall(b"x\n")
         assert said(link) == b"7\n"
-    assert "hand: a library ends the thread" in caplog.text
+    assert "hand: a library tried to end the thread" in caplog.text
 
 
 def hands_now() -> int:

@@ -35,7 +35,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(os, "uname", lambda: here)
     monkeypatch.setattr(standby, "EVERY", 0.02)
     monkeypatch.setattr(standby, "_BEAT", 0.1)
-    monkeypatch.setattr(asking, "_first", None)
+    monkeypatch.setattr(asking, "_gate", None)
     conf = tmp_path / "slurm.conf"
     conf.write_text(
         f"SlurmctldHost=a\nSlurmctldHost=b\nStateSaveLocation={tmp_path}\nSlurmctldTimeout=30\n"
