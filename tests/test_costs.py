@@ -284,7 +284,7 @@ def test_what_nobody_used_is_told_beside_the_sum_whatever_it_is_summed_by(
     found = report(books, by)
     assert cost.document(found)["unused_micro_dollars"] == 830_000
     cost.render(found, plain())
-    assert "\n$0.830000 of it (76.9 %) is of time that nobody used\n" in capsys.readouterr().out
+    assert "\n$0.830000 of it (76.9 %) is for unused time\n" in capsys.readouterr().out
 
 
 def test_of_own_jobs_and_of_what_is_shared_there_is_nothing_that_nobody_used(
@@ -297,7 +297,7 @@ def test_of_own_jobs_and_of_what_is_shared_there_is_nothing_that_nobody_used(
     ):
         assert cost.document(found)["unused_micro_dollars"] == 0
         cost.render(found, plain())
-    assert "nobody used" not in capsys.readouterr().out
+    assert "unused time" not in capsys.readouterr().out
 
 
 def test_json_and_csv_have_the_same_money(site: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,7 @@
-"""Options: the one that all services have; and values, of which each type says what it expected."""
+"""The option ``--config`` of all services, and types for the values of options.
+
+Each type raises ``argparse.ArgumentTypeError`` that says which value it expects.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,14 @@ import os
 from pathlib import Path
 
 DEFAULT_CONFIG = "/etc/slurm-elastic/slurm-elastic.yaml"
-"""The configuration that the services' units name, too."""
-CONFIG_VARIABLE = "SLURM_ELASTIC_CONFIG"  # the environment's word for another one
-MOST = 10**9  # no number of an option is larger: 31 years, where it is seconds
+"""The systemd units name the same file."""
+CONFIG_VARIABLE = "SLURM_ELASTIC_CONFIG"  # this environment variable names another file
+MOST = 10**9  # the largest number that an option accepts; as seconds it is 31 years
 _SHOWN = 24
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:
-    """The option ``--config`` of a service."""
+    """Add the option ``--config``."""
     default = os.environ.get(CONFIG_VARIABLE) or DEFAULT_CONFIG
     parser.add_argument(
         "--config", type=Path, default=Path(default), metavar="FILE",
@@ -28,7 +31,7 @@ def seconds(text: str) -> int:
 
 
 def count(text: str) -> int:
-    """A number from 1 on."""
+    """A whole number, 1 or more."""
     return _whole(text, 1, f"a positive number up to {MOST}")
 
 
@@ -38,25 +41,25 @@ def amount(text: str) -> float:
 
 
 def pause(text: str) -> float:
-    """Seconds and parts of them, 0 or more."""
+    """Seconds, also fractions of a second, 0 or more."""
     return _number(text, f"a number of seconds up to {MOST}")
 
 
-def _whole(text: str, least: int, what: str) -> int:
+def _whole(text: str, lowest: int, expected: str) -> int:
     try:
         number = int(text)
     except ValueError:
-        number = least - 1
-    if not least <= number <= MOST:
-        raise argparse.ArgumentTypeError(f"{text[:_SHOWN]!r} is not {what}")
+        number = lowest - 1
+    if not lowest <= number <= MOST:
+        raise argparse.ArgumentTypeError(f"{text[:_SHOWN]!r} is not {expected}")
     return number
 
 
-def _number(text: str, what: str) -> float:
+def _number(text: str, expected: str) -> float:
     try:
         number = float(text)
     except ValueError:
         number = -1.0
-    if not 0 <= number <= MOST:  # nor is it NaN
-        raise argparse.ArgumentTypeError(f"{text[:_SHOWN]!r} is not {what}")
+    if not 0 <= number <= MOST:  # also rejects NaN, which no comparison holds for
+        raise argparse.ArgumentTypeError(f"{text[:_SHOWN]!r} is not {expected}")
     return number

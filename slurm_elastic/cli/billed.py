@@ -1,4 +1,4 @@
-"""The options of ``simulate`` and ``plan`` that say how machines boot and how they are paid."""
+"""Options of ``simulate`` and ``plan``: how long machines boot and how the cloud bills them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slurm_elastic.simulate.boot import BootTimes
 
 
 class Reserved(NamedTuple):
-    """Machines of a pool that are paid always, at $/h each."""
+    """Machines of a pool that are paid at all times; ``price`` is $/h for each machine."""
 
     pool: str
     machines: int
@@ -19,10 +19,13 @@ class Reserved(NamedTuple):
 
 
 def boot(text: str) -> tuple[tuple[int, float], ...]:
-    """``120``, or by batch size ``1:90,16:150``: (machines, seconds)."""
+    """Parse ``120``, or boot times by batch size such as ``1:90,16:150``, for argparse.
+
+    Returns pairs (machines that boot together, seconds).
+    """
     sizes, times = [], []
-    for part in text.split(","):
-        size, colon, seconds = part.partition(":")
+    for point_text in text.split(","):
+        size, colon, seconds = point_text.partition(":")
         sizes.append(count(size) if colon else 1)
         times.append(count(seconds if colon else size))
     points = tuple(zip(sizes, map(float, times), strict=True))
@@ -34,7 +37,7 @@ def boot(text: str) -> tuple[tuple[int, float], ...]:
 
 
 def billing(text: str) -> Billing:
-    """``per_second(minimum=60)`` or ``hourly(refund=true, seconds=3600)``, for argparse."""
+    """Parse ``per_second(minimum=60)`` or ``hourly(refund=true, seconds=3600)``, for argparse."""
     try:
         return parse(text)
     except ValueError as error:
@@ -42,13 +45,13 @@ def billing(text: str) -> Billing:
 
 
 def reserved(text: str) -> Reserved:
-    """``POOL=N@PRICE``, for argparse."""
-    pool, _, rest = text.partition("=")
-    machines, _, price = rest.partition("@")
+    """Parse ``POOL=N@PRICE``, for argparse."""
+    pool, _, terms = text.partition("=")
+    machines, _, price = terms.partition("@")
     try:
-        found = Reserved(pool, int(machines), float(price))
+        reservation = Reserved(pool, int(machines), float(price))
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text[:40]} is not POOL=MACHINES@PRICE") from None
-    if not pool or not 1 <= found.machines <= MOST or not 0 <= found.price <= MOST:
+    if not pool or not 1 <= reservation.machines <= MOST or not 0 <= reservation.price <= MOST:
         raise argparse.ArgumentTypeError(f"{text[:40]} is not POOL=MACHINES@PRICE")
-    return found
+    return reservation

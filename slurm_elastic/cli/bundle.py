@@ -1,4 +1,4 @@
-"""``slurm-elastic bundle``: one archive for who is asked for help, without secrets."""
+"""``slurm-elastic bundle``: one archive for support, with secrets removed."""
 
 from __future__ import annotations
 
@@ -31,13 +31,14 @@ from slurm_elastic.config.configfile import load
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.watch.door.records import may_read
 
-PATIENCE = 120.0  # seconds for each command
-DECISIONS = 1000
-LINES = 3000  # lines of the log
-LARGEST = 8 << 20  # bytes of one part; of what is longer the end is kept
+COMMAND_TIMEOUT_S = 120.0
+MAX_DECISIONS = 1000
+DEFAULT_LOG_LINES = 3000
+MAX_PART_BYTES = 8 << 20  # of a longer file of the archive we keep the end
 _INCLUDE = re.compile(r"^[ \t]*include[ \t=]+([^\s#]+)", re.IGNORECASE | re.MULTILINE)
-OURS = ("msgspec", "PyYAML", "rich", "boto3", "botocore", "openstacksdk", "pyone", "docker",
-        "paramiko", "pyslurm", "prometheus-client")  # fmt: skip
+PACKAGES = ("msgspec", "PyYAML", "rich", "boto3", "botocore", "openstacksdk", "pyone", "docker",
+            "paramiko", "pyslurm", "prometheus-client")  # fmt: skip
+"""Python packages whose installed version the archive lists."""
 UNITS = (
     "slurm-elasticd",
     "slurm-elastic-ckptman",
@@ -54,7 +55,7 @@ COMMANDS = {
 
 
 class BundledFile(NamedTuple):
-    """A file of the archive; ``secrets`` were taken out of it."""
+    """A file of the archive; ``secrets``: how many secrets were removed from it."""
 
     name: str
     content: bytes
@@ -64,29 +65,30 @@ class BundledFile(NamedTuple):
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "bundle",
-        description="Write an archive for who is asked for help: versions, configuration, status, "
-        "doctor, the last decisions and logs, slurm.conf. Secrets are taken out; names of users, "
-        "accounts and jobs stay. It lists what is in it: look through it before you send it.",
+        description="Collect into one archive for support: versions, configuration, status, "
+        "doctor, the last decisions and logs, slurm.conf. Secrets are removed; names of users, "
+        "accounts and jobs stay. The command lists the contents: check them before you send the "
+        "archive.",
         epilog=examples("slurm-elastic bundle", "slurm-elastic bundle --output /tmp/case-4711.tgz"),
     )
     parser.add_argument(
         "--output", type=Path, metavar="FILE",
-        help="write this file, which must not be there (default: slurm-elastic-CLUSTER-TIME.tgz "
-        "in this directory)",
+        help="write this file, which must not exist yet (default: "
+        "slurm-elastic-CLUSTER-TIME.tgz in this directory)",
     )  # fmt: skip
     parser.add_argument(
         "--log", type=Path, action="append", default=[], metavar="FILE",
         help="add the end of this log; may be given again (default: the services' journal)",
     )  # fmt: skip
     parser.add_argument(
-        "--lines", type=count, default=LINES, metavar="N",
-        help=f"take so many lines of each log (default: {LINES})",
+        "--lines", type=count, default=DEFAULT_LOG_LINES, metavar="N",
+        help=f"take the last N lines of each log (default: {DEFAULT_LOG_LINES})",
     )  # fmt: skip
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the archive and say what is in it."""
+    """Write the archive and print its contents. SlurmElasticError if the user may not read it."""
     path = Path(args.config)
     config = load(path)
     if not may_read(config):
@@ -94,123 +96,140 @@ def run(args: argparse.Namespace) -> int:
     stamp = time.strftime("%Y%m%dT%H%M%S")
     name = f"slurm-elastic-{config.cluster.name}-{stamp}"
     output = args.output or Path(f"{name}.tgz")
-    known = _known(config)
-    parts = [_part(*one, known) for one in _collected(config, path, args.log, args.lines)]
-    _write(output, name, parts)
-    for part in parts:
-        secrets = f", {part.secrets} secrets taken out" if part.secrets else ""
-        print(f"{len(part.content):>9,} bytes  {visible(part.name)}{secrets}")
-    print(f"\n{output}: look through it before you send it (tar xzf); it names users and jobs")
+    configured_secrets = _configured_secrets(config)
+    files = [
+        _bundled(*source, configured_secrets)
+        for source in _sources(config, path, args.log, args.lines)
+    ]
+    _write(output, name, files)
+    for file in files:
+        secrets = f", {file.secrets} secrets removed" if file.secrets else ""
+        print(f"{len(file.content):>9,} bytes  {visible(file.name)}{secrets}")
+    print(f"\n{output} names users and jobs: check it (tar xzf) before you send it")
     return 0
 
 
-def _collected(
+def _sources(
     config: Config, path: Path, logs: list[Path], lines: int
 ) -> Iterator[tuple[str, Callable[[], str]]]:
-    """Name and reading of each part, in the order of the archive."""
+    """Yield (name, function that reads it) for each file, in the order of the archive."""
     yield "versions.txt", lambda: _versions(config)
     yield "slurm-elastic.yaml", lambda: path.read_text("utf-8", "replace")
-    for name, words in COMMANDS.items():
-        yield name, lambda words=words: _ours(path, *words)  # type: ignore[misc]
+    for name, arguments in COMMANDS.items():
+        # The default argument keeps this loop's value; the function runs after the loop.
+        yield name, lambda arguments=arguments: _own_command(path, *arguments)  # type: ignore[misc]
     yield "decisions.jsonl", lambda: _decisions(config)
     for file in _slurm_files(config):
         yield f"slurm/{file.name}", lambda file=file: file.read_text("utf-8", "replace")  # type: ignore[misc]
     scontrol = os.path.join(config.slurm.bin_dir, "scontrol")
-    yield "slurm/scontrol-show-config.txt", lambda: _said(scontrol, "show", "config")
+    yield "slurm/scontrol-show-config.txt", lambda: _output_of(scontrol, "show", "config")
     yield (
         "slurm/sinfo.txt",
-        lambda: _said(os.path.join(config.slurm.bin_dir, "sinfo"), "--all", "--long"),
+        lambda: _output_of(os.path.join(config.slurm.bin_dir, "sinfo"), "--all", "--long"),
     )
     if not logs:
         units = [word for unit in UNITS for word in ("--unit", unit)]
-        yield "journal.txt", lambda: _said("journalctl", "--no-pager", f"--lines={lines}", *units)
+        yield (
+            "journal.txt",
+            lambda: _output_of("journalctl", "--no-pager", f"--lines={lines}", *units),
+        )
     for log in logs:
         yield f"logs/{log.name}", lambda log=log: _tail(log, lines)  # type: ignore[misc]
 
 
-def _part(name: str, read: Callable[[], str], known: Collection[str]) -> BundledFile:
-    """A part that cannot be had says why in its place."""
+def _bundled(
+    name: str, read: Callable[[], str], configured_secrets: Collection[str]
+) -> BundledFile:
+    """Read one file; if that fails, its content in the archive is the reason."""
     try:
         text = read()
     except (OSError, SlurmElasticError, sqlite3.Error, subprocess.SubprocessError) as error:
-        text = f"cannot be had: {error}\n"
-    clean, secrets = redacted(text, known)
-    return BundledFile(name, clean.encode("utf-8", "replace")[-LARGEST:], secrets)
+        text = f"not available: {error}\n"
+    clean, secrets = redacted(text, configured_secrets)
+    return BundledFile(name, clean.encode("utf-8", "replace")[-MAX_PART_BYTES:], secrets)
 
 
-def _known(config: Config) -> Collection[str]:
-    """Secrets of the configuration that look like any other address."""
+def _configured_secrets(config: Config) -> Collection[str]:
+    """Secrets that ``redacted`` cannot recognise: a web hook's secret address looks like any URL.
+
+    ``notify.webhook`` that begins with "/" is the path of a file, which is no secret.
+    """
     webhook = config.notify.webhook
     return [webhook] if webhook and not webhook.startswith("/") else []
 
 
 def _versions(config: Config) -> str:
-    found = {one.metadata["Name"]: one.version for one in distributions()}
-    known = {name.lower(): (name, version) for name, version in found.items() if name}
-    lines = [f"{name} {known[name.lower()][1]}" for name in ("slurm-elastic", *OURS)
-             if name.lower() in known]  # fmt: skip
+    installed = {
+        distribution.metadata["Name"]: distribution.version for distribution in distributions()
+    }
+    name_and_version = {
+        name.lower(): (name, version) for name, version in installed.items() if name
+    }
+    lines = [f"{name} {name_and_version[name.lower()][1]}" for name in ("slurm-elastic", *PACKAGES)
+             if name.lower() in name_and_version]  # fmt: skip
     lines += [f"Python {platform.python_version()} ({sys.executable})", platform.platform()]
     release = Path("/etc/os-release")
     system = release.read_text() if release.exists() else ""
-    slurm = _said(os.path.join(config.slurm.bin_dir, "scontrol"), "--version")
+    slurm = _output_of(os.path.join(config.slurm.bin_dir, "scontrol"), "--version")
     return "\n".join([*lines, slurm.strip(), system])
 
 
-def _ours(config: Path, *words: str) -> str:
+def _own_command(config: Path, *arguments: str) -> str:
     module = "slurm_elastic.cli.main"
-    return _said(sys.executable, "-P", "-m", module, "--config", str(config), *words)
+    return _output_of(sys.executable, "-P", "-m", module, "--config", str(config), *arguments)
 
 
-def _said(program: str, *words: str) -> str:
-    """All that a command says, and how it ended."""
+def _output_of(program: str, *arguments: str) -> str:
+    """The output of a command (stdout and stderr), and its exit code unless that is 0."""
     if shutil.which(program) is None:
         return f"there is no {program}\n"
     environment = {**os.environ, "LC_ALL": "C.UTF-8", "COLUMNS": "160"}
-    done = subprocess.run(
-        [program, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, timeout=PATIENCE, check=False, env=environment,
+    result = subprocess.run(
+        [program, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, timeout=COMMAND_TIMEOUT_S, check=False, env=environment,
     )  # fmt: skip
-    text = done.stdout.decode("utf-8", "replace")
-    return text if done.returncode == 0 else f"{text}\n(exit code {done.returncode})\n"
+    text = result.stdout.decode("utf-8", "replace")
+    return text if result.returncode == 0 else f"{text}\n(exit code {result.returncode})\n"
 
 
 def _decisions(config: Config) -> str:
     path = config.state / "ledger.db"
     with config.sharing(), closing(Ledger(path, read_only=True)) as ledger:
-        rows = ledger.decisions.last(DECISIONS)
+        rows = ledger.decisions.last(MAX_DECISIONS)
     return "".join(msgspec.json.encode(row).decode() + "\n" for row in rows)
 
 
 def _slurm_files(config: Config) -> list[Path]:
-    """slurm.conf, and the files that it includes: relative ones are beside it."""
+    """slurm.conf and the files that it includes; relative paths start at its directory."""
     conf = Path(config.slurm.conf)
-    found: list[Path] = []
-    left = [conf]
-    while left:
-        path = left.pop(0)
-        if path in found:
+    files: list[Path] = []
+    pending = [conf]
+    while pending:
+        path = pending.pop(0)
+        if path in files:
             continue
-        found.append(path)
+        files.append(path)
         text = path.read_text("utf-8", "replace") if path.is_file() else ""
-        left += [conf.parent / name for name in _INCLUDE.findall(text)]
-    return found
+        pending += [conf.parent / name for name in _INCLUDE.findall(text)]
+    return files
 
 
 def _tail(log: Path, lines: int) -> str:
     with log.open("rb") as file:
-        file.seek(max(file.seek(0, os.SEEK_END) - LARGEST, 0))
+        # seek() to the end returns the size. A log may have many GB: read only its last part.
+        file.seek(max(file.seek(0, os.SEEK_END) - MAX_PART_BYTES, 0))
         text = file.read().decode("utf-8", "replace")
     return "".join(text.splitlines(keepends=True)[-lines:])
 
 
-def _write(output: Path, folder: str, parts: list[BundledFile]) -> None:
-    """For its owner alone. ConfigError where there is such a file."""
+def _write(output: Path, folder: str, files: list[BundledFile]) -> None:
+    """Write the archive, readable by its owner only. ConfigError if ``output`` exists."""
     try:
         number = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        raise ConfigError(f"--output: {output} is there already") from None
+        raise ConfigError(f"--output: {output} exists already") from None
     with os.fdopen(number, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
-        for part in parts:
-            member = tarfile.TarInfo(f"{folder}/{part.name}")
-            member.size, member.mode, member.mtime = len(part.content), 0o600, int(time.time())
-            archive.addfile(member, io.BytesIO(part.content))
+        for entry in files:
+            member = tarfile.TarInfo(f"{folder}/{entry.name}")
+            member.size, member.mode, member.mtime = len(entry.content), 0o600, int(time.time())
+            archive.addfile(member, io.BytesIO(entry.content))

@@ -1,4 +1,4 @@
-"""``slurm-elastic ckpt list|now JOB|explain JOB|notice NODE``: checkpoints, seen and asked for."""
+"""``slurm-elastic ckpt list|now JOB|explain JOB|notice NODE``: show and order checkpoints."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ from slurm_elastic.watch.door.client import facts_of
 from slurm_elastic.watch.view.attention import private_note
 from slurm_elastic.watch.view.checkpoints import CheckpointsView, checkpoints_view
 
-LONGEST = 366 * 86400.0  # seconds that a notice may look ahead
-KIND = "ckpt-"  # the beginning of the kinds of our decisions
+MAX_NOTICE_S = 366 * 86400.0  # a notice may announce an end at most this long ahead
+KIND = "ckpt-"  # prefix of the kinds of decisions that slurm-elastic-ckptman records
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "ckpt",
-        description="List and explain what slurm-elastic-ckptman does for jobs, have it save one, "
-        "or warn it of a node. 'now' and 'notice' are for root and SlurmUser.",
+        description="List and explain what slurm-elastic-ckptman does for jobs, save a job, or "
+        "announce that a node will be taken away. 'now' and 'notice' are for root and SlurmUser.",
         epilog=examples(
             "slurm-elastic ckpt list",
             "slurm-elastic ckpt now 42",
@@ -67,30 +67,30 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     listed.set_defaults(run=_list)
     now = inner.add_parser(
         "now",
-        help="save a job now and let it go on",
-        description="Have a running job saved now. It goes on afterwards.",
+        help="save a job now and let it continue",
+        description="Save a running job now. The job continues afterwards.",
         epilog=examples("slurm-elastic ckpt now 42"),
     )
     now.add_argument("job", type=int, metavar="JOB", help="the number of a running job")
     now.set_defaults(run=_now)
-    told = inner.add_parser(
+    explained = inner.add_parser(
         "explain",
-        help="tell how a job is saved, and what was decided about it",
-        description="Tell by which method and policy a job is saved, and what was decided about it "
-        "until now.",
+        help="show how a job is saved, and the decisions about its saves",
+        description="Show by which method and policy a job is saved, and all decisions about its "
+        "saves.",
         epilog=examples("slurm-elastic ckpt explain 42"),
     )
-    told.add_argument("job", type=int, metavar="JOB", help="the number of a job")
-    told.set_defaults(run=_explain)
+    explained.add_argument("job", type=int, metavar="JOB", help="the number of a job")
+    explained.set_defaults(run=_explain)
     _add_notice(inner)
 
 
 def _add_notice(inner: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     notice = inner.add_parser(
         "notice",
-        help="warn that a node is taken away, so that its jobs are moved",
-        description="Warn that a node is about to be taken away: its jobs are saved and moved to "
-        "other nodes, and it gets no new ones.",
+        help="announce that a node will be taken away, so that its jobs are moved",
+        description="Announce that a node will be taken away: its jobs are saved and moved to "
+        "other nodes, and it gets no new jobs.",
         epilog=examples(
             "slurm-elastic ckpt notice pub1 --in 10m --reason 'disk errors'",
             "slurm-elastic ckpt notice pub1 --withdraw",
@@ -98,8 +98,8 @@ def _add_notice(inner: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     )
     notice.add_argument("node", metavar="NODE", help="the name of a node")
     notice.add_argument("--in", dest="within", type=_seconds, metavar="TIME",
-                        help="the node goes after this time, such as 2m (default: it is not "
-                        "known when)")  # fmt: skip
+                        help="the node is taken away after this time, such as 2m (default: the "
+                        "time is unknown)")  # fmt: skip
     notice.add_argument(
         "--reason", default="", metavar="TEXT", help="show this reason on the node and in explain"
     )
@@ -109,20 +109,20 @@ def _add_notice(inner: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         help="the node is in danger but may stay: save its jobs and leave them there",
     )
     notice.add_argument(
-        "--withdraw", action="store_true", help="take the warning back: the node stays"
+        "--withdraw", action="store_true", help="withdraw the notice: the node stays"
     )
     notice.set_defaults(run=_notice)
 
 
 def _seconds(text: str) -> float:
     try:
-        found = parse_duration(text)
+        duration = parse_duration(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-    if found > LONGEST:
-        most = format_duration(LONGEST)
-        raise argparse.ArgumentTypeError(f"{text!r} is more than {most} ahead")
-    return found
+    if duration > MAX_NOTICE_S:
+        limit = format_duration(MAX_NOTICE_S)
+        raise argparse.ArgumentTypeError(f"{text!r} is more than {limit}")
+    return duration
 
 
 def _list(args: argparse.Namespace) -> int:
@@ -139,7 +139,10 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def view_of(config: Config, now: float) -> CheckpointsView:
-    """The knowledge of slurm-elastic-ckptman; SlurmElasticError where it has never run."""
+    """The saves, notices and moves that slurm-elastic-ckptman knows.
+
+    SlurmElasticError if it has never run here, or its records cannot be read.
+    """
     facts = facts_of(config, now)
     if facts.checkpoints is None:
         never = f"{CKPTMAN} has never run on {config.state}"
@@ -154,14 +157,14 @@ def _now(args: argparse.Namespace) -> int:
     require_trusted(config)
     job = _job(PromptCli(config.slurm), args.job)
     if job is None or not ("RUNNING" in job.states or job.is_suspended_by_person):
-        raise SlurmElasticError(f"job {args.job} does not run")
+        raise SlurmElasticError(f"job {args.job} is not running")
     choice = choice_of(config, job)
     if choice.method == "none":
         raise SlurmElasticError(f"job {args.job} {how(choice)}")
     if choice.move_only:
         raise SlurmElasticError(f"job {args.job} is not saved now: it {how(choice)}")
-    _leave(config, SaveOrder(job=args.job))
-    print(f"{CKPTMAN} is asked to save job {args.job}: slurm-elastic ckpt explain {args.job}")
+    _send(config, SaveOrder(job=args.job))
+    print(f"{CKPTMAN} is asked to save job {args.job}; see: slurm-elastic ckpt explain {args.job}")
     return 0
 
 
@@ -169,36 +172,36 @@ def _notice(args: argparse.Namespace) -> int:
     config = load(Path(args.config))
     require_trusted(config)
     if args.withdraw and (args.within is not None or args.rebalance or args.reason):
-        raise ConfigError("--withdraw goes with none of --in, --reason and --rebalance")
+        raise ConfigError("--withdraw cannot be combined with --in, --reason or --rebalance")
     node = args.node
     if node not in pools_by_node(config) and node not in PromptCli(config.slurm).nodes([node]):
         raise SlurmElasticError(f"Slurm has no node {node!r}")
     if args.withdraw:
-        _leave(config, WithdrawOrder(node=node))
-        print(f"{CKPTMAN} is told that node {node} stays")
+        _send(config, WithdrawOrder(node=node))
+        print(f"The notice for node {node} is withdrawn.")
         return 0
     deadline = None if args.within is None else time.time() + args.within
     order = NoticeOrder(
         node=node, reason=args.reason, deadline=deadline, rebalance=args.rebalance
     )  # fmt: skip
-    _leave(config, order)
-    print(f"{CKPTMAN} is told of node {node}: slurm-elastic ckpt list")
+    _send(config, order)
+    print(f"{CKPTMAN} is notified about node {node}; see: slurm-elastic ckpt list")
     return 0
 
 
-def _leave(config: Config, order: AnyOrder) -> None:
+def _send(config: Config, order: AnyOrder) -> None:
     place = config.state / DROPS
     try:
         with config.sharing():
             drop(place, order, time.time())
     except FileNotFoundError:
-        raise SlurmElasticError(f"{CKPTMAN} has never run: there is no {place}") from None
-    if not _heard(config):
-        print(f"{CKPTMAN} does NOT RUN: it takes this up when it starts", file=sys.stderr)
+        raise SlurmElasticError(f"{CKPTMAN} has never run: {place} does not exist") from None
+    if not _service_runs(config):
+        print(f"{CKPTMAN} is NOT RUNNING: it does this when it starts", file=sys.stderr)
 
 
-def _heard(config: Config) -> bool:
-    """Whether the service runs, as far as can be seen."""
+def _service_runs(config: Config) -> bool:
+    """Whether slurm-elastic-ckptman runs, as far as this user may see it."""
     try:
         return view_of(config, time.time()).alive
     except (OSError, SlurmElasticError):
@@ -213,10 +216,10 @@ def _explain(args: argparse.Namespace) -> int:
     if job is not None:
         be = "is" if job.nodes else "would be"
         console.print(words(f"Job {job.label} {how(choice_of(config, job), be)}"))
-    found = explain(config, slurm, str(args.job))
-    ours = tuple(d for d in found.decisions if d.kind.startswith(KIND))
+    explanation = explain(config, slurm, str(args.job))
+    decisions = tuple(d for d in explanation.decisions if d.kind.startswith(KIND))
     saves = msgspec.structs.replace(
-        found, about=SAVES, decisions=ours, machines=(), verdicts=(), attention=()
+        explanation, about=SAVES, decisions=decisions, machines=(), verdicts=(), attention=()
     )
     render(saves, console)
     return 0
@@ -227,21 +230,21 @@ def _job(slurm: Slurm, number: int) -> SlurmJob | None:
 
 
 def choice_of(config: Config, job: SlurmJob) -> CheckpointPlan:
-    """How this job is saved, by its comment, its pool and the site."""
+    """How this job is saved, according to its comment, its pool and the site's settings."""
     pools = pools_by_node(config)
     pool = pools.get(job.nodes[0]) if job.nodes else None
-    own = pool.checkpoint if pool else PoolCheckpoint()
-    return plan_for(job, own, config.checkpoint)
+    pool_rules = pool.checkpoint if pool else PoolCheckpoint()
+    return plan_for(job, pool_rules, config.checkpoint)
 
 
 def how(choice: CheckpointPlan, be: str = "is") -> str:
-    """What is said of a job that has this plan."""
+    """The words for this plan, to stand after "Job 7 "; ``be``: "is" or "would be"."""
     if choice.method == "none":
         negated = "would NOT be" if be == "would be" else "is NOT"
         return f"{negated} saved: {why_none(choice)}"
     options = "".join(f", {key}={value}" for key, value in choice.options.items())
-    when = "only to be moved, as it ends when it saves itself" if choice.move_only else "by policy"
-    said = f"{be} saved: by {choice.method}{options}, {when}"
+    when = "only to be moved, because the save ends it" if choice.move_only else "by policy"
+    text = f"{be} saved: by {choice.method}{options}, {when}"
     if choice.renewals:
-        said += f"; at its time limit it goes on, {choice.renewals} times at most"
-    return said
+        text += f"; at its time limit it continues, at most {choice.renewals} times"
+    return text

@@ -21,7 +21,7 @@ MIB = 1 << 20
 
 
 def checkpoint_blocks(view: CheckpointsView) -> Iterable[RenderableType]:
-    """Tables of all that threatens jobs, of saved ones, and of moves that are over."""
+    """Tables of threats to jobs, of saved jobs, and of finished moves."""
     yield life(view)
     yield from threatened(view)
     if view.saved:
@@ -29,16 +29,16 @@ def checkpoint_blocks(view: CheckpointsView) -> Iterable[RenderableType]:
     if over := [m for m in view.moves if m.over]:
         yield _moves("Moved in the last 24 hours", over, "Began", "Took")
     if not (view.saved or view.threats or view.moves or view.unsavable):
-        yield Text("No job is saved or on its way, and no machine is to be taken away.")
+        yield Text("No job is saved or being moved, and no machine will be taken away.")
 
 
 def threatened(view: CheckpointsView) -> Iterable[RenderableType]:
-    """Tables of notices, of jobs on their way, and of jobs that cannot be saved."""
+    """Tables of notices, of jobs that are being moved, and of jobs that cannot be saved."""
     if view.threats:
         table = Rows("Notices", "Node", "Kind", "Left", "Told by", words={"Told by": 24})
         for t in view.threats:
-            why = f": {t.reason}" if t.reason else ""
-            by = words(f"{t.source}{why}")
+            reason = f": {t.reason}" if t.reason else ""
+            by = words(f"{t.source}{reason}")
             table.add(words(t.node), Text(t.kind, style=_WARN), _left(t.left), by)
         yield table
     if standing := [m for m in view.moves if not m.over]:
@@ -54,7 +54,7 @@ def threatened(view: CheckpointsView) -> Iterable[RenderableType]:
 
 
 def life(view: CheckpointsView) -> Text:
-    """Whether the service runs, in a line."""
+    """One line: whether slurm-elastic-ckptman runs."""
     for trouble in silent_ckptman(view):
         return words(trouble.whole, _BAD)
     age = brief(view.age or 0.0)
@@ -77,7 +77,7 @@ def _moves(title: str, moves: Sequence[MoveView], *times: str) -> Rows:
             time.strftime("%H:%M:%S", time.localtime(m.began)),
             brief(m.took) if m.over else _left(m.left),
             *(["-" if m.work_lost is None else brief(m.work_lost)] if lost else []),
-            words("; ".join(part for part in (image, m.note) if part)),
+            words("; ".join(text for text in (image, m.note) if text)),
         )
     return table
 
@@ -90,7 +90,7 @@ def _step(move: MoveView) -> Text:
 
 
 def saved(view: CheckpointsView) -> Rows:
-    """The last image of each job."""
+    """The table of the newest save of each job."""
     names, right = ("Job", "Method", "Save", "Node"), ("Age", "Size", "Took")
     table = Rows("Saved jobs", *names, *right, right=right, gives=("Method", "Took"))
     for s in view.saved:
@@ -102,7 +102,7 @@ def saved(view: CheckpointsView) -> Rows:
 
 
 def shown_size(size: int) -> str:
-    """Bytes for people; what an application keeps itself has no size here."""
+    """Bytes for people; "-" for 0, because a program that saves itself reports no size."""
     if not size:
         return "-"
     if size < MIB:

@@ -1,4 +1,7 @@
-"""``slurm-elastic-ckptman``: saves jobs and moves them off machines that go. Runs as SlurmUser."""
+"""``slurm-elastic-ckptman``: saves jobs, and moves them off machines that will be taken away.
+
+The service runs as SlurmUser.
+"""
 
 from __future__ import annotations
 
@@ -29,19 +32,19 @@ from slurm_elastic.state.store.trouble import passes
 
 log = logging.getLogger("slurm_elastic.ckptman")
 
-PATIENCE = 5.0
-"""Seconds for a source that is being read when the service ends; nothing is lost by leaving it."""
+JOIN_TIMEOUT_S = 5.0
+"""At the end we wait this long for each thread. One that still reads a source loses nothing."""
 
 
-PLANS_EVERY = 60.0
-"""Seconds between two readings of what Slurm plans for nodes, such as a maintenance."""
+PLANS_EVERY_S = 60.0
+"""Interval of reading what Slurm plans for nodes, such as a maintenance reservation."""
 ABOUT = (
     "Save jobs, and move them off machines that are taken away. Run it as SlurmUser; systemd does."
 )
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run until SIGTERM or SIGINT. Exit 2: wrong configuration; 75: try again, it passes."""
+    """Run until SIGTERM or SIGINT. Exit 2: wrong configuration; 75: temporary failure, retry."""
     return run_service(CKPTMAN, ABOUT, "ckptman.lock", _serve, argv)
 
 
@@ -57,7 +60,11 @@ def _serve(config: Config) -> None:
 
 
 def _serve_as(config: Config, ended: threading.Event, head: Head | None = None) -> None:
-    """Until ``ended``, which SIGTERM sets, or the other ``head`` acts."""
+    """Serve until SIGTERM sets ``ended``, or until the other head becomes the acting ``head``.
+
+    Raises PassingError if the state directory is unavailable and may come back (always with two
+    heads), else ConfigError.
+    """
     stop = threading.Event()
     with contextlib.ExitStack() as closing:
         closing.callback(log.info, "stopped")
@@ -74,36 +81,36 @@ def _serve_as(config: Config, ended: threading.Event, head: Head | None = None) 
             wake = closing.enter_context(WakeSocket(config.state / SOCKET))
             threads.append(Events(stop, wake.wait, service.happened))
         except OSError as error:
-            # Of two heads the shared directory may just be away.
-            wrong = PassingError if head is not None or passes(error) else ConfigError
-            raise wrong(_unusable(config, error)) from error
+            # With two heads the directory is shared: it may be unmounted for a moment.
+            error_type = PassingError if head is not None or passes(error) else ConfigError
+            raise error_type(_unusable(config, error)) from error
 
         def end() -> None:
             ended.set()
             service.stop()
 
         on_stop(end)
-        if ended.is_set():  # as it stood by
+        if ended.is_set():  # SIGTERM came while this head stood by
             return
         if head is not None:
             closing.enter_context(head.watched(service.stop))
-        threads.append(PeriodicReader(site, service.plans.name, PLANS_EVERY, service.plans.read))
+        threads.append(PeriodicReader(site, service.plans.name, PLANS_EVERY_S, service.plans.read))
         if prices is not None:
             read = partial(spot_prices, prices, service.watch.machines)
             threads.append(PeriodicReader(site, prices.name, config.checkpoint.prices.every, read))
-        for one in threads:
-            one.start()
+        for thread in threads:
+            thread.start()
         log.info(
             "serving cluster=%s pid=%d methods=%s",
             config.cluster.name, os.getpid(), ",".join(site.checkpointers),
         )  # fmt: skip
         service.run()
-        for one in threads:
-            one.join(PATIENCE)
+        for thread in threads:
+            thread.join(JOIN_TIMEOUT_S)
 
 
 def _unusable(config: Config, error: OSError) -> str:
-    """The place that cannot be used: a directory of images need not be in the state directory."""
+    """Name the unusable directory: images may lie outside of the state directory."""
     path = Path(str(error.filename)) if error.filename else config.state
     if path.is_relative_to(config.state):
         return f"state_dir: {config.state} cannot be used: {error}"

@@ -1,5 +1,5 @@
-"""``slurm-elastic clear``: end cool-downs and pauses; count jobs again for growth; forget machines
-of clouds that are gone.
+"""``slurm-elastic clear``: end cool-downs and pauses, count jobs again for growth, and close the
+records of machines of former clouds.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser = subparsers.add_parser(
         "clear",
         description="End cool-downs of offers and clouds, and pauses of pools, so that they are "
-        "asked again at once. The daemon's next round releases the nodes that were held for them. "
-        "Naming a cloud also ends a doubt about its list of machines. Naming a job (job:17) lets "
-        "the growth policy count it again, for which machines came up in vain. With --gone, count "
-        "machines of clouds that have left the configuration as gone. Only root and SlurmUser may "
-        "do this.",
+        "tried again at once. The daemon's next round releases the nodes that were held for them. "
+        "With a cloud's name, also trust its list of machines again. With a job (job:17) that "
+        "got machines and never used them, the growth policy counts the job again. With --gone, "
+        "count machines of clouds that have left the configuration as gone. For root and "
+        "SlurmUser only.",
         epilog=examples(
             "slurm-elastic clear burst",
             "slurm-elastic clear aws/c5.xlarge/eu-central-1a/spot",
@@ -60,25 +60,28 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument(
         "--gone",
         action="store_true",
-        help="you have looked in a cloud that left the configuration, and these machines are gone: "
-        "count them as paid no longer",
+        help="you have checked a cloud that left the configuration, and these machines are gone: "
+        "stop counting their cost",
     )
     parser.add_argument("--all", action="store_true", help="clear everything")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Clear, and print what was cleared; 1 for who may not, 2 for no subject or an unknown one."""
+    """Clear, and print each cleared entry. Exit 2 without subjects.
+
+    Raises SlurmElasticError if the user may not clear, ConfigError for an unknown subject.
+    """
     config = load(Path(args.config))
     require_trusted(config)
     if bool(args.subjects) == args.all:
         print(
-            "clear what? Name offers, pools or clouds, machines with --gone, or say --all",
+            "nothing to clear: name offers, pools or clouds, machines with --gone, or give --all",
             file=sys.stderr,
         )
         return 2
     if args.gone and args.all:
-        print("--all does not go with --gone: name the machines or clouds", file=sys.stderr)
+        print("--all cannot be combined with --gone: name the machines or clouds", file=sys.stderr)
         return 2
     path = config.state / "ledger.db"
     try:
@@ -88,14 +91,14 @@ def run(args: argparse.Namespace) -> int:
         raise SlurmElasticError(f"the ledger {path} cannot be used: {error}") from error
     for line in cleared:
         plain().print(f"cleared: {line}")
-    later = f"slurm-elasticd takes it up within {brief(config.timings.reconcile)}"
-    print(later if cleared else "nothing was cooling down or paused")
+    outlook = f"slurm-elasticd acts on it within {brief(config.timings.reconcile)}"
+    print(outlook if cleared else "nothing was cooling down or paused")
     return 0
 
 
 def _cleared(args: argparse.Namespace, config: Config, path: Path) -> tuple[str, ...]:
     if not is_there(path):
-        raise SlurmElasticError(f"there is no ledger at {path}: nothing is cooling down")
+        raise SlurmElasticError(f"{path} does not exist: nothing is cooling down")
     with contextlib.closing(Ledger(path)) as ledger:
         if args.gone:
             return gone(config, ledger, args.subjects, time.time())
@@ -105,8 +108,10 @@ def _cleared(args: argparse.Namespace, config: Config, path: Path) -> tuple[str,
 def clear(
     config: Config, ledger: Ledger, subjects: Sequence[str] | None, now: float
 ) -> tuple[str, ...]:
-    """Clear these subjects (None: all) and say what that was, a line each. Safe beside the daemon:
-    each step is one transaction, and it decides anew in its next round.
+    """Clear these subjects (None: all). Returns one line for each cleared entry.
+
+    This is safe while the daemon runs: each step is one transaction, and the daemon's next round
+    decides from the new state.
     """
     jobs = _jobs(ledger, subjects)
     if subjects is not None:
@@ -118,8 +123,8 @@ def clear(
     paused = [b.scope for b in ledger.exclusions.breakers()]
     chosen = {*keys, *paused, *(p.name for p in pools)}
     if subjects is not None:
-        known = {c.name for c in config.clouds}
-        chosen = set().union(*(_meant(one, pools, known, keys, paused) for one in subjects))
+        cloud_names = {c.name for c in config.clouds}
+        chosen = set().union(*(_meant(one, pools, cloud_names, keys, paused) for one in subjects))
     lines = [
         f"cool-down of {key}"
         for key in keys
@@ -135,37 +140,42 @@ def clear(
     if ledger.growth_guard.count_again(jobs):
         lines += [f"growth counts job {job} again" for job in jobs]
     if lines:
-        why = f"by the operator (uid {os.getuid()}): {'; '.join(lines)}"
+        text = f"by the operator (uid {os.getuid()}): {'; '.join(lines)}"
         names = {*paused, *(pool.name for pool in pools)}
-        mine = (pool_subject(one) if one in names else one for one in sorted(chosen))
+        scopes = (pool_subject(one) if one in names else one for one in sorted(chosen))
         lists = (list_subject(name) for name in doubted)
-        about = (
-            *mine,
+        subjects_changed = (
+            *scopes,
             *lists,
             *(f"{_JOB}{job}" for job in jobs),
             *(row.scope for row in ledger.exclusions.holds() if row.pool in chosen),
         )
         ledger.decisions.record(
             Decision(
-                at=now, correlation="clear", kind="cleared", subjects=about, cause=Quoted(text=why)
+                at=now,
+                correlation="clear",
+                kind="cleared",
+                subjects=subjects_changed,
+                cause=Quoted(text=text),
             )
         )
     return tuple(lines)
 
 
 def _jobs(ledger: Ledger, subjects: Sequence[str] | None) -> list[int]:
-    """The jobs meant that growth does not count; of one that it counts ConfigError."""
-    known = [row.job for row in ledger.growth_guard.rows()]
+    """The named jobs (None: all) that growth has stopped counting. ConfigError for another job."""
+    uncounted = [row.job for row in ledger.growth_guard.rows()]
     if subjects is None:
-        return known
-    named = [one for one in subjects if one.startswith(_JOB)]
-    for one in named:
-        if one.removeprefix(_JOB) not in map(str, known):
-            there = ", ".join(f"{_JOB}{job}" for job in known) or "none"
+        return uncounted
+    named = [subject for subject in subjects if subject.startswith(_JOB)]
+    for subject in named:
+        if subject.removeprefix(_JOB) not in map(str, uncounted):
+            choices = ", ".join(f"{_JOB}{job}" for job in uncounted) or "none"
             raise ConfigError(
-                f"{one!r} is no job that the growth policy has stopped counting; there are {there}"
+                f"{subject!r} is no job that the growth policy has stopped counting; such jobs: "
+                f"{choices}"
             )
-    return [int(one.removeprefix(_JOB)) for one in named]
+    return [int(subject.removeprefix(_JOB)) for subject in named]
 
 
 def _meant(
@@ -175,18 +185,22 @@ def _meant(
     keys: Sequence[str],
     paused: Sequence[str],
 ) -> set[str]:
-    """The cool-downs (by key) and pools meant. A pool means its own offers, a cloud all of its."""
+    """The keys of cool-downs and the names of pools that ``subject`` stands for.
+
+    A pool stands for its own offers, a cloud for all of its pools and offers. Raises ConfigError
+    for an unknown subject.
+    """
     by_name = {pool.name: pool for pool in pools}
     if subject in keys:
         return {subject}
     if subject in by_name:
         return {subject, *(key for key in keys if touches(key, by_name[subject]))}
     if subject in clouds:
-        mine = {p.name for p in pools if p.cloud == subject}
-        return mine | {key for key in keys if key.split("/")[0] == subject}
-    if subject in paused:  # of a pool that the configuration has no more
+        pool_names = {p.name for p in pools if p.cloud == subject}
+        return pool_names | {key for key in keys if key.split("/")[0] == subject}
+    if subject in paused:  # a pool that has left the configuration
         return {subject}
-    known = ", ".join((*keys, *by_name, *sorted(clouds)))
+    choices = ", ".join((*keys, *by_name, *sorted(clouds)))
     raise ConfigError(
-        f"{subject!r} is no offer that cools down, no pool and no cloud; there are {known}"
+        f"{subject!r} is no offer that cools down, no pool and no cloud; choose from {choices}"
     )

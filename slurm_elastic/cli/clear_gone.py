@@ -1,4 +1,4 @@
-"""``slurm-elastic clear --gone``: an operator's word that machines of a former cloud are gone."""
+"""``slurm-elastic clear --gone``: an operator confirms that machines of a former cloud are gone."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from slurm_elastic.state.ledger import Decision, Launch, Ledger, Machine
 
 
 def gone(config: Config, ledger: Ledger, subjects: Sequence[str], now: float) -> tuple[str, ...]:
-    """Count these machines and open launches (or all of these clouds) as gone; say which, a line
-    each. Raises ConfigError for what is not of a cloud that has left the configuration. Should such
-    a cloud come back and have one of them yet, it is adopted.
+    """Count these machines and open launches (or all of these clouds) as gone.
+
+    Returns one line for each. Raises ConfigError for a subject of a configured cloud and for an
+    unknown one. If the cloud is configured again and still has such a machine, we adopt it.
     """
     clouds = {cloud.name for cloud in config.clouds}
     live = ledger.machines.live()
@@ -34,10 +35,10 @@ def gone(config: Config, ledger: Ledger, subjects: Sequence[str], now: float) ->
         ledger.launches.failed(row.generation, cause.sentence, now)
     lines = (*(_machine(m) for m in machines), *(_launch(row) for row in launches))
     nodes = [m.instance.node for m in machines] + [n for row in launches for n in row.nodes]
-    about = tuple(dict.fromkeys(n for n in nodes if n))
-    told = Quoted(text=f"{cause}: {'; '.join(lines)}")
+    nodes_changed = tuple(dict.fromkeys(n for n in nodes if n))
+    record = Quoted(text=f"{cause}: {'; '.join(lines)}")
     ledger.decisions.record(
-        Decision(at=now, correlation="clear", kind="cleared", subjects=about, cause=told)
+        Decision(at=now, correlation="clear", kind="cleared", subjects=nodes_changed, cause=record)
     )
     return lines
 
@@ -53,13 +54,13 @@ def _check(subjects: Sequence[str], names: Set[str], seen_by_daemon: Set[str]) -
             continue
         if subject in seen_by_daemon:
             raise ConfigError(
-                f"{subject!r} is of the configuration: the daemon sees by the cloud's list what is "
-                "gone, nobody has to say it"
+                f"{subject!r} belongs to a configured cloud: the daemon sees in the cloud's list "
+                "which machines are gone; you need to do nothing"
             )
-        there = ", ".join(sorted(names)) or "none"
+        choices = ", ".join(sorted(names)) or "none"
         raise ConfigError(
             f"{subject!r} is no machine, launch or cloud that has left the configuration; "
-            f"there are: {there}"
+            f"choose from: {choices}"
         )
 
 

@@ -1,12 +1,11 @@
-"""Tables, and the one rule for how they give way where rows are too wide for the screen.
+"""Tables, and the one rule by which they shrink if their rows are wider than the screen.
 
-A row is a line, and nothing in it is cut but what the table names in ``gives``: columns, in the
-order in which they give way, no more of them than needed. A name alone is left out; with a number
-it is shortened, in its middle, to so many characters at least. ``words`` names columns of text and
-how many characters make a line there: longer text goes on below itself, between words, and nothing
-gives way for it. Where all has given way in vain, the table has its other form (``otherwise``). In
-one that has none, text gives way until a line is a word, then words are broken, and names are
-folded last.
+Each row is one line. Only the columns in ``gives`` shrink, in that order, and only as many of them
+as needed. ``"Name"`` alone: the column is left out. ``("Name", 8)``: its cells are shortened in
+their middle, to at least 8 characters. ``words`` names columns of text and the width at which
+their text wraps; no other column shrinks for them. If the rows are still too wide, the table takes
+its other form (``otherwise``). If it has no other form, columns of text become as narrow as their
+longest word, then words are broken, and the cells of all other columns are folded last.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from rich.table import Table
 from rich.text import Text
 
 _GAP = 2  # characters between two columns
-_LEAST = 8  # characters of a column of text that has to break words
+_LEAST = 8  # narrowest column of text, in characters, when words are broken
 
 
 class Rows:
-    """A table with a bold title at its left; ``right``: the columns of numbers."""
+    """A table with a bold title at its left; ``right``: names of right-aligned columns."""
 
     def __init__(
         self,
@@ -43,11 +42,11 @@ class Rows:
         self._rows: list[Sequence[Text]] = []
 
     def add(self, *cells: str | Text) -> None:
-        """A row; its text is no markup."""
+        """Add a row; rich does not interpret markup in its text."""
         self._rows.append([Text(cell) if isinstance(cell, str) else cell for cell in cells])
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The table for so many characters as there are."""
+        """The table, for the width of this console."""
         needs = {name: self._need(name) for name in self._names}
         for count in range(len(self._gives) + 1):
             widths = self._widths(needs, self._gives[:count])
@@ -73,8 +72,10 @@ class Rows:
         yield from (row[number] for row in self._rows)
 
     def _need(self, name: str) -> int:
-        """The characters that make each cell a line. Text that is a line by no means needs half of
-        what the column asks for, or all for a word of that length, and gets what is left.
+        """The width (characters) at which each cell is one line.
+
+        A column of text whose text wraps anyway needs half of the width asked for, or more if it
+        has a longer word; ``_restored`` gives it the spare width.
         """
         asked = self._words.get(name)
         if asked is None:
@@ -82,43 +83,43 @@ class Rows:
         return max(_needed(cell, asked) for cell in self._cells(name))
 
     def _narrowest(self) -> dict[str, int]:
-        """The columns of text, so wide that no word is broken."""
+        """The widths of the columns of text at which no word is broken."""
         return {
             name: max(len(name), *(_longest_word(cell) for cell in self._cells(name)))
             for name in self._words
         }
 
     def _widths(
-        self, needs: Mapping[str, int], given: Sequence[str | tuple[str, int]]
+        self, needs: Mapping[str, int], reduced: Sequence[str | tuple[str, int]]
     ) -> dict[str, int]:
-        """The least once these have given way."""
-        least = dict(one for one in given if not isinstance(one, str))
+        """The narrowest widths after the columns in ``reduced`` were left out or shortened."""
+        least = dict(entry for entry in reduced if not isinstance(entry, str))
         return {
             name: min(need, max(least.get(name, need), len(name)))
             for name, need in needs.items()
-            if name not in given
+            if name not in reduced
         }
 
     def _restored(self, widths: dict[str, int], spare: int) -> dict[str, int]:
-        """What is left goes to the text that takes most lines, then to what was shortened by more
-        than had to be.
-        """
+        """Spend the ``spare`` characters: first on text with most lines, then on cut cells."""
         longest = {name: max(cell.cell_len for cell in self._cells(name)) for name in widths}
         text = [name for name in widths if name in self._words]
         while spare and (broken := [name for name in text if widths[name] < longest[name]]):
             widths[max(broken, key=lambda name: longest[name] / widths[name])] += 1
             spare -= 1
         for name in widths:
-            more = min(longest[name] - widths[name], spare)
-            widths[name] += more
-            spare -= more
+            gain = min(longest[name] - widths[name], spare)
+            widths[name] += gain
+            spare -= gain
         return widths
 
     def _shown(
         self, widths: Mapping[str, int], console: Console, options: ConsoleOptions
     ) -> RenderResult:
-        """The table of these widths. Rich 13, which Debian has, counts a gap after the last column,
-        too: it gets that room, and cells whose lines are broken already.
+        """The table with these widths.
+
+        Rich 13 (Debian's) also counts a gap after the last column, so we give it ``_GAP`` more
+        characters, and cells whose lines we have broken ourselves.
         """
         table = self._empty()
         for name, width in widths.items():
@@ -136,7 +137,7 @@ class Rows:
         return Text("\n").join(cell.wrap(console, width, overflow="fold"))
 
     def _folded(self, widths: Mapping[str, int]) -> Table:
-        """Every cell is whole, if need be on several lines."""
+        """The table with every cell complete, on several lines if needed."""
         table = self._empty()
         for name in widths:
             table.add_column(name, justify=self._side(name), overflow="fold")
@@ -155,16 +156,16 @@ class Rows:
         )  # fmt: skip
 
 
-def shortened(text: Text, most: int) -> Text:
-    """Without its middle, if it is longer: names differ at their ends."""
-    if text.cell_len <= most:
+def shortened(text: Text, width: int) -> Text:
+    """The text without its middle if it is wider than ``width``: names differ at their ends."""
+    if text.cell_len <= width:
         return text
-    plain, ends = text.plain, most - 1
+    plain, ends = text.plain, width - 1
     return Text(f"{plain[: ends - ends // 2]}…{plain[len(plain) - ends // 2 :]}", style=text.style)
 
 
 def _needed(cell: Text, asked: int) -> int:
-    """The characters that this text needs in a column that asks for so many."""
+    """The width that this text needs in a column that wraps at ``asked`` characters."""
     if cell.cell_len <= asked:
         return cell.cell_len
     return max(asked // 2, min(asked, _longest_word(cell)))

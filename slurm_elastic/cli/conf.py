@@ -1,4 +1,4 @@
-"""``slurm-elastic conf``: the configuration, and its fragment in the site's slurm.conf."""
+"""``slurm-elastic conf``: the configuration, and our part of the site's slurm.conf."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ from slurm_elastic.state.ledger import Ledger
 
 _ACTIONS: dict[str, str] = {
     "show": "print the whole configuration, defaults included",
-    "keys": "print all keys that there are, and when one would change each",
-    "join": "print what the machines of a cloud run to become nodes",
-    "render": "print what slurm.conf would include",
+    "keys": "print all keys, and when you would change each",
+    "join": "print the program that machines of a cloud run to become nodes",
+    "render": "print the file that slurm.conf would include",
     "check": "prove that the site's own nodes and partitions stay as they are",
-    "diff": "print what install would change",
+    "diff": "print the changes that install would make",
     "install": "check, then put everything in place",
-    "uninstall": "restore slurm.conf and remove what install put in place",
+    "uninstall": "restore slurm.conf and remove all that install put in place",
 }
 _DESCRIPTIONS: dict[str, str] = {
     "show": "Print the configuration with all defaults, or every mistake in it at once. Comments "
     "at its top say which clouds are not in use yet, and why.",
-    "keys": "Print every key of the configuration with its default and when one would change it, "
-    "or those with WORD in their names. No configuration is read.",
+    "keys": "Print every key of the configuration with its default and when you would change it, "
+    "or only the keys with WORD in their names. No configuration is read.",
     "join": "Print the program that the machines of a cloud run when they boot. It is empty "
-    "without join.head, and for clouds that hand it over in another way.",
+    "without join.head, and for clouds whose machines get it in another way.",
     "render": "Print the file that slurm.conf would include: our nodes, partitions and options.",
     "check": "Prove that the site's own nodes and partitions stay as they are: a throw-away "
     "slurmctld reads a copy of slurm.conf without and with our part. Nothing is changed.",
-    "diff": "Print what install would change: the options, nodes and partitions of ours that come "
-    "(+), go (-) or change (~), and the names of our programs. Nothing is changed.",
-    "install": "Check, then put everything in place. A step that fails takes back all steps before "
-    "it.",
-    "uninstall": "Restore slurm.conf byte for byte and remove what install put in place.",
+    "diff": "Print the changes that install would make: our options, nodes and partitions that it "
+    "adds (+), removes (-) or changes (~), and the names of our programs. Nothing is changed.",
+    "install": "Check, then put everything in place. If a step fails, all earlier steps are "
+    "undone.",
+    "uninstall": "Restore slurm.conf byte for byte and remove all that install put in place.",
 }
 _RESTART = "--restart 'systemctl restart slurmctld'"
 _OPTIONS = {
@@ -57,8 +57,8 @@ _OPTIONS = {
     "install": f" {_RESTART}",
     "uninstall": f" {_RESTART}",
 }
-"""How the example of an action goes on."""
-_RESTART_HELP = "restart slurmctld by this command, and wait until it answers"
+"""The rest of the example of an action, after its name."""
+_RESTART_HELP = "restart slurmctld with this command, and wait until it answers"
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -96,14 +96,14 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         if name == "install":
             action.add_argument(
                 "--peer", metavar="HOST",
-                help="tell then what is to be done on HOST, the other head (docs/two-heads.md)",
+                help="also print the steps for HOST, the other head (docs/two-heads.md)",
             )  # fmt: skip
         if name in ("install", "uninstall"):
             action.add_argument("--restart", type=_command, metavar="COMMAND", help=_RESTART_HELP)
             action.add_argument(
                 "--force",
                 action="store_true",
-                help="go on although jobs or paid machines are on nodes that go",
+                help="continue even if jobs or paid machines are on nodes that it removes",
             )
 
 
@@ -116,7 +116,7 @@ def _command(text: str) -> str:
 
 
 def show(args: argparse.Namespace) -> int:
-    """Print the configuration; clouds that may not be used yet are named in comments."""
+    """Print the configuration; comments name the clouds that are not in use yet."""
     config = _load(args)
     _require_joining(config)
     for reason in blocked_clouds(config).values():
@@ -128,27 +128,27 @@ def show(args: argparse.Namespace) -> int:
 
 
 def show_keys(args: argparse.Namespace) -> int:
-    """Print the keys; ConfigError where none has the word in its name."""
-    found = [key for key in keys() if args.word in key.place]
-    if not found:
+    """Print the keys. ConfigError if no key has the word in its name."""
+    matches = [key for key in keys() if args.word in key.place]
+    if not matches:
         raise ConfigError(f"no key has {args.word!r} in its name")
-    for key in found:
+    for key in matches:
         print(f"{key.place} ({key.default or 'required'})\n    {key.when}")
     return 0
 
 
 def _directives(config: Config) -> Iterator[str]:
-    """The changes that operators made at run time, as far as this process may read it."""
+    """The changes that operators made at run time; none if this user may not read the ledger."""
     now = time.time()
     with contextlib.suppress(SlurmElasticError, sqlite3.Error, OSError):
         path = config.state / "ledger.db"
         with config.sharing(), contextlib.closing(Ledger(path, read_only=True)) as ledger:
-            found = ledger.directives.all()
-        yield from (told(one, now) for one in found)
+            directives = ledger.directives.all()
+        yield from (told(directive, now) for directive in directives)
 
 
 def join(args: argparse.Namespace) -> int:
-    """Print the text; nothing without ``join.head``, or where a cloud has another way."""
+    """Print the join program: nothing without ``join.head``, or if a cloud needs no program."""
     config = _load(args)
     names = [cloud.name for cloud in config.clouds]
     if args.cloud not in names:
@@ -163,7 +163,7 @@ def render(args: argparse.Namespace) -> int:
 
 
 def run_check(args: argparse.Namespace) -> int:
-    """Check, and say what was proven."""
+    """Check, and print the proof and what remains to be done by hand."""
     config = _load(args)
     _require_joining(config)
     planned = plan.make(config)
@@ -172,17 +172,17 @@ def run_check(args: argparse.Namespace) -> int:
 
 
 def diff(args: argparse.Namespace) -> int:
-    """Print the difference; nothing where there is none."""
+    """Print the difference; nothing if there is none."""
     planned = plan.make(_load(args))
     print(conf_diff.whole(planned) if args.all else conf_diff.short(planned), end="")
     return 0
 
 
 def run_install(args: argparse.Namespace) -> int:
-    """Install; exit 0 also where slurmctld is still to be restarted by hand after a change.
+    """Install. Exit 0 also if a change still needs a restart of slurmctld by hand.
 
-    Exit 2 if nothing was to be changed and slurmctld still does not serve it: a person who repeats
-    the command must not take that for done.
+    Exit 2 if all files were in place already and slurmctld still does not serve them: a person who
+    repeats the command must see that a restart is missing.
     """
     path, config = Path(args.config), _load(args)
     peer = pair.steps(config, path, args.peer, args.restart) if args.peer else ()
@@ -192,19 +192,20 @@ def run_install(args: argparse.Namespace) -> int:
 
 
 def run_uninstall(args: argparse.Namespace) -> int:
-    """Uninstall; exit 0 also where slurmctld is still to be restarted by hand."""
+    """Uninstall. Exit 0 also if slurmctld still has to be restarted by hand."""
     path = Path(args.config)
+    # Not whole=True: a mistake in one cloud must not keep a site from uninstalling.
     config = configfile.load(path)
     return _end(slurm_uninstall.uninstall(config, path, restart=args.restart, force=args.force))
 
 
 def _load(args: argparse.Namespace) -> Config:
-    """Nothing is installed or shown of a configuration that is wrong in any cloud."""
+    """Load the configuration. ConfigError if any cloud has a mistake: no part of it is used."""
     return configfile.load(Path(args.config), whole=True)
 
 
 def _require_joining(config: Config) -> None:
-    """ConfigError where the text that machines are to run cannot be made."""
+    """ConfigError if the program that machines run to join cannot be made."""
     for cloud in config.clouds:
         program_of(config, cloud)
 

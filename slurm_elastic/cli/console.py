@@ -20,27 +20,29 @@ class Output(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """All that is printed comes through here; rich's own control codes are marked."""
-        for one in super().render(renderable, options):
-            yield one if one.control else one._replace(text=visible(one.text))
+        """Make control characters in text visible; ``control`` marks rich's own control codes."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=visible(segment.text))
 
     def on_broken_pipe(self) -> None:
-        """Called while that error is handled."""
+        """Re-raise: rich calls this while it handles BrokenPipeError."""
         raise
 
 
 def plain() -> Output:
-    """Text as it is: hostlists have brackets, offers and reasons have colons."""
+    """A console without markup or emoji: hostlists have brackets, offers and reasons colons."""
     return Output(markup=False, emoji=False, highlight=False)
 
 
 def say(text: str) -> None:
-    """Sentences in lines: at a terminal they break between words; elsewhere they are whole,
-    for who looks for words in them. So are those that are indented by four: they are to be copied.
+    """Print lines of sentences. On a terminal they wrap between words.
+
+    In a pipe they stay whole, so that grep finds phrases. Lines indented by four spaces are
+    commands to copy and never wrap.
     """
     for line in visible(localised(text, time.time())).splitlines():
-        words = line.lstrip()
+        content = line.lstrip()
         if sys.stdout.isatty() and not line.startswith("    "):
-            plain().print(Padding(words, (0, 0, 0, len(line) - len(words)), expand=False))
+            plain().print(Padding(content, (0, 0, 0, len(line) - len(content)), expand=False))
         else:
             print(line)

@@ -1,4 +1,4 @@
-"""``slurm-elastic cost``: what machines were charged, split over jobs, to the micro-dollar."""
+"""``slurm-elastic cost``: the charge of machines, split over their jobs to the micro-dollar."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ from slurm_elastic.watch.door.questions import CostAsk
 from slurm_elastic.watch.door.records import may_read, opened
 from slurm_elastic.watch.view import focus
 
-MOST_LINES = 50  # lines of a table; the other formats have all
+MAX_LINES = 50  # of a table; the other formats have all lines
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "cost",
-        description="Show what machines were charged and who used them. An hour of a machine is "
-        "split by the largest share (CPUs, memory, GPUs) of the jobs on it; the rest is unused, "
-        "with its reason. All parts sum to the charge, which is checked. Users see their own jobs.",
+        description="Show what machines cost and who used them. An hour of a machine is split "
+        "by the largest share (CPUs, memory, GPUs) of the jobs on it; the remainder is unused, "
+        "with its reason. The command checks that all parts sum to the charge. Users see their "
+        "own jobs.",
         epilog=examples(
             "slurm-elastic cost --by user --since 7d",
             "slurm-elastic cost --by user --since 1h",
@@ -42,21 +43,21 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         ),
     )
     parser.add_argument(
-        "--by", choices=[str(one) for one in By], default=str(By.ACCOUNT), metavar="KEY",
+        "--by", choices=[str(key) for key in By], default=str(By.ACCOUNT), metavar="KEY",
         help=f"sum by one of {', '.join(By)} (default: account)",
     )  # fmt: skip
     parser.add_argument(
         "--since", type=point, metavar="TIME",
-        help="from this UTC time on, as 2026-11-01 or 2026-11-01T12:00, or so long ago, as 7d "
-        "(default: the first of this month)",
+        help="from this UTC time on, such as 2026-11-01 or 2026-11-01T12:00, or since this long "
+        "ago, such as 7d (default: the first of this month)",
     )  # fmt: skip
     parser.add_argument(
         "--until", type=point, metavar="TIME", help="up to this time (default: now)"
     )
     parser.add_argument(
         "--share-unused", choices=("no", "proportional"), default="no",
-        help="have those who used machines of a pool pay what nobody used of them, in proportion "
-        "(default: no, it has its own lines)",
+        help="charge the unused time of a pool's machines to the jobs that used the pool, in "
+        "proportion (default: no, unused time has its own lines)",
     )  # fmt: skip
     parser.add_argument(
         "--format", choices=("table", "csv", "json", "focus"), default="table",
@@ -67,9 +68,9 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 
 def point(text: str) -> float:
-    """Unix time of a date and time (UTC), or of so long ago, for argparse."""
+    """Unix time (s) of a date, or of a duration before now, for argparse. Without zone: UTC."""
     try:
-        at = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except ValueError:
         try:
             return time.time() - parse_duration(text)
@@ -77,30 +78,30 @@ def point(text: str) -> float:
             raise argparse.ArgumentTypeError(
                 f"{text[:24]!r} is neither a date such as 2026-11-01 nor a duration such as 7d"
             ) from None
-    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the costs; 1 where sums do not add up."""
+    """Print the costs. Exit 1 if the parts do not sum to the charge."""
     config, now = load(Path(args.config)), time.time()
     since = month(now) if args.since is None else args.since
     if args.until is not None and args.until <= since:
-        raise SlurmElasticError("--until is no later than --since: there is nothing between them")
+        raise SlurmElasticError("--until must be later than --since")
     if args.format == "focus":
         return _print_focus(config, since, args.until, now)
     ask = CostAsk(
         by=By(args.by), since=since, until=args.until, share_unused=args.share_unused != "no"
     )  # fmt: skip
-    found = costs_of(config, ask, now)
+    costs = costs_of(config, ask, now)
     if args.format == "json":
-        write_json(document(found))
+        write_json(document(costs))
     elif args.format == "csv":
-        _print_csv(found)
+        _print_csv(costs)
     else:
-        render(found, plain())
-    for problem in found.problems:
+        render(costs, plain())
+    for problem in costs.problems:
         print(f"slurm-elastic: the sums are wrong: {problem}", file=sys.stderr)
-    return 1 if found.problems else 0
+    return 1 if costs.problems else 0
 
 
 def document(costs: Costs) -> dict[str, object]:
@@ -135,29 +136,29 @@ def document(costs: Costs) -> dict[str, object]:
 
 
 def render(costs: Costs, console: Console) -> None:
-    """Table, sum and check."""
+    """Print the table, the sum and the result of the check."""
     console.print(f"Cost by {costs.by} from {_utc(costs.since)} to {_utc(costs.until)} (UTC)")
     if costs.own:
-        console.print("Shown is your own jobs' part of the machines that they used.")
+        console.print("You see your own jobs' part of the machines that they used.")
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column(str(costs.by).upper(), overflow="fold")
     for name in ("DOLLARS", "HOURS", "$/H", "SHARE", *(("UNUSED",) if _has_unused(costs) else ())):
         table.add_column(name, justify="right", no_wrap=True)
-    for line in costs.lines[:MOST_LINES]:
+    for line in costs.lines[:MAX_LINES]:
         table.add_row(*_cells(line, costs))
     if not costs.lines:
         console.print("nothing was paid in that time")
         return
     console.print(table)
-    if len(costs.lines) > MOST_LINES:
-        rest = sum(line.micro for line in costs.lines[MOST_LINES:])
-        more = len(costs.lines) - MOST_LINES
-        console.print(f"and {more} more, {_dollars(rest)} together: --format csv has all")
+    if len(costs.lines) > MAX_LINES:
+        hidden_cost = sum(line.micro for line in costs.lines[MAX_LINES:])
+        hidden = len(costs.lines) - MAX_LINES
+        console.print(f"and {hidden} more, {_dollars(hidden_cost)} together: --format csv has all")
     whole = f"{costs.machines} machines in {costs.hours:.2f} machine-hours"
     console.print(f"\n{_dollars(costs.micro)} in all, of {whole}")
-    if (unused := _unused(costs)) and not costs.shared:  # what is shared is paid by who used some
+    if (unused := _unused(costs)) and not costs.shared:  # shared: other jobs pay for unused time
         share = f"{100 * unused / costs.micro:.1f} %"
-        console.print(f"{_dollars(unused)} of it ({share}) is of time that nobody used")
+        console.print(f"{_dollars(unused)} of it ({share}) is for unused time")
     if not costs.problems:
         pieces = f"{costs.pieces} pieces (at most an hour each)"
         console.print(f"checked: parts sum to the charge in each of {pieces}")
@@ -171,7 +172,7 @@ def _cells(line: Line, costs: Costs) -> list[str]:
 
 
 def _rate(line: Line) -> float:
-    """Dollars a machine-hour, in the mean."""
+    """Mean dollars per machine-hour."""
     return line.micro / 1e6 / line.hours if line.hours else 0.0
 
 
@@ -180,7 +181,7 @@ def _has_unused(costs: Costs) -> bool:
 
 
 def _unused(costs: Costs) -> int:
-    """Micro-dollars that nobody used, of all lines."""
+    """Micro-dollars of unused time, over all lines."""
     return sum(line.micro if line.unused else line.micro_unused for line in costs.lines)
 
 
@@ -197,7 +198,7 @@ def _print_csv(costs: Costs) -> None:
 
 def _print_focus(config: Config, since: float, until: float | None, now: float) -> int:
     if not may_read(config):
-        raise SlurmElasticError("--format focus has all jobs: it is for root and SlurmUser")
+        raise SlurmElasticError("--format focus shows all jobs: it is for root and SlurmUser")
     with opened(config) as ledger:
         books = read_books(config, ledger, since, until, now)
     rows = focus.rows(charges(books), books.runs, config.cluster.name)
@@ -206,13 +207,13 @@ def _print_focus(config: Config, since: float, until: float | None, now: float) 
 
 
 def month(now: float) -> float:
-    """Its first moment (Unix time, UTC)."""
+    """The start of the month of ``now`` (Unix time; the month of UTC)."""
     today = datetime.fromtimestamp(now, UTC)
     return today.replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp()
 
 
-def _utc(at: float) -> str:
-    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M}"
+def _utc(moment: float) -> str:
+    return f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%d %H:%M}"
 
 
 def _dollars(micro: int) -> str:

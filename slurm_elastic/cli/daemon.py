@@ -43,12 +43,15 @@ ABOUT = (
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run until SIGTERM or SIGINT. Exit 2: wrong configuration; 75: try again, it passes."""
+    """Run until SIGTERM or SIGINT. Exit 2: wrong configuration; 75: temporary failure, retry."""
     return run_service("slurm-elasticd", ABOUT, "daemon.lock", _serve, argv, configfile.read)
 
 
 def _serve(plain: Config) -> None:
-    """Anew whenever a catalogue tells other types or prices; ``plain`` is as it was read."""
+    """Serve; restart inside this process whenever a catalogue changes types or prices.
+
+    ``plain``: the configuration as read, before catalogues are applied.
+    """
     ended = threading.Event()
     head = head_of(plain, DAEMON, MARK)
     if head is not None:
@@ -59,7 +62,7 @@ def _serve(plain: Config) -> None:
 
 
 def _serve_as(plain: Config, config: Config, ended: threading.Event, head: Head | None) -> None:
-    """Until ``ended``, which SIGTERM sets, another catalogue, or the other ``head`` acts."""
+    """Serve until SIGTERM sets ``ended``, a catalogue changes, or this ``head`` no longer acts."""
     stop = threading.Event()
 
     def end() -> None:
@@ -67,7 +70,7 @@ def _serve_as(plain: Config, config: Config, ended: threading.Event, head: Head 
         stop.set()
 
     on_stop(end)
-    if ended.is_set():  # as it stood by
+    if ended.is_set():  # SIGTERM came while this head stood by
         return
     opened = open_slurm(config.slurm, stop)
     slurm: Slurm = opened
@@ -100,13 +103,13 @@ def _serve_as(plain: Config, config: Config, ended: threading.Event, head: Head 
         door = _answer_users(config, closing, stop)
         Daemon(site, spool, wake, features=(*FEATURES, waiter.join)).run(stop)
         if waiter.failed:
-            raise SlurmElasticError("waiting prologs could not be served any more: see above")
+            raise SlurmElasticError("waiting prologs can no longer be served: see above")
         if door.failed:
-            raise SlurmElasticError("users could not be answered any more: see above")
+            raise SlurmElasticError("users can no longer be answered: see above")
 
 
 def _start(waiter: PrologServer) -> None:
-    """Prologs that find nobody let their jobs go on after a while."""
+    """Serve waiting prologs. If that fails, only log it: prologs give up waiting by themselves."""
     try:
         waiter.start()
     except OSError as error:
@@ -116,7 +119,7 @@ def _start(waiter: PrologServer) -> None:
 
 
 def _answer_users(config: Config, closing: contextlib.ExitStack, stop: threading.Event) -> Door:
-    """Open the read door; without it machines still come and go, so a failure is only logged."""
+    """Open the read door. Machines start and end without it, so a failure is only logged."""
     answers = DoorAnswers(config, PromptCli(config.slurm), time.time)
     door = Door(config.read_socket, answers, answers.trusts, died=stop.set)
     try:
@@ -133,9 +136,11 @@ def _answer_users(config: Config, closing: contextlib.ExitStack, stop: threading
 
 
 def _open(state: Path, closing: contextlib.ExitStack, *, shares: bool) -> tuple[Spool, WakeSocket]:
-    """Where requests come in. ConfigError if the state directory is not one for us; PassingError
-    if it ``shares`` with another head, as the shared directory may just be away. A full or
-    read-only disk is no obstacle: requests are then only looked for now and then.
+    """Open the spool of requests and the socket that wakes the daemon for them.
+
+    Raises ConfigError if the state directory cannot be used, or PassingError if this head
+    ``shares`` it with another head, because the directory may be unmounted for a moment. With a
+    full or read-only disk we have no socket and poll for requests.
     """
     spool = Spool(state)
     try:
@@ -143,9 +148,9 @@ def _open(state: Path, closing: contextlib.ExitStack, *, shares: bool) -> tuple[
         wake = WakeSocket(state / "wake.sock")
     except OSError as error:
         if not passes(error):
-            wrong = PassingError if shares else ConfigError
-            raise wrong(f"state_dir: {state} cannot be used: {error}") from error
-        log.error("requests are only looked for now and then, until a restart: %s", error)  # noqa: TRY400
+            error_type = PassingError if shares else ConfigError
+            raise error_type(f"state_dir: {state} cannot be used: {error}") from error
+        log.error("requests are only polled for, until a restart: %s", error)  # noqa: TRY400
         wake = WakeSocket(None)
     closing.callback(wake.close)
     return spool, wake

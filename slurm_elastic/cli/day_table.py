@@ -1,4 +1,4 @@
-"""The table of a day: when how much was spent."""
+"""The table of a day: machines, cost and waiting jobs over time."""
 
 from __future__ import annotations
 
@@ -17,33 +17,35 @@ from slurm_elastic.watch.view.day import DayView, Span, hours
 
 
 def day_table(day: DayView, span: Span = Span.DAY) -> RenderableType:
-    """The last hours or days, a row an hour or a day, and what there is now."""
+    """One row for each of the last hours (or days), then the current numbers."""
     counted = ("$/h", "Booting", "Running", "Still waiting")
     right = tuple(name.capitalize() for name in (*day.machines, *counted))
     title = f"The last {span.told}, times in {zone(day.at)}"
     table = Rows(title, "From", *right, right=right)
-    *past, last = hours(day)
-    for one in (*past, last):
-        at = time.strftime("%d %H:%M", time.localtime(one.at)) if one is not last else "now"
-        machines = [str(count) for count in one.machines]
-        waiting = "-" if one.waiting is None else str(one.waiting)
-        counts = [str(one.booting), str(one.running), waiting]
-        table.add(at, *machines, dollars(one.dollars), *counts)
+    *past, current = hours(day)
+    for period in (*past, current):
+        label = (
+            time.strftime("%d %H:%M", time.localtime(period.at)) if period is not current else "now"
+        )
+        machines = [str(count) for count in period.machines]
+        waiting = "-" if period.waiting is None else str(period.waiting)
+        counts = [str(period.booting), str(period.running), waiting]
+        table.add(label, *machines, dollars(period.dollars), *counts)
     private = private_note(day.private) if day.private else ""
-    notes = ("Counts: the most at once in each hour; $/h: its mean.", _most(day), private)
+    notes = ("Counts: the maximum in each hour; $/h: its mean.", _most(day), private)
     return with_rest(table, "\n".join(note for note in notes if note))
 
 
 def _most(day: DayView) -> str:
-    """How many there were at most, and when; empty: nothing was."""
-    told = {
+    """The maximum of machines, cost and jobs, and when it was; "" if nothing ran."""
+    formats = {
         "machines": "{:.0f} machines",
         "dollars": "{:.4f} $/h",
         "running": "{:.0f} running",
     }
-    found = [
-        f"{told[name].format(peak.value)} ({time.strftime('%d %H:%M', time.localtime(peak.at))})"
+    peaks = [
+        f"{formats[name].format(peak.value)} ({time.strftime('%d %H:%M', time.localtime(peak.at))})"
         for name, peak in day.most.items()
         if peak.at is not None
     ]
-    return "\n  ".join(("At most at once:", *found)) if found else ""
+    return "\n  ".join(("Maximum:", *peaks)) if peaks else ""

@@ -1,4 +1,4 @@
-"""``slurm-elastic doctor``: looks at everything that launches need, and says what is wrong."""
+"""``slurm-elastic doctor``: checks everything that launches need, and reports what is wrong."""
 
 from __future__ import annotations
 
@@ -60,8 +60,10 @@ class FindingsPart(Struct, frozen=True, kw_only=True):
 
 
 class Diagnosis(Struct, frozen=True, kw_only=True):
-    """The document of ``doctor --json``; ``wrong`` counts the errors, ``stuck`` the jobs that do
-    not start by themselves and that no person holds on purpose.
+    """The document of ``doctor --json``.
+
+    ``wrong``: number of errors. ``stuck``: number of jobs that cannot start without help, without
+    the jobs that a person holds on purpose. ``at``: Unix time.
     """
 
     at: float
@@ -74,11 +76,11 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "doctor",
-        description="Look at each cloud (credentials, machines, offers and their room, image, "
-        "network, clock), the state directory, the spool, the daemon, Slurm, the addresses of its "
-        "nodes, the tunnel to machines, and slurm.conf. Before conf install it looks at what is "
-        "there by then. Doctor changes nothing. It ends with 0 when all is well, with 1 when "
-        "something is wrong.",
+        description="Check each cloud (credentials, machines, offers and their capacity, image, "
+        "network, clock), the state directory, the waiting requests, the daemon, Slurm, the "
+        "addresses of its nodes, the tunnel to machines, and slurm.conf. Before conf install, "
+        "doctor checks only what exists by then. It changes nothing. The exit code is 0 if all is "
+        "well, 1 if something is wrong.",
         epilog=examples("slurm-elastic doctor --quick"),
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
@@ -90,13 +92,13 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument(
         "--clouds",
         action="store_true",
-        help="look at the clouds alone: before conf install, once init has made the configuration",
+        help="check only the clouds: before conf install, after init has made the configuration",
     )
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the diagnosis; 1 where something is wrong."""
+    """Print the diagnosis. Exit 1 if something is wrong."""
     typed = read(Path(args.config))
     with as_the_services(args.config, typed) as environment:
         catalogues = _catalogues(typed)
@@ -117,12 +119,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _catalogues(typed: Config) -> Catalogues:
-    """Read once, so that offers and findings speak of the same ones; a cloud that does not answer
-    becomes a finding.
+    """Read each catalogue once, so that offers and findings refer to the same one.
+
+    The error of a cloud that does not answer becomes a finding.
     """
     if _is_closed(typed):
         files = {c.name: kept_catalogue(path_of(typed, c)) for c in typed.clouds if c.catalogued}
-        return {name: one for name, one in files.items() if one is not None}
+        return {name: catalogue for name, catalogue in files.items() if catalogue is not None}
     with acting_as(typed.slurm.user):
         return gathered(typed, time.time())
 
@@ -136,14 +139,16 @@ def diagnose(
     quick: bool = False,
     catalogues: Catalogues = NO_CATALOGUES,
 ) -> Diagnosis:
-    """Look at everything; the clouds at the same time, as each may take its time-out."""
+    """Check everything; the clouds at the same time, because each may take its whole time-out."""
     parts = look_at_clouds(config, catalogues)
-    keeps, stuck = kept.examine(config, slurm, now)
+    kept_findings, stuck = kept.examine(config, slurm, now)
     findings = [
         *([environment] if environment else []),
         *head.state_directory(config),
-        *head.slurm(config, slurm),  # before what the ledger remembers of it
-        *keeps,
+        *head.slurm(
+            config, slurm
+        ),  # before the ledger's last error of Slurm: first one is reported
+        *kept_findings,
         *head.budgets(config),
         *bursting.budgets_passed(config),
         *head.allowed_groups(config),
@@ -165,8 +170,9 @@ def diagnose(
 
 
 def _both_heads(config: Config, now: float) -> Sequence[Finding]:
-    """With the rights of SlurmUser, whose directory it is: there root may be nobody. Nothing for
-    users, who cannot look there.
+    """Check the directory that two heads share; nothing for users, who may not read it.
+
+    Read it as SlurmUser, its owner: NFS may map root to nobody (root_squash).
     """
     if _is_closed(config):
         return ()
@@ -183,7 +189,7 @@ def before_install(
     quick: bool = False,
     catalogues: Catalogues = NO_CATALOGUES,
 ) -> Diagnosis:
-    """The same before ``conf install``: neither services nor nodes of ours are to be expected."""
+    """The checks before ``conf install``, when neither our services nor our nodes exist yet."""
     findings = [
         *([environment] if environment else []),
         *head.before_install(config, slurm),
@@ -198,19 +204,20 @@ def before_install(
     return _diagnosis(parts, now)
 
 
-def _diagnosis(parts: Sequence[FindingsPart], now: float) -> Diagnosis:
-    told: set[str] = set()
-    once = tuple(
-        FindingsPart(name=part.name, findings=tuple(told_once(part.findings, told)))
-        for part in parts
+def _diagnosis(sections: Sequence[FindingsPart], now: float) -> Diagnosis:
+    reported: set[str] = set()
+    reported_sections = tuple(
+        FindingsPart(name=section.name, findings=tuple(told_once(section.findings, reported)))
+        for section in sections
     )
-    wrong = sum(f.level is Level.WRONG for part in once for f in part.findings)
-    return Diagnosis(at=now, wrong=wrong, parts=once)
+    wrong = sum(f.level is Level.WRONG for section in reported_sections for f in section.findings)
+    return Diagnosis(at=now, wrong=wrong, parts=reported_sections)
 
 
 def look_at_clouds(config: Config, catalogues: Catalogues = NO_CATALOGUES) -> list[FindingsPart]:
-    """Each cloud, all at the same time, with the rights of SlurmUser, as the services; none that is
-    closed to who asks.
+    """Check all clouds at the same time, with the rights of SlurmUser, as the services do.
+
+    No cloud is asked for a user who may not use the services' credentials.
     """
     blocked = blocked_clouds(config)
     if _is_closed(config):
@@ -243,21 +250,21 @@ def look_at_clouds(config: Config, catalogues: Catalogues = NO_CATALOGUES) -> li
 
 
 def _is_closed(config: Config) -> bool:
-    """Whether clouds would be asked with a user's own credentials, where services have theirs."""
+    """Whether clouds would be asked with this user's credentials instead of the services'."""
     return plan.is_installed(config) and os.geteuid() not in trusted(config.slurm.user)
 
 
 def _answers(findings: Sequence[Finding]) -> bool:
-    """Whether slurmctld does: else all else of it would fail for the same reason."""
+    """Whether slurmctld answers: if not, every probe would fail for the same reason."""
     return any(f.what == "slurmctld" and f.level is Level.OK for f in findings)
 
 
-def _blocked(why: str | None) -> Sequence[Finding]:
-    return [Finding.note("not in use", why)] if why else []
+def _blocked(reason: str | None) -> Sequence[Finding]:
+    return [Finding.note("not in use", reason)] if reason else []
 
 
 def render(diagnosis: Diagnosis, console: Console) -> None:
-    """Print for people: a line a finding, and below it what to do."""
+    """Print for people: one line for each finding, and below it what to do."""
     for part in diagnosis.parts:
         console.print(Text(part.name.capitalize(), style="bold"))
         for finding in part.findings:

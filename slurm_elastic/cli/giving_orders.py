@@ -1,4 +1,4 @@
-"""How an order is given: the common part of the commands by which operators steer."""
+"""The common part of the commands with which operators give orders to slurm-elasticd."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ _WHO_MAY = "For root, SlurmUser and members of the groups in users.operators."
 
 
 def duration(text: str) -> float:
-    """Seconds, more than none and at most LONGEST."""
+    """Seconds, more than 0 and at most LONGEST, for argparse."""
     try:
-        found = parse_duration(text)
+        seconds = parse_duration(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-    if not 0 < found <= LONGEST:
+    if not 0 < seconds <= LONGEST:
         raise argparse.ArgumentTypeError(f"{text!r} is not from 1s to {format_duration(LONGEST)}")
-    return found
+    return seconds
 
 
 def one_line(text: str) -> str:
-    """A reason."""
+    """A reason: one printable line, for argparse."""
     if len(text) > MAX_TEXT or not text.isprintable():
         raise argparse.ArgumentTypeError(f"a reason is one line of at most {MAX_TEXT} characters")
     return text
@@ -52,33 +52,38 @@ def add_command(
     subparsers: Subparsers,
     name: str,
     description: str,
-    *shown: str,
+    *example_lines: str,
     run: Callable[[argparse.Namespace], int],
 ) -> argparse.ArgumentParser:
-    """Register one; ``shown``: examples."""
-    said = f"{description} {_WHO_MAY}"
-    parser = subparsers.add_parser(name, description=said, epilog=examples(*shown))
+    """Register a command; ``example_lines``: the examples of its help."""
+    full_description = f"{description} {_WHO_MAY}"
+    parser = subparsers.add_parser(
+        name, description=full_description, epilog=examples(*example_lines)
+    )
     parser.set_defaults(run=run, seconds=None, at=None)
     return parser
 
 
 def add_options(parser: argparse.ArgumentParser, *, ends: bool = True) -> None:
-    """The options of all orders; ``ends``: with --for."""
+    """Add the options of all orders; ``ends``: also --for, after which the order ends."""
     if ends:
         parser.add_argument(
             "--for", dest="seconds", type=duration, metavar="TIME",
-            help="be back as before after this time, such as 2h (default: when it is ended)",
+            help="how long it holds, such as 2h (default: until you end it)",
         )  # fmt: skip
     parser.add_argument(
         "--reason", type=one_line, default="", metavar="TEXT", help="show this reason to everybody"
     )
     parser.add_argument(
-        "--dry-run", action="store_true", help="say what it would do and cost, and change nothing"
+        "--dry-run", action="store_true", help="show its effect and cost, and change nothing"
     )
 
 
 def require_operator(config: Config) -> None:
-    """SlurmElasticError for who may give no orders; the daemon asks the kernel itself, too."""
+    """SlurmElasticError if this user may not give orders.
+
+    This is only an early message: the daemon asks the kernel for the caller's uid itself.
+    """
     groups = {os.getegid(), *os.getgroups()}
     operators = partial(group_ids, "operators", config.users.operators)
     if not may_order(os.geteuid(), groups, trusted(config), operators):
@@ -86,7 +91,7 @@ def require_operator(config: Config) -> None:
 
 
 def require_trusted(config: Config) -> None:
-    """SlurmElasticError for anybody but root and SlurmUser, before anything is said or done."""
+    """SlurmElasticError for all users but root and SlurmUser."""
     if os.geteuid() not in trusted(config):
         raise SlurmElasticError(f"this is for root and {config.slurm.user}")
 
@@ -94,15 +99,16 @@ def require_trusted(config: Config) -> None:
 def opened(
     args: argparse.Namespace, read: Callable[[Config, float], Facts] = facts_of
 ) -> tuple[Config, Facts]:
-    """The configuration, and what is known now. SlurmElasticError for who may give no orders, and
-    where what an order needs cannot be read.
+    """The configuration and the current facts.
+
+    SlurmElasticError if this user may not give orders, or if the ledger or Slurm cannot be read.
     """
     config = load(Path(args.config))
     require_operator(config)
     facts = read(config, time.time())
     if facts.ledger_error:
-        why = facts.end_only or f"the ledger cannot be read: {facts.ledger_error}"
-        raise SlurmElasticError(f"nothing was ordered: {why}")
+        reason = facts.end_only or f"the ledger cannot be read: {facts.ledger_error}"
+        raise SlurmElasticError(f"nothing was ordered: {reason}")
     if facts.slurm_error:
         do = f"; do: {SLURMCTLD}" if facts.slurm_error != NO_NODE else ""
         raise SlurmElasticError(
@@ -119,7 +125,7 @@ def direct(
     preview: Iterable[str],
     question: str = "",
 ) -> int:
-    """Give the order that the options make of this word, after the question."""
+    """Print ``preview``, ask ``question`` if there is one, and give the order. Exit 2 on "no"."""
     for line in preview:
         plain().print(line)
     if question and not args.dry_run and not is_confirmed(question):
@@ -130,9 +136,7 @@ def direct(
 
 
 def is_confirmed(question: str) -> bool:
-    """Whether a person at a terminal answers yes. Without a terminal nobody is asked: scripts that
-    gave this order before there was a question continue to work.
-    """
+    """Whether a person at a terminal answers yes; True without a terminal, for scripts."""
     if not sys.stdin.isatty():
         return True
     try:
@@ -142,13 +146,17 @@ def is_confirmed(question: str) -> bool:
 
 
 def give(config: Config, facts: Facts, ask: Order, *, dry: bool = False) -> int:
-    """Do it, unless ``dry``, and say what that means: what failed must not read as done."""
+    """Give the order, unless ``dry``, and print its effect.
+
+    Warn if slurm-elasticd does not run: an order that waits must not look like one that was
+    carried out.
+    """
     lines = ("dry run: nothing was changed",) if dry else order(config, ask, facts.now)
     for line in lines:
         plain().print(line)
     if not dry and not is_alive(config, facts):
         print(
-            "slurm-elasticd does NOT RUN: it takes this up when it starts; "
+            "slurm-elasticd is NOT RUNNING: it does this when it starts; "
             "do: systemctl start slurm-elasticd",
             file=sys.stderr,
         )
@@ -156,6 +164,6 @@ def give(config: Config, facts: Facts, ask: Order, *, dry: bool = False) -> int:
 
 
 def is_alive(config: Config, facts: Facts) -> bool:
-    """Whether slurm-elasticd runs, as far as can be seen."""
+    """Whether slurm-elasticd runs, as far as this user may see it."""
     beat = latest(facts.heartbeat, facts.mark.beat if facts.mark else None)
     return alive(beat, facts.process_found, facts.now, config.timings.heartbeat_stale)

@@ -25,13 +25,13 @@ class HelpForm(argparse.HelpFormatter):
 
 
 class Command(argparse.ArgumentParser):
-    """A command of ours, and what its sub-commands are made by: their help has our form."""
+    """The parser class of our commands; argparse also makes their sub-commands with it."""
 
     def _get_formatter(self) -> argparse.HelpFormatter:
         return HelpForm(prog=self.prog)
 
     def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
-        """Written now: what is left for the interpreter's end fails there with a traceback."""
+        """Flush at once: a failing flush at the interpreter's exit would print a traceback."""
         to_stdout = file is not None and file is sys.stdout
         try:
             super()._print_message(message, file)
@@ -39,7 +39,7 @@ class Command(argparse.ArgumentParser):
                 sys.stdout.flush()
         except OSError as error:
             if not to_stdout:
-                return  # nobody can be told; the exit code says it
+                return  # stderr is gone: only the exit code is left
             let_go()
             if isinstance(error, BrokenPipeError):
                 sys.exit(NO_READER)

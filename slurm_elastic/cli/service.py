@@ -1,4 +1,4 @@
-"""What our services share: options, log, configuration, one of each a state directory, SIGTERM."""
+"""The common part of our services: options, log, configuration, lock file and SIGTERM."""
 
 from __future__ import annotations
 
@@ -38,9 +38,11 @@ def run_service(
     argv: list[str] | None = None,
     load: Callable[[Path], Config] = configfile.load,
 ) -> int:
-    """Have ``serve`` run under the lock file of that name. Exit 2: the configuration is wrong, or
-    the state directory does not fit to it; 75 (EX_TEMPFAIL): a disk, a lock, a database or
-    slurmctld stands in the way, which passes by itself.
+    """Run ``serve`` while holding the lock file ``lock`` in the state directory.
+
+    Exit 2: the configuration is wrong, or the state directory does not fit it. Exit 75
+    (EX_TEMPFAIL): a disk, a database or slurmctld fails, which passes by itself. Exit 1: another
+    error, such as a lock that another process holds.
     """
     return run_parsed(name, parser_of(name, about).parse_args(argv), lock, serve, load)
 
@@ -52,7 +54,7 @@ def run_parsed(
     serve: Callable[[Config], None],
     load: Callable[[Path], Config] = configfile.load,
 ) -> int:
-    """As ``run_service``, for parsed options. Without ``lock`` the state is only read."""
+    """Do as ``run_service``, with parsed options. Without ``lock`` the state is only read."""
     prepare()
     heap.share_one()
     log_plainly(args.log_level.upper())
@@ -82,18 +84,18 @@ def run_parsed(
 
 
 def _sentence(error: Exception) -> str:
-    return str(error) if isinstance(error, SlurmElasticError) else f"it cannot go on: {error}"
+    return str(error) if isinstance(error, SlurmElasticError) else f"stopped by an error: {error}"
 
 
 def on_stop(stop: Callable[[], object]) -> None:
-    """Have the first SIGTERM or SIGINT call ``stop``."""
+    """Call ``stop`` at the first SIGTERM or SIGINT."""
     # A service started below slurmctld would inherit its blocked signals, SIGTERM among them.
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
     on_end(stop)
 
 
 def parser_of(name: str, about: str) -> argparse.ArgumentParser:
-    """The options of every service; ``about`` says what it does."""
+    """The options of every service; ``about``: the description in its help."""
     parser = Command(prog=name, description=about, epilog=examples(f"{name} --log-level debug"))
     add_config(parser)
     levels = ("debug", "info", "warning", "error")
@@ -107,14 +109,15 @@ def parser_of(name: str, about: str) -> argparse.ArgumentParser:
 def _require(config: Config) -> None:
     if config.cluster.uuid is None:
         raise ConfigError(
-            "the cluster has no UUID yet, and without one no machine could be told to be ours:"
+            "the cluster has no UUID yet, and without a UUID we cannot recognise our machines:"
             " run `slurm-elastic conf install` first"
         )
 
 
 def _require_owner(config: Config, name: str) -> None:
-    """ConfigError for root in another user's state directory: root would write through the user's
-    links.
+    """ConfigError for root in another user's state directory.
+
+    That user could place symbolic links there, through which root would write elsewhere.
     """
     state, user = config.state, config.slurm.user
     if os.geteuid() == 0 and state.exists() and not is_roots(state):
@@ -125,7 +128,7 @@ def _require_owner(config: Config, name: str) -> None:
 
 
 def _close_to_others(state: Path) -> None:
-    """An older release let everybody read the state directory."""
+    """Remove other users' rights, which an older release gave to the state directory."""
     try:
         changed = statedir.close_to_others(state, os.geteuid())
     except FileNotFoundError:
@@ -138,7 +141,7 @@ def _close_to_others(state: Path) -> None:
 
 
 def _open_lock(path: Path) -> int:
-    """On a disk that may only be read the file of before serves, too."""
+    """Open the lock file; on a read-only disk an existing file is enough for flock()."""
     flags = os.O_CLOEXEC | os.O_NOFOLLOW
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | flags, statedir.FILE)
@@ -150,7 +153,11 @@ def _open_lock(path: Path) -> int:
 
 @contextlib.contextmanager
 def _locked(state: Path, lock: str, name: str) -> Iterator[None]:
-    """One such service a state directory; the lock goes with the process, however it ends."""
+    """Hold the lock: one such service for each state directory.
+
+    The kernel releases a flock() with the process, however it ends. Raises PassingError or
+    ConfigError if the file cannot be opened, SlurmElasticError if another process has the lock.
+    """
     try:
         descriptor = _open_lock(state / lock)
     except OSError as error:

@@ -1,5 +1,6 @@
-"""A service of two heads: it stands by until Slurm says that this head acts, serves, and stands by
-again when the other one does (``ha.directory``, ``state.heads``).
+"""A service with two heads (``ha.directory``, ``state.heads``).
+
+It stands by until Slurm says that this head acts. Then it serves, until the other head acts.
 """
 
 from __future__ import annotations
@@ -34,18 +35,20 @@ from slurm_elastic.state.presence import Presence
 
 log = logging.getLogger("slurm_elastic.standby")
 
-EVERY = 1.0
-"""Seconds between two looks at who acts."""
-_BEAT = 5.0
-_WAIT = "nothing: Slurm decides which head acts"
+CHECK_EVERY_S = 1.0
+"""Interval at which we read which head acts."""
+_BEAT_EVERY_S = 5.0
+_NO_REMEDY_NEEDED = "nothing: Slurm decides which head acts"
 CANNOT_ACT_MEANS = "this head cannot act"
-"""Of a head that stands by and could not take over: a person has to do something."""
+"""The state of a head that stands by and could not take over: a person must help."""
 
 
 def head_of(config: Config, service: str, mark: str) -> Head | None:
-    """None where there is one head. ConfigError where this host is none of Slurm's, has a memory of
-    its own, or would not see at once that the other one acts; ``mark``: the name of the
-    ``service``'s sign of life.
+    """Open this head, or return None without ``ha.directory``.
+
+    ``mark``: name of the file of the ``service``'s sign of life. Raises PassingError if the shared
+    directory is unavailable, and ConfigError if this host is no slurmctld host, has a state of its
+    own, shares a directory that others may write, or would see too late that the other head acts.
     """
     if config.ha.directory is None:
         heads.require_unshared(config.state)
@@ -57,32 +60,33 @@ def head_of(config: Config, service: str, mark: str) -> Head | None:
     except OSError as error:
         raise PassingError(f"ha.directory: {directory} cannot be used: {error}") from error
     if flaw:
-        # Its writer has launches made, orders followed and files written, all as SlurmUser.
+        # Who can write there can make launches, give orders and write files as SlurmUser.
         raise ConfigError(f"ha.directory: {flaw}")
     if "nocto" in mounts.nfs_options(str(directory.resolve()), mounts.mounts()):
         raise ConfigError(
-            f"ha.directory: {directory} is mounted with nocto, by which a head may not see for a "
-            "minute that the other one acts: mount it without"
+            f"ha.directory: {directory} is mounted with nocto, so a head may notice up to a minute "
+            "late that the other one acts: mount it without nocto"
         )
     host = os.uname().nodename
     digest = hashlib.sha256(configfile.dump(config).encode()).hexdigest()
     me = Presence(host=host, at=0.0, config=digest, version=version("slurm-elastic"))
     network = config.join.network
     key = Path(network.public_key) if network and network.tunnels else None
-    tells = partial(_tell, directory, service, me, key)
-    return Head(config.state, directory, controllers(config.slurm.conf), mark, tells)
+    leave_presence = partial(_leave_presence, directory, service, me, key)
+    return Head(config.state, directory, controllers(config.slurm.conf), mark, leave_presence)
 
 
-def _tell(directory: Path, service: str, me: Presence, key: Path | None) -> None:
-    """Leave a sign of life for the other head, where that can be. ``key``: the hub's, which
-    makes it when it first runs.
+def _leave_presence(directory: Path, service: str, me: Presence, key: Path | None) -> None:
+    """Leave a sign of life for the other head; errors are ignored, because the next one follows.
+
+    ``key``: the file of the hub's public key. It is missing until the hub has run once.
     """
     with contextlib.suppress(OSError):
         presence.tell(directory, service, replace(me, at=time.time(), tunnel=_text_of(key)))
 
 
 def _text_of(key: Path | None) -> str:
-    """Nothing where it cannot be read: the sign of life matters more."""
+    """The key's text; "" if it cannot be read, because the sign of life matters more."""
     with contextlib.suppress(OSError):
         return key.read_text(errors="replace").strip() if key else ""
     return ""
@@ -93,50 +97,59 @@ class Head:
 
     def __init__(
         self, state: Path, directory: Path, slurm: Controllers, mark: str,
-        tells: Callable[[], None],
+        leave_presence: Callable[[], None],
     ) -> None:  # fmt: skip
-        self._state, self._slurm, self._mark, self._tells = state, slurm, mark, tells
+        self._state, self._slurm, self._mark, self._leave_presence = (
+            state,
+            slurm,
+            mark,
+            leave_presence,
+        )
         self._epochs = Epochs(directory)
         self._fence: Fence | None = None
         self._directory = directory
-        self._remedy, self._means = _WAIT, STANDS_BY_MEANS
+        self._remedy, self._means = _NO_REMEDY_NEEDED, STANDS_BY_MEANS
         self._reports = ReportOnce[str]()
         self._since = time.time()
         self._beaten = float("-inf")
-        # By the monotonic clock; None while it stands by.
+        # Monotonic time until which Slurm may still send orders of before; None on stand-by.
         self._settles: float | None = None
 
     def begins(self, ended: threading.Event) -> bool:
-        """Stand by until this head acts; False where the service is to end before."""
+        """Stand by until this head acts; False if the service must end before that."""
         while not ended.is_set():
-            why = self._why_not()
-            if not why:
+            reason = self._reason_not_to_act()
+            if not reason:
                 return True
-            self._stand_by(why)
-            ended.wait(EVERY)
+            self._stand_by(reason)
+            ended.wait(CHECK_EVERY_S)
         return False
 
-    def _why_not(self) -> str:
-        """Why this head does not act; "" from when it does, in an epoch of its own."""
+    def _reason_not_to_act(self) -> str:
+        """Why this head does not act; "" once it acts, in a new epoch of its own."""
         host = os.uname().nodename
-        self._remedy, self._means = _WAIT, STANDS_BY_MEANS
+        self._remedy, self._means = _NO_REMEDY_NEEDED, STANDS_BY_MEANS
         try:
             place = self._slurm.acting(time.time())
-            last = self._epochs.newest()
-            if why := self._older(last):
-                return why
+            newest_epoch = self._epochs.newest()
+            if reason := self._stale_directory_reason(newest_epoch):
+                return reason
             if place != self._slurm.place:
                 acts = "no slurmctld acts" if place is None else self._acts(place)
-                return acts if last is None else f"{acts} (epoch {last.number} of {last.holder})"
+                return (
+                    acts
+                    if newest_epoch is None
+                    else f"{acts} (epoch {newest_epoch.number} of {newest_epoch.holder})"
+                )
             epoch = self._epochs.take(host)
         except OSError as error:
             self._remedy = f"see why it cannot be read and written by SlurmUser: {self._directory}"
             self._means = CANNOT_ACT_MEANS
-            return f"who acts cannot be told, or taken down: {error}"
+            return f"cannot read or record which head acts: {error}"
         heads.note_seen(self._state, epoch.number)
         if self._settles is None:
-            # Also in an epoch of its own: Slurm may have been at the other head, whose services did
-            # not run, and have forgotten something on either way.
+            # Wait also if the last epoch was our own: slurmctld may have run on the other head,
+            # whose services did not run, and may have lost orders on either change.
             self._settles = time.monotonic() + self._slurm.takeover
         self._fence = Fence(epochs=self._epochs, epoch=epoch.number, host=host)
         asking.first(self.require)
@@ -144,29 +157,35 @@ class Head:
         self._reports.over("standing by")
         return ""
 
-    def _older(self, last: Epoch | None) -> str:
-        """Why the directory is not the one that both heads shared; "" if it may be. In an empty
-        directory or an older copy a head would begin an epoch and forget machines and charges.
+    def _stale_directory_reason(self, newest_epoch: Epoch | None) -> str:
+        """Why this is not the directory that both heads shared; "" if it may be.
+
+        In an empty directory or an older copy a head would start an epoch and forget machines and
+        charges.
         """
-        number, seen = 0 if last is None else last.number, heads.last_seen(self._state)
-        if number >= seen:
+        number, seen_number = (
+            0 if newest_epoch is None else newest_epoch.number,
+            heads.last_seen(self._state),
+        )
+        if number >= seen_number:
             heads.note_seen(self._state, number)
             return ""
         path = self._state / heads.LAST_EPOCH
         self._means = CANNOT_ACT_MEANS
         self._remedy = (
-            "mount the right directory; if this one shall count though it knows less, remove "
+            "mount the right directory; to use this one although it knows less, remove "
             f"{path} on both heads"
         )
-        found = f"ends with epoch {number}" if number else "has no epoch"
+        extent = f"ends with epoch {number}" if number else "has no epoch"
         return (
-            f"ha.directory: {self._directory} {found}, and this head has seen epoch {seen}: it is "
-            "another directory, or an older copy"
+            f"ha.directory: {self._directory} {extent}, and this head has seen epoch {seen_number}:"
+            " it is another directory, or an older copy"
         )
 
     def _acts(self, place: int) -> str:
-        """The controller at that place in Slurm's heartbeat. The place may be any number, as
-        slurm.conf may have changed since this service read it.
+        """The sentence that names the acting controller, by its place in Slurm's heartbeat.
+
+        The place may be any number: slurm.conf may have changed since this service read it.
         """
         if place < len(self._slurm.hosts):
             return f"{self._slurm.hosts[place]} acts"
@@ -175,29 +194,31 @@ class Head:
             "when this service started"
         )
 
-    def _stand_by(self, why: str) -> None:
+    def _stand_by(self, reason: str) -> None:
         self._settles = None
-        if self._reports.is_news("standing by", why):
-            log.info("standing by: %s", why)
+        if self._reports.is_news("standing by", reason):
+            log.info("standing by: %s", reason)
             self._since = time.time()
         clock = time.monotonic()
-        if clock >= self._beaten + _BEAT:
+        if clock >= self._beaten + _BEAT_EVERY_S:
             self._beaten = clock
-            self._tells()
+            self._leave_presence()
             with contextlib.suppress(OSError):
                 now, pid = time.time(), os.getpid()
                 leave_mark(
                     self._state,
-                    Mark(now, pid, why, self._remedy, self._since, self._means),
+                    Mark(now, pid, reason, self._remedy, self._since, self._means),
                     self._mark,
                 )
 
     @contextlib.contextmanager
     def watched(self, lost: Callable[[], object]) -> Iterator[None]:
-        """Call ``lost`` once when this head acts no more."""
+        """Call ``lost`` once when this head no longer acts."""
         over = threading.Event()
-        # A service whose watch died would never notice that the other head acts.
-        task = PeriodicTask("head", lambda: self._watch(task, lost), EVERY, first_in_s=EVERY)
+        # died=lost: a service whose watch died would never notice that the other head acts.
+        task = PeriodicTask(
+            "head", lambda: self._watch(task, lost), CHECK_EVERY_S, first_in_s=CHECK_EVERY_S
+        )
         watch = PeriodicThread(task, over, died=lost)
         watch.start()
         try:
@@ -207,9 +228,9 @@ class Head:
             watch.join()
 
     def _watch(self, task: PeriodicTask, lost: Callable[[], object]) -> None:
-        if time.monotonic() >= self._beaten + _BEAT:
+        if time.monotonic() >= self._beaten + _BEAT_EVERY_S:
             self._beaten = time.monotonic()
-            self._tells()
+            self._leave_presence()
         if cause := self._cause_of_loss():
             log.warning("this head no longer acts: %s", cause)
             task.end()
@@ -222,28 +243,28 @@ class Head:
             place = self._slurm.acting(time.time())
         except OSError as error:
             return str(error)
-        # None: slurmctld starts again, or hangs, and asks for nothing until then.
+        # None: slurmctld is restarting or hangs. It sends no orders, so this head may stay.
         return "" if place in (None, self._slurm.place) else self._acts(place)
 
     def require(self) -> None:
-        """SupersededError, or another OSError, where this head may not act."""
-        assert self._fence is not None  # noqa: S101 - ``begins`` came before
+        """Raise SupersededError, or another OSError, if this head may not act."""
+        assert self._fence is not None  # noqa: S101 - ``begins`` runs first
         self._fence.require()
 
     def fenced(self, providers: Mapping[str, Provider]) -> dict[str, Provider]:
-        """These, which nobody calls but the head that acts."""
-        return {name: fenced(one, self.require) for name, one in providers.items()}
+        """The same providers; each call first checks that this head still acts."""
+        return {name: fenced(provider, self.require) for name, provider in providers.items()}
 
     def fenced_slurm(self, slurm: Slurm) -> Slurm:
-        """The same, which nobody changes but the head that acts."""
+        """The same client; each change first checks that this head still acts."""
         return fenced_client.fenced(slurm, self.require)
 
     @property
     def unsettled(self) -> float:
-        """Seconds in which Slurm may yet ask for what it forgot."""
+        """Seconds during which Slurm may still repeat orders that it lost when it changed heads."""
         return 0.0 if self._settles is None else max(self._settles - time.monotonic(), 0.0)
 
     @property
     def epoch(self) -> int:
-        """The number of the one in which this head acts."""
+        """The number of the epoch in which this head acts; 0 if it does not act."""
         return 0 if self._fence is None else self._fence.epoch

@@ -75,8 +75,8 @@ class Pair:
         self._uname, self._take = os.uname, heads.Epochs.take
         os.uname = self._here  # type: ignore[assignment]
         heads.Epochs.take = lambda epochs, host: self._taking(epochs, host)  # type: ignore[method-assign]
-        standby.EVERY = rng.choice((1.0, 5.0))
-        standby._BEAT = 30.0
+        standby.CHECK_EVERY_S = rng.choice((1.0, 5.0))
+        standby._BEAT_EVERY_S = 30.0
         self._beat()
 
     def close(self) -> None:
@@ -245,4 +245,4 @@ class Pair:
             self.back(host)
         if self.acting != HOSTS[0]:
             self.take_over(HOSTS[0], forgets=False)
-        standby.EVERY = 20.0
+        standby.CHECK_EVERY_S = 20.0

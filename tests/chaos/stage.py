@@ -34,7 +34,7 @@ from slurm_elastic.ckptman.service import Service
 from slurm_elastic.ckptman.site import JobList, pools_by_node
 from slurm_elastic.ckptman.site import Site as CkptSite
 from slurm_elastic.ckptman.sources import CloudNotices, DropDirectory
-from slurm_elastic.cli.ckptman import PATIENCE
+from slurm_elastic.cli.ckptman import JOIN_TIMEOUT_S
 from slurm_elastic.cli.standby import Head
 from slurm_elastic.config import Config
 from slurm_elastic.controller import daemon, provision
@@ -342,7 +342,7 @@ class Stage:
             poller.start()
         service.run()
         for poller in pollers if head is not None else ():
-            poller.join(PATIENCE)
+            poller.join(JOIN_TIMEOUT_S)
         return True
 
     def _wait(self, seconds: float) -> bool:

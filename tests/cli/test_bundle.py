@@ -1,4 +1,4 @@
-"""The archive for who is asked for help: what is in it, and what never is."""
+"""The archive for support: what is in it, and what never is."""
 
 from __future__ import annotations
 
@@ -93,12 +93,12 @@ def test_it_has_what_helps_and_lists_it(site: Path, capsys: pytest.CaptureFixtur
         "slurm/nonexistent.conf", "logs/daemon.log",
     }  # fmt: skip
     assert all(name in out for name in files)
-    assert f"{output}: look through it before you send it" in out
+    assert f"{output} names users and jobs: check it (tar xzf) before you send it" in out
     assert max(map(len, out.splitlines()[:-1])) <= 80
     assert "msgspec" in files["versions.txt"]
     assert "clouds:" in files["slurm-elastic.yaml"]
     assert "PartitionName=kept" in files["slurm/more.conf"]
-    assert "cannot be had" in files["slurm/nonexistent.conf"]
+    assert "not available" in files["slurm/nonexistent.conf"]
     assert "the first line" in files["logs/daemon.log"]
     assert "the cloud said" in files["decisions.jsonl"]
     assert '"cluster":"alps"' in files["status.json"]
@@ -114,7 +114,7 @@ def test_a_file_that_is_there_stays(site: Path, capsys: pytest.CaptureFixture[st
     before = (site.parent / "case.tgz").read_bytes()
     words = ["--config", str(site), "bundle", "--output", str(site.parent / "case.tgz")]
     assert main(words) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "exists already" in capsys.readouterr().err
     assert (site.parent / "case.tgz").read_bytes() == before
 
 

@@ -157,7 +157,7 @@ def test_list_says_so_where_there_is_nothing(
 ) -> None:
     CheckpointState(config.parent / "state" / "checkpoints.db").close()
     assert run(config, "list") == 0
-    nothing = "No job is saved or on its way, and no machine is to be taken away."
+    nothing = "No job is saved or being moved, and no machine will be taken away."
     assert nothing in capsys.readouterr().out
 
 
@@ -184,7 +184,7 @@ def test_a_move_that_is_over_is_told_as_over_and_since_is_a_time(
     [
         (
             "ckpt=fake,limit=3",
-            "is saved: by fake, by policy; at its time limit it goes on, 3 times at most",
+            "is saved: by fake, by policy; at its time limit it continues, at most 3 times",
         ),
         ("ckpt=fake", "is saved: by fake, by policy"),
         ("ckpt=none", "is NOT saved: its own word is ckpt=none"),
@@ -195,7 +195,7 @@ def test_a_move_that_is_over_is_told_as_over_and_since_is_a_time(
 def test_how_a_job_is_saved_names_its_time_limit(comment: str, said: str) -> None:
     found = resolve(comment, "", PoolCheckpoint(), CheckpointSettings())
     assert ckpt.how(found).startswith(said)
-    assert ckpt.how(found).endswith("at most") is ("limit=3" in comment)
+    assert ckpt.how(found).endswith("at most 3 times") is ("limit=3" in comment)
 
 
 @pytest.mark.parametrize("method", ["criu", "dmtcp", "blcr"])
@@ -259,7 +259,7 @@ def test_who_would_not_be_heard_is_told(
     monkeypatch.setattr("slurm_elastic.watch.door.records.process_exists", lambda _pid: False)
     for words in (("notice", "op1"), ("notice", "op1", "--withdraw"), ("now", "7")):
         assert run(config, *words) == 0
-        said = "slurm-elastic-ckptman does NOT RUN: it takes this up when it starts\n"
+        said = "slurm-elastic-ckptman is NOT RUNNING: it does this when it starts\n"
         assert capsys.readouterr().err == said
     assert run(config, "list") == 0
     said = " ".join(capsys.readouterr().out.split())
@@ -274,11 +274,11 @@ def test_a_notice_that_makes_no_sense_is_refused(
     for more in (("--in", "2m"), ("--rebalance",), ("--reason", "x")):
         assert run(config, "notice", "op1", "--withdraw", *more) == 2
         said = capsys.readouterr().err
-        assert "--withdraw goes with none of --in, --reason and --rebalance" in said
+        assert "--withdraw cannot be combined with --in, --reason or --rebalance" in said
     with pytest.raises(SystemExit) as end:
         run(config, "notice", "op1", "--in", "999999999999d")
     assert end.value.code == 2
-    assert "--in: '999999999999d' is more than 366d ahead" in capsys.readouterr().err
+    assert "--in: '999999999999d' is more than 366d" in capsys.readouterr().err
     assert not list(place.iterdir())
 
 
@@ -296,7 +296,7 @@ def test_a_job_is_saved_now_if_it_can_be(config: Path, capsys: pytest.CaptureFix
     assert run(config, "now", "8") == 1
     assert "its own word is ckpt=none" in capsys.readouterr().err
     assert run(config, "now", "9") == 1
-    assert "does not run" in capsys.readouterr().err
+    assert "is not running" in capsys.readouterr().err
 
 
 def test_explain_says_how_a_job_is_saved_and_what_was_decided(

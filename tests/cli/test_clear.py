@@ -89,7 +89,9 @@ def test_a_pool_that_the_configuration_has_no_more(tmp_path: Path, ledger: Ledge
 
 
 def test_what_is_unknown_clears_nothing(tmp_path: Path, ledger: Ledger) -> None:
-    with pytest.raises(SlurmElasticError, match=r"'nope' is no offer .* there are aws/\*/\*/on-d"):
+    with pytest.raises(
+        SlurmElasticError, match=r"'nope' is no offer .* choose from aws/\*/\*/on-d"
+    ):
         clear.clear(config(tmp_path), ledger, [SPOT, "nope"], NOW)
     assert cooling(ledger) == {SPOT, QUOTA, NEAR}
 
@@ -107,12 +109,12 @@ def test_the_command(
     said = capsys.readouterr().out
     assert said == (
         f"cleared: cool-down of {NEAR}\ncleared: failed boots of pool rack\n"
-        "slurm-elasticd takes it up within 30s\n"
+        "slurm-elasticd acts on it within 30s\n"
     )
     assert main(["clear", "rack", "--config", file]) == 0
     assert capsys.readouterr().out == "nothing was cooling down or paused\n"
     assert main(["clear", "--config", file]) == 2
-    assert "clear what?" in capsys.readouterr().err
+    assert "nothing to clear" in capsys.readouterr().err
     assert main(["clear", "x", "--config", file]) == 2
 
 
@@ -128,7 +130,7 @@ def test_machines_of_a_former_cloud_are_gone_by_the_operators_word(
     assert main(["clear", "--gone", "far-1", "--config", file]) == 0
     said = capsys.readouterr().out
     assert said == (
-        "cleared: machine far-1 of cloud far, node x1\nslurm-elasticd takes it up within 30s\n"
+        "cleared: machine far-1 of cloud far, node x1\nslurm-elasticd acts on it within 30s\n"
     )
     assert {m.instance.id for m in ledger.machines.live()} == {*live, "far-2"}
     assert [d.kind for d in ledger.decisions.about("x1")] == ["cleared"]
@@ -136,15 +138,15 @@ def test_machines_of_a_former_cloud_are_gone_by_the_operators_word(
     assert {m.instance.id for m in ledger.machines.live()} == live
     capsys.readouterr()
     assert main(["clear", "--gone", "--all", "--config", file]) == 2
-    assert "--all does not go with --gone" in capsys.readouterr().err
+    assert "--all cannot be combined with --gone" in capsys.readouterr().err
     assert main(["clear", "--gone", "--config", file]) == 2
 
 
 @pytest.mark.parametrize(
     ("subject", "said"),
     [
-        ("aws", r"'aws' is of the configuration: the daemon sees by the cloud's list"),
-        ("far", r"'far' is no machine, launch or cloud that has left .* there are: none"),
+        ("aws", r"'aws' belongs to a configured cloud: the daemon sees in the cloud's list"),
+        ("far", r"'far' is no machine, launch or cloud that has left .* choose from: none"),
     ],
 )
 def test_only_what_has_left_the_configuration_is_gone_by_word(
@@ -153,7 +155,7 @@ def test_only_what_has_left_the_configuration_is_gone_by_word(
     live = ledger.machines.live()
     with pytest.raises(SlurmElasticError, match=said):
         clear.gone(config(tmp_path), ledger, [subject], NOW)
-    with pytest.raises(SlurmElasticError, match="is of the configuration"):
+    with pytest.raises(SlurmElasticError, match="belongs to a configured cloud"):
         clear.gone(config(tmp_path), ledger, [live[0].instance.id], NOW)
     assert ledger.machines.live() == live
 
@@ -171,7 +173,7 @@ def test_a_job_that_growth_does_not_count(tmp_path: Path, ledger: Ledger) -> Non
     lines = clear.clear(config(tmp_path), ledger, ["job:17"], NOW)
     assert lines == ("growth counts job 17 again",)
     assert [d.kind for d in ledger.decisions.about("job:17")] == ["cleared"]
-    with pytest.raises(ConfigError, match=r"'job:17' is no job .*; there are job:18, job:19"):
+    with pytest.raises(ConfigError, match=r"'job:17' is no job .*; such jobs: job:18, job:19"):
         clear.clear(config(tmp_path), ledger, ["job:17"], NOW)
     assert "growth counts job 19 again" in clear.clear(config(tmp_path), ledger, None, NOW)
     assert ledger.growth_guard.rows() == ()

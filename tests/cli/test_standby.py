@@ -33,8 +33,8 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     uname = os.uname()
     here = os.uname_result((uname.sysname, "b", *uname[2:]))
     monkeypatch.setattr(os, "uname", lambda: here)
-    monkeypatch.setattr(standby, "EVERY", 0.02)
-    monkeypatch.setattr(standby, "_BEAT", 0.1)
+    monkeypatch.setattr(standby, "CHECK_EVERY_S", 0.02)
+    monkeypatch.setattr(standby, "_BEAT_EVERY_S", 0.1)
     monkeypatch.setattr(asking, "_gate", None)
     conf = tmp_path / "slurm.conf"
     conf.write_text(
@@ -169,9 +169,9 @@ def test_a_place_that_slurm_conf_did_not_have_takes_the_head_away(
         eventually(lambda: lost)
     assert lost == [1]
     cause = f"SlurmctldHost line {place + 1} acts, and slurm.conf had 2 when this service started"
-    assert head._why_not() == f"{cause} (epoch 1 of b)"
+    assert head._reason_not_to_act() == f"{cause} (epoch 1 of b)"
     says(1, tmp_path)
-    assert head._why_not() == "", "the next heartbeat that is sound gives it back"
+    assert head._reason_not_to_act() == "", "the next heartbeat that is sound gives it back"
 
 
 def test_a_watch_that_dies_ends_what_it_watches(
@@ -205,7 +205,7 @@ def test_an_empty_directory_in_the_place_of_the_shared_one_is_refused(
         shared.rename(tmp_path / "away")
         shared.mkdir()
         eventually(lambda: lost)
-    why = head._why_not()
+    why = head._reason_not_to_act()
     assert why.startswith(f"ha.directory: {shared} has no epoch, and this head has seen epoch 1")
     head._beaten = float("-inf")
     head._stand_by(why)
@@ -215,7 +215,7 @@ def test_an_empty_directory_in_the_place_of_the_shared_one_is_refused(
     assert list(shared.glob("epoch-*")) == [], "it began none there"
     shutil.rmtree(shared)
     (tmp_path / "away").rename(shared)
-    assert head._why_not() == "", "it is back"
+    assert head._reason_not_to_act() == "", "it is back"
     assert head.epoch == 1
 
 
@@ -230,9 +230,9 @@ def test_an_older_copy_of_the_directory_is_refused_until_a_person_says_that_it_c
     shutil.rmtree(shared)
     copy.rename(shared)
     head: Any = head_of(config, DAEMON, MARK)
-    assert "ends with epoch 1, and this head has seen epoch 3" in head._why_not()
+    assert "ends with epoch 1, and this head has seen epoch 3" in head._reason_not_to_act()
     (config.state / "last-epoch").unlink()
-    assert head._why_not() == ""
+    assert head._reason_not_to_act() == ""
     assert head.epoch == 1
 
 
@@ -243,10 +243,10 @@ def test_a_head_that_only_stands_by_knows_how_far_the_other_one_came(
     head: Any = head_of(config, DAEMON, MARK)
     for host in ("a", "b", "a"):
         Epochs(tmp_path / "shared").take(host)
-    assert head._why_not() == "a acts (epoch 3 of a)"
+    assert head._reason_not_to_act() == "a acts (epoch 3 of a)"
     (tmp_path / "shared" / "epoch-000003").rename(tmp_path / "shared" / "epoch-000002")
     says(1, tmp_path)
-    assert "ends with epoch 2, and this head has seen epoch 3" in head._why_not()
+    assert "ends with epoch 2, and this head has seen epoch 3" in head._reason_not_to_act()
 
 
 def test_an_epoch_that_nobody_can_read_keeps_no_head_from_acting(

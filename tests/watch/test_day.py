@@ -117,7 +117,7 @@ def test_the_printed_day_has_the_most_of_each_hour_and_of_the_day() -> None:
     assert found[26] == ["0", "0.0000", "0", "0", "-"]
     assert lines[26].startswith("now ")
     at = time.strftime("%d %H:%M", time.localtime(NOW - 7000 + 13))
-    most = ["At most at once:", f"  14 machines ({at})", f"  7.0000 $/h ({at})"]
+    most = ["Maximum:", f"  14 machines ({at})", f"  7.0000 $/h ({at})"]
     assert [line.rstrip() for line in lines[-4:-1]] == most
 
 
