@@ -216,7 +216,7 @@ def _listed(settings: LibvirtCloud, host: str, connection: Any) -> list[CloudIma
         label = _label_in(connection, volume_by_name.get(name + LABEL))
         is_unfinished = name + UNFINISHED in volume_by_name
         if is_unfinished or (name in volume_by_name and (label or name == settings.image)):
-            listed.append(_image(name, host, label, half=is_unfinished))
+            listed.append(_image(name, host, label, is_unfinished=is_unfinished))
     return listed
 
 
