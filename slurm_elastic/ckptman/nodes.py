@@ -48,7 +48,7 @@ ALL = ""
 
 def machine_of(node: str, machines: Mapping[str, Machine]) -> Machine | None:
     """The newest live machine of a node."""
-    mine = [m for m in machines.values() if m.instance.node == node and m.suspending is None]
+    mine = [m for m in machines.values() if m.instance.node == node and m.is_wanted]
     return max(mine, key=lambda m: m.instance.launched, default=None)
 
 

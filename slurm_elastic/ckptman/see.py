@@ -396,7 +396,7 @@ def mean_times(
     """
     uptime: defaultdict[str, float] = defaultdict(float)
     for machine in machines:
-        end = now if machine.ended is None else machine.ended
+        end = now if machine.ended_at is None else machine.ended_at
         uptime[machine.instance.offer_key] += max(end - machine.instance.launched, 0.0)
     return {
         offer: observed_mtti(seconds, interruptions.get(offer, 0))

@@ -129,7 +129,7 @@ def departure(config: Config, verb: str, text: str) -> Departure:
 
 def preview(config: Config, facts: Facts, word: Departure, starts: float) -> Iterator[str]:
     """All that it will do and cost, a line each."""
-    live = [m for m in facts.machines if m.ended is None and m.suspending is None]
+    live = [m for m in facts.machines if m.is_wanted]
     machines = concerned(live, word, starts)
     kept = concerned(facts.stopped, word, starts)
     when = f"From {clock(starts)} on: " if starts > facts.now else ""
@@ -233,7 +233,7 @@ def _moved(facts: Facts, jobs: MovedJobs) -> Iterator[str]:
 
 def question(config: Config, facts: Facts, word: Departure, starts: float) -> str:
     """What a person confirms before jobs lose work or a cloud is emptied; empty if neither."""
-    live = [m for m in facts.machines if m.ended is None and m.suspending is None]
+    live = [m for m in facts.machines if m.is_wanted]
     machines = concerned(live, word, starts)
     jobs = jobs_on(facts.jobs, [m.instance.node for m in machines])
     restarted = moved_jobs(config, facts, jobs).restarted if word.aggressive else ()
@@ -281,7 +281,7 @@ def _there(
         f"{counted(len(machines), 'machine')} there: {money(price * len(machines))}/h on demand."
     )
     cap = with_limits(config, limit_changes(facts.directives, facts.now)).cloud(word.to).limits
-    live = [m for m in facts.machines if m.ended is None]
+    live = [m for m in facts.machines if not m.has_ended]
     paid = usage(live, facts.open_launches).dollars_per_hour.get(f"cloud:{word.to}", 0.0)
     dollars = cap.dollars_per_hour
     if dollars is not None and paid + price * len(machines) > dollars:

@@ -31,6 +31,7 @@ from slurm_elastic.config.document import shown
 from slurm_elastic.config.pool_rules import rules_of
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.model.finding import try_pool
+from slurm_elastic.model.machine_states import columns_of
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.model.slurm_words.rows import Fate
@@ -127,6 +128,9 @@ def document(explanation: Explanation) -> dict[str, Any]:
     for decision, row in zip(explanation.decisions, found["decisions"], strict=True):
         row["reason"] = decision.reason
     for machine, row in zip(explanation.machines, found["machines"], strict=True):
+        # Programs read these names since before there were states.
+        row |= msgspec.to_builtins(columns_of(machine.life)._asdict())
+        del row["life"]
         row["why"] = machine.why or None
     return found
 

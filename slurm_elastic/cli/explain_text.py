@@ -216,9 +216,9 @@ def _machine(machine: Machine) -> Text:
     i = machine.instance
     text = Text(f"{i.node}: {i.id}, {i.instance_type} in {i.zone}, {i.market}, {money(i.price)}/h")
     text.append(f", since {_clock(i.launched, day=True)}")
-    if machine.ended is not None:
-        text.append(f", ended after {brief(machine.ended - i.launched)}: {machine.why}")
-    elif machine.suspending is not None:
+    if machine.ended_at is not None:
+        text.append(f", ended after {brief(machine.ended_at - i.launched)}: {machine.why}")
+    elif machine.retired_at is not None:
         text.append(f", terminating: {machine.why}")
     return text
 

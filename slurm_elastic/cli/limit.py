@@ -71,7 +71,7 @@ def _preview(facts: Facts, word: LimitChange, own: float | None) -> Iterator[str
     now = {(c.scope, c.key): c.value for c in limit_changes(facts.directives, facts.now)}
     before = now.get((word.scope, word.key), own)
     yield f"{word.subject}: {word.key} {bound(word.key, before)} -> {bound(word.key, word.value)}"
-    live = [m for m in facts.machines if m.ended is None]
+    live = [m for m in facts.machines if not m.has_ended]
     paid = usage((*live, *facts.stopped), facts.open_launches)
     if word.key == DOLLARS:
         used = paid.dollars_per_hour.get(word.scope, 0.0)

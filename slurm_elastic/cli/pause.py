@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
 def _preview(config: Config, facts: Facts, word: Pause) -> Iterator[str]:
     pools = pools_in(config, word.scope)
     yield f"No new machines in {word.subject} ({counted(len(pools), 'pool')})."
-    paid = [m.instance.price for m in facts.machines if m.ended is None and m.pool in pools]
+    paid = [m.instance.price for m in facts.machines if not m.has_ended and m.pool in pools]
     if paid:
         are = "it is" if len(paid) == 1 else "they are"
         stay = f"{money(sum(paid))}/h {does(len(paid), 'stay')} until {are} idle"

@@ -224,7 +224,7 @@ class Story:
         while True:
             answer = self.sandbox.run(["scontrol", "--oneliner", "show", "job"]).stdout
             self.watch.see(parse_jobs(answer))
-            machines = [m.instance.market for m in self._machines() if m.ended is None]
+            machines = [m.instance.market for m in self._machines() if not m.has_ended]
             self.progress.show(self.watch, machines, time.time() - self.began)
             missing = done()
             if not missing or time.monotonic() > until:

@@ -293,10 +293,12 @@ class _Apply:
             stale = stale_instances(site, old)
             ending = [m for m in stale if m.instance.cloud == cloud]
             terminate(site, cloud, ending, PoweredUpAgain(), self._correlation)
-        serve = [m for m in theirs if m not in stale and m.suspending is None]
+        serve = [m for m in theirs if m not in stale and m.is_wanted]
         opened = site.ledger.launches.open() if past else ()
         return {
-            m.instance.node for m in serve if m.instance.cloud == cloud or m.registered is not None
+            m.instance.node
+            for m in serve
+            if m.instance.cloud == cloud or m.registered_at is not None
         } | {n for row in opened if row.cloud == cloud for n in row.nodes}
 
     def _suspend(self, some: Sequence[actions.Suspend | actions.FailBoot]) -> None:

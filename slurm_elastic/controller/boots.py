@@ -232,7 +232,7 @@ def _has_word(machine: Machine, generation: str) -> bool:
 
 def _boot(machine: Machine) -> Boot:
     one = machine.instance
-    return Boot(offer=one.offer_key, launched=decided_at(one), registered=machine.registered)
+    return Boot(offer=one.offer_key, launched=decided_at(one), registered=machine.registered_at)
 
 
 def is_cooling(site: Site, pool: Pool) -> bool:

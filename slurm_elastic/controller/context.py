@@ -154,7 +154,7 @@ class Site:
         """
         clouds = self.providers
         live = self.ledger.machines.live() if live is None else live
-        return [m for m in live if m.suspending is None and m.instance.cloud in clouds]
+        return [m for m in live if m.is_wanted and m.instance.cloud in clouds]
 
     def launching(self, rows: Sequence[Launch] | None = None) -> set[str]:
         """Nodes of open launches, but of clouds that have left the configuration."""

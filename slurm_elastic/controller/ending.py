@@ -53,7 +53,7 @@ def terminate(
     reach("suspend.after-call")
     # Of those that were asked for before, or were stopped, an answer is no proof, as after a
     # deletion that failed: they have ended when their cloud lists them no more.
-    at_once = [m for m in machines if m.suspending is None and m.instance.state not in OFF]
+    at_once = [m for m in machines if m.is_wanted and m.instance.state not in OFF]
     site.ledger.machines.ended(cloud, [m.instance.id for m in at_once], cause, site.now())
     reach("suspend.after-result")
     log.info("terminated request=%s nodes=%s reason=%s", correlation, compress(nodes), cause)
@@ -77,7 +77,7 @@ def _tell(
     site: Site, correlation: str, kind: str, machines: Sequence[Machine], reason: AnyCause | str
 ) -> None:
     """One that is asked for each round is told when something changes."""
-    again = [m.instance.node for m in machines if m.suspending is not None]
+    again = [m.instance.node for m in machines if not m.is_wanted]
     known = set(again) - set(site.news(again, kind, reason))
     if nodes := [m.instance.node for m in machines if m.instance.node not in known]:
         site.record(correlation, kind, nodes, reason)

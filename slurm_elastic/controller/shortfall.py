@@ -48,7 +48,7 @@ def refuse(
     idle = set(result.ended)
     machines = [
         m for m in site.ledger.machines.live()
-        if m.instance.node in idle and m.instance.cloud == cloud and m.suspending is None
+        if m.instance.node in idle and m.instance.cloud == cloud and m.is_wanted
     ]  # fmt: skip
     why = "; ".join(dict.fromkeys(shortfall.why for shortfall in shortfalls))
     correlation = shortfalls[0].request.id

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from slurm_elastic.controller.context import Site
+from slurm_elastic.model.machine_states import Serving
 from slurm_elastic.model.slurm import ON_NODES, SlurmJob
 from slurm_elastic.policies.nodes.node_state import Phase, phase
 from slurm_elastic.state.ledger import Machine
@@ -27,7 +28,7 @@ def stale_instances(site: Site, machines: Iterable[Machine]) -> list[Machine]:
     """The machines (as the ledger has them) that have registered, whose node Slurm does
     not have up, and on whose node no job is but those that wait for it.
     """
-    were_up = [m for m in machines if m.registered is not None and m.suspending is None]
+    were_up = [m for m in machines if isinstance(m.life, Serving)]
     if not were_up:
         return []
     # After the ledger: a view from before may show the very power-up that a machine came for.

@@ -47,7 +47,7 @@ class Strays:
             found |= {(one.terms.cloud, id_): why for id_, why in one.unusable.items()}
         for machine in state.machines:
             key = machine.instance.cloud, machine.instance.id
-            if key in found and machine.suspending and (no := self._refused(machine)):
+            if key in found and machine.retired_at is not None and (no := self._refused(machine)):
                 found[key] = f"{found[key]}; {no}"
         self._machines.forget_unless(found.__contains__)
         for (cloud, id_), why in found.items():

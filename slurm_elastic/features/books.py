@@ -165,9 +165,9 @@ def lease_of_machine(machine: Machine, books: Books) -> Lease:
     one, ended = machine.instance, _ended(machine, books.now)
     unit = books.leases.get(one.cloud, UNKNOWN_LEASE)
     paid = paid_until(one.launched, ended, unit, MINIMUM)
-    over = ended if machine.suspending is None else min(machine.suspending, ended)
-    up = over if machine.registered is None else machine.registered
-    stopped = machine.stopped is not None
+    over = ended if machine.retired_at is None else min(machine.retired_at, ended)
+    up = over if machine.registered_at is None else machine.registered_at
+    stopped = machine.is_off
     return Lease(_ms(one.launched), _ms(paid), one.price, _ms(up), _ms(over), stopped)
 
 
@@ -322,7 +322,7 @@ class _Sums:
 def _dearness(machine: Machine) -> float:
     """Its on-demand price by its own; 1 while it is stopped, as only its disk is paid then."""
     price = machine.instance.price
-    return 1.0 if machine.stopped or not price else max(machine.worst_price / price, 1.0)
+    return 1.0 if machine.is_off or not price else max(machine.worst_price / price, 1.0)
 
 
 def _spread(used: dict[tuple[str, str], int], unused: dict[tuple[str, Unused], int]) -> None:
@@ -388,7 +388,7 @@ def _drains(rows: Sequence[Drained], now: float) -> dict[str, list[Drain]]:
 
 
 def _ended(machine: Machine, now: float) -> float:
-    return now if machine.ended is None else machine.ended
+    return now if machine.ended_at is None else machine.ended_at
 
 
 def _ms(at: float) -> int:

@@ -81,7 +81,7 @@ class Rotation:
         self.machines = tuple(
             m
             for m in machines
-            if m.ended is None and m.instance.address and takes_key(config, m.instance.cloud)
+            if not m.has_ended and m.instance.address and takes_key(config, m.instance.cloud)
         )
 
     def stage(self, text_for: Callable[[str], bytes]) -> list[Result]:
@@ -133,7 +133,7 @@ class Rotation:
             ordered(target, self._ours, keys, script, text)
         except PushError as error:
             # One that boots still, and is not up yet, gets the new key when it is.
-            return Result(one.node, str(error) if machine.registered is not None else "")
+            return Result(one.node, str(error) if machine.registered_at is not None else "")
         return Result(one.node, "")
 
 

@@ -92,7 +92,7 @@ class MungeKeys(Part):
         self._failures.forget_unless(alive.__contains__)
         self._again = {i: at for i, at in self._again.items() if i in alive}
         for machine in machines:
-            if machine.registered is not None:
+            if machine.registered_at is not None:
                 self._note_joined(machine)
             elif self._is_due(machine, clock):
                 self._running[machine.instance.id] = submit(
@@ -111,7 +111,7 @@ class MungeKeys(Part):
             or clock < self._again.get(one.id, clock)
         ):
             return False
-        if not one.address or machine.suspending is not None:
+        if not one.address or not machine.is_wanted:
             return False
         if not takes_key(self._site.config, one.cloud):
             return False

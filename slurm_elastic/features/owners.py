@@ -1,4 +1,4 @@
-"""Machines are tagged with whose they are (``controller.books.tags``), where Slurm tells it."""
+"""Machines are tagged with whose they are (``books.tags``), where Slurm tells it."""
 
 from __future__ import annotations
 

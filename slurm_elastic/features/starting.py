@@ -204,7 +204,7 @@ def start_again(site: Site, snapshot: ClusterSnapshot, some: Sequence[actions.St
     wanted = {a.machine: a.reason for a in some}
     for machine in site.ledger.machines.live():
         one = machine.instance
-        if one.cloud != cloud or one.id not in wanted or machine.suspending is not None:
+        if one.cloud != cloud or one.id not in wanted or not machine.is_wanted:
             continue
         answer = _call(site, one, again=True)
         kind, said = "started", wanted[one.id]

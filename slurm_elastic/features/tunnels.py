@@ -217,7 +217,7 @@ class Tunnels(Part):
         """The addresses of machines that end, or have ended lately."""
         lately = self._site.now() - ENDED_LATELY
         known = self._site.ledger.machines.live(ended_since=lately)
-        over = [m for m in known if m.suspending is not None or m.ended is not None]
+        over = [m for m in known if not m.is_wanted]
         return {m.instance.address for m in over if m.instance.address}
 
     def _recover(self) -> None:

@@ -18,6 +18,7 @@ from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Config
 from slurm_elastic.features.books import Books, charges, read_books
+from slurm_elastic.model.machine_states import Ended, Lost
 from slurm_elastic.model.memory import generation_time
 from slurm_elastic.model.protocols import Provider
 from slurm_elastic.policies.money.account_budgets import NONE
@@ -111,11 +112,12 @@ def _machine(counts: Counts, machine: Machine, since: float, until: float) -> No
     labels = {"cloud": one.cloud, "pool": machine.pool, "market": str(one.market)}
     if since <= one.launched < until:
         counts[series("launched", **labels)] += 1
-    if machine.ended is not None and since <= machine.ended < until:
-        asked = "asked" if machine.suspending is not None else "lost"
-        counts[series("ended", why=asked, **labels)] += 1
-    if machine.registered is not None and since <= machine.registered < until:
-        seconds = max(machine.registered - one.launched, 0.0)
+    life = machine.life
+    if isinstance(life, Ended | Lost) and since <= life.ended_at < until:
+        why = "asked" if isinstance(life, Ended) else "lost"
+        counts[series("ended", why=why, **labels)] += 1
+    if life.registered_at is not None and since <= life.registered_at < until:
+        seconds = max(life.registered_at - one.launched, 0.0)
         observe(counts, "boot_seconds", seconds, cloud=one.cloud, pool=machine.pool)
 
 
@@ -145,7 +147,7 @@ def _starts(counts: Counts, books: Books) -> None:
         mine = [first.pop(node) for node in nodes if node in first]
         if not books.since <= run.begin < books.until:
             continue
-        ups = [m.registered for m in mine if m.registered is not None]
+        ups = [m.registered_at for m in mine if m.registered_at is not None]
         if len(mine) < len(nodes) or not ups or not 0 <= run.begin - max(ups) <= NEVER_UP:
             continue
         cloud = mine[0].instance.cloud

@@ -9,6 +9,16 @@ from msgspec import Struct, field
 from slurm_elastic.base.backoff import Backoff
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.cluster import Instance, Lease, Offer
+from slurm_elastic.model.machine_states import (
+    BOOTING,
+    Booting,
+    Ended,
+    Lost,
+    MachineState,
+    Serving,
+    Stopped,
+    Stopping,
+)
 
 INTENT, DONE, FAILED = "intent", "done", "failed"
 
@@ -54,37 +64,75 @@ class Launch(Struct, frozen=True, kw_only=True):
 class Machine(Struct, frozen=True, kw_only=True):
     """An instance row: the instance as last seen and what we know beyond the cloud.
 
-    ``misses`` counts consecutive reads of the cloud without it; ``suspending`` is set (time) when
-    its termination was decided (intent), ``ended`` when it is known to be gone; ``cause`` says why.
+    ``life`` is its state by our decisions (``model.machine_states``), as ``instance.state`` is its
+    state in the cloud. ``misses`` counts consecutive reads of the cloud without it.
     ``jobs`` are the first MACHINE_JOBS of those its launch was for (the launch has them all).
     ``worst_price`` ($/h) is the highest this machine may come to: on-demand where its offer had
     such a price (0 for an adopted machine whose launch is not known: take ``instance.price``).
-    ``registered`` is when its node was first seen up: until then it boots.
     ``accounts`` pay it, each so many parts; empty: none does.
 
     A machine that was stopped and started has a row for each part of its life, the earlier ones
-    under ids of their own (``part_id``). For one to be stopped ``stopping`` is set (time) with
-    ``suspending`` until that is known to be done; ``stopped`` is since when it is, in a part at the
-    price of that; ``born`` when it was first launched, where that was an earlier part. If it
-    was to be stopped ``tunnel_key`` is the public key by which it reached the head (the ledger's
-    Tunnel), as its own disk has that still.
+    under ids of their own (``part_id``), each at its own price. ``born`` is when it was first
+    launched, where that was an earlier part. If it was to be stopped ``tunnel_key`` is the public
+    key by which it reached the head (the ledger's Tunnel), as its own disk has that still.
     """
 
     instance: Instance
     pool: str
+    life: MachineState = BOOTING
     jobs: tuple[int, ...] = ()
     last_seen: float = 0.0
     misses: int = 0
-    suspending: float | None = None
-    ended: float | None = None
-    cause: AnyCause | None = None
     worst_price: float = 0.0
-    registered: float | None = None
     accounts: dict[str, int] = field(default_factory=dict)
-    stopping: float | None = None
-    stopped: float | None = None
     born: float | None = None
     tunnel_key: str | None = None
+
+    @property
+    def boots(self) -> bool:
+        """Whether it is wanted and has not registered yet."""
+        return isinstance(self.life, Booting)
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether it boots or serves: neither its end nor its stop is decided."""
+        return isinstance(self.life, Booting | Serving)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it is to be stopped, and not known to be yet."""
+        return isinstance(self.life, Stopping)
+
+    @property
+    def is_off(self) -> bool:
+        """Whether it is stopped in this part of its life, or was until the part ended."""
+        life = self.life.before if isinstance(self.life, Ended) else self.life
+        return isinstance(life, Stopped)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether this part of its life is over and no longer paid."""
+        return isinstance(self.life, Lost | Ended)
+
+    @property
+    def registered_at(self) -> float | None:
+        """When its node was first seen up."""
+        return self.life.registered_at
+
+    @property
+    def retired_at(self) -> float | None:
+        """When its end or its stop was decided."""
+        return self.life.retired_at
+
+    @property
+    def ended_at(self) -> float | None:
+        """When it was known to be gone, or the next part of its life began."""
+        return self.life.ended_at
+
+    @property
+    def cause(self) -> AnyCause | None:
+        """Why it ends, is stopped, or has ended."""
+        return self.life.cause
 
     @property
     def why(self) -> str:
@@ -92,15 +140,10 @@ class Machine(Struct, frozen=True, kw_only=True):
         return self.cause.sentence if self.cause is not None else ""
 
     @property
-    def boots(self) -> bool:
-        """Whether it is wanted and has not registered yet."""
-        return self.registered is None and self.suspending is None and self.ended is None
-
-    @property
     def lease(self) -> Lease:
         """The lease of this machine."""
         i = self.instance
-        return Lease(instance=i.id, node=i.node, start=i.launched, end=self.ended, price=i.price)
+        return Lease(instance=i.id, node=i.node, start=i.launched, end=self.ended_at, price=i.price)
 
 
 PART = "@"

@@ -175,7 +175,9 @@ def _cost(
     on_demand: Mapping[str, float],
     now: float,
 ) -> CostRow:
-    seconds = sum((now if m.ended is None else m.ended) - m.instance.launched for m in machines)
+    seconds = sum(
+        (now if m.ended_at is None else m.ended_at) - m.instance.launched for m in machines
+    )
     listed = [on_demand.get(m.instance.instance_type) for m in machines]
     return CostRow(
         cloud=cloud,

@@ -102,7 +102,7 @@ def machines_of(stays: Iterable[Stay], machines: Iterable[Machine]) -> tuple[Mac
 
 def _meet(machine: Machine, stay: Stay) -> bool:
     begun = stay.end is None or machine.instance.launched < stay.end
-    return begun and (machine.ended is None or machine.ended > stay.begin)
+    return begun and (machine.ended_at is None or machine.ended_at > stay.begin)
 
 
 def _waited_for(job: int, decisions: Iterable[Decision]) -> list[str]:

@@ -249,9 +249,9 @@ class Bench:
         self.census.count()
         for machine in self.ledger.machines.live():
             node = machine.instance.node
-            booted = self.now - self.slurm.asked(node) >= BOOT_S
             # A machine that is about to end must not register its node again.
-            if machine.suspending is None and machine.instance.id in alive and booted:
+            booted = self.now - self.slurm.asked(node) >= BOOT_S
+            if machine.is_wanted and machine.instance.id in alive and booted:
                 self.slurm.register(node, machine.instance.address or node)
         self.daemon.guarded_tick()
 
@@ -280,7 +280,7 @@ class Bench:
             and sorted(m.instance.node for m in live) == up
             and not moving
             and not self.ledger.launches.open()
-            and not any(m.suspending for m in live)
+            and not any(m.retired_at is not None for m in live)
         )
 
     def kinds(self) -> list[str]:

@@ -98,7 +98,9 @@ def test_what_was_paid_before_is_still_paid(
     world.advance(3600)
     for cloud, account in world.accounts.items():
         charged = sum(
-            max((row.ended or world.now) - row.instance.launched, 60.0) * row.instance.price / 3600
+            max((row.ended_at or world.now) - row.instance.launched, 60.0)
+            * row.instance.price
+            / 3600
             for row in world.ledger.machines.live(ended_since=0.0)
             if row.instance.cloud == cloud
         )

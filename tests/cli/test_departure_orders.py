@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from machine_cases import changed
 from msgspec.structs import replace
 from status_cases import NOW, busy_ledger, config, config_file
 
@@ -68,7 +69,7 @@ def test_an_ordered_drain_says_who_is_waited_for_how_long_and_at_which_cost(site
 
 def test_stopped_machines_are_told_of_too(site: Config) -> None:
     found = facts(site)
-    kept = [replace(m, stopped=NOW) for m in found.machines if m.instance.node == "op1"]
+    kept = [changed(m, stopped=NOW) for m in found.machines if m.instance.node == "op1"]
     live = [m for m in found.machines if m not in kept and m.instance.node != "op1"]
     both = replace(found, machines=live, stopped=kept)
     assert said(site, both, "drain", "rack")[:2] == [

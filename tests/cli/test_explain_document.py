@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ledger_cases import T0, instance
+from machine_cases import machine_with
 
 from slurm_elastic.cli.explain import document
 from slurm_elastic.cli.explain_text import Explanation
@@ -15,7 +16,7 @@ def test_a_cause_is_data_and_a_sentence() -> None:
     decision = Decision(
         at=T0, correlation="reconcile", kind="terminated", subjects=("pub1",), cause=cause
     )
-    ended = Machine(instance=instance("i-1"), pool="pub", ended=T0, cause=cause)
+    ended = machine_with(instance=instance("i-1"), pool="pub", ended=T0, cause=cause)
     serving = Machine(instance=instance("i-2"), pool="pub")
     found = document(
         Explanation(

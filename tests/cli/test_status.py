@@ -16,6 +16,7 @@ import msgspec
 import pytest
 from ckpt_cases import migration_of
 from ledger_cases import T0, instance
+from machine_cases import changed
 from msgspec.structs import replace
 from patience import patience
 from rich.console import Console
@@ -110,7 +111,7 @@ def test_a_stopped_machine_is_no_running_one_and_is_paid_for(
 ) -> None:
     made = config(tmp_path)
     found = status.gather(made, busy_slurm(), NOW)
-    kept = [replace(m, stopped=NOW - 60) for m in found.machines if m.ended is None]
+    kept = [changed(m, stopped=NOW - 60) for m in found.machines if not m.has_ended]
     for number, told in ((0, "No machine is paid."),
                          (1, "No machine runs; 1 stopped machine is paid for."),
                          (2, "No machine runs; 2 stopped machines are paid for.")):  # fmt: skip

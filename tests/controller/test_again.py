@@ -24,7 +24,7 @@ def up(world: World, node: str = "pub1") -> str:
     world.slurm.submit(1, (node,))
     world.advance(60)
     (machine,) = world.machines_of(node)
-    assert [m.registered is not None for m in world.ledger.machines.live()] == [True]
+    assert [m.registered_at is not None for m in world.ledger.machines.live()] == [True]
     return machine
 
 
@@ -208,7 +208,7 @@ def test_a_slurmctld_that_forgot_for_a_moment_that_the_node_was_up_costs_nothing
     states = world.slurm.node("pub1").states
     world.slurm.set_node("pub1", "ALLOCATED", "CLOUD", "POWERING_UP", "NOT_RESPONDING")
     world.slurm.set_job(1, "CONFIGURING", nodes=("pub1",))
-    registered = world.ledger.machines.live()[0].registered
+    registered = world.ledger.machines.live()[0].registered_at
     assert registered is not None
     world.now = registered + world.config.timings.suspend_timeout / 2
     world.program("resume", ["pub1"], {1: ["pub1"]}, received=world.now)

@@ -186,8 +186,8 @@ def test_where_nothing_can_be_written_down_a_machine_to_be_stopped_ends(
     monkeypatch.setattr(Ledger, "condition", FULL)
     world.clouds["pub"].fail_next(AuthError, 1, "terminate")
     do_asked(world, actions.StopAgain(machine=one.id, cause=Quoted(text=WHY)))
-    assert row(world, one.id).stopping is None, "the next rounds end it, and stop it no more"
-    assert row(world, other.id).stopping is not None
+    assert not row(world, one.id).is_stopping, "the next rounds end it, and stop it no more"
+    assert row(world, other.id).is_stopping
     do_asked(world, actions.StopAgain(machine=one.id, cause=Quoted(text=WHY)))
     assert [i.id for i in world.alive()] == [other.id]
     assert calls(world, "stop") == 0
@@ -391,7 +391,7 @@ def test_a_machine_that_was_gone_before_it_could_be_taken_in_is_written_down_bes
         world.site.unadopted[gone.cloud, gone.id] = gone
     adoption.account_for_gone(world.site, "pub", [])
     (found,) = [m for m in world.ledger.machines.live(ended_since=0) if m.instance.id == one.id]
-    assert found.ended == world.now
+    assert found.ended_at == world.now
     assert found.worst_price == pytest.approx(0.10)
     assert told(world, "pub2", "ended") == [EndedWhileUnwritable().sentence]
     assert list(world.site.unadopted.snapshot()) == [("onp", "onp-x")], (

@@ -139,7 +139,7 @@ def test_a_cloud_that_does_not_end_it_at_once_is_asked_again(world: World) -> No
     seen = []
     for _ in range(10):
         world.advance(1, step=1)
-        seen += [m for m in world.ledger.machines.live() if m.suspending is not None]
+        seen += [m for m in world.ledger.machines.live() if not m.is_wanted]
     assert {m.why for m in seen} == {"it did not register in time"}, "its end is decided"
     world.advance(120, step=1)
     assert world.alive("onp") == []

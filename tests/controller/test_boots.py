@@ -90,7 +90,7 @@ def powers_up(world: World, *nodes: str) -> None:
 def doomed(world: World) -> list[str]:
     """Machines whose end is decided."""
     rows = world.ledger.machines.live(ended_since=0.0)
-    return sorted(m.instance.id for m in rows if m.suspending is not None or m.ended is not None)
+    return sorted(m.instance.id for m in rows if not m.is_wanted)
 
 
 # when

@@ -161,6 +161,6 @@ def test_an_end_without_an_answer_is_known_before_the_cloud_is_read(
     assert world.daemon is None
     world.start()
     (row,) = world.ledger.machines.live()
-    assert row.suspending is not None
+    assert row.retired_at is not None
     world.advance(60)
     assert world.ledger.machines.live() == ()

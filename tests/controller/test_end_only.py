@@ -165,7 +165,7 @@ def test_what_a_list_tells_is_kept_though_the_file_fails_right_then(
     world.daemon.rounds["pub"].run()  # type: ignore[union-attr]
     other.close()
     (row,) = world.ledger.machines.live()
-    assert (row.instance.id, row.ended) == (machine.id, None)
+    assert (row.instance.id, row.ended_at) == (machine.id, None)
 
 
 def test_what_was_taken_back_in_memory_alone_is_not_bought_again_after_a_power_cut(
@@ -181,7 +181,7 @@ def test_what_was_taken_back_in_memory_alone_is_not_bought_again_after_a_power_c
         world.now += 1.0
         world.daemon.rounds["pub"].run()  # type: ignore[union-attr]
         (row,) = world.ledger.machines.live()
-        assert (row.instance.id, row.ended) == (machine.id, None)
+        assert (row.instance.id, row.ended_at) == (machine.id, None)
         world.stop()
     world.start()
     assert [end for end, _ in in_file(world).values() if end is None] == []
@@ -300,7 +300,7 @@ def test_a_locked_ledger_at_the_start(world: EnduringWorld) -> None:
     world.advance(30)
     assert world.ledger.end_only == ""
     rows = {m.instance.node: m for m in world.ledger.machines.live(ended_since=0.0)}
-    assert rows["pub1"].ended is not None
+    assert rows["pub1"].has_ended
     assert rows["pub2"].jobs == (2,), "the file knew more of it than its tags tell"
 
 
@@ -382,7 +382,7 @@ def test_a_file_that_is_removed_under_the_daemon_is_made_again_of_what_it_knows(
     assert world.ledger.end_only == ""
     (row,) = Ledger(world.dir / "ledger.db", read_only=True).machines.live()
     assert row.jobs == (1,)
-    assert row.registered is not None
+    assert row.registered_at is not None
     run_one(world, 2, "pub2")
     assert launches(world) == 2
 
@@ -458,7 +458,7 @@ def test_what_was_bought_and_ended_just_now_is_known_then_too(
         world.advance(5)
     world.advance(10)
     before = {m.instance.id: m for m in world.ledger.machines.live(ended_since=0.0)}
-    assert [m.ended is None for m in before.values()] == [False, True]
+    assert [m.ended_at is None for m in before.values()] == [False, True]
     if stopped:
         world.stop()
     spoil_all(world)
@@ -467,8 +467,8 @@ def test_what_was_bought_and_ended_just_now_is_known_then_too(
     world.advance(120)
     assert world.ledger.end_only == ""
     after = {m.instance.id: m for m in world.ledger.machines.live(ended_since=0.0)}
-    assert {i: (m.ended, m.instance.launched, m.instance.price) for i, m in after.items()} == {
-        i: (m.ended, m.instance.launched, m.instance.price) for i, m in before.items()
+    assert {i: (m.ended_at, m.instance.launched, m.instance.price) for i, m in after.items()} == {
+        i: (m.ended_at, m.instance.launched, m.instance.price) for i, m in before.items()
     }
     assert [m.jobs for m in after.values()] == [m.jobs for m in before.values()]
 
@@ -490,8 +490,8 @@ def test_what_is_bought_after_the_file_was_away_is_known_without_it(world: Endur
     spoil_all(world)
     world.advance(120)
     (after,) = world.ledger.machines.live(ended_since=0.0)
-    assert before.ended is not None
-    assert (after.instance.id, after.ended) == (before.instance.id, before.ended)
+    assert before.ended_at is not None
+    assert (after.instance.id, after.ended_at) == (before.instance.id, before.ended_at)
 
 
 def test_a_machine_that_goes_before_the_ledger_can_take_it_in_is_written_down_all_the_same(
@@ -514,8 +514,8 @@ def test_a_machine_that_goes_before_the_ledger_can_take_it_in_is_written_down_al
         assert machine not in rows(world)
     world.advance(60)
     row = rows(world)[machine]
-    assert row.ended is not None
-    assert row.instance.launched < world.now - 180 < row.ended <= world.now
+    assert row.ended_at is not None
+    assert row.instance.launched < world.now - 180 < row.ended_at <= world.now
     assert "gone before the ledger could be written" in (row.why or "")
     world.close()
 
@@ -531,7 +531,7 @@ def test_a_gone_machine_that_cannot_be_taken_in_or_is_known_stops_no_round(
     world.slurm.finish(1)
     world.clouds["pub"].terminate([mine.id])
     world.advance(300)
-    ended = rows(world)[mine.id].ended
+    ended = rows(world)[mine.id].ended_at
     assert ended is not None
     world.site.unadopted["pub", other.id] = other
 
@@ -541,7 +541,7 @@ def test_a_gone_machine_that_cannot_be_taken_in_or_is_known_stops_no_round(
     monkeypatch.setattr(Machines, "adopt", poisoned)
     world.advance(60)
     assert not world.site.unadopted
-    assert {id_: row.ended for id_, row in rows(world).items()} == {mine.id: ended}
+    assert {id_: row.ended_at for id_, row in rows(world).items()} == {mine.id: ended}
     assert {h.name: h.error for h in world.ledger.health.all()}["pub"] is None
     world.close()
 
@@ -614,8 +614,8 @@ def test_what_was_committed_right_before_a_kill_is_known_when_the_file_is_lost_s
         assert (after[id_].instance.launched, after[id_].instance.price) == (
             one.instance.launched, one.instance.price
         )  # fmt: skip
-        if one.ended is not None:
-            assert after[id_].ended == one.ended
+        if one.ended_at is not None:
+            assert after[id_].ended_at == one.ended_at
     assert launches(world) <= 1
     assert in_books(world)
 
@@ -728,5 +728,9 @@ def test_a_journal_that_is_lost_under_the_daemon_is_begun_anew_of_the_view(
         file.unlink()
     world.start()
     (again,) = world.ledger.machines.live()
-    assert (again.jobs, again.registered) == (row.jobs, row.registered) == ((1,), row.registered)
+    assert (
+        (again.jobs, again.registered_at)
+        == (row.jobs, row.registered_at)
+        == ((1,), row.registered_at)
+    )
     assert launches(world) == 0, "nothing is bought again"

@@ -80,7 +80,7 @@ class Burst(Bench):
         self.slurm.step()
         for machine in self.ledger.machines.live():
             node = machine.instance.node
-            if machine.suspending is None and self.now - self.slurm.asked(node) >= 30:
+            if machine.is_wanted and self.now - self.slurm.asked(node) >= 30:
                 self.slurm.register(node, machine.instance.address or node)
         self.daemon.guarded_tick()
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from ledger_cases import instance, offer, pool, spec
+from machine_cases import changed
 from msgspec.structs import replace
 
 from slurm_elastic.config import PoolSettings
@@ -77,7 +78,7 @@ def test_a_machine_that_is_started_meanwhile_has_not_left(
 ) -> None:
     """At the first read it is stopped, at the second one it runs."""
     one = Machine(instance=replace(instance("i-1", "pub1"), cloud="pub"), pool="burst", last_seen=0)
-    stopped, now = replace(one, stopped=1.0, suspending=1.0, stopping=1.0), [0]
+    stopped, now = changed(one, stopped=1.0), [0]
     word = Departure(verb="drain", about="pub1", nodes=("pub1",), scope="")
     order = Directive(
         number=1, word=word, who="alice", since=world.now, starts=world.now + 9, until=None

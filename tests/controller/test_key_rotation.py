@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from machine_cases import machine_with
 
 from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.config import Cluster, Config, PoolSettings
@@ -50,7 +51,7 @@ def machine(
         instance_type="c5", zone="z", market=Market.SPOT, price=0.1, state=InstanceState.RUNNING,
         launched=now, address=address,
     )  # fmt: skip
-    return Machine(instance=one, pool="pub", registered=registered, ended=ended)
+    return machine_with(instance=one, pool="pub", registered=registered, ended=ended)
 
 
 class Bed:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from ledger_cases import instance, offer
+from machine_cases import machine_with
 from msgspec.structs import replace
 
 from slurm_elastic.config.access import Who
@@ -55,7 +56,7 @@ def node(name: str, states: str, **fields: Any) -> SlurmNode:
 
 def machine(name: str, launched: float = NOW - 1000.0) -> Machine:
     one = instance(f"i-{name}", name, launched=launched, bought=offer(cloud="pub"))
-    return Machine(instance=one, pool="burst", registered=launched)
+    return machine_with(instance=one, pool="burst", registered=launched)
 
 
 def view(*nodes: SlurmNode, **fields: Any) -> Observation:

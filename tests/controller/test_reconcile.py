@@ -184,7 +184,7 @@ def test_a_machine_of_an_open_launch_that_dies_before_it_answers_is_in_the_books
     cloud.heal()
     world.advance(600)
     rows = {m.instance.id: m for m in world.ledger.machines.live(ended_since=0.0)}
-    assert rows[first.instance.id].ended is not None
+    assert rows[first.instance.id].has_ended
     assert world.ledger.launches.open() == ()
 
 

@@ -150,9 +150,7 @@ def test_what_a_stopped_machine_costs_is_its_disk(world: World) -> None:
     assert not costs.problems
     paid = next(line.micro for line in costs.lines if line.key == "stopped")
     hours = sum(
-        ((m.ended or world.now) - m.instance.launched) / 3600
-        for m in books.machines
-        if m.stopped is not None
+        ((m.ended_at or world.now) - m.instance.launched) / 3600 for m in books.machines if m.is_off
     )
     assert paid == pytest.approx(hours * DISK * 1e6, rel=1e-3)
     assert world.ledger.books.dollars("pub", begin, world.now, 1) * 1e6 == pytest.approx(
@@ -405,7 +403,7 @@ def test_one_that_somebody_started_for_a_node_that_is_up_is_paid_at_work(world: 
         starting.runs_again(world.site, snapshot_of(world, listed=listed), todo)
         assert (stopped(world) == {}) is (machine == old)
     (row,) = world.ledger.machines.live()
-    assert (row.instance.price, row.registered) == (0.10, world.now)
+    assert (row.instance.price, row.registered_at) == (0.10, world.now)
     told = [d for d in world.ledger.decisions.about("pub1") if d.kind == "runs-again"]
     assert [d.reason for d in told] == ["somebody has started it"]
 
@@ -430,7 +428,7 @@ def test_a_stopped_machine_that_lists_lacked_for_long_is_kept_and_paid_once_they
     parts = sorted(
         (m for m in lives if m.instance.node == "pub1"), key=lambda m: m.instance.launched
     )
-    assert [m.ended for m in parts] == [*(m.instance.launched for m in parts[1:]), None]
+    assert [m.ended_at for m in parts] == [*(m.instance.launched for m in parts[1:]), None]
 
 
 def test_stopped_machines_end_each_for_its_own_reason(open_world: Callable[..., World]) -> None:
@@ -565,7 +563,7 @@ def test_a_cloud_that_stops_no_machines_is_told_and_they_are_left_to_end(world: 
     assert stopping.stop(site, "pub", [], "r-1") == []
     assert stopping.stop(site, "pub", machines, "r-1") == list(machines)
     (row,) = world.ledger.machines.live()
-    assert (row.stopping, row.suspending) == (None, world.now)
+    assert (row.is_stopping, row.retired_at) == (False, world.now)
     (told,) = (d for d in world.ledger.decisions.about("pub1") if d.kind == "stop-refused")
     assert told.reason.startswith("it cannot be stopped: ")
     assert told.reason.endswith("its machines cannot be stopped")
@@ -834,7 +832,7 @@ def test_a_crash_between_any_two_steps_is_repaired(
     idle(world, 330)
     assert states(world) == {old: "stopped"}
     parts = world.ledger.machines.live(ended_since=0, stopped=True)
-    spans = sorted((m.instance.launched, m.ended) for m in parts if m.ended is not None)
+    spans = sorted((m.instance.launched, m.ended_at) for m in parts if m.ended_at is not None)
     assert all(a[1] <= b[0] for a, b in pairwise(spans)), "paid twice"
 
 
@@ -863,7 +861,7 @@ def test_what_had_no_answer_before_a_crash_is_known_before_the_cloud_is_read(
     world.start()
     (row,) = world.ledger.machines.live()
     assert row.instance.id == machine
-    assert (row.stopping is not None) == (verb == "stop")
+    assert row.is_stopping == (verb == "stop")
     assert (row.born is not None) == (verb == "start")
 
 

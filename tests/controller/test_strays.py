@@ -146,7 +146,7 @@ def test_a_deletion_that_failed_after_it_was_taken_is_asked_for_again(
     assert len(asked) == 2
     (why,) = [d.reason for d in world.ledger.decisions.about("pub1") if d.kind == "adopted"]
     assert why == "the ledger had it ended, but its cloud has it, stopping"
-    ended = row(world, machine).ended
+    ended = row(world, machine).ended_at
     assert ended is not None
     assert ended >= asked[1], "it was paid until then"
     spent = world.ledger.books.dollars("pub", T0, world.now, 1)
@@ -209,7 +209,7 @@ def test_a_machine_that_goes_on_to_run_after_its_end_was_taken_is_counted_and_to
     monkeypatch.undo()
     world.advance(180)
     assert world.alive() == []
-    assert row(world, machine).ended is not None
+    assert row(world, machine).ended_at is not None
     assert strays(world) is None
 
 
@@ -241,7 +241,7 @@ def test_a_machine_that_ended_by_misses_and_comes_back_stopped_is_ended(world: W
     world.advance(600)
     assert machine.id not in {i.id for i in world.alive()}
     found = row(world, machine)
-    assert found.ended is not None
+    assert found.ended_at is not None
     assert found.why != missing
 
 
@@ -295,7 +295,7 @@ def test_a_renamed_clouds_machines_are_the_same_ones_and_are_paid_once(world: Wo
     world.advance(5)
     after = {m.instance.id: m for m in world.ledger.machines.live()}
     assert {m.instance.cloud for m in after.values()} == {"east"}
-    assert [after[i].registered for i in before] == [m.registered for m in before.values()]
+    assert [after[i].registered_at for i in before] == [m.registered_at for m in before.values()]
     assert world.site.usage().nodes[""] == usage.nodes[""] == 2
     assert world.site.usage().dollars_per_hour[""] == usage.dollars_per_hour[""]
     assert world.ledger.books.dollars("pub", T0, world.now, 1) == 0
@@ -373,7 +373,7 @@ def test_an_operator_says_that_what_a_former_cloud_had_is_gone(world: World) -> 
     world.advance(60)
     assert strays(world) is None
     assert world.site.usage().nodes == {}
-    assert row(world, left).ended is not None
+    assert row(world, left).ended_at is not None
     assert world.ledger.launches.get(launch.generation).state == "failed"  # type: ignore[union-attr]
     assert world.kinds("pub1")[-1] == world.kinds("pub2")[-1] == "cleared"
 

@@ -92,7 +92,7 @@ def test_a_failed_end_is_repeated_until_it_is_done(
     world.clouds["pub"].fail_next(error, 2, "terminate")
     idle(world, 305)
     assert len(world.alive()) == 1
-    assert [m.suspending is not None for m in world.ledger.machines.live()] == [True]
+    assert [m.retired_at is not None for m in world.ledger.machines.live()] == [True]
     world.advance(120)
     assert world.alive() == []
     assert "terminate-failed" in world.kinds("pub1")

@@ -78,7 +78,7 @@ class WatchedWorld(World):
         def watched(cloud: str, ids: Sequence[str], why: str, now: float) -> None:
             rows = {m.instance.id: m for m in ledger.machines.live() if m.instance.cloud == cloud}
             for id_ in ids:
-                if id_ in rows and rows[id_].suspending is None:
+                if id_ in rows and rows[id_].is_wanted:
                     self.judge(rows[id_].instance, why)
             suspending(cloud, ids, why, now)
 
@@ -310,7 +310,7 @@ class Chaos(RuleBasedStateMachine):
             id_ for a in w.accounts.values() for id_, m in a.machines.items()
             if m.visible_from > w.now
         }  # fmt: skip
-        doomed = {m.instance.id for m in w.ledger.machines.live() if m.suspending}
+        doomed = {m.instance.id for m in w.ledger.machines.live() if m.retired_at is not None}
         self.excused |= hidden | doomed
         self.lost = True
         if again and w.requests:
@@ -338,7 +338,7 @@ class Chaos(RuleBasedStateMachine):
         doomed = {
             m.instance.id
             for m in self._rows()
-            if m.suspending is not None or m.ended is not None
+            if not m.is_wanted
         }  # fmt: skip
         return [i for i in self.world.alive() if i.id not in doomed and i.id not in self.excused]
 

@@ -117,13 +117,13 @@ class Clouds:
         book = {m.instance.id: m for m in machines(self._site, ended=True)}
         for id_, seen in self.seen.items():
             known = book.get(id_)
-            if known is None or known.ended is None:
+            if known is None or known.ended_at is None:
                 found.uncharged.append(f"{id_} of {seen.node} is in no book with its end")
                 continue
             price = known.instance.price
             found.bill += (seen.last - seen.launched) * price / 3600
-            found.journal += (known.ended - known.instance.launched) * price / 3600
-            early = seen.last - known.ended
+            found.journal += (known.ended_at - known.instance.launched) * price / 3600
+            early = seen.last - known.ended_at
             late = known.instance.launched - seen.launched
             if max(early, late) > EXACT:
                 found.uncharged.append(

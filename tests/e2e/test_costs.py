@@ -41,7 +41,7 @@ def bill(site: Sandbox) -> int:
     """In micro-dollars: each of EC2's machines by its launch there and its type's price, by the
     second and a minute at least. EC2 says nothing of its end but that it is over.
     """
-    ends = {m.instance.id: m.ended for m in machines(site, ended=True)}
+    ends = {m.instance.id: m.ended_at for m in machines(site, ended=True)}
     total = 0
     for one in site.ec2.state().machines:
         ended = ends.pop(one.id)

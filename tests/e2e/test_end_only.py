@@ -114,7 +114,7 @@ def test_a_full_disk_and_a_damaged_ledger_cost_no_machine_and_no_job(site: Sandb
     site.wait_job(last, timeout=600)
     back_to_zero(site)
     booked = {m.instance.id: m for m in machines(site, ended=True)}
-    assert all(m.ended is not None for m in booked.values())
+    assert all(m.has_ended for m in booked.values())
     assert kept in booked
 
 

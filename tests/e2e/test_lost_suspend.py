@@ -58,7 +58,7 @@ def test_the_next_job_of_the_node_gets_a_new_machine_at_once(site: Sandbox) -> N
     until = Until(site)
     first = site.submit(until.script, FULL, "--partition=aws")
     (node,) = running_nodes(site, [first])[first]
-    site.wait_for(lambda: all(m.registered for m in machines(site)), 60, "it is known to be up")
+    site.wait_for(lambda: all(m.registered_at for m in machines(site)), 60, "it is known to be up")
     (old,) = live_machines(site)
     with no_room_for_requests(site):
         until.go()

@@ -120,7 +120,7 @@ def boot_of(found: Sequence[Machine], fields: Sequence[Mapping[str, str]]) -> in
     """Seconds from the submission of the job for which a machine was started to its start."""
     waits = []
     for machine in found:
-        end = machine.ended or 0.0
+        end = machine.ended_at or 0.0
         mine = [
             (seconds(job["StartTime"]), seconds(job["SubmitTime"]))
             for job in fields
@@ -167,8 +167,10 @@ def the_same_is_bought(sandbox: Callable[..., Sandbox], tmp_path: Path) -> None:
     assert bought(pool) == [m.instance.offer_key for m in found]
     assert {m.instance.market for m in found} == {"spot"}
 
-    paid = sum((m.ended or 0.0) - m.instance.launched for m in found)
-    dollars = sum(m.instance.price * ((m.ended or 0.0) - m.instance.launched) for m in found) / 3600
+    paid = sum((m.ended_at or 0.0) - m.instance.launched for m in found)
+    dollars = (
+        sum(m.instance.price * ((m.ended_at or 0.0) - m.instance.launched) for m in found) / 3600
+    )
     assert outcome.figures.pools[0].hours * 3600 == pytest.approx(paid, rel=0.03)
     assert outcome.figures.cost == pytest.approx(dollars, rel=0.03)
     real = mean(waits_of(fields))

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ledger_cases import T0, instance, offer, pool, spec
-from msgspec.structs import replace
+from machine_cases import changed
 
 from slurm_elastic.model.cluster import Market, Usage
 from slurm_elastic.policies.money.accounting import usage
@@ -48,8 +48,8 @@ def test_machines_and_open_intents_count_in_every_scope() -> None:
 
 
 def test_ended_machines_are_not_paid_and_suspending_ones_are() -> None:
-    ended = replace(machine("i-1"), ended=T0)
-    suspending = replace(machine("i-2"), suspending=T0)
+    ended = changed(machine("i-1"), ended=T0)
+    suspending = changed(machine("i-2"), suspending=T0)
     assert usage([ended, suspending], []).nodes[""] == 1
 
 
@@ -76,7 +76,7 @@ def test_an_intent_whose_machines_are_partly_known_counts_once() -> None:
 )
 def test_scopes_add_up(bought: list, intents: list) -> None:
     machines = [
-        replace(machine(f"i-{n}", o), ended=T0 if over else None)
+        changed(machine(f"i-{n}", o), ended=T0 if over else None)
         for n, (o, over) in enumerate(bought)
     ]
     launches = [

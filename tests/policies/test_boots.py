@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from ledger_cases import T0, instance, offer, pool
-from msgspec.structs import replace
+from machine_cases import changed, machine_with
 
 from slurm_elastic.model.memory import Launch, Machine
 from slurm_elastic.policies.launch.boots import (
@@ -28,7 +28,7 @@ def launch(generation: str, *nodes: str) -> Launch:
 
 
 def machine(node: str, generation: str, suspending: float | None = None) -> Machine:
-    return Machine(
+    return machine_with(
         instance=instance(f"i-{node}", node, generation), pool="burst", suspending=suspending
     )
 
@@ -50,7 +50,7 @@ def test_a_boot_whose_launch_is_late_is_overdue() -> None:
 
 def test_what_boots_and_what_has_no_answer_is_told_by_cloud() -> None:
     """Nobody gives up the nodes of others: of a pool that is gone, or went to another cloud."""
-    boots, up = machine("pub1", "g1"), replace(machine("pub2", "g2"), registered=T0)
+    boots, up = machine("pub1", "g1"), changed(machine("pub2", "g2"), registered=T0)
     going, gone = machine("pub3", "g3", suspending=T0), machine("left", "g4")
     other = pool("own", "gcp", 2, "own")
     moved = machine("own1", "g5")

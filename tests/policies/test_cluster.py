@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from ledger_cases import T0, instance, offer, pool
+from machine_cases import changed
 from msgspec.structs import replace
 
 from slurm_elastic.model.causes import AnyCause, Quoted
@@ -74,7 +75,7 @@ def machine(name: str = "pub1", age: float = 1000.0, **fields: Any) -> Machine:
     one = instance(**{"id_": f"i-{name}", "node": name, "generation": generation, **own})
     if name.startswith("own"):
         one = replace(one, cloud="gcp")
-    return replace(Machine(instance=one, pool="burst"), **fields)
+    return changed(Machine(instance=one, pool="burst"), **fields)
 
 
 def launch(cloud: str, *nodes: str, age: float = 10.0) -> Launch:
@@ -481,7 +482,7 @@ def test_a_machine_whose_node_went_to_another_cloud_is_a_double_of_the_one_there
     world = snapshot(old, new, nodes=(at,))
     assert [k.double_of for k in cloud_view(world).known] == ["i-own1"]
     for other in (
-        replace(world, machines=(old, replace(new, suspending=NOW))),
+        replace(world, machines=(old, changed(new, suspending=NOW))),
         replace(world, nodes={"own1": replace(at, address="10.0.0.8")}),
         replace(world, nodes={}),
     ):

@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from machine_cases import changed
 from msgspec.structs import replace
 
 from slurm_elastic.base.hostlist import compress, expand
@@ -40,7 +41,7 @@ def machine(
         zone="z", market=Market.SPOT, price=0.1, state=InstanceState.RUNNING, launched=0.0,
         address="10.0.0.5",
     )  # fmt: skip
-    return replace(Machine(instance=one, pool="pub"), **more)
+    return changed(Machine(instance=one, pool="pub"), **more)
 
 
 def tunnel(node: str = "pub1", generation: str = "g1", key: str = "K") -> Tunnel:

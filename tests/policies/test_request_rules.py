@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from ledger_cases import instance, offer
+from machine_cases import changed
 from msgspec.structs import replace
 
 from slurm_elastic.model.causes import AnyCause
@@ -45,7 +46,7 @@ def asked(
 def machine(age: float, cloud: str = "aws", ident: str = "i-1", **fields: Any) -> Machine:
     """Launched so long ago, for pub1; of another cloud it is one that the pool had before."""
     made = instance(ident, "pub1", f"g{int((NOW - age) * 1000):013d}-0a", bought=offer(cloud=cloud))
-    return replace(Machine(instance=made, pool="burst"), **fields)
+    return changed(Machine(instance=made, pool="burst"), **fields)
 
 
 def opened(cloud: str, age: float, request: str = "r0") -> Launch:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from machine_cases import machine_with
 from msgspec.structs import replace
 
 from slurm_elastic.model.cluster import Instance, InstanceState, Market, Pool
@@ -28,7 +29,7 @@ def machine(number: int, *, age: float = 100.0, **changes: Any) -> Machine:
     of_row = {k: changes.pop(k) for k in list(changes) if k not in own}
     one = Instance(id=f"i{number}", price=0.1, launched=NOW - age, **own | changes)
     row: dict[str, Any] = {"pool": "a", "registered": NOW - 50, "born": NOW - age}
-    return Machine(instance=one, **row | of_row)
+    return machine_with(instance=one, **row | of_row)
 
 
 def off(number: int, **changes: Any) -> Machine:

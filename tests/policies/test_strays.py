@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from ledger_cases import T0, instance, offer, pool
+from machine_cases import machine_with
 
 from slurm_elastic.model.cluster import Instance
 from slurm_elastic.model.memory import Launch, Machine
@@ -46,9 +47,9 @@ def test_all_that_somebody_should_look_at_is_told_by_cloud_and_machine() -> None
             jobs=(), offer=offer(), state="intent", created=T0,
         )  # fmt: skip
 
-    good = Machine(instance=instance("i-1", "pub1"), pool="burst", suspending=T0)
+    good = machine_with(instance=instance("i-1", "pub1"), pool="burst", suspending=T0)
     strange = Machine(instance=instance("i-2", "pub99"), pool="burst")
-    stays = Machine(instance=instance("i-3", "pub1"), pool="burst", suspending=T0 - 901)
+    stays = machine_with(instance=instance("i-3", "pub1"), pool="burst", suspending=T0 - 901)
     found = strays_of([good, strange, stays], [row("g1", "aws"), row("g2", "left")], {"aws"},
                    POOLS, T0)  # fmt: skip
     assert found == {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from machine_cases import changed
 from msgspec.structs import replace
 
 from slurm_elastic.model.cluster import Instance, InstanceState, Market
@@ -246,7 +247,7 @@ def test_of_one_time_alone_or_one_that_cannot_be_read_nothing_is_told_of_clocks(
 
 
 GOES = SlurmNode(name="n1", states=frozenset({"IDLE", "CLOUD", "POWERING_DOWN"}))
-ENDED = replace(THERE, ended=9.0)
+ENDED = changed(THERE, ended=9.0)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,11 @@
 """A rehearsal's conclusions from jobs, machines and decisions."""
 
 import pytest
+from machine_cases import machine_with
 
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Instance, InstanceState, Market
-from slurm_elastic.model.memory import Decision, Machine
+from slurm_elastic.model.memory import Decision
 from slurm_elastic.sandbox.quickstart_proof import (
     JobRow,
     JobWatch,
@@ -49,7 +50,7 @@ def machine(node: str, market: Market, launched: float, ended: float | None = No
         launched=launched,
         **fields,
     )
-    return Machine(instance=instance, pool="pub", ended=ended)
+    return machine_with(instance=instance, pool="pub", ended=ended)
 
 
 def test_a_running_job_is_read_with_its_nodes():

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from machine_cases import machine_with
 from msgspec.structs import replace
 from simulate.histories import histories
 
@@ -152,7 +153,9 @@ def daemons(engine: Engine, now: int) -> dict[str, float]:
         start = pool.batch_start[batch]
         one = replace(instance("i", "n", "g"), market=market, launched=float(start))
         if min(start, end) <= now:
-            machines += [Machine(instance=one, pool="cloud", ended=float(min(end, now)))] * count
+            machines += [
+                machine_with(instance=one, pool="cloud", ended=float(min(end, now)))
+            ] * count
             taken[one.offer_key] += count if reclaimed and end <= now else 0
     times = mean_times(machines, taken, float(now))
     return {offer.rsplit("/", 1)[1]: seconds for offer, seconds in times.items()}

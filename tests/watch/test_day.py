@@ -7,6 +7,7 @@ import time
 
 import pytest
 from ledger_cases import instance
+from machine_cases import machine_with
 from msgspec.structs import replace
 
 from slurm_elastic.cli.console import plain
@@ -30,7 +31,7 @@ NOW = 1_800_000_000.0
 
 def machine(launched: float, ended: float | None = None, **more: object) -> Machine:
     one = replace(instance("i-1", launched=launched), price=0.5)
-    return Machine(instance=one, pool="p", ended=ended, **more)  # type: ignore[arg-type]
+    return machine_with(instance=one, pool="p", ended=ended, **more)
 
 
 def test_the_last_point_is_now_and_the_first_a_day_ago() -> None:
@@ -65,7 +66,7 @@ def test_machines_between_two_points_are_seen() -> None:
 
 def test_at_most_is_of_one_moment_over_all_markets() -> None:
     one = replace(instance("i-2", launched=NOW - 800), price=2.0, market=Market.ON_DEMAND)
-    dear = Machine(instance=one, pool="p", ended=NOW - 700)
+    dear = machine_with(instance=one, pool="p", ended=NOW - 700)
     day = day_view([machine(NOW - 880, NOW - 810), machine(NOW - 870, NOW - 805), dear], [], NOW)
     assert max(map(sum, zip(*day.machines.values(), strict=True))) == 3, "of one point"
     assert day.most["machines"] == Peak(value=2, at=NOW - 870)
@@ -84,7 +85,7 @@ def test_each_point_is_what_a_count_of_every_second_says(seed: int) -> None:
         spans.append((since, None if lives else since + lasts))
     prices = [chance.choice((0.04, 0.12, 1.5)) for _ in spans]
     machines = [
-        Machine(instance=replace(instance(f"i-{n}", launched=b), price=p), pool="p", ended=e)
+        machine_with(instance=replace(instance(f"i-{n}", launched=b), price=p), pool="p", ended=e)
         for n, ((b, e), p) in enumerate(zip(spans, prices, strict=True))
     ]
     day = day_view(machines, [Run(job=n, begin=b, end=e) for n, (b, e) in enumerate(spans)], NOW)

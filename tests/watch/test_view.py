@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ledger_cases import T0, instance, offer
+from machine_cases import changed, machine_with
 from msgspec.structs import replace
 from rich.console import Console
 from status_cases import NOW, busy_ledger, busy_slurm, config, job, node
@@ -161,7 +162,7 @@ def test_the_document_is_stable(view: StatusView) -> None:
 
 def test_without_slurm_the_ledgers_part_is_shown(tmp_path: Path) -> None:
     machine = Machine(instance=instance("i-1"), pool="general")
-    leaving = replace(
+    leaving = changed(
         machine, instance=instance("i-2", "pub2"), suspending=NOW, cause=Quoted(text="idle")
     )
     facts = Facts(now=NOW, slurm_error="scontrol: timed out", machines=[machine, leaving])
@@ -227,7 +228,7 @@ def test_machines_that_do_not_register_have_their_price_and_the_next_step(
     tmp_path: Path, until: float
 ) -> None:
     machines = [
-        Machine(
+        machine_with(
             instance=instance(f"i-{n}", f"pub{n}", launched=NOW - 3600), pool="general", ended=NOW
         )
         for n in (1, 2, 3)
@@ -293,13 +294,13 @@ def test_two_machines_of_one_node_are_told_apart(tmp_path: Path) -> None:
 
 def test_a_machine_that_its_cloud_does_not_end_is_shown_as_such(tmp_path: Path) -> None:
     ending = [
-        Machine(
+        machine_with(
             instance=instance("i-1", "pub1"),
             pool="x",
             suspending=NOW - 60,
             cause=Quoted(text="idle"),
         ),
-        Machine(
+        machine_with(
             instance=instance("i-2", "pub2"),
             pool="x",
             suspending=NOW - 3600,
@@ -415,7 +416,7 @@ def outlook(tmp_path: Path, machine: Machine, slurm_node: SlurmNode | None, **ho
 def test_next_actions(
     tmp_path: Path, changes: dict, states: str | None, how: dict, phrase: str
 ) -> None:
-    machine = replace(Machine(instance=instance("i-1", "pub1"), pool="general"), **changes)
+    machine = machine_with(instance=instance("i-1", "pub1"), pool="general", **changes)
     slurm_node = node("pub1", *states.split()) if states else None
     assert outlook(tmp_path, machine, slurm_node, **how) == phrase
 
@@ -440,7 +441,7 @@ def test_any_pair_of_views_can_be_shown(slurm_nodes: list, bought: list) -> None
     """Whatever Slurm and the ledger say, the join answers, counts add up, nothing is negative."""
     nodes = {f"pub{n}": SlurmNode(name=f"pub{n}", states=s) for n, s in slurm_nodes}
     machines = [
-        Machine(
+        machine_with(
             instance=instance(f"i-{k}", f"pub{n}", f"g{k}", s, T0 + at, bought=offer(market=m)),
             pool="general",
             ended=NOW if over else None,

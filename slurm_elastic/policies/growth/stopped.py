@@ -15,6 +15,7 @@ from msgspec import Struct
 from slurm_elastic.base.units import brief, counted
 from slurm_elastic.model.cluster import OFF, Market, Pool
 from slurm_elastic.model.directive import Departure, Directive, stop_reason
+from slurm_elastic.model.machine_states import Serving
 from slurm_elastic.model.memory import Machine, generation_time
 from slurm_elastic.policies.clock_guard import age
 
@@ -70,7 +71,7 @@ def to_stop(
     """The machines to be stopped, not ended, as nobody needs them, in their order. ``there``: all
     live machines and the stopped ones.
     """
-    kept: list[Machine] = [m for m in there if m.stopped is not None or m.stopping is not None]
+    kept: list[Machine] = [m for m in there if m.is_off or m.is_stopping]
     chosen: list[Machine] = []
     for machine in doomed:
         pool = pools.get(machine.pool)
@@ -89,8 +90,7 @@ def _may_stop(machine: Machine, pool: Pool, recipes: Recipes, now: float) -> boo
     return (
         pool.stopped > 0
         and machine.instance.market is not Market.SPOT
-        and machine.registered is not None
-        and machine.suspending is None
+        and isinstance(machine.life, Serving)
         and not unfit(machine, pool, now)
         and recipes.same(machine)
     )

@@ -107,7 +107,7 @@ def under_way(
     pool_of: Mapping[str, Pool],
 ) -> dict[str, UnderWay]:
     """The machines that boot and the open launches, by cloud; of clouds that have some."""
-    boots = [m for m in machines if m.registered is None and m.suspending is None]
+    boots = [m for m in machines if m.boots]
     if not boots and not launches:
         return {}
     found = {
@@ -132,7 +132,7 @@ def timed_out(
     ``machines`` are all that live.
     """
     doubtful = [n for row in some.opened if row.generation in late for n in row.nodes]
-    served = {m.instance.node for m in machines if m.suspending is None} if doubtful else set()
+    served = {m.instance.node for m in machines if m.is_wanted} if doubtful else set()
     return TimedOut(
         cloud=cloud,
         machines=tuple(m for m in some.boots if m.instance.generation in late),

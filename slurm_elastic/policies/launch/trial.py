@@ -97,7 +97,7 @@ def is_over(rest: Rest) -> bool:
     node = rest.node
     if node is None or phase(node) is Phase.POWERING_UP or rest.requested or rest.launching:
         return False
-    if any(machine.ended is None for machine in rest.machines):
+    if any(not machine.has_ended for machine in rest.machines):
         return False
     # Where no machine was ever seen, a ResumeProgram that was called may not have written its
     # request yet: the node is powered down first, which takes SuspendTimeout.

@@ -54,10 +54,10 @@ def usage(
 
     for machine in machines:
         # One whose end is only decided is paid still, and counts.
-        if machine.ended is not None:
+        if machine.has_ended:
             continue
         i = machine.instance
-        if machine.stopped is not None:
+        if machine.is_off:
             dollars[""] += i.price
             dollars[f"cloud:{i.cloud}"] += i.price
             continue

@@ -56,7 +56,7 @@ def addresses(snapshot: ClusterSnapshot) -> Iterable[Action]:
     """Addresses that the provider learnt after the launch (where it is the one to tell)."""
     for m in snapshot.mine if snapshot.terms.tells_addresses else ():
         node, address = snapshot.nodes.get(m.instance.node), m.instance.address
-        if not address or m.suspending is not None or node is None or node.address == address:
+        if not address or not m.is_wanted or node is None or node.address == address:
             continue
         # Once slurmd has registered it is too late for the job, which is requeued (22.05,
         # measured).
@@ -103,7 +103,7 @@ def drains(snapshot: ClusterSnapshot) -> Iterable[Action]:
     drained = {
         node
         for m in snapshot.mine
-        if m.suspending is None and (node := m.instance.node) in nodes and is_drained(nodes[node])
+        if m.is_wanted and (node := m.instance.node) in nodes and is_drained(nodes[node])
     }
     opened = {
         row.node: row
@@ -153,10 +153,10 @@ def _sound(snapshot: ClusterSnapshot, pool: str) -> list[str]:
 
 def _service(machine: Machine, now: float) -> float:
     """For how many seconds it has been in service, or was."""
-    ends = [at for at in (machine.suspending, machine.ended, now) if at is not None]
-    return min(ends) - machine.registered if machine.registered is not None else 0.0
+    ends = [at for at in (machine.retired_at, machine.ended_at, now) if at is not None]
+    return min(ends) - machine.registered_at if machine.registered_at is not None else 0.0
 
 
 def _left_in_peace(machine: Machine) -> bool:
     """Whether Slurm had it in service to the end."""
-    return machine.suspending is not None and machine.cause == SuspendedBySlurm()
+    return machine.retired_at is not None and machine.cause == SuspendedBySlurm()

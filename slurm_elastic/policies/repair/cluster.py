@@ -96,13 +96,13 @@ def _known(
         generation=one.generation,
         decided=decided_at(one),
         misses=machine.misses,
-        suspending=machine.suspending is not None,
+        suspending=machine.retired_at is not None,
         address=one.address,
         max_age=_max_age(snapshot, machine),
         shown=one.id not in unshown,
-        registered=machine.registered is not None,
+        registered=machine.registered_at is not None,
         double_of=at_home.get(one.node, "") if moved else "",
-        stopping=machine.stopping is not None,
+        stopping=machine.is_stopping,
         born=machine.born,
     )
 
@@ -113,7 +113,7 @@ def _at_home(snapshot: ClusterSnapshot) -> dict[str, str]:
     return {
         m.instance.node: m.instance.id
         for m in snapshot.machines
-        if m.suspending is None
+        if m.is_wanted
         and m.instance.address
         and m.instance.node in view
         and view[m.instance.node].address == m.instance.address
@@ -128,7 +128,7 @@ def _elsewhere(snapshot: ClusterSnapshot) -> frozenset[str]:
     one that cannot be read, or that the configuration lacks.
     """
     cloud, oldest = snapshot.terms.cloud, snapshot.now - snapshot.terms.resume_timeout
-    others = [m for m in snapshot.machines if m.instance.cloud != cloud and m.suspending is None]
+    others = [m for m in snapshot.machines if m.instance.cloud != cloud and m.is_wanted]
     opened = [row for row in snapshot.launches if row.cloud != cloud]
 
     def boots(node: str) -> bool:
@@ -137,7 +137,8 @@ def _elsewhere(snapshot: ClusterSnapshot) -> frozenset[str]:
     found = {
         m.instance.node
         for m in others
-        if not boots(m.instance.node) or (m.registered is None and decided_at(m.instance) > oldest)
+        if not boots(m.instance.node)
+        or (m.registered_at is None and decided_at(m.instance) > oldest)
     }
     for row in opened:
         found.update(n for n in row.nodes if row.created > oldest or not boots(n))

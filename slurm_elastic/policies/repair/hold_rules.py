@@ -60,7 +60,7 @@ def _pool_holds(
         snapshot.terms.keys,
     )  # fmt: skip
     room = sum(launch.room for launch in launches)
-    machines = {m.instance.node for m in snapshot.mine if m.suspending is None}
+    machines = {m.instance.node for m in snapshot.mine if m.is_wanted}
     free = [n for n in nodes if _may_start(snapshot.nodes.get(n), machines)][:room]
     for node in free:
         cause = OfferAvailable(offer=launches[0].offer.key)

@@ -78,7 +78,7 @@ def admission(
     ``addresses``: by node, in the tunnel, whose ``subnet`` nobody else's address is in. A machine
     of an open launch may be there unseen.
     """
-    serving = [m for m in machines if m.suspending is None and m.instance.state in STANDING]
+    serving = [m for m in machines if m.is_wanted and m.instance.state in STANDING]
     mine = [m for m in serving if m.instance.cloud in clouds]
     launching = [row for row in launches if row.cloud in clouds]
     there = {(m.instance.generation, m.instance.node) for m in mine}

@@ -17,6 +17,7 @@ from slurm_elastic.model.causes.repairs import (
     NotPoweringDown,
     NotPoweringUp,
 )
+from slurm_elastic.model.machine_states import Serving
 from slurm_elastic.model.memory import Machine, decided_at, generation_order
 from slurm_elastic.model.slurm import Request
 from slurm_elastic.policies.actions import Action, Drop, FailBoot, Launch, Suspend
@@ -54,8 +55,8 @@ def _resume(snapshot: ClusterSnapshot, request: Request, names: Sequence[str]) -
 
 
 def _is_past(machine: Machine, long_ago: float) -> bool:
-    came_up = machine.registered
-    return machine.suspending is None and came_up is not None and came_up <= long_ago
+    life = machine.life
+    return isinstance(life, Serving) and life.registered_at <= long_ago
 
 
 def _served(snapshot: ClusterSnapshot, request: Request, long_ago: float) -> set[str]:
@@ -65,9 +66,9 @@ def _served(snapshot: ClusterSnapshot, request: Request, long_ago: float) -> set
 
     def serves(machine: Machine) -> bool:
         one = machine.instance
-        if machine.suspending is not None or _is_past(machine, long_ago):
+        if not machine.is_wanted or _is_past(machine, long_ago):
             return False
-        if one.cloud == cloud or machine.registered is not None:
+        if one.cloud == cloud or machine.registered_at is not None:
             return True
         # Another cloud's, which may still come up; one that has left the configuration is only
         # waited for where it was bought for this very request.

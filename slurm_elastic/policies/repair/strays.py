@@ -33,7 +33,7 @@ def strays_of(
     found = {
         (m.instance.cloud, m.instance.id): why
         for m in machines
-        if (why := stray(m.instance, clouds, pool_of) or unending(m.suspending, now))
+        if (why := stray(m.instance, clouds, pool_of) or unending(m.retired_at, now))
     }
     return found | {
         (row.cloud, row.generation): why

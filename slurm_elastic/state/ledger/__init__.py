@@ -241,7 +241,7 @@ class Ledger:
             )
             read_whole = self.machines.believed(complete)
         return LedgerState(
-            machines=tuple(m for m in paid if m.stopped is None),
+            machines=tuple(m for m in paid if not m.is_off),
             launches=opened,
             exclusions=excluded,
             read_whole=read_whole,
@@ -249,7 +249,7 @@ class Ledger:
             directives=words,
             lifted=bool(lifted),
             drains=drains,
-            stopped=tuple(m for m in paid if m.stopped is not None),
+            stopped=tuple(m for m in paid if m.is_off),
         )
 
     def prune(self, before: float) -> int:

@@ -16,9 +16,18 @@ from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.model.causes import AnyCause, decoded, encoded
 from slurm_elastic.model.causes.machine_ends import EndedInCloud
 from slurm_elastic.model.cluster import STANDING, Instance, InstanceState, Market, Pool, worst_price
+from slurm_elastic.model.machine_states import BOOTING, Lost, columns_of, state_of
 from slurm_elastic.model.memory import DONE, INTENT, MACHINE_JOBS, Launch, Machine
 from slurm_elastic.policies.clock_guard import AHEAD
 from slurm_elastic.state.ledger.launches import Launches
+from slurm_elastic.state.ledger.machine_transitions import (
+    KEPT,
+    NOT_OFF,
+    NOT_RETIRED,
+    PAID,
+    Call,
+    where_allowed,
+)
 from slurm_elastic.state.store.store import Store, Table
 from slurm_elastic.state.store.view import OF_LIST, to_json
 
@@ -28,38 +37,37 @@ MACHINE_COLUMNS = (
     "pool, jobs, last_seen, misses, suspending, ended, cause, worst_price, registered, accounts, "
     "stopping, stopped, born, tunnel_key"
 )
-SEEN = """
+SEEN = f"""
     update machines set
         state = :state,
         address = coalesce(:address, address),
         last_seen = max(last_seen, :now),
         misses = 0,
         cause = case
-            when :state = 'terminated' and ended is null then coalesce(cause, :gone)
-            when :lives and ended is not null and suspending is null then null
+            when :state = 'terminated' and {PAID} then coalesce(cause, :gone)
+            when :lives and ended is not null and {NOT_RETIRED} then null
             else cause end,
         ended = case
             when :state = 'terminated' then coalesce(ended, :now)
-            when :lives or (:off and coalesce(stopped, stopping) is not null) then null
+            when :lives or (:off and {KEPT}) then null
             else ended end
     where id = :id and cloud = :cloud and (
-        ended is null
-        or ((:lives or (:off and coalesce(stopped, stopping) is not null)) and ended < :before)
+        {PAID} or ((:lives or (:off and {KEPT})) and ended < :before)
     )
 """
 """One machine of a complete read of its cloud, as ``Ledger.observe`` and ``adopt`` describe it."""
-NOT_ENDED = f"select {MACHINE_COLUMNS} from machines where ended is null"
+NOT_ENDED = f"select {MACHINE_COLUMNS} from machines where {PAID}"
 """All that are paid for: those that are live, and those that are stopped."""
 BY_TIME = "order by launched, id"
 OF_CLOUD = f"cloud = ? and id in {OF_LIST}"
-SAME = """
+SAME = f"""
     update machines set last_seen = max(last_seen, ?), misses = 0
-    where cloud = ? and ended is null and id in (select value from json_each(?))
+    where cloud = ? and {PAID} and id in (select value from json_each(?))
 """
 # What was launched or seen since the read began may be missing in it; what is dated much later than
 # that is from before the head's clock was set back.
-MISSED = """
-    update machines set misses = misses + 1 where cloud = ? and ended is null
+MISSED = f"""
+    update machines set misses = misses + 1 where cloud = ? and {PAID}
     and last_seen not between ? and ? and launched not between ? and ?
     and id not in (select value from json_each(?))
 """
@@ -71,7 +79,7 @@ _ACCOUNTS = msgspec.json.Decoder(dict[str, int])
 
 def machine_row(machine: Machine) -> tuple[object, ...]:
     """Values for MACHINE_COLUMNS."""
-    i = machine.instance
+    i, life = machine.instance, columns_of(machine.life)
     return (
         i.id,
         i.cloud,
@@ -88,14 +96,14 @@ def machine_row(machine: Machine) -> tuple[object, ...]:
         to_json(machine.jobs),
         machine.last_seen,
         machine.misses,
-        machine.suspending,
-        machine.ended,
-        None if machine.cause is None else encoded(machine.cause),
+        life.suspending,
+        life.ended,
+        None if life.cause is None else encoded(life.cause),
         machine.worst_price,
-        machine.registered,
+        life.registered,
         to_json(machine.accounts),
-        machine.stopping,
-        machine.stopped,
+        life.stopping,
+        life.stopped,
         machine.born,
         machine.tunnel_key,
     )
@@ -122,14 +130,16 @@ def machine_from(row: sqlite3.Row) -> Machine:
         jobs=_JOBS.decode(row["jobs"]),
         last_seen=row["last_seen"],
         misses=row["misses"],
-        suspending=row["suspending"],
-        ended=row["ended"],
-        cause=None if row["cause"] is None else decoded(row["cause"]),
+        life=state_of(
+            suspending=row["suspending"],
+            ended=row["ended"],
+            cause=None if row["cause"] is None else decoded(row["cause"]),
+            registered=row["registered"],
+            stopping=row["stopping"],
+            stopped=row["stopped"],
+        ),
         worst_price=row["worst_price"],
-        registered=row["registered"],
         accounts=_ACCOUNTS.decode(row["accounts"]),
-        stopping=row["stopping"],
-        stopped=row["stopped"],
         born=row["born"],
         tunnel_key=row["tunnel_key"],
     )
@@ -144,8 +154,7 @@ def _new(instance: Instance, pool: str, launch: Launch | None, now: float, worst
         jobs=launch.jobs[:MACHINE_JOBS] if launch else (),
         accounts=launch.accounts.get(instance.node, {}) if launch else {},
         last_seen=now,
-        ended=now if over else None,
-        cause=_ENDED_IN_CLOUD if over else None,
+        life=Lost(ended_at=now, cause=_ENDED_IN_CLOUD) if over else BOOTING,
         worst_price=worst,
     )
 
@@ -209,10 +218,10 @@ class Machines:
         of their lives in which others were, are among them only where that is asked for.
         """
         if ended_since is None and nodes is None:
-            return tuple(m for m in self._store.tables("machines")[0] if m.stopped is None)
+            return tuple(m for m in self._store.tables("machines")[0] if not m.is_off)
         # Not ``or``: sqlite would read the machines of a year for it, as no index has both.
         ended = f"select {MACHINE_COLUMNS} from machines where ended >= ?1"
-        ended += "" if stopped else " and stopped is null"
+        ended += "" if stopped else f" and {NOT_OFF}"
         since, of = math.inf if ended_since is None else ended_since, ""
         values: tuple[object, ...] = (since,)
         if nodes is not None:
@@ -220,14 +229,14 @@ class Machines:
                 " and node in (select value from json_each(?2))",
                 (since, to_json([*nodes])),
             )
-        not_ended = NOT_ENDED if stopped else f"{NOT_ENDED} and stopped is null"
+        not_ended = NOT_ENDED if stopped else f"{NOT_ENDED} and {NOT_OFF}"
         rows = self._store.select(f"{not_ended}{of} union all {ended}{of} {BY_TIME}", *values)
         return tuple(machine_from(row) for row in rows)
 
     def clouds(self, since: float) -> tuple[str, ...]:
         """The clouds that have machines, or had some at ``since`` or later, by name."""
         sql = (
-            "select cloud from machines where ended is null "
+            f"select cloud from machines where {PAID} "
             "union select cloud from machines indexed by machines_ended where ended >= ? "
             "order by cloud"
         )
@@ -308,8 +317,8 @@ class Machines:
             if clouds is not None and launch is not None and launch.cloud not in clouds:
                 self._follow(launch, instance.cloud, now)
             if clouds is not None and before is None:
-                # A live row of a cloud that is none of them was its own under that cloud's earlier
-                # name: it goes on under the new one, so that it is paid once.
+                # A row of a cloud that is none of them was its own under that cloud's earlier name:
+                # it goes on under the new one, so that it is paid once, also if it had ended there.
                 before = self._renamed(instance, pool, clouds)
             if launch is not None:
                 worst = worst_price(instance, launch.offers)
@@ -320,8 +329,9 @@ class Machines:
             return before
 
     def registered(self, cloud: str, ids: Sequence[str], now: float) -> None:
-        """Slurm has the nodes of these machines up; the first time counts."""
-        sql = f"update machines set registered = ? where {OF_CLOUD} and registered is null"
+        """Slurm has the nodes of these machines up; the first time counts, while they boot."""
+        sql = f"update machines set registered = ? where {OF_CLOUD} "
+        sql += f"and {where_allowed(Call.REGISTERED)}"
         self._store.execute("machines", sql, now, cloud, to_json(ids))
 
     def suspending(self, cloud: str, ids: Sequence[str], cause: AnyCause, now: float) -> None:
@@ -330,7 +340,7 @@ class Machines:
         The first intent stands; machines that have ended or are not known are left alone.
         """
         sql = f"update machines set suspending = ?, cause = ? where {OF_CLOUD} "
-        sql += "and suspending is null and ended is null"
+        sql += f"and {where_allowed(Call.SUSPENDING)}"
         self._store.execute("machines", sql, now, encoded(cause), cloud, to_json(ids))
 
     def ended(self, cloud: str, ids: Sequence[str], cause: AnyCause, now: float) -> None:
@@ -338,7 +348,7 @@ class Machines:
         an earlier end.
         """
         sql = "update machines set ended = ?, state = ?, cause = coalesce(cause, ?) "
-        sql += f"where {OF_CLOUD} and ended is null"
+        sql += f"where {OF_CLOUD} and {where_allowed(Call.ENDED)}"
         self._store.execute(
             "machines", sql, now, str(InstanceState.TERMINATED), encoded(cause), cloud, to_json(ids)
         )
@@ -380,11 +390,11 @@ class Machines:
         )  # fmt: skip
 
     def _renamed(self, instance: Instance, pool: str, clouds: Collection[str]) -> Machine | None:
-        """Move the machine's live row from a cloud that is not configured any more."""
+        """Move the machine's row from a cloud that is not configured any more."""
         sql = (
             f"select {MACHINE_COLUMNS} from machines "
             # A generation is of one launch alone: it tells that it is the same machine.
-            "where id = ? and generation = ? and generation != '' and ended is null"
+            "where id = ? and generation = ? and generation != ''"
         )
         rows = [
             machine_from(row) for row in self._store.select(sql, instance.id, instance.generation)

@@ -16,6 +16,15 @@ from msgspec.structs import replace
 from slurm_elastic.base.errors import EndOnlyError
 from slurm_elastic.model.causes import AnyCause, encoded
 from slurm_elastic.model.cluster import Instance, InstanceState
+from slurm_elastic.model.machine_states import (
+    BOOTING,
+    Ended,
+    Ending,
+    MachineState,
+    Serving,
+    Stopped,
+    Stopping,
+)
 from slurm_elastic.model.memory import (
     DONE,
     MACHINE_JOBS,
@@ -27,6 +36,7 @@ from slurm_elastic.model.memory import (
 )
 from slurm_elastic.state.ledger.books import Books
 from slurm_elastic.state.ledger.launches import LAUNCH_COLUMNS, launch_row
+from slurm_elastic.state.ledger.machine_transitions import Call, where_allowed
 from slurm_elastic.state.ledger.machines import (
     MACHINE_COLUMNS,
     NOT_ENDED,
@@ -52,7 +62,7 @@ class Stops:
 
     def machines(self) -> tuple[Machine, ...]:
         """The machines that are stopped, by the time since when."""
-        return tuple(m for m in self._store.tables("machines")[0] if m.stopped is not None)
+        return tuple(m for m in self._store.tables("machines")[0] if m.is_off)
 
     def stopping(self, cloud: str, ids: Collection[str], cause: AnyCause, now: float) -> None:
         """Write down that these are to be stopped, before the cloud is called, and the keys of
@@ -64,8 +74,7 @@ class Stops:
                 # is back.
                 "update machines set suspending = ?, stopping = ?, cause = ?, tunnel_key = "
                 "(select key from tunnels t where t.generation = machines.generation "
-                f"and t.node = machines.node) where {OF_CLOUD} "
-                "and suspending is null and ended is null",
+                f"and t.node = machines.node) where {OF_CLOUD} and {where_allowed(Call.STOPPING)}",
                 now, now, encoded(cause), cloud, to_json(list(ids)),
             )  # fmt: skip
 
@@ -74,7 +83,7 @@ class Stops:
         with self._store.transaction("machines"):
             self._store.change(
                 f"update machines set stopping = null, cause = ? where {OF_CLOUD} "
-                "and stopping is not null and ended is null",
+                f"and {where_allowed(Call.FAILED)}",
                 encoded(cause), cloud, to_json(list(ids)),
             )  # fmt: skip
 
@@ -83,12 +92,12 @@ class Stops:
         with self._store.transaction("machines") as db:
             for id_, price in prices.items():
                 before = self._alive(db, cloud, id_)
-                if before is None or before.stopping is None or before.stopped is not None:
+                if before is None or not isinstance(before.life, Stopping):
                     continue
+                life = Stopped(since=now, cause=before.life.cause)
                 self._turn(
-                    db, before, now, price=price, state=InstanceState.STOPPING,
-                    stopped=now, suspending=now, cause=before.cause, registered=None,
-                )  # fmt: skip
+                    db, before, before.life, life, now, price=price, state=InstanceState.STOPPING
+                )
 
     def start(self, launch: Launch, machine: Machine, now: float) -> Machine | None:
         """Write down that a stopped machine is to be started for the node, jobs and price of
@@ -102,13 +111,13 @@ class Stops:
             if trouble := self._end_only():
                 raise EndOnlyError(f"{trouble}; nothing is started")
             before = self._alive(db, one.cloud, one.id)
-            if before is None or before.stopped is None:
+            if before is None or not isinstance(before.life, Stopped):
                 return None
             self._store.insert("insert into launches", LAUNCH_COLUMNS, [launch_row(new)])
             return self._turn(
-                db, before, now, price=new.offer.price, state=InstanceState.PENDING,
-                generation=new.generation, worst_price=new.offer.worst_price, stopped=None,
-                suspending=None, cause=None, registered=None, jobs=new.jobs[:MACHINE_JOBS],
+                db, before, before.life, BOOTING, now,
+                price=new.offer.price, state=InstanceState.PENDING, generation=new.generation,
+                worst_price=new.offer.worst_price, jobs=new.jobs[:MACHINE_JOBS],
                 accounts=new.accounts.get(one.node, {}),
             )  # fmt: skip
 
@@ -119,7 +128,7 @@ class Stops:
         with self._store.transaction("machines"):
             self._store.change(
                 "update machines set price = ?, worst_price = ?, suspending = ?, cause = ? "
-                "where cloud = ? and id = ? and suspending is null and ended is null",
+                f"where cloud = ? and id = ? and {where_allowed(Call.START_REFUSED)}",
                 price, price, now, encoded(cause), cloud, id_,
             )  # fmt: skip
 
@@ -128,23 +137,20 @@ class Stops:
         with self._store.transaction("machines") as db:
             for id_ in ids:
                 before = self._alive(db, cloud, id_)
-                if before is None or before.stopped is None:
+                if before is None or not isinstance(before.life, Stopped):
                     continue
-                self._turn(
-                    db, before, now, price=before.instance.price, state=before.instance.state,
-                    stopped=None, suspending=now, cause=cause,
-                )  # fmt: skip
+                one, life = before.instance, Ending(retired_at=now, cause=cause)
+                self._turn(db, before, before.life, life, now, price=one.price, state=one.state)
 
     def runs_again(self, instance: Instance, now: float) -> None:
         """Somebody else has started this one, and its node is at work."""
         with self._store.transaction("machines") as db:
             before = self._alive(db, instance.cloud, instance.id)
-            if before is None or before.stopped is None:
+            if before is None or not isinstance(before.life, Stopped):
                 return
             self._turn(
-                db, before, now, price=instance.price, state=instance.state, stopped=None,
-                suspending=None, cause=None, registered=now,
-                worst_price=max(before.worst_price, instance.price),
+                db, before, before.life, Serving(registered_at=now), now, price=instance.price,
+                state=instance.state, worst_price=max(before.worst_price, instance.price),
             )  # fmt: skip
 
     def _alive(self, db: sqlite3.Connection, cloud: str, id_: str) -> Machine | None:
@@ -155,6 +161,8 @@ class Stops:
         self,
         db: sqlite3.Connection,
         before: Machine,
+        until_now: Stopping | Stopped,
+        life: MachineState,
         now: float,
         *,
         price: float,
@@ -162,18 +170,17 @@ class Stops:
         generation: str = "",
         **changes: Any,  # noqa: ANN401 - fields of Machine
     ) -> Machine:
-        """The part of its life that goes on ends now, and the next one begins."""
+        """End the part of its life that was ``until_now``, and begin the next one as ``life``."""
         one = before.instance
         over = replace(before, instance=replace(one, state=InstanceState.TERMINATED))
-        self._machines.move(
-            over, one.cloud, self._next_part(db, one, now), ended=now, stopping=None
-        )
+        end = Ended(ended_at=now, before=until_now)
+        self._machines.move(over, one.cloud, self._next_part(db, one, now), life=end)
         instance = replace(
             one, price=price, state=state, launched=now, generation=generation or one.generation
         )
         born = before.born or generation_time(one.generation) or one.launched
         part = replace(
-            before, instance=instance, born=born, stopping=None, misses=0, last_seen=now,
+            before, instance=instance, life=life, born=born, misses=0, last_seen=now,
             **{"worst_price": price} | changes,
         )  # fmt: skip
         self._store.insert("insert into machines", MACHINE_COLUMNS, [machine_row(part)])

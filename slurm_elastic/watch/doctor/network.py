@@ -64,7 +64,7 @@ def _machines(config: Config) -> Sequence[Machine]:
     try:
         path = config.state / "ledger.db"
         with config.sharing(), contextlib.closing(Ledger(path, read_only=True)) as ledger:
-            return [m for m in ledger.machines.live() if m.suspending is None]
+            return [m for m in ledger.machines.live() if m.is_wanted]
     except (sqlite3.Error, OSError, SlurmElasticError):
         return ()
 
@@ -168,7 +168,7 @@ def _handshakes(
     tunnels, silent, oldest, heard = clouds_with_tunnel(config), [], 0.0, 0
     for machine in sorted(machines, key=lambda machine: machine.instance.node):
         one = machine.instance
-        if one.cloud not in tunnels or machine.registered is None:
+        if one.cloud not in tunnels or machine.registered_at is None:
             continue
         peer = peers.get(one.address or "")
         age = now - peer.handshake if peer is not None and peer.handshake else None

@@ -171,7 +171,7 @@ def _machines(config: Config, facts: Facts, states: States | None) -> Iterator[M
             ({"cloud": cloud, "pool": pool, "state": state}, float(count))
             for (cloud, pool, state), count in states.items()
         ])  # fmt: skip
-    live = [m for m in facts.machines if m.ended is None]
+    live = [m for m in facts.machines if not m.has_ended]
     names = ("cloud", "pool", "market", "instance_type", "zone")
     offers = Counter(
         (m.instance.cloud, m.pool, str(m.instance.market), m.instance.instance_type,
@@ -194,7 +194,7 @@ def _machines(config: Config, facts: Facts, states: States | None) -> Iterator[M
     yield _gauge("machines_limit", "Machines that there may be at most.", [
         (labels, float(limit)) for labels, limit in limits if limit is not None
     ])  # fmt: skip
-    served = Counter(m.instance.node for m in live if m.suspending is None)
+    served = Counter(m.instance.node for m in live if m.is_wanted)
     doubles = sum(n - 1 for n in served.values())
     stray = next((h for h in facts.health if h.code == STRAY and h.error), None)
     count = re.match(r"\d+", stray.error) if stray is not None and stray.error else None
@@ -208,7 +208,7 @@ def _money(config: Config, facts: Facts) -> Iterator[Metric]:
     now: Counter[tuple[str, str]] = Counter()
     worst: Counter[tuple[str, str]] = Counter()
     for m in facts.machines:
-        if m.ended is None:
+        if not m.has_ended:
             key = (m.instance.cloud, str(m.instance.market))
             now[key] += m.instance.price  # type: ignore[assignment]
             worst[key] += max(m.instance.price, m.worst_price)  # type: ignore[assignment]

@@ -249,7 +249,7 @@ def _started(
 
 def _boots(config: Config, pool: Pool, machines: Iterable[Machine]) -> tuple[int, ...]:
     """Seconds until the pool's machines registered, ascending; as configured if there were none."""
-    took = [m.registered - m.instance.launched for m in machines if m.registered is not None]
+    took = [m.registered_at - m.instance.launched for m in machines if m.registered_at is not None]
     own = rules_of(config, next(one for one in config.pools if one.name == pool.name))
     return tuple(sorted(int(max(one, 1)) for one in took)) or (own.boot,)
 
@@ -321,5 +321,5 @@ def _mtti(machines: Iterable[Machine], seen: Moment) -> float:
     """Mean seconds to an interruption of a spot machine of the pool, counted as ckptman does."""
     spot = [m for m in machines if m.instance.market is Market.SPOT]
     offers = {m.instance.offer_key for m in spot}
-    seconds = sum(max((m.ended or seen.now) - m.instance.launched, 0.0) for m in spot)
+    seconds = sum(max((m.ended_at or seen.now) - m.instance.launched, 0.0) for m in spot)
     return observed_mtti(seconds, sum(seen.taken.get(offer, 0) for offer in offers), DEFAULT_MTTI)

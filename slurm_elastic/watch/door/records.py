@@ -104,8 +104,8 @@ def _ledger_facts(config: Config, now: float) -> Facts:
             found = ledger.machines.live(ended_since=now - DAY, stopped=True)
             return Facts(
                 now=now,
-                machines=tuple(m for m in found if m.stopped is None),
-                stopped=tuple(m for m in found if m.stopped is not None and m.ended is None),
+                machines=tuple(m for m in found if not m.is_off),
+                stopped=tuple(m for m in found if m.is_off and not m.has_ended),
                 open_launches=ledger.launches.open(),
                 cool_downs=ledger.exclusions.cool_downs(now),
                 holds=ledger.exclusions.holds(),

@@ -95,7 +95,7 @@ def _seen_machines(machines: Iterable[Machine], viewer: Viewer) -> tuple[Machine
 
 
 def _is_own(machine: Machine, viewer: Viewer) -> bool:
-    live = machine.ended is None and machine.instance.node in viewer.nodes
+    live = not machine.has_ended and machine.instance.node in viewer.nodes
     return live or not viewer.jobs.isdisjoint(machine.jobs)
 
 

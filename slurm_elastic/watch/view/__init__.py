@@ -83,7 +83,7 @@ class _Join:
         self.nodes = None if hidden else facts.nodes
         self._outlooks: dict[str, Outlook] = {}
         self._never_suspended = suspend_keys(config, facts)
-        self.live = [m for m in facts.machines if m.ended is None]
+        self.live = [m for m in facts.machines if not m.has_ended]
         self.usage: Usage = usage((*self.live, *facts.stopped), facts.open_launches)
         self.hold_of = not_now.foremost(facts.holds)
         self.jobs_of: defaultdict[str, list[SlurmJob]] = defaultdict(list)
@@ -93,7 +93,7 @@ class _Join:
         self.newest: dict[str, Machine] = {}
         for machine in self.live:
             other = self.newest.get(machine.instance.node)
-            if machine.suspending is None and (other is None or _order(other) < _order(machine)):
+            if machine.is_wanted and (other is None or _order(other) < _order(machine)):
                 self.newest[machine.instance.node] = machine
         stale = config.timings.heartbeat_stale
         self.checkpoints = (
@@ -364,7 +364,7 @@ def _nodes(join: _Join) -> tuple[NodesView, ...]:
 
 def _instance(join: _Join, machine: Machine) -> InstanceView:
     i, now = machine.instance, join.facts.now
-    jobs = [j for j in join.jobs_of[i.node] if machine.suspending is None]
+    jobs = [j for j in join.jobs_of[i.node] if machine.is_wanted]
     follows = _next(join, machine, jobs)
     return InstanceView(
         id=i.id,
@@ -394,15 +394,15 @@ def _job(job: SlurmJob) -> JobView:
 def _next(join: _Join, machine: Machine, jobs: Sequence[SlurmJob]) -> str:
     i, now = machine.instance, join.facts.now
     newest = join.newest.get(i.node, machine) if i.node else machine
-    if machine.suspending is None and newest is not machine:
+    if machine.is_wanted and newest is not machine:
         return f"double of {newest.instance.id}: one of them will be deleted"
     why = stray(i, join.clouds, join.pool_of)
-    if why and (i.cloud not in join.clouds or (machine.suspending is None and not i.node)):
+    if why and (i.cloud not in join.clouds or (machine.is_wanted and not i.node)):
         return f"stray: {why}"
-    if (stuck := unending(machine.suspending, now)) is not None:
+    if (stuck := unending(machine.retired_at, now)) is not None:
         return f"stray: {stuck}"
     pool = join.pool_by_name.get(machine.pool)
-    if join.nodes is None and machine.suspending is None and machine.misses == 0:
+    if join.nodes is None and machine.is_wanted and machine.misses == 0:
         hidden = join.facts.nodes is not None
         return f"unknown: Slurm {'does not show its nodes' if hidden else 'does not answer'}"
     node = join.node(i.node)
@@ -426,14 +426,14 @@ def _launch(launch: Launch, now: float) -> LaunchView:
 def _totals(facts: Facts) -> tuple[TotalView, ...]:
     by_market: defaultdict[str, list[Machine]] = defaultdict(list)
     for machine in facts.machines:
-        if machine.ended is None or machine.ended >= facts.now - DAY:
+        if machine.ended_at is None or machine.ended_at >= facts.now - DAY:
             by_market[str(machine.instance.market)].append(machine)
     return tuple(_total(market, by_market[market], facts.now) for market in sorted(by_market))
 
 
 def _total(market: str, machines: Sequence[Machine], now: float) -> TotalView:
-    live = [m for m in machines if m.ended is None]
-    ended = [m for m in machines if m.ended is not None]
+    live = [m for m in machines if not m.has_ended]
+    ended = [m for m in machines if m.has_ended]
     return TotalView(
         market=market,
         machines=len(live),

@@ -164,10 +164,10 @@ def day_view(
     for machine in machines:
         one = machine.instance
         for series in (paid[one.market], every):
-            series.add(one.launched, machine.ended)
+            series.add(one.launched, machine.ended_at)
         for series in (dollars[one.market], price):
-            series.add(one.launched, machine.ended, one.price)
-        up = [at for at in (machine.registered, machine.suspending, machine.ended) if at]
+            series.add(one.launched, machine.ended_at, one.price)
+        up = [at for at in (machine.registered_at, machine.retired_at, machine.ended_at) if at]
         booting.add(one.launched, min(up, default=None))
     for run in runs:
         running.add(run.begin, run.end)

@@ -138,7 +138,7 @@ class Outlook:
         leaves: str = "",
     ) -> str:
         """One phrase; ``node``, ``jobs``: Slurm's; ``leaves``: that it is taken or sent away."""
-        if machine.suspending is not None:
+        if machine.retired_at is not None:
             return f"terminating: {machine.why}" if machine.why else "terminating"
         if machine.misses > 0:
             return _unlisted(machine.misses, node)

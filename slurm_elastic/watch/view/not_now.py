@@ -98,7 +98,7 @@ def _paid(one: Exclusion, facts: Facts) -> float:
     failed = [
         machine
         for machine in facts.machines
-        if machine.pool == one.scope and machine.registered is None and machine.ended is not None
+        if machine.pool == one.scope and machine.registered_at is None and machine.has_ended
     ]
     failed.sort(key=lambda machine: machine.instance.launched, reverse=True)
     return sum(machine.lease.cost(facts.now) for machine in failed[: one.count])

@@ -20,6 +20,7 @@ from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import InstanceState
 from slurm_elastic.model.exclusion import BREAKER, CAPACITY, COOL_DOWN, POLICY, Exclusion
+from slurm_elastic.model.machine_states import Serving
 from slurm_elastic.model.memory import MACHINE_JOBS, Deferral
 from slurm_elastic.policies.launch.exclusions import strikes_of
 from slurm_elastic.state.ledger import Decision, Health, Ledger
@@ -145,8 +146,8 @@ def test_two_clouds_may_count_their_machines_alike(ledger: Ledger) -> None:
     ledger.machines.suspending("far", ["7"], Quoted(text="idle"), T0 + 6)
     ledger.machines.observe("near", [], T0 + 7)
     rows = {m.instance.cloud: m for m in ledger.machines.live()}
-    assert (rows["near"].registered, rows["far"].registered) == (T0 + 5, None)
-    assert (rows["near"].suspending, rows["far"].suspending) == (None, T0 + 6)
+    assert (rows["near"].registered_at, rows["far"].registered_at) == (T0 + 5, None)
+    assert (rows["near"].retired_at, rows["far"].retired_at) == (None, T0 + 6)
     assert (rows["near"].misses, rows["far"].misses) == (1, 0)
     ledger.machines.ended("far", ["7"], Quoted(text="gone"), T0 + 8)
     assert [m.instance.cloud for m in ledger.machines.live()] == ["near"]
@@ -160,7 +161,7 @@ def test_a_machine_registers_once(ledger: Ledger) -> None:
     ledger.machines.registered("aws", ["i-1"], T0 + 5)
     ledger.machines.registered("aws", ["i-1"], T0 + 9)
     (machine,) = ledger.machines.live()
-    assert (machine.registered, machine.boots) == (T0 + 5, False)
+    assert (machine.registered_at, machine.boots) == (T0 + 5, False)
     assert not any(m.boots for m in ledger.machines.live())
 
 
@@ -312,7 +313,7 @@ def test_a_terminated_machine_has_ended(ledger: Ledger) -> None:
     ledger.machines.observe("aws", [gone], T0 + 20)
     assert ledger.machines.live() == ()
     (machine,) = ledger.machines.live(ended_since=T0 + 10)
-    assert (machine.ended, machine.why) == (T0 + 10, "terminated in the cloud")
+    assert (machine.ended_at, machine.why) == (T0 + 10, "terminated in the cloud")
     assert machine.lease.end == T0 + 10
     assert ledger.machines.live(ended_since=T0 + 11) == ()
 
@@ -326,8 +327,8 @@ def test_a_machine_that_still_runs_is_live_again(ledger: Ledger) -> None:
     assert ledger.machines.live() == (), "that read began before the end"
     ledger.machines.observe("aws", running, T0 + 6)
     one, two = ledger.machines.live()
-    assert (one.ended, one.suspending, one.why) == (None, T0 + 1, "idle")
-    assert (two.ended, two.suspending, two.why) == (None, None, "")
+    assert (one.ended_at, one.retired_at, one.why) == (None, T0 + 1, "idle")
+    assert (two.ended_at, two.retired_at, two.why) == (None, None, "")
 
 
 def test_a_machine_on_its_way_out_stays_ended(ledger: Ledger) -> None:
@@ -342,12 +343,12 @@ def test_suspend_keeps_the_first_intent_and_reason(ledger: Ledger) -> None:
     ledger.machines.suspending("aws", ["i-1"], Quoted(text="idle 600 s"), T0 + 1)
     ledger.machines.suspending("aws", ["i-1", "i-2", "unknown"], Quoted(text="maximum age"), T0 + 2)
     one, two = ledger.machines.live()
-    assert (one.suspending, one.why) == (T0 + 1, "idle 600 s")
-    assert (two.suspending, two.why) == (T0 + 2, "maximum age")
+    assert (one.retired_at, one.why) == (T0 + 1, "idle 600 s")
+    assert (two.retired_at, two.why) == (T0 + 2, "maximum age")
     ledger.machines.ended("aws", ["i-1"], Quoted(text="gone from the cloud"), T0 + 3)
     ledger.machines.ended("aws", ["i-1"], Quoted(text="again"), T0 + 4)
-    (one,) = (m for m in ledger.machines.live(ended_since=T0) if m.ended)
-    assert (one.ended, one.why) == (T0 + 3, "idle 600 s")
+    (one,) = (m for m in ledger.machines.live(ended_since=T0) if m.has_ended)
+    assert (one.ended_at, one.why) == (T0 + 3, "idle 600 s")
     assert one.instance.state == InstanceState.TERMINATED
 
 
@@ -373,9 +374,9 @@ def test_adopt_takes_one_that_had_ended_back_whatever_the_clock_says(
     assert ledger.machines.live() == (), "not by one read alone"
     before = ledger.machines.adopt(instance("i-1", state=state), "burst", T0 + 50)
     assert before is not None
-    assert before.ended == T0 + 100
+    assert before.ended_at == T0 + 100
     (machine,) = ledger.machines.live()
-    assert (machine.suspending, machine.why) == (T0 + 100, "idle")
+    assert (machine.retired_at, machine.why) == (T0 + 100, "idle")
     assert machine.instance.state is state
 
 
@@ -408,11 +409,30 @@ def test_a_machine_goes_on_under_its_clouds_new_name(ledger: Ledger) -> None:
     assert before is not None
     assert before.instance.cloud == "aws"
     (machine,) = ledger.machines.live()
-    assert (machine.instance.cloud, machine.registered) == ("east", T0 + 5)
+    assert (machine.instance.cloud, machine.registered_at) == ("east", T0 + 5)
     assert ledger.machines.clouds(T0) == ("east",)
     found = ledger.launches.get("g1")
     assert found is not None
     assert found.cloud == "east"
+
+
+def test_a_machine_that_was_given_up_under_its_clouds_old_name_is_paid_once(ledger: Ledger) -> None:
+    launched(ledger, "i-1")
+    ledger.machines.registered("aws", ["i-1"], T0 + 5)
+    ledger.machines.ended("aws", ["i-1"], Quoted(text="not listed"), T0 + 6)
+    moved = instance("i-1", bought=offer(cloud="east"))
+    ledger.machines.adopt(moved, "burst", T0 + 10, 0.0, {"east"})
+    (machine,) = ledger.machines.live(ended_since=0.0)
+    assert machine.instance.cloud == "east"
+    assert machine.life == Serving(registered_at=T0 + 5)
+
+
+def test_only_a_machine_that_boots_registers(ledger: Ledger) -> None:
+    launched(ledger, "i-1", "i-2")
+    ledger.machines.suspending("aws", ["i-1"], Quoted(text="idle"), T0 + 1)
+    ledger.machines.ended("aws", ["i-2"], Quoted(text="gone"), T0 + 1)
+    ledger.machines.registered("aws", ["i-1", "i-2"], T0 + 2)
+    assert [m.registered_at for m in ledger.machines.live(ended_since=0.0)] == [None, None]
 
 
 def test_another_clouds_machine_of_the_same_name_is_another(ledger: Ledger) -> None:

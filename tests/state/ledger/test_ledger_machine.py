@@ -99,7 +99,7 @@ class CrashingDaemon(RuleBasedStateMachine):
     @precondition(lambda self: not self.terminating)
     @rule(data=st.data())
     def decide_to_suspend(self, data: st.DataObject) -> None:
-        known = [m.instance.id for m in self.ledger.machines.live() if m.suspending is None]
+        known = [m.instance.id for m in self.ledger.machines.live() if m.is_wanted]
         if known:
             self.terminating = data.draw(st.lists(st.sampled_from(known), min_size=1, unique=True))
             self.ledger.machines.suspending(
@@ -177,7 +177,7 @@ class CrashingDaemon(RuleBasedStateMachine):
 
     @invariant()
     def what_ended_in_the_ledger_ended_in_the_cloud(self) -> None:
-        ended = [m.instance.id for m in self.ledger.machines.live(ended_since=0) if m.ended]
+        ended = [m.instance.id for m in self.ledger.machines.live(ended_since=0) if m.has_ended]
         assert all(self.cloud.machines[i].state not in LIVE for i in ended)
 
     @invariant()

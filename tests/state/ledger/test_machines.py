@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from ledger_cases import T0, instance, offer, spec
+from machine_cases import changed
 from msgspec.structs import replace
 
 from slurm_elastic.model.causes import Quoted
@@ -58,7 +59,7 @@ def test_a_machine_comes_back_whole(ledger: Ledger) -> None:
     ledger.machines.registered("aws", ["i-1"], T0 + 6)
     ledger.machines.suspending("aws", ["i-1"], Quoted(text="too old"), T0 + 7)
     ledger.machines.ended("aws", ["i-1"], Quoted(text="gone"), T0 + 8)
-    ended = replace(
+    ended = changed(
         row, instance=replace(one, state=InstanceState.TERMINATED), registered=T0 + 6,
         suspending=T0 + 7, ended=T0 + 8, cause=Quoted(text="too old"),
     )  # fmt: skip
@@ -130,7 +131,7 @@ def test_only_what_is_to_be_stopped_has_stopped(ledger: Ledger) -> None:
     ledger.stops.done("aws", {"i-1": 0.01, "i-2": 0.01, "i-9": 0.01}, T0 + 20)
     ledger.stops.done("aws", {"i-1": 0.02}, T0 + 30)
     (one,) = ledger.stops.machines()
-    assert (one.instance.id, one.instance.price, one.stopped) == ("i-1", 0.01, T0 + 20)
+    assert (one.instance.id, one.instance.price, one.life.since) == ("i-1", 0.01, T0 + 20)
     assert [m.instance.id for m in ledger.machines.live()] == ["i-2"]
 
 
@@ -142,8 +143,8 @@ def test_a_stopped_machine_that_is_to_be_ended_is_stopped_no_more(ledger: Ledger
     ledger.stops.end("aws", ["i-1", "i-2"], Quoted(text="too old"), T0 + 30)
     assert not ledger.stops.machines()
     one, other = sorted(ledger.machines.live(), key=lambda m: m.instance.id)
-    assert (one.instance.price, one.suspending, one.why) == (0.01, T0 + 30, "too old")
-    assert other.suspending is None, "it was not stopped"
+    assert (one.instance.price, one.retired_at, one.why) == (0.01, T0 + 30, "too old")
+    assert other.is_wanted, "it was not stopped"
 
 
 @pytest.mark.parametrize(("stopped", "worst"), [(0.01, 0.04), (0.05, 0.05)])
@@ -156,7 +157,7 @@ def test_the_most_that_a_machine_may_cost_that_somebody_has_started_is_the_deare
     ledger.stops.done("aws", {"i-1": stopped}, T0 + 20)
     ledger.stops.runs_again(replace(instance("i-1"), price=0.04), T0 + 30)
     (one,) = ledger.machines.live()
-    assert (one.instance.price, one.worst_price, one.registered) == (0.04, worst, T0 + 30)
+    assert (one.instance.price, one.worst_price, one.registered_at) == (0.04, worst, T0 + 30)
 
 
 def test_the_part_of_a_life_that_a_machine_was_stopped_is_told_where_it_is_asked_for(

@@ -41,11 +41,11 @@ def test_a_ledger_with_machines_an_open_launch_and_operators_words_goes_on(path:
         assert ledger.check().end_only == ""
         one, two = ledger.machines.live()
         assert (one.instance.id, one.jobs, one.accounts) == ("i-1", (7,), {"physics": 2})
-        assert (one.registered, one.instance.address) == (T0 + 60, "10.9.0.2")
-        assert (two.instance.id, two.registered) == ("i-2", None)
+        assert (one.registered_at, one.instance.address) == (T0 + 60, "10.9.0.2")
+        assert (two.instance.id, two.registered_at) == ("i-2", None)
         (open_launch,) = ledger.launches.open()
         assert (open_launch.generation, open_launch.nodes) == ("g2", ("pub3",))
-        (ended,) = (m for m in ledger.machines.live(ended_since=0.0) if m.ended is not None)
+        (ended,) = (m for m in ledger.machines.live(ended_since=0.0) if m.has_ended)
         assert (ended.instance.id, ended.why) == ("i-0", "suspended by Slurm")
         assert [d.reason for d in ledger.decisions.about("pub1")] == ["cheapest", "it is up"]
         assert [d.reason for d in ledger.decisions.about("job:7")] == ["cheapest"]
@@ -100,7 +100,7 @@ def test_one_without_the_later_columns_and_tables(path: Path) -> None:
                 db.execute(f"alter table {table} drop column {column}")
         db.execute("pragma user_version = 12")
     with closing(Ledger(path)) as ledger:
-        assert [m.stopped for m in ledger.machines.live()] == [None, None]
+        assert [m.is_off for m in ledger.machines.live()] == [False, False]
         assert [launch.recipe for launch in ledger.launches.open()] == [""]
         assert list(ledger.tunnels.all()) == []
 

@@ -322,7 +322,7 @@ def test_what_others_wrote_meanwhile_stands(path: Path) -> None:
         other.machines.ended("aws", ["i-1"], Quoted(text="an operator"), T0 + 7)
     site.back()
     (row,) = site.ledger.machines.live(ended_since=0.0)
-    assert (row.registered, row.ended, row.why) == (T0 + 5, T0 + 7, "an operator")
+    assert (row.registered_at, row.ended_at, row.why) == (T0 + 5, T0 + 7, "an operator")
     site.ledger.close()
 
 
@@ -747,7 +747,7 @@ def test_a_part_that_could_not_be_read_keeps_its_number(
     site.ledger.stops.done("aws", {"i-1": 0.1}, T0 + 310)
     site.back()
     parts = site.ledger.machines.live(ended_since=0.0, stopped=True)
-    assert {m.instance.id: m.ended for m in parts} == {
+    assert {m.instance.id: m.ended_at for m in parts} == {
         "i-1@1": T0 + 110, f"i-1@{int(T0) + 310}": T0 + 310, "i-1": None
     }  # fmt: skip
     site.ledger.close()
@@ -761,10 +761,11 @@ def test_of_a_row_that_two_have_changed_each_ones_columns_count(path: Path) -> N
     site.fail(errno.EMFILE)
     site.ledger.stops.failed("aws", ["i-1"], Quoted(text="cannot be stopped"))
     with closing(Ledger(path)) as other:
-        other.machines.registered("aws", ["i-1"], T0 + 5)
+        other.machines.observe("aws", [instance("i-1", address="10.0.0.7")], T0 + 5)
     site.back()
     (row,) = site.ledger.machines.live()
-    assert (row.registered, row.stopping, row.why) == (T0 + 5, None, "cannot be stopped")
+    assert (row.instance.address, row.last_seen) == ("10.0.0.7", T0 + 5)
+    assert (row.is_stopping, row.why) == (False, "cannot be stopped")
     site.ledger.close()
 
 
@@ -783,7 +784,7 @@ def test_others_news_count_though_their_lines_went_with_old_segments(
             other.compact(T0)
     site.back()
     (row,) = site.ledger.machines.live(ended_since=0.0)
-    assert (row.registered, row.ended) == (T0 + 5, T0 + 7)
+    assert (row.registered_at, row.ended_at) == (T0 + 5, T0 + 7)
     site.ledger.close()
 
 

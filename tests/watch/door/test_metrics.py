@@ -178,7 +178,7 @@ def test_sums_go_on_over_restarts_and_count_each_span_once(site: Config, tmp_pat
     whole = found[f"slurm_elastic_dollars_total{{{spot}}}"]
     book = Ledger(tmp_path / "ledger.db", read_only=True)
     expected = sum(
-        0.04 / 3600 * ((m.ended or T0 + 7200 - LAG) - m.instance.launched)
+        0.04 / 3600 * ((m.ended_at or T0 + 7200 - LAG) - m.instance.launched)
         for m in book.machines.live(ended_since=0.0)
         if m.instance.market == "spot"
     )

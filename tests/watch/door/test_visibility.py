@@ -79,7 +79,7 @@ def test_private_jobs_hide_others_jobs_and_not_the_machines(facts: Facts) -> Non
 
 def test_private_nodes_leave_the_machines_of_own_jobs(facts: Facts) -> None:
     seen = seen_facts(facts, viewer(BOB, "nodes"))
-    assert {m.instance.node for m in seen.machines if m.ended is None} == {"pub1"}
+    assert {m.instance.node for m in seen.machines if not m.has_ended} == {"pub1"}
     assert seen.holds == ()
     assert seen.open_launches == ()
     assert seen_facts(facts, viewer(1003, "nodes")).machines == ()

@@ -17,13 +17,14 @@ import msgspec
 import pytest
 from cost_cases import NOW as LATER
 from cost_cases import book, config_file, machine
+from machine_cases import machine_with
 from PIL import Image
 from selenium.webdriver import Chrome
 
 from slurm_elastic.cli import cost
 from slurm_elastic.config import configfile
 from slurm_elastic.model.cluster import Market
-from slurm_elastic.model.memory import Machine, Run
+from slurm_elastic.model.memory import Run
 from slurm_elastic.watch.door.questions import CostAsk
 from slurm_elastic.watch.door.records import read_costs
 from slurm_elastic.watch.view.day import SPAN, day_view
@@ -96,7 +97,9 @@ def day() -> str:
         end = begin + chance.uniform(1800, 9000)
         made = machine(f"pub{n}", begin, 0.12 if n % 5 == 0 else 0.04, market=market)
         ended = end if end < LATER else None
-        machines.append(Machine(instance=made, pool="burst", registered=begin + 300, ended=ended))
+        machines.append(
+            machine_with(instance=made, pool="burst", registered=begin + 300, ended=ended)
+        )
         runs.append(Run(job=n, begin=begin + 320, end=ended))
     found = day_view(machines, runs, LATER)
     waiting = [max(0, n - 250) // 6 for n in range(found.points)]

@@ -1,0 +1,163 @@
+"""Which call of the ledger changes the state of a machine: ``TRANSITIONS`` is the whole list.
+
+The conditions of the ledger's SQL statements come from this table as well (``where_allowed``), so
+that no statement can change a machine that the table leaves alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from msgspec import Struct
+
+from slurm_elastic.model.machine_states import (
+    Booting,
+    Ended,
+    Ending,
+    Lost,
+    MachineState,
+    Serving,
+    Stopped,
+    Stopping,
+)
+
+
+class Call(StrEnum):
+    """The methods of ``Machines`` and ``Stops`` that change states, by their names."""
+
+    LAUNCHED = "launched"
+    ADOPT = "adopt"
+    OBSERVE = "observe"
+    REGISTERED = "registered"
+    SUSPENDING = "suspending"
+    ENDED = "ended"
+    STOPPING = "stopping"
+    FAILED = "failed"
+    DONE = "done"
+    START = "start"
+    START_REFUSED = "start_refused"
+    RUNS_AGAIN = "runs_again"
+    END = "end"
+
+
+StateType = type[MachineState]
+PAID = "ended is null"
+"""The machine has not ended. sqlite uses the index ``machines_live`` for these words alone."""
+OFF = "stopped is not null"
+"""It is stopped in this part of its life, or was (``Machine.is_off``)."""
+NOT_OFF = "stopped is null"
+NOT_RETIRED = "coalesce(suspending, stopping, stopped) is null"
+"""Nobody has decided to end or to stop it, or had when it was lost."""
+KEPT = "coalesce(stopped, stopping) is not null"
+"""It is stopped or to be stopped, or was when it ended: its cloud may show it stopped."""
+
+CONDITIONS: Mapping[StateType, str] = {
+    Booting: f"{PAID} and {NOT_RETIRED} and registered is null",
+    Serving: f"{PAID} and {NOT_RETIRED} and registered is not null",
+    Ending: f"{PAID} and suspending is not null and not {KEPT}",
+    Stopping: f"{PAID} and stopping is not null and {NOT_OFF}",
+    Stopped: f"{PAID} and {OFF}",
+    Lost: f"ended is not null and {NOT_RETIRED}",
+    Ended: f"ended is not null and not {NOT_RETIRED}",
+}
+"""The rows that are in a state. Each row of the table ``machines`` meets exactly one condition, and
+``state_of`` makes that state of it.
+"""
+
+
+class Transition(Struct, frozen=True):
+    """One row: after ``call`` a machine in one of the states ``before`` is in the state ``after``.
+
+    ``before`` is empty for a machine that the ledger did not know. ``writes``: the columns that may
+    change. ``by``: who calls, and when. ``begins_part``: a new row begins, and the former one has
+    ended under an id of its own, so that each part of the life is charged at its own price.
+    """
+
+    call: Call
+    before: tuple[StateType, ...]
+    after: StateType
+    writes: tuple[str, ...]
+    by: str
+    begins_part: bool = False
+
+
+_LIST = "a complete list of the cloud"
+_AGAIN = f"{_LIST} that has the machine although it had ended by the ledger"
+
+TRANSITIONS: tuple[Transition, ...] = (
+    # The cloud made machines.
+    Transition(Call.LAUNCHED, (), Booting, (), "a launch: the cloud's answer"),
+    Transition(Call.LAUNCHED, (), Lost, ("ended", "cause"), "a launch: it is over already"),
+    Transition(Call.ADOPT, (), Booting, (), f"{_LIST} with a machine of ours that is not known"),
+    Transition(Call.ADOPT, (), Lost, ("ended", "cause"), f"{_LIST}: it is over already"),
+    # Slurm has the node up.
+    Transition(Call.REGISTERED, (Booting,), Serving, ("registered",), "a round that reads Slurm"),
+    # It is to end, and has ended.
+    Transition(
+        Call.SUSPENDING, (Booting, Serving), Ending, ("suspending", "cause"),
+        "whoever terminates machines, before the call of the cloud",
+    ),
+    Transition(
+        Call.ENDED, (Booting, Serving), Lost, ("ended", "cause"),
+        "a round, if lists lack it; adoption, if it is gone; an operator (clear --gone)",
+    ),
+    Transition(
+        Call.ENDED, (Ending, Stopping, Stopped), Ended, ("ended",),
+        "the call that terminated it; a round, if lists lack it; an operator (clear --gone)",
+    ),
+    # It is stopped instead of ended.
+    Transition(
+        Call.STOPPING, (Booting, Serving), Stopping, ("suspending", "stopping", "cause"),
+        "a round with idle machines of a pool that keeps some, before the call of the cloud",
+    ),
+    Transition(
+        Call.FAILED, (Stopping,), Ending, ("stopping", "cause"), "a round: it cannot be stopped"
+    ),
+    Transition(
+        Call.DONE, (Stopping,), Stopped, ("suspending", "stopping", "stopped", "registered"),
+        "a round: the cloud stops it, or lists it as stopped", begins_part=True,
+    ),
+    # It is started again, or ends for good.
+    Transition(
+        Call.START, (Stopped,), Booting, ("suspending", "stopped", "cause"),
+        "a request of Slurm for its node, before the call of the cloud", begins_part=True,
+    ),
+    Transition(
+        Call.START_REFUSED, (Booting, Serving), Ending, ("suspending", "cause"),
+        "a start: the cloud refuses it",
+    ),
+    Transition(
+        Call.RUNS_AGAIN, (Stopped,), Serving, ("suspending", "stopped", "registered", "cause"),
+        "a round: somebody else has started it, and its node is up", begins_part=True,
+    ),
+    Transition(
+        Call.END, (Stopped,), Ending, ("suspending", "stopped", "cause"),
+        "a round or an operator: nobody needs it any more, before the call of the cloud",
+        begins_part=True,
+    ),
+    # What the cloud itself says of machines that the ledger knows. Both calls do the same, but
+    # ``adopt`` believes every state that is not TERMINATED, and ``observe`` only a later list.
+    *(
+        transition
+        for call in (Call.OBSERVE, Call.ADOPT)
+        for transition in (
+            Transition(call, (Booting, Serving), Lost, ("ended", "cause"), f"{_LIST}: TERMINATED"),
+            Transition(
+                call, (Ending, Stopping, Stopped), Ended, ("ended",), f"{_LIST}: TERMINATED"
+            ),
+            # Back to the state in which it ended.
+            Transition(call, (Lost,), Booting, ("ended", "cause"), _AGAIN),
+            Transition(call, (Lost,), Serving, ("ended", "cause"), _AGAIN),
+            Transition(call, (Ended,), Ending, ("ended",), _AGAIN),
+            Transition(call, (Ended,), Stopping, ("ended",), f"{_AGAIN}, also as stopped"),
+            Transition(call, (Ended,), Stopped, ("ended",), f"{_AGAIN}, also as stopped"),
+        )
+    ),
+)  # fmt: skip
+
+
+def where_allowed(call: Call) -> str:
+    """The SQL condition of the machines that ``call`` may change."""
+    states = dict.fromkeys(s for row in TRANSITIONS if row.call is call for s in row.before)
+    return f"({' or '.join(CONDITIONS[state] for state in states)})"
