@@ -30,7 +30,6 @@ from slurm_elastic.controller.snapshot import CORRELATION
 from slurm_elastic.features.stopping import recipes_of
 from slurm_elastic.model.causes.machine_ends import CannotBeStarted
 from slurm_elastic.model.cluster import Instance, NodeRequest, Offer
-from slurm_elastic.model.memory import INTENT
 from slurm_elastic.model.protocols import Stops
 from slurm_elastic.policies import actions
 from slurm_elastic.policies.growth.stopped import to_start
@@ -130,7 +129,6 @@ def _intend(
             nodes=(node,),
             jobs=mine.jobs,
             offer=offer,
-            state=INTENT,
             created=now,
             recipe=site.ledger.launches.recipes([machine.instance.generation]).get(
                 machine.instance.generation, ""

@@ -9,6 +9,7 @@ from msgspec import Struct, field
 from slurm_elastic.base.backoff import Backoff
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.cluster import Instance, Lease, Offer
+from slurm_elastic.model.launch_states import INTENDED, LaunchState
 from slurm_elastic.model.machine_states import (
     BOOTING,
     Booting,
@@ -20,8 +21,6 @@ from slurm_elastic.model.machine_states import (
     Stopping,
 )
 
-INTENT, DONE, FAILED = "intent", "done", "failed"
-
 MACHINE_JOBS = 20
 """How many of its launch's jobs a machine's row repeats: a launch of thousands of machines may be
 for as many jobs, and each machine with all of them would make rows by the square.
@@ -32,11 +31,9 @@ _UNHELPED_PAUSE = Backoff(first_s=2 * 3600.0, longest_s=24 * 3600.0)
 
 
 class Launch(Struct, frozen=True, kw_only=True):
-    """A launch row. ``state``: ``intent`` (call not known to have answered), ``done``, ``failed``.
-
-    ``offer`` is what was asked, or any of ``alternatives``; ``error`` the cloud's words where it
-    failed. ``accounts``: by node, who pays it; ``owner``: see LaunchSpec; ``recipe``: what its
-    machines were made of (protocols.Stops), "" where nobody asked.
+    """A launch row. ``offer`` is what was asked, or any of ``alternatives``. ``accounts``: by node,
+    who pays it; ``owner``: see LaunchSpec; ``recipe``: what its machines were made of
+    (protocols.Stops), "" where nobody asked.
     """
 
     generation: str
@@ -46,10 +43,8 @@ class Launch(Struct, frozen=True, kw_only=True):
     nodes: tuple[str, ...]
     jobs: tuple[int, ...]
     offer: Offer
-    state: str
     created: float
-    finished: float | None = None
-    error: str | None = None
+    state: LaunchState = INTENDED
     alternatives: tuple[Offer, ...] = ()
     accounts: dict[str, dict[str, int]] = field(default_factory=dict)
     owner: dict[str, str] = field(default_factory=dict)

@@ -21,6 +21,7 @@ from slurm_elastic.model.causes.pool_failures import NodeFailed
 from slurm_elastic.model.causes.repairs import RequestLost
 from slurm_elastic.model.cluster import Instance, LaunchSpec
 from slurm_elastic.model.exclusion import CAPACITY, OPERATOR, Exclusion
+from slurm_elastic.model.launch_states import Failed
 from slurm_elastic.model.memory import generation_order
 from slurm_elastic.model.slurm import NOWHERE, Request, SlurmNode
 from slurm_elastic.policies import actions
@@ -90,7 +91,7 @@ def test_a_launch_that_made_nothing_is_written_down_with_the_reason(world: World
     assert world.ledger.launches.open() == ()
     launch = world.ledger.launches.get(spec.generation)
     assert launch is not None
-    assert (launch.state, launch.error, launch.finished) == ("failed", WHY, world.now)
+    assert launch.state == Failed(finished_at=world.now, error=WHY)
 
 
 def test_a_launch_that_is_not_known_is_not_called_again(world: World) -> None:

@@ -31,7 +31,6 @@ from slurm_elastic.features.munge_keys import PERIOD, MungeKeys
 from slurm_elastic.features.ssh_file import PushError, Target
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Instance, InstanceState, Location, Market, Offer
-from slurm_elastic.model.memory import INTENT
 from slurm_elastic.policies.launch.boots import given_up_after
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.base.joining import KEY_MARK
@@ -121,7 +120,7 @@ class Bed:
         (machine,) = (m for m in self.ledger.stops.machines() if m.instance.id == ident)
         row = Launch(
             generation=new_generation(self.now), request="r-1", pool=machine.pool, cloud="aws",
-            nodes=(machine.instance.node,), jobs=(), state=INTENT, created=self.now,
+            nodes=(machine.instance.node,), jobs=(), created=self.now,
             offer=Offer(
                 cloud="aws", instance_type="c5", zone="z", market=Market.SPOT, price=0.1,
                 cpus=2, memory=4096, location=Location.PUBLIC,

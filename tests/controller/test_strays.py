@@ -14,6 +14,7 @@ from slurm_elastic.config.policies import Budget, SitePolicies
 from slurm_elastic.controller.budget import spending, spending_of_payers
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Instance, InstanceState, LaunchSpec, Market
+from slurm_elastic.model.launch_states import Done, Failed
 from slurm_elastic.model.memory import Launch
 from slurm_elastic.state.ledger import Machine
 from tests.controller.world import T0, World, make_config
@@ -328,7 +329,7 @@ def test_a_launch_in_doubt_of_a_renamed_cloud_is_done_where_its_machine_is_there
     assert world.ledger.launches.open() == ()
     found = world.ledger.launches.get(launch.generation)
     assert found is not None
-    assert (found.cloud, found.state) == ("east", "done")
+    assert (found.cloud, type(found.state)) == ("east", Done)
     assert len(world.machines_of("pub1")) == 1
     assert "RUNNING" in world.slurm.queue()[1].states
 
@@ -374,7 +375,7 @@ def test_an_operator_says_that_what_a_former_cloud_had_is_gone(world: World) -> 
     assert strays(world) is None
     assert world.site.usage().nodes == {}
     assert row(world, left).ended_at is not None
-    assert world.ledger.launches.get(launch.generation).state == "failed"  # type: ignore[union-attr]
+    assert isinstance(world.ledger.launches.get(launch.generation).state, Failed)  # type: ignore[union-attr]
     assert world.kinds("pub1")[-1] == world.kinds("pub2")[-1] == "cleared"
 
 

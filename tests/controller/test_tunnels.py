@@ -38,7 +38,7 @@ from slurm_elastic.machine.hub.wire import Apply, HubAnswer, HubError, Message, 
 from slurm_elastic.machine.programs.tunnel import enrolment_key
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Instance, InstanceState, Location, Market, Offer
-from slurm_elastic.model.memory import INTENT, Tunnel
+from slurm_elastic.model.memory import Tunnel
 from slurm_elastic.policies.repair.peers import Peer
 from slurm_elastic.policies.repair.peers import enrolment_key as machine_key
 from slurm_elastic.providers.aws.settings import AwsCloud
@@ -391,7 +391,7 @@ def start(bed: Bed, machine: Machine) -> Machine:
     )  # fmt: skip
     launch = Launch(
         generation=new_generation(bed.now + 60), request="r", pool="pub", cloud="aws", jobs=(),
-        nodes=(one.node,), offer=offer, state=INTENT, created=bed.now,
+        nodes=(one.node,), offer=offer, created=bed.now,
     )  # fmt: skip
     started = bed.ledger.stops.start(launch, machine, bed.now)
     assert started is not None

@@ -23,7 +23,7 @@ NODES = dict.fromkeys(POOL.nodes, POOL)
 def launch(generation: str, *nodes: str) -> Launch:
     return Launch(
         generation=generation, request="r", pool="burst", cloud="aws", nodes=nodes, jobs=(),
-        offer=offer(), state="intent", created=T0,
+        offer=offer(), created=T0,
     )  # fmt: skip
 
 

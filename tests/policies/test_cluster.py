@@ -81,7 +81,7 @@ def machine(name: str = "pub1", age: float = 1000.0, **fields: Any) -> Machine:
 def launch(cloud: str, *nodes: str, age: float = 10.0) -> Launch:
     return Launch(
         generation="g7", request="r", pool="burst", cloud=cloud, nodes=nodes, jobs=(),
-        offer=offer(), state="intent", created=NOW - age,
+        offer=offer(), created=NOW - age,
     )  # fmt: skip
 
 

@@ -52,7 +52,7 @@ def machine(age: float, cloud: str = "aws", ident: str = "i-1", **fields: Any) -
 def opened(cloud: str, age: float, request: str = "r0") -> Launch:
     return Launch(
         generation="g7", request=request, pool="burst", cloud=cloud, nodes=("pub1",), jobs=(),
-        offer=offer(), state="intent", created=NOW - age,
+        offer=offer(), created=NOW - age,
     )  # fmt: skip
 
 

@@ -44,7 +44,7 @@ def test_all_that_somebody_should_look_at_is_told_by_cloud_and_machine() -> None
     def row(generation: str, cloud: str) -> Launch:
         return Launch(
             generation=generation, request="r", pool="burst", cloud=cloud, nodes=("a", "b"),
-            jobs=(), offer=offer(), state="intent", created=T0,
+            jobs=(), offer=offer(), created=T0,
         )  # fmt: skip
 
     good = machine_with(instance=instance("i-1", "pub1"), pool="burst", suspending=T0)

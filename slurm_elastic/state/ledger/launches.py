@@ -6,12 +6,23 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Collection, Mapping, Sequence
+from enum import StrEnum
+from typing import NamedTuple
 
 import msgspec
 
 from slurm_elastic.base.errors import EndOnlyError, SlurmElasticError
 from slurm_elastic.model.cluster import LaunchSpec, Offer
-from slurm_elastic.model.memory import FAILED, INTENT, Launch
+from slurm_elastic.model.launch_states import (
+    WORDS,
+    Done,
+    Failed,
+    Intended,
+    LaunchState,
+    launch_columns_of,
+    launch_state_of,
+)
+from slurm_elastic.model.memory import Launch
 from slurm_elastic.state.ledger.books import Books
 from slurm_elastic.state.store.store import Store, Table
 from slurm_elastic.state.store.view import OF_LIST, to_json
@@ -21,7 +32,47 @@ LAUNCH_COLUMNS = (
     "error, accounts, owner, recipe"
 )
 IN_ORDER = "order by created, generation"
+# sqlite uses the index ``launches_open`` for these words alone.
 OPEN = f"select {LAUNCH_COLUMNS} from launches where state = 'intent' {IN_ORDER}"
+
+
+class LaunchCall(StrEnum):
+    """The methods of ``Launches``, ``Machines`` and ``Stops`` that change launches."""
+
+    INTEND = "intend"
+    FAILED = "failed"
+    FORGET = "forget"
+    LAUNCHED = "launched"
+    ADOPT = "adopt"
+    START = "start"
+
+
+class LaunchTransition(NamedTuple):
+    """After ``call`` a launch in one of the states ``before`` is in the state ``after``. ``before``
+    is empty for a launch that was not known, ``after`` is None for one that is forgotten.
+    """
+
+    call: LaunchCall
+    before: tuple[type[LaunchState], ...]
+    after: type[LaunchState] | None
+    by: str
+
+
+LAUNCH_TRANSITIONS = (
+    LaunchTransition(LaunchCall.INTEND, (), Intended, "a launch, before the call of the cloud"),
+    LaunchTransition(LaunchCall.FAILED, (Intended,), Failed, "a launch; a round that gives it up"),
+    # A launch that was given up as failed is done all the same if its machines exist.
+    LaunchTransition(LaunchCall.LAUNCHED, (Intended, Failed), Done, "a launch; a round: machines"),
+    LaunchTransition(LaunchCall.ADOPT, (Intended,), Done, "a round: its cloud has a new name"),
+    LaunchTransition(LaunchCall.START, (), Done, "the start of a stopped machine"),
+    LaunchTransition(LaunchCall.FORGET, (Failed,), None, "a request that another offer served"),
+)
+
+
+def launches_allowed(call: LaunchCall) -> str:
+    """The SQL condition of the launches that ``call`` may change."""
+    states = [state for row in LAUNCH_TRANSITIONS if row.call is call for state in row.before]
+    return f"state in ({', '.join(repr(WORDS[state]) for state in states)})"
 
 
 def launch_of_spec(
@@ -36,7 +87,6 @@ def launch_of_spec(
         nodes=spec.nodes,
         jobs=spec.jobs,
         offer=spec.offer,
-        state=INTENT,
         created=now,
         alternatives=spec.alternatives,
         accounts=accounts,
@@ -56,6 +106,7 @@ def same_call(one: Launch, other: Launch) -> bool:
 def launch_row(launch: Launch) -> tuple[object, ...]:
     """Values for LAUNCH_COLUMNS."""
     offers = launch.offers if launch.alternatives else launch.offer
+    columns = launch_columns_of(launch.state)
     return (
         launch.generation,
         launch.request,
@@ -64,10 +115,10 @@ def launch_row(launch: Launch) -> tuple[object, ...]:
         to_json(launch.nodes),
         to_json(launch.jobs),
         to_json(offers),
-        launch.state,
+        columns.state,
         launch.created,
-        launch.finished,
-        launch.error,
+        columns.finished,
+        columns.error,
         to_json(launch.accounts),
         to_json(launch.owner),
         launch.recipe,
@@ -88,10 +139,8 @@ def launch_from(row: sqlite3.Row) -> Launch:
         jobs=decode(row["jobs"], type=tuple[int, ...]),
         offer=offer,
         alternatives=tuple(others),
-        state=row["state"],
         created=row["created"],
-        finished=row["finished"],
-        error=row["error"],
+        state=launch_state_of(row["state"], row["finished"], row["error"], row["created"]),
         accounts=decode(row["accounts"], type=dict[str, dict[str, int]]),
         owner=decode(row["owner"], type=dict[str, str]),
         recipe=row["recipe"],
@@ -130,9 +179,9 @@ class Launches:
                     f"generation {spec.generation} already stands for another launch, of "
                     f"{len(old.nodes)} nodes of pool {old.pool} from {old.offer.key}"
                 )
-            if old.state == FAILED:
+            if isinstance(old.state, Failed):
                 raise SlurmElasticError(
-                    f"generation {spec.generation} has failed: {old.error}; "
+                    f"generation {spec.generation} has failed: {old.state.error}; "
                     "a new call needs a new generation"
                 )
 
@@ -142,15 +191,16 @@ class Launches:
             self.known(generation)
             self._store.change(
                 "update launches set state = ?, finished = ?, error = ? "
-                "where generation = ? and state = ?",
-                FAILED, now, error, generation, INTENT,
+                f"where generation = ? and {launches_allowed(LaunchCall.FAILED)}",
+                WORDS[Failed], now, error, generation,
             )  # fmt: skip
 
     def forget(self, generations: Sequence[str]) -> None:
         """Forget those of these launches that a cloud refused: what it said is kept elsewhere."""
         # A request may be refused by hundreds of offers, and a refused launch costs nothing.
-        sql = f"delete from launches where generation in {OF_LIST} and state = ?"
-        self._store.execute(None, sql, to_json(generations), FAILED)
+        sql = f"delete from launches where generation in {OF_LIST} "
+        sql += f"and {launches_allowed(LaunchCall.FORGET)}"
+        self._store.execute(None, sql, to_json(generations))
 
     def open(self) -> tuple[Launch, ...]:
         """Intents whose call is not known to have answered, oldest first."""

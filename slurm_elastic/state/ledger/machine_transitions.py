@@ -23,7 +23,7 @@ from slurm_elastic.model.machine_states import (
 )
 
 
-class Call(StrEnum):
+class LedgerCall(StrEnum):
     """The methods of ``Machines`` and ``Stops`` that change states, by their names."""
 
     LAUNCHED = "launched"
@@ -74,7 +74,7 @@ class Transition(Struct, frozen=True):
     ended under an id of its own, so that each part of the life is charged at its own price.
     """
 
-    call: Call
+    call: LedgerCall
     before: tuple[StateType, ...]
     after: StateType
     writes: tuple[str, ...]
@@ -87,52 +87,56 @@ _AGAIN = f"{_LIST} that has the machine although it had ended by the ledger"
 
 TRANSITIONS: tuple[Transition, ...] = (
     # The cloud made machines.
-    Transition(Call.LAUNCHED, (), Booting, (), "a launch: the cloud's answer"),
-    Transition(Call.LAUNCHED, (), Lost, ("ended", "cause"), "a launch: it is over already"),
-    Transition(Call.ADOPT, (), Booting, (), f"{_LIST} with a machine of ours that is not known"),
-    Transition(Call.ADOPT, (), Lost, ("ended", "cause"), f"{_LIST}: it is over already"),
+    Transition(LedgerCall.LAUNCHED, (), Booting, (), "a launch: the cloud's answer"),
+    Transition(LedgerCall.LAUNCHED, (), Lost, ("ended", "cause"), "a launch: it is over already"),
+    Transition(LedgerCall.ADOPT, (), Booting, (), f"{_LIST} with an unknown machine of ours"),
+    Transition(LedgerCall.ADOPT, (), Lost, ("ended", "cause"), f"{_LIST}: it is over already"),
     # Slurm has the node up.
-    Transition(Call.REGISTERED, (Booting,), Serving, ("registered",), "a round that reads Slurm"),
+    Transition(
+        LedgerCall.REGISTERED, (Booting,), Serving, ("registered",), "a round that reads Slurm"
+    ),
     # It is to end, and has ended.
     Transition(
-        Call.SUSPENDING, (Booting, Serving), Ending, ("suspending", "cause"),
+        LedgerCall.SUSPENDING, (Booting, Serving), Ending, ("suspending", "cause"),
         "whoever terminates machines, before the call of the cloud",
     ),
     Transition(
-        Call.ENDED, (Booting, Serving), Lost, ("ended", "cause"),
+        LedgerCall.ENDED, (Booting, Serving), Lost, ("ended", "cause"),
         "a round, if lists lack it; adoption, if it is gone; an operator (clear --gone)",
     ),
     Transition(
-        Call.ENDED, (Ending, Stopping, Stopped), Ended, ("ended",),
+        LedgerCall.ENDED, (Ending, Stopping, Stopped), Ended, ("ended",),
         "the call that terminated it; a round, if lists lack it; an operator (clear --gone)",
     ),
     # It is stopped instead of ended.
     Transition(
-        Call.STOPPING, (Booting, Serving), Stopping, ("suspending", "stopping", "cause"),
+        LedgerCall.STOPPING, (Booting, Serving), Stopping, ("suspending", "stopping", "cause"),
         "a round with idle machines of a pool that keeps some, before the call of the cloud",
     ),
     Transition(
-        Call.FAILED, (Stopping,), Ending, ("stopping", "cause"), "a round: it cannot be stopped"
+        LedgerCall.FAILED, (Stopping,), Ending, ("stopping", "cause"),
+        "a round: it cannot be stopped",
     ),
     Transition(
-        Call.DONE, (Stopping,), Stopped, ("suspending", "stopping", "stopped", "registered"),
+        LedgerCall.DONE, (Stopping,), Stopped, ("suspending", "stopping", "stopped", "registered"),
         "a round: the cloud stops it, or lists it as stopped", begins_part=True,
     ),
     # It is started again, or ends for good.
     Transition(
-        Call.START, (Stopped,), Booting, ("suspending", "stopped", "cause"),
+        LedgerCall.START, (Stopped,), Booting, ("suspending", "stopped", "cause"),
         "a request of Slurm for its node, before the call of the cloud", begins_part=True,
     ),
     Transition(
-        Call.START_REFUSED, (Booting, Serving), Ending, ("suspending", "cause"),
+        LedgerCall.START_REFUSED, (Booting, Serving), Ending, ("suspending", "cause"),
         "a start: the cloud refuses it",
     ),
     Transition(
-        Call.RUNS_AGAIN, (Stopped,), Serving, ("suspending", "stopped", "registered", "cause"),
+        LedgerCall.RUNS_AGAIN, (Stopped,), Serving,
+        ("suspending", "stopped", "registered", "cause"),
         "a round: somebody else has started it, and its node is up", begins_part=True,
     ),
     Transition(
-        Call.END, (Stopped,), Ending, ("suspending", "stopped", "cause"),
+        LedgerCall.END, (Stopped,), Ending, ("suspending", "stopped", "cause"),
         "a round or an operator: nobody needs it any more, before the call of the cloud",
         begins_part=True,
     ),
@@ -140,7 +144,7 @@ TRANSITIONS: tuple[Transition, ...] = (
     # ``adopt`` believes every state that is not TERMINATED, and ``observe`` only a later list.
     *(
         transition
-        for call in (Call.OBSERVE, Call.ADOPT)
+        for call in (LedgerCall.OBSERVE, LedgerCall.ADOPT)
         for transition in (
             Transition(call, (Booting, Serving), Lost, ("ended", "cause"), f"{_LIST}: TERMINATED"),
             Transition(
@@ -157,7 +161,7 @@ TRANSITIONS: tuple[Transition, ...] = (
 )  # fmt: skip
 
 
-def where_allowed(call: Call) -> str:
+def where_allowed(call: LedgerCall) -> str:
     """The SQL condition of the machines that ``call`` may change."""
     states = dict.fromkeys(s for row in TRANSITIONS if row.call is call for s in row.before)
     return f"({' or '.join(CONDITIONS[state] for state in states)})"

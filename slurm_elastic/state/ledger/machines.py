@@ -16,8 +16,9 @@ from slurm_elastic.base.guards import Guarded, GuardedBy
 from slurm_elastic.model.causes import AnyCause, decoded, encoded
 from slurm_elastic.model.causes.machine_ends import EndedInCloud
 from slurm_elastic.model.cluster import STANDING, Instance, InstanceState, Market, Pool, worst_price
+from slurm_elastic.model.launch_states import WORDS, Done, Intended
 from slurm_elastic.model.machine_states import BOOTING, Lost, columns_of, state_of
-from slurm_elastic.model.memory import DONE, INTENT, MACHINE_JOBS, Launch, Machine
+from slurm_elastic.model.memory import MACHINE_JOBS, Launch, Machine
 from slurm_elastic.policies.clock_guard import AHEAD
 from slurm_elastic.state.ledger.launches import Launches
 from slurm_elastic.state.ledger.machine_transitions import (
@@ -25,7 +26,7 @@ from slurm_elastic.state.ledger.machine_transitions import (
     NOT_OFF,
     NOT_RETIRED,
     PAID,
-    Call,
+    LedgerCall,
     where_allowed,
 )
 from slurm_elastic.state.store.store import Store, Table
@@ -258,7 +259,7 @@ class Machines:
                 # Also one that was given up as failed: its machines exist.
                 "update launches set state = ?, finished = coalesce(finished, ?), error = null "
                 "where generation = ?",
-                DONE, now, generation,
+                WORDS[Done], now, generation,
             )  # fmt: skip
 
     def observe(
@@ -331,7 +332,7 @@ class Machines:
     def registered(self, cloud: str, ids: Sequence[str], now: float) -> None:
         """Slurm has the nodes of these machines up; the first time counts, while they boot."""
         sql = f"update machines set registered = ? where {OF_CLOUD} "
-        sql += f"and {where_allowed(Call.REGISTERED)}"
+        sql += f"and {where_allowed(LedgerCall.REGISTERED)}"
         self._store.execute("machines", sql, now, cloud, to_json(ids))
 
     def suspending(self, cloud: str, ids: Sequence[str], cause: AnyCause, now: float) -> None:
@@ -340,7 +341,7 @@ class Machines:
         The first intent stands; machines that have ended or are not known are left alone.
         """
         sql = f"update machines set suspending = ?, cause = ? where {OF_CLOUD} "
-        sql += f"and {where_allowed(Call.SUSPENDING)}"
+        sql += f"and {where_allowed(LedgerCall.SUSPENDING)}"
         self._store.execute("machines", sql, now, encoded(cause), cloud, to_json(ids))
 
     def ended(self, cloud: str, ids: Sequence[str], cause: AnyCause, now: float) -> None:
@@ -348,7 +349,7 @@ class Machines:
         an earlier end.
         """
         sql = "update machines set ended = ?, state = ?, cause = coalesce(cause, ?) "
-        sql += f"where {OF_CLOUD} and {where_allowed(Call.ENDED)}"
+        sql += f"where {OF_CLOUD} and {where_allowed(LedgerCall.ENDED)}"
         self._store.execute(
             "machines", sql, now, str(InstanceState.TERMINATED), encoded(cause), cloud, to_json(ids)
         )
@@ -411,7 +412,7 @@ class Machines:
             # adopted.
             "update launches set cloud = ?, finished = coalesce(finished, ?), "
             "state = case when state = ? then ? else state end where generation = ?",
-            cloud, now, INTENT, DONE, launch.generation,
+            cloud, now, WORDS[Intended], WORDS[Done], launch.generation,
         )  # fmt: skip
 
     def move(self, machine: Machine, cloud: str, id_: str, **changes: Any) -> None:  # noqa: ANN401

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from slurm_elastic.base.errors import EndOnlyError
 from slurm_elastic.model.causes import AnyCause, encoded
 from slurm_elastic.model.cluster import Instance, InstanceState
+from slurm_elastic.model.launch_states import Done
 from slurm_elastic.model.machine_states import (
     BOOTING,
     Ended,
@@ -26,7 +27,6 @@ from slurm_elastic.model.machine_states import (
     Stopping,
 )
 from slurm_elastic.model.memory import (
-    DONE,
     MACHINE_JOBS,
     PART,
     Launch,
@@ -36,7 +36,7 @@ from slurm_elastic.model.memory import (
 )
 from slurm_elastic.state.ledger.books import Books
 from slurm_elastic.state.ledger.launches import LAUNCH_COLUMNS, launch_row
-from slurm_elastic.state.ledger.machine_transitions import Call, where_allowed
+from slurm_elastic.state.ledger.machine_transitions import LedgerCall, where_allowed
 from slurm_elastic.state.ledger.machines import (
     MACHINE_COLUMNS,
     NOT_ENDED,
@@ -74,7 +74,8 @@ class Stops:
                 # is back.
                 "update machines set suspending = ?, stopping = ?, cause = ?, tunnel_key = "
                 "(select key from tunnels t where t.generation = machines.generation "
-                f"and t.node = machines.node) where {OF_CLOUD} and {where_allowed(Call.STOPPING)}",
+                f"and t.node = machines.node) where {OF_CLOUD} "
+                f"and {where_allowed(LedgerCall.STOPPING)}",
                 now, now, encoded(cause), cloud, to_json(list(ids)),
             )  # fmt: skip
 
@@ -83,7 +84,7 @@ class Stops:
         with self._store.transaction("machines"):
             self._store.change(
                 f"update machines set stopping = null, cause = ? where {OF_CLOUD} "
-                f"and {where_allowed(Call.FAILED)}",
+                f"and {where_allowed(LedgerCall.FAILED)}",
                 encoded(cause), cloud, to_json(list(ids)),
             )  # fmt: skip
 
@@ -104,7 +105,7 @@ class Stops:
         ``launch``, before the cloud is called; None where it is not there to be started any
         more. EndOnlyError where that could not be kept.
         """
-        new, one = replace(launch, state=DONE, finished=now), machine.instance
+        new, one = replace(launch, state=Done(finished_at=now)), machine.instance
         new = replace(new, accounts=self._books.wanted_by(new.nodes))
         with self._store.transaction("machines", "launches") as db:
             # Inside, as with an intent: what is written now is on the disk, or not.
@@ -128,7 +129,7 @@ class Stops:
         with self._store.transaction("machines"):
             self._store.change(
                 "update machines set price = ?, worst_price = ?, suspending = ?, cause = ? "
-                f"where cloud = ? and id = ? and {where_allowed(Call.START_REFUSED)}",
+                f"where cloud = ? and id = ? and {where_allowed(LedgerCall.START_REFUSED)}",
                 price, price, now, encoded(cause), cloud, id_,
             )  # fmt: skip
 

@@ -20,6 +20,7 @@ from slurm_elastic.base.errors import ConfigError, SlurmElasticError
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import InstanceState
 from slurm_elastic.model.exclusion import BREAKER, CAPACITY, COOL_DOWN, POLICY, Exclusion
+from slurm_elastic.model.launch_states import Done, Failed, Intended
 from slurm_elastic.model.machine_states import Serving
 from slurm_elastic.model.memory import MACHINE_JOBS, Deferral
 from slurm_elastic.policies.launch.exclusions import strikes_of
@@ -60,10 +61,10 @@ def test_intent_is_on_disk_before_anything_else(ledger: Ledger, path: Path) -> N
     other = Ledger(path)
     (launch,) = other.launches.open()
     other.close()
-    assert (launch.generation, launch.request, launch.state) == ("g1", "r1", "intent")
+    assert (launch.generation, launch.request, launch.state) == ("g1", "r1", Intended())
     assert (launch.pool, launch.cloud, launch.nodes) == ("burst", "aws", ("pub1", "pub2"))
     assert (launch.jobs, launch.offer) == ((7, 8), offer())
-    assert (launch.created, launch.finished, launch.error) == (T0, None, None)
+    assert launch.created == T0
 
 
 def test_intending_the_same_again_is_nothing(ledger: Ledger) -> None:
@@ -107,7 +108,7 @@ def test_launched_closes_the_intent_and_keeps_the_machines(ledger: Ledger) -> No
     assert ledger.launches.open() == ()
     launch = ledger.launches.get("g1")
     assert launch is not None
-    assert (launch.state, launch.finished) == ("done", T0 + 3)
+    assert launch.state == Done(finished_at=T0 + 3)
     first, second = ledger.machines.live()
     assert (first.instance, second.instance) == tuple(answer)
     assert (first.pool, first.jobs, first.last_seen, first.misses) == ("burst", (7,), T0 + 3, 0)
@@ -215,7 +216,7 @@ def test_failed_keeps_the_clouds_words(ledger: Ledger) -> None:
     ledger.launches.failed("g1", "InsufficientInstanceCapacity", T0 + 1)
     launch = ledger.launches.get("g1")
     assert launch is not None
-    assert (launch.state, launch.error) == ("failed", "InsufficientInstanceCapacity")
+    assert launch.state == Failed(finished_at=T0 + 1, error="InsufficientInstanceCapacity")
     assert ledger.launches.open() == ()
 
 
@@ -225,7 +226,7 @@ def test_a_done_launch_does_not_fail_later(ledger: Ledger) -> None:
     ledger.launches.failed("g1", "late", T0 + 1)
     launch = ledger.launches.get("g1")
     assert launch is not None
-    assert (launch.state, launch.error) == ("done", None)
+    assert launch.state == Done(finished_at=T0)
 
 
 def test_machines_found_after_giving_up_are_kept(ledger: Ledger) -> None:
@@ -234,7 +235,7 @@ def test_machines_found_after_giving_up_are_kept(ledger: Ledger) -> None:
     ledger.machines.launched("g1", [instance()], T0 + 2)
     launch = ledger.launches.get("g1")
     assert launch is not None
-    assert (launch.state, launch.error) == ("done", None)
+    assert launch.state == Done(finished_at=T0 + 1)
     assert len(ledger.machines.live()) == 1
 
 

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Instance, InstanceState, LaunchSpec
+from slurm_elastic.model.launch_states import Done
 from slurm_elastic.state.ledger import Launch, Ledger, Machine
 
 LIVE = (InstanceState.PENDING, InstanceState.RUNNING)
@@ -184,7 +185,7 @@ class CrashingDaemon(RuleBasedStateMachine):
     def done_launches_hold_all_the_cloud_gave(self) -> None:
         by_id = {m.instance.id for m in self.ledger.machines.live(ended_since=0)}
         for launch in self.launches():
-            if launch.state == "done":
+            if isinstance(launch.state, Done):
                 assert by_id.issuperset(self.cloud.answers[launch.generation])
 
 

@@ -36,7 +36,7 @@ from slurm_elastic.state.ledger import machine_transitions as table
 from slurm_elastic.state.ledger.machine_transitions import (
     CONDITIONS,
     TRANSITIONS,
-    Call,
+    LedgerCall,
     StateType,
     Transition,
 )
@@ -56,7 +56,7 @@ class Recorder:
     def __init__(self, path: Path) -> None:
         self.ledger = Ledger(path)
         self.now = T0
-        self.used: set[tuple[Call, StateType | None, StateType]] = set()
+        self.used: set[tuple[LedgerCall, StateType | None, StateType]] = set()
         self._launches = 0
 
     def machines(self) -> dict[str, Machine]:
@@ -70,7 +70,7 @@ class Recorder:
             found[machine.instance.id] = machine
         return found
 
-    def make(self, call: Call, change: Callable[[float], object]) -> None:
+    def make(self, call: LedgerCall, change: Callable[[float], object]) -> None:
         """Make the call, and compare each row before and after it."""
         before = self.machines()
         self.now += 1
@@ -90,7 +90,7 @@ class Recorder:
                 assert parts[id_].life == Ended(ended_at=self.now, before=before[id_].life)
         assert set(parts) == turned, "a part of a life that the table does not know"
 
-    def _row(self, call: Call, before: Machine | None, after: Machine) -> Transition:
+    def _row(self, call: LedgerCall, before: Machine | None, after: Machine) -> Transition:
         kind = None if before is None else type(before.life)
         rows = [
             row
@@ -122,12 +122,13 @@ class Recorder:
         if self.ledger.launches.get(one.generation) is None:
             self.ledger.launches.intend(spec(one.generation, (one.node,)), "r", self.now)
         self.make(
-            Call.LAUNCHED, lambda now: self.ledger.machines.launched(one.generation, [one], now)
+            LedgerCall.LAUNCHED,
+            lambda now: self.ledger.machines.launched(one.generation, [one], now),
         )
 
     def adopt(self, id_: str, state: InstanceState) -> None:
         one = self.known(id_, state)
-        self.make(Call.ADOPT, lambda now: self.ledger.machines.adopt(one, "burst", now))
+        self.make(LedgerCall.ADOPT, lambda now: self.ledger.machines.adopt(one, "burst", now))
 
     def renamed(self, id_: str, state: InstanceState) -> None:
         """Its cloud has another name in the configuration since."""
@@ -135,38 +136,45 @@ class Recorder:
         one = replace(one, cloud="west" if one.cloud == "aws" else "aws")
         clouds = [one.cloud]
         self.make(
-            Call.ADOPT,
+            LedgerCall.ADOPT,
             lambda now: self.ledger.machines.adopt(one, "burst", now, clouds=clouds),
         )
 
     def observe(self, seen: dict[str, InstanceState], ago: float = 0.0) -> None:
         listed = [self.known(id_, state) for id_, state in seen.items()]
-        self.make(Call.OBSERVE, lambda now: self.ledger.machines.observe("aws", listed, now - ago))
+        self.make(
+            LedgerCall.OBSERVE, lambda now: self.ledger.machines.observe("aws", listed, now - ago)
+        )
 
     def registered(self, *ids: str) -> None:
-        self.make(Call.REGISTERED, lambda now: self.ledger.machines.registered("aws", ids, now))
+        self.make(
+            LedgerCall.REGISTERED, lambda now: self.ledger.machines.registered("aws", ids, now)
+        )
 
     def suspending(self, *ids: str) -> None:
         cause = Quoted(text="idle")
         self.make(
-            Call.SUSPENDING, lambda now: self.ledger.machines.suspending("aws", ids, cause, now)
+            LedgerCall.SUSPENDING,
+            lambda now: self.ledger.machines.suspending("aws", ids, cause, now),
         )
 
     def ended(self, *ids: str) -> None:
         cause = Quoted(text="gone")
-        self.make(Call.ENDED, lambda now: self.ledger.machines.ended("aws", ids, cause, now))
+        self.make(LedgerCall.ENDED, lambda now: self.ledger.machines.ended("aws", ids, cause, now))
 
     def stopping(self, *ids: str) -> None:
         cause = Quoted(text="kept")
-        self.make(Call.STOPPING, lambda now: self.ledger.stops.stopping("aws", ids, cause, now))
+        self.make(
+            LedgerCall.STOPPING, lambda now: self.ledger.stops.stopping("aws", ids, cause, now)
+        )
 
     def failed(self, *ids: str) -> None:
         cause = Quoted(text="cannot be stopped")
-        self.make(Call.FAILED, lambda _: self.ledger.stops.failed("aws", ids, cause))
+        self.make(LedgerCall.FAILED, lambda _: self.ledger.stops.failed("aws", ids, cause))
 
     def done(self, *ids: str) -> None:
         prices = dict.fromkeys(ids, DISK)
-        self.make(Call.DONE, lambda now: self.ledger.stops.done("aws", prices, now))
+        self.make(LedgerCall.DONE, lambda now: self.ledger.stops.done("aws", prices, now))
 
     def start(self, id_: str) -> None:
         machine = self.machines().get(id_)
@@ -175,25 +183,25 @@ class Recorder:
         self._launches += 1
         row = Launch(
             generation=f"s{self._launches}", request="r", pool="burst", cloud="aws",
-            nodes=(machine.instance.node,), jobs=(1,), offer=offer(), state="intent",
+            nodes=(machine.instance.node,), jobs=(1,), offer=offer(),
             created=self.now,
         )  # fmt: skip
-        self.make(Call.START, lambda now: self.ledger.stops.start(row, machine, now))
+        self.make(LedgerCall.START, lambda now: self.ledger.stops.start(row, machine, now))
 
     def start_refused(self, id_: str) -> None:
         cause = Quoted(text="no room")
         self.make(
-            Call.START_REFUSED,
+            LedgerCall.START_REFUSED,
             lambda now: self.ledger.stops.start_refused("aws", id_, DISK, cause, now),
         )
 
     def end(self, *ids: str) -> None:
         cause = Quoted(text="too old")
-        self.make(Call.END, lambda now: self.ledger.stops.end("aws", ids, cause, now))
+        self.make(LedgerCall.END, lambda now: self.ledger.stops.end("aws", ids, cause, now))
 
     def runs_again(self, id_: str) -> None:
         one = self.known(id_, InstanceState.RUNNING)
-        self.make(Call.RUNS_AGAIN, lambda now: self.ledger.stops.runs_again(one, now))
+        self.make(LedgerCall.RUNS_AGAIN, lambda now: self.ledger.stops.runs_again(one, now))
 
 
 class AnyCalls(RuleBasedStateMachine):
@@ -307,13 +315,13 @@ def reach(made: Recorder, state: StateType, back_to: StateType) -> None:
 def follow(made: Recorder, row: Transition, before: StateType | None) -> None:
     """The call of this row."""
     one, over = IDS[0], row.after in (Lost, Ended)
-    if row.call is Call.LAUNCHED:
+    if row.call is LedgerCall.LAUNCHED:
         made.launched(one, InstanceState.TERMINATED if over else InstanceState.PENDING)
-    elif row.call in (Call.ADOPT, Call.OBSERVE):
+    elif row.call in (LedgerCall.ADOPT, LedgerCall.OBSERVE):
         shown = InstanceState.TERMINATED if over else InstanceState.RUNNING
         if before is Ended and row.after in (Stopping, Stopped):
             shown = InstanceState.STOPPED
-        made.adopt(one, shown) if row.call is Call.ADOPT else made.observe({one: shown})
+        made.adopt(one, shown) if row.call is LedgerCall.ADOPT else made.observe({one: shown})
     else:
         getattr(made, row.call)(one)
 
@@ -336,8 +344,8 @@ def test_each_row_of_the_table_happens(
 
 
 def test_each_call_is_a_method_of_the_ledger() -> None:
-    assert {row.call for row in TRANSITIONS} == set(Call)
-    assert all(hasattr(Machines, call) or hasattr(Stops, call) for call in Call)
+    assert {row.call for row in TRANSITIONS} == set(LedgerCall)
+    assert all(hasattr(Machines, call) or hasattr(Stops, call) for call in LedgerCall)
 
 
 def test_the_page_has_the_same_table() -> None:
@@ -382,7 +390,7 @@ def test_sql_and_values_agree_on_every_row(chosen: tuple[bool, ...]) -> None:
     assert holds(table.NOT_RETIRED, columns) == (machine.retired_at is None)
     life = state.before if isinstance(state, Ended) else state
     assert holds(table.KEPT, columns) == isinstance(life, Stopping | Stopped)
-    for call in Call:
+    for call in LedgerCall:
         allowed = any(type(state) in row.before for row in TRANSITIONS if row.call is call)
-        if call is not Call.LAUNCHED:
+        if call is not LedgerCall.LAUNCHED:
             assert holds(table.where_allowed(call), columns) == allowed

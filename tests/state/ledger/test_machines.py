@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import InstanceState, Market, worst_price
+from slurm_elastic.model.launch_states import Done
 from slurm_elastic.model.memory import Launch, Machine
 from slurm_elastic.state.ledger import Ledger
 
@@ -32,7 +33,7 @@ def test_a_launch_comes_back_whole(ledger: Ledger) -> None:
     ledger.launches.intend(asked, "r1", T0)
     row = Launch(
         generation="g1", request="r1", pool="burst", cloud="aws", nodes=("pub1", "pub2"),
-        jobs=(1, 2), offer=offer(), alternatives=(OTHER,), state="intent", created=T0,
+        jobs=(1, 2), offer=offer(), alternatives=(OTHER,), created=T0,
         accounts={"pub1": {"physics": 2}}, owner={"user": "ann"},
     )  # fmt: skip
     assert ledger.launches.open() == (row,)
@@ -41,7 +42,7 @@ def test_a_launch_comes_back_whole(ledger: Ledger) -> None:
     assert ledger.launches.finished(["g1"]) == {}
     ledger.machines.launched("g1", [], T0 + 5)
     ledger.machines.launched("g1", [], T0 + 9)
-    assert ledger.launches.get("g1") == replace(row, state="done", finished=T0 + 5)
+    assert ledger.launches.get("g1") == replace(row, state=Done(finished_at=T0 + 5))
     assert ledger.launches.finished(["g1", "g2"]) == {"g1": T0 + 5}
     assert ledger.launches.finished([]) == {}
 
