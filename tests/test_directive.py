@@ -55,7 +55,8 @@ def test_a_pause_and_a_departure_stop_the_pools_of_their_scope(
 
 def test_the_narrowest_directive_that_holds_says_why() -> None:
     some = [said(Pause(scope=scope)) for scope in ("", "cloud:aws", "pool:gpu")]
-    assert stopped_pools(some, CLOUD_OF, NOW) == {
+    orders = stopped_pools(some, CLOUD_OF, NOW)
+    assert {pool: stop_reason(order) for pool, order in orders.items()} == {
         "burst": "cloud aws is paused by ann",
         "gpu": "pool gpu is paused by ann",
         "own": "the cluster is paused by ann",
@@ -74,7 +75,7 @@ def test_the_nodes_of_a_departure_are_kept_from_slurm_while_it_holds(
 ) -> None:
     assert stopped_nodes([said(word)], NOW).keys() == stopped
     assert stopped_nodes([said(word, until=NOW)], NOW) == {}
-    assert all(why == stop_reason(said(word)) for why in stopped_nodes([said(word)], NOW).values())
+    assert all(order == said(word) for order in stopped_nodes([said(word)], NOW).values())
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.config.limit_changes import places, pools_in, scope_named, with_limits
 from slurm_elastic.model.directive import (
     Departure,
+    Directive,
     clock,
     limit_changes,
     scope_in_words,
@@ -295,12 +296,14 @@ def require_open(config: Config, facts: Facts, cloud: str, at: float) -> None:
     """ConfigError where operators let nothing start in the cloud: jobs would be stopped to wait."""
     closed = _closed(config, facts, cloud, at)
     if closed and all(pool.name in closed for pool in config.pools if pool.cloud == cloud):
-        why, *_ = closed.values()
-        end = next(d.word.ended_by for d in facts.directives if stop_reason(d) == why)
-        raise ConfigError(f"{why}: the jobs would WAIT there; end that first: {end}")
+        order, *_ = closed.values()
+        raise ConfigError(
+            f"{stop_reason(order)}: the jobs would WAIT there; end that first:"
+            f" {order.word.ended_by}"
+        )
 
 
-def _closed(config: Config, facts: Facts, cloud: str, at: float) -> dict[str, str]:
+def _closed(config: Config, facts: Facts, cloud: str, at: float) -> dict[str, Directive]:
     mine = {pool.name: cloud for pool in config.pools if pool.cloud == cloud}
     return stopped_pools(facts.directives, mine, at)
 
@@ -310,8 +313,8 @@ def _room_there(
 ) -> Iterator[str]:
     """Which pools of the other cloud are closed, and whether it has room for the jobs' nodes."""
     closed = _closed(config, facts, cloud, at)
-    for why in dict.fromkeys(closed.values()):
-        yield f"{why}: no job starts there."
+    for order in {order.number: order for order in closed.values()}.values():
+        yield f"{stop_reason(order)}: no job starts there."
     config = with_limits(config, limit_changes(facts.directives, at))
     kept = stopped_nodes(facts.directives, at)
     busy = {node for job in facts.jobs for node in job.nodes}

@@ -28,6 +28,7 @@ from slurm_elastic.config import Config, blocked_clouds
 from slurm_elastic.config.catalogue import Catalogue, path_of
 from slurm_elastic.config.catalogue import kept as kept_catalogue
 from slurm_elastic.config.configfile import read
+from slurm_elastic.model.causes.stops import CloudBlocked
 from slurm_elastic.model.finding import Finding, Level
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.providers.catalogues import completed_by, gathered
@@ -259,8 +260,8 @@ def _answers(findings: Sequence[Finding]) -> bool:
     return any(f.what == "slurmctld" and f.level is Level.OK for f in findings)
 
 
-def _blocked(reason: str | None) -> Sequence[Finding]:
-    return [Finding.note("not in use", reason)] if reason else []
+def _blocked(reason: CloudBlocked | None) -> Sequence[Finding]:
+    return [Finding.note("not in use", str(reason))] if reason else []
 
 
 def render(diagnosis: Diagnosis, console: Console) -> None:

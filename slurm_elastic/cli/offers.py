@@ -48,7 +48,8 @@ from slurm_elastic.watch.view.attention import sentence
 class OfferRow(Struct, frozen=True, kw_only=True):
     """An offer: ``room`` is for how many nodes it could be asked now (0: rejected), ``take`` how
     many would be bought of it. Dollars per machine-hour: ``price`` now (None: the cloud tells none,
-    and so does not sell it), ``worst`` as limits count.
+    and so does not sell it), ``worst`` as limits count. ``notes``: the part of the reason that the
+    other fields do not say.
     """
 
     offer: str
@@ -57,6 +58,7 @@ class OfferRow(Struct, frozen=True, kw_only=True):
     room: int
     take: int
     reason: str
+    notes: str = ""
 
 
 class PoolOffers(Struct, frozen=True, kw_only=True):
@@ -237,10 +239,11 @@ def _of_pool(
     return replace(
         found,
         ranked=tuple(
-            _row(r.offer, r.room, take.get(r.offer.key, 0), r.reason) for r in placement.ranked
+            _row(r.offer, r.room, take.get(r.offer.key, 0), r.reason, r.notes)
+            for r in placement.ranked
         ),
         rejected=(
-            *(_row(r.offer, 0, 0, r.reason) for r in placement.rejected),
+            *(_row(r.offer, 0, 0, str(r.cause)) for r in placement.rejected),
             *(_missing(pool, *one) for one in missing),
         ),
     )
@@ -258,7 +261,7 @@ def _missing(pool: Pool, name: str, market: Market) -> OfferRow:
     )
 
 
-def _row(offer: Offer, room: int, take: int, reason: str) -> OfferRow:
+def _row(offer: Offer, room: int, take: int, reason: str, notes: str = "") -> OfferRow:
     return OfferRow(
         offer=offer.key,
         price=offer.price,
@@ -266,6 +269,7 @@ def _row(offer: Offer, room: int, take: int, reason: str) -> OfferRow:
         room=room,
         take=take,
         reason=reason,
+        notes=notes,
     )
 
 
@@ -328,8 +332,8 @@ def _reasons(pool: PoolOffers) -> Iterator[tuple[str, str]]:
     """Each reason that bounds or excludes rows, once, beside the numbers of its rows."""
     rows: dict[str, list[int]] = {}
     for number, row in enumerate((*pool.ranked, *pool.rejected), 1):
-        # That of a ranked one begins with what its row says already.
-        reason = row.reason.partition("/h")[2].lstrip(",; ") if row.room > 0 else row.reason
+        # The reason of a ranked one begins with what its row says already.
+        reason = row.notes if row.room > 0 else row.reason
         if reason:
             rows.setdefault(reason, []).append(number)
     for reason, numbers in rows.items():

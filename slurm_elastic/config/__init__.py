@@ -41,6 +41,7 @@ from slurm_elastic.config.policies import PoolPolicies, SitePolicies
 from slurm_elastic.config.requirements import Requirements
 from slurm_elastic.config.telling import Notify
 from slurm_elastic.model.boot_image import ImageChoice
+from slurm_elastic.model.causes.stops import CloudBlocked
 from slurm_elastic.model.cluster import Limits, Location, Market, Pool
 from slurm_elastic.policies.nodes.out_of_service import DrainTerms
 
@@ -342,27 +343,27 @@ def settled(config: Config) -> Config:
     return replace(config, clouds=tuple(whole(cloud) for cloud in config.clouds))
 
 
-def blocked_clouds(config: Config) -> dict[str, str]:
+def blocked_clouds(config: Config) -> dict[str, CloudBlocked]:
     """By name, the clouds in which nothing may be started, and why. A public cloud spends money:
     it needs an allow list and an hourly cap, its own or the cluster's. A cloud whose kind cannot
     be used is blocked, too.
     """
     costly = {
-        cloud.name: f"cloud {cloud.name} costs money: {' and '.join(missing)}"
+        cloud.name: CloudBlocked(cloud=cloud.name, lacks=missing)
         for cloud in config.clouds
         if cloud.location is Location.PUBLIC and (missing := _missing_consents(config, cloud))
     }
     broken = [cloud for cloud in config.clouds if cloud.unusable]
-    return costly | {c.name: f"cloud {c.name} cannot be used: {c.unusable}" for c in broken}
+    return costly | {c.name: CloudBlocked(cloud=c.name, unusable=c.unusable) for c in broken}
 
 
-def _missing_consents(config: Config, cloud: CloudSettings) -> list[str]:
+def _missing_consents(config: Config, cloud: CloudSettings) -> tuple[str, ...]:
     missing = []
     if not config.who_of(cloud).anybody:
         missing.append("nobody is allowed to use it (set who.accounts, who.groups or who.qos)")
     if config.limits.dollars_per_hour is None and cloud.limits.dollars_per_hour is None:
         missing.append("it has no spending cap (set limits.dollars_per_hour)")
-    return missing
+    return tuple(missing)
 
 
 def domain_pools(config: Config, expand: Callable[[str], Sequence[str]]) -> tuple[Pool, ...]:

@@ -38,6 +38,7 @@ from slurm_elastic.controller.snapshot import (
 )
 from slurm_elastic.controller.stale_machines import stale_instances
 from slurm_elastic.model.causes.machine_ends import PoweredUpAgain
+from slurm_elastic.model.causes.refusals import CloudUnlisted
 from slurm_elastic.model.causes.repairs import AlreadyServed
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.policies import actions
@@ -248,15 +249,14 @@ class _Apply:
         """End the machines of the past, and give the nodes others, unless something serves them."""
         site, cloud, request = self._site, self._cloud, self._request
         unread = site.first_unread_cloud(cloud, site.ledger.machines.clouds_read())
-        trouble = site.unreadable.get(unread, "")
+        error = site.unreadable.get(unread, "")
         # What is there is in no limit yet.
         if unread and request is None:
             return  # a later round buys
-        if unread and not trouble:
+        if unread and not error:
             # It passes, so the request stays in the spool (`PASSING`).
             raise NotLearntError(f"{unread}: not read yet, its machines may be in no count")
-        if trouble:
-            trouble = f"its machines could not be listed, so it sells none: {trouble}"
+        trouble = CloudUnlisted(cloud=unread, error=error) if error else None
         served = self._end_past(some)
         # A machine of ours may be left of a pool that is another cloud's by now: that one buys.
         mine = [a.node for a in some if self._snapshot.home(a.node) == cloud]
@@ -343,8 +343,8 @@ class _Apply:
             self._site.record(correlation, "dropped", nodes, cause)
 
     def _give_back(self, some: Sequence[actions.GiveBack]) -> None:
-        reasons = {row.scope: row.cause.sentence for row in capacity_holds(self._site)}
-        causes = {a.node: reasons.get(a.node, a.reason) for a in some}
+        held = {row.scope: row.cause for row in capacity_holds(self._site)}
+        causes = {a.node: held.get(a.node, a.cause) for a in some}
         view = self._site.slurm.nodes(list(causes))
         power_down_and_requeue(self._site, list(causes), view, causes, CORRELATION)
 
@@ -366,9 +366,9 @@ class _Apply:
             holds.release(self._site, nodes, cause, kind)
 
     def _hold(self, some: Sequence[actions.Hold]) -> None:
-        for pool, why in dict.fromkeys((a.pool, a.reason) for a in some):
-            nodes = [a.node for a in some if (a.pool, a.reason) == (pool, why)]
-            holds.hold(self._site, self._site.pools[pool], nodes, why)
+        for pool, cause in dict.fromkeys((a.pool, a.cause) for a in some):
+            nodes = [a.node for a in some if (a.pool, a.cause) == (pool, cause)]
+            holds.hold(self._site, self._site.pools[pool], nodes, cause)
 
 
 def _return_to_service(slurm: Slurm, nodes: Sequence[str]) -> None:

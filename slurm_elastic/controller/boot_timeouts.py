@@ -14,7 +14,6 @@ from functools import partial
 
 from slurm_elastic.base.background import submit
 from slurm_elastic.base.hostlist import compress
-from slurm_elastic.base.units import brief
 from slurm_elastic.controller.boots import record_boot_failures
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.ending import terminate
@@ -22,6 +21,7 @@ from slurm_elastic.controller.giving_back import may_force, power_down_and_reque
 from slurm_elastic.controller.holds import hold
 from slurm_elastic.controller.periodic import SiteTask, run_guarded
 from slurm_elastic.model.causes.machine_ends import JobNotWhole, NeverRegistered
+from slurm_elastic.model.causes.pool_failures import BootTimeOver, LaunchUnanswered
 from slurm_elastic.model.cluster import Instance
 from slurm_elastic.model.memory import generation_order, generation_time
 from slurm_elastic.model.slurm import Request, SlurmJob
@@ -166,8 +166,7 @@ class BootTimeouts:
         self._counted.update(m.instance.id for m in listed)
         record_boot_failures(site, failed, CORRELATION, [j.id for j in jobs], mates)
         for node in late.doubtful:
-            why = "its launch has no answer, and its time to boot is over"
-            hold(site, site.pool_of[node], [node], why)
+            hold(site, site.pool_of[node], [node], LaunchUnanswered())
 
     def _end(self, late: TimedOut, given: set[str]) -> None:
         """Decide the end of the machines whose nodes were given back, and have it carried out."""
@@ -259,16 +258,14 @@ def blamed(site: Site, machines: Iterable[Machine]) -> list[Machine]:
     return found
 
 
-def _why(site: Site, late: TimedOut) -> str:
+def _why(site: Site, late: TimedOut) -> BootTimeOver:
     timeout = _resume_timeout(site, late.cloud)
-    if late.machines and not blamed(site, late.machines):
-        return (
-            f"{compress(late.nodes)} could not register while slurmctld was away, and its "
-            f"ResumeTimeout ({brief(timeout)}) is nearly over"
-        )
-    return (
-        f"{compress(late.nodes)} did not register within {brief(given_up_after(timeout))} "
-        f"(ResumeTimeout is {brief(timeout)})"
+    was_away = bool(late.machines) and not blamed(site, late.machines)
+    return BootTimeOver(
+        nodes=compress(late.nodes),
+        after_s=given_up_after(timeout),
+        timeout_s=timeout,
+        slurm_was_away=was_away,
     )
 
 

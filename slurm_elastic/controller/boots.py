@@ -13,8 +13,17 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.giving_back import quarantine_pool
 from slurm_elastic.controller.launch import grown
 from slurm_elastic.controller.snapshot import see, terms_of
-from slurm_elastic.model.causes.machine_ends import OutOfService
-from slurm_elastic.model.causes.pool_failures import BootsFailed, KeyNotBrought
+from slurm_elastic.model.causes import AnyCause
+from slurm_elastic.model.causes.composed import ScopeCoolsDown, ScopesCoolDown
+from slurm_elastic.model.causes.deadline import Deadline
+from slurm_elastic.model.causes.pool_failures import (
+    BootsCounted,
+    BootsFailed,
+    CheckFailed,
+    KeyNotBrought,
+    MachinesFailed,
+    SecretMissing,
+)
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.model.exclusion import BREAKER, COOL_DOWN, Exclusion
 from slurm_elastic.model.memory import decided_at, generation_time
@@ -25,7 +34,6 @@ from slurm_elastic.policies.launch.exclusions import (
     paused,
     pool_key,
     to_cool_down,
-    until_told,
 )
 from slurm_elastic.policies.repair.cluster import decide
 from slurm_elastic.policies.repair.cluster_snapshot import Rule
@@ -41,6 +49,7 @@ KEY_REFUSED, KEY_FAILED = "key-refused", "key-failed"
 """Decisions on a machine that got no munge key (``munge_keys``)."""
 GATE = "slurm-elastic:gate:"
 """How the comment on a node begins whose machine failed ``join.check``; its launch follows."""
+Known = SecretMissing | CheckFailed | None
 LOOKED_AT = 16
 """How many of a pool's failed machines are asked for a cause: what ails one mostly ails all."""
 
@@ -100,17 +109,17 @@ def record_boot_failures(
         if machine.pool in site.pools:
             by_pool.setdefault(machine.pool, []).append(machine)
     # All are counted before Slurm, which may not answer, is asked for anything.
-    whys = {
+    causes = {
         name: _count(site, site.pools[name], failed, correlation, about, taken_out)
         for name, failed in by_pool.items()
     }
-    for name, why in whys.items():
+    for name, cause in causes.items():
         pool = site.pools[name]
         nodes = _nodes_of(by_pool[name])
         # Where only offers cool down, the pool's other nodes can be had by others.
         spare = 0 if is_cooling(site, pool) else len(pool.nodes)
         of_pool = (n for n in mates if site.pool_of[n] is pool and n not in nodes)
-        quarantine_pool(site, pool, [*nodes, *of_pool], site.slurm.nodes(pool.nodes), why, spare)
+        quarantine_pool(site, pool, [*nodes, *of_pool], site.slurm.nodes(pool.nodes), cause, spare)
 
 
 def _nodes_of(machines: Sequence[Machine]) -> list[str]:
@@ -124,7 +133,7 @@ def _count(
     correlation: str,
     about: Sequence[str],
     taken_out: BootsFailed | None,
-) -> str:
+) -> AnyCause:
     """The breaker and the cool-down of one pool; why its nodes are kept from Slurm."""
     subjects = [*_nodes_of(failed), pool_subject(pool.name), *about]
     known = {b.scope: b for b in site.ledger.exclusions.breakers()}
@@ -139,23 +148,20 @@ def _count(
         how=taken_out or BootsFailed(),
     )
     site.ledger.exclusions.add(after)
-    row = f"{after.count} in a row in pool {pool.name}"
-    how = (
-        OutOfService(node_reason=taken_out.reason_with_remedy).sentence
-        if taken_out
-        else "booted but not registered in time"
+    explained = known_of(site, failed)
+    why: AnyCause = BootsCounted(
+        pool=pool.name, in_a_row=after.count, how=taken_out or BootsFailed(), known=explained
     )
-    why = f"{how}; {row}{cause_of(site, failed)}"
     log.warning(
         "boot failed pool=%s nodes=%s", pool.name, compress(m.instance.node for m in failed)
     )
     site.record(correlation, "boot-failed", subjects, why)
-    if (cooling := _cool_down(site, pool, failed, taken_out)) is not None:
+    if (cooling := _cool_down(site, pool, failed, taken_out, explained)) is not None:
         site.record(correlation, "cooled-down", subjects, cooling)
         why = cooling
-    if paused(after, now) is None:
+    pause = paused(after, now)
+    if pause is None:
         return why
-    why = f"pool {pool.name} is paused: {after.cause}"
     # A pause that stands already is not told again with each further machine.
     if after.until != before.until:
         log.error(
@@ -163,13 +169,17 @@ def _count(
             "or `slurm-elastic clear %s` ends it",
             pool.name, after.until - now, after.cause, pool.name,
         )  # fmt: skip
-        site.record(correlation, "breaker-open", subjects, why)
-    return why
+        site.record(correlation, "breaker-open", subjects, pause)
+    return pause
 
 
 def _cool_down(
-    site: Site, pool: Pool, failed: Sequence[Machine], taken_out: BootsFailed | None
-) -> str | None:
+    site: Site,
+    pool: Pool,
+    failed: Sequence[Machine],
+    taken_out: BootsFailed | None,
+    known: Known,
+) -> ScopesCoolDown | None:
     """Cool down what is to be left alone for a while, and say what; None where nothing is."""
     since = min(_boot(m).launched for m in failed)
     ids = {m.instance.id for m in failed}
@@ -179,38 +189,45 @@ def _cool_down(
         if m.pool == pool.name and m.instance.id not in ids
     ]
     keys = to_cool_down([_boot(m) for m in failed], [_boot(m) for m in others], pool_key(pool))
-    now, told = site.now(), []
+    now = site.now()
+    scopes: list[ScopeCoolsDown] = []
     standing = {c.scope: c for c in site.ledger.exclusions.cool_downs(now)}
-    nodes = compress(m.instance.node for m in failed)
-    machines = "machine" if len(failed) == 1 else "machines"
-    reason = f"the {machines} of {nodes} did not register{cause_of(site, failed)}"
-    if taken_out:
-        reason = f"Slurm took {nodes} out of service: {taken_out.reason_with_remedy}"
+    cause = MachinesFailed(
+        nodes=compress(m.instance.node for m in failed),
+        count=len(failed),
+        how=taken_out or BootsFailed(),
+        known=known,
+    )
     for key in keys:
         if key in standing:  # these were on their way already: it counts once
             cooling = standing[key]
         else:
-            cooling = grown(site, key, site.config.timings.capacity_cooldown, CODE, reason)
+            cooling = grown(site, key, site.config.timings.capacity_cooldown, CODE, cause)
             site.ledger.exclusions.add(cooling)
-        what = f"pool {pool.name}" if key == pool_key(pool) else key
-        told.append(f"{what} cools down {until_told(cooling.until, now)}: {cooling.cause}")
-    return "; ".join(told) or None
+        scopes.append(
+            ScopeCoolsDown(
+                scope=key,
+                until=Deadline.of(cooling.until, now),
+                code=cooling.code,
+                cause=cooling.cause,
+                pool=pool.name if key == pool_key(pool) else "",
+            )
+        )
+    return ScopesCoolDown(scopes=tuple(scopes)) if scopes else None
 
 
-def cause_of(site: Site, failed: Sequence[Machine]) -> str:
-    """The cause as far as it is known, as the end of a sentence: the first of them that got no
-    secret.
-    """
+def known_of(site: Site, failed: Sequence[Machine]) -> Known:
+    """What is known of the cause: of the first of them that got no secret."""
     for one in (m.instance for m in failed[:LOOKED_AT]):
         for made in reversed(site.ledger.decisions.about(one.node)):
             if isinstance(made.cause, KeyNotBrought) and made.cause.machine == one.id:
                 ssh = site.config.join.ssh
                 secret = MUNGE_KEY if ssh is None else ssh.secret_name
-                return f"; {secret} not brought: {made.cause.error}"
+                return SecretMissing(name=secret, error=made.cause.error)
     return _gate(site, failed)
 
 
-def _gate(site: Site, failed: Sequence[Machine]) -> str:
+def _gate(site: Site, failed: Sequence[Machine]) -> Known:
     """The words of the site's check that kept a machine out, as its agent left them on the node."""
     machines = {m.instance.node: m for m in failed[:LOOKED_AT]}
     with contextlib.suppress(SlurmError):
@@ -218,8 +235,8 @@ def _gate(site: Site, failed: Sequence[Machine]) -> str:
             generation, colon, words = node.comment.removeprefix(GATE).partition(":")
             is_gate = node.comment.startswith(GATE) and colon
             if is_gate and _has_word(machines[name], generation):
-                return f"; its check failed: {words}"
-    return ""
+                return CheckFailed(said=words)
+    return None
 
 
 def _has_word(machine: Machine, generation: str) -> bool:

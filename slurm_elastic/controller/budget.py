@@ -16,6 +16,13 @@ from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.limit_changes import with_limits
 from slurm_elastic.config.policies import Budget
 from slurm_elastic.config.pool_rules import bounds_of, lease_of
+from slurm_elastic.model.causes import AnyCause
+from slurm_elastic.model.causes.stops import (
+    BudgetSpent,
+    OutsideTimes,
+    RecordsNotWritten,
+    StoppedByOrder,
+)
 from slurm_elastic.model.cluster import Location, Pool
 from slurm_elastic.model.directive import Directive, limit_changes, stopped_pools
 from slurm_elastic.policies.growth.scaling import PoolRules, stops
@@ -33,18 +40,19 @@ UNKNOWN_LEASE = 1
 
 def stop_of(
     config: Config, ledger: Ledger, rules: Mapping[str, PoolRules], now: float
-) -> dict[str, str]:
+) -> dict[str, AnyCause]:
     """By pool, why no machine may be started; a pool that may start some has no entry.
 
     A ledger that cannot be written stops all.
     """
     if ledger.end_only:
         # A machine that cannot be written down would be in no count.
-        return dict.fromkeys((pool.name for pool in config.pools), ledger.end_only)
+        trouble = RecordsNotWritten(trouble=ledger.end_only)
+        return dict.fromkeys((pool.name for pool in config.pools), trouble)
     directives = ledger.directives.all()
     config = with_directives(config, directives, now)
     spent = spending(config, ledger, now)
-    found = {
+    found: dict[str, AnyCause] = {
         pool.name: why
         for pool in config.pools
         if (why := _bought_out(config, rules[pool.name], config.cloud(pool.cloud), spent, now))
@@ -55,9 +63,10 @@ def stop_of(
 
 def stopped_by_operators(
     config: Config, directives: Sequence[Directive], now: float
-) -> dict[str, str]:
+) -> dict[str, StoppedByOrder]:
     """By pool, why operators let no machine start."""
-    return stopped_pools(directives, {pool.name: pool.cloud for pool in config.pools}, now)
+    closed = stopped_pools(directives, {pool.name: pool.cloud for pool in config.pools}, now)
+    return {pool: StoppedByOrder.of(order) for pool, order in closed.items()}
 
 
 def limits_now(config: Config, ledger: Ledger, now: float) -> Config:
@@ -76,7 +85,7 @@ def _bought_out(
     cloud: CloudSettings,
     spent: Mapping[str, Spent],
     now: float,
-) -> str | None:
+) -> BudgetSpent | OutsideTimes | None:
     """The budget or window that is in a pool's way."""
     bounds = [("", Bounds(windows=rules.windows), Spent())] if rules.windows else []
     if cloud.name in spent:
@@ -90,7 +99,7 @@ def _bought_out(
 def scope_of(
     config: Config,
     state: LedgerState,
-    blocked: Mapping[str, str],
+    blocked: Mapping[str, AnyCause],
     dearest: Mapping[str, float] | None = None,
 ) -> Scope:
     """All bounds of launches by the limits of ``config`` (``limits_now``), but for the budgets and
@@ -114,16 +123,20 @@ def launch_scope(
     rules: Mapping[str, PoolRules],
     pool: Pool,
     now: float,
-    blocked: Mapping[str, str],
+    blocked: Mapping[str, AnyCause],
     dearest: Mapping[str, float],
     state: LedgerState | None = None,
 ) -> Scope:
     """All bounds of a launch for that pool, from one reading of the ledger, ``state``."""
     state = state or ledger.state()
-    stop = None if state.writable else ledger.end_only
-    if words := state.directives:
-        config = with_directives(config, words, now)
-        stop = stop or stopped_pools(words, {pool.name: pool.cloud}, now).get(pool.name)
+    stop: AnyCause | None = None
+    if not state.writable:
+        stop = RecordsNotWritten(trouble=ledger.end_only)
+    if orders := state.directives:
+        config = with_directives(config, orders, now)
+        order = stopped_pools(orders, {pool.name: pool.cloud}, now).get(pool.name)
+        if stop is None and order is not None:
+            stop = StoppedByOrder.of(order)
     found = scope_of(config, state, blocked, dearest)
     own, spent = rules[pool.name], {} if stop else spending(config, ledger, now)
     if spent or own.windows:
@@ -131,7 +144,7 @@ def launch_scope(
     return of_pool(found, pool, {pool.name: stop}) if stop else found
 
 
-def of_pool(scope: Scope, pool: Pool, stops: Mapping[str, str]) -> Scope:
+def of_pool(scope: Scope, pool: Pool, stops: Mapping[str, AnyCause]) -> Scope:
     """The same for one pool, of which ``stops`` say by name why nothing may be started."""
     stop = stops.get(pool.name)
     return replace(scope, blocked={**scope.blocked, pool.cloud: stop}) if stop else scope

@@ -27,6 +27,7 @@ from slurm_elastic.controller.job_starts import JobStarts
 from slurm_elastic.controller.requeues import Requeues
 from slurm_elastic.controller.slurm_absence import SlurmAbsence
 from slurm_elastic.model.causes import AnyCause, as_cause
+from slurm_elastic.model.causes.composed import NeverTogether
 from slurm_elastic.model.cluster import Instance, Limits, Pool, Usage
 from slurm_elastic.model.protocols import Provider, Slurm
 from slurm_elastic.model.slurm import Request
@@ -42,7 +43,7 @@ class Barred(Struct, frozen=True):
     """Why a job is to leave a partition, and until when (monotonic s) it is looked for."""
 
     partition: str
-    why: str
+    why: NeverTogether
     correlation: str
     deadline: float
 
@@ -93,7 +94,7 @@ class Site:
     wait: Callable[[float], bool] = field(default_factory=lambda: threading.Event().wait)
     worst_prices: SharedDict[str, float] = field(default_factory=SharedDict)
     oversized: SharedDict[int, Barred] = field(default_factory=SharedDict)
-    blocked: Mapping[str, str] = field(default_factory=dict)
+    blocked: Mapping[str, AnyCause] = field(default_factory=dict)
     unreadable: SharedDict[str, str] = field(default_factory=SharedDict)
     unadopted: SharedDict[tuple[str, str], Instance] = field(default_factory=SharedDict)
     suspends: SharedDict[str, Request] = field(default_factory=SharedDict)

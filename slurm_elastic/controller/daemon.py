@@ -165,7 +165,8 @@ class Daemon:
     def _leave_mark(self, ledger: Condition) -> None:
         now, pid = self._site.now(), os.getpid()
         try:
-            mark = Mark(now, pid, ledger.end_only, ledger.remedy, ledger.since)
+            mark = Mark(now, pid, ledger.end_only, ledger.remedy, ledger.since,
+                        is_disk_full=ledger.is_disk_full)  # fmt: skip
             leave_mark(self._state_dir, mark)
         except OSError as error:
             if self._reports.is_news("mark", str(error)):

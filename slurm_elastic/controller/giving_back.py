@@ -18,6 +18,8 @@ from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.holds import can_drain, hold, hold_reason
 from slurm_elastic.controller.launch import assign_addresses
+from slurm_elastic.model.causes import AnyCause
+from slurm_elastic.model.causes.composed import NodesUnavailable
 from slurm_elastic.model.cluster import NodeRequest, Pool
 from slurm_elastic.model.exclusion import POLICY
 from slurm_elastic.model.slurm import NOWHERE, SlurmJob, SlurmNode
@@ -29,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 def reject_nodes(
-    site: Site, request: NodeRequest, nodes: Sequence[str], why: str, *, spare: int
+    site: Site, request: NodeRequest, nodes: Sequence[str], why: AnyCause, *, spare: int
 ) -> set[str]:
     """Give ``nodes`` back to Slurm with ``why``, and hold the rest of the pool, but for ``spare``
     nodes that could be had. Returns those that are powered down.
@@ -50,7 +52,7 @@ def quarantine_pool(
     pool: Pool,
     nodes: Sequence[str],
     view: Mapping[str, SlurmNode],
-    why: str,
+    why: AnyCause,
     spare: int,
 ) -> list[str]:
     """Hold ``nodes`` as soon as they can be, and now the pool's nodes that are off, but for
@@ -75,7 +77,7 @@ def power_down_and_requeue(
     site: Site,
     nodes: Sequence[str],
     view: Mapping[str, SlurmNode],
-    why: str | Mapping[str, str],
+    why: AnyCause | Mapping[str, AnyCause],
     correlation: str,
     *,
     hurry: bool = True,
@@ -94,7 +96,7 @@ def power_down_and_requeue(
     # slurmctld may have taken its time over that, and some may have come up meanwhile.
     found = site.slurm.nodes(ours)
     ours = [n for n in ours if n in found and may_force(found[n])]
-    causes = {n: why if isinstance(why, str) else why[n] for n in ours}
+    causes = {n: why[n] if isinstance(why, Mapping) else why for n in ours}
     reach("refuse.before-force")
     if ours:
         _address_mates(site, ours, waiting)
@@ -104,8 +106,8 @@ def power_down_and_requeue(
     reach("refuse.after-force")
     for job in waiting:
         if lost := [n for n in job.nodes if n in causes]:
-            told = f"its nodes cannot be had: {causes[lost[0]]}"
-            site.record(correlation, "requeued", (f"job:{job.id}",), told)
+            cause = NodesUnavailable(cause=causes[lost[0]])
+            site.record(correlation, "requeued", (f"job:{job.id}",), cause)
     return set(causes)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from slurm_elastic.base.faults import reach
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.context import Site
-from slurm_elastic.model.causes import AnyCause, Quoted, as_cause
+from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.holds import GrowthStartsIt
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.model.exclusion import CAPACITY, POLICY, Exclusion
@@ -29,18 +29,16 @@ MAX_REASON = 200
 CORRELATION = "holds"
 
 
-def hold_reason(why: str) -> str:
+def hold_reason(cause: AnyCause) -> str:
     """The node reason of a hold: our mark and one short line."""
-    text = HOLD_MARK + " ".join(why.replace('"', "'").split())
+    text = HOLD_MARK + " ".join(str(cause).replace('"', "'").split())
     return text if len(text) <= MAX_REASON else f"{text[: MAX_REASON - 3]}..."
 
 
-def hold(site: Site, pool: Pool, nodes: Sequence[str], why: str) -> None:
+def hold(site: Site, pool: Pool, nodes: Sequence[str], cause: AnyCause) -> None:
     """Remember that these nodes are to be held; ``settle`` carries it out."""
     now = site.now()
     until = ends_at(site, pool)
-    # Whole, not as Slurm has it: a cut sentence would be another cause than that of its cool-down.
-    cause = Quoted(text=" ".join(why.split()))
     held = {row.scope: row.since for row in site.ledger.exclusions.holds() if row.kind == CAPACITY}
     site.ledger.exclusions.add(
         *(
@@ -52,7 +50,7 @@ def hold(site: Site, pool: Pool, nodes: Sequence[str], why: str) -> None:
     )  # fmt: skip
 
 
-def hold_back(site: Site, nodes: Sequence[str], why: AnyCause | str, kind: str = POLICY) -> None:
+def hold_back(site: Site, nodes: Sequence[str], cause: AnyCause, kind: str = POLICY) -> None:
     """Remember that the site's policies, or an operator (``kind``), keep these nodes from Slurm;
     ``settle`` carries it out.
     """
@@ -63,7 +61,7 @@ def hold_back(site: Site, nodes: Sequence[str], why: AnyCause | str, kind: str =
                 kind=kind,
                 scope=n,
                 pool=site.pool_of[n].name,
-                cause=as_cause(why),
+                cause=cause,
                 since=now,
                 until=now,
             )
@@ -108,7 +106,7 @@ def _settle(site: Site, view: Mapping[str, SlurmNode]) -> bool:
     due: dict[str, list[str]] = {}
     renamed: dict[str, list[str]] = {}
     waiting = False
-    reasons = {row.scope: hold_reason(row.cause.sentence) for row in site.ledger.exclusions.holds()}
+    reasons = {row.scope: hold_reason(row.cause) for row in site.ledger.exclusions.holds()}
     for name, reason in reasons.items():
         node = view.get(name)
         if node is None:
@@ -130,7 +128,7 @@ def _settle(site: Site, view: Mapping[str, SlurmNode]) -> bool:
     return waiting
 
 
-def release(site: Site, nodes: Sequence[str], why: AnyCause | str, kind: str = CAPACITY) -> None:
+def release(site: Site, nodes: Sequence[str], why: AnyCause, kind: str = CAPACITY) -> None:
     """Undo holds of one kind: only DRAIN with our own reason is lifted, an admin's stays, and so
     does that of a node which is held for another cause, too.
     """
@@ -138,7 +136,7 @@ def release(site: Site, nodes: Sequence[str], why: AnyCause | str, kind: str = C
         _release(site, nodes, why, kind)
 
 
-def _release(site: Site, nodes: Sequence[str], why: AnyCause | str, kind: str) -> None:
+def _release(site: Site, nodes: Sequence[str], why: AnyCause, kind: str) -> None:
     # First: what a policy is to hold from now on is not free when this hold ends.
     if kind != POLICY:
         _keep_back(site, nodes)

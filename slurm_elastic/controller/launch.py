@@ -25,6 +25,7 @@ from slurm_elastic.base.errors import (
 )
 from slurm_elastic.base.faults import reach
 from slurm_elastic.controller.context import Site
+from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.cluster import Instance, LaunchSpec, Offer
 from slurm_elastic.model.exclusion import COOL_DOWN, TIMED, Exclusion
 from slurm_elastic.model.memory import REFUSED
@@ -278,14 +279,14 @@ def cool_down_for(site: Site, offer: Offer, error: ProviderError) -> Exclusion:
     return grown(site, *of_refusal(offer, error, timings.capacity_cooldown, timings.quota_cooldown))
 
 
-def grown(site: Site, key: str, seconds: float, code: str, reason: str) -> Exclusion:
+def grown(site: Site, key: str, seconds: float, code: str, cause: AnyCause) -> Exclusion:
     """The cool-down of ``key``: ``seconds``, doubled with each one in a row."""
     now = site.now()
     strikes, longest = (
         strikes_of(site.ledger.exclusions.all(), key, now),
         site.config.timings.cooldown_max,
     )
-    return after_refusal(key, strikes, now, seconds, longest, code, reason)
+    return after_refusal(key, strikes, now, seconds, longest, code, cause)
 
 
 def refusals(site: Site, spec: LaunchSpec) -> list[tuple[Offer, ProviderError]]:

@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from slurm_elastic.base.hostlist import compress
-from slurm_elastic.base.units import counted
 from slurm_elastic.controller.context import Site
+from slurm_elastic.model.causes import AnyCause
+from slurm_elastic.model.causes.purchases import BestOffer
 from slurm_elastic.model.cluster import LaunchSpec, NodeRequest, Placement
-from slurm_elastic.policies.launch.grouping import braces, grouped, sentence
+from slurm_elastic.policies.launch.grouping import braces, grouped, no_offer_serves
 from slurm_elastic.state.audit_trail import job_subject
 
 log = logging.getLogger(__name__)
@@ -34,9 +35,9 @@ class Refusals(Struct):
 
     site: Site
     request: NodeRequest
-    refused: list[tuple[LaunchSpec, str]] = []
+    refused: list[tuple[LaunchSpec, AnyCause]] = []
 
-    def add(self, spec: LaunchSpec, why: str) -> None:
+    def add(self, spec: LaunchSpec, why: AnyCause) -> None:
         """One more."""
         log.info(
             "offer refused request=%s offer=%s reason=%s", self.request.id, spec.offer.key, why
@@ -51,7 +52,7 @@ class Refusals(Struct):
         alone = len(self.refused) == 1
         detail: dict[str, object] = {"refused": [group.row for group in groups[:CAUSES]]}
         nodes = tuple(dict.fromkeys(n for spec, _ in self.refused for n in spec.nodes))
-        why = groups[0].reason if alone else sentence(groups)
+        why = groups[0].cause if alone else no_offer_serves(groups)
         note(self.site, self.request, nodes, "launch-refused", why, None if alone else detail)
         self.site.ledger.launches.forget([spec.generation for spec, _ in self.refused])
         self.refused = []
@@ -60,11 +61,11 @@ class Refusals(Struct):
 def record_ranking(site: Site, placement: Placement, *, enough: bool) -> None:
     """Keep a request's ranking: the best offers, and the others by what was in the way."""
     request = placement.request
-    best = placement.ranked[0].offer.key if placement.ranked and enough else "none"
+    best = placement.ranked[0].offer.key if placement.ranked and enough else ""
     detail: dict[str, object] = {
         "ranked": [[r.offer.key, r.room, r.reason] for r in placement.ranked[:BEST]],
         "rejected": [
-            group.row for group in grouped((r.offer, r.reason) for r in placement.rejected)[:CAUSES]
+            group.row for group in grouped((r.offer, r.cause) for r in placement.rejected)[:CAUSES]
         ],
         "jobs": {str(j): compress(share) for j, share in request.job_nodes.items()},
     }
@@ -74,7 +75,7 @@ def record_ranking(site: Site, placement: Placement, *, enough: bool) -> None:
         request.id,
         "ranked",
         (*request.nodes, *(job_subject(j) for j in request.jobs)),
-        f"best offer for {counted(len(request.nodes), 'node')} of pool {request.pool.name}: {best}",
+        BestOffer(nodes=len(request.nodes), pool=request.pool.name, offer=best),
         detail,
     )
 
@@ -84,7 +85,7 @@ def note(
     request: NodeRequest,
     nodes: Sequence[str],
     kind: str,
-    why: str,
+    why: AnyCause,
     detail: dict[str, object] | None = None,
 ) -> None:
     """Log and keep a decision about some nodes of a request and the jobs that wait for them."""

@@ -26,7 +26,7 @@ def confirm(
         for tell_answered in site.extensions.on_answer:
             tell_answered(row.generation, row.pool)
         site.ledger.machines.launched(action.generation, found, site.now())
-        site.record(CORRELATION, "confirmed", [i.node for i in found], action.reason)
+        site.record(CORRELATION, "confirmed", [i.node for i in found], action.cause)
 
 
 def retry(site: Site, some: Sequence[actions.Retry], seen: Sequence[Instance]) -> None:

@@ -10,8 +10,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 
+from msgspec.structs import replace
+
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.controller.context import Barred, Site
+from slurm_elastic.model.causes import AnyCause
+from slurm_elastic.model.causes.composed import NeverTogether
 from slurm_elastic.model.cluster import NodeRequest
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.launch.ranking import Scope, ceiling
@@ -24,7 +28,7 @@ PATIENCE = 300.0
 """Seconds in which a requeued job is looked for in the queue."""
 
 
-def bar(site: Site, job: int, cloud: str, why: str, correlation: str) -> None:
+def bar(site: Site, job: int, cloud: str, why: NeverTogether, correlation: str) -> None:
     """The job is being requeued, and is not to come back to that cloud."""
     partition = site.clouds[cloud].partition_name
     deadline = site.monotonic() + PATIENCE
@@ -46,7 +50,7 @@ def keep_out(site: Site) -> None:
 
 def too_large(
     site: Site, cloud: str, jobs: Iterable[int], nodes: Mapping[int, Sequence[str]]
-) -> dict[int, str]:
+) -> dict[int, NeverTogether]:
     """The jobs that no launch can ever serve whole in that cloud, with what is in the way of it."""
     wanted = {
         job: len(nodes[job])
@@ -60,8 +64,7 @@ def too_large(
         return {}
     most, bound = found
     return {
-        job: f"its {count} nodes can never be had together in cloud {cloud},"
-        f" {most} at most: {bound}"
+        job: NeverTogether(cloud=cloud, wanted=count, most=most, bound=bound)
         for job, count in wanted.items()
         # Where not even a smaller job has room, it is the cloud itself that is to be held.
         if 0 < most < count
@@ -73,9 +76,10 @@ def _is_served_in_part(site: Site, nodes: Iterable[str]) -> bool:
     return any(site.pool_of[n].partial_jobs for n in nodes if n in site.pool_of)
 
 
-def _most(site: Site, cloud: str) -> tuple[int, str] | None:
+def _most(site: Site, cloud: str) -> tuple[int, AnyCause | None] | None:
     """How many nodes of that cloud could ever be up together, and the bound that says so."""
-    total, why = 0, ""
+    total = 0
+    why: AnyCause | None = None
     config = site.config  # a limit that an operator has changed for a while says nothing of never
     limits = {one.name: one.limits for one in config.clouds}
     lasting = Scope(limits=config.limits, cloud_limits=limits)
@@ -103,7 +107,7 @@ def _keep_out(site: Site, job: SlurmJob, barred: Barred) -> None:
         log.warning("job not changed job=%s error=%s", job.label, error)
         return
     log.warning("never fits job=%s reason=%s", job.label, barred.why)
-    site.record(barred.correlation, "never", (job_subject(job.id),), f"{barred.why}; {then}")
+    site.record(barred.correlation, "never", (job_subject(job.id),), replace(barred.why, then=then))
 
 
 def _move(site: Site, job: SlurmJob, partition: str) -> str:

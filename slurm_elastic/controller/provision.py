@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.errors import AuthError, ProviderError, bounded
 from slurm_elastic.base.faults import reach
-from slurm_elastic.base.units import brief, counted, money
 from slurm_elastic.controller.boots import record_registrations
 from slurm_elastic.controller.context import Site, new_generation
 from slurm_elastic.controller.extensions import Caps, Jobs, Owners
@@ -28,11 +27,16 @@ from slurm_elastic.controller.launch import (
 )
 from slurm_elastic.controller.launch_decisions import Refusals, note, record_ranking
 from slurm_elastic.controller.shortfall import Shortfall, refuse
+from slurm_elastic.model.causes import AnyCause, Quoted
+from slurm_elastic.model.causes.limits import BootCap, TurnMissed, WaitsForTurn
+from slurm_elastic.model.causes.purchases import MachinesBought, MachinesOfKind
+from slurm_elastic.model.causes.refusals import CloudSilent, NoOffers
+from slurm_elastic.model.causes.stops import RecordsNotWritten
 from slurm_elastic.model.cluster import Instance, LaunchSpec, NodeRequest, Offer
 from slurm_elastic.model.protocols import Chooser, Limited
 from slurm_elastic.policies.launch.boots import may_wait
 from slurm_elastic.policies.launch.gang import Gang, gangs, request_for
-from slurm_elastic.policies.launch.grouping import grouped, sentence
+from slurm_elastic.policies.launch.grouping import grouped, no_offer_serves
 from slurm_elastic.policies.launch.next_launch import NextLaunch, next_launch
 from slurm_elastic.policies.launch.owner import agreed
 
@@ -53,7 +57,7 @@ def provision(
     jobs: Jobs,
     asked: float | None = None,
     *,
-    trouble: str = "",
+    trouble: AnyCause | None = None,
 ) -> tuple[str, ...]:
     """Launch machines for these nodes of ``cloud``, and refuse those that cannot be had. Returns
     those that wait for their turn to boot: call again for them soon. ``asked`` is when Slurm
@@ -63,7 +67,8 @@ def provision(
     condition = site.ledger.condition
     if condition.end_only and site.now() - condition.since < BRIEF:
         return tuple(nodes)
-    trouble = trouble or condition.end_only
+    if trouble is None and condition.end_only:
+        trouble = RecordsNotWritten(trouble=condition.end_only)
     for admit in site.extensions.filter_admitted:
         nodes, jobs = admit(cloud, correlation, nodes, jobs)
     owners: Owners = {}
@@ -102,7 +107,7 @@ def _provision_pool(
     request: NodeRequest,
     given_up: Collection[int],
     asked: float | None,
-    trouble: str,
+    trouble: AnyCause | None,
     caps: Caps,
 ) -> tuple[Shortfall | None, tuple[str, ...]]:
     """Launch on the best offer, then the next, until all nodes have machines or none is left.
@@ -132,34 +137,30 @@ def _provision_pool(
         offers = without(offers, spec.offer, len(taken))
     tried.tell()
     waiting: tuple[str, ...] = ()
-    why = ""
-    if decided and decided.waiting:
-        waiting, why = _waiting(site, request, decided, asked)
+    why: AnyCause | None = None
+    if decided and decided.waiting and decided.cap:
+        waiting, why = _waiting(site, request, decided, decided.cap, asked)
     coming = had.union(waiting)
     left = tuple(n for n in request.nodes if n not in coming)
     if not left:
         return None, waiting
-    why = trouble or why or (_why(request, left, decided) if decided else "")
+    why = trouble or why or (_why(request, left, decided) if decided else NoOffers())
     spare = decided.spare if decided else 0
     return Shortfall(request=request, nodes=left, why=why, spare=spare), waiting
 
 
 def _waiting(
-    site: Site, request: NodeRequest, decided: NextLaunch, asked: float | None
-) -> tuple[tuple[str, ...], str]:
+    site: Site, request: NodeRequest, decided: NextLaunch, cap: BootCap, asked: float | None
+) -> tuple[tuple[str, ...], TurnMissed | None]:
     """The nodes that go on waiting for their turn; or none, and why they may not any longer."""
     now = site.now()
     longest = site.config.resume_timeout(site.clouds[request.pool.cloud])
     if may_wait(asked, now, longest):
-        why = f"for its turn: {decided.cap}"
+        why = WaitsForTurn(cap=cap)
         if news := site.news(decided.waiting, "waiting", why, request.id):
             note(site, request, news, "waiting", why)
-        return decided.waiting, ""
-    waited = now - (asked or now)
-    return (), (
-        f"its turn to boot did not come in {brief(waited)}: {decided.cap}, and what is left of "
-        f"ResumeTimeout ({brief(longest)}) would not do"
-    )
+        return decided.waiting, None
+    return (), TurnMissed(waited_s=now - (asked or now), timeout_s=longest, cap=cap)
 
 
 def _decide(
@@ -224,11 +225,11 @@ def _launch(site: Site, request: NodeRequest, spec: LaunchSpec, tried: Refusals)
     if result.outcome is LaunchOutcome.IN_DOUBT:
         # These may have machines: no other offer for them. Reconcile repeats the same call.
         tried.tell()
-        note(site, request, spec.nodes, "launch-in-doubt", result.why)
+        note(site, request, spec.nodes, "launch-in-doubt", Quoted(text=result.why))
         return set(spec.nodes)
     started = {i.node for i in result.instances}
     if result.outcome is LaunchOutcome.REFUSED:
-        tried.add(spec, result.why)
+        tried.add(spec, Quoted(text=result.why))
     elif len(started) < len(spec.nodes):
         cool_partial(site, spec, len(started))
     else:
@@ -248,19 +249,23 @@ def without(offers: Sequence[Offer], one: Offer, taken: int) -> Sequence[Offer]:
     )
 
 
-def _why(request: NodeRequest, left: Sequence[str], decided: NextLaunch) -> str:
-    """All that was in the way of the last try, in one line."""
-    rejected = [(r.offer, r.reason) for r in decided.placement.rejected]
+def _why(request: NodeRequest, left: Sequence[str], decided: NextLaunch) -> AnyCause:
+    """All that was in the way of the last try."""
+    groups = grouped((r.offer, r.cause) for r in decided.placement.rejected)
     if not decided.spare:
-        return sentence(grouped(rejected)) or f"cloud {request.pool.cloud} gave no offers"
-    wanted = f"wanted: {counted(len(left), 'node')} of pool {request.pool.name}"
-    first = f"{wanted}, {decided.spare} can be had, and jobs are served whole"
-    ranked = [(r.offer, r.reason) for r in decided.placement.ranked]
-    causes = (first, sentence(grouped(rejected)), sentence(grouped(ranked)))
-    return "; ".join(cause for cause in causes if cause)
+        return no_offer_serves(groups) if groups else NoOffers(cloud=request.pool.cloud)
+    bounds = ((r.offer, r.bound) for r in decided.placement.ranked)
+    bounded_groups = grouped((offer, bound) for offer, bound in bounds if bound is not None)
+    return replace(
+        no_offer_serves(groups),
+        bounded=no_offer_serves(bounded_groups).groups,
+        pool=request.pool.name,
+        lacking=len(left),
+        spare=decided.spare,
+    )
 
 
-def offers_of(site: Site, request: NodeRequest) -> tuple[Sequence[Offer], str]:
+def offers_of(site: Site, request: NodeRequest) -> tuple[Sequence[Offer], AnyCause | None]:
     """The cloud's offers; or none and why it could not be asked."""
     provider = site.providers[request.pool.cloud]
     try:
@@ -274,17 +279,17 @@ def offers_of(site: Site, request: NodeRequest) -> tuple[Sequence[Offer], str]:
         why = bounded(f"{provider.name}: {type(error).__name__}: {error}")
     else:
         site.worst_prices.update({offer.key: offer.worst_price for offer in offers})
-        return offers, ""
-    note(site, request, request.nodes, "no-offers", why)
-    return (), why
+        return offers, None
+    cause = CloudSilent(cloud=provider.name, error=why)
+    note(site, request, request.nodes, "no-offers", cause)
+    return (), cause
 
 
-def bought(spec: LaunchSpec, instances: Sequence[Instance]) -> str:
-    """The machines of a launch, in words for people."""
+def bought(spec: LaunchSpec, instances: Sequence[Instance]) -> MachinesBought:
+    """The machines of a launch."""
     counts = Counter((i.instance_type, i.zone, i.market, i.price) for i in instances)
-    parts = [
-        f"{kind} in {zone}, {market}, {money(price)}/h" + (f" ({n})" if len(counts) > 1 else "")
+    kinds = (
+        MachinesOfKind(instance_type=kind, zone=zone, market=market, price=price, count=n)
         for (kind, zone, market, price), n in counts.most_common()
-    ]
-    chosen = f", chosen by the cloud among {len(spec.offers)} offers" if spec.alternatives else ""
-    return "; ".join(parts) + chosen
+    )
+    return MachinesBought(machines=tuple(kinds), offers=len(spec.offers))

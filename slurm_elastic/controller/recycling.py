@@ -11,8 +11,9 @@ from slurm_elastic.base.hostlist import compress
 from slurm_elastic.controller.boots import record_boot_failures
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.ending import terminate
+from slurm_elastic.model.causes.composed import NodeFailed
 from slurm_elastic.model.causes.machine_ends import OutOfService
-from slurm_elastic.model.causes.pool_failures import BootsFailed, NodeFailed
+from slurm_elastic.model.causes.pool_failures import BootsFailed
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.model.slurm_words.node_causes import Strike
 from slurm_elastic.policies import actions
@@ -47,7 +48,7 @@ def recycle(site: Site, cloud: str, some: Sequence[actions.Recycle], correlation
         terminate(site, cloud, machines, OutOfService(node_reason=words), correlation)
     alone = [name for name in ails if name not in {m.instance.node for m in serving}]
     for name in alone:
-        site.record(correlation, NODE_FAILED, (name,), str(ails[name]))
+        site.record(correlation, NODE_FAILED, (name,), ails[name].cause)
 
 
 def _ill(site: Site, node: SlurmNode) -> Ill | None:
@@ -71,7 +72,7 @@ def _count_ill(site: Site, machines: Sequence[Machine], ails: Ill, correlation: 
             correlation,
             NODE_FAILED,
             subjects,
-            NodeFailed(machine=m.instance.id, explanation=str(ails)),
+            NodeFailed(machine=m.instance.id, explanation=ails.cause),
         )
     if ails.strike is Strike.POOL:
         waiting = dict.fromkeys(job for m in news for job in m.jobs)

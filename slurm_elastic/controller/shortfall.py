@@ -15,11 +15,11 @@ from slurm_elastic.controller.ending import terminate
 from slurm_elastic.controller.extensions import Jobs
 from slurm_elastic.controller.giving_back import power_down_and_requeue, reject_nodes
 from slurm_elastic.controller.oversized import bar, too_large
+from slurm_elastic.model.causes import AnyCause
+from slurm_elastic.model.causes.composed import NeverTogether, RequestsRefused, ServesAnother
 from slurm_elastic.model.causes.machine_ends import JobNotWhole
 from slurm_elastic.model.cluster import NodeRequest
 from slurm_elastic.policies.launch.gang import GangResult, gangs, request_for, resolve
-
-NOT_WHOLE = "its job cannot be had whole"
 
 
 class Shortfall(Struct, frozen=True, kw_only=True):
@@ -29,7 +29,7 @@ class Shortfall(Struct, frozen=True, kw_only=True):
 
     request: NodeRequest
     nodes: tuple[str, ...]
-    why: str
+    why: AnyCause
     spare: int
 
 
@@ -50,10 +50,11 @@ def refuse(
         m for m in site.ledger.machines.live()
         if m.instance.node in idle and m.instance.cloud == cloud and m.is_wanted
     ]  # fmt: skip
-    why = "; ".join(dict.fromkeys(shortfall.why for shortfall in shortfalls))
+    causes = tuple(dict.fromkeys(shortfall.why for shortfall in shortfalls))
+    why = causes[0] if len(causes) == 1 else RequestsRefused(causes=causes)
     correlation = shortfalls[0].request.id
     if result.reassigned:
-        site.record(correlation, "reassigned", result.reassigned, f"{NOT_WHOLE} ({why})")
+        site.record(correlation, "reassigned", result.reassigned, ServesAnother(cause=why))
     forced = turn_away(site, cloud, correlation, never, jobs, alone.intersection(result.refused))
     for name, some in refused.items():
         request = request_for(correlation, site.pools[name], some, jobs)
@@ -78,7 +79,7 @@ def turn_away(
     site: Site,
     cloud: str,
     correlation: str,
-    never: Mapping[int, str],
+    never: Mapping[int, NeverTogether],
     jobs: Jobs,
     alone: Collection[str],
 ) -> set[str]:

@@ -11,6 +11,7 @@ from slurm_elastic.controller.budget import barred
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.extensions import Extensions, Jobs
 from slurm_elastic.controller.giving_back import power_down_and_requeue
+from slurm_elastic.model.causes.composed import RequestsRefused
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.policies.money.account_budgets import barring, payer, shares
 from slurm_elastic.state.audit_trail import job_subject
@@ -46,7 +47,8 @@ def admit(
     if refused:
         gone = set(refused)
         lost = [job for job in bad if not gone.isdisjoint(jobs[job])]
-        why = "; ".join(dict.fromkeys(bars[job].reason for job in sorted(lost)))
+        causes = tuple(dict.fromkeys(bars[job].cause for job in sorted(lost)))
+        why = causes[0] if len(causes) == 1 else RequestsRefused(causes=causes)
         subjects = (*refused, *(job_subject(job) for job in sorted(lost)))
         log.info("refused request=%s nodes=%s reason=%s", correlation, compress(refused), why)
         site.record(correlation, "refused", subjects, why)

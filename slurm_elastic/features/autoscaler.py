@@ -33,7 +33,8 @@ from slurm_elastic.features.covered_jobs import CoveredJobs, counted_id
 from slurm_elastic.features.observe import PoolGroup, observe, pool_groups
 from slurm_elastic.features.pool_nodes import Observation
 from slurm_elastic.features.purchase_guard import PurchaseGuard
-from slurm_elastic.model.causes import Quoted
+from slurm_elastic.model.causes import AnyCause
+from slurm_elastic.model.causes.holds import MayStart, NoPoliciesLeft, PoliciesStartIt, UpOrComing
 from slurm_elastic.model.exclusion import POLICY
 from slurm_elastic.policies.growth.capacity import OwnGrowth
 from slurm_elastic.policies.growth.dealing import split_demand
@@ -94,7 +95,7 @@ class Autoscaler(Part):
         self._tell()
         rows = [row.scope for row in self._site.ledger.exclusions.holds() if row.kind == POLICY]
         if rows:
-            holds.release(self._site, rows, "there are no policies any more", POLICY)
+            holds.release(self._site, rows, NoPoliciesLeft(), POLICY)
         if self._site.ledger.deferred.jobs():
             budget_enforcement.enforce(self._site, self._site.slurm.jobs(), {}, self._site.now())
         if not self._site.ledger.deferred.jobs():
@@ -210,19 +211,19 @@ class Autoscaler(Part):
     def _let_go(self, group: PoolGroup) -> None:
         """Holds that hold nothing: of nodes that are up, and where Slurm may start nodes again."""
         if group.loose:
-            holds.release(self._site, group.loose, "it is up or coming", POLICY)
+            holds.release(self._site, group.loose, UpOrComing(), POLICY)
         if holds_back(group.now.growth):
             return
         for pool in group.now.pools:
             if pool.stop is None and group.held[pool.name]:
                 nodes = tuple(group.held[pool.name])
-                holds.release(self._site, nodes, "machines may be started", POLICY)
+                holds.release(self._site, nodes, MayStart(), POLICY)
 
     def _hold(self, group: PoolGroup, chosen: Set[str]) -> None:
         """Keep back what Slurm is not to start by itself; a hold's reason follows the cause."""
         for pool in group.now.pools:
             back = holds.BY_POLICY if holds_back(group.now.growth) else None
-            why = Quoted(text=pool.stop) if pool.stop else back
+            why: AnyCause | None = pool.stop or back
             if why is None:
                 continue
             nodes = [node for node in group.unheld[pool.name] if node not in chosen]
@@ -239,7 +240,7 @@ class Autoscaler(Part):
         held = [node for node in nodes if node in back]
         if held:
             # First, by what slurmctld says now: a node that is powered up drained stays so.
-            holds.release(self._site, held, "the policies start it", POLICY)
+            holds.release(self._site, held, PoliciesStartIt(), POLICY)
         node_updates.power_up(self._site.slurm, nodes)
 
     def _leave(self, group: PoolGroup, nodes: Sequence[str]) -> None:

@@ -19,6 +19,7 @@ from slurm_elastic.base.hostlist import compress
 from slurm_elastic.base.report_once import ReportOnce
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.giving_back import power_down_and_requeue
+from slurm_elastic.model.causes.stops import ByOrder
 from slurm_elastic.model.directive import MAINTENANCE, OPERATORS, Departure, Directive, told
 from slurm_elastic.model.slurm import SlurmJob
 from slurm_elastic.policies.repair.departure import (
@@ -82,12 +83,12 @@ class Departures:
             reason = f"{MAINTENANCE}{told(one, site.now())}"[:200]
             # POWER_DOWN_ASAP: its jobs end first, and nothing new starts on it.
             node_updates.power_down_when_idle(site.slurm, step.leave, reason)
-            site.record(OPERATORS, "leaving", step.leave, told(one, site.now()))
+            site.record(OPERATORS, "leaving", step.leave, _cause(one, site.now()))
             log.info("leaving nodes=%s reason=%s", compress(step.leave), told(one, site.now()))
         if step.kept:
             self._tell(one, "kept", step.kept, "a person has drained it: its machine stays")
         if step.give_up:
-            power_down_and_requeue(site, step.give_up, view, told(one, site.now()), OPERATORS)
+            power_down_and_requeue(site, step.give_up, view, _cause(one, site.now()), OPERATORS)
         if step.press:
             self._press(one, step)
 
@@ -182,3 +183,7 @@ class Departures:
                 continue
             why = f"it may start in {', '.join(partitions)}: {told(one, site.now())}"
             site.record(OPERATORS, "redirected", subjects, why)
+
+
+def _cause(one: Directive, now: float) -> ByOrder:
+    return ByOrder(number=one.number, told=told(one, now))

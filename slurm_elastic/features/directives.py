@@ -18,7 +18,9 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.extensions import Extensions, Part
 from slurm_elastic.controller.periodic import SiteTask
 from slurm_elastic.features.departures import Departures
-from slurm_elastic.model.causes import Quoted
+from slurm_elastic.model.causes.composed import OrderOver
+from slurm_elastic.model.causes.holds import NoOrderKeepsIt
+from slurm_elastic.model.causes.stops import StoppedByOrder
 from slurm_elastic.model.directive import Directive, stopped_nodes, stopped_pools, told
 from slurm_elastic.model.exclusion import OPERATOR
 from slurm_elastic.policies.money.account_budgets import ACCOUNT
@@ -57,24 +59,24 @@ class Directives(Part):
                 and one.until <= now
                 and site.ledger.directives.end(one.number)
             ):
-                why = f"its time is over: {told(one, now)}"
+                why = OrderOver(number=one.number, told=told(one, now))
                 subjects = subjects_of(site.config, one)
                 site.record(one.correlation, "directive-over", subjects, why)
                 log.info("directive over number=%d: %s", one.number, why)
 
-    def _keep(self, closed: Mapping[str, str]) -> None:
+    def _keep(self, closed: Mapping[str, StoppedByOrder]) -> None:
         """Hold these nodes, by their reasons, and no others, for operators."""
         site = self._site
         rows = {row.scope: row for row in site.ledger.exclusions.holds() if row.kind == OPERATOR}
         over = [node for node in rows if node not in closed]
         if over:
-            holds.release(site, over, "no operator keeps it any more", OPERATOR)
-        new = [n for n, why in closed.items() if n not in rows or rows[n].cause != Quoted(text=why)]
+            holds.release(site, over, NoOrderKeepsIt(), OPERATOR)
+        new = [n for n, cause in closed.items() if n not in rows or rows[n].cause != cause]
         if new:
             # All nodes of a reason in one transaction: each costs a sync of the disk, and reads
             # all holds once more.
-            for why in dict.fromkeys(closed[node] for node in new):
-                holds.hold_back(site, [n for n in new if closed[n] == why], why, OPERATOR)
+            for cause in dict.fromkeys(closed[node] for node in new):
+                holds.hold_back(site, [n for n in new if closed[n] == cause], cause, OPERATOR)
             holds.settle(site)
 
 
@@ -83,13 +85,15 @@ def is_idle(state: LedgerState) -> bool:
     return not state.directives and all(one.kind != OPERATOR for one in state.exclusions)
 
 
-def closed_nodes(site: Site) -> dict[str, str]:
+def closed_nodes(site: Site) -> dict[str, StoppedByOrder]:
     """By node of ours, why operators let nothing start on it."""
     directives, now = site.ledger.directives.all(), site.now()
     pools = stopped_pools(directives, {p.name: p.cloud for p in site.pools.values()}, now)
     single = stopped_nodes(directives, now)
-    found = {node: why for node, why in single.items() if node in site.pool_of}
-    return found | {n: why for name, why in pools.items() for n in site.pools[name].nodes}
+    found = {node: order for node, order in single.items() if node in site.pool_of}
+    found |= {n: order for name, order in pools.items() for n in site.pools[name].nodes}
+    cause_of = {order.number: StoppedByOrder.of(order) for order in found.values()}
+    return {node: cause_of[order.number] for node, order in found.items()}
 
 
 def subjects_of(config: Config, one: Directive) -> tuple[str, ...]:

@@ -62,7 +62,7 @@ def observe(site: Site) -> Observation:
     )
 
 
-def _shut(site: Site) -> dict[str, str]:
+def _shut(site: Site) -> dict[str, AnyCause]:
     """Pools of clouds where nothing may be started before the site allows it."""
     blocked = site.blocked
     return {name: blocked[p.cloud] for name, p in site.pools.items() if p.cloud in blocked}

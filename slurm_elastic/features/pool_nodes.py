@@ -57,7 +57,7 @@ class Observation(Struct, frozen=True, kw_only=True):
     machines: Mapping[str, Machine]
     policy: Mapping[str, Exclusion]
     capacity: frozenset[str]
-    stops: Mapping[str, str]
+    stops: Mapping[str, AnyCause]
     over: Mapping[str, Overdrawn]
     pool_nodes: Mapping[str, int | None]
     facts: QueueFacts = QueueFacts()

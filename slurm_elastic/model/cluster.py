@@ -12,7 +12,9 @@ from functools import cached_property
 
 from msgspec import Struct, field
 
+from slurm_elastic.base.units import money
 from slurm_elastic.model.boot_image import ImageChoice
+from slurm_elastic.model.causes import AnyCause
 
 
 class Location(StrEnum):
@@ -126,18 +128,40 @@ class NodeRequest(Struct, frozen=True, kw_only=True):
 
 
 class Ranked(Struct, frozen=True, kw_only=True):
-    """An offer that can serve a request, for at most ``room`` nodes, and why it stands here."""
+    """An offer that can serve a request, for at most ``room`` nodes; ``bound`` keeps it from more,
+    None if it has room for all.
+    """
 
     offer: Offer
     room: int
-    reason: str
+    bound: AnyCause | None = None
+
+    @property
+    def reason(self) -> str:
+        """Why it stands here, for people."""
+        text = f"{self.offer.location}, {self.offer.market}, {money(self.offer.price)}/h"
+        mark = ", " if self.offer.interruption_rate else "; "
+        return mark.join((text, self.notes)) if self.notes else text
+
+    @property
+    def notes(self) -> str:
+        """The part of the reason that the offer's own columns in a table do not show."""
+        rate = self.offer.interruption_rate
+        taken = f"taken {rate:g} times an hour" if rate else ""
+        bound = f"room is bounded: {self.bound}" if self.bound else ""
+        return "; ".join(filter(None, (taken, bound)))
 
 
 class Rejected(Struct, frozen=True, kw_only=True):
     """An offer that cannot serve a request now, and why."""
 
     offer: Offer
-    reason: str
+    cause: AnyCause
+
+    @property
+    def reason(self) -> str:
+        """The cause for people."""
+        return str(self.cause)
 
 
 class Placement(Struct, frozen=True, kw_only=True):

@@ -215,9 +215,14 @@ def stop_reason(directive: Directive, since: str = "") -> str:
 
 def given(directive: Directive, since: str = "") -> str:
     """By whom, until when and why: the end of such a line."""
-    until = "" if directive.until is None else f" until {clock(directive.until)}"
-    why = f": {directive.reason}" if directive.reason else ""
-    return f" by {directive.who}{since}{until}{why}"
+    return given_by(directive.who, directive.until, directive.reason, since)
+
+
+def given_by(who: str, until: float | None, reason: str, since: str = "") -> str:
+    """The same of these."""
+    limit = "" if until is None else f" until {clock(until)}"
+    why = f": {reason}" if reason else ""
+    return f" by {who}{since}{limit}{why}"
 
 
 def told(directive: Directive, now: float) -> str:
@@ -235,11 +240,11 @@ def clock(at: float) -> str:
 
 def stopped_pools(
     directives: Iterable[Directive], cloud_of: Mapping[str, str], now: float
-) -> dict[str, str]:
-    """By pool, why operators let no machine start there. ``cloud_of``: each pool's cloud."""
+) -> dict[str, Directive]:
+    """By pool, the order that lets no machine start there. ``cloud_of``: each pool's cloud."""
     closing = (d for d in directives if d.holds(now) and d.word.closes and not d.word.single)
-    closed = {d.word.scope: stop_reason(d) for d in closing}
-    found: dict[str, str] = {}
+    closed = {d.word.scope: d for d in closing}
+    found: dict[str, Directive] = {}
     for pool, cloud in cloud_of.items() if closed else ():
         for scope in (scope_of_pool(pool), scope_of_cloud(cloud), ""):
             if scope in closed:
@@ -248,11 +253,11 @@ def stopped_pools(
     return found
 
 
-def stopped_nodes(directives: Iterable[Directive], now: float) -> dict[str, str]:
-    """By node, why an operator keeps it from Slurm: where machines leave, and none are to come."""
+def stopped_nodes(directives: Iterable[Directive], now: float) -> dict[str, Directive]:
+    """By node, the order that keeps it from Slurm: where machines leave, and none are to come."""
     closing = ((d, d.word) for d in directives if d.holds(now) and d.word.closes)
     leaving = ((d, word) for d, word in closing if isinstance(word, Departure))
-    return {node: stop_reason(d) for d, word in leaving for node in word.nodes}
+    return {node: d for d, word in leaving for node in word.nodes}
 
 
 def limit_changes(directives: Iterable[Directive], now: float) -> tuple[LimitChange, ...]:

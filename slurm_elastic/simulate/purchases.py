@@ -14,6 +14,7 @@ from math import ceil
 
 from msgspec.structs import replace
 
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Limits, Market, NodeRequest, Offer, Placement, Pool, Usage
 from slurm_elastic.model.exclusion import Exclusion
 from slurm_elastic.policies.launch.exclusions import (
@@ -32,6 +33,7 @@ from slurm_elastic.simulate.market import PLENTY
 from slurm_elastic.simulate.scenario import Scenario
 
 MAX_NODES_AHEAD = 1 << 12  # nodes for which a decision is made ahead
+_NONE_LEFT = Quoted(text="the simulated cloud has none left")
 _NO_CAPACITY = "InsufficientInstanceCapacity"
 
 Later = Callable[[int], None]  # called with the second at which `review` is to be called
@@ -131,7 +133,8 @@ class Purchases:
             if not decided.nodes:
                 spare = decided.spare
                 if pool not in self.refusals:
-                    self.refusals[pool] = shortfall(request, offers, scope, now, self.keys)
+                    cause = shortfall(request, offers, scope, now, self.keys)
+                    self.refusals[pool] = str(cause or "")
                 break
             requested, offer = len(decided.nodes), decided.offers[0]
             index = self._offer_index[pool][offer.key]
@@ -156,9 +159,8 @@ class Purchases:
         """Update the offer's cool-down from the cloud's answer."""
         if delivered <= 0:
             strikes = strikes_of(self.cool_downs.values(), offer.key, now)
-            reason = "the simulated cloud has none left"
             durations = self.seconds, self.longest
-            self._cool(after_refusal(offer.key, strikes, now, *durations, _NO_CAPACITY, reason))
+            self._cool(after_refusal(offer.key, strikes, now, *durations, _NO_CAPACITY, _NONE_LEFT))
         elif delivered < requested:
             self._cool(after_partial(offer.key, delivered, requested, now, self.seconds))
         else:

@@ -8,6 +8,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import Struct
+
 from slurm_elastic.base.local_time import minute
 
 DAEMON = "slurm-elasticd"
@@ -22,6 +24,26 @@ _SIZE = 4096
 """Bytes of the mark, whatever it says."""
 
 
+class ServiceTrouble(Struct, frozen=True, kw_only=True):
+    """Why a living service does not do all ``since`` then, what that ``means``, and the
+    ``remedy``. ``is_disk_full``: the disk is the cause, of which others may tell, too.
+    """
+
+    why: str
+    since: float
+    means: str
+    remedy: str
+    is_disk_full: bool = False
+
+    @property
+    def finding(self) -> str:
+        """For people, without what to do."""
+        return f"{self.why}; since {minute(self.since)} {self.means}"
+
+    def __str__(self) -> str:
+        return f"{self.finding}; do: {self.remedy}"
+
+
 @dataclass(frozen=True)
 class Mark:
     """A service's last sign of life outside the ledger: when, by which process. ``why`` it does not
@@ -34,6 +56,7 @@ class Mark:
     remedy: str = ""
     since: float = 0.0
     means: str = END_ONLY_MEANS
+    is_disk_full: bool = False
 
     @property
     def beat(self) -> tuple[float, int]:
@@ -46,11 +69,17 @@ class Mark:
         return bool(self.why) and self.means == STANDS_BY_MEANS
 
     @property
-    def told(self) -> str:
-        """``why`` as a person is told of it, "" where there is nothing to tell."""
+    def trouble(self) -> ServiceTrouble | None:
+        """Why it does not do all, None if it does."""
         if not self.why:
-            return ""
-        return f"{self.why}; since {minute(self.since)} {self.means}; do: {self.remedy}"
+            return None
+        return ServiceTrouble(
+            why=self.why,
+            since=self.since,
+            means=self.means,
+            remedy=self.remedy,
+            is_disk_full=self.is_disk_full,
+        )
 
 
 def alive(beat: tuple[float, int] | None, found: bool | None, now: float, stale: float) -> bool:
@@ -91,23 +120,32 @@ def read_mark(state: Path, name: str = MARK) -> Mark | None:
             found = json.loads(file.read(_SIZE))
         words = {name: str(found[name]) for name in ("why", "remedy", "means")}
         return Mark(
-            at=float(found["at"]), pid=int(found["pid"]), since=float(found["since"]), **words
-        )
+            at=float(found["at"]), pid=int(found["pid"]), since=float(found["since"]), **words,
+            is_disk_full=bool(found.get("is_disk_full")),
+        )  # fmt: skip
     return None
 
 
-def told(state: Path, mark: Mark | None, now: float, stale: float) -> str:
-    """Why a living service does not do all, and what to do; "" where there is nothing to tell."""
+def trouble_of(state: Path, mark: Mark | None, now: float, stale: float) -> ServiceTrouble | None:
+    """Why a living service does not do all, and what to do; None if nothing is known against it."""
     if mark is None or not process_exists(mark.pid):
-        return ""
+        return None
     if alive(mark.beat, True, now, stale):
-        return mark.told
+        return mark.trouble
     # On a disk that may only be read it can leave no mark, and lives all the same.
     with contextlib.suppress(OSError):
         if os.statvfs(state).f_flag & os.ST_RDONLY:
             why = f"the disk of {state} may only be read"
-            return Mark(now, mark.pid, why, "mount it writable again", mark.at, mark.means).told
-    return ""
+            return ServiceTrouble(
+                why=why, since=mark.at, means=mark.means, remedy="mount it writable again"
+            )
+    return None
+
+
+def told(state: Path, mark: Mark | None, now: float, stale: float) -> str:
+    """The same for people; "" if nothing is known against it."""
+    trouble = trouble_of(state, mark, now, stale)
+    return str(trouble) if trouble else ""
 
 
 def latest(*beats: tuple[float, int] | None) -> tuple[float, int] | None:

@@ -8,10 +8,22 @@ health or its service is called, or one of those below. "" is told each time.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
-from slurm_elastic.model.directive import Directive, scope_of_cloud, scope_of_pool, stop_reason
+from slurm_elastic.model.causes import AnyCause, encoded
+from slurm_elastic.model.causes.composed import (
+    CoolsDown,
+    NoOfferServes,
+    PoolPaused,
+    RequestsRefused,
+    ScopeCoolsDown,
+    ScopesCoolDown,
+)
+from slurm_elastic.model.causes.pool_failures import MachinesFailed
+from slurm_elastic.model.causes.refusals import CloudSilent, CloudUnlisted
+from slurm_elastic.model.causes.stops import StoppedByOrder
+from slurm_elastic.model.directive import scope_of_cloud, scope_of_pool
 from slurm_elastic.model.exclusion import Exclusion
 from slurm_elastic.model.memory import Health
 from slurm_elastic.policies.launch.exclusions import DENIED
@@ -20,7 +32,6 @@ SLURM, LEDGER, DISK = "slurm", "ledger", "disk"
 INSTALL = "install"
 """Our part of slurm.conf is not in place."""
 UNHELPED = "unhelped jobs"
-_UNREGISTERED = "did not register; "
 _PARTS = 4
 """Parts of the scope of a cool-down, but for one of a single pool."""
 
@@ -74,30 +85,51 @@ def of_order(number: int) -> str:
     return f"order:{number}"
 
 
-def orders(directives: Iterable[Directive]) -> dict[str, str]:
-    """Their causes, by the words in which holds tell of them."""
-    return {stop_reason(one): of_order(one.number) for one in directives}
-
-
-def of_hold(hold: Exclusion, cloud: str, by_words: Mapping[str, str]) -> str:
-    """Why a node of a pool of that ``cloud`` is held; ``by_words``: those of ``orders``."""
-    reason = hold.cause.sentence
-    if reason.startswith(f"pool {hold.pool} "):
-        return _of_pool(hold.pool, reason.partition(" UTC: ")[2])
-    if reason.startswith(f"{cloud}: "):
-        return scope_of_cloud(cloud)
-    given = next((by_words[words] for words in by_words if reason.endswith(words)), "")
-    return given or reason.partition(" after ")[2]  # of offers that cool down
-
-
 def of_cool_down(one: Exclusion) -> str:
     """Why all offers of a pool or a cloud are not asked, or some for what they answered."""
     cloud, *rest = one.scope.split("/")
     if rest[:3] != ["*", "*", "*"]:
-        return "" if one.code == DENIED else f"{one.code}: {one.cause}"
-    return _of_pool(rest[-1], one.cause.sentence) if len(rest) == _PARTS else scope_of_cloud(cloud)
+        return "" if one.code == DENIED else _of_answer(one.code, one.cause)
+    return _of_pool(rest[-1], one.cause) if len(rest) == _PARTS else scope_of_cloud(cloud)
 
 
-def _of_pool(pool: str, words: str) -> str:
+def of(cause: AnyCause) -> str:
+    """What is at fault, by the cause of a hold; "" if nothing else can tell of it."""
+    match cause:
+        case StoppedByOrder():
+            return of_order(cause.number)
+        case CloudSilent() | CloudUnlisted():
+            return scope_of_cloud(cause.cloud)
+        case PoolPaused():
+            return scope_of_pool(cause.pool)
+        case CoolsDown():
+            return _of_answer(cause.code, cause.cause)
+        case ScopesCoolDown():
+            return _common(map(_of_scope, cause.scopes))
+        case NoOfferServes():
+            return _common(of(group.cause) for group in (*cause.groups, *cause.bounded))
+        case RequestsRefused():
+            return _common(map(of, cause.causes))
+        case _:
+            return ""
+
+
+def _of_scope(one: ScopeCoolsDown) -> str:
+    return _of_pool(one.pool, one.cause) if one.pool else _of_answer(one.code, one.cause)
+
+
+def _common(names: Iterable[str]) -> str:
+    """The name that all have; "" if they differ."""
+    first, *others = dict.fromkeys(names)
+    return "" if others else first
+
+
+def _of_answer(code: str, cause: AnyCause) -> str:
+    """The answer of a cloud, which several of its offers may have given."""
+    return f"{code} {encoded(cause)}"
+
+
+def _of_pool(pool: str, cause: AnyCause) -> str:
     """Its machines fail; why some did not register, where that is known, its breaker does not."""
-    return words if _UNREGISTERED in words else scope_of_pool(pool)
+    is_known = isinstance(cause, MachinesFailed) and cause.known is not None
+    return encoded(cause) if is_known else scope_of_pool(pool)

@@ -73,8 +73,8 @@ def test_a_notice_on_a_full_disk_saves_and_moves_the_job(
         world.advance(10)
         told = read_mark(world.dir, CKPTMAN_MARK)
         assert told is not None
-        assert "in memory only: the disk of" in told.told
-        assert "forgotten if slurm-elastic-ckptman ends" in told.told
+        assert "in memory only: the disk of" in str(told.trouble)
+        assert "forgotten if slurm-elastic-ckptman ends" in str(told.trouble)
         world.interrupt("pub1")
         world.until(lambda: world.job(1).restarts == 1)
         assert world.saver.images(world.state.migrations(since=0.0)[0].run)

@@ -104,8 +104,8 @@ def test_it_stands_by_until_slurm_says_so(config: Config, tmp_path: Path) -> Non
     thread = threading.Thread(target=lambda: begun.set() if head.begins(ended) else None)
     thread.start()
     mark: Any = eventually(lambda: read_mark(config.state))
-    assert mark.told.startswith("a acts (epoch 1 of a); since ")
-    assert "this head stands by" in mark.told
+    assert str(mark.trouble).startswith("a acts (epoch 1 of a); since ")
+    assert "this head stands by" in str(mark.trouble)
     assert not begun.is_set()
     says(1, tmp_path)
     assert begun.wait(20)
@@ -211,7 +211,7 @@ def test_an_empty_directory_in_the_place_of_the_shared_one_is_refused(
     head._stand_by(why)
     mark: Any = read_mark(config.state)
     assert not mark.stands_by, "status and doctor show it"
-    assert f"remove {config.state}/last-epoch on both heads" in mark.told
+    assert f"remove {config.state}/last-epoch on both heads" in str(mark.trouble)
     assert list(shared.glob("epoch-*")) == [], "it began none there"
     shutil.rmtree(shared)
     (tmp_path / "away").rename(shared)

@@ -16,8 +16,8 @@ from slurm_elastic.controller.context import Site, new_generation
 from slurm_elastic.controller.giving_back import power_down_and_requeue
 from slurm_elastic.controller.snapshot import all_nodes, see, terms_of
 from slurm_elastic.model.causes import Quoted
+from slurm_elastic.model.causes.composed import NodeFailed
 from slurm_elastic.model.causes.machine_ends import EndedWhileUnwritable
-from slurm_elastic.model.causes.pool_failures import NodeFailed
 from slurm_elastic.model.causes.repairs import RequestLost
 from slurm_elastic.model.cluster import Instance, LaunchSpec
 from slurm_elastic.model.exclusion import CAPACITY, OPERATOR, Exclusion
@@ -465,7 +465,9 @@ def test_a_failure_is_told_of_each_machine_of_a_node(
 ) -> None:
     (one,) = up(world, "pub1")
     cause = (
-        NodeFailed(machine=machine, explanation="it rebooted") if machine else Quoted(text=one.id)
+        NodeFailed(machine=machine, explanation=Quoted(text="it rebooted"))
+        if machine
+        else Quoted(text=one.id)
     )
     world.site.record("r1", recycling.NODE_FAILED, ["pub1"], cause)
     before = told(world, "pub1", recycling.NODE_FAILED)
@@ -500,7 +502,7 @@ def test_each_machine_ends_for_its_own_reason(world: World, kind: type[actions.O
 def test_nodes_that_are_given_back_tell_their_jobs_the_reason_of_their_own(world: World) -> None:
     for number, node in enumerate(("pub1", "pub2"), 1):
         world.slurm.submit(number, (node,))
-    causes = {"pub1": "sold out", "pub2": "too dear"}
+    causes = {"pub1": Quoted(text="sold out"), "pub2": Quoted(text="too dear")}
     view = world.slurm.nodes()
     assert power_down_and_requeue(world.site, [*causes], view, causes, "r1") == {*causes}
     for number, cause in enumerate(causes.values(), 1):

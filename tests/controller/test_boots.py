@@ -276,34 +276,34 @@ def test_machines_of_a_pool_that_is_no_more_count_against_nobody(world: World) -
 def test_of_sixteen_machines_the_cause_is_looked_for(world: World) -> None:
     some = [replace(booting(world), instance=instance(f"i-{n}", f"n{n}")) for n in range(17)]
     world.site.record("join", KEY_FAILED, ("n16",), KeyNotBrought(machine="i-16", error="too late"))
-    assert boots.cause_of(world.site, some) == ""
-    assert boots.cause_of(world.site, some[1:]) == "; munge key not brought: too late"
+    assert boots.known_of(world.site, some) is None
+    assert str(boots.known_of(world.site, some[1:])) == "munge key not brought: too late"
     world.site.record(
         "join", KEY_REFUSED, ("n15",), KeyNotBrought(machine="i-99", error="of another machine")
     )
     world.site.record("join", "other", ("n15",), "i-15: of another kind")
-    assert boots.cause_of(world.site, some[:16]) == ""
+    assert boots.known_of(world.site, some[:16]) is None
     world.site.record(
         "join", KEY_REFUSED, ("n15",), KeyNotBrought(machine="i-15", error="an older word")
     )
     world.site.record(
         "join", KEY_REFUSED, ("n15",), KeyNotBrought(machine="i-15", error="wrong host key")
     )
-    assert boots.cause_of(world.site, some[:16]) == "; munge key not brought: wrong host key"
+    assert str(boots.known_of(world.site, some[:16])) == "munge key not brought: wrong host key"
 
 
 def test_the_words_of_the_sites_check_are_told_where_they_are_of_this_launch(world: World) -> None:
     machine = booting(world, age=100.0)
     mark = f"{GATE}{machine.instance.generation}:"
     for comment, told in (
-        (f"{mark}no scratch disk", "; its check failed: no scratch disk"),
-        (f"{GATE}another:no scratch disk", ""),
-        ("", ""),
+        (f"{mark}no scratch disk", "its check failed: no scratch disk"),
+        (f"{GATE}another:no scratch disk", "None"),
+        ("", "None"),
     ):
         world.slurm.set_node("pub1", comment=comment)
-        assert boots.cause_of(world.site, [machine]) == told
+        assert str(boots.known_of(world.site, [machine])) == told
     world.slurm.broken = SlurmError(("sinfo",), 1, "away")
-    assert boots.cause_of(world.site, [machine]) == ""
+    assert boots.known_of(world.site, [machine]) is None
 
 
 def test_a_machine_that_was_stopped_since_says_the_word_of_its_first_launch(world: World) -> None:
@@ -311,12 +311,12 @@ def test_a_machine_that_was_stopped_since_says_the_word_of_its_first_launch(worl
     machine = booting(world)
     machine = replace(machine, instance=replace(machine.instance, generation=second))
     world.slurm.set_node("pub1", comment=f"{GATE}{first}:no scratch disk")
-    assert boots.cause_of(world.site, [machine]) == ""
+    assert boots.known_of(world.site, [machine]) is None
     machine = replace(machine, born=generation_time(first))
-    assert boots.cause_of(world.site, [machine]) == "; its check failed: no scratch disk"
+    assert str(boots.known_of(world.site, [machine])) == "its check failed: no scratch disk"
     between = new_generation(world.now - 100)
     world.slurm.set_node("pub1", comment=f"{GATE}{between}:no scratch disk")
-    assert boots.cause_of(world.site, [machine]) == "", "that is of another machine of the node"
+    assert boots.known_of(world.site, [machine]) is None, "that is of another machine of the node"
 
 
 @pytest.mark.parametrize(("left", "rests"), [(1.0, True), (0.0, False)])
@@ -396,7 +396,7 @@ def test_a_machine_that_has_come_up_meanwhile_proves_that_its_pool_works(
 def test_words_on_a_node_that_are_none_of_the_sites_check_are_not_told(world: World) -> None:
     machine = booting(world, age=100.0)
     world.slurm.set_node("pub1", comment=f"{machine.instance.generation}:fan is broken")
-    assert boots.cause_of(world.site, [machine]) == ""
+    assert boots.known_of(world.site, [machine]) is None
 
 
 @pytest.mark.parametrize("listed", [True, False])

@@ -17,6 +17,7 @@ from slurm_elastic.config.policies import Budget, SitePolicies
 from slurm_elastic.controller.budget import spending, spending_of_payers
 from slurm_elastic.features.budget_enforcement import enforce
 from slurm_elastic.features.usage_record import PERIOD
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Limits, Location, Market
 from slurm_elastic.model.memory import Deferral
 from slurm_elastic.policies.money.account_budgets import Overdrawn
@@ -240,7 +241,7 @@ def test_who_is_set_aside_and_let_back_is_in_the_log(
     caplog.set_level(logging.INFO)
     world = make()
     world.slurm.set_job(7, "PENDING", account="physics", partitions=("pub",))
-    over = {"account:physics": Overdrawn(world.now + 5000, "physics has spent it")}
+    over = {"account:physics": Overdrawn(world.now + 5000, Quoted(text="physics has spent it"))}
     enforce(world.site, world.slurm.jobs(), over, world.now)
     assert "set aside jobs=['7'] reason=physics has spent it" in caplog.text
     enforce(world.site, world.slurm.jobs(), {}, world.now)
@@ -265,7 +266,7 @@ def test_only_what_might_get_a_node_of_a_public_cloud_before_is_set_aside(
     make: Callable[..., World], states: str, partitions: tuple[str, ...], begin: float, aside: bool
 ) -> None:
     world = make()
-    over = {"account:physics": Overdrawn(world.now + 5000, "physics has spent it")}
+    over = {"account:physics": Overdrawn(world.now + 5000, Quoted(text="physics has spent it"))}
     start = world.now + begin if begin else 0.0
     world.slurm.set_job(
         7, *states.split(), account="physics", partitions=partitions, start=start, eligible=start,
@@ -284,7 +285,7 @@ def test_a_job_that_may_start_elsewhere_keeps_the_begin_time_that_its_user_gave(
         7, "PENDING", account="physics", partitions=("main", "pub"), start=own, eligible=own,
         reason="BeginTime",
     )  # fmt: skip
-    over = {"account:physics": Overdrawn(world.now + 5000, "physics has spent it")}
+    over = {"account:physics": Overdrawn(world.now + 5000, Quoted(text="physics has spent it"))}
     enforce(world.site, world.slurm.jobs(), over, world.now)
     (job,) = [job for job in world.slurm.jobs() if job.id == 7]
     assert (job.partitions, job.begin) == (("main",), own)
@@ -295,7 +296,7 @@ def test_a_job_that_may_begin_now_is_set_aside_also_in_the_last_minute(
     make: Callable[..., World], begin: float, aside: bool
 ) -> None:
     world = make()
-    over = {"account:physics": Overdrawn(world.now + 30, "physics has spent it")}
+    over = {"account:physics": Overdrawn(world.now + 30, Quoted(text="physics has spent it"))}
     world.slurm.set_job(
         7, "PENDING", account="physics", partitions=("pub",), eligible=world.now + begin
     )

@@ -143,7 +143,7 @@ def test_only_a_job_that_never_started_is_requeued_against_its_will(
 ) -> None:
     world.slurm.set_node("op1", "ALLOCATED", "CLOUD", "POWERING_UP")
     world.slurm.set_job(7, state, nodes=("op1", "op2"), requeue=False)
-    power_down_and_requeue(world.site, ["op1"], world.slurm.nodes(), "none left", "r1")
+    power_down_and_requeue(world.site, ["op1"], world.slurm.nodes(), Quoted(text="none left"), "r1")
     lifted = [u for u in world.slurm.updates if u[0] == "set_requeue"]
     assert lifted == ([("set_requeue", {"job": 7, "requeue": True})] if allowed else [])
 
@@ -184,7 +184,7 @@ def test_refusing_many_nodes_does_not_search_them_for_each_node(
     pool = replace(world.site.pools["burst"], nodes=Counted(PUB))
     request = NodeRequest(id="r1", pool=pool, nodes=Counted(PUB[:2]))
     monkeypatch.setattr(Counted, "searches", 0)
-    reject_nodes(world.site, request, Counted(PUB[:2]), "none left", spare=0)
+    reject_nodes(world.site, request, Counted(PUB[:2]), Quoted(text="none left"), spare=0)
     assert Counted.searches == 0
     world.close()
 

@@ -12,6 +12,7 @@ from slurm_elastic.config.policies import Budget, SitePolicies
 from slurm_elastic.controller import holds
 from slurm_elastic.controller.context import Site
 from slurm_elastic.features.directives import closed_nodes, subjects_of
+from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.cluster import Limits
 from slurm_elastic.model.directive import Departure, Directive, LimitChange, Pause, Word
 from slurm_elastic.model.exclusion import OPERATOR, POLICY
@@ -265,7 +266,7 @@ def test_the_nodes_of_a_pool_are_held_in_one_transaction(
     held: list[Sequence[str]] = []
     hold_back = holds.hold_back
 
-    def counted(site: Site, nodes: Sequence[str], why: str, kind: str = POLICY) -> None:
+    def counted(site: Site, nodes: Sequence[str], why: AnyCause, kind: str = POLICY) -> None:
         held.append(nodes)
         hold_back(site, nodes, why, kind)
 

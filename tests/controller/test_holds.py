@@ -58,7 +58,7 @@ def test_a_drain_is_sent_where_it_lasts(states: str, can: bool) -> None:
 
 
 def test_a_reason_is_one_line_of_bounded_length() -> None:
-    reason = holds.hold_reason('no\n"capacity"  ' + "x" * 500)
+    reason = holds.hold_reason(Quoted(text='no\n"capacity"  ' + "x" * 500))
     assert reason.startswith("slurm-elastic:hold:no 'capacity' x")
     assert len(reason) == holds.MAX_REASON
 
@@ -172,7 +172,7 @@ def test_holds_of_a_pool_that_is_no_more_end(world: World) -> None:
 
 @pytest.mark.parametrize(("length", "cut"), [(181, False), (182, True)])
 def test_a_reason_may_have_two_hundred_characters(length: int, cut: bool) -> None:
-    reason = holds.hold_reason("x" * length)
+    reason = holds.hold_reason(Quoted(text="x" * length))
     assert len(reason) == 200
     assert reason.endswith("...") is cut
 
@@ -245,7 +245,9 @@ def test_only_a_job_that_never_started_loses_its_word_for_a_while(
     world.slurm.set_node("pub1", "ALLOCATED", "POWERING_UP", "CLOUD")
     world.slurm.set_job(7, state, nodes=("pub1",), requeue=requeue)
     view = world.slurm.nodes(["pub1"])
-    given = giving_back.power_down_and_requeue(world.site, ["pub1", "pub2"], view, "x", "r1")
+    given = giving_back.power_down_and_requeue(
+        world.site, ["pub1", "pub2"], view, Quoted(text="x"), "r1"
+    )
     assert given == {"pub1"}
     assert bool(world.ledger.requeues.lifted()) is (state == "CONFIGURING" and not requeue)
     assert [d.reason for d in world.ledger.decisions.about("job:7")] == [
@@ -267,7 +269,9 @@ def test_a_node_that_comes_up_while_slurm_tells_its_jobs_is_not_powered_down(
         return found
 
     monkeypatch.setattr(world.slurm, "jobs", slowly)
-    given = giving_back.power_down_and_requeue(world.site, ["pub1", "pub2"], view, "x", "r1")
+    given = giving_back.power_down_and_requeue(
+        world.site, ["pub1", "pub2"], view, Quoted(text="x"), "r1"
+    )
     assert given == {"pub2"}
     assert "POWER_DOWN" not in str(world.slurm.node("pub1").states)
     assert phase(world.slurm.node("pub2")) is Phase.POWERING_DOWN
@@ -283,10 +287,12 @@ def test_nodes_that_a_growth_policy_starts_are_kept_back_for_it_when_they_are_le
     plain = make_config(tmp_path).pools
     pools = (plain[0], replace(plain[1], policies=PoolPolicies(growth="bursts(waste=120)")))
     world = World(tmp_path, pools=pools)
-    holds.hold_back(world.site, ["pub1"], "as before")
+    holds.hold_back(world.site, ["pub1"], Quoted(text="as before"))
     hold(world, ["pub1", "pub2", "pub3"])
     hold(world, ["op1"])
-    holds.release(world.site, ["pub1", "pub2", "op1", "of-no-pool"], "there is room", kind)
+    holds.release(
+        world.site, ["pub1", "pub2", "op1", "of-no-pool"], Quoted(text="there is room"), kind
+    )
     kept = {
         row.scope: str(row.cause) for row in world.ledger.exclusions.holds() if row.kind == POLICY
     }
@@ -324,11 +330,11 @@ def test_with_the_refused_nodes_those_are_held_that_cannot_be_had_either(
     site = dataclasses.replace(site, pool_of={**site.pool_of, "pub4": pool})
     pool = replace(pool, nodes=(*pool.nodes, "pub4", "no-such-node"))
     holds.hold_back(site, ["pub1", "pub3"], holds.BY_POLICY)
-    holds.hold_back(site, ["pub4"], "ann tests it", OPERATOR)
+    holds.hold_back(site, ["pub4"], Quoted(text="ann tests it"), OPERATOR)
     for name in ("pub3", "pub4"):
         world.slurm.set_node(name, "IDLE", "DRAIN", "CLOUD", "POWERED_DOWN", reason="x")
     view = world.slurm.nodes([*PUB, "pub4"])
-    found = giving_back.quarantine_pool(site, pool, ["pub1"], view, "none left", spare)
+    found = giving_back.quarantine_pool(site, pool, ["pub1"], view, Quoted(text="none left"), spare)
     assert found == ([] if spare else ["pub2"])
     rows = [row.scope for row in world.ledger.exclusions.holds() if row.kind == CAPACITY]
     assert (set(rows), len(rows)) == (held, len(held))

@@ -18,6 +18,7 @@ from slurm_elastic.controller import giving_back, holds
 from slurm_elastic.controller.snapshot import CloudReader
 from slurm_elastic.features import admission
 from slurm_elastic.features.departures import Departures
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.cluster import Instance
 from slurm_elastic.model.directive import Departure, Directive
 from slurm_elastic.model.exclusion import CAPACITY, POLICY
@@ -135,9 +136,14 @@ def test_a_released_node_has_its_row_until_slurm_has_it_back(
     site, rows = world.site, list[set[tuple[str, str]]]()
     for node in ("pub1", "op1"):
         world.slurm.set_node(node, "IDLE", "CLOUD", "POWERED_DOWN", "DRAIN")
-        holds.hold(site, site.pool_of[node], [node], "none left")
+        holds.hold(site, site.pool_of[node], [node], Quoted(text="none left"))
         world.slurm.set_node(
-            node, "IDLE", "CLOUD", "POWERED_DOWN", "DRAIN", reason=holds.hold_reason("none left")
+            node,
+            "IDLE",
+            "CLOUD",
+            "POWERED_DOWN",
+            "DRAIN",
+            reason=holds.hold_reason(Quoted(text="none left")),
         )
     give_back = node_updates.return_to_service
 
@@ -149,7 +155,7 @@ def test_a_released_node_has_its_row_until_slurm_has_it_back(
         give_back(*args)
 
     monkeypatch.setattr(node_updates, "return_to_service", given_back)
-    holds.release(site, ["pub1", "op1"], "there is room")
+    holds.release(site, ["pub1", "op1"], Quoted(text="there is room"))
     assert rows == [{(CAPACITY, "pub1"), (CAPACITY, "op1"), (POLICY, "pub1")}]
     assert held() == {(POLICY, "pub1")}
     world.close()
@@ -168,5 +174,7 @@ def test_a_job_is_expected_before_its_requeue_is_allowed(
         allow(job, requeue=requeue)
 
     monkeypatch.setattr(world.slurm, "set_requeue", allowed)
-    giving_back.power_down_and_requeue(world.site, ["pub1"], world.slurm.nodes(["pub1"]), "x", "r1")
+    giving_back.power_down_and_requeue(
+        world.site, ["pub1"], world.slurm.nodes(["pub1"]), Quoted(text="x"), "r1"
+    )
     assert expected == [True]

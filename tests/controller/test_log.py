@@ -240,7 +240,7 @@ def test_a_held_pool_whose_cloud_has_no_offers(
 ) -> None:
     rounds = Round(world.site, "pub")
     rounds.run()
-    holds.hold(world.site, world.site.pools["burst"], ["pub1"], "none left")
+    holds.hold(world.site, world.site.pools["burst"], ["pub1"], Quoted(text="none left"))
     holds.settle(world.site)
     assert said("held nodes=pub1 reason=slurm-elastic:hold:none left") == ["INFO"]
     monkeypatch.setattr(world.clouds["pub"], "offers", fails(ValueError("no JSON")))
@@ -474,8 +474,8 @@ def test_a_word_that_is_over(world: World, said: Callable[[str], list[str]]) -> 
 
 
 def test_what_was_held_and_let_go(world: World, said: Callable[[str], list[str]]) -> None:
-    holds.hold_back(world.site, ["pub1"], "by a policy")
-    holds.release(world.site, ["pub1"], "no policy", "policy")
+    holds.hold_back(world.site, ["pub1"], Quoted(text="by a policy"))
+    holds.release(world.site, ["pub1"], Quoted(text="no policy"), "policy")
     assert said("released nodes=pub1 reason=no policy") == ["INFO"]
 
 

@@ -271,7 +271,7 @@ def test_only_jobs_that_wait_for_nodes_of_the_partition_and_may_have_them_count(
         job(1), job(2, partitions=("other",)), job(3, reason="Dependency"), job(4, "RUNNING"),
         job(5, account="physics"), job(6, "COMPLETING"),
     )  # fmt: skip
-    over = {"account:physics": Overdrawn(NOW + 100.0, "spent")}
+    over = {"account:physics": Overdrawn(NOW + 100.0, Quoted(text="spent"))}
     world = make()
     assert [o.id for o in group(world, view(*OFF, jobs=jobs)).now.queue] == [1, 5]
     assert [o.id for o in group(world, view(*OFF, jobs=jobs, over=over)).now.queue] == [1]

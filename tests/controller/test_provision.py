@@ -363,7 +363,7 @@ def test_for_a_trouble_no_offer_is_ranked_and_the_whole_pool_is_held(many: World
     many.clouds["pub"].calls.clear()
     many.slurm.set_node("m2", "ALLOCATED", "CLOUD", "POWERING_UP")
     provision.provision(
-        many.site, "pub", "r1", ["m2"], {2: ["m2"]}, trouble="nobody has read the cloud"
+        many.site, "pub", "r1", ["m2"], {2: ["m2"]}, trouble=Quoted(text="nobody has read it")
     )
     assert [d.kind for d in many.ledger.decisions.about("m2")] == ["refused"]
     assert {row.scope for row in many.ledger.exclusions.holds()} == {*MANY} - {"m1"}
@@ -411,7 +411,7 @@ def test_only_jobs_that_lack_a_node_of_this_round_fail(many: World) -> None:
     short = shortfall.Shortfall(
         request=provision.request_for("r1", pool, ["m1"], {1: ["m1"]}),
         nodes=("m1",),
-        why="full",
+        why=Quoted(text="full"),
         spare=0,
     )
     jobs = {1: ["m1"], 2: ["m2", "m3"], 3: ["m4"]}

@@ -11,6 +11,7 @@ import pytest
 
 from slurm_elastic.base.errors import SlurmError
 from slurm_elastic.controller.giving_back import power_down_and_requeue
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.model.slurm import NOWHERE
 from slurm_elastic.policies.nodes.node_state import is_drained
 from tests.controller.world import PUB, World
@@ -166,7 +167,9 @@ def test_the_other_nodes_of_a_job_get_an_address_before_one_is_given_back(world:
     for node, address in (("pub1", "pub1"), ("pub2", "10.0.0.2"), ("op1", "op1")):
         world.slurm.set_node(node, *boots, address=address)
     world.slurm.updates.clear()
-    power_down_and_requeue(world.site, ["pub1"], world.slurm.nodes(), "none left", "r1")
+    power_down_and_requeue(
+        world.site, ["pub1"], world.slurm.nodes(), Quoted(text="none left"), "r1"
+    )
     told = [name for name, _ in world.slurm.updates]
     assert told.index("set_addresses") < told.index("update_nodes")
     assert world.slurm.node("op1").address == NOWHERE

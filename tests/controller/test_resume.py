@@ -150,7 +150,7 @@ def test_only_where_offers_are_refused_for_our_credentials_somebody_has_to_renew
     world.clouds["pub"].fail_next(error, 1, "offers")
     request = request_for("r1", world.site.pools["burst"], ["pub1"], {})
     offers, why = provision.offers_of(world.site, request)
-    assert (offers, why) == ((), f"pub: Fake{error.__name__}: as it was asked to")
+    assert (offers, str(why)) == ((), f"pub: Fake{error.__name__}: as it was asked to")
     assert [health.code for health in world.ledger.health.all()] == told
 
 

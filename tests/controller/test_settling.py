@@ -13,9 +13,13 @@ from slurm_elastic.controller import holds
 from slurm_elastic.controller.oversized import bar
 from slurm_elastic.controller.requeues import Requeues
 from slurm_elastic.controller.settling import Settler
+from slurm_elastic.model.causes import Quoted
+from slurm_elastic.model.causes.composed import NeverTogether
 from slurm_elastic.testing.in_memory import Inline
 from tests.controller.looks import Looks
 from tests.controller.world import World
+
+TOO_LARGE = NeverTogether(cloud="pub", wanted=9, most=3, bound=None)
 
 
 class Told(Requeues):
@@ -90,7 +94,7 @@ def asked_for_nodes(world: World, act: Callable[[], object]) -> bool:
 def test_holds_are_looked_at_when_there_are_more_of_them_and_in_each_round(passes: Passes) -> None:
     world = passes.world
     assert not asked_for_nodes(world, passes.one)
-    holds.hold_back(passes.site, ["pub1"], "x")
+    holds.hold_back(passes.site, ["pub1"], Quoted(text="x"))
     assert asked_for_nodes(world, passes.one)
     assert not asked_for_nodes(world, passes.one)
     assert asked_for_nodes(world, lambda: passes.one(anew=True))
@@ -100,7 +104,7 @@ def test_holds_are_looked_at_when_there_are_more_of_them_and_in_each_round(passe
 
 def test_holds_are_put_on_though_slurm_does_not_tell_its_jobs(passes: Passes) -> None:
     passes.told.wrong = SlurmError(("squeue",), 1, "Socket timed out")
-    holds.hold_back(passes.site, ["pub1"], "x")
+    holds.hold_back(passes.site, ["pub1"], Quoted(text="x"))
     assert asked_for_nodes(passes.world, passes.one)
     assert "DRAIN" in passes.world.slurm.node("pub1").states
 
@@ -111,7 +115,7 @@ def test_it_is_busy_until_holds_are_on_their_nodes(passes: Passes) -> None:
     passes.one()
     assert not passes.settler.busy
     world.slurm.set_node("pub1", "IDLE", "CLOUD", "POWER_DOWN")
-    holds.hold_back(passes.site, ["pub1"], "x")
+    holds.hold_back(passes.site, ["pub1"], Quoted(text="x"))
     for _ in range(2):
         assert asked_for_nodes(world, passes.one)
         assert passes.settler.busy
@@ -122,7 +126,7 @@ def test_it_is_busy_until_holds_are_on_their_nodes(passes: Passes) -> None:
 
 def test_it_is_busy_while_jobs_are_waited_for(passes: Passes) -> None:
     passes.one()
-    bar(passes.site, 1, "pub", "too large", "r1")
+    bar(passes.site, 1, "pub", TOO_LARGE, "r1")
     assert passes.settler.busy
     passes.site.oversized.keep(())
     passes.world.slurm.set_job(1, "CONFIGURING", nodes=("pub1",))

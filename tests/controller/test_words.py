@@ -59,13 +59,15 @@ def test_of_a_ranking_three_offers_are_told_with_their_reasons_and_the_others_by
 ) -> None:
     offers = kinds_of_machines(5)
     asked = request(world, "pub1", "pub2", jobs={7: ("pub1", "pub2")})
-    ranked = tuple(Ranked(offer=o, room=n, reason=f"why {n}") for n, o in enumerate(offers))
+    ranked = tuple(
+        Ranked(offer=o, room=n, bound=Quoted(text=f"why {n}")) for n, o in enumerate(offers)
+    )
     record_ranking(world.site, Placement(request=asked, ranked=ranked, rejected=()), enough=enough)
     told = last(world, "job:7")
     best = offers[0].key if enough else "none"
     assert told.reason == f"best offer for 2 nodes of pool burst: {best}"
     assert told.detail is not None
-    assert told.detail["ranked"] == [[o.key, n, f"why {n}"] for n, o in enumerate(offers[:3])]
+    assert told.detail["ranked"] == [[r.offer.key, r.room, r.reason] for r in ranked[:3]]
     assert told.detail["behind"] == ["pub/{type-d,type-e}/eu-west-1a/spot"]
     assert told.detail["jobs"] == {"7": "pub[1-2]"}
     record_ranking(
@@ -77,7 +79,9 @@ def test_of_a_ranking_three_offers_are_told_with_their_reasons_and_the_others_by
 def test_of_causes_twenty_are_kept(world: World) -> None:
     offers = [offer(cloud="pub", type_=f"t{n}") for n in range(25)]
     words = "abcdefghijklmnopqrstuvwxy"
-    rejected = tuple(Rejected(offer=o, reason=w * 5) for o, w in zip(offers, words, strict=True))
+    rejected = tuple(
+        Rejected(offer=o, cause=Quoted(text=w * 5)) for o, w in zip(offers, words, strict=True)
+    )
     asked = request(world, "pub1")
     record_ranking(world.site, Placement(request=asked, ranked=(), rejected=rejected), enough=True)
     told = last(world, "pub1")
@@ -87,7 +91,7 @@ def test_of_causes_twenty_are_kept(world: World) -> None:
     assert len(rows) == 20
     tried = Refusals(world.site, asked)
     for o, w in zip(offers, words, strict=True):
-        tried.add(spec(f"g{o.instance_type}", ("pub1",), bought=o), w * 5)
+        tried.add(spec(f"g{o.instance_type}", ("pub1",), bought=o), Quoted(text=w * 5))
     tried.tell()
     rows = (last(world, "pub1").detail or {})["refused"]
     assert isinstance(rows, list)
@@ -99,7 +103,7 @@ def test_one_refusal_is_told_in_its_own_words_and_none_is_not_told(world: World)
     tried = Refusals(world.site, asked)
     tried.tell()
     assert world.ledger.decisions.about("pub1") == ()
-    tried.add(spec("g1", ("pub1",), bought=offer(cloud="pub")), "no capacity")
+    tried.add(spec("g1", ("pub1",), bought=offer(cloud="pub")), Quoted(text="no capacity"))
     tried.tell()
     tried.tell()
     (told,) = world.ledger.decisions.about("pub1")
@@ -133,9 +137,9 @@ def test_what_was_bought_is_told_in_words() -> None:
     spot, plain = ("small", Market.SPOT, 0.03), ("large", Market.ON_DEMAND, 0.1)
     one = "small in eu-west-1a, spot, $0.03/h"
     other = "large in eu-west-1a, on-demand, $0.10/h"
-    assert bought(spot) == bought(spot, spot) == one
-    assert bought(plain, spot, spot) == f"{one} (2); {other} (1)"
-    assert bought(spot, among=2) == f"{one}, chosen by the cloud among 3 offers"
+    assert str(bought(spot)) == str(bought(spot, spot)) == one
+    assert str(bought(plain, spot, spot)) == f"{one} (2); {other} (1)"
+    assert str(bought(spot, among=2)) == f"{one}, chosen by the cloud among 3 offers"
 
 
 def test_what_a_launch_took_is_no_longer_free() -> None:

@@ -17,8 +17,22 @@ VALUES: dict[Any, Any] = {str: "aws-1", int: 3, float: 1.5, bool: True}
 def example(kind: type[Cause]) -> Cause:
     """One with a value for each field that needs one."""
     fields = msgspec.structs.fields(kind)
-    needed = {f.name: VALUES.get(f.type, 3) for f in fields if f.required}
-    return kind(**needed)
+    return kind(**{f.name: value_of(f.type) for f in fields if f.required})
+
+
+def value_of(wanted: Any) -> Any:
+    """A value of that type."""
+    if wanted in VALUES:
+        return VALUES[wanted]
+    if isinstance(wanted, type) and issubclass(wanted, msgspec.Struct):
+        fields = msgspec.structs.fields(wanted)
+        return wanted(**{f.name: value_of(f.type) for f in fields if f.required})
+    if typing.get_origin(wanted) is tuple:
+        return (value_of(typing.get_args(wanted)[0]),)
+    of_union = typing.get_args(wanted)
+    if type(None) in of_union and float in of_union:
+        return 3.5
+    return value_of(next(kind for kind in of_union if kind is not type(None)))
 
 
 def subclasses(of: type[Cause]) -> set[type[Cause]]:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.policies.money.account_budgets import (
     ACCOUNT,
     NONE,
@@ -67,7 +68,10 @@ def test_a_payer_is_an_account_and_a_user_and_each_may_have_a_budget() -> None:
 
 
 def test_of_two_budgets_the_one_that_keeps_a_job_longer_is_told() -> None:
-    over = {"account:physics": Overdrawn(MIDNIGHT, "a"), "user:alice": Overdrawn(DECEMBER, "b")}
+    over = {
+        "account:physics": Overdrawn(MIDNIGHT, Quoted(text="a")),
+        "user:alice": Overdrawn(DECEMBER, Quoted(text="b")),
+    }
     assert barring(over, "physics", "alice") == over["user:alice"]
     assert barring(over, "physics", "bob") == over["account:physics"]
     assert barring(over, "chemistry", "bob") is None
@@ -111,15 +115,18 @@ def test_every_node_of_a_job_has_somebody_who_pays_it(
 
 def test_an_account_over_its_budget_is_told_with_figures_and_until_when() -> None:
     day = overdrawn("account:physics", Bounds(per_day=12.0), Spent(day=12.034, month=50.0), NOON)
-    assert day == Overdrawn(
+    assert day is not None
+    assert (day.until, day.reason) == (
         MIDNIGHT,
         "account physics has spent $12.03 of $12.00 today; new machines from 2026-11-21 00:00 UTC",
     )
     both = Bounds(per_day=12.0, per_month=50.0)
-    assert overdrawn("account:physics", both, Spent(day=13.0, month=50.0), NOON) == Overdrawn(
+    december = "2026-12-01 00:00 UTC"
+    month = overdrawn("account:physics", both, Spent(day=13.0, month=50.0), NOON)
+    assert month is not None
+    assert (month.until, month.reason) == (
         DECEMBER,
-        "account physics has spent $50.00 of $50.00 this month;"
-        " new machines from 2026-12-01 00:00 UTC",
+        f"account physics has spent $50.00 of $50.00 this month; new machines from {december}",
     )
     small = overdrawn("account:physics", Bounds(per_day=0.0002), Spent(day=0.000213), NOON)
     assert small is not None

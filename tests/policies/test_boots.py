@@ -6,6 +6,7 @@ import pytest
 from ledger_cases import T0, instance, offer, pool
 from machine_cases import changed, machine_with
 
+from slurm_elastic.model.causes.limits import BootsLimited
 from slurm_elastic.model.memory import Launch, Machine
 from slurm_elastic.policies.launch.boots import (
     TimedOut,
@@ -87,5 +88,5 @@ def test_a_tenth_of_resumetimeout_is_left_when_a_node_is_given_up(
 
 def test_the_tightest_cap_is_told_and_without_one_any_number_may_boot() -> None:
     caps = (("cloud:aws", 5), ("pool:burst", 3))
-    assert turn(caps, {"cloud:aws": 1}) == (3, "pool burst boots 3 at a time")
-    assert turn(caps, {"cloud:aws": 4}) == (1, "cloud aws boots 5 at a time")
+    assert turn(caps, {"cloud:aws": 1}) == (3, BootsLimited(scope="pool:burst", limit=3))
+    assert turn(caps, {"cloud:aws": 4}) == (1, BootsLimited(scope="cloud:aws", limit=5))

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from slurm_elastic.model.causes import Quoted
+from slurm_elastic.model.causes.composed import SpotRefused
+from slurm_elastic.model.causes.deadline import Deadline
 from slurm_elastic.model.causes.pool_failures import BootsFailed
 from slurm_elastic.model.cluster import Location, Market, Offer
 from slurm_elastic.model.exclusion import BREAKER, COOL_DOWN, NO_SPOT, Exclusion
@@ -27,7 +29,6 @@ from slurm_elastic.policies.launch.exclusions import (
     strikes_of,
     to_cool_down,
     touches,
-    until_told,
 )
 from slurm_elastic.policies.launch.ranking import Scope, rank, serving
 from tests.policies import strategies
@@ -174,10 +175,10 @@ def test_a_key_touches_a_pool_that_may_buy_what_it_names(
 
 
 def test_refusals_in_a_row_double_the_cool_down_up_to_the_longest() -> None:
-    made = [after_refusal("k", n, T0, 30.0, 100.0, "ICE", "none") for n in range(4)]
+    made = [after_refusal("k", n, T0, 30.0, 100.0, "ICE", Quoted(text="none")) for n in range(4)]
     assert [one.until - T0 for one in made] == [30, 60, 100, 100]
     assert [one.count for one in made] == [1, 2, 3, 4]
-    assert after_refusal("k", 0, T0, 30.0, 5.0, "ICE", "none").until == T0 + 30
+    assert after_refusal("k", 0, T0, 30.0, 5.0, "ICE", Quoted(text="none")).until == T0 + 30
     partial, taken = after_partial("k", 2, 5, T0, 9.0), after_interruption("k", "i-1", T0, 9.0)
     assert [(e.kind, e.scope, e.until, e.count, str(e.cause)) for e in (partial, taken)] == [
         (COOL_DOWN, "k", T0 + 9, 0, "gave 2 of 5 machines"),
@@ -187,12 +188,12 @@ def test_refusals_in_a_row_double_the_cool_down_up_to_the_longest() -> None:
 
 @pytest.mark.parametrize("strikes", [1023, 1024, 10**6])
 def test_an_offer_that_refuses_for_weeks_cools_down_for_the_longest(strikes: int) -> None:
-    made = after_refusal("k", strikes, T0, 30.0, 100.0, "ICE", "none")
+    made = after_refusal("k", strikes, T0, 30.0, 100.0, "ICE", Quoted(text="none"))
     assert (made.until, made.count) == (T0 + 100, strikes + 1)
 
 
 def test_strikes_count_for_an_hour_after_the_cool_down() -> None:
-    over = after_refusal("k", 2, T0, 30.0, 30.0, "ICE", "none")
+    over = after_refusal("k", 2, T0, 30.0, 30.0, "ICE", Quoted(text="none"))
     others = replace(over, scope="other", count=9), replace(over, kind=BREAKER, count=9)
     assert strikes_of([*others, over], "k", T0 + 30 + 3599) == 3
     assert strikes_of([*others, over], "k", T0 + 30 + 3600) == 0
@@ -207,7 +208,8 @@ SPOTLESS = Exclusion(kind=NO_SPOT, scope="job:7", until=T0 + 9, cause=Quoted(tex
 
 
 def test_a_job_that_cannot_be_saved_gets_no_spot_machine_for_a_while() -> None:
-    told = "job 7 gets no spot machine: its saves fail"
+    told = SpotRefused(job=7, cause=SPOTLESS.cause)
+    assert str(told) == "job 7 gets no spot machine: its saves fail"
     assert no_spot([6, 7], [SPOTLESS], T0) == told
     assert no_spot([7], [SPOTLESS], T0 + 8) == told
     assert no_spot([7], [SPOTLESS], T0 + 9) is None, "it is over"
@@ -222,9 +224,11 @@ def test_a_cool_down_and_a_pause_are_over_at_their_end() -> None:
     )
     for seen in (T0, T0 + 8):
         told = Excluded(pool, [rest], seen).why(OFFER)
-        assert told == "cools down until 00:16:49 UTC after ICE: none", "true whenever it is read"
-    assert until_told(T0 + 2 * 86400, T0) == "until 1970-01-03 00:16 UTC", "not today"
-    assert until_told(float("inf"), T0) == "until somebody ends that"
+        assert str(told) == "cools down until 00:16:49 UTC after ICE: none", (
+            "true whenever it is read"
+        )
+    assert str(Deadline.of(T0 + 2 * 86400, T0)) == "until 1970-01-03 00:16 UTC", "not today"
+    assert str(Deadline.of(float("inf"), T0)) == "until somebody ends that"
     assert Excluded(pool, [rest], T0 + 9).why(OFFER) is None
     assert failing(OPEN, 1, OPEN.until).until == OPEN.until + 3600, "the one on trial failed"
     assert failing(OPEN, 1, OPEN.until - 1).until == OPEN.until

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.policies.growth.capacity import (
     AnyGrowth,
     Bursts,
@@ -76,7 +77,7 @@ def starts(found: list[tuple[GroupSnapshot, ScalingPlan]]) -> dict[str, int]:
 
 
 def test_what_is_stopped_says_why_and_counts_nobody() -> None:
-    plan = decide(now(pool(room=3, stop="the budget is spent"), queue=(job(1),)))
+    plan = decide(now(pool(room=3, stop=Quoted(text="the budget is spent")), queue=(job(1),)))
     assert plan == ScalingPlan(
         unserved="1 of 1 machines are not started: the budget is spent (1 new jobs wait for 1 nodes)"
     )
@@ -185,10 +186,10 @@ def test_the_first_bound_that_stops_is_told() -> None:
     day = ("", Bounds(per_day=5.0), Spent(day=5.0))
     cloud = ("cloud aws", Bounds(per_month=50.0), Spent(month=60.0))
     shut = ("", Bounds(windows=(Window(0, 60),)), Spent())
-    assert stops(T, [cloud, day]) == "cloud aws: the budget of $50.00 a month is spent"
-    assert stops(T, [day]) == "the budget of $5.00 a day is spent"
+    assert str(stops(T, [cloud, day])) == "cloud aws: the budget of $50.00 a month is spent"
+    assert str(stops(T, [day])) == "the budget of $5.00 a day is spent"
     times = "outside the times at which machines may be started"
-    assert stops(T, [shut]) == f"{times}: 00:00-00:01 UTC"
+    assert str(stops(T, [shut])) == f"{times}: 00:00-00:01 UTC"
     assert stops(T, [("", Bounds(per_day=5.0), Spent(day=4.99))]) is None
 
 
@@ -252,7 +253,9 @@ def test_a_job_gets_what_it_lacks_in_one_pool_when_its_machines_came_in_two() ->
         replace(asked, running=1),
         replace(asked, pools=(pools[0], replace(pools[1], booting=1))),
         replace(asked, pools=(pools[0], replace(pools[1], idle=(*idle, IdleInstance("n2", T, T))))),
-        replace(asked, pools=(pools[0], replace(pools[1], stop="the budget is spent"))),
+        replace(
+            asked, pools=(pools[0], replace(pools[1], stop=Quoted(text="the budget is spent")))
+        ),
         replace(asked, growth=Slurm()),
     ):
         assert decide(other).starts == ()

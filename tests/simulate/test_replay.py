@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from slurm_elastic.model.causes import Quoted
 from slurm_elastic.policies.growth.capacity import (
     AnyGrowth,
     Bursts,
@@ -81,7 +82,7 @@ def _pool(draw: st.DrawFn, name: str, growth: AnyGrowth, flagged: bool) -> PoolS
             public=name == "burst",
         ),
         room=room,
-        stop=draw(st.none() | st.just("the budget is spent")),
+        stop=draw(st.none() | st.just(Quoted(text="the budget is spent"))),
         idle=tuple(idle),
         taken=tuple(f"{name}-{i}" for i in range(draw(st.integers(0, 3)))),
         booting=draw(st.integers(0, 3)),

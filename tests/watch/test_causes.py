@@ -7,25 +7,58 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 import pytest
+from msgspec.structs import replace
 
 from slurm_elastic.base.errors import AuthError, SlurmError
 from slurm_elastic.ckptman.journal import Journal
 from slurm_elastic.controller import holds
-from slurm_elastic.model.causes import Quoted
+from slurm_elastic.model.causes import AnyCause, Quoted
+from slurm_elastic.model.causes.composed import (
+    CoolsDown,
+    NoOfferServes,
+    OffersRefused,
+    PoolPaused,
+    RequestsRefused,
+    ScopeCoolsDown,
+    ScopesCoolDown,
+)
+from slurm_elastic.model.causes.deadline import Deadline
+from slurm_elastic.model.causes.pool_failures import (
+    BootsFailed,
+    CheckFailed,
+    MachinesFailed,
+    SecretMissing,
+)
+from slurm_elastic.model.causes.refusals import CloudSilent, CloudUnlisted
+from slurm_elastic.model.causes.stops import OutsideTimes, StoppedByOrder
 from slurm_elastic.model.directive import Directive, Pause
-from slurm_elastic.model.exclusion import CAPACITY, COOL_DOWN, Exclusion
+from slurm_elastic.model.exclusion import COOL_DOWN, Exclusion
 from slurm_elastic.model.finding import Finding
 from slurm_elastic.model.memory import Health
-from slurm_elastic.policies.launch.exclusions import DENIED, until_told
+from slurm_elastic.policies.launch.exclusions import DENIED
 from slurm_elastic.state.ckptstate import CheckpointState
 from slurm_elastic.state.ledger import Ledger
 from slurm_elastic.watch import causes
 from tests.controller.world import World
 
-ORDERS = causes.orders(
-    [Directive(word=Pause(scope=""), who="ann", since=1.0, starts=1.0, number=3)]
-)
-LACK = "pub3 did not register; munge key not brought"
+FAILED = MachinesFailed(nodes="pub3", count=1, how=BootsFailed())
+EXPLAINED = replace(FAILED, known=SecretMissing(name="munge key", error="refused"))
+NONE_LEFT = Quoted(text="none")
+UNTIL = Deadline(at=1e9)
+
+
+def offers(*found: AnyCause) -> NoOfferServes:
+    """A hold for want of offers, which have these causes."""
+    groups = (OffersRefused(first="aws/m1/a/spot", count=8, cause=cause) for cause in found)
+    return NoOfferServes(groups=tuple(groups))
+
+
+def pool_rests(cause: AnyCause) -> ScopesCoolDown:
+    """A hold of a pool that cools down as a whole."""
+    scope = ScopeCoolsDown(
+        scope="aws/*/*/*/burst", until=UNTIL, code="BootFailed", cause=cause, pool="burst"
+    )
+    return ScopesCoolDown(scopes=(scope,))
 
 
 def test_the_first_who_has_a_cause_tells_it_and_what_has_none_is_told_each_time() -> None:
@@ -38,54 +71,81 @@ def test_the_first_who_has_a_cause_tells_it_and_what_has_none_is_told_each_time(
     assert list(causes.told_once(found, {"cloud:aws"})) == found[2:], "another part told it"
 
 
+ORDER = StoppedByOrder.of(
+    Directive(word=Pause(scope=""), who="ann", since=1.0, starts=1.0, number=3)
+)
+SOLD_OUT = CoolsDown(until=UNTIL, code="ICE", cause=NONE_LEFT)
+
+
+def cool_down(scope: str, code: str, cause: AnyCause) -> Exclusion:
+    return Exclusion(kind=COOL_DOWN, scope=scope, code=code, cause=cause, until=1e9)
+
+
 @pytest.mark.parametrize(
-    ("words", "cause"),
+    ("cause", "at_fault"),
     [
-        ("aws: ExpiredToken: no", "cloud:aws"),
-        ("pool burst cools down until 09:05:05 UTC: pub3 did not register", "pool:burst"),
-        ("pool burst is paused until 09:05:05 UTC: 10 machines in a row failed", "pool:burst"),
-        (f"pool burst cools down until 09:05:05 UTC: {LACK}", LACK),
-        ("8 offers: the cluster is paused by ann", "order:3"),
-        ("8 offers: cools down until 09:05:05 UTC after ICE: none", "ICE: none"),
-        ("outside the times at which machines may be started", ""),
+        (CloudSilent(cloud="aws", error="ExpiredToken: no"), "cloud:aws"),
+        (CloudUnlisted(cloud="aws", error="ExpiredToken: no"), "cloud:aws"),
+        (pool_rests(FAILED), "pool:burst"),
+        (PoolPaused(pool="burst", until=UNTIL, cause=BootsFailed(in_a_row=9)), "pool:burst"),
+        (offers(PoolPaused(pool="burst", until=UNTIL, cause=BootsFailed())), "pool:burst"),
+        (offers(ORDER), "order:3"),
+        (ORDER, "order:3"),
+        (RequestsRefused(causes=(ORDER, offers(ORDER))), "order:3"),
+        (offers(ORDER, SOLD_OUT), ""),
+        (OutsideTimes(times=("08:00-09:00",)), ""),
+        (Quoted(text="pool burst cools down until 09:05:05 UTC: an earlier release"), ""),
     ],
 )
-def test_a_hold_has_the_cause_that_its_words_tell(words: str, cause: str) -> None:
-    hold = Exclusion(kind=CAPACITY, scope="pub1", pool="burst", cause=Quoted(text=words))
-    assert causes.of_hold(hold, "aws", ORDERS) == cause
+def test_the_cause_of_a_hold_names_what_is_at_fault(cause: AnyCause, at_fault: str) -> None:
+    assert causes.of(cause) == at_fault
 
 
 @pytest.mark.parametrize(
-    ("scope", "code", "words", "cause"),
+    ("scope", "code", "cause", "at_fault"),
     [
-        ("aws/*/*/*", "ExpiredToken", "no", "cloud:aws"),
-        ("aws/*/*/*/burst", "BootFailed", "Slurm took pub3 out of service", "pool:burst"),
-        ("aws/*/*/*/burst", "BootFailed", LACK, LACK),
-        ("aws/m1/a/spot", "ICE", "none", "ICE: none"),
-        ("aws/m1/a/spot", DENIED, "no right", ""),
+        ("aws/*/*/*", "ExpiredToken", NONE_LEFT, "cloud:aws"),
+        ("aws/*/*/*/burst", "BootFailed", FAILED, "pool:burst"),
+        ("aws/m1/a/spot", DENIED, NONE_LEFT, ""),
     ],
 )
 def test_a_cool_down_has_the_cause_of_what_it_covers(
-    scope: str, code: str, words: str, cause: str
+    scope: str, code: str, cause: AnyCause, at_fault: str
 ) -> None:
-    one = Exclusion(kind=COOL_DOWN, scope=scope, code=code, cause=Quoted(text=words))
-    assert causes.of_cool_down(one) == cause
+    assert causes.of_cool_down(cool_down(scope, code, cause)) == at_fault
+
+
+def test_an_answer_of_a_cloud_is_one_cause_in_a_hold_and_in_its_cool_downs() -> None:
+    of_offer = causes.of_cool_down(cool_down("aws/m1/a/spot", "ICE", NONE_LEFT))
+    assert of_offer == causes.of_cool_down(cool_down("aws/m2/a/spot", "ICE", NONE_LEFT))
+    assert of_offer == causes.of(offers(SOLD_OUT)) != ""
+    assert of_offer != causes.of_cool_down(cool_down("aws/m1/a/spot", "Throttled", NONE_LEFT))
+
+
+def test_what_keeps_a_machine_from_registering_is_told_beside_its_pools_breaker() -> None:
+    of_pool = causes.of_cool_down(cool_down("aws/*/*/*/burst", "BootFailed", EXPLAINED))
+    assert of_pool == causes.of(pool_rests(EXPLAINED))
+    assert of_pool not in ("", "pool:burst")
 
 
 @pytest.mark.parametrize("words", ["no /scratch", 'the "GPU" has pending retirements; ' * 10])
-def test_a_long_sentence_is_the_same_cause_in_a_hold_and_in_its_cool_down(words: str) -> None:
-    """Slurm has the reason of a node cut, the hold's row has it whole."""
+def test_a_long_cause_is_the_same_in_a_hold_and_in_its_cool_down(words: str) -> None:
+    """Slurm has the reason of a node cut. The hold has the cause itself, and no words to cut."""
     world = World(Path(mkdtemp()))
-    cause = f"the machine of pub1 did not register; its check failed: {' '.join(words.split())}"
-    cool = Exclusion(
-        kind=COOL_DOWN, scope="pub/*/*/*/burst", until=world.now + 60, code="BootFailed",
-        cause=Quoted(text=cause),
-    )  # fmt: skip
-    why = f"pool burst cools down {until_told(cool.until, world.now)}: {cool.cause}"
-    holds.hold(world.site, world.site.pools["burst"], ["pub2"], why)
+    failed = replace(FAILED, known=CheckFailed(said=words))
+    holds.hold(world.site, world.site.pools["burst"], ["pub2"], pool_rests(failed))
     (row,) = world.ledger.exclusions.holds()
-    assert causes.of_hold(row, "pub", {}) == causes.of_cool_down(cool) == cause
+    cool = cool_down("aws/*/*/*/burst", "BootFailed", failed)
+    assert causes.of(row.cause) == causes.of_cool_down(cool) != "pool:burst"
     world.close()
+
+
+def test_other_words_change_no_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [offers(ORDER), offers(SOLD_OUT), pool_rests(FAILED), pool_rests(EXPLAINED)]
+    before = [causes.of(cause) for cause in found]
+    for kind in {type(cause) for cause in (*found, ORDER, SOLD_OUT, FAILED, EXPLAINED)}:
+        monkeypatch.setattr(kind, "sentence", "x")
+    assert [causes.of(cause) for cause in found] == before
 
 
 def test_services_that_fail_because_slurm_or_a_cloud_does_are_not_told_beside_it() -> None:

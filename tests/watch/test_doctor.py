@@ -26,7 +26,10 @@ from slurm_elastic.config import Config, configfile
 from slurm_elastic.config.access import Users
 from slurm_elastic.config.telling import Notify
 from slurm_elastic.model.causes import Quoted
+from slurm_elastic.model.causes.composed import NoOfferServes, OffersRefused
 from slurm_elastic.model.causes.pool_failures import BootsFailed
+from slurm_elastic.model.causes.refusals import CloudSilent
+from slurm_elastic.model.causes.stops import StoppedByOrder
 from slurm_elastic.model.cluster import InstanceState, Limits
 from slurm_elastic.model.directive import Directive, LimitChange, Pause
 from slurm_elastic.model.exclusion import BREAKER, CAPACITY, COOL_DOWN, OPERATOR, Exclusion
@@ -566,7 +569,9 @@ def test_one_cause_is_one_finding_and_one_count(
     for name, error in (("gone", refused), ("slurm", str(slurm.broken))):
         ledger.health.report(Health(name=name, checked=T0 - 9, error=error))
     ledger.exclusions.add(
-        Exclusion(kind=CAPACITY, scope="h1", pool="host", cause=Quoted(text=refused)),
+        Exclusion(
+            kind=CAPACITY, scope="h1", pool="host", cause=CloudSilent(cloud="gone", error=refused)
+        ),
         Exclusion(
             kind=COOL_DOWN, scope="gone/*/*/*", until=T0 + 9, code="x", cause=Quoted(text="y")
         ),
@@ -579,8 +584,7 @@ def test_a_full_disk_is_one_finding(
 ) -> None:
     Ledger(tmp_path / "ledger.db").close()
     monkeypatch.setattr(head, "LITTLE_SPACE", 2**60)
-    why = f"the disk of {tmp_path} is full"
-    leave_mark(tmp_path, Mark(T0, os.getpid(), why, "make room", T0))
+    leave_mark(tmp_path, Mark(T0, os.getpid(), "no room", "make room", T0, is_disk_full=True))
     assert [key for key in wrong(config, slurm) if "head" in key] == [
         f"head node: state directory {tmp_path}"
     ]
@@ -591,7 +595,7 @@ def test_a_disk_without_room_for_more_files_is_one_finding(
 ) -> None:
     Ledger(tmp_path / "ledger.db").close()
     monkeypatch.setattr(head, "FEW_FILES", 2**62)
-    leave_mark(tmp_path, Mark(T0, os.getpid(), f"the disk of {tmp_path} is full", "make room", T0))
+    leave_mark(tmp_path, Mark(T0, os.getpid(), "no room", "make room", T0, is_disk_full=True))
     told = {key: f for key, f in wrong(config, slurm).items() if "head" in key}
     assert list(told) == [f"head node: state directory {tmp_path}"]
     (found,) = told.values()
@@ -621,18 +625,20 @@ def test_an_operators_order_is_a_note_with_its_end_and_what_it_holds_is_none(
 ) -> None:
     for word in (Pause(scope=""), LimitChange(scope="pool:rack", key="max_nodes", value=1)):
         ledger.directives.give(Directive(word=word, who="ann", since=T0, starts=T0))
+    paused = StoppedByOrder.of(ledger.directives.all()[0])
+    refused = OffersRefused(first="rack/m1/a/reserved", count=3, cause=paused)
     ledger.exclusions.add(
         Exclusion(
             kind=OPERATOR,
             scope="op1",
             pool="rack",
-            cause=Quoted(text="the cluster is paused by ann"),
+            cause=paused,
         ),
         Exclusion(
             kind=CAPACITY,
             scope="op2",
             pool="rack",
-            cause=Quoted(text="3 offers: the cluster is paused by ann"),
+            cause=NoOfferServes(groups=(refused,)),
         ),
     )
     found = doctor.diagnose(config, slurm, T0, quick=True)

@@ -17,6 +17,7 @@ from slurm_elastic.base.units import money
 from slurm_elastic.cli.status_tables import render
 from slurm_elastic.config.policies import Budget, CloudPolicies, SitePolicies
 from slurm_elastic.model.causes import Quoted
+from slurm_elastic.model.causes.refusals import CloudSilent
 from slurm_elastic.model.cluster import InstanceState, Market
 from slurm_elastic.model.directive import Directive, Pause, stop_reason
 from slurm_elastic.model.exclusion import BREAKER, CAPACITY, OPERATOR, POLICY, Exclusion
@@ -24,10 +25,11 @@ from slurm_elastic.model.memory import REFUSED, UNREADABLE, UnhelpedJob
 from slurm_elastic.model.slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.money.bounds import Spent
 from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
+from slurm_elastic.state.heartbeat import ServiceTrouble
 from slurm_elastic.state.ledger import Health, Machine
 from slurm_elastic.watch.causes import LEDGER, UNHELPED
 from slurm_elastic.watch.view import DAY, Facts, StatusView, status_view
-from slurm_elastic.watch.view.attention import attention, reason
+from slurm_elastic.watch.view.attention import attention, reason, sentence
 from slurm_elastic.watch.view.checkpoints import CheckpointFacts
 from slurm_elastic.watch.view.next_action import Outlook, node_note, node_state
 from slurm_elastic.watch.view.rows import WAITING_TOLD, Level
@@ -584,7 +586,14 @@ def test_what_a_sentence_tells_of_a_cloud_is_only_named_below_it(tmp_path: Path)
         now=NOW,
         nodes={"pub1": node("pub1", "IDLE", "POWERED_DOWN", "DRAIN")},
         health=[Health(name="aws", checked=NOW, error=expired)],
-        holds=[Exclusion(kind=CAPACITY, scope="pub1", pool="general", cause=Quoted(text=expired))],
+        holds=[
+            Exclusion(
+                kind=CAPACITY,
+                scope="pub1",
+                pool="general",
+                cause=CloudSilent(cloud="aws", error=expired),
+            )
+        ],
     )
     view = status_view(config(tmp_path), facts)
     assert [reason(hold, view.attention) for hold in view.holds] == ["cloud aws, told above"]
@@ -592,9 +601,10 @@ def test_what_a_sentence_tells_of_a_cloud_is_only_named_below_it(tmp_path: Path)
 
 
 def test_one_trouble_with_the_ledger_is_one_sentence(tmp_path: Path) -> None:
-    facts = Facts(now=NOW, ledger_error="there is no ledger", end_only="it is damaged; do: nothing")
+    trouble = ServiceTrouble(why="it is damaged", since=NOW, means="it ends", remedy="nothing")
+    facts = Facts(now=NOW, ledger_error="there is no ledger", end_only=trouble)
     told = [one for one in status_view(config(tmp_path), facts).attention if one.cause == LEDGER]
-    assert [(one.text, one.do) for one in told] == [("It is damaged", "nothing")]
+    assert [(one.text, one.do) for one in told] == [(sentence(trouble.finding), "nothing")]
 
 
 def test_a_node_that_an_operator_holds_is_held_once(tmp_path: Path) -> None:

@@ -7,14 +7,10 @@ from __future__ import annotations
 import msgspec
 
 from slurm_elastic.model.causes.cause import Cause, Quoted
-from slurm_elastic.model.causes.holds import NodeHold
+from slurm_elastic.model.causes.composed import AnyCause
 from slurm_elastic.model.causes.machine_ends import MachineEnd
-from slurm_elastic.model.causes.pool_failures import PoolFailure
-from slurm_elastic.model.causes.refusals import OfferRefusal
 from slurm_elastic.model.causes.repairs import Repair
 from slurm_elastic.model.causes.saves import JobSave
-
-AnyCause = Quoted | MachineEnd | NodeHold | PoolFailure | OfferRefusal | Repair | JobSave
 
 _DECODER: msgspec.json.Decoder[AnyCause] = msgspec.json.Decoder(AnyCause)
 

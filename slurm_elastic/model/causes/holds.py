@@ -1,4 +1,4 @@
-"""Why nodes are kept from Slurm."""
+"""Why nodes are kept from Slurm, or no longer. Why no offer serves them: ``composed``."""
 
 from __future__ import annotations
 
@@ -13,5 +13,47 @@ class GrowthStartsIt(Cause, frozen=True, kw_only=True):
         return "the growth policy starts it when it is needed"
 
 
-NodeHold = GrowthStartsIt
-"""All causes of holds that have data of their own."""
+class NoOrderKeepsIt(Cause, frozen=True, kw_only=True):
+    """The operator's order that kept the node is over."""
+
+    @property
+    def sentence(self) -> str:
+        return "no operator keeps it any more"
+
+
+class UpOrComing(Cause, frozen=True, kw_only=True):
+    """The held node is up, or on its way up."""
+
+    @property
+    def sentence(self) -> str:
+        return "it is up or coming"
+
+
+class MayStart(Cause, frozen=True, kw_only=True):
+    """What let nothing start in the pool is over."""
+
+    @property
+    def sentence(self) -> str:
+        return "machines may be started"
+
+
+class NoPoliciesLeft(Cause, frozen=True, kw_only=True):
+    """The configuration has no growth policies any more."""
+
+    @property
+    def sentence(self) -> str:
+        return "there are no policies any more"
+
+
+class PoliciesStartIt(Cause, frozen=True, kw_only=True):
+    """A growth policy starts the node now."""
+
+    @property
+    def sentence(self) -> str:
+        return "the policies start it"
+
+
+NodeHold = (
+    GrowthStartsIt | NoOrderKeepsIt | UpOrComing | MayStart | NoPoliciesLeft | PoliciesStartIt
+)
+"""Causes of holds and of their ends that have data of their own."""

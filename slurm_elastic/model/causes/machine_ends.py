@@ -164,16 +164,6 @@ class IdleStopped(Cause, frozen=True, kw_only=True):
         return "idle: stopped, to be started again"
 
 
-class StoppedMachineUnwanted(Cause, frozen=True, kw_only=True):
-    """We will not start the stopped machine again; ``because`` says why."""
-
-    because: str
-
-    @property
-    def sentence(self) -> str:
-        return f"it was stopped: {self.because}"
-
-
 class CannotBeStopped(Cause, frozen=True, kw_only=True):
     """The cloud, or the state of the ledger, lets the machine not be stopped."""
 
@@ -212,7 +202,6 @@ MachineEnd = (
     | EndedWhileUnwritable
     | CountedAsGone
     | IdleStopped
-    | StoppedMachineUnwanted
     | CannotBeStopped
     | CannotBeStarted
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from slurm_elastic.base.units import brief
 from slurm_elastic.model.causes.cause import Cause
 
 
@@ -34,17 +35,6 @@ class BootsFailed(Cause, frozen=True, kw_only=True):
         return f"{self.finding}; do: {self.remedy}" if self.remedy else self.finding
 
 
-class NodeFailed(Cause, frozen=True, kw_only=True):
-    """Slurm took a node with this ``machine`` out of service; ``explanation`` says why."""
-
-    machine: str
-    explanation: str
-
-    @property
-    def sentence(self) -> str:
-        return f"{self.machine}: {self.explanation}"
-
-
 class KeyNotBrought(Cause, frozen=True, kw_only=True):
     """The machine got no key of Slurm's; ``error`` says why."""
 
@@ -56,5 +46,103 @@ class KeyNotBrought(Cause, frozen=True, kw_only=True):
         return f"{self.machine}: {self.error}"
 
 
-PoolFailure = BootsFailed | NodeFailed | KeyNotBrought
-"""All causes that count against a pool or explain its failed machines."""
+class SecretMissing(Cause, frozen=True, kw_only=True):
+    """A machine did not register because it got no secret (``name``: the munge key, slurm.jwks);
+    ``error`` says why not.
+    """
+
+    name: str
+    error: str
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.name} not brought: {self.error}"
+
+
+class CheckFailed(Cause, frozen=True, kw_only=True):
+    """A machine did not register because the site's own check (``join.check``) said this."""
+
+    said: str
+
+    @property
+    def sentence(self) -> str:
+        return f"its check failed: {self.said}"
+
+
+class BootsCounted(Cause, frozen=True, kw_only=True):
+    """Machines of a ``pool`` failed, ``in_a_row`` by now: ``how`` they did, and what is known of
+    one of them (``known``).
+    """
+
+    pool: str
+    in_a_row: int
+    how: BootsFailed
+    known: SecretMissing | CheckFailed | None = None
+
+    @property
+    def sentence(self) -> str:
+        how = "booted but not registered in time"
+        if self.how.node_reason:
+            how = f"Slurm took it out of service: {self.how.reason_with_remedy}"
+        known = f"; {self.known}" if self.known else ""
+        return f"{how}; {self.in_a_row} in a row in pool {self.pool}{known}"
+
+
+class MachinesFailed(Cause, frozen=True, kw_only=True):
+    """The machines of these ``nodes`` (a hostlist of ``count``) failed: ``how`` they did, and what
+    is known of one of them (``known``).
+    """
+
+    nodes: str
+    count: int
+    how: BootsFailed
+    known: SecretMissing | CheckFailed | None = None
+
+    @property
+    def sentence(self) -> str:
+        if self.how.node_reason:
+            return f"Slurm took {self.nodes} out of service: {self.how.reason_with_remedy}"
+        machines = "machine" if self.count == 1 else "machines"
+        known = f"; {self.known}" if self.known else ""
+        return f"the {machines} of {self.nodes} did not register{known}"
+
+
+class LaunchUnanswered(Cause, frozen=True, kw_only=True):
+    """The cloud never answered the launch for the node, and the time to boot is over."""
+
+    @property
+    def sentence(self) -> str:
+        return "its launch has no answer, and its time to boot is over"
+
+
+class BootTimeOver(Cause, frozen=True, kw_only=True):
+    """The nodes (a hostlist) did not register within ``after_s``, shortly before ResumeTimeout
+    (``timeout_s``); ``slurm_was_away``: they could not, because slurmctld did not answer.
+    """
+
+    nodes: str
+    after_s: float
+    timeout_s: float
+    slurm_was_away: bool = False
+
+    @property
+    def sentence(self) -> str:
+        timeout = brief(self.timeout_s)
+        if self.slurm_was_away:
+            away = "could not register while slurmctld was away"
+            return f"{self.nodes} {away}, and its ResumeTimeout ({timeout}) is nearly over"
+        late = f"did not register within {brief(self.after_s)}"
+        return f"{self.nodes} {late} (ResumeTimeout is {timeout})"
+
+
+PoolFailure = (
+    BootTimeOver
+    | BootsFailed
+    | KeyNotBrought
+    | SecretMissing
+    | CheckFailed
+    | BootsCounted
+    | MachinesFailed
+    | LaunchUnanswered
+)
+"""All causes that count against a pool or explain its failed machines, but for ``NodeFailed``."""

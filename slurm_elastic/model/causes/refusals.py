@@ -1,4 +1,4 @@
-"""Why an offer is not asked for a while."""
+"""Why an offer is not asked for a while, or gives nothing."""
 
 from __future__ import annotations
 
@@ -36,5 +36,37 @@ class NotSavable(Cause, frozen=True, kw_only=True):
         return f"it cannot be saved: {self.because}"
 
 
-OfferRefusal = PartlyGiven | TakenAway | NotSavable
-"""All causes of cool-downs that have data of their own; a cloud's own words are quoted."""
+class NoOffers(Cause, frozen=True, kw_only=True):
+    """The cloud gave no offers ("": the pool has none)."""
+
+    cloud: str = ""
+
+    @property
+    def sentence(self) -> str:
+        return f"cloud {self.cloud} gave no offers" if self.cloud else "it has no offer"
+
+
+class CloudSilent(Cause, frozen=True, kw_only=True):
+    """The cloud could not be asked for its offers; ``error`` is its answer, or ours."""
+
+    cloud: str
+    error: str
+
+    @property
+    def sentence(self) -> str:
+        return self.error
+
+
+class CloudUnlisted(Cause, frozen=True, kw_only=True):
+    """The cloud's machines could not be listed, so that nothing is bought there."""
+
+    cloud: str
+    error: str
+
+    @property
+    def sentence(self) -> str:
+        return f"its machines could not be listed, so it sells none: {self.error}"
+
+
+OfferRefusal = PartlyGiven | TakenAway | NotSavable | NoOffers | CloudSilent | CloudUnlisted
+"""The causes of cool-downs that have data of their own; a cloud's own words are quoted."""

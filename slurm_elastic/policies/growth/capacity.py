@@ -301,7 +301,7 @@ def bounded(growth: Growth, demand: Demand, bounds: Bounds, spent: Spent) -> Gro
     """The ``growth`` that the bounds leave; a count of 0 carries the bound that stopped it."""
     stop = stopped(demand.now, bounds, spent)
     if stop is not None:
-        return Growth(0, stop)
+        return Growth(0, str(stop))
     count, reason = growth
     if bounds.booting is not None and demand.booting + count > bounds.booting:
         count = max(bounds.booting - demand.booting, 0)

@@ -11,9 +11,12 @@ from collections.abc import Iterable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from slurm_elastic.base.errors import GrowthError
 from slurm_elastic.base.units import brief
+from slurm_elastic.model.causes import AnyCause
+from slurm_elastic.model.causes.stops import BudgetSpent, OutsideTimes
 from slurm_elastic.policies.growth.capacity import (
     AnyGrowth,
     Bursts,
@@ -88,7 +91,7 @@ class PoolSnapshot(Struct, frozen=True, kw_only=True):
     rules: PoolRules
     room: int = 0
     total_room: int | None = None
-    stop: str | None = None
+    stop: AnyCause | None = None
     off: str = ""
     idle: tuple[IdleInstance, ...] = ()
     taken: tuple[str, ...] = ()
@@ -255,12 +258,14 @@ def excess(growth: AnyGrowth, demand: Demand) -> int:
     return 0 if demand.queue else demand.idle
 
 
-def stops(now: int, bounds: Iterable[tuple[str, Bounds, Spent]]) -> str | None:
+def stops(
+    now: int, bounds: Iterable[tuple[str, Bounds, Spent]]
+) -> BudgetSpent | OutsideTimes | None:
     """Why no machine may be started: the first of these (whose, bound, spent) that stops it."""
     for whose, bound, spent in bounds:
         why = stopped(now, bound, spent)
         if why is not None:
-            return f"{whose}: {why}" if whose else why
+            return replace(why, whose=whose)
     return None
 
 
@@ -342,8 +347,8 @@ def _rooms(now: GroupSnapshot) -> list[tuple[str, int]]:
 
 
 def _unserved(now: GroupSnapshot, answer: Growth, missing: int) -> str:
-    reasons = dict.fromkeys(pool.stop for pool in now.pools if pool.stop is not None)
-    why = "; ".join(reasons) or "no node is left that could be started"
+    causes = dict.fromkeys(pool.stop for pool in now.pools if pool.stop is not None)
+    why = "; ".join(map(str, causes)) or "no node is left that could be started"
     return f"{missing} of {answer.machines} machines are not started: {why} ({answer.reason})"
 
 

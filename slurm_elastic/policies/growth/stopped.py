@@ -9,12 +9,22 @@ when the pool keeps fewer, or has lost its node.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from math import isfinite
 
 from msgspec import Struct
 
-from slurm_elastic.base.units import brief, counted
+from slurm_elastic.model.causes.stops import StoppedByOrder
+from slurm_elastic.model.causes.unwanted import (
+    EnoughStopped,
+    NodeNotOfPool,
+    NoLongerUsed,
+    RecipeChanged,
+    TooOld,
+    Unwanted,
+    YoungerStopped,
+)
 from slurm_elastic.model.cluster import OFF, Market, Pool
-from slurm_elastic.model.directive import Departure, Directive, stop_reason
+from slurm_elastic.model.directive import Departure, Directive
 from slurm_elastic.model.machine_states import Serving
 from slurm_elastic.model.memory import Machine, generation_time
 from slurm_elastic.policies.clock_guard import age
@@ -50,11 +60,11 @@ def born(machine: Machine) -> float:
 
 def departing(
     machines: Iterable[Machine], directives: Iterable[Directive], now: float
-) -> dict[str, str]:
+) -> dict[str, StoppedByOrder]:
     """By id, by which operator's word these leave."""
     words = [(d, d.word) for d in directives if d.holds(now) and isinstance(d.word, Departure)]
     return {
-        m.instance.id: stop_reason(d)
+        m.instance.id: StoppedByOrder.of(d)
         for m in machines
         for d, word in words
         if m.instance.node in word.nodes and (word.closes or born(m) <= d.starts)
@@ -96,45 +106,45 @@ def _may_stop(machine: Machine, pool: Pool, recipes: Recipes, now: float) -> boo
     )
 
 
-def unfit(machine: Machine, pool: Pool | None, now: float) -> str:
-    """Why a machine is none of its pool's, as that is now; "" where it is."""
+def unfit(machine: Machine, pool: Pool | None, now: float) -> Unwanted | None:
+    """Why a machine is none of its pool's, as that is now; None where it is."""
     one = machine.instance
     if pool is None or one.cloud != pool.cloud or one.node not in pool.nodes:
-        return "the configuration has its node in this pool no more"
+        return NodeNotOfPool()
     if one.market not in pool.markets:
-        return f"the pool does not use the {one.market} market any more"
+        return NoLongerUsed(what="market", name=one.market)
     if pool.instance_types and one.instance_type not in pool.instance_types:
-        return f"{one.instance_type} is not among the pool's instance types any more"
+        return NoLongerUsed(what="instance type", name=one.instance_type)
     if pool.zones and one.zone not in pool.zones:
-        return f"zone {one.zone} is not among the pool's zones any more"
+        return NoLongerUsed(what="zone", name=one.zone)
     seconds = age(born(machine), now)
     if pool.max_age is not None and seconds > pool.max_age:
-        return f"it is {brief(seconds)} old, the pool's maximum is {brief(pool.max_age)}"
-    return ""
+        return TooOld(age_s=seconds if isfinite(seconds) else None, maximum_s=pool.max_age)
+    return None
 
 
 def unwanted(
     stopped: Iterable[Machine],
     pools: Mapping[str, Pool],
     recipes: Recipes,
-    leaving: Mapping[str, str],
+    leaving: Mapping[str, StoppedByOrder],
     now: float,
-) -> dict[str, str]:
+) -> dict[str, Unwanted | StoppedByOrder]:
     """Why stopped machines of one cloud are to end, by id (``leaving``: by an operator's word)."""
-    found: dict[str, str] = {}
+    found: dict[str, Unwanted | StoppedByOrder] = {}
     left: dict[str, set[str]] = {}
     # The youngest first: where a pool has too many, the oldest end.
     for machine in sorted(stopped, key=lambda m: (-born(m), m.instance.id)):
         one, pool = machine.instance, pools.get(machine.pool)
         nodes = left.setdefault(machine.pool, set())
-        why = leaving.get(one.id) or unfit(machine, pool, now)
+        why: Unwanted | StoppedByOrder | None = leaving.get(one.id) or unfit(machine, pool, now)
         if not why and recipes.changed(machine):
-            why = "a fresh machine would be made of another image, user data or settings"
+            why = RecipeChanged()
         most = pool.stopped if pool else 0
         if not why and len(nodes) >= most:
-            why = f"the pool keeps {counted(most, 'stopped machine')}"
+            why = EnoughStopped(most=most)
         if not why and one.node in nodes:
-            why = f"node {one.node} has a younger one"
+            why = YoungerStopped(node=one.node)
         if why:
             found[one.id] = why
         else:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from msgspec import Struct
 
+from slurm_elastic.model.causes.limits import BootsLimited
 from slurm_elastic.model.cluster import Pool
 from slurm_elastic.model.memory import Launch, Machine
 
@@ -29,16 +30,16 @@ def given_up_after(resume_timeout: float) -> float:
     return resume_timeout - min(margin, resume_timeout / 2)
 
 
-def turn(caps: Iterable[tuple[str, int]], booting: Mapping[str, int]) -> tuple[int, str]:
-    """How many more machines may boot now under these caps (by scope), and the tightest in words.
+def turn(caps: Iterable[tuple[str, int]], booting: Mapping[str, int]) -> tuple[int, BootsLimited]:
+    """How many more machines may boot now under these caps (by scope), and the tightest.
 
     ``booting`` has the counts by scope.
     """
     left = [
-        (max(cap - booting.get(scope, 0), 0), f"{scope.replace(':', ' ')} boots {cap} at a time")
+        (max(cap - booting.get(scope, 0), 0), BootsLimited(scope=scope, limit=cap))
         for scope, cap in caps
     ]
-    return min(left)
+    return min(left, key=lambda one: one[0])
 
 
 def may_wait(asked: float | None, now: float, resume_timeout: float) -> bool:

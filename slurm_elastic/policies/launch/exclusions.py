@@ -10,16 +10,16 @@ down for a short while (``to_cool_down``), so that its job goes elsewhere first.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Sequence
-from datetime import UTC, datetime
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from slurm_elastic.base.backoff import Backoff
 from slurm_elastic.base.errors import AuthError, DeniedError, ProviderError, QuotaError
-from slurm_elastic.model.causes import Quoted
+from slurm_elastic.model.causes import AnyCause, Quoted
+from slurm_elastic.model.causes.composed import CoolsDown, PoolPaused, PoolTried, SpotRefused
+from slurm_elastic.model.causes.deadline import Deadline
 from slurm_elastic.model.causes.pool_failures import BootsFailed
 from slurm_elastic.model.causes.refusals import PartlyGiven, TakenAway
 from slurm_elastic.model.cluster import Market, Offer, Pool
@@ -52,8 +52,8 @@ class Excluded:
         self, pool: Pool, exclusions: Sequence[Exclusion], now: float, jobs: Collection[int] = ()
     ) -> None:
         lasting = []
-        self.pause: str | None = None
-        self.trial = ""
+        self.pause: PoolPaused | None = None
+        self.trial: PoolTried | None = None
         for one in exclusions:
             if one.kind == COOL_DOWN and one.until > now:
                 lasting.append(one)
@@ -64,39 +64,34 @@ class Excluded:
         self._of_offer = {c.scope: c for c in reversed(lasting)}
         self._no_spot = no_spot(jobs, exclusions, now)
 
-    def among(self, offers: Iterable[Offer]) -> dict[str, str]:
+    def among(self, offers: Iterable[Offer]) -> dict[str, AnyCause]:
         """By key, why these are not asked now though their pool may buy; of those that are not."""
         if not (self._of_offer or self._no_spot):
             return {}
         return {offer.key: why for offer in offers if (why := self.why(offer))}
 
-    def why(self, offer: Offer) -> str | None:
+    def why(self, offer: Offer) -> AnyCause | None:
         """Why the offer is not asked now though its pool may buy; None where it may be."""
         return self._cooling(offer) or (self._no_spot if offer.market is Market.SPOT else None)
 
-    def _cooling(self, offer: Offer) -> str | None:
+    def _cooling(self, offer: Offer) -> CoolsDown | None:
         wide = (c for c in self._wide if _covers(c.scope, self._pool, offer))
         found = next(wide, None) or self._of_offer.get(offer.key)
         if found is None:
             return None
-        until = until_told(found.until, self._now)
-        return f"cools down {until} after {found.code}: {found.cause}"
+        until = Deadline.of(found.until, self._now)
+        return CoolsDown(until=until, code=found.code, cause=found.cause)
 
 
-def until_told(end: float, now: float) -> str:
-    """Until when something is excluded: true also where the sentence is read later. In UTC."""
-    if math.isinf(end):
-        return "until somebody ends that"
-    at, today = (datetime.fromtimestamp(math.ceil(t), UTC) for t in (end, now))
-    return f"until {at:{'%H:%M:%S' if at.date() == today.date() else '%Y-%m-%d %H:%M'}} UTC"
-
-
-def no_spot(jobs: Collection[int], exclusions: Iterable[Exclusion], now: float) -> str | None:
+def no_spot(
+    jobs: Collection[int], exclusions: Iterable[Exclusion], now: float
+) -> SpotRefused | None:
     """Why no spot machine is bought for these jobs; None where one may be."""
-    mine = {f"job:{job}" for job in jobs}
-    standing = (e for e in exclusions if e.kind == NO_SPOT and e.scope in mine and e.until > now)
-    return next((f"{e.scope.replace(':', ' ')} gets no spot machine: {e.cause}" for e in standing),
-                None)  # fmt: skip
+    job_of = {f"job:{job}": job for job in jobs}
+    for one in exclusions:
+        if one.kind == NO_SPOT and one.scope in job_of and one.until > now:
+            return SpotRefused(job=job_of[one.scope], cause=one.cause)
+    return None
 
 
 def touches(key: str, pool: Pool) -> bool:
@@ -136,24 +131,25 @@ def keys_of(offer: Offer) -> tuple[str, str, str]:
 
 def of_refusal(
     offer: Offer, error: ProviderError, capacity: float, quota: float
-) -> tuple[str, float, str, str]:
+) -> tuple[str, float, str, AnyCause]:
     """What is not asked again after a cloud's refusal, for how long the first time (s; ``capacity``
-    and ``quota`` are the site's), its code and the reason.
+    and ``quota`` are the site's), its code and the cause.
     """
     of_offer, of_market, of_cloud = keys_of(offer)
     if isinstance(error, DeniedError):
         key = of_market if error.of_market else of_offer
-        return key, capacity, DENIED, f"{error.code}: {error.message}"
+        return key, capacity, DENIED, Quoted(text=f"{error.code}: {error.message}")
+    said = Quoted(text=error.message)
     if isinstance(error, AuthError):
-        return of_cloud, AUTH_COOLDOWN, error.code, error.message
+        return of_cloud, AUTH_COOLDOWN, error.code, said
     # A quota is the account's for the whole market; a lack of capacity is one offer's.
     if isinstance(error, QuotaError):
-        return of_market, quota, error.code, error.message
-    return of_offer, capacity, error.code, error.message
+        return of_market, quota, error.code, said
+    return of_offer, capacity, error.code, said
 
 
 def after_refusal(
-    key: str, strikes: int, now: float, seconds: float, longest: float, code: str, reason: str
+    key: str, strikes: int, now: float, seconds: float, longest: float, code: str, cause: AnyCause
 ) -> Exclusion:
     """The cool-down of ``key`` after one refusal more: ``seconds``, doubled with each of the
     ``strikes`` before it in a row, up to ``longest``.
@@ -164,7 +160,7 @@ def after_refusal(
         scope=key,
         until=until,
         code=code,
-        cause=Quoted(text=reason),
+        cause=cause,
         count=strikes + 1,
     )
 
@@ -236,18 +232,16 @@ def after_failures(
     )
 
 
-def paused(breaker: Exclusion | None, now: float) -> str | None:
+def paused(breaker: Exclusion | None, now: float) -> PoolPaused | None:
     """Why nothing is bought for the pool now, if so."""
     if breaker is None or not breaker.until or breaker.until <= now:
         return None
-    until = until_told(breaker.until, now)
-    return f"pool {breaker.scope} is paused {until}: {breaker.cause}"
+    until = Deadline.of(breaker.until, now)
+    return PoolPaused(pool=breaker.scope, until=until, cause=breaker.cause)
 
 
-def _trial(breaker: Exclusion) -> str:
-    if not breaker.until:
-        return ""
-    return f"pool {breaker.scope} is tried with one machine, as {breaker.cause}"
+def _trial(breaker: Exclusion) -> PoolTried | None:
+    return PoolTried(pool=breaker.scope, cause=breaker.cause) if breaker.until else None
 
 
 def sickly(breaker: Exclusion) -> bool:

@@ -10,61 +10,81 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+import msgspec
 from msgspec import Struct
 
-from slurm_elastic.base.units import counted
+from slurm_elastic.model.causes import AnyCause, Cause, Quoted
+from slurm_elastic.model.causes.composed import NoOfferServes, OffersRefused
 from slurm_elastic.model.cluster import Offer
 
 LONGEST = 240
 """Characters that are kept of one reason: a cloud's error may be a page."""
 TOLD = 3
 """Causes that a sentence names; the detail of a decision has more."""
-DO = "; do: "
-"""What stands in a reason before its remedy."""
-_LEAST = 60
-"""Characters of a cause that stay, however long its remedy is."""
 _NUMBER = re.compile(r"(?<!\w)\d+[smhd]\b(?: \d+[smh]\b)?|\d+(?:\.\d+)?")  # also ``1h 3m``
 
 
 class Group(Struct, frozen=True, kw_only=True):
-    """Offers with one cause; ``reason`` is that of the first of them, in its own words."""
+    """Offers with one cause: that of the first of them, a cloud's own words shortened in it."""
 
-    reason: str
+    cause: AnyCause
     offers: tuple[str, ...]
 
     @property
-    def sentence(self) -> str:
-        """The cause with whom it is about."""
-        first, count = self.offers[0], len(self.offers)
-        return f"{first}: {self.reason}" if count == 1 else f"{count} offers: {self.reason}"
+    def refused(self) -> OffersRefused:
+        """As a cause has it."""
+        return OffersRefused(first=self.offers[0], count=len(self.offers), cause=self.cause)
 
     @property
     def row(self) -> list[object]:
         """As the detail of a decision has it: reason, how many, which."""
-        return [self.reason, len(self.offers), braces(self.offers)]
+        return [str(self.cause), len(self.offers), braces(self.offers)]
 
 
-def grouped(reasons: Iterable[tuple[Offer, str]]) -> tuple[Group, ...]:
+def grouped(causes: Iterable[tuple[Offer, AnyCause]]) -> tuple[Group, ...]:
     """The offers by cause, the largest group first, then in the order in which they came."""
-    pairs = list(reasons)
+    pairs = list(causes)
     # The longest first, as one name may be the beginning of another.
     names = sorted({n for o, _ in pairs for n in (o.instance_type, o.zone)}, key=len, reverse=True)
     named = re.compile("|".join(re.escape(name) for name in names)) if names else None
-    found: dict[str, tuple[str, list[str]]] = {}
-    for offer, reason in pairs:
-        cause = _NUMBER.sub("#", named.sub("*", reason) if named else reason)
-        found.setdefault(cause, (shortened(reason), []))[1].append(offer.key)
-    groups = [Group(reason=why, offers=tuple(keys)) for why, keys in found.values()]
+    found: dict[object, tuple[AnyCause, list[str]]] = {}
+    for offer, cause in pairs:
+        kind = _kind(cause, named)
+        if kind not in found:
+            found[kind] = with_short_quotes(cause), []
+        found[kind][1].append(offer.key)
+    groups = [Group(cause=cause, offers=tuple(keys)) for cause, keys in found.values()]
     return tuple(sorted(groups, key=lambda group: -len(group.offers)))
 
 
-def sentence(groups: Sequence[Group]) -> str:
-    """The causes in one line; the smallest are only counted."""
-    told = [group.sentence for group in groups[:TOLD]]
-    rest = sum(len(group.offers) for group in groups[TOLD:])
-    if rest:
-        told.append(f"{rest} more for {counted(len(groups) - TOLD, 'other reason')}")
-    return "; ".join(told)
+def no_offer_serves(groups: Sequence[Group]) -> NoOfferServes:
+    """The causes of these groups in one; the smallest groups are only counted."""
+    return NoOfferServes(
+        groups=tuple(group.refused for group in groups[:TOLD]),
+        more=sum(len(group.offers) for group in groups[TOLD:]),
+        more_causes=len(groups[TOLD:]),
+    )
+
+
+def _kind(value: object, named: re.Pattern[str] | None) -> object:
+    """The same for two causes that differ in numbers and names of types and zones only."""
+    if isinstance(value, Struct):
+        fields = (getattr(value, name) for name in value.__struct_fields__)
+        return (type(value), *(_kind(field, named) for field in fields))
+    if isinstance(value, str):
+        return generalised(named.sub("*", value) if named else value)
+    if isinstance(value, tuple):
+        return tuple(_kind(item, named) for item in value)
+    return value if isinstance(value, bool) else None
+
+
+def with_short_quotes(cause: AnyCause) -> AnyCause:
+    """The cause, with texts of others in it shortened: a cloud's error may be a page."""
+    if isinstance(cause, Quoted):
+        return Quoted(text=shortened(cause.text))
+    fields = {name: getattr(cause, name) for name in cause.__struct_fields__}
+    inner = {n: with_short_quotes(f) for n, f in fields.items() if isinstance(f, Cause)}  # type: ignore[arg-type]
+    return msgspec.structs.replace(cause, **inner) if inner else cause
 
 
 def braces(keys: Iterable[str]) -> list[str]:
@@ -84,9 +104,9 @@ def braces(keys: Iterable[str]) -> list[str]:
     ]
 
 
-def generalised(reason: str) -> str:
-    """The reason without its numbers: the same cause told at two times is one text."""
-    return _NUMBER.sub("#", reason)
+def generalised(text: str) -> str:
+    """A text of others without its numbers: the same cause at two times is one text."""
+    return _NUMBER.sub("#", text)
 
 
 def _by_market(places: Iterable[str]) -> list[str]:
@@ -112,9 +132,11 @@ def _set(names: Sequence[str]) -> str:
 
 
 def shortened(text: str, most: int = LONGEST) -> str:
-    """At most so many characters: the cause is cut, and what to do about it stays whole."""
-    cause, then, remedy = " ".join(text.split()).partition(DO)
-    room = max(most - len(then) - len(remedy), _LEAST)
-    return (
-        f"{cause}{then}{remedy}" if len(cause) <= room else f"{cause[: room - 3]}...{then}{remedy}"
-    )
+    """At most so many characters: the middle is left out, because a text begins with what
+    happened, and may end with what to do about it.
+    """
+    line = " ".join(text.split())
+    if len(line) <= most:
+        return line
+    end = most // 3
+    return f"{line[: most - end - 3]}...{line[-end:]}"

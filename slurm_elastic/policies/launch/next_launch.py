@@ -16,6 +16,7 @@ from itertools import islice
 
 from msgspec import Struct
 
+from slurm_elastic.model.causes.limits import BootCap, StartsLimited
 from slurm_elastic.model.cluster import NodeRequest, Offer, Placement
 from slurm_elastic.policies.launch.boots import turn
 from slurm_elastic.policies.launch.gang import Gang, part_of, select
@@ -24,7 +25,6 @@ from slurm_elastic.policies.launch.ranking import DEFAULT_KEYS, Scope, rank, ser
 WORTH_A_CALL = 20
 """Machines for which a launch waits, where the cloud lets few start at a time and more are wanted.
 """
-_NO_BOUND = (sys.maxsize, "")
 
 
 class NextLaunch(Struct, frozen=True, kw_only=True):
@@ -42,7 +42,7 @@ class NextLaunch(Struct, frozen=True, kw_only=True):
     offers: tuple[Offer, ...] = ()
     spare: int = 0
     waiting: tuple[str, ...] = ()
-    cap: str = ""
+    cap: BootCap | None = None
 
 
 def next_launch(
@@ -68,9 +68,14 @@ def next_launch(
     first = rank(part_of(request, left), offers, scope, now, keys)
     room = sum(r.room for r in serving(first.request, offers, scope, now, keys, first=first))
     nodes = select(todo, had, room)
-    allowed, cap = turn(caps, scope.booting) if caps else _NO_BOUND
+    allowed: int = sys.maxsize
+    cap: BootCap | None = None
+    if caps:
+        allowed, cap = turn(caps, scope.booting)
     if startable is not None and startable < len(nodes):
-        allowed, cap = min((allowed, cap), _api_bound(request.pool.cloud, startable))
+        at_once = startable if startable >= WORTH_A_CALL else 0
+        if at_once < allowed:
+            allowed, cap = at_once, StartsLimited(cloud=request.pool.cloud)
     if nodes and not allowed:
         return NextLaunch(placement=first, spare=room - len(nodes), waiting=nodes, cap=cap)
     if not nodes:
@@ -88,9 +93,3 @@ def next_launch(
         jobs=part_of(request, nodes).jobs,
         offers=(best.offer, *islice(fitting, choices)),
     )
-
-
-def _api_bound(cloud: str, startable: int) -> tuple[int, str]:
-    """How many machines the cloud's API starts now, where more are wanted; the bound in words."""
-    words = f"the API of cloud {cloud} starts only so many machines a second"
-    return (startable if startable >= WORTH_A_CALL else 0), words

@@ -13,7 +13,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from slurm_elastic.base.units import money
+from slurm_elastic.model.causes import AnyCause
+from slurm_elastic.model.causes.composed import RoomShort
+from slurm_elastic.model.causes.limits import DollarsLimited, FewFree, NodesLimited
+from slurm_elastic.model.causes.misfits import (
+    MarketNotUsed,
+    Misfit,
+    OfCloud,
+    PriceMistyped,
+    SpotNotCheaper,
+    TooDear,
+    TooSmall,
+    TypeNotUsed,
+    ZoneNotUsed,
+)
+from slurm_elastic.model.causes.refusals import NoOffers
 from slurm_elastic.model.cluster import (
     Limits,
     Location,
@@ -33,6 +47,7 @@ from slurm_elastic.policies.launch.exclusions import Excluded
 ROUNDED = 1.01
 """A price may be typed with so much less than its digits."""
 NO_LIMITS = Limits()
+MEBIBYTES = "MiB"
 _MARKET_ORDER = {Market.RESERVED: 0, Market.SPOT: 1, Market.ON_DEMAND: 2}
 
 
@@ -50,7 +65,7 @@ class Scope(Struct, frozen=True, kw_only=True):
     pool_nodes: Mapping[str, int | None] = field(default_factory=dict)
     usage: Usage = field(default_factory=Usage)
     exclusions: tuple[Exclusion, ...] = ()
-    blocked: Mapping[str, str] = field(default_factory=dict)
+    blocked: Mapping[str, AnyCause] = field(default_factory=dict)
     booting: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -119,9 +134,9 @@ def rank(
         why = _rejection(request.pool, offer, scope, excluded) or resting.get(offer.key)
         room, bound = (0, why) if why is not None else _room(request, offer, scope, excluded)
         if room < 1:
-            rejected.append(Rejected(offer=offer, reason=bound))
+            rejected.append(Rejected(offer=offer, cause=bound or NoOffers()))
         else:
-            ranked.append(Ranked(offer=offer, room=room, reason=_praise(offer, bound)))
+            ranked.append(Ranked(offer=offer, room=room, bound=bound))
     order = [KEYS[name] for name in keys]
     # Of equal ones by their key, so that the order in which clouds answer has no say.
     ranked.sort(key=lambda r: (*(key(request, r.offer) for key in order), r.offer.key))
@@ -164,13 +179,15 @@ def serving(
     return tuple(chosen)
 
 
-def ceiling(request: NodeRequest, offers: Iterable[Offer], scope: Scope) -> tuple[int, str]:
+def ceiling(
+    request: NodeRequest, offers: Iterable[Offer], scope: Scope
+) -> tuple[int, AnyCause | None]:
     """How many nodes of ``request`` could ever be had by these offers under the limits of
     ``scope``, and the bound that says so: with nothing in use, nothing refused, all stock free,
     spot at no price, and typed prices true. A bound that comes and goes says nothing about never.
     """
-    bounds: list[str] = []
-    misfits: list[str] = []
+    bounds: list[AnyCause | None] = []
+    misfits: list[AnyCause | None] = []
     nodes, usage, nothing = request.nodes, Usage(), Excluded(request.pool, (), 0.0)
     # Those that may cost least are bought first, as the site's order may pass over any other.
     for offer in sorted(map(_at_best, offers), key=lambda o: (o.worst_price, o.key)):
@@ -183,7 +200,7 @@ def ceiling(request: NodeRequest, offers: Iterable[Offer], scope: Scope) -> tupl
         bounds.append(bound)
         usage = used_by(usage, request.pool, offer, room)
         nodes = nodes[room:]
-    return len(request.nodes) - len(nodes), next(iter([*bounds, *misfits]), "")
+    return len(request.nodes) - len(nodes), next(iter([*bounds, *misfits]), None)
 
 
 def _at_best(offer: Offer) -> Offer:
@@ -209,16 +226,17 @@ def shortfall(
     scope: Scope,
     now: float,
     keys: Sequence[str] = DEFAULT_KEYS,
-) -> str:
-    """Why these offers cannot serve all of ``request`` now; empty where they can."""
+) -> AnyCause | None:
+    """Why these offers cannot serve all of ``request`` now; None if they can."""
     room = sum(launch.room for launch in serving(request, offers, scope, now, keys))
     if room >= len(request.nodes):
-        return ""
+        return None
     placement = rank(request, offers, scope, now, keys)
     excluded = Excluded(request.pool, scope.exclusions, now)
     bounds = [_room(request, ranked.offer, scope, excluded)[1] for ranked in placement.ranked]
-    why = next(iter([*bounds, *(r.reason for r in placement.rejected)]), "it has no offer")
-    return f"{room} of {len(request.nodes)} nodes can be had now: {why}" if room else why
+    bounding = [bound for bound in bounds if bound is not None]
+    causes: list[AnyCause] = [*bounding, *(r.cause for r in placement.rejected), NoOffers()]
+    return RoomShort(room=room, wanted=len(request.nodes), cause=causes[0]) if room else causes[0]
 
 
 def used_by(usage: Usage, pool: Pool, offer: Offer, count: int) -> Usage:
@@ -233,7 +251,7 @@ def used_by(usage: Usage, pool: Pool, offer: Offer, count: int) -> Usage:
     )
 
 
-def _rejection(pool: Pool, offer: Offer, scope: Scope, excluded: Excluded) -> str | None:
+def _rejection(pool: Pool, offer: Offer, scope: Scope, excluded: Excluded) -> AnyCause | None:
     """Why ``offer`` cannot serve ``pool`` now whatever the limits and cool-downs; None where it
     can. ``ceiling`` takes this for good, so it asks without what passes by itself.
     """
@@ -242,46 +260,46 @@ def _rejection(pool: Pool, offer: Offer, scope: Scope, excluded: Excluded) -> st
     return excluded.pause or _misfit(pool, offer) or mispriced(offer) or _too_dear(pool, offer)
 
 
-def mispriced(offer: Offer) -> str | None:
+def mispriced(offer: Offer) -> PriceMistyped | None:
     """Why the on-demand price of the configuration cannot be true, in whatever market the machine
     is bought: what limits count with it is then too little. None where nothing speaks against it.
     """
     typed, told = offer.on_demand_price, offer.reference_price
     if typed is None or told is None or told <= typed * ROUNDED:
         return None
-    return (
-        f"clouds[{offer.cloud}].types[{offer.instance_type}].price of the configuration is"
-        f" {money(typed)}/h, but the cloud itself asks {money(told)}/h ({offer.reference}), and"
-        " spot is never dearer than on-demand: no machine of this type is started before the right"
-        " price is there"
+    return PriceMistyped(
+        cloud=offer.cloud,
+        instance_type=offer.instance_type,
+        typed=typed,
+        asked=told,
+        reference=offer.reference,
     )
 
 
-def _misfit(pool: Pool, offer: Offer) -> str | None:
+def _misfit(pool: Pool, offer: Offer) -> Misfit | None:
     if offer.cloud != pool.cloud:
-        return f"is of cloud {offer.cloud}, the pool is of {pool.cloud}"
+        return OfCloud(cloud=offer.cloud, pool_cloud=pool.cloud)
     if offer.market not in pool.markets:
-        return f"the pool does not use the {offer.market} market"
+        return MarketNotUsed(market=offer.market)
     if pool.instance_types and offer.instance_type not in pool.instance_types:
-        return f"{offer.instance_type} is not among the pool's instance types"
+        return TypeNotUsed(instance_type=offer.instance_type)
     if pool.zones and offer.zone not in pool.zones:
-        return f"zone {offer.zone} is not among the pool's zones"
+        return ZoneNotUsed(zone=offer.zone)
     if offer.cpus < pool.cpus:
-        return f"has {offer.cpus} cpus, the pool's nodes need {pool.cpus}"
+        return TooSmall(resource="cpus", has=offer.cpus, needed=pool.cpus)
     if offer.memory < pool.real_memory:
-        return f"has {offer.memory} MiB, the pool's nodes need {pool.real_memory} MiB"
+        return TooSmall(resource=MEBIBYTES, has=offer.memory, needed=pool.real_memory)
     for name, count in pool.gres.items():
         if offer.gres.get(name, 0) < count:
-            return f"has {offer.gres.get(name, 0)} {name}, the pool's nodes need {count}"
+            return TooSmall(resource=name, has=offer.gres.get(name, 0), needed=count)
     return None
 
 
-def _too_dear(pool: Pool, offer: Offer) -> str | None:
+def _too_dear(pool: Pool, offer: Offer) -> Misfit | None:
     if pool.max_price is not None and offer.price > pool.max_price:
-        return f"costs {money(offer.price)}/h, the pool pays at most {money(pool.max_price)}/h"
+        return TooDear(price=offer.price, maximum=pool.max_price)
     if offer.market is Market.SPOT and not _spot_is_cheaper(offer):
-        dear = money(offer.on_demand_price or 0.0)
-        return f"spot at {money(offer.price)}/h is not cheaper than on-demand at {dear}/h"
+        return SpotNotCheaper(price=offer.price, on_demand=offer.on_demand_price or 0.0)
     return None
 
 
@@ -289,57 +307,50 @@ def _spot_is_cheaper(offer: Offer) -> bool:
     return offer.on_demand_price is None or offer.price < offer.on_demand_price
 
 
-def _room(request: NodeRequest, offer: Offer, scope: Scope, excluded: Excluded) -> tuple[int, str]:
-    """How many nodes the tightest bound leaves, and that bound in words."""
-    bounds: list[tuple[int, str]] = [(len(request.nodes), "")]
+def _room(
+    request: NodeRequest, offer: Offer, scope: Scope, excluded: Excluded
+) -> tuple[int, AnyCause | None]:
+    """How many nodes the tightest bound leaves, and that bound; None if it is the request's own."""
+    bounds: list[tuple[int, AnyCause | None]] = [(len(request.nodes), None)]
     if offer.free is not None:
-        words = f": {offer.free_reason}" if offer.free_reason else ""
-        bounds.append((offer.free, f"{offer.cloud} has {offer.free} free{words}"))
+        few = FewFree(cloud=offer.cloud, free=offer.free, said=offer.free_reason)
+        bounds.append((offer.free, few))
     pool = request.pool
     if excluded.trial:
         bounds.append((max(1 - scope.booting.get(f"pool:{pool.name}", 0), 0), excluded.trial))
     used = scope.usage.nodes
     most = scope.pool_nodes.get(pool.name, pool.max_nodes)
     if most is not None:
-        bounds.append(_left(f"pool {pool.name}", most, used.get(f"pool:{pool.name}", 0)))
+        key = f"pool:{pool.name}"
+        bounds.append(_left(key, most, used.get(key, 0)))
     if scope.limits != NO_LIMITS:
-        bounds += _limit_bounds("the cluster", scope.limits, "", offer, scope.usage)
+        bounds += _limit_bounds(scope.limits, "", offer, scope.usage)
     cloud_limits = scope.cloud_limits.get(offer.cloud, NO_LIMITS)
     if cloud_limits != NO_LIMITS:
-        prefix = f"cloud:{offer.cloud}"
-        bounds += _limit_bounds(f"cloud {offer.cloud}", cloud_limits, prefix, offer, scope.usage)
+        bounds += _limit_bounds(cloud_limits, f"cloud:{offer.cloud}", offer, scope.usage)
     return min(bounds, key=lambda bound: bound[0])
 
 
 def _limit_bounds(
-    who: str, limits: Limits, prefix: str, offer: Offer, usage: Usage
-) -> list[tuple[int, str]]:
-    bounds: list[tuple[int, str]] = []
+    limits: Limits, scope: str, offer: Offer, usage: Usage
+) -> list[tuple[int, AnyCause | None]]:
+    bounds: list[tuple[int, AnyCause | None]] = []
     if limits.nodes is not None:
-        bounds.append(_left(who, limits.nodes, usage.nodes.get(prefix, 0)))
+        bounds.append(_left(scope, limits.nodes, usage.nodes.get(scope, 0)))
     by_market = {Market.SPOT: limits.spot, Market.ON_DEMAND: limits.on_demand}.get(offer.market)
     if by_market is not None:
-        key = f"{prefix}:{offer.market}" if prefix else f"market:{offer.market}"
-        bounds.append(_left(f"{who} on {offer.market}", by_market, usage.nodes.get(key, 0)))
+        key = f"{scope}:{offer.market}" if scope else f"market:{offer.market}"
+        bounds.append(_left(scope, by_market, usage.nodes.get(key, 0), offer.market))
     worst = offer.worst_price
     if limits.dollars_per_hour is not None and worst > 0:
-        spent = usage.dollars_per_hour.get(prefix, 0.0)
+        spent = usage.dollars_per_hour.get(scope, 0.0)
         # A billionth of slack: ten machines of $0.10 fit a cap of $1.00.
         count = math.floor((limits.dollars_per_hour - spent) / worst + 1e-9)
-        words = (
-            f"{who} may spend {money(limits.dollars_per_hour)}/h, spends {money(spent)}/h"
-            f" and this costs up to {money(worst)}/h"
-        )
-        bounds.append((max(count, 0), words))
+        limit = DollarsLimited(scope=scope, limit=limits.dollars_per_hour, spent=spent, price=worst)
+        bounds.append((max(count, 0), limit))
     return bounds
 
 
-def _left(who: str, limit: int, used: int) -> tuple[int, str]:
-    return max(limit - used, 0), f"{who} is limited to {limit} nodes, {used} are in use"
-
-
-def _praise(offer: Offer, bound: str) -> str:
-    text = f"{offer.location}, {offer.market}, {money(offer.price)}/h"
-    if offer.interruption_rate:
-        text += f", taken {offer.interruption_rate:g} times an hour"
-    return f"{text}; room is bounded: {bound}" if bound else text
+def _left(scope: str, limit: int, used: int, market: str = "") -> tuple[int, AnyCause | None]:
+    bound = NodesLimited(scope=scope, limit=limit, used=used, market=market)
+    return max(limit - used, 0), bound

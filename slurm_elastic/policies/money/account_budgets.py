@@ -18,7 +18,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-from slurm_elastic.base.units import money
+from slurm_elastic.model.causes import AnyCause
+from slurm_elastic.model.causes.stops import PayerOverdrawn
 from slurm_elastic.policies.money.bounds import Bounds, Spent
 
 NONE = "(none)"
@@ -31,10 +32,15 @@ Shares = Mapping[str, int]
 
 
 class Overdrawn(NamedTuple):
-    """An account or user over its budget: until when (Unix time), and in words with figures."""
+    """An account or user over its budget: until when (Unix time), and the cause."""
 
     until: float
-    reason: str
+    cause: AnyCause
+
+    @property
+    def reason(self) -> str:
+        """The cause for people, with figures."""
+        return str(self.cause)
 
 
 def payer(account: str, user: str) -> str:
@@ -100,16 +106,14 @@ def overdrawn(scope: str, bounds: Bounds, spent: Spent, now: float) -> Overdrawn
     today = datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     tomorrow = today + timedelta(days=1)
     next_month = (today.replace(day=1) + timedelta(days=32)).replace(day=1)
-    for bound, used, words, until in (
+    for bound, used, period, until in (
         # The month first, as it keeps longer.
-        (bounds.per_month, spent.month, "this month", next_month),
-        (bounds.per_day, spent.day, "today", tomorrow),
+        (bounds.per_month, spent.month, "month", next_month),
+        (bounds.per_day, spent.day, "day", tomorrow),
     ):
         if bound is not None and used >= bound:
-            kind, _, name = scope.partition(":")
-            return Overdrawn(
-                until.timestamp(),
-                f"{kind} {name} has spent {money(used)} of {money(bound)} {words};"
-                f" new machines from {until:%Y-%m-%d %H:%M} UTC",
+            cause = PayerOverdrawn(
+                payer=scope, spent=used, budget=bound, period=period, until=until.timestamp()
             )
+            return Overdrawn(until.timestamp(), cause)
     return None

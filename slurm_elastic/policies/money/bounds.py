@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from slurm_elastic.base.units import money
+from slurm_elastic.model.causes.stops import BudgetSpent, OutsideTimes
 
 
 class Window(NamedTuple):
@@ -24,8 +24,7 @@ class Window(NamedTuple):
             return self.begin <= second < self.end
         return second >= self.begin or second < self.end
 
-    @property
-    def told(self) -> str:
+    def __str__(self) -> str:
         """As the configuration has it."""
         begin, end = (f"{at // 3600:02}:{at % 3600 // 60:02}" for at in self)
         return f"{begin}-{end}"
@@ -55,13 +54,12 @@ class Spent(Struct, frozen=True, kw_only=True):
     month: float = 0.0
 
 
-def stopped(now: int, bounds: Bounds, spent: Spent) -> str | None:
+def stopped(now: int, bounds: Bounds, spent: Spent) -> BudgetSpent | OutsideTimes | None:
     """Why no machine may be started at all, or None."""
     if bounds.windows and not any(window.open(now) for window in bounds.windows):
-        times = ", ".join(window.told for window in bounds.windows)
-        return f"outside the times at which machines may be started: {times} UTC"
+        return OutsideTimes(times=tuple(map(str, bounds.windows)))
     if bounds.per_day is not None and spent.day >= bounds.per_day:
-        return f"the budget of {money(bounds.per_day)} a day is spent"
+        return BudgetSpent(period="day", dollars=bounds.per_day)
     if bounds.per_month is not None and spent.month >= bounds.per_month:
-        return f"the budget of {money(bounds.per_month)} a month is spent"
+        return BudgetSpent(period="month", dollars=bounds.per_month)
     return None

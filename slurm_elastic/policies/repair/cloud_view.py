@@ -7,6 +7,8 @@ from functools import cached_property
 
 from msgspec import Struct, field
 
+from slurm_elastic.model.causes.stops import StoppedByOrder
+from slurm_elastic.model.causes.unwanted import Unwanted
 from slurm_elastic.model.cluster import Instance
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.nodes.node_state import (
@@ -77,7 +79,7 @@ class StoppedInstance(Struct, frozen=True, kw_only=True):
     id: str
     node: str
     misses: int = 0
-    unwanted: str = ""
+    unwanted: Unwanted | StoppedByOrder | None = None
 
 
 class Intent(Struct, frozen=True, kw_only=True):

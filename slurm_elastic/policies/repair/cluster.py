@@ -76,7 +76,7 @@ def _stopped(snapshot: ClusterSnapshot) -> tuple[StoppedInstance, ...]:
             id=m.instance.id,
             node=m.instance.node,
             misses=m.misses,
-            unwanted=ends.get(m.instance.id, ""),
+            unwanted=ends.get(m.instance.id),
         )
         for m in mine
     )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 
+from slurm_elastic.model.causes.composed import StoppedMachineUnwanted
 from slurm_elastic.model.causes.machine_ends import (
     NodePoweredDown,
     NotListed,
-    StoppedMachineUnwanted,
 )
 from slurm_elastic.model.causes.repairs import StartedByOthers
 from slurm_elastic.model.cluster import OFF, STANDING

@@ -83,6 +83,7 @@ from slurm_elastic.state.ledger.usage import Usage
 from slurm_elastic.state.store.disk import Disk, Elsewhere
 from slurm_elastic.state.store.endurance import Endurance, Refuge
 from slurm_elastic.state.store.store import Reader, Store
+from slurm_elastic.state.store.trouble import Kind
 
 __all__ = ["Decision", "Health", "Launch", "Ledger", "LedgerState", "Machine"]
 
@@ -122,6 +123,7 @@ class Condition(Struct, frozen=True, kw_only=True):
     end_only: str = ""
     remedy: str = ""
     since: float = 0.0
+    is_disk_full: bool = False
 
 
 SOUND = Condition()
@@ -199,7 +201,12 @@ class Ledger:
         if trouble is None:
             return SOUND
         why = f"{END_ONLY}: {trouble.what}"
-        return Condition(end_only=why, remedy=trouble.remedy, since=self.store.trouble_since)
+        return Condition(
+            end_only=why,
+            remedy=trouble.remedy,
+            since=self.store.trouble_since,
+            is_disk_full=trouble.kind is Kind.FULL,
+        )
 
     @property
     def end_only(self) -> str:

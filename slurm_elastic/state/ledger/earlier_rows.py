@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from slurm_elastic.model.causes import AnyCause, Quoted, encoded
+from slurm_elastic.model.causes.composed import NodeFailed
 from slurm_elastic.model.causes.holds import GrowthStartsIt
 from slurm_elastic.model.causes.machine_ends import OutOfService, SuspendedBySlurm
-from slurm_elastic.model.causes.pool_failures import BootsFailed, KeyNotBrought, NodeFailed
+from slurm_elastic.model.causes.pool_failures import BootsFailed, KeyNotBrought
 
 _OUT_OF_SERVICE = "Slurm took it out of service: "
 _REMEDY = "; do: "
@@ -47,7 +48,7 @@ def _decided(kind: str, sentence: str) -> AnyCause:
     """The causes of decisions that are read again while their machine is there."""
     machine, colon, words = sentence.partition(": ")
     if colon and kind == "node-failed":
-        return NodeFailed(machine=machine, explanation=words)
+        return NodeFailed(machine=machine, explanation=Quoted(text=words))
     if colon and kind in ("key-refused", "key-failed"):
         return KeyNotBrought(machine=machine, error=words)
     return Quoted(text=sentence)

@@ -16,6 +16,7 @@ from slurm_elastic.config import Config
 from slurm_elastic.config.catalogue import Catalogue
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.pool_rules import types_of
+from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.cluster import OFF, STANDING, Limits, NodeRequest, Offer, Pool
 from slurm_elastic.model.directive import scope_of_cloud
 from slurm_elastic.model.finding import Finding, Level
@@ -174,7 +175,7 @@ def _pool(
         )
 
 
-def _unusable(what: str, offers: Sequence[Offer], why: str) -> Finding:
+def _unusable(what: str, offers: Sequence[Offer], why: AnyCause | None) -> Finding:
     return Finding.wrong(
         what,
         f"{len(offers)}, none of which can ever be used: {why}",
@@ -207,7 +208,7 @@ def _prices(pool: Pool, offers: Sequence[Offer]) -> Iterator[Finding]:
     for offer, why in wrong.values():
         yield Finding.wrong(
             what,
-            why,
+            str(why),
             expected=f"at least {money(offer.reference_price or 0.0)}/h",
             advice="put the cloud's own on-demand price there: the spending cap counts with it",
         )

@@ -6,18 +6,20 @@ import contextlib
 import shutil
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from slurm_elastic.base.errors import SlurmElasticError
 from slurm_elastic.base.units import brief
 from slurm_elastic.config import Config
+from slurm_elastic.model.causes import AnyCause
+from slurm_elastic.model.causes.deadline import Deadline
 from slurm_elastic.model.causes.holds import GrowthStartsIt
 from slurm_elastic.model.causes.pool_failures import BootsFailed
 from slurm_elastic.model.directive import Directive, clock, scope_of_pool, stop_reason
 from slurm_elastic.model.exclusion import Exclusion
 from slurm_elastic.model.finding import Finding, Level, try_pool
-from slurm_elastic.policies.clock_guard import set_back
-from slurm_elastic.policies.launch.exclusions import DENIED, sickly, until_told
+from slurm_elastic.policies.clock_guard import CLOCK_REMEDY, set_back
+from slurm_elastic.policies.launch.exclusions import DENIED, sickly
 from slurm_elastic.policies.launch.unhelped_words import unhelped_sentence
 from slurm_elastic.policies.repair.strays import CODE
 from slurm_elastic.slurm.conf import plan
@@ -26,14 +28,15 @@ from slurm_elastic.state.heartbeat import (
     CKPTMAN_MARK,
     DAEMON,
     Mark,
+    ServiceTrouble,
     alive,
     latest,
     process_exists,
     read_mark,
-    told,
 )
+from slurm_elastic.state.heartbeat import trouble_of as trouble_of_service
 from slurm_elastic.state.ledger import Ledger, Machine
-from slurm_elastic.state.store.trouble import FULL, Kind, trouble_of
+from slurm_elastic.state.store.trouble import Kind, trouble_of
 from slurm_elastic.watch import causes
 from slurm_elastic.watch.causes import DISK, LEDGER
 from slurm_elastic.watch.out_of_reach import unendable
@@ -49,9 +52,9 @@ _STRAYS = (
 def daemon(config: Config, now: float) -> Iterator[Finding]:
     """Its heartbeat, the last errors it got, and what it has paused."""
     path, mark = config.state / "ledger.db", read_mark(config.state)
-    why = told(config.state, mark, now, config.timings.heartbeat_stale)
-    if why and not _stands_by(config, mark):
-        yield _cannot_write("daemon", why, "a ledger", DAEMON, LEDGER)
+    service = trouble_of_service(config.state, mark, now, config.timings.heartbeat_stale)
+    if service and not _stands_by(config, mark):
+        yield _cannot_write("daemon", service, "a ledger", DAEMON, LEDGER)
     try:
         with config.sharing(), contextlib.closing(Ledger(path, read_only=True)) as ledger:
             found = tuple(_by_ledger(config, ledger, mark.beat if mark else None, now))
@@ -98,7 +101,7 @@ def _by_ledger(
             yield _paused(breaker, now)
     given = [d for d in ledger.directives.all() if d.holds(now)]
     yield from map(_order, given)
-    yield from _held(config, ledger, causes.orders(given))
+    yield from _held(config, ledger)
     yield from _unhelped(ledger, now)
     yield from _cooling(ledger.exclusions.cool_downs(now), now)
 
@@ -114,9 +117,9 @@ def checkpoints(config: Config, now: float) -> Iterator[Finding]:
     """Whether slurm-elastic-ckptman can write down what it does, and nodes here are ready."""
     yield from _guard(config)
     mark = read_mark(config.state, CKPTMAN_MARK)
-    why = told(config.state, mark, now, config.timings.heartbeat_stale)
-    if why and not _stands_by(config, mark):
-        yield _cannot_write("checkpoints", why, "a state directory", CKPTMAN, CKPTMAN)
+    trouble = trouble_of_service(config.state, mark, now, config.timings.heartbeat_stale)
+    if trouble and not _stands_by(config, mark):
+        yield _cannot_write("checkpoints", trouble, "a state directory", CKPTMAN, CKPTMAN)
 
 
 def _stands_by(config: Config, mark: Mark | None) -> bool:
@@ -138,14 +141,15 @@ def _guard(config: Config) -> Iterator[Finding]:
         )
 
 
-def _cannot_write(what: str, why: str, place: str, service: str, cause: str) -> Finding:
-    found, _, remedy = why.partition("; do: ")
+def _cannot_write(
+    what: str, trouble: ServiceTrouble, place: str, service: str, cause: str
+) -> Finding:
     return Finding.wrong(
         what,
-        found,
+        trouble.finding,
         expected=f"{place} that can be written",
-        advice=f"{remedy}; {service} goes on by itself then",
-        cause=DISK if FULL in found else cause,
+        advice=f"{trouble.remedy}; {service} goes on by itself then",
+        cause=DISK if trouble.is_disk_full else cause,
     )
 
 
@@ -155,8 +159,7 @@ def _clock(
     """Whether the clock was set back since the ledger was written."""
     times = [machine.instance.launched for machine in machines]
     if trouble := set_back([*times, beat[0]] if beat else times, now):
-        found, _, advice = trouble.partition("; do: ")
-        yield Finding.wrong("clock", found, advice=advice)
+        yield Finding.wrong("clock", trouble.finding, advice=CLOCK_REMEDY)
 
 
 def _ckptman(config: Config, ledger: Ledger, now: float) -> Iterator[Finding]:
@@ -184,31 +187,28 @@ def _order(given: Directive) -> Finding:
     )
 
 
-def _held(config: Config, ledger: Ledger, orders: Mapping[str, str]) -> Iterator[Finding]:
+def _held(config: Config, ledger: Ledger) -> Iterator[Finding]:
     """Pools that start no machine now."""
     pools = {pool.name: pool for pool in plan.pools_of(config)}
     # A growth policy holds the nodes of its pools whenever it does not need them.
     held = [h for h in ledger.exclusions.holds() if h.pool in pools and h.cause != GrowthStartsIt()]
-    groups = Counter(
-        (hold.pool, hold.cause, causes.of_hold(hold, pools[hold.pool].cloud, orders))
-        for hold in held
-    )
-    for (pool, reason, cause), count in groups.items():
+    groups = Counter((hold.pool, hold.cause) for hold in held)
+    for (pool, cause), count in groups.items():
         yield Finding.note(
             f"pool {pool}",
-            f"{count} of its {len(pools[pool].nodes)} nodes are held: {reason}",
+            f"{count} of its {len(pools[pool].nodes)} nodes are held: {cause}",
             expected="nodes that Slurm may start, once that is over",
-            cause=cause,
+            cause=causes.of(cause),
         )
 
 
 def _cooling(cool_downs: Iterable[Exclusion], now: float) -> Iterator[Finding]:
     """Offers that are not asked for now, by reason."""
-    by_reason: dict[str, list[Exclusion]] = {}
+    by_cause: dict[tuple[str, AnyCause], list[Exclusion]] = {}
     for one in cool_downs:
-        by_reason.setdefault(f"{one.code}: {one.cause}", []).append(one)
-    for reason, found in by_reason.items():
-        until = until_told(max(one.until for one in found), now)
+        by_cause.setdefault((one.code, one.cause), []).append(one)
+    for (code, cause), found in by_cause.items():
+        until = Deadline.of(max(one.until for one in found), now)
         offers = (
             found[0].scope if len(found) == 1 else f"{found[0].scope} and {len(found) - 1} more"
         )
@@ -216,7 +216,7 @@ def _cooling(cool_downs: Iterable[Exclusion], now: float) -> Iterator[Finding]:
         yield Finding(
             what="cool-down",
             level=Level.WRONG if denied else Level.NOTE,
-            found=f"{offers}, {until}: {reason}",
+            found=f"{offers}, {until}: {code}: {cause}",
             advice="grant the right (slurm-elastic iam render has all), or take the offer out of "
             "the pool"
             if denied

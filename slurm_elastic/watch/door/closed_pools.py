@@ -4,7 +4,6 @@ itself says so. No cloud is asked, so stock and today's spot prices are not know
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 
 from slurm_elastic.base.hostlist import expand
@@ -19,8 +18,11 @@ from slurm_elastic.controller.budget import (
     stop_of,
     stopped_by_operators,
 )
+from slurm_elastic.model.causes import AnyCause
+from slurm_elastic.model.causes.composed import RoomShort
+from slurm_elastic.model.causes.limits import DollarsLimited, NodesLimited
 from slurm_elastic.model.cluster import Market, NodeRequest, Offer, Pool
-from slurm_elastic.model.directive import Directive, LimitChange, scope_in_words, told
+from slurm_elastic.model.directive import Directive, LimitChange, told
 from slurm_elastic.policies.launch.exclusions import Excluded
 from slurm_elastic.policies.launch.ranking import shortfall
 from slurm_elastic.state.ledger import Ledger
@@ -43,7 +45,7 @@ def bars(config: Config, ledger: Ledger, wants: int, now: float) -> tuple[Bar, .
         offers = list(_configured(config.cloud(pool.cloud), pool))
         why = shortfall(request, offers, of_pool(scope, pool, stops), now, config.ranking)
         if why:
-            open_to_all = (
+            open_to_all: tuple[AnyCause | None, ...] = (
                 blocked.get(pool.cloud),
                 Excluded(pool, scope.exclusions, now).pause,
                 closed.get(pool.name),
@@ -53,13 +55,17 @@ def bars(config: Config, ledger: Ledger, wants: int, now: float) -> tuple[Bar, .
     return tuple(found)
 
 
-def _by_whom(why: str, directives: Iterable[Directive], now: float) -> str:
-    """Which operator's order set the limit that ``why`` tells of; "" if the configuration did."""
+def _by_whom(cause: AnyCause, directives: Iterable[Directive], now: float) -> str:
+    """Which operator's order set the limit that ``cause`` is; "" if the configuration did."""
+    if isinstance(cause, RoomShort):
+        cause = cause.cause
+    if not isinstance(cause, NodesLimited | DollarsLimited):
+        return ""
+    is_dollars = isinstance(cause, DollarsLimited)
     for one in directives:
         if isinstance(one.word, LimitChange) and one.holds(now):
-            scope = re.escape(scope_in_words(one.word.scope))
-            bound = "may spend" if one.word.key == DOLLARS else "is limited to"
-            if re.search(rf"\b{scope}( on [a-z-]+)? {bound} ", why):
+            is_of_key = (one.word.key == DOLLARS) is is_dollars
+            if is_of_key and one.word.scope == cause.scope:
                 return f" ({told(one, now)})"
     return ""
 

@@ -42,6 +42,7 @@ from slurm_elastic.state.heartbeat import (
     process_exists,
     read_mark,
     told,
+    trouble_of,
 )
 from slurm_elastic.state.ledger import Decision, Ledger, Machine
 from slurm_elastic.state.spool import Spool
@@ -76,8 +77,8 @@ def read_facts(config: Config, now: float) -> Facts:
 
 def _read_facts(config: Config, now: float) -> Facts:
     mark = read_mark(config.state)
-    why = told(config.state, mark, now, config.timings.heartbeat_stale)
-    facts = replace(_ledger_facts(config, now), mark=mark, end_only=why)
+    trouble = trouble_of(config.state, mark, now, config.timings.heartbeat_stale)
+    facts = replace(_ledger_facts(config, now), mark=mark, end_only=trouble)
     if (beat := latest(facts.heartbeat, mark.beat if mark else None)) is not None:
         facts = replace(facts, process_found=process_exists(beat[1]))
     try:

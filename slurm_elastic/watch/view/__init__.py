@@ -13,6 +13,7 @@ from slurm_elastic.config import Config, blocked_clouds, domain_pools
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.limit_changes import with_limits
 from slurm_elastic.config.pool_rules import bounds_of
+from slurm_elastic.model.causes.stops import CloudBlocked
 from slurm_elastic.model.cluster import Pool, Usage
 from slurm_elastic.model.directive import Directive, limit_changes, told
 from slurm_elastic.model.memory import REFUSED, Launch, Machine
@@ -177,7 +178,7 @@ def status_view(config: Config, facts: Facts) -> StatusView:
         instances=tuple(_instance(join, m) for m in sorted(join.live, key=join.place)),
         launches=tuple(_launch(launch, facts.now) for launch in facts.open_launches),
         cool_downs=tuple(not_now.cool_down(c, facts.now) for c in facts.cool_downs),
-        holds=not_now.holds(facts, join.hold_of.values(), join.pool_by_name, join.state_of),
+        holds=not_now.holds(facts, join.hold_of.values(), join.state_of),
         totals=_totals(facts),
         checkpoints=join.checkpoints,
         breakers=tuple(not_now.breaker(b, config, facts) for b in facts.breakers),
@@ -242,18 +243,20 @@ def _directive(one: Directive, now: float) -> DirectiveView:
 def _clock(facts: Facts, machines: Iterable[Machine]) -> str | None:
     """Whether it was set back since the daemon wrote down these times."""
     written = [m.instance.launched for m in machines]
-    return set_back([*written, *(facts.heartbeat or ())[:1]], facts.now) or None
+    behind = set_back([*written, *(facts.heartbeat or ())[:1]], facts.now)
+    return str(behind) if behind else None
 
 
 def _budget(config: Config, now: float, cloud: str, spent: Spent) -> BudgetView:
     own = config.cloud(cloud).policies.budget if cloud else config.policies.budget
+    stop = stopped(int(now), bounds_of(own), spent)
     return BudgetView(
         cloud=cloud,
         day=spent.day,
         per_day=own.per_day,
         month=spent.month,
         per_month=own.per_month,
-        stop=stopped(int(now), bounds_of(own), spent),
+        stop=str(stop) if stop else None,
     )
 
 
@@ -279,6 +282,7 @@ def _daemon(config: Config, facts: Facts) -> DaemonView:
     clouds = {cloud.name for cloud in config.clouds}
     age = None if at is None else max(0.0, facts.now - at)
     stands_by = facts.head is not None and facts.mark is not None and facts.mark.stands_by
+    trouble = None if stands_by else facts.end_only  # ``head`` tells of it
     return DaemonView(
         alive=alive(beat, facts.process_found, facts.now, config.timings.heartbeat_stale),
         heartbeat=at,
@@ -290,11 +294,12 @@ def _daemon(config: Config, facts: Facts) -> DaemonView:
             f"{h.told} ({brief(max(facts.now - h.checked, 0.0))} ago)"
             for h in faults(facts.health, clouds, {SLURM} if facts.slurm_error else set())
         ),
-        end_only=None if stands_by else facts.end_only or None,  # ``head`` tells of it
+        end_only=str(trouble) if trouble else None,
+        trouble=trouble,
     )
 
 
-def _cloud(join: _Join, cloud: CloudSettings, blocked: str | None) -> CloudView:
+def _cloud(join: _Join, cloud: CloudSettings, blocked: CloudBlocked | None) -> CloudView:
     pools = [p for p in join.pools if p.cloud == cloud.name]
     health = next((h for h in join.facts.health if h.name == cloud.name), None)
     scope = f"cloud:{cloud.name}"
@@ -312,7 +317,7 @@ def _cloud(join: _Join, cloud: CloudSettings, blocked: str | None) -> CloudView:
         price_now=join.price_now(machines),
         price_worst=join.usage.dollars_per_hour.get(scope, 0.0),
         price_limit=cloud.limits.dollars_per_hour,
-        blocked=blocked,
+        blocked=str(blocked) if blocked else None,
         problem=health.error.removeprefix(f"{cloud.name}: ") if health and health.error else None,
         checked=health.checked if health else None,
         unendable=unendable(health, machines),

@@ -12,7 +12,6 @@ from slurm_elastic.model.exclusion import CAPACITY
 from slurm_elastic.model.finding import SLURMCTLD, try_pool
 from slurm_elastic.model.memory import UnhelpedJob
 from slurm_elastic.model.protocols import NO_NODE
-from slurm_elastic.policies.launch.grouping import DO
 from slurm_elastic.policies.launch.unhelped_words import unhelped_sentence
 from slurm_elastic.watch.causes import LEDGER, UNHELPED, of_order, told_once
 from slurm_elastic.watch.view.checkpoints import CheckpointsView
@@ -99,9 +98,9 @@ def without_services(head: HeadView | None) -> Iterable[Told]:
 
 def end_only(daemon: DaemonView) -> Iterable[Told]:
     """Says if it only ends machines."""
-    if daemon.end_only:
-        text, _, do = daemon.end_only.partition(DO)
-        yield Told(level=Level.LOUD, text=sentence(text), do=do, cause=LEDGER)
+    if trouble := daemon.trouble:
+        text = sentence(trouble.finding)
+        yield Told(level=Level.LOUD, text=text, do=trouble.remedy, cause=LEDGER)
 
 
 def silent_daemon(daemon: DaemonView, ledger_error: str | None) -> Iterable[Told]:
@@ -185,22 +184,25 @@ def _problem(cloud: CloudView, now: float) -> Told:
 
 def paused(breaker: BreakerView) -> Told:
     """A pool whose machines fail."""
-    how = breaker.how.replace("were ", "was ", 1) if breaker.failures == 1 else breaker.how
+    how = breaker.how
+    if breaker.node_reason:
+        were = "was" if breaker.failures == 1 else "were"
+        how = f"{were} taken out of service by Slurm: {breaker.node_reason}"
     row = "" if breaker.failures == 1 else " in a row"
     paid = f" ({money(breaker.paid)} paid)" if breaker.paid else ""
     failed = f"{counted(breaker.failures, 'machine')}{row} {how}{paid}"
     cause = scope_of_pool(breaker.pool)
     if breaker.left is None:
         text = f"Pool {breaker.pool}: {failed}; it is paused at {breaker.limit} in a row"
-        do = "" if DO in breaker.how else try_pool(breaker.pool)
+        do = breaker.remedy or try_pool(breaker.pool)
         return Told(level=Level.WARN, text=text, do=do, cause=cause)
     if breaker.left > 0:
         then = f"{brief(breaker.left)} more, or until `slurm-elastic clear {breaker.pool}`"
         text = f"Pool {breaker.pool} IS PAUSED: {failed}; {then}"
-        do = "" if DO in breaker.how else try_pool(breaker.pool)
+        do = breaker.remedy or try_pool(breaker.pool)
         return Told(level=Level.LOUD, text=text, do=do, cause=cause)
     text = f"Pool {breaker.pool} is on trial with one machine: {failed}"
-    return Told(level=Level.WARN, text=text, cause=cause)
+    return Told(level=Level.WARN, text=text, do=breaker.remedy, cause=cause)
 
 
 def stopped(budgets: Iterable[BudgetView]) -> Iterable[Told]:

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from slurm_elastic.base.hostlist import compress
 from slurm_elastic.config import Config
+from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.pool_failures import BootsFailed
-from slurm_elastic.model.cluster import Pool
 from slurm_elastic.model.exclusion import CAPACITY, OPERATOR, POLICY, Exclusion
 from slurm_elastic.watch import causes
 from slurm_elastic.watch.view.next_action import BOOTING, HELD, IDLE, IN_USE, POWERED_DOWN
@@ -30,30 +30,26 @@ def foremost(holds: Iterable[Exclusion]) -> dict[str, Exclusion]:
 def holds(
     facts: Facts,
     held: Iterable[Exclusion],
-    pools: Mapping[str, Pool],
     state_of: Mapping[str, str],
 ) -> tuple[HoldView, ...]:
     """Those of one cause and end together, without nodes that jobs still have or may get."""
-    orders = causes.orders(facts.directives)
-    groups: defaultdict[tuple[str, str, float, str, str], list[str]] = defaultdict(list)
+    groups: defaultdict[tuple[str, AnyCause, float, str], list[str]] = defaultdict(list)
     for hold in held:
         if state_of.get(hold.scope) not in _USED:
             until = hold.until if hold.kind == CAPACITY else 0.0
-            cloud = pools[hold.pool].cloud if hold.pool in pools else ""
-            cause = causes.of_hold(hold, cloud, orders)
-            groups[hold.pool, hold.cause.sentence, until, hold.kind, cause].append(hold.scope)
+            groups[hold.pool, hold.cause, until, hold.kind].append(hold.scope)
     return tuple(
         HoldView(
             pool=pool,
             nodes=compress(names),
             count=len(names),
-            reason=reason,
+            reason=str(cause),
             until=until,
             left=max(0.0, until - facts.now),
             kind=kind,
-            cause=cause,
+            cause=causes.of(cause),
         )
-        for (pool, reason, until, kind, cause), names in groups.items()
+        for (pool, cause, until, kind), names in groups.items()
     )
 
 
@@ -89,6 +85,8 @@ def breaker(one: Exclusion, config: Config, facts: Facts) -> BreakerView:
         until=one.until or None,
         left=max(0.0, one.until - now) if one.until else None,
         how=replace(how, in_a_row=0).sentence if taken_out else "booted but never registered",
+        node_reason=how.node_reason,
+        remedy=how.remedy,
         paid=0.0 if taken_out else _paid(one, facts),
     )
 

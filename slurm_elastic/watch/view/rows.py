@@ -16,7 +16,7 @@ from slurm_elastic.model.exclusion import Exclusion
 from slurm_elastic.model.memory import Health, Launch, Machine, UnhelpedJob
 from slurm_elastic.model.slurm import Reservation, SlurmJob, SlurmNode, SuspendExclusions
 from slurm_elastic.policies.money.bounds import Spent
-from slurm_elastic.state.heartbeat import Mark
+from slurm_elastic.state.heartbeat import Mark, ServiceTrouble
 from slurm_elastic.watch.view.checkpoints import CheckpointFacts, CheckpointsView
 
 WAITING_TOLD = 200  # jobs; a page has room for no more
@@ -67,7 +67,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     process_found: bool | None = None
     pending: int | None = None
     mark: Mark | None = None
-    end_only: str = ""
+    end_only: ServiceTrouble | None = None
     checkpoints: CheckpointFacts | None = None
     checkpoints_error: str | None = None
     private: tuple[str, ...] = ()
@@ -135,6 +135,7 @@ class DaemonView(Struct, frozen=True, kw_only=True):
     pending_requests: int | None
     problems: tuple[str, ...] = ()
     end_only: str | None = None
+    trouble: ServiceTrouble | None = None
 
 
 class CloudView(Struct, frozen=True, kw_only=True):
@@ -258,7 +259,8 @@ class CoolDownView(Struct, frozen=True, kw_only=True):
 class BreakerView(Struct, frozen=True, kw_only=True):
     """A pool whose last machines failed, ``failures`` in a row; ``how`` says how. It is paused for
     ``left`` seconds more: 0 if the next machine is on trial, None if it is not paused. ``paid``:
-    dollars for those that failed in the last 24 hours.
+    dollars for those that failed in the last 24 hours. ``node_reason``: why Slurm took them
+    out of service, and the ``remedy``.
     """
 
     pool: str
@@ -268,6 +270,8 @@ class BreakerView(Struct, frozen=True, kw_only=True):
     left: float | None
     how: str = "booted but never registered"
     paid: float = 0.0
+    node_reason: str = ""
+    remedy: str = ""
 
 
 class HoldView(Struct, frozen=True, kw_only=True):

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from slurm_elastic.model.causes import Quoted
+from slurm_elastic.model.causes.composed import NodeFailed
 from slurm_elastic.model.causes.holds import GrowthStartsIt
 from slurm_elastic.model.causes.machine_ends import OutOfService, SuspendedBySlurm
-from slurm_elastic.model.causes.pool_failures import BootsFailed, KeyNotBrought, NodeFailed
+from slurm_elastic.model.causes.pool_failures import BootsFailed, KeyNotBrought
 from slurm_elastic.model.exclusion import BREAKER, CAPACITY, COOL_DOWN, POLICY
 from slurm_elastic.policies.launch.exclusions import sickly
 from slurm_elastic.state.ledger import Ledger
@@ -68,7 +69,8 @@ def test_decisions_keep_their_sentences(path: Path) -> None:
     assert launched.detail == {"a": 1}
     assert key.cause == KeyNotBrought(machine="i-2", error="Connection refused")
     assert failed.cause == NodeFailed(
-        machine="i-4", explanation="Prolog error: the Prolog failed; do: look at the Prolog"
+        machine="i-4",
+        explanation=Quoted(text="Prolog error: the Prolog failed; do: look at the Prolog"),
     )
 
 

@@ -1,0 +1,259 @@
+"""Causes that have another cause as a field, and the union of all causes."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from slurm_elastic.base.units import counted
+from slurm_elastic.model.causes.cause import Cause, Quoted
+from slurm_elastic.model.causes.deadline import Deadline
+from slurm_elastic.model.causes.holds import NodeHold
+from slurm_elastic.model.causes.limits import Bound
+from slurm_elastic.model.causes.machine_ends import MachineEnd
+from slurm_elastic.model.causes.misfits import Misfit
+from slurm_elastic.model.causes.pool_failures import PoolFailure
+from slurm_elastic.model.causes.purchases import Purchase
+from slurm_elastic.model.causes.refusals import OfferRefusal
+from slurm_elastic.model.causes.repairs import NodeIll, Repair
+from slurm_elastic.model.causes.saves import JobSave
+from slurm_elastic.model.causes.stops import SiteStop, StoppedByOrder
+from slurm_elastic.model.causes.unwanted import Unwanted
+
+
+class CoolsDown(Cause, frozen=True, kw_only=True):
+    """The offer is not asked ``until`` then, after an answer of this ``code``."""
+
+    until: Deadline
+    code: str
+    cause: AnyCause
+
+    @property
+    def sentence(self) -> str:
+        return f"cools down {self.until} after {self.code}: {self.cause}"
+
+
+class PoolPaused(Cause, frozen=True, kw_only=True):
+    """Nothing is bought for the ``pool`` ``until`` then."""
+
+    pool: str
+    until: Deadline
+    cause: AnyCause
+
+    @property
+    def sentence(self) -> str:
+        return f"pool {self.pool} is paused {self.until}: {self.cause}"
+
+
+class PoolTried(Cause, frozen=True, kw_only=True):
+    """One machine is bought for the ``pool``, to try whether it works again."""
+
+    pool: str
+    cause: AnyCause
+
+    @property
+    def sentence(self) -> str:
+        return f"pool {self.pool} is tried with one machine, as {self.cause}"
+
+
+class SpotRefused(Cause, frozen=True, kw_only=True):
+    """The ``job`` gets no spot machine."""
+
+    job: int
+    cause: AnyCause
+
+    @property
+    def sentence(self) -> str:
+        return f"job {self.job} gets no spot machine: {self.cause}"
+
+
+class RoomShort(Cause, frozen=True, kw_only=True):
+    """The offers have room for fewer nodes than are wanted."""
+
+    room: int
+    wanted: int
+    cause: AnyCause
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.room} of {self.wanted} nodes can be had now: {self.cause}"
+
+
+class NeverTogether(Cause, frozen=True, kw_only=True):
+    """All ``wanted`` nodes of a job can never run together in the cloud; ``then``: how the job
+    goes on ("": not known yet).
+    """
+
+    cloud: str
+    wanted: int
+    most: int
+    bound: AnyCause | None
+    then: str = ""
+
+    @property
+    def sentence(self) -> str:
+        return (
+            f"its {self.wanted} nodes can never be had together in cloud {self.cloud},"
+            f" {self.most} at most: {self.bound or 'it has no offer'}"
+            f"{f'; {self.then}' if self.then else ''}"
+        )
+
+
+class OffersRefused(Struct, frozen=True, kw_only=True):
+    """``count`` offers, the ``first`` by its key, with one cause."""
+
+    first: str
+    count: int
+    cause: AnyCause
+
+    def __str__(self) -> str:
+        whose = self.first if self.count == 1 else f"{self.count} offers"
+        return f"{whose}: {self.cause}"
+
+
+class NoOfferServes(Cause, frozen=True, kw_only=True):
+    """No offer gives what is wanted: the largest groups of one cause, and how many ``more`` offers
+    have one of ``more_causes`` others. ``bounded``: groups that give too little. If ``spare`` nodes
+    are available, but ``lacking`` nodes of the ``pool`` are of use together only.
+    """
+
+    groups: tuple[OffersRefused, ...]
+    more: int = 0
+    more_causes: int = 0
+    pool: str = ""
+    lacking: int = 0
+    spare: int = 0
+    bounded: tuple[OffersRefused, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        lines = [*map(str, self.groups), *map(str, self.bounded)]
+        if self.more:
+            lines.append(f"{self.more} more for {counted(self.more_causes, 'other reason')}")
+        if self.spare:
+            wanted = f"wanted: {counted(self.lacking, 'node')} of pool {self.pool}"
+            lines.insert(0, f"{wanted}, {self.spare} can be had, and jobs are served whole")
+        return "; ".join(lines)
+
+
+class ScopeCoolsDown(Struct, frozen=True, kw_only=True):
+    """One cool-down: its ``scope`` (a key of ``model.exclusion``), and the ``pool`` if all offers
+    of that cool down, but for it alone.
+    """
+
+    scope: str
+    until: Deadline
+    code: str
+    cause: AnyCause
+    pool: str = ""
+
+    def __str__(self) -> str:
+        what = f"pool {self.pool}" if self.pool else self.scope
+        return f"{what} cools down {self.until}: {self.cause}"
+
+
+class ScopesCoolDown(Cause, frozen=True, kw_only=True):
+    """The pool, or offers of it, cool down after machines that failed."""
+
+    scopes: tuple[ScopeCoolsDown, ...]
+
+    @property
+    def sentence(self) -> str:
+        return "; ".join(map(str, self.scopes))
+
+
+class NodeFailed(Cause, frozen=True, kw_only=True):
+    """Slurm took a node with this ``machine`` out of service; ``explanation`` says why."""
+
+    machine: str
+    explanation: NodeIll | Quoted
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.machine}: {self.explanation}"
+
+
+class StoppedMachineUnwanted(Cause, frozen=True, kw_only=True):
+    """We will not start the stopped machine again; ``because`` says why."""
+
+    because: Unwanted | StoppedByOrder
+
+    @property
+    def sentence(self) -> str:
+        return f"it was stopped: {self.because}"
+
+
+class RequestsRefused(Cause, frozen=True, kw_only=True):
+    """Several pools of a request could not serve their nodes, each for a cause of its own."""
+
+    causes: tuple[AnyCause, ...]
+
+    @property
+    def sentence(self) -> str:
+        return "; ".join(map(str, self.causes))
+
+
+class ServesAnother(Cause, frozen=True, kw_only=True):
+    """The machine serves another job, because its own job is not served whole."""
+
+    cause: AnyCause
+
+    @property
+    def sentence(self) -> str:
+        return f"its job cannot be had whole ({self.cause})"
+
+
+class NodesUnavailable(Cause, frozen=True, kw_only=True):
+    """The job is requeued, because no machine is available for its nodes."""
+
+    cause: AnyCause
+
+    @property
+    def sentence(self) -> str:
+        return f"its nodes cannot be had: {self.cause}"
+
+
+class OrderOver(Cause, frozen=True, kw_only=True):
+    """The time of an operator's order (its ``number``) is over; ``told`` is the order in a line."""
+
+    number: int
+    told: str
+
+    @property
+    def sentence(self) -> str:
+        return f"its time is over: {self.told}"
+
+
+Composed = (
+    CoolsDown
+    | PoolPaused
+    | PoolTried
+    | SpotRefused
+    | RoomShort
+    | NeverTogether
+    | NoOfferServes
+    | ScopesCoolDown
+    | NodeFailed
+    | StoppedMachineUnwanted
+    | RequestsRefused
+    | ServesAnother
+    | NodesUnavailable
+    | OrderOver
+)
+"""All causes with another cause as a field."""
+
+AnyCause = (
+    Quoted
+    | MachineEnd
+    | NodeHold
+    | PoolFailure
+    | OfferRefusal
+    | SiteStop
+    | Unwanted
+    | Misfit
+    | Bound
+    | Purchase
+    | Repair
+    | JobSave
+    | Composed
+)
+"""All causes."""

@@ -1,0 +1,34 @@
+"""Until when something is not used, as a field of causes."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+
+from msgspec import Struct
+
+_DAY_S = 86400
+
+
+class Deadline(Struct, frozen=True, kw_only=True):
+    """``at``: Unix time, None if only a person ends it. ``is_another_day``: it is not on the day
+    (UTC) on which that was decided, so that people need the date as well.
+    """
+
+    at: float | None
+    is_another_day: bool = False
+
+    @classmethod
+    def of(cls, end: float, now: float) -> Deadline:
+        """The deadline ``end`` of something that is decided ``now``."""
+        if math.isinf(end):
+            return cls(at=None)
+        other = math.ceil(end) // _DAY_S != math.ceil(now) // _DAY_S
+        return cls(at=end, is_another_day=other)
+
+    def __str__(self) -> str:
+        """For people: true also if they read it later."""
+        if self.at is None:
+            return "until somebody ends that"
+        at = datetime.fromtimestamp(math.ceil(self.at), UTC)
+        return f"until {at:{'%Y-%m-%d %H:%M' if self.is_another_day else '%H:%M:%S'}} UTC"

@@ -1,0 +1,105 @@
+"""Which bound leaves too little room for machines."""
+
+from __future__ import annotations
+
+from slurm_elastic.base.units import brief, money
+from slurm_elastic.model.causes.cause import Cause
+from slurm_elastic.model.directive import scope_in_words
+
+
+class FewFree(Cause, frozen=True, kw_only=True):
+    """The cloud has so many machines ``free``; ``said`` is what the provider says of that."""
+
+    cloud: str
+    free: int
+    said: str = ""
+
+    @property
+    def sentence(self) -> str:
+        said = f": {self.said}" if self.said else ""
+        return f"{self.cloud} has {self.free} free{said}"
+
+
+class NodesLimited(Cause, frozen=True, kw_only=True):
+    """The limit of machines of a ``scope`` ("": the cluster), on a ``market`` if that is given."""
+
+    scope: str
+    limit: int
+    used: int
+    market: str = ""
+
+    @property
+    def sentence(self) -> str:
+        on = f" on {self.market}" if self.market else ""
+        who = scope_in_words(self.scope)
+        return f"{who}{on} is limited to {self.limit} nodes, {self.used} are in use"
+
+
+class DollarsLimited(Cause, frozen=True, kw_only=True):
+    """The spending cap ($/h) of a ``scope`` ("": the cluster); the offer costs up to ``price``."""
+
+    scope: str
+    limit: float
+    spent: float
+    price: float
+
+    @property
+    def sentence(self) -> str:
+        return (
+            f"{scope_in_words(self.scope)} may spend {money(self.limit)}/h, spends"
+            f" {money(self.spent)}/h and this costs up to {money(self.price)}/h"
+        )
+
+
+class BootsLimited(Cause, frozen=True, kw_only=True):
+    """So many machines of a ``scope`` may boot at a time."""
+
+    scope: str
+    limit: int
+
+    @property
+    def sentence(self) -> str:
+        return f"{scope_in_words(self.scope)} boots {self.limit} at a time"
+
+
+class StartsLimited(Cause, frozen=True, kw_only=True):
+    """The cloud's API starts only so many machines a second."""
+
+    cloud: str
+
+    @property
+    def sentence(self) -> str:
+        return f"the API of cloud {self.cloud} starts only so many machines a second"
+
+
+BootCap = BootsLimited | StartsLimited
+"""The bounds for which machines wait for their turn to boot."""
+
+
+class WaitsForTurn(Cause, frozen=True, kw_only=True):
+    """The node waits for its turn to boot."""
+
+    cap: BootCap
+
+    @property
+    def sentence(self) -> str:
+        return f"for its turn: {self.cap}"
+
+
+class TurnMissed(Cause, frozen=True, kw_only=True):
+    """The node waited for its turn to boot until too little was left of ResumeTimeout."""
+
+    waited_s: float
+    timeout_s: float
+    cap: BootCap
+
+    @property
+    def sentence(self) -> str:
+        return (
+            f"its turn to boot did not come in {brief(self.waited_s)}: {self.cap}, and what is left"
+            f" of ResumeTimeout ({brief(self.timeout_s)}) would not do"
+        )
+
+
+Bound = FewFree | NodesLimited | DollarsLimited | BootCap | WaitsForTurn | TurnMissed
+"""All bounds that leave too little room."""

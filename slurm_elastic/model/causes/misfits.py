@@ -1,0 +1,119 @@
+"""Why an offer does not fit a pool."""
+
+from __future__ import annotations
+
+from slurm_elastic.base.units import money
+from slurm_elastic.model.causes.cause import Cause
+
+
+class OfCloud(Cause, frozen=True, kw_only=True):
+    """The offer is of another cloud than the pool."""
+
+    cloud: str
+    pool_cloud: str
+
+    @property
+    def sentence(self) -> str:
+        return f"is of cloud {self.cloud}, the pool is of {self.pool_cloud}"
+
+
+class MarketNotUsed(Cause, frozen=True, kw_only=True):
+    """The pool does not use the offer's market."""
+
+    market: str
+
+    @property
+    def sentence(self) -> str:
+        return f"the pool does not use the {self.market} market"
+
+
+class TypeNotUsed(Cause, frozen=True, kw_only=True):
+    """The pool does not use the offer's instance type."""
+
+    instance_type: str
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.instance_type} is not among the pool's instance types"
+
+
+class ZoneNotUsed(Cause, frozen=True, kw_only=True):
+    """The pool does not use the offer's zone."""
+
+    zone: str
+
+    @property
+    def sentence(self) -> str:
+        return f"zone {self.zone} is not among the pool's zones"
+
+
+class TooSmall(Cause, frozen=True, kw_only=True):
+    """The machine has less of something than the pool's nodes need: of ``resource`` (``cpus``,
+    ``MiB``, a gres).
+    """
+
+    resource: str
+    has: int
+    needed: int
+
+    @property
+    def sentence(self) -> str:
+        unit = " MiB" if self.resource == "MiB" else ""
+        return f"has {self.has} {self.resource}, the pool's nodes need {self.needed}{unit}"
+
+
+class PriceMistyped(Cause, frozen=True, kw_only=True):
+    """The configuration's on-demand price ($/h) of a type is less than the cloud itself asks, as
+    ``reference`` says.
+    """
+
+    cloud: str
+    instance_type: str
+    typed: float
+    asked: float
+    reference: str
+
+    @property
+    def sentence(self) -> str:
+        return (
+            f"clouds[{self.cloud}].types[{self.instance_type}].price of the configuration is"
+            f" {money(self.typed)}/h, but the cloud itself asks {money(self.asked)}/h"
+            f" ({self.reference}), and spot is never dearer than on-demand: no machine of this"
+            " type is started before the right price is there"
+        )
+
+
+class TooDear(Cause, frozen=True, kw_only=True):
+    """The offer costs more than the pool pays ($/h)."""
+
+    price: float
+    maximum: float
+
+    @property
+    def sentence(self) -> str:
+        return f"costs {money(self.price)}/h, the pool pays at most {money(self.maximum)}/h"
+
+
+class SpotNotCheaper(Cause, frozen=True, kw_only=True):
+    """The spot price is not below the on-demand price ($/h)."""
+
+    price: float
+    on_demand: float
+
+    @property
+    def sentence(self) -> str:
+        dear = money(self.on_demand)
+        return f"spot at {money(self.price)}/h is not cheaper than on-demand at {dear}/h"
+
+
+Misfit = (
+    OfCloud
+    | MarketNotUsed
+    | TypeNotUsed
+    | ZoneNotUsed
+    | TooSmall
+    | PriceMistyped
+    | TooDear
+    | SpotNotCheaper
+)
+"""All causes for which an offer does not fit a pool."""

@@ -1,0 +1,132 @@
+"""Why the site lets no machine start now."""
+
+from __future__ import annotations
+
+from slurm_elastic.base.units import money
+from slurm_elastic.model.causes.cause import Cause
+from slurm_elastic.model.directive import Directive, clock, given_by, scope_in_words
+
+
+class StoppedByOrder(Cause, frozen=True, kw_only=True):
+    """An operator's order (its ``number`` in the ledger) lets nothing start. ``fact``: what is so
+    while the order holds, as its word says it.
+    """
+
+    number: int
+    fact: str
+    who: str
+    until: float | None = None
+    reason: str = ""
+
+    @classmethod
+    def of(cls, order: Directive) -> StoppedByOrder:
+        """The cause that an order is."""
+        return cls(
+            number=order.number,
+            fact=order.word.fact,
+            who=order.who,
+            until=order.until,
+            reason=order.reason,
+        )
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.fact}{given_by(self.who, self.until, self.reason)}"
+
+
+class CloudBlocked(Cause, frozen=True, kw_only=True):
+    """The configuration lets nothing start in the cloud: it costs money and lacks these consents
+    (``lacks``, each in words), or its kind cannot be used (``unusable`` says why).
+    """
+
+    cloud: str
+    lacks: tuple[str, ...] = ()
+    unusable: str = ""
+
+    @property
+    def sentence(self) -> str:
+        if self.unusable:
+            return f"cloud {self.cloud} cannot be used: {self.unusable}"
+        return f"cloud {self.cloud} costs money: {' and '.join(self.lacks)}"
+
+
+class OutsideTimes(Cause, frozen=True, kw_only=True):
+    """The site starts machines at these times of the day only (UTC); ``whose`` bound it is ("": the
+    pool's own).
+    """
+
+    times: tuple[str, ...]
+    whose: str = ""
+
+    @property
+    def sentence(self) -> str:
+        times = ", ".join(self.times)
+        whose = f"{self.whose}: " if self.whose else ""
+        return f"{whose}outside the times at which machines may be started: {times} UTC"
+
+
+class BudgetSpent(Cause, frozen=True, kw_only=True):
+    """The ``dollars`` of a ``period`` (day, month) are spent; ``whose`` ("": the cluster's)."""
+
+    period: str
+    dollars: float
+    whose: str = ""
+
+    @property
+    def sentence(self) -> str:
+        whose = f"{self.whose}: " if self.whose else ""
+        return f"{whose}the budget of {money(self.dollars)} a {self.period} is spent"
+
+
+class RecordsNotWritten(Cause, frozen=True, kw_only=True):
+    """The ledger cannot be written, for this ``trouble`` with its file."""
+
+    trouble: str
+
+    @property
+    def sentence(self) -> str:
+        return self.trouble
+
+
+class ByOrder(Cause, frozen=True, kw_only=True):
+    """An operator's order (its ``number``) is carried out; ``told`` is the order in a line."""
+
+    number: int
+    told: str
+
+    @property
+    def sentence(self) -> str:
+        return self.told
+
+
+class PayerOverdrawn(Cause, frozen=True, kw_only=True):
+    """An account or user (``payer``: ``account:NAME``, ``user:NAME``) has spent the ``budget`` ($)
+    of this ``period`` (day, month), and gets new machines from ``until`` (Unix time) on.
+    """
+
+    payer: str
+    spent: float
+    budget: float
+    period: str
+    until: float
+
+    @property
+    def sentence(self) -> str:
+        when = "today" if self.period == "day" else f"this {self.period}"
+        used, budget = money(self.spent), money(self.budget)
+        return (
+            f"{scope_in_words(self.payer)} has spent {used} of {budget} {when};"
+            f" new machines from {clock(self.until)}"
+        )
+
+
+SiteStop = (
+    ByOrder
+    | PayerOverdrawn
+    | StoppedByOrder
+    | CloudBlocked
+    | OutsideTimes
+    | BudgetSpent
+    | RecordsNotWritten
+)
+"""All causes for which the site lets no machine start."""
