@@ -19,7 +19,7 @@ from slurm_elastic.policies.checkpoint.deadline import (
     uniform,
 )
 from slurm_elastic.policies.checkpoint.market_spells import Past, Spells
-from slurm_elastic.simulate.deadline import Finish, race, seen
+from slurm_elastic.simulate.deadline import Finish, race
 
 AT_EASE = Race(
     now=100, begin=0, deadline=1000, work=500, left=400, restart=10, look=5,

@@ -16,7 +16,7 @@ from slurm_elastic.policies.checkpoint.market_spells import (
     Past,
     Spells,
 )
-from slurm_elastic.simulate.deadline import seen
+from slurm_elastic.simulate.deadline import pasts_by_tick
 
 LENGTHS = st.lists(st.integers(1, 40_000), max_size=30)
 
@@ -37,7 +37,7 @@ def test_a_spell_that_was_always_there_never_ends() -> None:
 @given(st.lists(st.booleans(), min_size=1, max_size=60))
 def test_spells_that_began_and_ended_in_sight_are_counted(market: list[bool]) -> None:
     runs = [(spot, len(list(some))) for spot, some in groupby(market)]
-    found = seen(market, 10)[-1]
+    found = pasts_by_tick(market, 10)[-1]
     assert (found.spot, found.age) == (market[-1], (runs[-1][1] - 1) * 10)
     for spot, spells in ((True, found.ups), (False, found.downs)):
         assert spells == Spells.of(10 * n for which, n in runs[1:-1] if which is spot)
