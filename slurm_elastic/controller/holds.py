@@ -14,7 +14,14 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.model.causes import AnyCause
 from slurm_elastic.model.causes.holds import GrowthStartsIt
 from slurm_elastic.model.cluster import Pool
-from slurm_elastic.model.exclusion import CAPACITY, POLICY, Exclusion
+from slurm_elastic.model.exclusion import (
+    ANY,
+    CAPACITY,
+    POLICY,
+    Exclusion,
+    ExclusionKind,
+    offer_scope,
+)
 from slurm_elastic.model.slurm import SlurmNode
 from slurm_elastic.policies.growth.scaling import holds_back
 from slurm_elastic.policies.nodes.node_reasons import HOLD_MARK
@@ -50,7 +57,9 @@ def hold(site: Site, pool: Pool, nodes: Sequence[str], cause: AnyCause) -> None:
     )  # fmt: skip
 
 
-def hold_back(site: Site, nodes: Sequence[str], cause: AnyCause, kind: str = POLICY) -> None:
+def hold_back(
+    site: Site, nodes: Sequence[str], cause: AnyCause, kind: ExclusionKind = POLICY
+) -> None:
     """Remember that the site's policies, or an operator (``kind``), keep these nodes from Slurm;
     ``settle`` carries it out.
     """
@@ -81,7 +90,7 @@ def ends_at(site: Site, pool: Pool) -> float:
     cooling = [
         c.until
         for c in site.ledger.exclusions.cool_downs(now)
-        if c.scope.split("/")[0] in (pool.cloud, "*")
+        if offer_scope(c.scope).cloud in (pool.cloud, ANY)
     ]
     return min(cooling, default=now + site.config.timings.capacity_cooldown)
 
@@ -128,7 +137,9 @@ def _settle(site: Site, view: Mapping[str, SlurmNode]) -> bool:
     return waiting
 
 
-def release(site: Site, nodes: Sequence[str], why: AnyCause, kind: str = CAPACITY) -> None:
+def release(
+    site: Site, nodes: Sequence[str], why: AnyCause, kind: ExclusionKind = CAPACITY
+) -> None:
     """Undo holds of one kind: only DRAIN with our own reason is lifted, an admin's stays, and so
     does that of a node which is held for another cause, too.
     """
@@ -136,7 +147,7 @@ def release(site: Site, nodes: Sequence[str], why: AnyCause, kind: str = CAPACIT
         _release(site, nodes, why, kind)
 
 
-def _release(site: Site, nodes: Sequence[str], why: AnyCause, kind: str) -> None:
+def _release(site: Site, nodes: Sequence[str], why: AnyCause, kind: ExclusionKind) -> None:
     # First: what a policy is to hold from now on is not free when this hold ends.
     if kind != POLICY:
         _keep_back(site, nodes)

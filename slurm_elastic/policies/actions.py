@@ -14,6 +14,7 @@ from typing import ClassVar
 from msgspec import Struct
 
 from slurm_elastic.model.causes import AnyCause
+from slurm_elastic.model.exclusion import ExclusionKind
 from slurm_elastic.model.memory import Drained
 
 
@@ -338,7 +339,7 @@ class Release(OnNode, frozen=True, kw_only=True):
 
     kind: ClassVar[str] = "release"
     by_node: ClassVar[bool] = False
-    hold: str
+    hold: ExclusionKind
 
 
 class Hold(OnNode, frozen=True, kw_only=True):

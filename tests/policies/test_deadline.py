@@ -19,7 +19,7 @@ from slurm_elastic.policies.checkpoint.deadline import (
     uniform,
 )
 from slurm_elastic.policies.checkpoint.market_spells import Past, Spells
-from slurm_elastic.simulate.deadline import Finish, race
+from slurm_elastic.simulate.deadline import Finish, pasts_by_tick, race
 
 AT_EASE = Race(
     now=100, begin=0, deadline=1000, work=500, left=400, restart=10, look=5,
@@ -221,7 +221,7 @@ def test_no_price_makes_a_job_late(
     deadline = work + 2 * restart + 2 * look + spare
     found = race(
         available, look, work=work, deadline=deadline, restart=restart, choose=policy, price=price,
-        past=seen(before, look)[-1],
+        past=pasts_by_tick(before, look)[-1],
     )  # fmt: skip
     assert found.end <= deadline * (1 + 1e-9)
 

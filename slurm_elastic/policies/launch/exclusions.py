@@ -23,14 +23,19 @@ from slurm_elastic.model.causes.deadline import Deadline
 from slurm_elastic.model.causes.pool_failures import BootsFailed
 from slurm_elastic.model.causes.refusals import PartlyGiven, TakenAway
 from slurm_elastic.model.cluster import Market, Offer, Pool
-from slurm_elastic.model.exclusion import BREAKER, COOL_DOWN, NO_SPOT, Exclusion
+from slurm_elastic.model.exclusion import (
+    BREAKER,
+    COOL_DOWN,
+    NO_SPOT,
+    Exclusion,
+    offer_scope,
+    scope_of_offers,
+)
 
 RANKED = frozenset({COOL_DOWN, BREAKER, NO_SPOT})
 """Kinds of exclusions by which offers are ranked."""
 STRIKES_KEPT = 3600.0
 """How long (s) after its end a cool-down still counts for the length of the next."""
-_PARTS = 4
-"""Parts of an offer's key."""
 AUTH_COOLDOWN = 60.0
 """Seconds before a cloud that refused our credentials is asked again."""
 DENIED = "Denied"
@@ -60,7 +65,8 @@ class Excluded:
             elif one.kind == BREAKER and one.scope == pool.name:
                 self.pause, self.trial = paused(one, now), _trial(one)
         self._pool, self._now = pool, now
-        self._wide = [c for c in lasting if "*" in c.scope or c.scope.count("/") != _PARTS - 1]
+        scopes = [(offer_scope(c.scope), c) for c in lasting]
+        self._wide = [(scope, c) for scope, c in scopes if not scope.is_single_offer]
         self._of_offer = {c.scope: c for c in reversed(lasting)}
         self._no_spot = no_spot(jobs, exclusions, now)
 
@@ -75,7 +81,7 @@ class Excluded:
         return self._cooling(offer) or (self._no_spot if offer.market is Market.SPOT else None)
 
     def _cooling(self, offer: Offer) -> CoolsDown | None:
-        wide = (c for c in self._wide if _covers(c.scope, self._pool, offer))
+        wide = (c for scope, c in self._wide if scope.covers(offer, self._pool))
         found = next(wide, None) or self._of_offer.get(offer.key)
         if found is None:
             return None
@@ -96,29 +102,12 @@ def no_spot(
 
 def touches(key: str, pool: Pool) -> bool:
     """Whether a cool-down key may name offers of the pool."""
-    cloud, instance_type, zone, of_market, only = (*key.split("/"), *"****")[:5]
-    return (
-        cloud in ("*", pool.cloud)
-        and only in ("*", pool.name)
-        and (not pool.instance_types or instance_type in ("*", *pool.instance_types))
-        and (not pool.zones or zone in ("*", *pool.zones))
-        and of_market in ("*", *pool.markets)
-    )
+    return offer_scope(key).touches(pool)
 
 
 def pool_key(pool: Pool) -> str:
     """The key of a cool-down of all offers, but for this pool only."""
-    return f"{pool.cloud}/*/*/*/{pool.name}"
-
-
-def _covers(key: str, pool: Pool, offer: Offer) -> bool:
-    """Whether a cool-down key (parts may be ``*``) names the offer, for that pool."""
-    wanted, actual = key.split("/"), offer.key.split("/")
-    if len(wanted) == len(actual) + 1:
-        actual.append(pool.name)
-    return len(wanted) == len(actual) and all(
-        w in ("*", a) for w, a in zip(wanted, actual, strict=True)
-    )
+    return scope_of_offers(pool.cloud, pool=pool.name)
 
 
 # cool-downs
@@ -126,7 +115,7 @@ def _covers(key: str, pool: Pool, offer: Offer) -> bool:
 
 def keys_of(offer: Offer) -> tuple[str, str, str]:
     """The keys of cool-downs: the offer's own, its market's in the cloud, and the whole cloud's."""
-    return offer.key, f"{offer.cloud}/*/*/{offer.market}", f"{offer.cloud}/*/*/*"
+    return offer.key, scope_of_offers(offer.cloud, offer.market), scope_of_offers(offer.cloud)
 
 
 def of_refusal(

@@ -265,7 +265,7 @@ class Ledger:
         Launches and machines stay, as what was paid: see ``compact``.
         """
         with self.store.transaction("exclusions") as db:
-            old = (COOL_DOWN, before - STRIKES_KEPT)
+            old = (str(COOL_DOWN), before - STRIKES_KEPT)
             db.execute("delete from exclusions where kind = ? and until < ?", old)
             return db.execute("delete from decisions where at < ?", (before,)).rowcount
 

@@ -8,7 +8,16 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from slurm_elastic.model.causes import decoded, encoded
-from slurm_elastic.model.exclusion import BREAKER, CAPACITY, COOL_DOWN, HOLDS, TIMED, Exclusion
+from slurm_elastic.model.exclusion import (
+    BREAKER,
+    CAPACITY,
+    COOL_DOWN,
+    HOLDS,
+    TIMED,
+    Exclusion,
+    ExclusionKind,
+    offer_scope,
+)
 from slurm_elastic.state.ledger.histograms import series
 from slurm_elastic.state.ledger.usage import Usage
 from slurm_elastic.state.store.store import Store, Table
@@ -23,9 +32,8 @@ def _counts(known: Sequence[Exclusion], new: Sequence[Exclusion]) -> dict[str, f
     counts: dict[str, float] = {}
     for one in new:
         if one.kind == COOL_DOWN:
-            parts = one.scope.split("/")
-            name = series("refusals", cloud=parts[0], market=parts[3] if parts[3:] else "*",
-                          code=one.code)  # fmt: skip
+            scope = offer_scope(one.scope)
+            name = series("refusals", cloud=scope.cloud, market=scope.market, code=one.code)
             counts[name] = counts.get(name, 0.0) + 1
         elif one.kind == BREAKER and one.count > failures.get(one.scope, 0):
             more = one.count - failures.get(one.scope, 0)
@@ -36,7 +44,7 @@ def _counts(known: Sequence[Exclusion], new: Sequence[Exclusion]) -> dict[str, f
 def exclusion_from(row: sqlite3.Row) -> Exclusion:
     """A row of EXCLUSION_COLUMNS as a value."""
     return Exclusion(
-        kind=row["kind"],
+        kind=ExclusionKind(row["kind"]),
         scope=row["scope"],
         until=row["until"],
         cause=decoded(row["because"]),
@@ -51,7 +59,7 @@ def exclusion_from(row: sqlite3.Row) -> Exclusion:
 def exclusion_row(one: Exclusion) -> tuple[object, ...]:
     """Values for EXCLUSION_COLUMNS."""
     return (
-        one.kind,
+        str(one.kind),
         one.scope,
         one.until,
         encoded(one.cause),
@@ -90,11 +98,11 @@ class Exclusions:
         """All of them, over or not, by scope; of one node POLICY before CAPACITY."""
         return self._store.tables("exclusions")[0]
 
-    def readmit(self, kind: str, *scopes: str) -> bool:
+    def readmit(self, kind: ExclusionKind, *scopes: str) -> bool:
         """Forget these exclusions, and how often each refused; whether there was any."""
         with self._store.transaction("exclusions"):
             sql = f"delete from exclusions where kind = ? and scope in {OF_LIST}"
-            return bool(self._store.change(sql, kind, to_json(scopes)))
+            return bool(self._store.change(sql, str(kind), to_json(scopes)))
 
     def cool_downs(self, now: float) -> tuple[Exclusion, ...]:
         """The cool-downs that are not over at ``now``, by key."""
@@ -114,7 +122,7 @@ class Exclusions:
         """Have the daemon look at the holds of ``pool`` with its next round; how many there are."""
         with self._store.transaction("exclusions"):
             sql = "update exclusions set until = min(until, ?) where pool = ? and kind = ?"
-            return len(self._store.change(sql, now, pool, CAPACITY))
+            return len(self._store.change(sql, now, pool, str(CAPACITY)))
 
     def end_far(self, now: float, longest: float) -> int:
         """Have all be over that is to last for more than ``longest`` seconds from ``now``, which
@@ -123,4 +131,4 @@ class Exclusions:
         with self._store.transaction("exclusions"):
             kinds = ", ".join("?" * len(TIMED))
             sql = f"update exclusions set until = ? where until > ? and kind in ({kinds})"
-            return len(self._store.change(sql, now, now + longest, *TIMED))
+            return len(self._store.change(sql, now, now + longest, *map(str, TIMED)))

@@ -22,6 +22,7 @@ from slurm_elastic.config.limit_changes import with_limits
 from slurm_elastic.config.policies import Budget
 from slurm_elastic.model.cluster import Location
 from slurm_elastic.model.directive import limit_changes
+from slurm_elastic.model.exclusion import offer_scope
 from slurm_elastic.model.protocols import Slurm
 from slurm_elastic.policies.money.bounds import Spent
 from slurm_elastic.policies.repair.strays import CODE as STRAY
@@ -249,7 +250,7 @@ def _budgets(config: Config, facts: Facts) -> Iterator[tuple[str, Budget, Spent]
 
 
 def _obstacles(facts: Facts) -> Iterator[Metric]:
-    cooling = Counter((c.scope.split("/")[0], c.code) for c in facts.cool_downs)
+    cooling = Counter((offer_scope(c.scope).cloud, c.code) for c in facts.cool_downs)
     yield _gauge("cooldowns", "Offers and markets that are not asked now.", [
         ({"cloud": cloud, "code": code}, float(n)) for (cloud, code), n in cooling.items()
     ])  # fmt: skip

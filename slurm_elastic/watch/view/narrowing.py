@@ -8,6 +8,7 @@ from slurm_elastic.base.errors import ConfigError
 from slurm_elastic.base.hostlist import expand
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.model.directive import Word
+from slurm_elastic.model.exclusion import offer_scope
 from slurm_elastic.watch.view import status_view
 from slurm_elastic.watch.view.checkpoints import CheckpointFacts
 from slurm_elastic.watch.view.rows import Facts, StatusView
@@ -49,7 +50,7 @@ def narrowed(
             if m.instance.cloud in names and (pool is None or m.pool in own)
         ],
         open_launches=[launch for launch in facts.open_launches if launch.pool in own],
-        cool_downs=[c for c in facts.cool_downs if c.scope.partition("/")[0] in names],
+        cool_downs=[c for c in facts.cool_downs if offer_scope(c.scope).cloud in names],
         holds=[hold for hold in facts.holds if hold.pool in own],
         breakers=[breaker for breaker in facts.breakers if breaker.scope in own],
         health=[health for health in facts.health if health.name not in others],
