@@ -40,7 +40,7 @@ from slurm_elastic.state.ledger import Decision
 log = logging.getLogger(__name__)
 
 CHECK_EVERY_S = 3600.0
-"""Seconds between two checks for catalogues that have become old."""
+"""Seconds between two checks for old catalogues."""
 RETRY_AFTER_S = 300.0
 """Seconds until the next check if a cloud did not answer."""
 
@@ -63,7 +63,7 @@ def keep(path: Path, catalogue: Catalogue) -> None:
 
 
 def refresh(config: Config, now: float) -> Sequence[str]:
-    """Read the catalogues that are old or missing. Returns the names of the clouds that did not
+    """Read the missing and the old catalogues. Returns the names of the clouds that did not
     answer.
     """
     unanswered = []
@@ -131,7 +131,7 @@ class Keeper:
         return is_whole
 
     def stop(self) -> None:
-        """End the thread. A call to a cloud that is under way is not waited for."""
+        """End the thread, without waiting for a call to a cloud."""
         self._ended.set()
 
 

@@ -26,7 +26,7 @@ END = ["shutdown", "-h", "now"]
 def ask(path: str, token: str = "") -> str:
     """Ask the instance metadata service; without a token, for a token. '' if there is no answer.
 
-    The second address is for subnets without IPv4. The one that answers is used from then on.
+    The second address is for subnets without IPv4. The first address to answer is used later on.
     """
     name = "X-aws-ec2-metadata-token" + ("" if token else "-ttl-seconds")
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -57,7 +57,7 @@ def expand(hostlist: str) -> List[str]:  # noqa: UP006
 
 
 def tag(name: str, token: str) -> str:
-    """One of our tags of the machine."""
+    """The machine's tag ``slurm-elastic:NAME``."""
     return ask("meta-data/tags/instance/slurm-elastic:" + name, token)
 
 

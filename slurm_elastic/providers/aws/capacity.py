@@ -2,7 +2,7 @@
 
 A quota counts the vCPUs of a family of instance types in one market and region ("Amazon EC2
 instance type quotas" and "Spot Instance quotas" in the EC2 user guide). The Service Quotas API
-reports quotas to accounts that have the right to ask.
+reports quotas to every account with the right to ask.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ CODES: Mapping[tuple[str, Market], str] = {
     ("HPC", Market.ON_DEMAND): "L-F7808C92",
     ("High Memory", Market.ON_DEMAND): "L-43DA4232",
 }
-"""The quota codes of service ``ec2``. Quotas that are missing here are left to people. EC2 sells
-HPC and high-memory types only on demand.
+"""The quota codes of service ``ec2``. People must look up all other quotas. EC2 sells HPC and
+high-memory types only on demand.
 """
 _FAMILIES = {
     **dict.fromkeys("acdhimrtz", STANDARD),
@@ -80,8 +80,8 @@ class Demand(Struct, frozen=True, kw_only=True):
 
 
 def family_of(instance_type: str, market: Market) -> str:
-    """The family whose quota counts the type: ``c5.large`` is Standard. A type that is not known
-    here is a family of its own, named by its letters.
+    """The family whose quota counts the type: ``c5.large`` is Standard. An unknown type is a family
+    of its own, named by its letters.
     """
     head = instance_type.partition(".")[0]
     letters = re.match(r"[a-z]*", head)

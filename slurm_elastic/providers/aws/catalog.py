@@ -1,6 +1,5 @@
 """EC2's offers. Types and on-demand prices come from the settings, spot prices from EC2's price
-history. The spot prices also serve to check the on-demand prices that somebody typed into the
-settings.
+history. The spot prices also serve to check the on-demand prices in the settings.
 """
 
 from __future__ import annotations
@@ -166,8 +165,8 @@ class Offers:
         request = {
             "InstanceTypes": sorted(self._settings.types),
             "ProductDescriptions": [product],
-            # With the start and the end at the same time, EC2 returns the prices that are valid
-            # then, and no later ones.
+            # EC2 returns the prices valid at the start, and no later ones, if start and end are the
+            # same time.
             "StartTime": now,
             "EndTime": now,
             "MaxResults": client.PAGE,
@@ -186,7 +185,7 @@ def _zones(pool: Pool, usable: Sequence[str]) -> Sequence[str]:
 
 
 def _highest_spot(spot: Mapping[tuple[str, str], float]) -> dict[str, tuple[float, str]]:
-    """By type, its highest current spot price and the zone of that price."""
+    """The highest current spot price of each type, and its zone."""
     highest: dict[str, tuple[float, str]] = {}
     for (name, zone), price in spot.items():
         highest[name] = max(highest.get(name, (0.0, "")), (price, zone))

@@ -52,7 +52,7 @@ _TURN_FRACTION = 1 / 3
 
 
 class Api:
-    """Sends requests. Thread-safe. ``pace`` is None if the service has no limits that are known
+    """Sends requests. Thread-safe. ``pace`` is None if the limits of the service are not known
     beforehand.
     """
 
@@ -82,7 +82,7 @@ class Api:
                 with translated(self._settings.name):
                     answer: Mapping[str, Any] = getattr(self._client(), operation)(**request)
             except AuthError:
-                # Somebody may renew the credentials while we run, but a client keeps the
+                # An administrator may renew the credentials while we run, but a client keeps the
                 # credentials it started with.
                 with self._lock:
                     self._ec2 = None
@@ -105,8 +105,8 @@ class Api:
     def pages(self, operation: str, key: str, request: Mapping[str, object]) -> Iterator[Any]:
         """The items of all pages of an answer.
 
-        TransientError if a page lacks the list, even an empty one. Such an answer is not EC2's
-        (but, say, a proxy's page), and must not be taken for "there are none".
+        TransientError if a page lacks the list, even an empty one. EC2 never answers like this, but
+        a proxy may, and its page must not be taken for "there are none".
         """
         token = None
         for _ in range(MAX_PAGES):

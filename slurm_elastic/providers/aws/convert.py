@@ -23,7 +23,7 @@ STATES = {
     "terminated": InstanceState.TERMINATED,
 }
 MARKETS = {"": Market.ON_DEMAND, "spot": Market.SPOT}
-"""By ``InstanceLifecycle``, which on-demand machines do not have."""
+"""The market of each ``InstanceLifecycle``. On-demand machines have none."""
 READ = (
     "AmiLaunchIndex",
     "InstanceId",

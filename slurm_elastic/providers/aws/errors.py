@@ -1,10 +1,10 @@
 """Translates botocore's exceptions into our errors; no other module does this.
 
-The codes are from "Error codes for the Amazon EC2 API" in the EC2 API reference. Which of them mean
-"no machines now" follows Karpenter (pkg/errors/errors.go: unfulfillableCapacityErrorCodes, and its
-reasons for a failed launch) and ParallelCluster (EC2_ICE_ERROR_CODES and its groups of launch
-failures). There is one difference: a limit of the account is a QuotaError here, because another
-type in the same market would meet the same limit.
+The codes are from "Error codes for the Amazon EC2 API" in the EC2 API reference. The list of codes
+that mean "no machines now" follows Karpenter (pkg/errors/errors.go:
+unfulfillableCapacityErrorCodes, and its reasons for a failed launch) and ParallelCluster
+(EC2_ICE_ERROR_CODES and its groups of launch failures). There is one difference: a limit of the
+account is a QuotaError here, because another type in the same market would meet the same limit.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ _NO_ANSWER = (NoConnectionError, HTTPClientError, IncompleteReadError, ResponseP
 
 @contextmanager
 def translated(cloud: str) -> Iterator[None]:
-    """Raise one of our errors for an exception of botocore raised inside. Unknown exceptions stay
+    """Raise our error for an exception of botocore raised inside. Unknown exceptions stay
     unchanged.
 
     Any other refusal (a wrong image, say) becomes a plain ProviderError, because nothing was done.
@@ -231,15 +231,13 @@ def refusal(cloud: str, code: str, text: str, operation: str) -> ProviderError |
 
 
 def sentence(error: BotoCoreError | Exception | str) -> str:
-    """The error as one line. Long words are left out: nobody needs them, and they may be
-    user data.
+    """The error as one line. Long words are left out, because they do not help and may be user
+    data.
     """
     text = _BODY.sub("", _ENCODED.sub("", str(error)))
     return _LONG.sub("(left out)", " ".join(text.split())) or "no message"
 
 
 def blamed_ids(ids: Sequence[str], error: ProviderError) -> Sequence[str]:
-    """The machines that an error is about: those that its text names, or the only one of
-    the call.
-    """
+    """The machines that the error's text names, or the only machine of the call."""
     return [i for i in ids if i in error.said] or (ids if len(ids) == 1 else ())

@@ -87,9 +87,7 @@ class Fleet:
         return self._refusals.get(generation, {})
 
     def start(self, spec: LaunchSpec, nodes: Sequence[str], number: int) -> Sequence[Instance]:
-        """Start the machines of one call. If the call is a repetition, machines that have ended are
-        included.
-        """
+        """Start the machines of one call. A repeated call also returns ended machines."""
         try:
             answer = self._create(spec, nodes, number)
         except (CapacityError, QuotaError):
@@ -109,7 +107,7 @@ class Fleet:
         return self._place(spec, nodes, offer_by_id)
 
     def adopt_abandoned(self, records: Sequence[Record]) -> Sequence[Instance]:
-        """Give nodes to machines that have waited too long for one.
+        """Give nodes to machines that have waited too long for a node.
 
         The answer to their launch was lost, and so was the process that would repeat it. After some
         minutes EC2 lists all machines of the launch, so the places are known.
@@ -172,7 +170,7 @@ class Fleet:
     def _send_once(
         self, spec: LaunchSpec, nodes: Sequence[str], number: int, attempt: int
     ) -> Mapping[str, Any]:
-        # Twice at most: once more after somebody has deleted our launch template.
+        # Twice at most: a second time if our launch template was deleted.
         for is_last in (False, True):
             request = create_fleet(
                 self._settings,
@@ -201,7 +199,7 @@ class Fleet:
     # what the answer says
 
     def _errors(self, spec: LaunchSpec, answer: Mapping[str, Any]) -> dict[str, ProviderError]:
-        """By offer, why it gave nothing. Entries that only point at another one come last, so that
+        """Why each offer gave nothing. Entries that only point at another entry come last, so that
         real reasons win.
         """
         error_by_offer: dict[str, ProviderError] = {}
@@ -250,8 +248,8 @@ class Fleet:
         except TransientError:
             raise
         except ProviderError as error:
-            # Whatever EC2 answers here, the machines that the call started cost money. So this must
-            # not look like a refused launch.
+            # The machines that the call started cost money, so no error here may look like a
+            # refused launch.
             text = f"machines that were started cannot be given their nodes: {error.message}"
             raise TransientError(self._settings.name, error.code, text) from error
 
@@ -279,8 +277,8 @@ class Fleet:
     def _assign(
         self, nodes: Sequence[str], visible: Mapping[str, Instance], ids: Iterable[str]
     ) -> tuple[Mapping[str, int], Sequence[str]]:
-        """Give each of ``ids`` its place and tag those that had none. Returns the places, and the
-        ids that EC2 does not know, which get none.
+        """Give each of ``ids`` its place and tag the new places. Returns the places, and the ids
+        that EC2 does not know, which get none.
         """
         place = {node: n for n, node in enumerate(nodes)}
         place_by_id = {i.id: place[i.node] for i in visible.values() if i.node in place}

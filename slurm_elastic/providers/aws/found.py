@@ -26,9 +26,8 @@ FOR_BATCH: dict[str, object] = {
     "generation": "5..",
     "exclude": ["t*", "inf*", "dl*", "f*", "vt*", "hpc*", "u*"],
 }
-"""Excluded are types that are slow for their price (m2), that are throttled when their credits are
-used up (t), that are paid for an accelerator no job asked for (trn, inf, dl, f, vt), or that are
-never spot (hpc, u).
+"""Excluded types: slow for their price (m2), throttled when their credits are used up (t), paid for
+an accelerator no job asked for (trn, inf, dl, f, vt), or never spot (hpc, u).
 """
 
 
@@ -67,10 +66,10 @@ def _examine_profile(profile: str | None, place: SearchPlace) -> Found | None:
         return unanswered(cloud, f"the credentials and the region of {cloud.what}", error)
 
 
-def _found(name: str, what: str) -> Found:
+def _found(name: str, description: str) -> Found:
     return Found(
-        name=name, provider="aws", location=Location.PUBLIC, what=what, usable=True, spot=True,
-        narrowed=FOR_BATCH, joins=True,
+        name=name, provider="aws", location=Location.PUBLIC, what=description, usable=True,
+        spot=True, narrowed=FOR_BATCH, joins=True,
     )  # fmt: skip
 
 
@@ -88,8 +87,8 @@ def _complete(cloud: Found, profile: str | None, region: str, endpoint: str | No
     keys = {**base, "image": image["ImageId"], "catalogue": True, "subnets": _subnets(api)}
     groups = _groups(api)
     keys |= {"security_groups": groups} if groups else {}
-    what = f"{cloud.what}, image {image.get('Name') or image['ImageId']}"
-    return structs.replace(cloud, what=what, keys=keys, types=known_types(settings))
+    description = f"{cloud.what}, image {image.get('Name') or image['ImageId']}"
+    return structs.replace(cloud, what=description, keys=keys, types=known_types(settings))
 
 
 def _image(answer: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -109,7 +108,7 @@ def _subnets(api: Api) -> dict[str, str]:
 
 
 def _groups(api: Api) -> list[str]:
-    """Security groups with Slurm in their names. Without any, EC2 uses the default group."""
+    """Security groups with Slurm in their names. EC2 uses the default group if there is none."""
     request = {"Filters": [{"Name": "group-name", "Values": ["*slurm*"]}]}
     records = api.send("describe_security_groups", request).get("SecurityGroups", ())
     return [str(r["GroupId"]) for r in records]

@@ -25,7 +25,7 @@ from slurm_elastic.providers.base.image_marks import DIGEST, image_marks
 
 ROOT = "/dev/xvda"
 _AVAILABLE_WITHIN_S = 600.0
-"""For so long a registered image may take to become available, although its snapshot exists."""
+"""A registered image may take this long to become available, although its snapshot exists."""
 _UNKNOWN = "InvalidAMIID.NotFound"
 _DUPLICATE = "InvalidAMIName.Duplicate"
 _GIB = 1 << 30

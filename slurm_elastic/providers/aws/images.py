@@ -1,7 +1,7 @@
 """Finds the AMI of a pool by a name pattern or by tags, and the product name under which EC2 prices
 its machines. Answers are kept for some minutes.
 
-Only images of ``image_owners`` count, because anybody may publish an AMI under any name.
+Only images of ``image_owners`` count, because every account may publish an AMI under any name.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Images:
             image = self.of(pool)
         except ProviderError:
             return LINUX  # the launch will report that no image fits
-        # The product name of an image never changes. So it is read once, and again only after a
+        # The product name of an image never changes, so it is read once, and again only after a
         # failure.
         ttl_s = math.inf if self._cache.last(image) else LOOKUP_TTL_S
         product_name: str | None = self._cache.get(image, lambda: self._sold_as(image), ttl_s=ttl_s)

@@ -1,8 +1,8 @@
 """Turns a raw disk image into a snapshot: sent to S3, imported from there by EC2, tagged when
 complete.
 
-A task and a snapshot are found again by the file's digest in their tags, whoever started them. So
-nothing is imported twice.
+Every later upload finds a task and a snapshot by the file's digest in their tags. So nothing is
+imported twice.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class Snapshots:
         return None
 
     def imported(self, file: ImageFile, say: Callable[[str], None]) -> str:
-        """Import the file and return its snapshot, tagged when complete. A task that is already
-        running is joined, not started twice.
+        """Import the file and return its snapshot, tagged when complete. A running task is joined,
+        not started twice.
         """
         task = self._task(file)
         if task is None:
@@ -78,7 +78,7 @@ class Snapshots:
         return snapshot
 
     def _task(self, file: ImageFile) -> str | None:
-        """An import task of the file that is running, or whose snapshot has no tags yet."""
+        """A running import task of the file, or a finished one whose snapshot has no tags yet."""
         for task in self._tasks({}):
             if tags(task).get(DIGEST) == file.digest and self._serves(_detail(task)):
                 return str(task["ImportTaskId"])
@@ -86,7 +86,7 @@ class Snapshots:
 
     def _serves(self, detail: Mapping[str, Any]) -> bool:
         if detail.get("Status") == _DONE:
-            # Somebody may have deleted the snapshot since; then the file is imported again.
+            # The snapshot may have been deleted since; then the file is imported again.
             return self._found_snapshot("snapshot-id", detail["SnapshotId"]) is not None
         return detail.get("Status") == _ACTIVE
 

@@ -1,4 +1,4 @@
-"""Which records of EC2 are machines of this cloud, and which ids are known to be its own.
+"""Filters EC2's records for the machines of this cloud, and remembers their ids.
 
 Clouds that share an account and region can see each other's machines (``base.ownership``).
 """
@@ -38,11 +38,11 @@ class Ec2Instances:
         return self.ours.has(convert.tags(record))
 
     def read(self, records: Iterable[Record]) -> Sequence[Instance]:
-        """The records that are this cloud's machines."""
+        """The machines of this cloud among the records."""
         own_records = self.ours.among(records, convert.tags, lambda r: str(r["InstanceId"]))
         machines = convert.instances(own_records, self._settings)
-        # A machine that may be another cloud's is not listed. But if somebody names its id, it is
-        # in our ledger, so it may be ended.
+        # A machine that may be another cloud's is not listed. But a caller that names its id has it
+        # from our ledger, so it may be ended.
         self.ours.remember([*(i.id for i in machines), *self.ours.unclear])
         return machines
 

@@ -42,8 +42,8 @@ _OVER = ("[Completed]", "[Canceled]")
 
 
 class Notices:
-    """The notices of one cloud's machines. ``learn`` lists the machines, for ids that are not known
-    yet.
+    """The notices of one cloud's machines. ``learn`` lists the machines if an id is not
+    known yet.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Notices:
         ]
 
     def _maintenance(self, now: float) -> Sequence[Notice]:
-        """The account's scheduled events that are near and are about our machines."""
+        """The account's scheduled events that concern our machines and are near."""
         near = [
             (status["InstanceId"], event)
             for status in self._cache.get("events", self._scheduled, ttl_s=EVENTS_TTL_S)

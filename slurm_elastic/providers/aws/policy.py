@@ -1,6 +1,6 @@
-"""Builds the IAM policy that limits the services' role to what the configuration needs.
+"""Builds the IAM policy that limits the services' role to the rights that the configuration needs.
 
-The actions are those that this folder calls. The resources and condition keys of each are from the
+This folder calls exactly these actions. The resources and condition keys of each are from the
 "Service Authorization Reference" (Actions, resources, and condition keys for Amazon EC2). Rights to
 read apply to the whole region, because EC2's Describe actions accept no resources.
 """
@@ -195,7 +195,9 @@ def _images(settings: AwsCloud, pools: Sequence[Pool], arns: _Arns) -> Iterator[
 
 
 def _places(settings: AwsCloud, pools: Sequence[Pool], arns: _Arns) -> list[str]:
-    """All other resources that a launch needs. EC2 chooses the ones that are not configured."""
+    """All other resources that a launch needs. EC2 chooses the resources that the settings do not
+    name.
+    """
     zones = {zone for pool in pools for zone in pool.zones or settings.known_zones}
     subnets = [subnet for zone, subnet in settings.subnets.items() if zone in zones]
     arns_needed = [arns.ec2("subnet", name) for name in subnets or ["*"]]

@@ -64,15 +64,15 @@ def examine(
 
 
 def _image(api: Api, settings: AwsCloud, clock: Callable[[], float]) -> Iterator[Finding]:
-    what = f"image {settings.image}"
+    subject = f"image {settings.image}"
     answer = api.send("describe_images", {"ImageIds": [settings.image]})
     records = answer.get("Images", [])
     state = records[0].get("State", "?") if records else "not there"
     if state == "available":
-        yield Finding.ok(what, f"available, {records[0].get('Name', '?')}")
+        yield Finding.ok(subject, f"available, {records[0].get('Name', '?')}")
     else:
         advice = f"set clouds[].image to an image of region {settings.region}"
-        yield Finding.wrong(what, state, "available", advice)
+        yield Finding.wrong(subject, state, "available", advice)
     yield from _clock_skew(answer, clock())
 
 
@@ -99,20 +99,20 @@ def _subnets(api: Api, settings: AwsCloud, pools: Sequence[Pool]) -> Iterator[Fi
 
 
 def _subnet(zone: str, id_: str, subnet: Mapping[str, Any] | None, needed: int) -> Finding:
-    what = f"subnet {id_}"
+    subject = f"subnet {id_}"
     if subnet is None:
         advice = "set clouds[].subnets to subnets that there are"
-        return Finding.wrong(what, "not there", advice=advice)
+        return Finding.wrong(subject, "not there", advice=advice)
     if subnet.get("AvailabilityZone") != zone:
         advice = "put it under its own zone in clouds[].subnets"
         finding = f"in zone {subnet.get('AvailabilityZone')}"
-        return Finding.wrong(what, finding, f"in zone {zone}", advice)
+        return Finding.wrong(subject, finding, f"in zone {zone}", advice)
     if subnet.get("Ipv6Native"):
         # EC2 counts free IPv4 addresses only.
-        return Finding.ok(what, f"in zone {zone}, of IPv6 alone")
+        return Finding.ok(subject, f"in zone {zone}, of IPv6 alone")
     free = int(subnet.get("AvailableIpAddressCount", 0))
     finding = f"in zone {zone}, {free} addresses free"
     if free >= needed:
-        return Finding.ok(what, finding)
+        return Finding.ok(subject, finding)
     expected = f"{needed}, one for each node of the cloud's pools"
-    return Finding.note(what, finding, expected, "a larger subnet, or fewer nodes")
+    return Finding.note(subject, finding, expected, "a larger subnet, or fewer nodes")

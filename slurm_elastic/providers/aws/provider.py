@@ -148,7 +148,7 @@ class AwsProvider:
         never listed with our tag is looked up, and left alone if it is not ours.
         """
         own_ids = self._own_ids(ids)
-        # Before the call: if its answer is lost, the machine must not look like one that EC2 took
+        # Before the call: if its answer is lost, the machine must not look as if EC2 had taken it
         # back.
         self._machines.note_ended(own_ids)
         self._ending.end(own_ids)
@@ -254,9 +254,7 @@ class AwsProvider:
     # launching
 
     def _run(self, spec: LaunchSpec, nodes: Sequence[str], number: int) -> Sequence[Instance]:
-        """The machines of one call. If the call is a repetition, machines that have ended are
-        included.
-        """
+        """The machines of one call. A repeated call also returns ended machines."""
         request = requests.run_instances(
             structs.replace(self._settings, image=self._images.of(spec.pool)),
             self._cluster,

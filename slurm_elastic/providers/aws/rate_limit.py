@@ -52,9 +52,9 @@ _SHARE_PER_SUCCESS = 1 / 20
 class Busy(Exception):  # noqa: N818 - no error, but the answer to a caller that does not wait
     """Tokens will be available only after ``seconds``, which is longer than the caller waits."""
 
-    def __init__(self, what: str, seconds: float) -> None:
+    def __init__(self, limit_name: str, seconds: float) -> None:
         super().__init__(
-            f"EC2's limit of {what} is used up; the next call can go in {brief(seconds)}"
+            f"EC2's limit of {limit_name} is used up; the next call can go in {brief(seconds)}"
         )
         self.seconds = seconds
 
@@ -82,7 +82,7 @@ class Bucket:
         return self._level
 
     def usable(self, now: float, seconds: float = 0.0) -> float:
-        """The tokens that are certain to be available now, or in ``seconds``."""
+        """The tokens that will certainly be available now, or in ``seconds``."""
         level = self.level(now) + seconds * self.refill
         return self.rate.burst if level >= self.rate.burst else level - self._margin
 
@@ -153,9 +153,11 @@ class Pace:
         with self._lock:
             now = self._clock()
             needs = self._needs(operation, machines)
-            wait, what = max((bucket.wait(n, now), what) for bucket, n, what in needs)
+            wait, limit_name = max(
+                (bucket.wait(n, now), limit_name) for bucket, n, limit_name in needs
+            )
             if wait > max_wait_s:
-                raise Busy(what, wait)
+                raise Busy(limit_name, wait)
             for bucket, count, _ in needs:
                 bucket.take(count, now)
         # Sleep without the lock. The tokens are already taken, so later callers wait longer.

@@ -109,8 +109,8 @@ def site_template(template: str) -> dict[str, str]:
 
 
 def metadata_over(site: Mapping[str, Any]) -> Mapping[str, object]:
-    """Our metadata options merged over those of the site's template. In a request they replace all
-    of the template's metadata options, so a hop limit would be lost.
+    """The site template's metadata options with our own merged over them. In a request they replace
+    all of the template's metadata options, so a hop limit would be lost.
     """
     site_options = site.get("MetadataOptions", {})
     return {

@@ -47,7 +47,7 @@ class Attempt(Struct, frozen=True, kw_only=True):
 
 
 class DryLaunch(Struct, frozen=True, kw_only=True):
-    """A launch of one machine from ``image`` that is never carried out."""
+    """A launch of one machine from ``image``, never carried out."""
 
     spec: LaunchSpec
     image: str
@@ -77,15 +77,15 @@ def examine(api: Api, attempts: Iterable[Attempt]) -> Iterator[Finding]:
 
 def _try(api: Api, attempt: Attempt) -> Finding | None:
     """The finding about one call, or None if the right is granted."""
-    what = f"right to {attempt.shown}"
+    subject = f"right to {attempt.shown}"
     try:
         api.send(attempt.operation, {**attempt.request, "DryRun": True})
     except AuthError as error:
-        return _refused(what, attempt, error)
+        return _refused(subject, attempt, error)
     except InstanceNotFound:
         return None  # EC2 checks rights before it looks for the machine
     except TransientError as error:
-        return Finding.note(what, error.refusal, advice="ask again later")
+        return Finding.note(subject, error.refusal, advice="ask again later")
     except ProviderError as error:
         if error.code == GRANTED:
             return None
@@ -93,23 +93,23 @@ def _try(api: Api, attempt: Attempt) -> Finding | None:
             # Our templates are created by the first launch, and EC2 must read a template to know
             # which rights are needed.
             advice = "look again when a machine has been launched"
-            return Finding.note(what, error.refusal, advice=advice)
+            return Finding.note(subject, error.refusal, advice=advice)
         advice = "put right in the cloud's settings what it names"
-        return Finding.wrong(what, error.refusal, advice=advice)
+        return Finding.wrong(subject, error.refusal, advice=advice)
     text = "an answer as if it had been carried out: this service knows no dry runs"
-    return Finding.note(what, text)
+    return Finding.note(subject, text)
 
 
-def _refused(what: str, attempt: Attempt, error: ProviderError) -> Finding:
+def _refused(subject: str, attempt: Attempt, error: ProviderError) -> Finding:
     finding = f"refused: {error.refusal}"
     allow = f"allow ec2:{attempt.action} to the daemon's credentials (slurm-elastic iam render aws)"
     if attempt.optional:
-        return Finding.note(what, finding, advice=f"{allow}; without it {attempt.optional}")
+        return Finding.note(subject, finding, advice=f"{allow}; without it {attempt.optional}")
     if attempt.unsure:
         finding = f"{finding} (of a machine that does not exist, as none of ours does now)"
         advice = "no wonder where the policy asks for our tags: look again when a machine runs"
-        return Finding.note(what, finding, advice=advice)
-    return Finding.wrong(what, finding, "the right to it", allow)
+        return Finding.note(subject, finding, advice=advice)
+    return Finding.wrong(subject, finding, "the right to it", allow)
 
 
 def attempts(
@@ -120,7 +120,7 @@ def attempts(
     machine: str | None,
 ) -> Iterator[Attempt]:
     """The rights that launching, listing and ending need. ``launches``: one for each market in use.
-    ``machine``: the id of one of our machines.
+    ``machine``: the id of a machine of ours.
     """
     spot = any(Market.SPOT in pool.markets for pool in pools)
     yield from _reads(settings, spot)
@@ -221,5 +221,5 @@ def _launches(settings: AwsCloud, cluster: Cluster, spec: LaunchSpec) -> Iterato
 
 
 def trial(pool: Pool, offer: Offer) -> LaunchSpec:
-    """A launch of one machine that is never carried out."""
+    """A launch of one machine, never carried out."""
     return LaunchSpec(generation=_NAME, pool=pool, nodes=pool.nodes[:1], offer=offer)

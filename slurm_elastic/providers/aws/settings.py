@@ -21,7 +21,7 @@ class Strategy(StrEnum):
 
 
 class Allocation(StrEnum):
-    """Who chooses among the offers of a fleet: EC2 by price and capacity, or our ranking."""
+    """The chooser among the offers of a fleet: EC2 by price and capacity, or our ranking."""
 
     PRICE = "price"
     RANK = "rank"

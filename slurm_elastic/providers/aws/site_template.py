@@ -51,11 +51,11 @@ class SiteTemplate:
         try:
             return self.data()
         except ProviderError as error:
-            last = self._cache.last(self._settings.launch_template)
-            kept = "not kept" if last is None else "those of before"
+            last_data = self._cache.last(self._settings.launch_template)
+            kept = "not kept" if last_data is None else "those of before"
             log.warning("launch template's metadata options and placement are %s "
                         "cloud=%s error=%s", kept, self._settings.name, error)  # fmt: skip
-            return last or {}
+            return last_data or {}
 
     def _read(self, template: str | None) -> Data:
         if template is None:
@@ -68,10 +68,12 @@ class SiteTemplate:
         return data
 
 
-def merged_tags(site: Sequence[Data], own: Sequence[Mapping[str, Any]]) -> list[dict[str, object]]:
+def merged_tags(
+    site: Sequence[Data], our_specifications: Sequence[Mapping[str, Any]]
+) -> list[dict[str, object]]:
     """The tags of both, each kind of resource once. Our tags win."""
     tags_by_kind: dict[str, dict[str, str]] = {}
-    for specification in (*site, *own):
+    for specification in (*site, *our_specifications):
         tags = {tag["Key"]: tag["Value"] for tag in specification.get("Tags", ())}
         tags_by_kind.setdefault(specification["ResourceType"], {}).update(tags)
     return [
@@ -84,21 +86,21 @@ def examine(template: SiteTemplate, settings: AwsCloud) -> Iterator[Finding]:
     """Whether the template's tags leave room for ours."""
     if settings.launch_template is None:
         return
-    what = f"launch template {settings.launch_template}"
+    subject = f"launch template {settings.launch_template}"
 
     def tags() -> Iterator[Finding]:
         tagged = template.data().get("TagSpecifications", ())
         max_count = max((len(specification.get("Tags", ())) for specification in tagged), default=0)
         if max_count <= SITE_TAGS:
-            yield Finding.ok(what, f"there, with {max_count} tags of its own")
+            yield Finding.ok(subject, f"there, with {max_count} tags of its own")
             return
         expected = f"{SITE_TAGS} at most: EC2 allows 50 on a machine, and the others are ours"
         advice = "take tags out of the template, or EC2 refuses launches"
-        yield Finding.wrong(what, f"{max_count} tags of its own", expected, advice)
+        yield Finding.wrong(subject, f"{max_count} tags of its own", expected, advice)
 
     look = Look(rights="", otherwise="correct clouds[].launch_template")
     yield from look.at(
-        what, "a launch template of this region", tags,
+        subject, "a launch template of this region", tags,
         "allow ec2:DescribeLaunchTemplateVersions: a launch then keeps its metadata options and "
         "placement",
     )  # fmt: skip

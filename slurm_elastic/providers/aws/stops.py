@@ -1,7 +1,7 @@
 """Stops and starts EC2's machines: StopInstances and StartInstances (EC2 API reference).
 
-An on-demand machine with its root on EBS keeps disk, private address and tags. A machine with its
-root on the instance store, or from one of our spot requests, cannot be stopped
+An on-demand machine with its root on EBS keeps disk, private address and tags. Machines with their
+root on the instance store, and machines of our spot requests, cannot be stopped
 (UnsupportedOperation). The shutdown behaviour ``terminate`` applies when a machine powers itself
 off, not to StopInstances.
 """
@@ -32,8 +32,8 @@ class Stopping:
             self._api.send("stop_instances", {"InstanceIds": page}, len(page))
 
     def start(self, instance: str) -> None:
-        """Start a stopped machine. UnsettledError while it is still stopping, as EC2 starts only a
-        machine that has stopped. InstanceNotFound if it has ended.
+        """Start a stopped machine. UnsettledError while it is still stopping, because EC2 cannot
+        start it yet. InstanceNotFound if it has ended.
         """
         state = self._state(instance)
         if state in _GONE:

@@ -58,8 +58,8 @@ class FleetNodeNames(NodeNames):
     """NodeNames for machines of fleets as well, whose places are in tags."""
 
     def node(self, tags: Mapping[str, str], index: int) -> str:
-        """The node of a machine. For a fleet's machine ``index`` has no meaning, and its tags may
-        not have the place yet; the node is then empty.
+        """The node of a machine. ``index`` has no meaning in a fleet. The node is empty while the
+        machine's tags lack its place.
         """
         if in_fleet(tags):
             place = place_of(tags)
@@ -88,8 +88,8 @@ def in_fleet(tags: Mapping[str, str]) -> bool:
 def assigned(
     ids: Iterable[str], taken_places: Mapping[str, int], count: int
 ) -> tuple[dict[str, int], list[str]]:
-    """Places for the ``ids`` that have none in ``taken_places``; and the ids for which no place is
-    left, because there are only ``count``.
+    """Places for the ``ids`` missing from ``taken_places``; and the ids for which no place is left,
+    because there are only ``count``.
     """
     free = sorted(set(range(count)) - set(taken_places.values()))
     # Sorted: if a launch is repeated after an answer or some of the tags were lost, each machine

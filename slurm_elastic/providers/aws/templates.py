@@ -76,7 +76,7 @@ class Templates:
             return name
 
     def forget(self) -> None:
-        """Somebody has deleted a template, so check again at the next use."""
+        """Check again at the next use, because a template was deleted."""
         with self._lock:
             self._known_names.clear()
         self._site.forget()
@@ -92,7 +92,8 @@ class Templates:
         try:
             self._api.send("create_launch_template", request)
         except ProviderError as error:
-            # A template of this name has this content, whoever created it.
+            # The name is a hash of the content, so an existing template of this name is the right
+            # one.
             if error.code != TEMPLATE_EXISTS:
                 raise
         else:
@@ -101,12 +102,17 @@ class Templates:
     def _data(self, spec: LaunchSpec) -> Data:
         """Our template data, merged over the site's own template if the settings name one."""
         settings = structs.replace(self._settings, image=self._images.of(spec.pool))
-        own = template_data(settings, self._cluster, spec, self._parts)
+        our_data = template_data(settings, self._cluster, spec, self._parts)
         if self._settings.launch_template is None:
-            return own
+            return our_data
         site = self._site.data()
-        tags = merged_tags(site.get("TagSpecifications", ()), own["TagSpecifications"])
-        return {**site, **own, "MetadataOptions": metadata_over(site), "TagSpecifications": tags}
+        tags = merged_tags(site.get("TagSpecifications", ()), our_data["TagSpecifications"])
+        return {
+            **site,
+            **our_data,
+            "MetadataOptions": metadata_over(site),
+            "TagSpecifications": tags,
+        }
 
 
 def template_data(

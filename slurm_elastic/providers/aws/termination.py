@@ -1,6 +1,6 @@
 """Ends EC2's machines. A machine that cannot be ended does not keep the others alive.
 
-TerminateInstances ends no machine of a call and zone if one of them is protected
+TerminateInstances ends no machine of a call and zone if any machine is protected
 (disableApiTermination: OperationNotPermitted), is forbidden to us by an IAM condition
 (UnauthorizedOperation), or is unknown (API reference: TerminateInstances).
 """
@@ -41,10 +41,10 @@ class Ending:
         """
         requested = set(ids)
         refused_before = [i for i in self._refused if i in requested]
-        others = [i for i in ids if i not in self._refused]
+        never_refused = [i for i in ids if i not in self._refused]
         errors: list[ProviderError] = []
         # Machines that were refused before come last, as they may use up the refusals.
-        for remaining in (others, refused_before):
+        for remaining in (never_refused, refused_before):
             while remaining:
                 count = self._endable()
                 self._end(remaining[:count], errors)

@@ -26,36 +26,36 @@ def check(draft: Draft, i: int, cloud: AwsCloud) -> None:
 
 
 def _places(draft: Draft, i: int, cloud: AwsCloud) -> None:
-    at = ("clouds", i)
+    cloud_path = ("clouds", i)
     if cloud.endpoint is not None and not cloud.endpoint.startswith(("http://", "https://")):
         expected = "a URL that starts with http:// or https://"
-        draft.problems.add((*at, "endpoint"), shown(cloud.endpoint), expected)
+        draft.problems.add((*cloud_path, "endpoint"), shown(cloud.endpoint), expected)
     for key, zones in (("zones", cloud.zones), ("subnets", cloud.subnets)):
         for n, zone in enumerate(zones):
-            place = (*at, key, n if key == "zones" else zone)
+            place = (*cloud_path, key, n if key == "zones" else zone)
             if cloud.endpoint is None and not zone.startswith(cloud.region):
                 expected = f"a zone of region {cloud.region}, such as {cloud.region}a"
                 draft.problems.add(place, shown(zone), expected)
     for n, zone in enumerate(cloud.zones if cloud.subnets else ()):
         if zone not in cloud.subnets:
             expected = f"a zone with a subnet: one of {', '.join(cloud.subnets)}"
-            draft.problems.add((*at, "zones", n), shown(zone), expected)
+            draft.problems.add((*cloud_path, "zones", n), shown(zone), expected)
 
 
 def _launches(draft: Draft, i: int, cloud: AwsCloud) -> None:
-    at = ("clouds", i)
+    cloud_path = ("clouds", i)
     if cloud.allocation is Allocation.RANK and cloud.strategy is not Strategy.FLEET:
         expected = "strategy fleet, too: there is nothing to choose among"
-        draft.problems.add((*at, "allocation"), shown(str(cloud.allocation)), expected)
+        draft.problems.add((*cloud_path, "allocation"), shown(str(cloud.allocation)), expected)
     template = cloud.launch_template
     if template is not None and not re.fullmatch(r"[A-Za-z0-9().\-/_]{3,128}", template):
         expected = "the id (lt-...) or the name of a launch template"
-        draft.problems.add((*at, "launch_template"), shown(template), expected)
+        draft.problems.add((*cloud_path, "launch_template"), shown(template), expected)
     for name in cloud.interruption_rates:
         if name not in cloud.types and not cloud.catalogue:
             expected = f"a type of the cloud: one of {', '.join(cloud.types)}"
             hint = nearest(name, cloud.types)
-            place = (*at, "interruption_rates", name)
+            place = (*cloud_path, "interruption_rates", name)
             draft.problems.add(place, shown(name), expected, hint)
 
 
@@ -63,16 +63,16 @@ def _rates(draft: Draft, i: int, cloud: AwsCloud) -> None:
     """Report rates that differ between clouds of one account and region, because these share EC2's
     limits.
     """
-    first = next(
+    first_cloud = next(
         (n, c) for n, c in draft.clouds.items()
         if isinstance(c, AwsCloud) and _account(c) == _account(cloud)
     )  # fmt: skip
-    number, other = first
+    number, other = first_cloud
     for key in ("launch_burst", "launch_rate"):
         value, other_value = getattr(cloud, key), getattr(other, key)
         if value != other_value:
-            words = "no such key" if other_value is None else describe(other_value)
-            expected = f"{words}, as in clouds[{number}] of the same account and region"
+            expected_value = "no such key" if other_value is None else describe(other_value)
+            expected = f"{expected_value}, as in clouds[{number}] of the same account and region"
             draft.problems.add(("clouds", i, key), describe(value), expected)
 
 

@@ -60,7 +60,7 @@ class AsideHosts(Hosts[Connection]):
         """Drop the connection; the next call opens a new one."""
         with self._lock:
             # The SDK asks the host when the last reference to a connection is dropped, and a silent
-            # host does not answer. So a background thread drops it, and no caller waits.
+            # host does not answer. A background thread drops it, so that no caller waits.
             last_reference = [self._open.pop(host, None)]
         in_background(f"closing {host}", last_reference.clear)
 

@@ -1,6 +1,6 @@
 """Claims on things of the site that cannot carry tags, such as hosts. Each claim is a row in a
 file. The row is on disk before the thing is touched, and stays until the thing is free again. A
-thing without a row belongs to somebody else.
+thing without a row is not ours.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Claims:
             return {thing: msgspec.json.decode(claim, type=Claim) for thing, claim in rows}
 
     def take(self, thing: str, claim: Claim) -> bool:
-        """Claim the thing if it is free. Returns False if somebody has claimed it already."""
+        """Claim the thing if it is free. Returns False if it is claimed already."""
         with self._opened() as db:
             values = (thing, msgspec.json.encode(claim))
             return bool(db.execute("insert or ignore into claims values (?, ?)", values).rowcount)
@@ -78,8 +78,8 @@ class Claims:
         """One transaction, on disk at its end."""
         try:
             with closing(sqlite3.connect(self._file, timeout=self._timeout)) as db:
-                # A host is switched on right after this commit. If a power cut lost the row, nobody
-                # would ever switch that host off.
+                # A host is switched on right after this commit. If a power cut lost the row, this
+                # host would stay on for ever.
                 db.execute("pragma synchronous = full")
                 db.execute(_TABLE)  # the process that created the file may have died before this
                 with db:

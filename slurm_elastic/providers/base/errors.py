@@ -18,8 +18,8 @@ class NoCredentials(Exception):  # noqa: N818 - read as a word
 def translating(
     translate: Callable[[Exception], ProviderError | None], hidden: tuple[type[Exception], ...] = ()
 ) -> Iterator[None]:
-    """Raise ``translate(error)`` for an error raised inside. If that is None, the error stays as it
-    is.
+    """Raise ``translate(error)`` for an error raised inside. If it returns None, the error stays as
+    it is.
 
     An error of a class in ``hidden`` is not chained to ours, because its text may contain secrets.
     """

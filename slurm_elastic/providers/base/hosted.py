@@ -2,8 +2,8 @@
 
 A subclass lists, starts and ends the machines (``HostedProvider``'s abstract methods). A machine's
 name on its host contains the cluster, node and generation. So a repeated launch finds the machines
-of the first one. A machine that has ended stays on its host for a while. It proves that this launch
-has already had its machine for the node.
+of the first one. An ended machine stays on its host for a while. It proves that this launch has
+already had its machine for the node.
 """
 
 from __future__ import annotations
@@ -277,10 +277,10 @@ class HostedProvider(ABC, Generic[Kind]):
         return self._own_machines(self._rows(host))
 
     def _own_machines(self, present: Sequence[Tagged]) -> Sequence[Tagged]:
-        own = self._ownership.among(present, lambda m: m.tags, lambda m: m.short)
+        own_machines = self._ownership.among(present, lambda m: m.tags, lambda m: m.short)
         with self._lock:
-            self._machines.update({m.short: m for m in own})
-        return own
+            self._machines.update({m.short: m for m in own_machines})
+        return own_machines
 
     def _machines_of(self, ids: Sequence[str]) -> dict[str, Tagged]:
         """Our machines among these ids, as they were last listed."""
@@ -338,7 +338,7 @@ def room(kind: InstanceType, size: tuple[int, int], used: tuple[int, int]) -> Ro
     """
     (cpus, memory), (used_cpus, used_memory) = size, used
     by_cpus, by_memory = (cpus - used_cpus) // kind.cpus, (memory - used_memory) // kind.memory
-    # Negative if somebody has given a host fewer resources than its machines use.
+    # Negative if the settings give a host fewer resources than its machines use.
     if by_cpus <= by_memory:
         return max(0, by_cpus), f"{used_cpus} of {cpus} cpus are given out"
     return max(0, by_memory), f"{used_memory} of {memory} MiB are given out"

@@ -37,7 +37,9 @@ class HostedCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_field
         return tuple(hosts)
 
 
-def own_addresses(draft: Draft, at: KeyPath, key: str, addresses: Mapping[str, str]) -> None:
+def own_addresses(
+    draft: Draft, cloud_path: KeyPath, key: str, addresses: Mapping[str, str]
+) -> None:
     """Report hosts with the same address: a host with two names would be filled twice.
 
     ``addresses``: the address of each host, from ``key`` in its settings.
@@ -47,4 +49,4 @@ def own_addresses(draft: Draft, at: KeyPath, key: str, addresses: Mapping[str, s
         first_name = first_name_by_address.setdefault(address, name)
         if first_name != name:
             problem = f"{shown(address)}, which hosts.{first_name} has already"
-            draft.problems.add((*at, "hosts", name, key), problem, f"a {key} of its own")
+            draft.problems.add((*cloud_path, "hosts", name, key), problem, f"a {key} of its own")

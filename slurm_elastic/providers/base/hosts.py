@@ -112,7 +112,7 @@ class Hosts(ABC, Generic[Connection]):
         results = each(hosts, self.in_time(do), len(hosts))
         errors = {h: e for h, r in zip(hosts, results, strict=True) if (e := r.exception())}
         for host, error in errors.items():
-            # An error that is not a ProviderError is a defect of ours, and never a silent host.
+            # Any other error is a defect of ours, and never a silent host.
             if not isinstance(error, ProviderError) or len(errors) == len(hosts):
                 raise error
             log.warning("host left out cloud=%s host=%s error=%s", self.cloud, host, error)

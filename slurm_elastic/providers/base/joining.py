@@ -136,10 +136,10 @@ def fill(text: str, path: str, values: Mapping[str, str]) -> str:
     try:
         return _filled(text, values)
     except KeyError as error:
-        known = ", ".join(f"@{{{name}}}" for name in sorted(values))
+        known_names = ", ".join(f"@{{{name}}}" for name in sorted(values))
         raise ConfigError(
             f"join.template: {path} has the placeholder @{{{error.args[0]}}}, expected one of "
-            f"{known}; a plain @{{ is written @@{{"
+            f"{known_names}; a plain @{{ is written @@{{"
             # Not chained: a KeyError says nothing to the author of the template.
         ) from None
 

@@ -24,7 +24,7 @@ def seed(instance: str, node: str, parts: Sequence[str]) -> bytes:
     }
     image, out = pycdlib.PyCdlib(), io.BytesIO()
     # cloud-init needs the exact lower-case names, which plain ISO 9660 cannot hold. Rock Ridge and
-    # Joliet both carry them, so any kernel can read one of the two forms.
+    # Joliet both carry them, so any kernel can read them.
     image.new(joliet=3, rock_ridge="1.09", vol_ident="cidata")
     for number, (name, text) in enumerate(files.items()):
         data = text.encode()

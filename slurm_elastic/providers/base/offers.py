@@ -1,4 +1,4 @@
-"""Offers of a cloud whose types and prices are those of the configuration. Pure."""
+"""Offers of a cloud with the types and prices of the configuration. Pure."""
 
 from __future__ import annotations
 

@@ -31,13 +31,12 @@ LAUNCH_REMEMBERED_S = 6 * 3600.0
 
 
 class OneByOne:
-    """What this process knows about its own calls. Thread-safe.
+    """The knowledge of this process about its own calls. Thread-safe.
 
     ``lag`` (s): for so long a fresh machine may be missing from the cloud's listings.
     ``is_refusal``: whether a call that raised this TransientError has certainly had no effect; by
-    default only if it was throttled. With ``threads`` above 1 several calls run at the same time,
-    and a refusal of one says nothing about the others. With one thread the first refusal ends the
-    launch.
+    default only if it was throttled. ``threads``: above 1, several calls run at the same time, and
+    a refusal says nothing about the other calls. With one thread the first refusal ends the launch.
     """
 
     guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_made", "_ended")}
@@ -71,8 +70,8 @@ class OneByOne:
         """
         standing = self._standing(spec, listed)
         with self._lock:
-            # ``_made`` counts, not ``standing``: a machine that has ended again was the one machine
-            # of its node in this launch.
+            # ``_made`` counts, not ``standing``: an ended machine was the only machine that its
+            # node gets in this launch.
             missing = [n for n in spec.nodes if (spec.generation, n) not in self._made]
         self._unconfirmed.require(spec, missing)
         unclear_error = refusal = None
@@ -174,8 +173,8 @@ class OneByOne:
         )
 
     def terminate(self, ids: Sequence[str], end: Callable[[str], None]) -> None:
-        """End each of these machines, which must be ours. If one is refused, the others are still
-        ended, and then the first refusal is raised. InstanceNotFound counts as done.
+        """End each of these machines, which must be ours. A refusal does not stop the others;
+        afterwards the first refusal is raised. InstanceNotFound counts as done.
         """
         refusals: list[ProviderError] = []
         for machine_id in dict.fromkeys(ids):
@@ -196,8 +195,8 @@ class OneByOne:
             raise refusals[0]
 
     def _standing(self, spec: LaunchSpec, listed: Sequence[Instance]) -> dict[str, Instance]:
-        """The live machines of this launch by node, including those that listings may not
-        show yet.
+        """The live machines of this launch by node, including machines that listings may not show
+        yet.
         """
         launch_machines = [m for m in self._shown(listed) if m.generation == spec.generation]
         for listed_machine in launch_machines:
@@ -217,11 +216,12 @@ class OneByOne:
         with self._lock:
             # ``lag`` is added because a launch is repeated at most so much later than it was made.
             for key in [
-                k for k, (_, at) in self._made.items() if now - at > LAUNCH_REMEMBERED_S + self._lag
+                k
+                for k, (_, made_at) in self._made.items()
+                if now - made_at > LAUNCH_REMEMBERED_S + self._lag
             ]:
                 del self._made[key]
-            # The first machine stays: the time of a machine that is listed again and again must not
-            # move.
+            # The first entry stays: its time must not move each time the machine is listed.
             self._made.setdefault((machine.generation, machine.node), (machine, now))
 
     def _had_no_effect(self, error: ProviderError) -> bool:

@@ -1,6 +1,4 @@
-"""Filter the machines at a place for those of one cloud, and remember the ids that are known to be
-its own.
-"""
+"""Filters the machines at a place for those of one cloud, and remembers their ids."""
 
 from __future__ import annotations
 
@@ -22,9 +20,9 @@ KEPT_S = 3600.0
 
 
 class Ours:
-    """``ids`` were once listed with our tags, or returned by one of our launches. ``unclear``: ids
-    of machines that could belong to any of several clouds. ``key``: the key of the tag that names
-    the cloud. Thread-safe.
+    """``ids`` were once listed with our tags, or returned by our launches. ``unclear``: ids of
+    machines that could belong to any of several clouds. ``key``: the key of the tag that names the
+    cloud. Thread-safe.
     """
 
     guarded_by: ClassVar[GuardedBy] = {"_lock": Guarded("_seen_at", "_pruned_at", "_unclear_at")}
@@ -99,12 +97,12 @@ class Ours:
     def named(
         self, ids: Sequence[str], learn: Callable[[], object], done: str = "terminated"
     ) -> list[str]:
-        """The ids that are ours. If one is not known yet, ``learn`` must list all machines
+        """Our own ids among ``ids``. If an id is not known yet, ``learn`` must list all machines
         first.
         """
         requested = list(dict.fromkeys(ids))
         # A restarted process knows no id yet. An id that no listing has shown with our tags is
-        # never ended, as it may be a machine of somebody else.
+        # never ended: the machine may not be ours.
         if not self.ids.issuperset(requested):
             learn()
         own_ids = self.ids

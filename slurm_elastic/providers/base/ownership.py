@@ -1,5 +1,5 @@
-"""Which cloud a machine belongs to, if several clouds of a site share an account, front end or
-host. Pure.
+"""Decides which cloud a machine belongs to, if several clouds of a site share an account, front end
+or host. Pure.
 
 The tag ``slurm-elastic:cloud`` names it. The tag is missing on a machine that an earlier version
 started, and it is out of date if the cloud was renamed. Then the machine belongs to the only cloud
@@ -22,8 +22,8 @@ AMBIGUOUS = ""
 
 
 class Ownership(Struct, frozen=True, kw_only=True):
-    """The owners at one place. ``clouds``: all clouds that are configured there. ``pools``: the
-    cloud of each of their pools.
+    """The owners at one place. ``clouds``: all clouds configured there. ``pools``: the cloud of
+    each of their pools.
     """
 
     cluster: str

@@ -39,9 +39,9 @@ def raise_first_error(errors: Sequence[BaseException]) -> None:
 def until_refused(
     items: Sequence[Item], do: Callable[[Item], Result], threads: int
 ) -> tuple[list[Result], ProviderError | None]:
-    """Call ``do`` for each item, at most ``threads`` at a time, until one is refused. Returns the
-    results and the first refusal. If the outcome of a call is unknown (TransientError), its error
-    is raised.
+    """Call ``do`` for each item, at most ``threads`` at a time, until the first refusal. Returns
+    the results and the first refusal. If the outcome of a call is unknown (TransientError), its
+    error is raised.
     """
     stop = threading.Event()
 

@@ -12,20 +12,20 @@ from slurm_elastic.model.cluster import Pool
 from slurm_elastic.model.finding import Finding
 
 ANSWER = "an answer: until then nothing of this cloud is repaired"
-"""What is expected of a host to which jobs are sent."""
+"""The expected result for a host that jobs are sent to."""
 
 
 class Look(Struct, frozen=True):
     """Runs a check of a cloud. The check yields findings, or returns its finding as text; any other
-    result means that the thing exists. If the cloud refuses the check, that is a finding with the
-    cloud's own text and an advice: ``rights`` if rights are missing, ``otherwise`` in other cases.
+    result means that the thing exists. A refused check is a finding with the cloud's own text and
+    an advice: ``rights`` if rights are missing, ``otherwise`` in other cases.
     """
 
     rights: str
     otherwise: str
 
     def at(
-        self, what: str, expected: str, check: Callable[[], object], spared: str = ""
+        self, subject: str, expected: str, check: Callable[[], object], spared: str = ""
     ) -> Iterator[Finding]:
         """The findings of a check. ``spared``: the advice if only the right to look is missing and
         launches work without it.
@@ -35,20 +35,25 @@ class Look(Struct, frozen=True):
             if isinstance(result, Iterator):
                 yield from result
             else:
-                yield Finding.ok(what, result if isinstance(result, str) else "there")
+                yield Finding.ok(subject, result if isinstance(result, str) else "there")
         except ProviderError as error:
             # AuthError covers rights as well as credentials: both are for the administrator to
             # give.
             lacks_rights = isinstance(error, AuthError)
             if lacks_rights and spared:
-                yield Finding.note(what, f"cannot be looked at: {error.refusal}", advice=spared)
+                yield Finding.note(subject, f"cannot be looked at: {error.refusal}", advice=spared)
                 return
             advice = self.rights if lacks_rights else self.otherwise
-            yield Finding.wrong(what, error.refusal, expected, advice)
+            yield Finding.wrong(subject, error.refusal, expected, advice)
 
 
 def quota(
-    what: str, limit: float, unit: str, others: float, bounds: tuple[float, float], advice: str
+    subject: str,
+    limit: float,
+    unit: str,
+    used_by_others: float,
+    bounds: tuple[float, float],
+    advice: str,
 ) -> Finding:
     """The finding about a quota of which others in the account use a part. ``bounds``: what one
     machine needs at least, and what all machines of the pools need at most. ``advice``: how to
@@ -56,16 +61,16 @@ def quota(
     """
     least, demand = bounds
     finding = (
-        f"{limit:.12g} {unit}, of which others use {others:.12g}; the pools could ask for "
+        f"{limit:.12g} {unit}, of which others use {used_by_others:.12g}; the pools could ask for "
         f"{demand:.12g}"
     )
     if limit < least:
         expected = f"{least:.12g} at least: not one machine can start"
-        return Finding.wrong(what, finding, expected, advice)
-    if limit - others < demand:
+        return Finding.wrong(subject, finding, expected, advice)
+    if limit - used_by_others < demand:
         advice = "have it raised, or lower the cloud's limits: jobs beyond it go elsewhere"
-        return Finding.note(what, finding, f"{others + demand:.12g}", advice)
-    return Finding.ok(what, finding)
+        return Finding.note(subject, finding, f"{used_by_others + demand:.12g}", advice)
+    return Finding.ok(subject, finding)
 
 
 def max_machines(pool: Pool) -> int:
@@ -75,7 +80,7 @@ def max_machines(pool: Pool) -> int:
 
 def sum_of_largest(sizes: Iterable[tuple[float, int]], machines: int | None = None) -> float:
     """An amount (vCPUs or MiB) over groups of ``count`` machines with ``each`` of it: the sum over
-    all machines, or over those ``machines`` that have most of it.
+    all machines, or over the ``machines`` with the largest amounts.
     """
     total = 0.0
     for each, count in sorted(sizes, reverse=True):

@@ -10,7 +10,7 @@ from slurm_elastic.model.cluster import Instance, LaunchSpec, Notice, Offer, Poo
 
 
 class Refused:
-    """Each call raises AuthError with the reason. So the cloud is skipped and reported, and its
+    """Each call raises AuthError with the reason. The cloud is skipped and reported, and its
     machines do not count as lost.
     """
 

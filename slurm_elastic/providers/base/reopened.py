@@ -1,4 +1,4 @@
-"""A connection to a cloud that is opened at first use, and opened again after an AuthError."""
+"""A connection to a cloud, opened at first use and opened again after an AuthError."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Reopened(Generic[Connection]):
     @contextmanager
     def used(self) -> Iterator[Connection]:
         """The connection. After an AuthError it is dropped, so that the next use reads the
-        credentials again: somebody may renew them while we run.
+        credentials again: an administrator may renew them while we run.
         """
         try:
             with self._translated():
@@ -41,7 +41,7 @@ class Reopened(Generic[Connection]):
                     if self._connection is None:
                         self._connection = self._open()
                     connection = self._connection
-                # Without the lock, so that several threads can use the connection at the same time.
+                # Outside the lock, so that several threads can use the connection at the same time.
                 yield connection
         except AuthError:
             with self._lock:

@@ -1,6 +1,4 @@
-"""Translates an HTTP status into one of our errors, for APIs that give only a status and a text.
-Pure.
-"""
+"""Translates an HTTP status into our error, for APIs that give only a status and a text. Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Hosts of the site as machines that are switched on and off. A node is the host of the same name.
+"""Hosts of the site as machines, which are switched on and off. A node is the host of the same
+name.
 
-A host is ours if it was off and free when we claimed it (``claims``). A host that somebody else
-switched on is never switched off. A host that we saw on, and later off, is free again.
+A host is ours if it was off and free when we claimed it (``claims``). A host switched on by other
+people is never switched off. A host that we saw on, and later off, is free again.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ class SwitchedHosts:
         self._calls.terminate([i for i in ids if i in hosts], end)
 
     def notices(self) -> Sequence[Notice]:
-        """Always empty: nobody reclaims the site's own hosts."""
+        """Always empty: the site's own hosts are never reclaimed."""
         return ()
 
     def check(self) -> None:
@@ -139,8 +140,8 @@ class SwitchedHosts:
         if host not in self._settings.hosts:
             raise CapacityError(self.name, "NoHost", f"no host is named {host}")
         claim = Claim(marks=marks_of(spec, host, self._cluster, self.name, self._clock()))
-        # Before the claim: a host that somebody else uses must never become ours, or we would
-        # switch it off one day.
+        # Before the claim: a host in use by other people must never become ours, or we would switch
+        # it off one day.
         if self._power.is_on(host):
             raise CapacityError(self.name, "InUse", f"{host} is on, and not by us")
         if not self._claims.take(host, claim):
@@ -158,9 +159,11 @@ class SwitchedHosts:
         """Our hosts with their states. A host that does not answer keeps its last known state."""
         cluster_uuid, hosts = self._cluster.uuid, self._settings.hosts
         claims = self._claims.all().items()
-        ours = {h: c for h, c in claims if h in hosts and c.marks.get(CLUSTER) == cluster_uuid}
+        own_claims = {
+            h: c for h, c in claims if h in hosts and c.marks.get(CLUSTER) == cluster_uuid
+        }
         # Without a host of ours one other host shows whether hosts answer at all.
-        asked = list(ours) or list(hosts)[:1]
+        asked = list(own_claims) or list(hosts)[:1]
         answers = each(asked, self._power.is_on, self._settings.threads)
         if all(answer.exception() for answer in answers):
             # This raises: if no host answers, the states are unknown, and an old state must not
@@ -168,7 +171,7 @@ class SwitchedHosts:
             answers[0].result()
         machines = []
         # Not strict: ``asked`` has one host more than ``ours`` if no host is ours.
-        for (host, claim), answer in zip(ours.items(), answers, strict=False):
+        for (host, claim), answer in zip(own_claims.items(), answers, strict=False):
             silent = answer.exception() is not None
             state = (
                 _last_state(claim)
@@ -179,24 +182,24 @@ class SwitchedHosts:
         return machines
 
     def _update_state(self, host: str, claim: Claim, *, on: bool) -> InstanceState:
-        """The state of one of our hosts, and the orders that follow from it."""
+        """The state of our host, and the orders that follow from it."""
         now = self._clock()
         boot_overdue = now - float(claim.marks[MADE]) >= self._settings.on_wait
         with suppress(ProviderError):  # the next listing tries the same again
-            # A host that is off and was never seen on is released only after ``on_wait``: an order
-            # to come on may still be under way.
+            # Before ``on_wait`` has passed, an order to come on may still be under way. So a host
+            # is released only later, unless we have seen it on.
             if not on and (claim.seen or (boot_overdue and claim.ending)):
                 self._claims.release(host, claim)
                 return InstanceState.TERMINATED
             shutdown_overdue = claim.ending and now - claim.ending >= self._settings.off_wait
-            # The change proves that the claim is still this one. Without it we could switch off a
-            # host that has become another launch's.
+            # The change proves that the claim is still the same. Without it we could switch off a
+            # host that now belongs to another launch.
             if on and shutdown_overdue and self._claims.change(host, claim, claim):
                 self._power.switch(host, "off")
             if on and not claim.seen:
-                seen = replace(claim, seen=True)
-                self._claims.change(host, claim, seen)
-                return _last_state(seen)
+                seen_claim = replace(claim, seen=True)
+                self._claims.change(host, claim, seen_claim)
+                return _last_state(seen_claim)
             if not on and boot_overdue:  # it may still come on, so an order to stay off is needed
                 self._end(host, claim, on=False)
                 return InstanceState.STOPPING
@@ -214,7 +217,7 @@ class SwitchedHosts:
             is_same_claim = self._claims.change(host, claim, ending)
         if not is_same_claim:
             raise TransientError(self.name, "Changed", f"{host}: its claim has just changed")
-        # A host that is off may have an order to come on, so it gets "off" as well.
+        # Even if the host is off, an order to come on may be under way, so it gets "off" as well.
         self._power.switch(host, "shutdown" if on else "off")
 
     def _machine(self, host: str, claim: Claim, state: InstanceState) -> Instance:

@@ -1,7 +1,7 @@
 """The tags of every machine, which say what cluster it belongs to and which node it serves.
 
-All machines of one launch call get the same tags. So one tag holds the list of the launch's nodes,
-in order, and the cloud numbers the machines of a call, which gives each machine its place in the
+All machines of one launch call get the same tags. Therefore one tag holds the list of the launch's
+nodes in order. The cloud numbers the machines of a call, which gives each machine its place in the
 list. Clouds that create one machine per call need no list; they spell their tags themselves. Pure.
 """
 
@@ -81,7 +81,7 @@ def node_tags(nodes: Sequence[str], max_chars: int = MAX_VALUE) -> dict[str, str
 
 def nodes_text(tags: Mapping[str, str]) -> str:
     """The hostlist that ``node_tags`` distributed over several tags."""
-    return ",".join(part for part in gathered(tags, NODES) if part)
+    return ",".join(hostlist for hostlist in gathered(tags, NODES) if hostlist)
 
 
 class NodeNames:
@@ -137,7 +137,7 @@ def _pieces(nodes: Iterable[str]) -> Iterator[tuple[str, str]]:
         if high:
             yield prefix, low if low == high else f"{low}-{high}"
         prefix, low, high = (match[1], match[2], match[2]) if match else ("", "", "")
-        # A name that is only a number has no prefix for a bracket, so it stands alone.
+        # A bare number has no prefix for a bracket, so it stands alone.
         if not match or not prefix:
             high = ""
             yield "", name
@@ -151,9 +151,7 @@ def _next(low: str, high: str) -> str:
 
 
 def expanded(text: str) -> list[str]:
-    """The names of a hostlist in order; an empty list if somebody has edited the tag into
-    nonsense.
-    """
+    """The names of a hostlist in order; an empty list if an edited tag makes no sense."""
     try:
         return expand(text) if text else []
     except HostlistError:
@@ -183,7 +181,7 @@ def decided_at(generation: str) -> float:
 
 
 def market_of(tag: str) -> Market:
-    """The market that a tag names; reserved if somebody has changed the tag."""
+    """The market that a tag names; reserved if the tag was changed."""
     return Market(tag) if tag in set(Market) else Market.RESERVED
 
 

@@ -1,7 +1,7 @@
 """Orders whose machines may not be listed yet, for clouds that take no idempotency token.
 
 If the answer to an order is lost, only listings show whether the cloud carried it out. Listings may
-lag behind, and the order itself may still be on its way. So a machine that is not listed is ordered
+lag behind, and the order itself may still be on its way. Therefore a missing machine is ordered
 again only after the lag has passed. Until then a repeated launch is answered with UnsettledError.
 ``policies/repair/launch_repairs.py`` decides whether a launch is repeated at all.
 """
@@ -52,13 +52,15 @@ class UnconfirmedOrders:
             refused = is_refusal(error)
             raise
         finally:
-            # Whatever ended the call counts, because the order may also have taken effect if it
-            # ended with an error that is no ProviderError, or was interrupted.
+            # In the finally block: the order may also have taken effect if the call raised any
+            # other exception or was interrupted.
             if not refused:
                 now = self._clock()
                 with self._lock:
                     self._ordered_at = {
-                        k: at for k, at in self._ordered_at.items() if now - at < self._lag
+                        k: ordered_at_s
+                        for k, ordered_at_s in self._ordered_at.items()
+                        if now - ordered_at_s < self._lag
                     }
                     self._ordered_at |= {(generation, node): now for node in nodes}
 
@@ -80,7 +82,9 @@ class UnconfirmedOrders:
                 n: max(self._ordered_at.get((spec.generation, n), earliest), earliest)
                 for n in missing
             }
-        recent = [at for at in ordered_at.values() if now - at < self._lag]
+        recent = [
+            ordered_at_s for ordered_at_s in ordered_at.values() if now - ordered_at_s < self._lag
+        ]
         if not recent:
             return
         age = now - max(recent)

@@ -66,7 +66,7 @@ def read_user_data(path: str | None, cloud: str) -> str:
 def read_part(path: str, description: str) -> str:
     """Read a file that every machine will run as root.
 
-    ConfigError if it cannot be read, or if anybody except its owner may write it.
+    ConfigError if it cannot be read, or if other users than its owner may write it.
     """
     try:
         flaw = trust.flaw(path, trust.ours())
@@ -102,9 +102,9 @@ def multipart(parts: Iterable[str]) -> str:
 
 
 class Form(Struct, frozen=True):
-    """What differs between clouds: the file of the program that finds the machine's node, the
+    """The differences between clouds: the file of the program that finds the machine's node, the
     largest size of user data (bytes), how many of these bytes are reserved for our own part, and
-    the name of the one who sets the limit.
+    the name of the service that sets the limit.
     """
 
     program: Path

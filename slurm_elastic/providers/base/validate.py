@@ -46,7 +46,7 @@ def check_listing_lag(draft: Draft, i: int, cloud: ListedLate) -> None:
 
 
 def check_wait(draft: Draft, i: int, cloud: CloudSettings, key: str) -> None:
-    """Report a wait that is as long as the time that a node has to boot."""
+    """Report a wait as long as the boot time-out of a node."""
     wait, resume_timeout = (
         getattr(cloud, key),
         cloud.resume_timeout or draft.timing("resume_timeout"),

@@ -1,7 +1,7 @@
 """The docker SDK's client with a time limit for a whole call of a provider.
 
 The SDK's own ``timeout`` limits one wait on one connection. Here each request, and the making of an
-SSH connection, gets the time that is left until the deadline of the thread that makes it.
+SSH connection, gets the time left until its thread's deadline.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Client(docker.APIClient):
         """Ignore the default that requests sets."""
 
     def send(self, request: requests.PreparedRequest, **kwargs: Any) -> requests.Response:  # noqa: ANN401
-        """Send a request within the time that is left. The answer is complete on return, because
-        the session's own time-out limits only one read.
+        """Send a request within the remaining time. The answer is complete on return, because the
+        session's own time-out limits only one read.
         """
         budget = Budget(ANSWER, seconds_left())
         is_complete = not kwargs.get("stream")
@@ -58,7 +58,7 @@ class Client(docker.APIClient):
 
 
 def open_client(host: DockerHost) -> Client:
-    """A client that has talked to its engine, before this thread's deadline."""
+    """A client connected to its engine before this thread's deadline."""
     tls = _tls(host)
     if host.url.startswith("unix://"):
         _knock(host.url.removeprefix("unix://"))
@@ -140,7 +140,7 @@ def _hear_refusal(host: DockerHost) -> None:
             socket.create_connection(peer, timeout=min(seconds_left(), REFUSAL_WAIT_S)) as plain,
             context.wrap_socket(plain, server_hostname=peer[0]) as engine,
         ):
-            # We send nothing. With TLS 1.3 the refusal comes after the handshake (RFC 8446, section
+            # We send nothing. TLS 1.3 sends the refusal after the handshake (RFC 8446, section
             # 4.4.2.4). If a request were already on its way, the engine would answer with a reset,
             # which may hide the refusal.
             engine.recv(1)

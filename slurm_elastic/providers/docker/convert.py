@@ -52,8 +52,8 @@ def without(killed: Collection[str], listed: Sequence[Tagged]) -> Sequence[Tagge
 
 
 def _container(row: Mapping[str, Any], host: str, settings: DockerCloud) -> Tagged:
-    """One row of the listing. Our id is the one that ``docker ps`` shows, the zone is the host, and
-    times are of the engine's clock.
+    """One row of the listing. Our id is what ``docker ps`` shows, the zone is the host, and times
+    are of the engine's clock.
     """
     container_id, state = str(row["Id"]), str(row["State"])
     tags = SPELLING.read(row.get("Labels") or {})
@@ -70,8 +70,8 @@ def _container(row: Mapping[str, Any], host: str, settings: DockerCloud) -> Tagg
 
 
 def used(containers: Iterable[Tagged]) -> tuple[int, int]:
-    """The CPUs and MiB in use on a host. ``containers``: all that run there with our labels,
-    including those of other clusters.
+    """The CPUs and MiB in use on a host. ``containers``: all containers there with our labels, of
+    any cluster.
     """
     running = [c for c in containers if not c.ended]
     cpus = sum(_number(c.tags, CPUS) for c in running)

@@ -1,7 +1,7 @@
 """Translates an engine's refusals, and failures on the way to it, into our errors.
 
-The Engine API has no error codes, only a status and a text ("Docker Engine API", 1.41 and later;
-the texts are those of moby's daemon, libnetwork and runc).
+The Engine API has no error codes, only a status and a text ("Docker Engine API", 1.41 and later).
+The texts here are from moby's daemon, libnetwork and runc.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _ERROR_BY_TEXT: tuple[tuple[str, type[ProviderError], str], ...] = (
     ("is not running", ProviderError, NOT_RUNNING),
     ("oci runtime create failed|failed to create (shim|task)", ProviderError, "Runtime"),
 )
-"""The first pattern that matches decides. None of them depends on the status."""
+"""The first pattern that matches decides, whatever the status."""
 _ADVICE = {NO_CERTIFICATE: " Give this host ca_file, cert_file and key_file."}
 _CERTIFICATE_ALERT = re.compile(
     r"alert[ _]((no|bad|unsupported)[ _]certificate|certificate[ _]\w+"
@@ -65,8 +65,8 @@ def classify(status: int | None, message: str) -> tuple[type[ProviderError], str
 
 
 def translated(cloud: str, host: str) -> AbstractContextManager[None]:
-    """Raise one of our errors for an exception of a call to ``host`` inside. Unknown exceptions
-    stay unchanged.
+    """Raise our error for an exception of a call to ``host`` inside. Unknown exceptions stay
+    unchanged.
     """
     return translating(lambda error: _translate(cloud, host, error))
 

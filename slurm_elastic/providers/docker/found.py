@@ -63,7 +63,7 @@ def _complete(cloud: Found, client: Client) -> Found:
 
 
 def _network(rows: list[Mapping[str, Any]]) -> str | None:
-    """A network with Slurm in its name, or else the only one that somebody created."""
+    """A network with Slurm in its name, or else the only network besides Docker's own."""
     own_networks = [str(row["Name"]) for row in rows if row["Name"] not in _OWN_NETWORKS]
     slurm = [name for name in own_networks if "slurm" in name.lower()]
     return next(iter(slurm or (own_networks if len(own_networks) == 1 else ())), None)

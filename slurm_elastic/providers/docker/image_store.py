@@ -23,7 +23,7 @@ from slurm_elastic.providers.docker.requests import PREFIX
 from slurm_elastic.providers.docker.settings import DockerCloud
 
 # A container has all labels of its image. If an image had the label of machines, every container
-# that somebody starts from it would look like a machine of ours and be ended.
+# started from it by hand would look like a machine of ours and be ended.
 LABELS = f"{PREFIX}image."
 DIGEST, OS, VERSION, SOFTWARE = (f"{LABELS}{w}" for w in ("digest", "os", "version", "software"))
 LATEST = ":latest"
@@ -44,7 +44,7 @@ class EngineImages:
         self.places: tuple[str, ...] = tuple(settings.hosts)
 
     def images(self) -> Sequence[CloudImage]:
-        """One entry for each name. Nobody can start from an image without a name."""
+        """One entry for each name. An image without a name cannot be used."""
         with self._engines.limited():
             return [
                 image

@@ -23,53 +23,57 @@ _TLS = ("ca_file", "cert_file", "key_file")
 
 def check(draft: Draft, i: int, cloud: DockerCloud) -> None:
     """Report all problems of a cloud of provider docker."""
-    at: KeyPath = ("clouds", i)
+    cloud_path: KeyPath = ("clouds", i)
     for name, host in cloud.hosts.items():
-        _host(draft, (*at, "hosts", name), host)
-    own_addresses(draft, at, "url", {name: host.url for name, host in cloud.hosts.items()})
-    _options(draft, at, cloud)
-    _sizes(draft, at, cloud)
+        _host(draft, (*cloud_path, "hosts", name), host)
+    own_addresses(draft, cloud_path, "url", {name: host.url for name, host in cloud.hosts.items()})
+    _options(draft, cloud_path, cloud)
+    _sizes(draft, cloud_path, cloud)
 
 
-def _host(draft: Draft, at: KeyPath, host: DockerHost) -> None:
+def _host(draft: Draft, host_path: KeyPath, host: DockerHost) -> None:
     given_files = [key for key in _TLS if getattr(host, key) is not None]
     if not _URL.fullmatch(host.url):
         expected = "unix:///PATH, tcp://HOST:PORT or ssh://USER@HOST, without a password"
         # The part before an @ may be a password, which must not be shown.
         problem = "a user or password in it" if "@" in host.url else shown(host.url)
-        draft.problems.add((*at, "url"), problem, expected)
+        draft.problems.add((*host_path, "url"), problem, expected)
     elif not host.url.startswith("tcp://"):
         for key in given_files:
             expected = f"no {key}: the url is not tcp"
-            draft.problems.add((*at, key), shown(getattr(host, key)), expected)
+            draft.problems.add((*host_path, key), shown(getattr(host, key)), expected)
     elif len(given_files) < len(_TLS) and (given_files or not _LOOPBACK.fullmatch(host.url)):
-        # Anybody who can reach an engine's port without a certificate is root on its host.
+        # Without certificates, every user who can reach an engine's port is root on its host.
         missing = " and ".join(key for key in _TLS if key not in given_files)
-        draft.problems.add((*at, "url"), f"{shown(host.url)} without {missing}", "all three files")
+        draft.problems.add(
+            (*host_path, "url"), f"{shown(host.url)} without {missing}", "all three files"
+        )
 
 
-def _options(draft: Draft, at: KeyPath, cloud: DockerCloud) -> None:
+def _options(draft: Draft, cloud_path: KeyPath, cloud: DockerCloud) -> None:
     for key, word in (("image", cloud.image), ("network", cloud.network)):
         if not _WORD.fullmatch(word):
-            draft.problems.add((*at, key), shown(word), "a name, without blanks")
+            draft.problems.add((*cloud_path, key), shown(word), "a name, without blanks")
     for word in cloud.environment:
         if not _VARIABLE.fullmatch(word):
-            draft.problems.add((*at, "environment", word), shown(word), "the name of a variable")
+            draft.problems.add(
+                (*cloud_path, "environment", word), shown(word), "the name of a variable"
+            )
     forms: tuple[tuple[str, tuple[str, ...], re.Pattern[str], str], ...] = (
         ("mounts", cloud.mounts, _MOUNT, "/THERE:/HERE or VOLUME:/HERE, with :ro if it is"),
         ("tmpfs", cloud.tmpfs, _TMPFS, "an absolute path"),
         ("security_options", cloud.security_options, _WORD, "one word"),
         ("capabilities", cloud.capabilities, _CAPABILITY, "a capability, such as SYS_PTRACE"),
     )
-    for key, words, form, expected in forms:
-        for n, word in enumerate(words):
+    for key, values, form, expected in forms:
+        for n, word in enumerate(values):
             if not form.fullmatch(word):
-                draft.problems.add((*at, key, n), shown(word), expected)
+                draft.problems.add((*cloud_path, key, n), shown(word), expected)
 
 
-def _sizes(draft: Draft, at: KeyPath, cloud: DockerCloud) -> None:
+def _sizes(draft: Draft, cloud_path: KeyPath, cloud: DockerCloud) -> None:
     for name, kind in cloud.types.items():
-        place = (*at, "types", name)
+        place = (*cloud_path, "types", name)
         if kind.gres:
             expected = "no gres: containers get no devices"
             draft.problems.add((*place, "gres"), ", ".join(kind.gres), expected)

@@ -88,7 +88,7 @@ class FakeAccount:
         self.machines[instance.id] = _Machine(instance, owner, float("-inf"))
 
     def alive(self) -> set[str]:
-        """The ids of all machines that are not terminated, whoever owns them."""
+        """The ids of all machines of any owner that are not terminated."""
         return {i for i, m in self.machines.items() if _alive(m)}
 
     def start(
@@ -232,7 +232,7 @@ class FakeProvider:
             return tuple(replace(o, free=free(o)) for o in offers)
 
     def launch(self, spec: LaunchSpec) -> Sequence[Instance]:
-        """Start as many machines as the stock allows. CapacityError if that is none."""
+        """Start as many machines as the stock allows. CapacityError if the stock is empty."""
         key = (self._uuid, spec.generation)
         # A repeated call must not fail for a lack of machines that the first one started (see the
         # contract).
@@ -257,12 +257,12 @@ class FakeProvider:
         """The cluster's machines. Fresh ones are listed only after ``visible_after`` seconds."""
         with self._called("instances"):
             now = self._clock()
-            own = [m for m in self.account.machines.values() if m.owner == self._uuid]
-            visible = [m.instance for m in own if _alive(m) and m.visible_from <= now]
-            taken = [m.instance for m in own if m.taken and self.tells_losses]
-            for machine in own:
+            own_machines = [m for m in self.account.machines.values() if m.owner == self._uuid]
+            visible = [m.instance for m in own_machines if _alive(m) and m.visible_from <= now]
+            lost = [m.instance for m in own_machines if m.taken and self.tells_losses]
+            for machine in own_machines:
                 machine.taken = False
-            return (*visible, *taken)
+            return (*visible, *lost)
 
     def terminate(self, ids: Sequence[str]) -> None:
         """End the machines at once, except protected ones."""

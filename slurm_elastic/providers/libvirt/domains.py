@@ -143,11 +143,11 @@ def send(connection: Any, target: Any, size: int, read: Callable[[int], bytes]) 
 
 
 def stop(connection: Any, number: str) -> None:  # noqa: ANN401
-    """Mark the domain, then shut down its guest. A domain that is off already is only marked."""
+    """Mark the domain, then shut down its guest. If it is off already, it is only marked."""
     domain = lookup(connection.lookupByUUIDString, number)
     if domain is None:
         return
-    # Before the shutdown, because a domain that is off without the mark counts as ended.
+    # Before the shutdown: a domain without the mark counts as ended as soon as it is off.
     _mark(domain, {STOPPED: f"{time.time():.0f}"})
     if domain.isActive():
         seconds_left()
@@ -161,7 +161,7 @@ def boot(connection: Any, number: str) -> bool:  # noqa: ANN401
         return False
     if not domain.isActive():
         _tolerate_done(domain.create, domain.isActive)
-    # Only after the start, because a domain that is off without the mark counts as ended.
+    # Only after the start: without the mark a domain that is off counts as ended.
     _mark(domain, {}, without=STOPPED)
     return True
 
@@ -183,7 +183,7 @@ def end(connection: Any, number: str, name: str, storage: str) -> None:  # noqa:
     """
     domain = lookup(connection.lookupByUUIDString, number)
     if domain is not None:
-        # Without the mark, the domain counts as ended as soon as it is off.
+        # The domain counts as ended as soon as it is off and lacks the mark.
         _mark(domain, {}, without=STOPPED)
     if domain is not None and domain.isActive():
         _tolerate_done(domain.destroy, lambda: not domain.isActive())

@@ -30,9 +30,7 @@ _ERROR_BY_TEXT: tuple[tuple[str, Meaning], ...] = (
     # A lost connection may still be writing to the volume.
     ("is still in use|is still being allocated", (TransientError, "Busy")),
 )
-"""The first pattern that matches decides. The texts are those of the C library, qemu and
-libvirt.
-"""
+"""The first pattern that matches decides. The texts are from the C library, qemu and libvirt."""
 _NO_ENTRY = re.compile("permission denied|host key verification failed", re.IGNORECASE)
 """The texts of ssh, and of a socket that we may not use."""
 _DENIED: Meaning = (AuthError, "Denied")

@@ -62,7 +62,7 @@ class VolumeImages:
         self.places: tuple[str, ...] = tuple(settings.hosts)
 
     def images(self) -> Sequence[CloudImage]:
-        """Labelled images, unfinished images, and the one that machines start from."""
+        """Labelled images, unfinished images, and the image from which machines start."""
         with self._hosts.limited():
             return [
                 image
@@ -195,8 +195,8 @@ def _finish(settings: LibvirtCloud, name: str, connection: Any) -> None:  # noqa
 
 
 def _delete_unfinished(settings: LibvirtCloud, name: str, connection: Any) -> None:  # noqa: ANN401
-    """Delete an unfinished image, its mark last. Without the mark nothing is deleted, because the
-    volume may be in use.
+    """Delete an unfinished image, its mark last. An image without the mark is kept, because it may
+    be in use.
     """
     pool = connection.storagePoolLookupByName(settings.storage)
     if not lookup(pool.storageVolLookupByName, name + UNFINISHED):

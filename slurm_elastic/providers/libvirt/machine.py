@@ -23,7 +23,7 @@ from slurm_elastic.providers.libvirt.settings import LibvirtCloud, LibvirtType
 NAMESPACE = "urn:slurm-elastic:machine:1"
 STORAGE = PREFIX + "storage"
 STOPPED = PREFIX + "stopped"
-"""The mark of a machine that is off on purpose: since when (Unix time)."""
+"""The mark of a machine deliberately switched off: since when (Unix time)."""
 START_WITHIN_S = 600.0
 """For so long after its definition a machine that was never started may still be started."""
 OFF, UNKNOWN = 5, 0
@@ -126,8 +126,8 @@ class DomainPlan(Struct, frozen=True, kw_only=True):
 
     @property
     def id(self) -> str:
-        """Its UUID, which serves as the launch's token for this node: whoever creates the machine
-        again creates the same one.
+        """Its UUID, which serves as the launch's token for this node: a second creation creates the
+        same machine.
         """
         cluster, cloud = self.cluster.uuid or "", self.settings.name
         return _uuid_of(cluster, cloud, self.spec.generation, self.node)

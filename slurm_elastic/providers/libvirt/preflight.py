@@ -21,9 +21,9 @@ def examine(settings: LibvirtCloud, hosts: LibvirtHosts) -> Sequence[Finding]:
 
 
 def _host(settings: LibvirtCloud, hosts: LibvirtHosts, host: str) -> Iterator[Finding]:
-    def look(what: str, ask: Callable[[Any], str], expected: str, otherwise: str) -> Finding:
+    def look(subject: str, ask: Callable[[Any], str], expected: str, otherwise: str) -> Finding:
         findings = Look(settings.reach_advice, otherwise).at(
-            f"{what} on {host}", expected, partial(hosts.call, host, ask)
+            f"{subject} on {host}", expected, partial(hosts.call, host, ask)
         )
         return next(findings)
 

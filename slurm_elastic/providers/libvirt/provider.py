@@ -171,11 +171,11 @@ class LibvirtProvider(HostedProvider[LibvirtType]):
         """Our machines among these ids, as they were last listed."""
         requested = list(dict.fromkeys(ids))
         search_errors = self._search_hosts(requested)
-        own = self._machines_of(requested)
-        if missing := [i for i in requested if i not in own]:
+        own_machines = self._machines_of(requested)
+        if missing := [i for i in requested if i not in own_machines]:
             log.warning("not touched, gone or not ours cloud=%s ids=%s", self.name, missing)
             raise_first_error(search_errors)
-        return list(own.values())
+        return list(own_machines.values())
 
     def _end(self, machine: Tagged) -> None:
         self._note_change(machine)

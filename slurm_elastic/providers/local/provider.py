@@ -107,7 +107,7 @@ class LocalProvider:
             self._ask(Terminate(cluster=self._cluster, ids=tuple(ids)))
 
     def notices(self) -> Sequence[Notice]:
-        """Always empty: nobody reclaims the site's own hosts."""
+        """Always empty: the site's own hosts are never reclaimed."""
         return ()
 
     def check(self) -> None:

@@ -24,14 +24,14 @@ log = logging.getLogger(__name__)
 ALL = -2
 """The filter for everything that an account may see."""
 ACCOUNT, GROUP = "the account's", "the group's"
-"""The owner of a quota. The text of a bound that is a quota begins with it."""
+"""The owner of a quota. The text about a quota begins with it."""
 _HOST_UP = frozenset({1, 2})  # MONITORING_MONITORED MONITORED
 _UNLIMITED, _BY_DEFAULT = -2.0, -1.0
 _OF_MACHINES = ("VMS", "CPU", "MEMORY", "RUNNING_VMS", "RUNNING_CPU", "RUNNING_MEMORY",
                 "SYSTEM_DISK_SIZE")  # fmt: skip
 
 Bound = tuple[int, str]
-"""At most so many machines, and the reason."""
+"""The largest number of machines, and the reason."""
 
 
 def bounds(
@@ -51,8 +51,8 @@ def bounds(
     all_bounds = quota_bounds(
         [*quotas(user), *group_quotas(group)], parts(call, template, per_machine)
     )
-    # The queue is read before the hosts. A machine that is placed between the two readings then
-    # counts twice, and never not at all.
+    # The queue is read before the hosts. A machine placed between the two readings then counts
+    # twice, and never not at all.
     waiting = call("vmpool.info", ALL, -1, -1, PENDING).VM
     room = host_room(call("hostpool.info").HOST, per_machine)
     if room is not None:
@@ -86,7 +86,7 @@ def stuck(waiting: Iterable[Any], uid: int, per_machine: Need) -> str:
 
 
 class Need(Struct, frozen=True):
-    """What the scheduler reserves for a machine: physical CPUs and MiB."""
+    """The resources that the scheduler reserves for a machine: physical CPUs and MiB."""
 
     cpu: float
     memory: float
@@ -121,8 +121,8 @@ def need(template: Mapping[str, Any]) -> Need | None:
 
 
 def host_room(hosts: Iterable[Any], per_machine: Need, *, empty: bool = False) -> int | None:
-    """For how many machines the hosts have room now, or would have if they were ``empty``. None if
-    the account sees no hosts.
+    """The number of machines for which the hosts have room now, or would have if they were
+    ``empty``. None if the account sees no hosts.
     """
     shares = [host.HOST_SHARE for host in hosts if int(host.STATE) in _HOST_UP]
     if not shares:
@@ -150,7 +150,7 @@ def parts(
     """
     plain_shares = plain_parts(per_machine)
 
-    def part(quota: Quota) -> float:
+    def share_of(quota: Quota) -> float:
         match quota.key:
             case "LEASES":
                 return float(sum(n == quota.about for n in _networks(call, template)))
@@ -160,7 +160,7 @@ def parts(
                 return sum(_disk_sizes(call, template))
         return plain_shares.get(quota.key, 0.0)
 
-    return part
+    return share_of
 
 
 def plain_parts(per_machine: Need) -> Mapping[str, float]:
@@ -172,14 +172,14 @@ def plain_parts(per_machine: Need) -> Mapping[str, float]:
 
 
 def quota_bounds(quotas_found: Iterable[Quota], part: Callable[[Quota], float]) -> list[Bound]:
-    """For how many machines each quota has room, and its text."""
+    """The number of machines for which each quota has room, and its text."""
     pairs = ((quota, part(quota)) for quota in quotas_found)
     return [(_fit((q.limit - q.used) / each), q.text) for q, each in pairs if each > 0]
 
 
 def quotas(user: Any) -> list[Quota]:  # noqa: ANN401 - a pyone object
-    """The account's quotas that limit something. Where the account has no quota, the default quota
-    applies.
+    """The account's quotas that limit something. A default quota applies if the account has none of
+    its own.
     """
     return _quotas_of(user, getattr(user, "DEFAULT_USER_QUOTAS", None), ACCOUNT)
 
@@ -233,8 +233,8 @@ def _rows(holder: Any, section: str, item: str) -> Mapping[int | None, Mapping[s
 
 
 def _networks(call: Callable[..., Any], template: Mapping[str, Any]) -> list[int]:
-    """The numbers of the networks of a template's network cards. Networks given by name are looked
-    up among those that the account sees.
+    """The numbers of the networks of a template's network cards. A network given by name must be
+    visible to the account.
     """
     nics = template.get("NIC") or []
     cards = nics if isinstance(nics, list) else [nics]
@@ -251,7 +251,7 @@ def _networks(call: Callable[..., Any], template: Mapping[str, Any]) -> list[int
 
 
 def _disk_sizes(call: Callable[..., Any], template: Mapping[str, Any]) -> Iterator[float]:
-    """The size of each disk of a machine (MiB): the template's, or else that of the image. A
+    """The size of each disk of a machine (MiB): from the template, or else from the image. A
     persistent image is used in place and counts 0.
     """
     for disk in requests.disks_of(template):

@@ -52,9 +52,8 @@ WRONG_STATE = "WrongState"
 _NOT_CARRIED_OUT = frozenset(
     {NotConnected.__name__, WRONG_STATE, NAMES[LOCKED], "HTTP429", "HTTP503"}
 )
-"""Temporary errors that are raised before anything is done. 503 comes from a proxy that reaches no
-oned (RFC 9110, section 15.6.4). 502 and 504 are missing here, because they mean that oned has not
-answered.
+"""Temporary errors raised before anything is done. 503 comes from a proxy that reaches no oned (RFC
+9110, section 15.6.4). 502 and 504 are missing here, because they mean that oned has not answered.
 """
 
 _QUOTA = re.compile(r"limit of (\S+) reached for (\w+) quota in (\w+)")
@@ -94,7 +93,7 @@ def classify(code: int, message: str) -> tuple[type[ProviderError], str]:
         # The template, image or network belongs to others. Another offer may not need it.
         return DeniedError, NAMES[AUTHORIZATION]
     if right and right[1] != "MANAGE":
-        # If we may not manage one of our own machines, it is locked. The account itself is fine, so
+        # If we may not manage a machine of our own, it is locked. The account itself is fine, so
         # this is no AuthError.
         return AuthError, NAMES[AUTHORIZATION]
     kinds: dict[int, type[ProviderError]] = {
@@ -112,7 +111,7 @@ def is_refusal(error: ProviderError) -> bool:
 
 
 def translated(cloud: str) -> AbstractContextManager[None]:
-    """Raise one of our errors for an exception raised inside. Unknown exceptions stay unchanged."""
+    """Raise our error for an exception raised inside. Unknown exceptions stay unchanged."""
     return translating(lambda error: _translate(cloud, error), hidden=(NoCredentials,))
 
 

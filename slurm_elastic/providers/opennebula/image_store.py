@@ -1,5 +1,4 @@
-"""Images in a datastore. The front end reads the file itself, and the image is LOCKED until that is
-done.
+"""Images in a datastore. The front end reads the file itself; until then the image is LOCKED.
 
 After that the image gets the attributes by which pools find it. oned keeps copying if the caller
 goes away, so the next upload waits for an upload that was interrupted.
@@ -129,8 +128,8 @@ class OneImages:
 
 
 def _why_wrong(record: Any, file: ImageFile) -> str:  # noqa: ANN401 - a pyone object
-    """Why an image that is no longer LOCKED is not the file; empty if it may be. oned rounds sizes
-    up, and with some drivers adds another MiB.
+    """Why the image is not the file, although it is no longer LOCKED; empty if it may be. oned
+    rounds sizes up, and with some drivers adds another MiB.
     """
     if int(record.STATE) not in READY:
         error_text = (record.TEMPLATE or {}).get("ERROR") or "the front end gives no reason"

@@ -1,10 +1,10 @@
 """Finds the image of a pool by a name or by its maker's attributes. Answers are kept for some
 minutes.
 
-Anybody may create an image under any name and let others use it, so only images of ``image_owners``
-count. In oned a name is unique only for each owner. If two owners have an image of the exact name,
-it is refused, not guessed. States and types: "Image States" of the OpenNebula documentation,
-include/Image.h.
+Every account may create an image under any name and let others use it, so only images of
+``image_owners`` count. In oned a name is unique only for each owner. If two owners have an image of
+the exact name, it is refused, not guessed. States and types: "Image States" of the OpenNebula
+documentation, include/Image.h.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class OneMachines:
         self._end_asked_at: dict[int, float] = {}
 
     def live(self) -> list[Vm]:
-        """Our machines that are not DONE."""
+        """Our machines in all states except DONE."""
         # Only the extended answer contains the tags.
         pool = self._call("vmpool.infoextended", MINE, -1, -1, ANY_BUT_DONE)
         machines = self._read(pool)
@@ -127,7 +127,7 @@ class OneMachines:
         return None if machine is None else convert.state_of(machine)
 
     def _own_numbers(self, ids: Sequence[str], done: str = "terminated") -> list[int]:
-        """Oned's numbers of the ids that are ours."""
+        """Oned's numbers of our own ids among these."""
         own_ids = self.ours.named(ids, self.live, done)
         numbers = (convert.number_of(self.name, i) for i in own_ids)
         return [n for n in numbers if n is not None]

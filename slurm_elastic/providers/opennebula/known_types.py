@@ -1,7 +1,7 @@
 """The VM templates that an account may use, as machine types.
 
-The hourly price is that of OpenNebula's showback: CPU x CPU_COST + MEMORY x MEMORY_COST ("Showback"
-of its documentation; memory in MiB). A template without costs has no price.
+The hourly price follows OpenNebula's showback: CPU x CPU_COST + MEMORY x MEMORY_COST ("Showback" of
+its documentation; memory in MiB). A template without costs has no price.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ DISABLED, MONITORING_DISABLED, OFFLINE = 4, 7, 8
 
 
 class OutOfService(Struct, frozen=True):
-    """What a host's state means for its machines."""
+    """The meaning of a host's state for its machines."""
 
     kind: NoticeKind
     word: str

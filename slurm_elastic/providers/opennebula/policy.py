@@ -1,8 +1,8 @@
-"""Builds a script that limits an account to what the configuration needs by ACL rules and a quota.
+"""Builds a script that limits an account to the rights and the quota that the configuration needs.
 It uses OpenNebula's own commands ("Managing ACL Rules", "Usage Quotas").
 
 An account owns the machines that it creates, and sees and ends no others, without any rule. So it
-must be in a group that has no rules of its own.
+must be in a group without rules.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ OLDEST_TESTED = (6, 10)
 """The oldest release that gives the answers which this client expects (see docs/opennebula.md)."""
 _UNITS = {"VMS": "machines", "CPU": "cpus", "MEMORY": "MiB", "RUNNING_VMS": "machines",
           "RUNNING_CPU": "cpus", "RUNNING_MEMORY": "MiB"}  # fmt: skip
-"""The quotas that are compared with the demand of pools. The others show in each offer's room."""
+"""These quotas are compared with the demand of pools. The others show in each offer's room."""
 STUCK_S = 900.0
 """A machine that boots for so long is reported by ``doctor``. Hypervisors take seconds."""
 LOOK = Look(
@@ -43,18 +43,18 @@ def examine(
     machines: Callable[[], Sequence[Vm]],
     now: float,
 ) -> Iterator[Finding]:
-    """All findings. A call that is refused is a finding, too. ``machines`` lists our machines."""
+    """All findings. A refused call is a finding, too. ``machines`` lists our machines."""
     yield from LOOK.at("OpenNebula", "its version", lambda: _version(call))
     templates: dict[str, Template] = {}
     for name, kind in settings.types.items():
-        what = f"template {kind.template} of type {name}"
-        look = partial(_template, call, what, name, kind, templates)
-        yield from LOOK.at(what, "a VM template that the account may use", look)
+        subject = f"template {kind.template} of type {name}"
+        look = partial(_template, call, subject, name, kind, templates)
+        yield from LOOK.at(subject, "a VM template that the account may use", look)
     yield from _disks(call, templates)
     for pool in pools:
         if pool.image is not None:
-            what, expected = f"image of pool {pool.name}", f"one image with {wanted(pool.image)}"
-            yield from LOOK.at(what, expected, partial(_chosen, call, chosen, what, pool))
+            subject, expected = f"image of pool {pool.name}", f"one image with {wanted(pool.image)}"
+            yield from LOOK.at(subject, expected, partial(_chosen, call, chosen, subject, pool))
     needs = {name: need for name, t in templates.items() if (need := capacity.need(t)) is not None}
     yield from LOOK.at(
         "quotas", "the account's own record",
@@ -78,7 +78,7 @@ def _version(call: Call) -> Iterator[Finding]:
 
 
 def _template(
-    call: Call, what: str, name: str, kind: OneTemplate, templates: dict[str, Template]
+    call: Call, subject: str, name: str, kind: OneTemplate, templates: dict[str, Template]
 ) -> Iterator[Finding]:
     """Findings about one template. A readable template is added to ``templates``."""
     record = call("template.info", kind.template)
@@ -88,14 +88,14 @@ def _template(
     if need is None:
         finding = f"{record.NAME}, without CPU and MEMORY in plain numbers"
         advice = "give it both, or set resize: room cannot be looked up without them"
-        yield Finding.note(what, finding, advice=advice)
+        yield Finding.note(subject, finding, advice=advice)
     elif need.memory < kind.memory or _vcpus(template) < kind.cpus:
         finding = f"{record.NAME}, with {_vcpus(template):g} vcpus and {need.memory:g} MiB"
         expected = f"{kind.cpus} and {kind.memory}, as the settings say of {name}"
         advice = "correct clouds[].types or the template, or set resize"
-        yield Finding.wrong(what, finding, expected, advice)
+        yield Finding.wrong(subject, finding, expected, advice)
     else:
-        yield Finding.ok(what, str(record.NAME))
+        yield Finding.ok(subject, str(record.NAME))
 
 
 def _vcpus(template: Template) -> float:
@@ -118,24 +118,24 @@ def _disks(call: Call, templates: Mapping[str, Template]) -> Iterator[Finding]:
         yield from _image(call, f"image {number} of type {', '.join(names)}", number)
 
 
-def _image(call: Call, what: str, number: int) -> Iterator[Finding]:
+def _image(call: Call, subject: str, number: int) -> Iterator[Finding]:
     def look() -> Iterator[Finding]:
         parsed = images.image(call("image.info", number))
         # The image may be a data disk of the template, so its type does not matter.
         if not parsed.broken:
-            yield Finding.ok(what, parsed.candidate.name)
+            yield Finding.ok(subject, parsed.candidate.name)
             return
         advice = f"look at it (`oneimage show {number}`), or name another one"
         finding = f"{parsed.candidate.name} {parsed.broken}"
-        yield Finding.wrong(what, finding, "READY or USED, and not persistent", advice)
+        yield Finding.wrong(subject, finding, "READY or USED, and not persistent", advice)
 
-    yield from LOOK.at(what, "an image that the account may use", look)
+    yield from LOOK.at(subject, "an image that the account may use", look)
 
 
-def _chosen(call: Call, chosen: images.Images, what: str, pool: Pool) -> Iterator[Finding]:
+def _chosen(call: Call, chosen: images.Images, subject: str, pool: Pool) -> Iterator[Finding]:
     number = chosen.of(pool)
     if number is not None:
-        yield from _image(call, what, number)
+        yield from _image(call, subject, number)
 
 
 def _quotas(
@@ -154,15 +154,15 @@ def _quotas(
     if not quotas_found:
         yield Finding.ok("quotas", "the account has none of its own")
     for account_quota in quotas_found:
-        parts = {
+        shares = {
             name: capacity.plain_parts(need)[account_quota.key] for name, need in needs.items()
         }
         yield quota(
             f"quota of {account_quota.key}",
             account_quota.limit,
             _UNITS[account_quota.key],
-            max(account_quota.used - sum(parts[name] for name in own_types), 0.0),
-            demand_bounds(pools, parts, settings.limits.nodes),
+            max(account_quota.used - sum(shares[name] for name in own_types), 0.0),
+            demand_bounds(pools, shares, settings.limits.nodes),
             "have an administrator raise it (oneuser quota)",
         )
 
@@ -178,8 +178,8 @@ def _stale_quotas(call: Call) -> Iterator[Finding]:
     records = [r for r in call("vmpool.info", capacity.ALL, -1, -1, -1).VM
                if int(r.UID) == int(user.ID)]  # fmt: skip
     needs = [capacity.need(r.TEMPLATE or {}) for r in records]
-    # The quotas are read before and after the listing. A machine that starts or ends in between
-    # counts in only one of the two, and the smaller value is used.
+    # The quotas are read before and after the listing, and the smaller value is used. So a machine
+    # that starts or ends in between causes no finding.
     after = {q.key: q.used for q in capacity.quotas(call("user.info", -1))}
     for used_quota in before:
         if used_quota.key not in ("VMS", "CPU", "MEMORY") or None in needs:
@@ -218,16 +218,16 @@ def _hosts(call: Call, needs: Mapping[str, capacity.Need]) -> Iterator[Finding]:
         finding = "not shown to this account: that they are full is only known when a machine waits"
         yield Finding.ok("hosts", finding)
     for name, need in needs.items() if hosts else ():
-        what = f"hosts for type {name}"
+        subject = f"hosts for type {name}"
         empty_room = capacity.host_room(hosts, need, empty=True)
         if not empty_room:
             finding = "none that is up is large enough, even if it were empty"
             advice = "a smaller type, or look at the hosts (`onehost list`)"
-            yield Finding.wrong(what, finding, "a host that one machine fits on", advice)
+            yield Finding.wrong(subject, finding, "a host that one machine fits on", advice)
             continue
         free_room = capacity.host_room(hosts, need)
         finding = f"room for {free_room or 0} now, for {empty_room} if nothing else were there"
         if free_room:
-            yield Finding.ok(what, finding)
+            yield Finding.ok(subject, finding)
         else:
-            yield Finding.note(what, finding, advice="jobs go elsewhere meanwhile, or wait")
+            yield Finding.note(subject, finding, advice="jobs go elsewhere meanwhile, or wait")

@@ -1,8 +1,9 @@
 """The provider for OpenNebula's XML-RPC (oned 6.10 to 7.4), through pyone. Credentials are found as
 by OpenNebula's own tools.
 
-oned starts one machine per call and has no idempotency token. So a launch first looks for machines
-that carry its generation, including ended ones, and starts the missing ones in a few threads.
+oned starts one machine per call and has no idempotency token. Therefore a launch first looks for
+machines that carry its generation, including ended ones, and starts the missing ones in a few
+threads.
 """
 
 from __future__ import annotations
@@ -173,7 +174,7 @@ class OpenNebulaProvider:
         )
 
     def check(self) -> None:
-        """Read the account's own record. That needs the right password."""
+        """Read the account's own record, which needs the right password."""
         self._call("user.info", -1)
 
     def credentials_end(self) -> float | None:
@@ -198,7 +199,7 @@ class OpenNebulaProvider:
             return self._template(kind)
         except ProviderError as error:
             is_general = isinstance(error, AuthError | TransientError)
-            # An error that is about this template alone must not hide the other offers.
+            # An error about this template alone must not hide the other offers.
             if is_general and not isinstance(error, DeniedError):
                 raise
             log.warning(

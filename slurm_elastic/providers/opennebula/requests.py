@@ -57,8 +57,8 @@ def extra_template(
 
 
 def disks(vm_template: Mapping[str, Any], image: int) -> list[dict[str, str]]:
-    """The disks of a VM template. This image takes the place of the first disk that has one. If
-    none has, it comes first, because the machine boots from it.
+    """The disks of a VM template. This image replaces the first disk's image. If no disk has an
+    image, a new disk comes first, because the machine boots from it.
     """
     disk_list = disks_of(vm_template)
     place = next((n for n, d in enumerate(disk_list) if _IMAGE & d.keys()), None)
@@ -90,7 +90,7 @@ def disks_of(vm_template: Mapping[str, Any]) -> list[dict[str, str]]:
 
 MAX_BYTES = 65536
 # /run is often mounted noexec, and a program may be in any language. So each runs from a file of
-# its own, which is deleted afterwards. The exit code of the last program is that of the script.
+# its own, which is deleted afterwards. The script ends with the exit code of the last program.
 _PROGRAM = """program=$(mktemp)
 base64 -d > "$program" <<'SLURM_ELASTIC_PROGRAM'
 {text}
@@ -116,7 +116,7 @@ def read_parts(path: str | None, cloud: str, joining: str) -> tuple[str, ...]:
 def merged(
     template: Mapping[str, object], facts: Mapping[str, str], parts: Sequence[str]
 ) -> dict[str, str]:
-    """The CONTEXT to send: ours merged over that of ``template``. ``facts`` must contain
+    """The CONTEXT to send: the one of ``template`` with ours merged over it. ``facts`` must contain
     ``node``.
     """
     context = {key: str(value or "") for key, value in template.items()}

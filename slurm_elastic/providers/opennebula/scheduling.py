@@ -3,8 +3,8 @@
 The scheduler places a few machines per cycle (6.x by default: 30 in total and one on each host,
 every 15 s). All others get the same message as if there were no room: "Not enough capacity in Host
 or System DS, dispatch limit reached, ...". So the message alone decides nothing. A machine is given
-up only if for some time the scheduler has placed no machine of its launch and none that was ahead
-of it. The last machines of a large launch may therefore wait longer.
+up only if the scheduler has recently placed no machine of its launch and no machine ahead of it.
+The last machines of a large launch may therefore wait longer.
 
 A listing does not say when each machine got its place (pyone omits the times of a pool's history).
 We use the time when we first saw it on a host, which is never too early.
@@ -86,8 +86,8 @@ def waiting(machines: Sequence[Vm]) -> Iterator[Waiting]:
 
 
 def given_up(machines: Sequence[Vm], now: float, limit: float) -> Mapping[int, Vm]:
-    """By number, the machines with a message in whose line nothing has moved for ``limit`` seconds,
-    or longer if the scheduler took longer pauses with their launch.
+    """The machines with a message in whose line nothing has moved for ``limit`` seconds, or longer
+    if the scheduler took longer pauses with their launch. By number.
     """
     return {
         w.vm.id: w.vm

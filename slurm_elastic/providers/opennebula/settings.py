@@ -81,7 +81,9 @@ class OpenNebulaCloud(
         return isinstance(other, OpenNebulaCloud) and other.endpoint == self.endpoint
 
     def wrong_image_id(self, text: str) -> str | None:
-        """What is expected instead of this text, or None: ids of images are numbers."""
+        """The expected form if the text is no id of an image, or None: ids of images are
+        numbers.
+        """
         if text.isascii() and text.isdecimal():
             return None
         return "the number of an image, such as '7': OpenNebula's ids are numbers"

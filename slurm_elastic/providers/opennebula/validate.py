@@ -14,14 +14,14 @@ from slurm_elastic.providers.opennebula.settings import OpenNebulaCloud
 
 def check(draft: Draft, i: int, cloud: OpenNebulaCloud) -> None:
     """Report all problems of a cloud of provider opennebula."""
-    at = ("clouds", i)
+    cloud_path = ("clouds", i)
     if not re.fullmatch(r"https?://[^\s/@]+(/\S*)?", cloud.endpoint):
         expected = "the URL of oned, such as http://front-end:2633/RPC2, without a password"
         # The part before an @ may be a password, which must not be shown.
         problem = "a user or password in it" if "@" in cloud.endpoint else shown(cloud.endpoint)
-        draft.problems.add((*at, "endpoint"), problem, expected)
+        draft.problems.add((*cloud_path, "endpoint"), problem, expected)
     elif cloud.ca_file is not None and not cloud.endpoint.startswith("https://"):
         expected = "no ca_file: the endpoint is not https"
-        draft.problems.add((*at, "ca_file"), shown(cloud.ca_file), expected)
+        draft.problems.add((*cloud_path, "ca_file"), shown(cloud.ca_file), expected)
     check_wait(draft, i, cloud, "pending_limit")
     check_listing_lag(draft, i, cloud)

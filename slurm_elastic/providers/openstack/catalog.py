@@ -100,8 +100,8 @@ class Catalog:
         )
         return network_ids
 
-    def _cached(self, what: str, read: Callable[[], Any]) -> Any:  # noqa: ANN401
-        return self._cache.get(what, read, ttl_s=LOOKUP_TTL_S)
+    def _cached(self, key: str, read: Callable[[], Any]) -> Any:  # noqa: ANN401
+        return self._cache.get(key, read, ttl_s=LOOKUP_TTL_S)
 
     def _read_flavors(self) -> Mapping[str, FlavorFound]:
         flavor_by_name = self._listed_flavors()

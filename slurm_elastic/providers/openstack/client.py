@@ -34,7 +34,7 @@ from slurm_elastic.providers.base.errors import NoCredentials
 from slurm_elastic.providers.openstack.settings import OpenStackCloud
 
 MICROVERSION = "2.69"
-"""The first version in which nova also lists servers of a cell that is down (Stein, 2019)."""
+"""The first version in which nova also lists servers of an unreachable cell (Stein, 2019)."""
 _VERSIONS = {
     "compute": ("2.1", "2.latest"),
     "image": ("2", "2.latest"),
@@ -127,7 +127,7 @@ class BoundedSession(requests.Session):
 
 
 def _is_unconnected(error: requests.exceptions.ConnectionError) -> bool:
-    """Whether no connection was made. For this, requests has a class of its own only if connecting
+    """Whether no connection was made. requests has a class of its own for this only if connecting
     took too long.
     """
     reason = getattr(error.args[0], "reason", None) if error.args else None

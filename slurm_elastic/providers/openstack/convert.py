@@ -113,7 +113,7 @@ def _server(record: Record, names: NodeNames) -> ServerFields:
 
 def _node(tags: Mapping[str, str], name: str, names: NodeNames) -> str:
     """The node from the list that all machines of a call share and the number that nova gave to
-    this one. Empty if somebody has renamed the server.
+    this one. Empty if the server was renamed.
     """
     if not names.node(tags, 1):
         return names.node(tags, 0)

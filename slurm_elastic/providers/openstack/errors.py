@@ -53,9 +53,9 @@ _CERTIFICATE = re.compile(
 may come in the middle of an answer: the peer went away, or a record is broken.
 """
 _NOT_CARRIED_OUT = frozenset({NotConnected.__name__, "Conflict", "HTTP413", "HTTP429", "HTTP503"})
-"""Temporary errors that are raised before anything is done. 503 comes from a proxy that reaches no
-nova, or from nova without keystone (RFC 9110, section 15.6.4). 502 and 504 are missing here,
-because they mean that nova has not answered.
+"""Temporary errors raised before anything is done. 503 comes from a proxy that reaches no nova, or
+from nova without keystone (RFC 9110, section 15.6.4). 502 and 504 are missing here, because they
+mean that nova has not answered.
 """
 _BAD_ANSWER = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 _NO_RIGHT = (
@@ -71,8 +71,7 @@ _NO_ANSWER = (ksa.ConnectionError, ksa.DiscoveryFailure, requests.exceptions.Req
 
 
 def translated(cloud: str) -> AbstractContextManager[None]:
-    """Raise one of our errors for an exception of the SDK raised inside. Unknown exceptions stay
-    unchanged.
+    """Raise our error for an exception of the SDK raised inside. Unknown exceptions stay unchanged.
 
     Any other refusal of the cloud (no such flavor, say) is a plain ProviderError, because nothing
     was done. A senseless answer is transient, because something may have been done. The SDK's

@@ -62,10 +62,10 @@ def _examine(entry: str, path: Path) -> Found:
     return replace(cloud, keys={**keys, **settings_found}, types=types)
 
 
-def _found(name: str, what: str, path: Path) -> Found:
+def _found(name: str, description: str, path: Path) -> Found:
     return Found(
-        name=name, provider="openstack", location=Location.ON_PREMISES, usable=True, what=what,
-        joins=True,
+        name=name, provider="openstack", location=Location.ON_PREMISES, usable=True,
+        what=description, joins=True,
         reads={str(path): f"{COPY}; then OS_CLIENT_CONFIG_FILE={PLACE} slurm-elastic init"},
     )  # fmt: skip
 

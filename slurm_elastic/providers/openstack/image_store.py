@@ -74,7 +74,7 @@ class GlanceImages:
         return _image(self._call("image", "PATCH", path, _finish(file), _PATCH))
 
     def remove(self, image: CloudImage) -> None:
-        """Delete the image. Glance stops an upload to it that is still running."""
+        """Delete the image. Glance stops a running upload to it."""
         self._call("image", "DELETE", f"/images/{image.id}")
 
     def start_of(self, pool: Pool) -> str:

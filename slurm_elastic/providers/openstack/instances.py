@@ -40,7 +40,7 @@ CONFLICT = "Conflict"
 """The code of a call that the server's state does not allow."""
 
 DELETION_COUNTS_S = 120.0
-"""For so long a deletion that nova has accepted counts, although nova does not show it."""
+"""A deletion that nova has accepted counts for so long, although nova does not show it."""
 
 
 class Servers:
@@ -97,8 +97,8 @@ class Servers:
         raise_first_error(failures(each(list(ids), self._delete, self._threads)))
 
     def stop(self, ids: Sequence[str]) -> None:
-        """Stop each server (os-stop): its guest shuts down. For a server that is off or shutting
-        down nova reports a conflict, which is no error here.
+        """Stop each server (os-stop): its guest shuts down. nova reports a conflict if the server
+        is off or shutting down already, which is no error here.
         """
         for server in ids:
             try:
@@ -126,7 +126,7 @@ class Servers:
         self._call("compute", "POST", f"/servers/{quote(server)}/action", {verb: None})
 
     def _has_state(self, server: str, *states: str) -> bool:
-        """Whether its status, or its current task in nova, is one of these."""
+        """Whether its status, or its current task in nova, is among these."""
         record = self._call("compute", "GET", f"/servers/{quote(server)}")["server"]
         with translated(self.name):
             return not {str(record["status"]), record.get("OS-EXT-STS:task_state")}.isdisjoint(
@@ -161,7 +161,7 @@ class Servers:
         while True:
             answer: Any = self._call("compute", "GET", f"/servers/detail?{urlencode(query)}")
             with translated(self.name):
-                # A server can move to the next page if another one is deleted between two requests.
+                # A deletion between two requests can move a server to the next page.
                 page = [r for r in answer["servers"] if r["id"] not in seen_ids]
                 has_more = any(link["rel"] == "next" for link in answer.get("servers_links", ()))
             yield from page

@@ -71,8 +71,8 @@ class ServerLaunch:
             self.refusal = warning
             return
         for start, nodes in requests.chunks(self._spec.nodes):
-            # nova carries out a call as a whole. Repeating one that has started would start its
-            # machines twice.
+            # nova carries out a call as a whole. Repeating a started call would start its machines
+            # twice.
             if any(start <= place < start + len(nodes) for place in begun_places):
                 continue
             self._start(start, nodes)
@@ -89,7 +89,7 @@ class ServerLaunch:
         ]
         broken = [s for s in launch_servers if s.failed]
         duplicates: list[ServerFields] = []
-        # A server that is being deleted or was stopped no longer serves the launch.
+        # A stopped server, or a server in deletion, no longer serves the launch.
         running = [s for s in launch_servers if not s.failed and state_of(s) in STANDING]
         for server in sorted(running, key=lambda s: (s.created, s.id)):
             if server.node in self.standing:
@@ -115,8 +115,8 @@ class ServerLaunch:
         """The nodes of these machines, unless a later call may have begun at the same place.
 
         A repetition with fewer servers begins at the same place, but only after nova has accepted
-        the deletion of all servers that found no host. Such a repetition creates another machine
-        for the same node, which may not be listed yet.
+        the deletion of all servers that found no host. This repetition creates another machine for
+        the same node, and listings may not show it yet.
         """
         final = [s for s in lost if not (s.failed and s.task in LEAVING)]
         final += [s for s in ended if s.placed]
@@ -175,8 +175,8 @@ class ServerLaunch:
     def _split_by_result(
         self, nodes: Sequence[str]
     ) -> tuple[dict[str, ServerFields], ProviderError | None]:
-        """The machines of a call that started. The others are deleted, and the fault of the first
-        one is returned.
+        """The machines of a call that started. The failed machines are deleted, and the first
+        failure is returned.
         """
         listed = self._await_scheduler(nodes)
         self._unconfirmed.listed(self._spec.generation, nodes)

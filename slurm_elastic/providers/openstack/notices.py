@@ -2,8 +2,8 @@
 server's host (``host_status``) only if its policy lets the project see it; otherwise there are no
 such notices.
 
-API reference: Compute API, "List Servers Detailed", since microversion 2.16. A compute service that
-is disabled is MAINTENANCE. UNKNOWN and DOWN only mean that nova has lost contact to it, so they are
+API reference: Compute API, "List Servers Detailed", since microversion 2.16. MAINTENANCE means a
+disabled compute service. UNKNOWN and DOWN only mean that nova has lost contact to it, so they are
 no notices.
 """
 
@@ -15,7 +15,7 @@ from slurm_elastic.model.cluster import InstanceState, Notice, NoticeKind
 from slurm_elastic.providers.openstack.convert import ServerFields, state_of
 
 NOTICES_TTL_S = 60.0
-"""For so long one listing of servers is reused, because it reads all servers."""
+"""One listing of servers is reused for so long, because it reads all servers."""
 RETRY_HIDDEN_S = 3600.0
 """Seconds until the next try if nova hides the status of hosts."""
 MAINTENANCE = "MAINTENANCE"

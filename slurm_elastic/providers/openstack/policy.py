@@ -1,4 +1,5 @@
-"""Builds the access rules that limit an application credential to what the configuration needs.
+"""Builds the access rules that limit an application credential to the calls that the configuration
+needs.
 
 keystonemiddleware compares service type, method and path (``*`` is one part of the path). It sees
 neither body nor query of a request. A request without a matching rule is refused.
@@ -97,15 +98,15 @@ def _needs_image_list(settings: OpenStackCloud, pools: Sequence[Pool]) -> bool:
 
 def _counts(settings: OpenStackCloud, pools: Sequence[Pool]) -> Iterator[str]:
     """The quotas that the project needs, as far as the configuration shows them."""
-    kinds, parts = settings.types, []
+    kinds, options = settings.types, []
     for option, sizes in (
         ("instances", dict.fromkeys(kinds, 1)),
         ("cores", {name: kind.cpus for name, kind in kinds.items()}),
         ("ram", {name: kind.memory for name, kind in kinds.items()}),
     ):
-        parts.append(f"--{option} {demand_bounds(pools, sizes, settings.limits.nodes)[1]:.0f}")
+        options.append(f"--{option} {demand_bounds(pools, sizes, settings.limits.nodes)[1]:.0f}")
     yield (
         "rules bound no counts: have an administrator set `openstack quota set "
-        f"{' '.join(parts)} PROJECT`"
+        f"{' '.join(options)} PROJECT`"
     )
     yield "POST /servers takes any flavor and image: keep those of others private to their projects"

@@ -31,7 +31,7 @@ LOOK = Look(
 def examine(
     call: Call, settings: OpenStackCloud, catalog: Catalog, pools: Sequence[Pool]
 ) -> Iterator[Finding]:
-    """All findings except those about the quota. A call that is refused is a finding, too."""
+    """All findings except those about the quota. A refused call is a finding, too."""
     yield from LOOK.at("flavors", "the right to list them", lambda: _flavors(settings, catalog))
     yield from _images(call, settings, catalog, pools)
     if own_word(settings.networks):
@@ -51,8 +51,8 @@ def examine(
             partial(call, "compute", "GET", path),
         )
     for name in settings.security_groups:
-        what, expected = f"security group {name}", "the right to list security groups"
-        yield from LOOK.at(what, expected, partial(_group, call, what, name))
+        subject, expected = f"security group {name}", "the right to list security groups"
+        yield from LOOK.at(subject, expected, partial(_group, call, subject, name))
     if settings.zones:
         yield from LOOK.at("zones", "the right to list them", lambda: _zones(call, settings))
 
@@ -78,15 +78,17 @@ def _images(
         (f"image {settings.image}", None, default_pools)
     ]
     checks += [(f"image of pool {pool.name}", pool.image, [pool]) for pool in choosing_pools]
-    for what, choice, users in checks:
+    for subject, choice, users in checks:
         expected = "an active image that the project may use"
         if choice is not None and choice.id is None:
             expected = f"an image with {wanted(choice)}"
-        yield from LOOK.at(what, expected, partial(_image, call, catalog, what, choice, users))
+        yield from LOOK.at(
+            subject, expected, partial(_image, call, catalog, subject, choice, users)
+        )
 
 
 def _image(
-    call: Call, catalog: Catalog, what: str, choice: ImageChoice | None, users: Sequence[Pool]
+    call: Call, catalog: Catalog, subject: str, choice: ImageChoice | None, users: Sequence[Pool]
 ) -> Iterator[Finding]:
     """The finding about an image. ``users``: the pools that start from it."""
     record = call("image", "GET", f"/images/{quote(catalog.image(choice))}")
@@ -100,15 +102,15 @@ def _image(
     small = sorted({f.name for f in flavors if f.ram < memory or 0 < f.disk < disk})
     if record.get("status") != "active":
         advice = "upload it again, or name another one"
-        yield Finding.wrong(what, str(record.get("status")), "active", advice)
+        yield Finding.wrong(subject, str(record.get("status")), "active", advice)
     elif small:
         needs = f"it asks for {memory} MiB of memory and {disk} GiB of disk"
         expected = f"no more than flavor {', '.join(small)} has: nova refuses such a launch"
         advice = "a larger flavor, or lower min_ram and min_disk of the image"
-        yield Finding.wrong(what, needs, expected, advice)
+        yield Finding.wrong(subject, needs, expected, advice)
     else:
         name = record.get("name") or "without a name"
-        yield Finding.ok(what, f"active, {name} ({record.get('id')})")
+        yield Finding.ok(subject, f"active, {name} ({record.get('id')})")
 
 
 def _number(record: Mapping[str, Any], key: str) -> int:
@@ -123,16 +125,16 @@ def _network(call: Call, catalog: Catalog, name: str) -> None:
         catalog.network(name)
 
 
-def _group(call: Call, what: str, name: str) -> Iterator[Finding]:
+def _group(call: Call, subject: str, name: str) -> Iterator[Finding]:
     key = "id" if is_uuid(name) else "name"
     path = f"/security-groups?{key}={quote(name, safe='')}&fields=id"
     count = len(call("network", "GET", path)["security_groups"])
     if count == 1:
-        yield Finding.ok(what, "there")
+        yield Finding.ok(subject, "there")
         return
     finding = f"{count} are called so" if count else "not there"
     advice = "name it by its id (`openstack security group list`)"
-    yield Finding.wrong(what, finding, "one of the project", advice)
+    yield Finding.wrong(subject, finding, "one of the project", advice)
 
 
 def _zones(call: Call, settings: OpenStackCloud) -> Iterator[Finding]:
@@ -155,8 +157,7 @@ def quotas(
     pools: Sequence[Pool],
     machines: Sequence[Instance],
 ) -> Iterator[Finding]:
-    """The part of the project's quota that is left for this cloud's pools, compared with their
-    demand.
+    """The rest of the project's quota for this cloud's pools, compared with their demand.
 
     ``absolute`` is from ``GET /limits``. ``machines`` are ours: their use counts as the pools' own.
     """
@@ -166,14 +167,14 @@ def quotas(
         least, demand = demand_bounds(pools, sizes, settings.limits.nodes)
         if not isinstance(limit, int) or not isinstance(used, int) or not demand:
             continue
-        what = f"quota of {name}"
+        subject = f"quota of {name}"
         if limit < 0:
-            yield Finding.ok(what, "none is set")
+            yield Finding.ok(subject, "none is set")
             continue
         own_use = sum(_need(name, flavors[m.instance_type]) for m in machines
                    if m.instance_type in flavors)  # fmt: skip
         advice = f"have the cloud's operators raise it (openstack quota set --{name} N PROJECT)"
-        yield quota(what, limit, _UNITS[name], max(used - own_use, 0), (least, demand), advice)
+        yield quota(subject, limit, _UNITS[name], max(used - own_use, 0), (least, demand), advice)
 
 
 def _need(name: str, flavor: FlavorFound) -> int:

@@ -1,8 +1,8 @@
 """The provider for OpenStack (nova), through openstacksdk's session. Credentials are in
 clouds.yaml, never in our file.
 
-nova creates many servers in one call and has no idempotency token. So a launch first looks for
-servers that carry its generation, including ended ones (``launch``).
+nova creates many servers in one call and has no idempotency token. Therefore a launch first looks
+for servers that carry its generation, including ended ones (``launch``).
 """
 
 from __future__ import annotations
@@ -214,7 +214,8 @@ class OpenStackProvider:
                     # Only its presence matters: a listing has all machines.
                     answer["server"]["id"]
         except ProviderError:
-            # Somebody may have replaced an image or flavor by another one of the same name.
+            # The name may belong to a new image or flavor by now, so the next call looks it up
+            # again.
             self._catalog.forget()
             raise
 

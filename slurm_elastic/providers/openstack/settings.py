@@ -81,12 +81,12 @@ class OpenStackCloud(
 
     @property
     def known_zones(self) -> tuple[str, ...]:
-        """The zones that the site uses. Without any, nova chooses one."""
+        """The zones that the site uses. nova chooses a zone if there are none."""
         return self.zones or (ONE_ZONE,)
 
     def shares_place(self, other: CloudSettings) -> bool:
         """True for any OpenStack. Entries of clouds.yaml do not show which project they lead to (an
-        application credential names none), so another entry may be the same project. Machines are
-        told apart by the cloud's name.
+        application credential names none), so another entry may be the same project. The cloud's
+        name in the tags tells their machines apart.
         """
         return isinstance(other, OpenStackCloud)

@@ -12,12 +12,12 @@ from slurm_elastic.providers.openstack.settings import NETWORK_WORDS, OpenStackC
 
 def check(draft: Draft, i: int, cloud: OpenStackCloud) -> None:
     """Report all problems of a cloud of provider openstack."""
-    at = ("clouds", i)
+    cloud_path = ("clouds", i)
     for key, text in (("cloud", cloud.cloud), ("image", cloud.image)):
         if not text.strip():
-            draft.problems.add((*at, key), shown(text), "a name")
+            draft.problems.add((*cloud_path, key), shown(text), "a name")
     for n, word in enumerate(cloud.networks):
         if word in NETWORK_WORDS and len(cloud.networks) > 1:
-            draft.problems.add((*at, "networks", n), shown(word), "that word alone")
+            draft.problems.add((*cloud_path, "networks", n), shown(word), "that word alone")
     check_wait(draft, i, cloud, "schedule_wait")
     check_listing_lag(draft, i, cloud)

@@ -36,15 +36,15 @@ def _check(draft: Draft, i: int, cloud: RedfishCloud) -> None:
     """Report wrong URLs, nodes without a host, and hosts with two nodes, which nothing else keeps
     from double use.
     """
-    at = ("clouds", i, "hosts")
+    hosts_path = ("clouds", i, "hosts")
     for name, url in cloud.hosts.items():
         if not cloud.command and not _URL.fullmatch(url):
             expected = "a URL as https://bmc1/redfish/v1/Systems/1"
-            draft.problems.add((*at, name), shown(url), expected)
+            draft.problems.add((*hosts_path, name), shown(url), expected)
     mates = [other for other in draft.clouds.values() if isinstance(other, RedfishCloud)]
     all_urls = [url for mate in mates for url in mate.hosts.values()]
     if any(all_urls.count(url) > 1 for url in cloud.hosts.values()):
-        draft.problems.add(at, "a host that another node has, too", "one for each node")
+        draft.problems.add(hosts_path, "a host that another node has, too", "one for each node")
     if not cloud.command and cloud.credentials is None:
         expected = "a JSON file with username and password"
         draft.problems.add(("clouds", i), "no 'credentials'", expected)

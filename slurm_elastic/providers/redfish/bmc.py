@@ -24,16 +24,16 @@ def redfish_of(settings: RedfishCloud) -> Redfish:
     """The switches of a cloud. ConfigError, without any of its content, if the file of credentials
     cannot be used.
     """
-    at = f"cloud {settings.name!r}: credentials: {settings.credentials}"
+    where = f"cloud {settings.name!r}: credentials: {settings.credentials}"
     try:
         path = Path(settings.credentials or "")
         flaw = trust.flaw(path, trust.ours(), private=True)
         login = json.loads(path.read_text(encoding="utf-8"))
         credentials = str(login["username"]), str(login["password"])
     except OSError as error:
-        raise ConfigError(f"{at} cannot be read: {error.strerror}") from None
+        raise ConfigError(f"{where} cannot be read: {error.strerror}") from None
     except (ValueError, LookupError, TypeError):
-        raise ConfigError(f"{at}: found no JSON object with username and password") from None
+        raise ConfigError(f"{where}: found no JSON object with username and password") from None
     if flaw:
         raise ConfigError(f"cloud {settings.name!r}: credentials: {flaw}")
     return Redfish(settings, *credentials)

@@ -12,7 +12,7 @@ CREDENTIALS = Path("/etc/slurm-elastic/bmc.json")
 
 
 def found(place: SearchPlace) -> Iterator[Found]:
-    """One entry without hosts: nobody can see from here which host has which BMC."""
+    """One entry without hosts: only the administrator knows which host has which BMC."""
     del place
     if CREDENTIALS.exists():
         yield Found(

@@ -18,7 +18,7 @@ Key = tuple[str, str]
 Points = tuple[tuple[float, float], ...]
 """(time from which the price holds, $/h), ascending."""
 HISTORY_S = 2 * 3600.0
-"""Seconds of history that are kept. A policy looks back ten minutes."""
+"""Seconds of history to keep. A policy looks back ten minutes."""
 
 
 class PriceFeed(Protocol):
@@ -34,8 +34,8 @@ class PriceFeed(Protocol):
 
 
 class FileFeed:
-    """A CSV file in one of the forms that ``providers.base.prices.trace`` reads. It is read again
-    when it changes.
+    """A CSV file in a form that ``providers.base.prices.trace`` reads. It is read again when it
+    changes.
     """
 
     def __init__(self, path: Path) -> None:
@@ -87,12 +87,12 @@ class PriceBook:
                 self._points[key] = dict(recent)
 
     def prices(self) -> Mapping[Key, Points]:
-        """All prices that are known."""
+        """All known prices."""
         with self._lock:
             return {key: tuple(sorted(points.items())) for key, points in self._points.items()}
 
 
 def cut(points: Points, since: float) -> Points:
-    """The points from the one that was valid at ``since`` onwards."""
+    """The points from the point valid at ``since`` onwards."""
     first_index = max((n for n, (when, _) in enumerate(points) if when <= since), default=0)
     return points[first_index:]
