@@ -1,7 +1,7 @@
 """Bounds on answers of other programs: a number of bytes and a time for the whole exchange.
 
-A socket's time-out restarts with each byte, and does not count the bytes. A peer that answers
-slowly for ever would take a thread, and one that answers fast for ever would take all memory.
+A socket's time-out restarts with each byte, and does not count the bytes. An endless slow answer
+would take a thread, and an endless fast answer would take all memory.
 """
 
 from __future__ import annotations

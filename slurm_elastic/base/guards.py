@@ -38,4 +38,4 @@ class Guarded:
 
 
 GuardedBy = Mapping[str, Guarded | str]
-"""By the name of each lock, its attributes, or the work that only one thread does at a time."""
+"""The attributes of each lock by its name, or the work that one thread does at a time."""
